@@ -1,0 +1,55 @@
+# sconce: build, test and measure. `make help` lists the targets.
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS := -s -w -X sconce.dev/sconce/internal/cli.version=$(VERSION)
+GO      ?= go
+export PATH := $(CURDIR)/.tools/bin:$(PATH)
+
+# make test PACKAGES=./internal/store TESTFLAGS=-v; -short leaves out what takes long.
+PACKAGES  ?= ./...
+TESTFLAGS ?=
+
+.PHONY: help build cross test race fuzz lint format setup demo bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+
+build: ## build bin/sconce, a static file
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/sconce ./cmd/sconce
+
+cross: ## build for both architectures
+	GOOS=linux GOARCH=amd64 CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/sconce-linux-amd64 ./cmd/sconce
+	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/sconce-linux-arm64 ./cmd/sconce
+	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./...
+
+test: ## run the whole test suite
+	$(GO) test -timeout 20m $(TESTFLAGS) $(PACKAGES)
+
+race: ## run the quick tests with the race detector (needs a C compiler)
+	CGO_ENABLED=1 $(GO) test -race -short -timeout 20m $(PACKAGES)
+
+fuzz: ## run each fuzz target for a few seconds
+	scripts/fuzz.sh
+
+lint: ## check style, directions of imports, format
+	golangci-lint run ./...
+
+format: ## format the code
+	gofumpt -w cmd internal
+
+setup: ## install what the tests and the linter need (Debian, Ubuntu)
+	scripts/setup.sh
+
+demo: bin/sconce ## build and run an image with PyTorch
+	scripts/demo.sh
+
+# For make demo, which finds in less than a second that there is nothing to do: go build alone takes longer to find out.
+bin/sconce: $(shell find cmd internal -type f -not -name '*_test.go') go.mod go.sum
+	$(MAKE) build
+
+bench: build ## measure sconce and its peers on the same packages
+	. scripts/tools.sh && need_debian mmdebstrap mmdebstrap && need_debian buildah buildah && need_debian skopeo skopeo \
+		&& need_debian zstd zstd && need_uv && bench/run.sh
+
+clean: ## remove what was built here; the store stays
+	rm -rf bin

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Installs what the test suite and the linter need: Debian packages by apt-get, uv by pip, Go tools by go install. What is
+# there already stays. Tools that are no Debian package go to .tools, each in a directory named with its version.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+. scripts/tools.sh
+
+GOLANGCI_LINT_VERSION=v2.15.0
+GOFUMPT_VERSION=v0.12.0
+
+# need_go COMMAND MODULE VERSION: builds a Go tool.
+need_go() {
+	local dir=.tools/$1@$3
+	if [ ! -x "$dir/$1" ]; then
+		GOBIN=$PWD/$dir CGO_ENABLED=0 go install "$2@$3"
+	fi
+	mkdir -p .tools/bin
+	ln -sf "../${dir#.tools/}/$1" ".tools/bin/$1"
+}
+
+# In one go when anything is missing: apt-get is slow to start.
+missing=()
+while read -r command package; do
+	command -v "$command" > /dev/null 2>&1 || [ -e "$command" ] || missing+=("$package")
+done << 'END'
+mmdebstrap mmdebstrap
+fakechroot fakechroot
+fakeroot fakeroot
+skopeo skopeo
+buildah buildah
+docker-registry docker-registry
+htpasswd apache2-utils
+busybox busybox-static
+newuidmap uidmap
+qemu-aarch64 qemu-user
+faketime faketime
+pip3 python3-pip
+/usr/lib/python3/dist-packages/jsonschema python3-jsonschema
+script bsdutils
+/usr/bin/time time
+jq jq
+zstd zstd
+xz xz-utils
+tmux tmux
+python3 python3
+gcc gcc
+/usr/include/stdio.h libc6-dev
+useradd passwd
+setpriv util-linux
+END
+if [ "${#missing[@]}" -gt 0 ]; then
+	need_debian no-such-command "${missing[@]}"
+fi
+
+need_uv
+need_go golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint "$GOLANGCI_LINT_VERSION"
+need_go gofumpt mvdan.cc/gofumpt "$GOFUMPT_VERSION"
