@@ -1,0 +1,72 @@
+// Package fault adds to an error what the terminal needs: a hint of what to do, and which exit code it means.
+//
+// Core packages wrap; internal/cli reads with [HintOf] and [CodeOf]. Everything stays an ordinary wrapped error.
+package fault
+
+import "errors"
+
+// The exit codes of the sconce command.
+const (
+	CodeFailed      = 1   // something could not be done
+	CodeUsage       = 2   // the command line or the recipe is wrong
+	CodeProblem     = 3   // a check found a problem
+	CodeInterrupted = 130 // the user interrupted
+)
+
+type hinted struct {
+	error
+	hint string
+}
+
+func (h hinted) Unwrap() error { return h.error }
+func (h hinted) Hint() string  { return h.hint }
+
+// Hint returns err with a sentence about what to do. A nil err stays nil.
+func Hint(err error, hint string) error {
+	if err == nil {
+		return nil
+	}
+	return hinted{err, hint}
+}
+
+// HintOf returns the outermost hint that err carries, or "". Any error type may offer one by a method Hint() string.
+func HintOf(err error) string {
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		return h.Hint()
+	}
+	return ""
+}
+
+type coded struct {
+	error
+	code int
+}
+
+func (c coded) Unwrap() error { return c.error }
+func (c coded) ExitCode() int { return c.code }
+
+// Usage marks err as a mistake in what the user wrote: exit code 2.
+func Usage(err error) error { return withCode(err, CodeUsage) }
+
+// Problem marks err as the finding of a check: exit code 3.
+func Problem(err error) error { return withCode(err, CodeProblem) }
+
+func withCode(err error, code int) error {
+	if err == nil {
+		return nil
+	}
+	return coded{err, code}
+}
+
+// CodeOf returns the exit code that err means: 0 for nil, 1 unless it says otherwise.
+func CodeOf(err error) int {
+	if err == nil {
+		return 0
+	}
+	var c interface{ ExitCode() int }
+	if errors.As(err, &c) {
+		return c.ExitCode()
+	}
+	return CodeFailed
+}
