@@ -1,0 +1,181 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"sconce.dev/sconce/internal/fault"
+)
+
+// KindImage is the kind of the records that give images their names. Prune never removes what they stand on.
+const KindImage Kind = "image"
+
+// DefaultTag is the tag of an image whose name was given without one.
+const DefaultTag = "latest"
+
+// ImageRef is an image of the store, under one of its names.
+type ImageRef struct {
+	Name     string    `json:"name"`
+	Tag      string    `json:"tag"`
+	Digest   Digest    `json:"digest"`             // of the manifest
+	Platform string    `json:"platform,omitempty"` // "linux/amd64"
+	Created  time.Time `json:"created"`            // when the name was given
+	Size     int64     `json:"size"`               // of the manifest, config and layers as stored, in bytes
+}
+
+// FullName returns the name with the tag: "llm-train:25.11".
+func (r ImageRef) FullName() string { return r.Name + ":" + r.Tag }
+
+var (
+	imageNameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,200}$`)
+	imageTagForm  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+)
+
+// SplitImageName cuts "NAME:TAG" in two. The tag is empty when there is none; a port is not a tag.
+func SplitImageName(s string) (name, tag string) {
+	i := strings.LastIndexByte(s, ':')
+	if i < 0 || i == len(s)-1 || strings.Contains(s[i:], "/") {
+		return s, ""
+	}
+	return s[:i], s[i+1:]
+}
+
+func (r ImageRef) key() string {
+	return DigestOf([]byte(r.FullName())).Hex()
+}
+
+// PutImage gives an image its name, taking the name from whatever had it. refs are the manifest, the config and the
+// layers.
+func (s *Store) PutImage(r ImageRef, refs []Digest) error {
+	if !imageNameForm.MatchString(r.Name) || !imageTagForm.MatchString(r.Tag) {
+		return fmt.Errorf("%q cannot be an image's name and tag: letters, digits and ._- only", r.FullName())
+	}
+	if !slices.Contains(refs, r.Digest) {
+		return fmt.Errorf("name image %s: its manifest %s is not among what the name keeps", r.FullName(), r.Digest)
+	}
+	return s.PutRecord(KindImage, r.key(), refs, r)
+}
+
+// DeleteImage takes the name away. What it stood on stays until a prune.
+func (s *Store) DeleteImage(r ImageRef) error {
+	return s.DeleteRecord(KindImage, r.key())
+}
+
+// Images lists the images of this store and the shared ones, by name and tag. One whose blobs are gone is not listed.
+func (s *Store) Images() ([]ImageRef, error) {
+	var found []ImageRef
+	seen := map[string]bool{}
+	for _, at := range s.all() {
+		keys, err := at.Keys(KindImage)
+		if err != nil {
+			return nil, fmt.Errorf("list images: %w", err)
+		}
+		for _, key := range keys {
+			r, err := s.readImage(at, key)
+			if err != nil {
+				return nil, fmt.Errorf("list images: %w", err)
+			}
+			if r.Digest != "" && !seen[key] {
+				seen[key] = true
+				found = append(found, r)
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b ImageRef) int { return strings.Compare(a.FullName(), b.FullName()) })
+	return found, nil
+}
+
+// readImage reads an image record of one store; the zero ImageRef when it is damaged or its blobs are gone. Listing is
+// not use, so the record's time stays.
+func (s *Store) readImage(at *Store, key string) (ImageRef, error) {
+	path, err := at.recordPath(KindImage, key)
+	if err != nil {
+		return ImageRef{}, nil // a stray file
+	}
+	env, err := readEnvelope(path)
+	switch {
+	case errors.Is(err, errDamaged) || errors.Is(err, fs.ErrNotExist):
+		return ImageRef{}, nil
+	case err != nil:
+		return ImageRef{}, err
+	}
+	r, err := env.image()
+	if err != nil || !s.hasAll(env.Refs) {
+		return ImageRef{}, nil
+	}
+	return r, nil
+}
+
+// digestPrefixForm is what is taken for the beginning of a digest: six digits or more, to be told from a name.
+var digestPrefixForm = regexp.MustCompile(`^(sha256:)?[0-9a-f]{6,64}$`)
+
+// FindImage finds an image by NAME:TAG, by NAME alone when it has the tag "latest" or only one tag, or by the beginning
+// of its digest. The error wraps fs.ErrNotExist when there is none.
+func (s *Store) FindImage(name string) (ImageRef, error) {
+	all, err := s.Images()
+	if err != nil {
+		return ImageRef{}, err
+	}
+	wantName, wantTag := SplitImageName(name)
+	var tagged []ImageRef
+	for _, r := range all {
+		if r.FullName() == name || (wantTag == "" && r.Name == wantName && r.Tag == DefaultTag) {
+			return r, nil
+		}
+		if wantTag == "" && r.Name == wantName {
+			tagged = append(tagged, r)
+		}
+	}
+	if len(tagged) == 0 {
+		tagged = byDigest(all, name)
+	}
+	return onlyOne(name, tagged)
+}
+
+// byDigest returns one image for each digest that begins with prefix.
+func byDigest(all []ImageRef, prefix string) []ImageRef {
+	if !digestPrefixForm.MatchString(prefix) {
+		return nil
+	}
+	prefix = digestPrefix + strings.TrimPrefix(prefix, digestPrefix)
+	var found []ImageRef
+	for _, r := range all {
+		same := func(o ImageRef) bool { return o.Digest == r.Digest }
+		if strings.HasPrefix(string(r.Digest), prefix) && !slices.ContainsFunc(found, same) {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
+func onlyOne(name string, found []ImageRef) (ImageRef, error) {
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		err := fmt.Errorf("no image %q in the store: %w", name, fs.ErrNotExist)
+		return ImageRef{}, fault.Hint(err, "`sconce images` lists what there is")
+	}
+	names := make([]string, len(found))
+	for i, r := range found {
+		names[i] = r.FullName()
+	}
+	return ImageRef{}, fault.Usage(fmt.Errorf("%q could be %s", name, strings.Join(names, " or ")))
+}
+
+// image decodes an image record.
+func (e envelope) image() (ImageRef, error) {
+	var r ImageRef
+	if err := e.decode(&r); err != nil {
+		return r, err
+	}
+	if r.Name == "" || r.Tag == "" || r.Digest.valid() != nil {
+		return r, errDamaged
+	}
+	return r, nil
+}

@@ -1,0 +1,90 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/fault"
+)
+
+// useLock is held shared by every user of the store and exclusively by prune.
+const useLock = "in-use"
+
+// Lock is a file lock held by this process.
+type Lock struct{ f *os.File }
+
+// Unlock releases the lock. The file stays: removing it would let two processes hold locks on different files of one name.
+func (l *Lock) Unlock() error {
+	if l == nil {
+		return nil
+	}
+	return l.f.Close()
+}
+
+// Lock takes the exclusive lock called name, waiting for other processes and goroutines until ctx ends. Two builds that
+// need the same object take the lock named after it; the second then finds the object done.
+func (s *Store) Lock(ctx context.Context, name string) (*Lock, error) {
+	if err := s.writable(); err != nil {
+		return nil, err
+	}
+	return s.lock(ctx, lockFileName(name), unix.LOCK_EX)
+}
+
+// lockFileName makes any name, an URL for instance, the name of a file.
+func lockFileName(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:16])
+}
+
+func (s *Store) lock(ctx context.Context, file string, how int) (*Lock, error) {
+	l, err := lockFile(ctx, s.path(lockBucket, file), how)
+	if err != nil {
+		return nil, fmt.Errorf("lock store %s: %w", s.dir, err)
+	}
+	return l, nil
+}
+
+// lockFile takes a flock on the file at path. flock has no deadline, so it is asked for again, ever less often, until
+// ctx ends.
+func lockFile(ctx context.Context, path string, how int) (*Lock, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) {
+		f, err = os.Open(path) // a lock can be held on a file that is only read
+	}
+	if err != nil {
+		return nil, err
+	}
+	for wait := time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+		if err == nil {
+			return &Lock{f}, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, lockError(path, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// lockError explains why a lock cannot be had at all: Lustre mounted without -o flock is the usual case.
+func lockError(path string, err error) error {
+	e := &os.PathError{Op: "flock", Path: filepath.Base(path), Err: err}
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOLCK) {
+		return fault.Hint(e, "this file system has no file locks; set SCONCE_STORE to a directory on another one, a local disk for instance")
+	}
+	return e
+}

@@ -1,0 +1,169 @@
+// Package store is the content-addressed store that every build reads from and writes to.
+//
+// One directory holds four buckets, each named with the version of its layout:
+//
+//	blobs-v1/sha256/ab/abcd…   bytes under their own SHA-256: downloads, layers, manifests, configs
+//	records-v1/KIND/ab/KEY     small JSON documents under a key: what a step made, what a layer holds, image names
+//	trees-v1/NAME              directories that can be made again: layers unpacked for the sandbox
+//	tmp-v1/                    what is being written now, and downloads to be resumed
+//	locks-v1/                  files that carry locks and nothing else
+//
+// Contracts that callers rely on:
+//
+//   - An object appears under its final name whole or not at all: it is written in tmp-v1, synced, then renamed.
+//     A process killed at any instruction leaves at most a file in tmp-v1, which the next prune removes.
+//   - A blob's name is the hash of its bytes, checked while they are written.
+//   - Locks are flock(2) locks: the kernel drops them with the process.
+//   - Every process that uses the store holds a shared lock on it; prune takes it exclusively, so it never removes what
+//     a live build uses.
+//   - A store that cannot be written is opened read-only: objects are found, nothing is added.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrReadOnly is wrapped by every write to a store that this process may only read.
+var ErrReadOnly = errors.New("the store is read-only for this user")
+
+// The buckets, named with the version of their layout: a change of layout is a new name, and old sconces keep working.
+const (
+	blobBucket   = "blobs-v1"
+	recordBucket = "records-v1"
+	treeBucket   = "trees-v1"
+	tmpBucket    = "tmp-v1"
+	lockBucket   = "locks-v1"
+)
+
+// Store is an open store. Its methods may be called from many goroutines.
+type Store struct {
+	dir      string
+	readOnly bool
+	shared   []*Store // further stores, only read, asked after this one
+	inUse    *Lock    // shared lock that keeps prune away
+}
+
+// DefaultDir returns the store's directory: $SCONCE_STORE, else $XDG_CACHE_HOME/sconce, else ~/.cache/sconce.
+func DefaultDir() (string, error) {
+	if d := os.Getenv("SCONCE_STORE"); d != "" {
+		return filepath.Abs(d)
+	}
+	if d := os.Getenv("XDG_CACHE_HOME"); filepath.IsAbs(d) {
+		return filepath.Join(d, "sconce"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("find the store: %w; set SCONCE_STORE to a directory", err)
+	}
+	return filepath.Join(home, ".cache", "sconce"), nil
+}
+
+// Open opens the store in dir, which is made if it does not exist, together with the read-only stores listed in
+// $SCONCE_SHARED_STORES (separated by colons), which are asked for what dir lacks. It waits while a prune is running.
+func Open(ctx context.Context, dir string) (*Store, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	s := &Store{dir: dir}
+	if err := s.makeBuckets(); err != nil {
+		if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS) {
+			return nil, fmt.Errorf("open store %s: %w", dir, err)
+		}
+		s.readOnly = true
+		if _, statErr := os.Stat(filepath.Join(dir, blobBucket)); statErr != nil {
+			return nil, fmt.Errorf("open store %s: %w; set SCONCE_STORE to a directory you can write", dir, err)
+		}
+	}
+	if err := s.holdOpen(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.openShared(ctx, os.Getenv("SCONCE_SHARED_STORES")); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// openShared opens the stores of a colon-separated list for reading. One that does not exist (yet) holds nothing.
+func (s *Store) openShared(ctx context.Context, list string) error {
+	for d := range strings.SplitSeq(list, ":") {
+		if d == "" || filepath.Clean(d) == s.dir {
+			continue
+		}
+		at := &Store{dir: d, readOnly: true}
+		if err := at.holdOpen(ctx); err != nil {
+			return err
+		}
+		s.shared = append(s.shared, at)
+	}
+	return nil
+}
+
+// all returns the stores to ask for an object, this one first.
+func (s *Store) all() []*Store { return append([]*Store{s}, s.shared...) }
+
+func (s *Store) makeBuckets() error {
+	for _, b := range []string{blobBucket, recordBucket, treeBucket, tmpBucket, lockBucket} {
+		if err := os.MkdirAll(filepath.Join(s.dir, b), 0o755); err != nil {
+			return err
+		}
+	}
+	return unix.Access(s.dir, unix.W_OK)
+}
+
+// holdOpen takes the shared lock that keeps prune away. A reader of somebody else's store takes it where it can: a
+// lock needs only a file that can be opened.
+func (s *Store) holdOpen(ctx context.Context) error {
+	l, err := s.lock(ctx, useLock, unix.LOCK_SH)
+	if err != nil && (!s.readOnly || ctx.Err() != nil) {
+		return err
+	}
+	s.inUse = l
+	return nil
+}
+
+// Dir returns the store's directory.
+func (s *Store) Dir() string { return s.dir }
+
+// ReadOnly reports whether this process may only read the store.
+func (s *Store) ReadOnly() bool { return s.readOnly }
+
+// Close lets go of the store and the shared ones, so that they can be pruned. Nothing may use it afterwards.
+func (s *Store) Close() error {
+	var errs []error
+	for _, at := range s.all() {
+		errs = append(errs, at.inUse.Unlock())
+		at.inUse = nil
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Store) path(elem ...string) string {
+	return filepath.Join(append([]string{s.dir}, elem...)...)
+}
+
+func (s *Store) writable() error {
+	if s.readOnly {
+		return fmt.Errorf("%s: %w; set SCONCE_STORE to a directory you can write, and SCONCE_SHARED_STORES=%s to keep using this one", s.dir, ErrReadOnly, s.dir)
+	}
+	return nil
+}
+
+// syncDir makes a rename in dir survive a crash of the machine.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

@@ -1,0 +1,140 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Tree returns the directory called name, made by make unless it exists. make gets an empty directory; what it leaves
+// there appears under the final name only when make succeeds. Concurrent callers, in any process, wait for one make.
+//
+// Trees are not synced file by file: after a crash of the machine a tree may be incomplete, so a tree made before the
+// last boot is only believed if the marker beside it was written after its files were synced.
+func (s *Store) Tree(ctx context.Context, name string, make func(dir string) error) (string, error) {
+	if !keyForm.MatchString(name) {
+		return "", fmt.Errorf("%q cannot be a tree's name", name)
+	}
+	for _, at := range s.all() {
+		dir := at.path(treeBucket, name)
+		if _, err := os.Stat(dir + doneSuffix); err == nil {
+			at.touch(dir + doneSuffix)
+			return dir, nil
+		}
+	}
+	l, err := s.Lock(ctx, "tree "+name)
+	if err != nil {
+		return "", err
+	}
+	defer l.Unlock()
+	dir := s.path(treeBucket, name)
+	if _, err := os.Stat(dir + doneSuffix); err == nil {
+		return dir, nil
+	}
+	return dir, s.makeTree(dir, make)
+}
+
+// doneSuffix marks a tree whose files are all there and on disk.
+const doneSuffix = ".done"
+
+func (s *Store) makeTree(dir string, make func(dir string) error) error {
+	tmp, err := os.MkdirTemp(s.path(tmpBucket), "tree-*")
+	if err != nil {
+		return fmt.Errorf("write to store: %w", err)
+	}
+	defer func() { _ = RemoveAll(tmp) }()        // gone when all went well
+	if err := os.Chmod(tmp, 0o755); err != nil { // a tree, unlike a temporary directory, is for everyone who may read the store
+		return err
+	}
+	if err := make(tmp); err != nil {
+		return err
+	}
+	if err := syncFS(tmp); err != nil {
+		return err
+	}
+	if err := RemoveAll(dir); err != nil { // left by a crash between the rename and the marker
+		return err
+	}
+	if err := os.Rename(tmp, dir); err != nil {
+		return err
+	}
+	return os.WriteFile(dir+doneSuffix, nil, 0o444)
+}
+
+// TempDir makes a directory for work that leaves nothing behind. The caller removes it with [RemoveAll]; prune removes
+// it if the caller dies.
+func (s *Store) TempDir(pattern string) (string, error) {
+	if err := s.writable(); err != nil {
+		return "", err
+	}
+	return os.MkdirTemp(s.path(tmpBucket), pattern)
+}
+
+// RemoveAll removes dir with everything below it, directories without permissions included: images contain them, and
+// so does the work directory of an overlay.
+func RemoveAll(dir string) error {
+	err := os.RemoveAll(dir)
+	if err == nil || !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	walkErr := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return nil // what cannot be read is met again, and reported, by the removal below
+		}
+		return os.Chmod(path, 0o700)
+	})
+	if walkErr != nil {
+		return walkErr
+	}
+	return os.RemoveAll(dir)
+}
+
+// treeInfo is a tree as prune and usage see it.
+type treeInfo struct {
+	path string
+	used time.Time
+	done bool
+}
+
+// listTrees lists the trees; one without a marker is not done and was never used.
+func (s *Store) listTrees() ([]treeInfo, error) {
+	entries, err := os.ReadDir(s.path(treeBucket))
+	if err != nil {
+		return nil, err
+	}
+	byPath := map[string]treeInfo{}
+	for _, e := range entries {
+		name, isMarker := strings.CutSuffix(e.Name(), doneSuffix)
+		t := byPath[name]
+		t.path = s.path(treeBucket, name)
+		if isMarker {
+			if info, err := e.Info(); err == nil {
+				t.used, t.done = info.ModTime(), true
+			}
+		}
+		byPath[name] = t
+	}
+	trees := slices.Collect(maps.Values(byPath))
+	slices.SortFunc(trees, func(a, b treeInfo) int { return strings.Compare(a.path, b.path) })
+	return trees, nil
+}
+
+// walkReadable calls fn for every file below dir that can be reached.
+func walkReadable(dir string, fn func(path string, info fs.FileInfo)) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil
+		}
+		if info, err := d.Info(); err == nil {
+			fn(path, info)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,120 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sconce.dev/sconce/internal/store"
+)
+
+func TestVerifyFindsAndRemovesDamage(t *testing.T) {
+	s := open(t, t.TempDir())
+	good, bad, ofImage := put(t, s, "good"), put(t, s, "bad"), put(t, s, "layer")
+	image(t, s, "broken", ofImage)
+	image(t, s, "whole", good)
+	record(t, s, "stale", bad)
+	record(t, s, "illegible")
+	spoil(t, s, bad)
+	imagePath, _ := s.BlobPath(ofImage)
+	illegible := filepath.Join(s.Dir(), "records-v1", "test", "il", "illegible")
+	stray := filepath.Join(s.Dir(), "blobs-v1", "sha256", "stray")
+	err := errors.Join(os.Remove(imagePath), os.Chmod(illegible, 0o644), os.WriteFile(illegible, []byte("{"), 0o644),
+		os.WriteFile(stray, nil, 0o644))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	r, err := s.Verify(context.Background(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"its hash is", "not named as a blob", "image broken:1 lacks blob " + string(ofImage), "cannot be read as a record"}
+	if len(r.Damaged) != len(want) {
+		t.Fatalf("damaged: %+v", r.Damaged)
+	}
+	for i, d := range r.Damaged {
+		if !strings.Contains(d.Problem, want[i]) || d.Removed {
+			t.Errorf("%+v: want %q", d, want[i])
+		}
+	}
+	if !exists(s, bad) {
+		t.Error("verify removes without being asked")
+	}
+
+	if r, err = s.Verify(context.Background(), true); err != nil || len(r.Damaged) != 4 || r.Stale != 1 {
+		t.Fatalf("verify: %+v, %v", r, err)
+	}
+	for _, d := range r.Damaged {
+		if !d.Removed {
+			t.Errorf("%s stays", d.Object)
+		}
+	}
+	if r = clean(t, s); r.Blobs != 1 || r.Records != 1 || r.Stale != 0 {
+		t.Errorf("left: %+v", r)
+	}
+	if !exists(s, good) {
+		t.Error("a good blob was removed")
+	}
+}
+
+func TestVerifyStopsWhenInterrupted(t *testing.T) {
+	s := open(t, t.TempDir())
+	d := put(t, s, "blob")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := s.Verify(ctx, true); !errors.Is(err, context.Canceled) {
+		t.Errorf("Verify: %v", err)
+	}
+	if !exists(s, d) {
+		t.Error("an interrupted verify takes a good blob for a damaged one")
+	}
+}
+
+func TestImages(t *testing.T) {
+	s := open(t, t.TempDir())
+	one, two := put(t, s, "manifest 1"), put(t, s, "manifest 2")
+	for _, r := range []store.ImageRef{
+		{Name: "torch", Tag: "25.1", Digest: one},
+		{Name: "torch", Tag: "25.2", Digest: two},
+		{Name: "base", Tag: "only", Digest: one},
+		{Name: "tool", Tag: "latest", Digest: one},
+		{Name: "tool", Tag: "old", Digest: two},
+		{Name: "localhost:5000/x", Tag: "1", Digest: two},
+	} {
+		if err := s.PutImage(r, []store.Digest{r.Digest}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{
+		"torch:25.2": "torch:25.2", "base": "base:only", "tool": "tool:latest", "localhost:5000/x": "localhost:5000/x:1",
+		two.Short(): "localhost:5000/x:1", string(one): "base:only",
+	} {
+		if r, err := s.FindImage(name); err != nil || r.FullName() != want {
+			t.Errorf("FindImage(%q) = %s, %v; want %s", name, r.FullName(), err, want)
+		}
+	}
+	if _, err := s.FindImage("torch"); err == nil || !strings.Contains(err.Error(), "torch:25.1 or torch:25.2") {
+		t.Errorf("ambiguous name: %v", err)
+	}
+	for _, name := range []string{"", "absent", "torch:25.3", "torch:", "123", "sha256:"} {
+		if _, err := s.FindImage(name); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("FindImage(%q): %v", name, err)
+		}
+	}
+	for _, bad := range []store.ImageRef{
+		{Name: "", Tag: "1", Digest: one},
+		{Name: "x", Digest: one},
+		{Name: "../x", Tag: "1", Digest: one},
+		{Name: "x\x1b[2J", Tag: "1", Digest: one},
+		{Name: "x", Tag: "a/b", Digest: one},
+		{Name: "x", Tag: "1", Digest: two},
+	} {
+		if err := s.PutImage(bad, []store.Digest{one}); err == nil {
+			t.Errorf("%+v is accepted", bad)
+		}
+	}
+}
