@@ -1,0 +1,167 @@
+package image
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/layer"
+)
+
+// treeBuilder puts layers on top of each other.
+type treeBuilder struct {
+	root   *Node
+	inodes int
+}
+
+func newTreeBuilder() *treeBuilder {
+	b := &treeBuilder{}
+	b.root = b.impliedDir(".", 0)
+	return b
+}
+
+// apply puts a layer on top. Whiteouts hide what lies below the layer and nothing in it, wherever in the layer they
+// stand, so they come first.
+func (b *treeBuilder) apply(number int, entries []layer.IndexEntry) error {
+	for i := range entries {
+		b.hide(entries[i].Path)
+	}
+	for i := range entries {
+		e := &entries[i]
+		if strings.HasPrefix(path.Base(e.Path), layer.WhiteoutPrefix) {
+			continue
+		}
+		if e.Type != layer.HardLink {
+			b.put(number, e)
+		} else if !b.link(number, e) {
+			return fmt.Errorf("%q is a hard link to %q, which is no earlier regular file", e.Path, e.Link)
+		}
+	}
+	return nil
+}
+
+// hide removes what the whiteout p names.
+func (b *treeBuilder) hide(p string) {
+	dirName, name := path.Split(p)
+	hidden, ok := strings.CutPrefix(name, layer.WhiteoutPrefix)
+	if !ok {
+		return
+	}
+	dir := b.find(strings.TrimSuffix(dirName, "/"))
+	if dir == nil {
+		return
+	}
+	switch {
+	case name == layer.WhiteoutOpaque:
+		dir.building = nil
+	case strings.HasPrefix(name, layer.WhiteoutMeta):
+	default:
+		delete(dir.building, hidden)
+	}
+}
+
+// find returns the node at p, following nothing, or nil.
+func (b *treeBuilder) find(p string) *Node {
+	n := b.root
+	if p == "" || p == "." {
+		return n
+	}
+	for part := range strings.SplitSeq(p, "/") {
+		if n = n.building[part]; n == nil {
+			return nil
+		}
+	}
+	return n
+}
+
+// parent returns the directory that holds p. What stands in its way is replaced by a directory.
+func (b *treeBuilder) parent(number int, p string) *Node {
+	n := b.root
+	for _, dir := range layer.Parents(p) {
+		name := path.Base(dir)
+		next := n.building[name]
+		if next == nil || next.Type != layer.Dir {
+			next = b.impliedDir(dir, number)
+			n.put(next)
+		}
+		n = next
+	}
+	return n
+}
+
+// impliedDir is a directory that a layer has no entry for.
+func (b *treeBuilder) impliedDir(p string, number int) *Node {
+	return b.node(number, &layer.IndexEntry{Entry: layer.Entry{Path: p, Type: layer.Dir, Mode: 0o755, ModTime: layer.DefaultModTime}})
+}
+
+func (b *treeBuilder) node(number int, e *layer.IndexEntry) *Node {
+	b.inodes++
+	return &Node{
+		Entry: e.Entry, Layer: number, Inode: b.inodes, from: number, name: path.Base(e.Path),
+		content: layer.IndexEntry{Offset: e.Offset, Sparse: e.Sparse},
+	}
+}
+
+func (n *Node) put(child *Node) {
+	if n.building == nil {
+		n.building = map[string]*Node{}
+	}
+	n.building[child.name] = child
+}
+
+func (b *treeBuilder) put(number int, e *layer.IndexEntry) {
+	n := b.node(number, e)
+	if e.Path == "." {
+		n.building = b.root.building
+		b.root = n
+		return
+	}
+	dir := b.parent(number, e.Path)
+	if old := dir.building[n.name]; old != nil && old.Type == layer.Dir && n.Type == layer.Dir {
+		n.building = old.building
+	}
+	dir.put(n)
+}
+
+// link adds another name of a file and reports whether the file was found.
+func (b *treeBuilder) link(number int, e *layer.IndexEntry) bool {
+	target := b.find(e.Link)
+	if target == nil || target.Type != layer.Regular {
+		return false
+	}
+	n := *target
+	n.Path, n.name, n.Layer = e.Path, path.Base(e.Path), number
+	b.parent(number, e.Path).put(&n)
+	return true
+}
+
+// finish sorts the directories and counts the names of each file.
+func (b *treeBuilder) finish() *Node {
+	links := make([]int32, b.inodes+1)
+	b.root.settle(links)
+	b.root.count(links)
+	return b.root
+}
+
+func (n *Node) settle(links []int32) {
+	links[n.Inode]++
+	if len(n.building) > 0 {
+		n.children = make([]*Node, 0, len(n.building))
+	}
+	for _, c := range n.building {
+		n.children = append(n.children, c)
+	}
+	n.building = nil
+	slices.SortFunc(n.children, func(a, b *Node) int { return strings.Compare(a.name, b.name) })
+	for _, c := range n.children {
+		c.settle(links)
+	}
+}
+
+func (n *Node) count(links []int32) {
+	n.Links = int(links[n.Inode])
+	for _, c := range n.children {
+		c.count(links)
+	}
+}

@@ -1,0 +1,210 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Tree is what a process in the image would see: its layers merged, whiteouts taken out and hard links resolved. It
+// holds names and attributes; contents are read from the layers when opened. A Tree is not changed after it is made,
+// and its methods may be called from many goroutines.
+//
+// Layers are merged as the overlay file system does it, not as a tool that extracts them over each other: a directory
+// hides whatever else the layers below have under its name, a symlink to a directory included. So where the base has
+// lib -> usr/lib and a layer brings lib/x, lib is a directory with the single file x.
+type Tree struct {
+	root   *Node
+	layers []*layer.Index // without their entries
+}
+
+// Node is one object of the tree. Its Type is never HardLink: each name of a file is a Regular node, and those with
+// the same Inode are one file.
+type Node struct {
+	layer.Entry
+	Layer int // which layer it is from, 0 the lowest; for the other names of a file, the one that named it
+	Inode int // number of the file, the same for all its names; unique in the tree
+	Links int // how many names of the file the tree has, at least 1
+
+	content  layer.IndexEntry // where its bytes are: Offset and Sparse only
+	from     int              // the layer that holds them
+	name     string
+	children []*Node // of a directory, by name
+	building map[string]*Node
+}
+
+// Name returns the last component of the node's path.
+func (n *Node) Name() string { return n.name }
+
+// Tree returns the merged tree of the image's layers.
+func (im *Image) Tree(ctx context.Context, st *store.Store) (*Tree, error) {
+	return NewTree(ctx, st, im.Layers)
+}
+
+// NewTree merges layers, lowest first.
+func NewTree(ctx context.Context, st *store.Store, layers []layer.Descriptor) (*Tree, error) {
+	indexes, err := openIndexes(ctx, st, layers)
+	if err != nil {
+		return nil, err
+	}
+	b := newTreeBuilder()
+	for i, ix := range indexes {
+		if err := b.apply(i, ix.Entries); err != nil {
+			return nil, fmt.Errorf("merge layer %s: %w", layers[i].Digest.Short(), err)
+		}
+		ix.Entries = nil // the nodes hold what is needed of them
+	}
+	return &Tree{root: b.finish(), layers: indexes}, nil
+}
+
+func openIndexes(ctx context.Context, st *store.Store, layers []layer.Descriptor) ([]*layer.Index, error) {
+	indexes := make([]*layer.Index, len(layers))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, d := range layers {
+		group.Go(func() (err error) {
+			indexes[i], err = layer.OpenIndex(ctx, st, d)
+			return err
+		})
+	}
+	return indexes, group.Wait()
+}
+
+// Root returns the root directory.
+func (t *Tree) Root() *Node { return t.root }
+
+// Lookup returns what name refers to. Symlinks are followed inside the tree; ".." at the root stays there. The error
+// wraps fs.ErrNotExist, syscall.ENOTDIR or syscall.ELOOP.
+func (t *Tree) Lookup(name string) (*Node, error) { return t.lookup("lookup", name, true) }
+
+// Lstat is Lookup but for a symlink at the end of name, which it returns.
+func (t *Tree) Lstat(name string) (*Node, error) { return t.lookup("lstat", name, false) }
+
+// maxSymlinks is how many symlinks Linux follows in one path (path_resolution(7)).
+const maxSymlinks = 40
+
+func (t *Tree) lookup(op, name string, follow bool) (*Node, error) {
+	at := []*Node{t.root} // the directories passed, so that ".." is the one before
+	rest := strings.Split(name, "/")
+	slices.Reverse(rest)
+	for links := 0; len(rest) > 0; {
+		part := rest[len(rest)-1]
+		rest = rest[:len(rest)-1]
+		dir := at[len(at)-1]
+		if dir.Type != layer.Dir {
+			if part == "" && !slices.ContainsFunc(rest, func(s string) bool { return s != "" }) {
+				continue // a slash at the end
+			}
+			return nil, &fs.PathError{Op: op, Path: name, Err: syscall.ENOTDIR}
+		}
+		switch part {
+		case "", ".":
+			continue
+		case "..":
+			at = at[:max(1, len(at)-1)]
+			continue
+		}
+		n := dir.child(part)
+		if n == nil {
+			return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
+		}
+		if n.Type != layer.Symlink || (len(rest) == 0 && !follow) {
+			at = append(at, n)
+			continue
+		}
+		if links++; links > maxSymlinks {
+			return nil, &fs.PathError{Op: op, Path: name, Err: syscall.ELOOP}
+		}
+		if strings.HasPrefix(n.Link, "/") {
+			at = at[:1]
+		}
+		target := strings.Split(n.Link, "/")
+		slices.Reverse(target)
+		rest = append(rest, target...)
+	}
+	return at[len(at)-1], nil
+}
+
+func (n *Node) child(name string) *Node {
+	i, ok := slices.BinarySearchFunc(n.children, name, func(c *Node, name string) int { return strings.Compare(c.name, name) })
+	if !ok {
+		return nil
+	}
+	return n.children[i]
+}
+
+// ReadDir returns what the directory name holds, by name. Symlinks in name are followed.
+func (t *Tree) ReadDir(name string) ([]*Node, error) {
+	n, err := t.lookup("readdir", name, true)
+	if err != nil {
+		return nil, err
+	}
+	if n.Type != layer.Dir {
+		return nil, &fs.PathError{Op: "readdir", Path: name, Err: syscall.ENOTDIR}
+	}
+	return slices.Clone(n.children), nil
+}
+
+// Open opens the content of a regular file.
+func (t *Tree) Open(n *Node) (io.ReadCloser, error) {
+	e := n.content
+	e.Entry = n.Entry
+	return t.layers[n.from].OpenContent(e)
+}
+
+// ReadFile reads the file name, following symlinks. A file of more than limit bytes is an error.
+func (t *Tree) ReadFile(name string, limit int64) ([]byte, error) {
+	n, err := t.lookup("read", name, true)
+	if err != nil {
+		return nil, err
+	}
+	if n.Type != layer.Regular {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: errNotRegular}
+	}
+	if n.Size > limit {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: fmt.Errorf("its %d bytes are more than the %d expected", n.Size, limit)}
+	}
+	r, err := t.Open(n)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	data := make([]byte, n.Size)
+	_, err = io.ReadFull(r, data)
+	return data, err
+}
+
+var errNotRegular = errors.New("not a regular file")
+
+// Walk calls visit for everything below the root, each directory before what it holds and names in order: the order of
+// [layer.Less]. When visit returns fs.SkipDir for a directory, what it holds is left out; any other error ends the walk.
+func (t *Tree) Walk(visit func(n *Node) error) error {
+	return walk(t.root, visit)
+}
+
+func walk(dir *Node, visit func(n *Node) error) error {
+	for _, n := range dir.children {
+		err := visit(n)
+		if errors.Is(err, fs.SkipDir) && n.Type == layer.Dir {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := walk(n, visit); err != nil {
+			return err
+		}
+	}
+	return nil
+}

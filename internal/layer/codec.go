@@ -1,0 +1,184 @@
+package layer
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
+
+	"sconce.dev/sconce/internal/inflate"
+)
+
+// codec compresses chunks. The result depends on the chunk alone.
+type codec struct {
+	format   format
+	compress func(dst, chunk []byte) ([]byte, error)
+}
+
+var codecs = map[Compression]codec{
+	Zstd: {formatZstd, compressZstd},
+	Gzip: {formatGzip, compressGzip},
+	None: {formatTar, func(dst, chunk []byte) ([]byte, error) { return append(dst, chunk...), nil }},
+}
+
+// zstdLevel and gzipLevel are measured on 380 MB of wheels (numpy, scipy, pandas and others, see BenchmarkWriter). zstd's
+// default level compresses 296 MB of them in a second of one core to 31%; the fastest 390 MB to 33%, the next better
+// 186 MB to 30%. gzip 5 compresses 161 MB to 33%, as small as the wheels are; 2 takes two thirds of its time for 4% more,
+// and what is beyond gains nothing: 6 takes a tenth more time for 1% less, 7 twice as much.
+const (
+	zstdLevel = zstd.SpeedDefault
+	gzipLevel = 5
+)
+
+var zstdEncoders = sync.Pool{New: func() any {
+	// One goroutine for each encoder and no window beyond the chunk: both bound its memory.
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstdLevel), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(ChunkSize))
+	if err != nil {
+		return err
+	}
+	return e
+}}
+
+func compressZstd(dst, chunk []byte) ([]byte, error) {
+	switch e := zstdEncoders.Get().(type) {
+	case *zstd.Encoder:
+		defer zstdEncoders.Put(e)
+		return e.EncodeAll(chunk, dst), nil
+	case error:
+		return nil, e
+	}
+	return nil, errors.New("no zstd encoder")
+}
+
+var gzipWriters = sync.Pool{New: func() any {
+	w, err := gzip.NewWriterLevel(io.Discard, gzipLevel)
+	if err != nil {
+		return err
+	}
+	return w
+}}
+
+func compressGzip(dst, chunk []byte) ([]byte, error) {
+	w, ok := gzipWriters.Get().(*gzip.Writer)
+	if !ok {
+		return nil, errors.New("no gzip writer")
+	}
+	defer gzipWriters.Put(w)
+	buf := bytes.NewBuffer(dst)
+	w.Reset(buf)
+	_, err := w.Write(chunk)
+	err = errors.Join(err, w.Close())
+	return buf.Bytes(), err
+}
+
+// format is what a blob's bytes are, whatever its media type says.
+type format byte
+
+const (
+	formatTar format = iota
+	formatGzip
+	formatZstd
+	formatXZ
+)
+
+func formatOf(c Compression) format { return codecs[c].format }
+
+// The bytes that streams start with: RFC 1952 section 2.3.1, RFC 8878 section 3.1.1, xz file format 2.1.1.1.
+var (
+	magicGzip = []byte{0x1f, 0x8b}
+	magicZstd = []byte{0x28, 0xb5, 0x2f, 0xfd}
+	magicXZ   = []byte{0xfd, '7', 'z', 'X', 'Z', 0}
+	// magicSkip starts a zstd skippable frame, once the low four bits of its first byte are cleared (RFC 8878, 3.1.2).
+	magicSkip = []byte{0x50, 0x2a, 0x4d, 0x18}
+)
+
+func sniff(head []byte) format {
+	switch {
+	case bytes.HasPrefix(head, magicGzip):
+		return formatGzip
+	case bytes.HasPrefix(head, magicZstd), len(head) >= 4 && head[0]&0xf0 == magicSkip[0] && bytes.Equal(head[1:4], magicSkip[1:]):
+		return formatZstd
+	case bytes.HasPrefix(head, magicXZ):
+		return formatXZ
+	}
+	return formatTar
+}
+
+// maxWindow is the most memory, in bytes, that a compressed stream may ask a reader to keep. It is what zstd -d grants
+// (--long needs to be told otherwise) and twice what xz -9 needs.
+const maxWindow = 128 << 20
+
+// Decompress returns the uncompressed bytes of r: gzip, zstd, xz, or r itself when it starts like none of them. Closing
+// the result does not close r.
+func Decompress(r io.Reader) (io.ReadCloser, error) {
+	br := bufio.NewReaderSize(r, 64<<10)
+	head, err := br.Peek(len(magicXZ))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return decompress(br, sniff(head))
+}
+
+func decompress(br *bufio.Reader, f format) (io.ReadCloser, error) {
+	switch f {
+	case formatGzip:
+		z, err := inflate.NewGzipReader(br)
+		if err != nil {
+			return nil, fmt.Errorf("read gzip: %w", err)
+		}
+		return z, nil
+	case formatZstd:
+		z, err := zstd.NewReader(br, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true), zstd.WithDecoderConcurrency(2))
+		if err != nil {
+			return nil, fmt.Errorf("read zstd: %w", err)
+		}
+		return z.IOReadCloser(), nil
+	case formatXZ:
+		if err := checkXZ(br); err != nil {
+			return nil, err
+		}
+		z, err := xz.NewReader(br)
+		if err != nil {
+			return nil, fmt.Errorf("read xz: %w", err)
+		}
+		return io.NopCloser(z), nil
+	default:
+		return io.NopCloser(br), nil
+	}
+}
+
+// checkXZ looks at the dictionary size that the first block asks for (xz file format 3.1 and 5.3.1), since the decoder
+// would allocate anything up to 4 GiB.
+func checkXZ(br *bufio.Reader) error {
+	const streamHeader = 12
+	head, _ := br.Peek(streamHeader + 64) // shorter: the decoder will say what is wrong
+	if len(head) < streamHeader+8 {
+		return nil
+	}
+	b := head[streamHeader+1:]
+	flags := b[0]
+	b = b[1:]
+	for _, bit := range []byte{0x40, 0x80} { // the optional sizes of the block
+		if flags&bit == 0 {
+			continue
+		}
+		for len(b) > 0 && b[0]&0x80 != 0 {
+			b = b[1:]
+		}
+		b = b[min(1, len(b)):]
+	}
+	const lzma2 = 0x21
+	if len(b) < 3 || b[0] != lzma2 || b[1] != 1 || b[2] > 40 {
+		return nil
+	}
+	if size := int64(2|b[2]&1) << (b[2]/2 + 11); size > maxWindow {
+		return fmt.Errorf("read xz: it needs a dictionary of %d bytes; at most %d are granted", size, maxWindow)
+	}
+	return nil
+}

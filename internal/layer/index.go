@@ -1,0 +1,399 @@
+package layer
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"sconce.dev/sconce/internal/ctxio"
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Index says what a layer holds and where. Entries stand in the order of the tar; whiteouts appear as the files named
+// .wh.* that they are (OCI image-spec, layer, "Whiteouts"). Its methods may be called from many goroutines.
+type Index struct {
+	Entries []IndexEntry // may be set to nil by an owner who keeps what it needs of them
+	DiffID  store.Digest // of the uncompressed tar
+	RawSize int64        // of the uncompressed tar, in bytes
+
+	format format
+	chunks []mark // where each chunk starts, then the end; nil when the blob is not made of chunks
+
+	st     *store.Store
+	digest store.Digest
+
+	mu      sync.Mutex
+	recent  []decoded // chunks, the latest last
+	stream  *stream   // a decompressor that stands somewhere in the tar, ready to go on
+	rewinds int       // how often a decompressor had to start again
+	spill   *os.File  // the uncompressed tar, once reading it has cost too much
+}
+
+// IndexEntry is an entry and the place of its content.
+type IndexEntry struct {
+	Entry
+	Offset int64 // of a regular file's content in the uncompressed tar, in bytes
+	// Sparse is not 0 for a file that the tar stores with holes (GNU tar manual, "Storing Sparse Files"). Then Offset is that
+	// of a header, and the file is the Sparse-th entry from there.
+	Sparse int
+}
+
+// indexKind is the record that leads from a blob's digest to its index.
+const indexKind store.Kind = "layer-index"
+
+type indexRecord struct {
+	Index   store.Digest `json:"index"`
+	DiffID  store.Digest `json:"diffID"`
+	RawSize int64        `json:"rawSize"`
+}
+
+// OpenIndex returns the index of a layer whose blob is in the store. A layer that was not made here is read once, from
+// beginning to end, to make it. The layer must be what d.DiffID, unless that is empty, promises.
+func OpenIndex(ctx context.Context, st *store.Store, d Descriptor) (*Index, error) {
+	ix, err := openIndex(ctx, st, d)
+	if err != nil {
+		return nil, fmt.Errorf("read layer %s: %w", d.Digest.Short(), err)
+	}
+	if d.DiffID != "" && d.DiffID != ix.DiffID {
+		return nil, fmt.Errorf("read layer %s: the image says that it unpacks to %s, but it unpacks to %s", d.Digest.Short(), d.DiffID, ix.DiffID)
+	}
+	ix.st, ix.digest = st, d.Digest
+	return ix, nil
+}
+
+func openIndex(ctx context.Context, st *store.Store, d Descriptor) (*Index, error) {
+	if ix := loadIndex(st, d.Digest); ix != nil {
+		return ix, nil
+	}
+	if st.ReadOnly() {
+		return scanBlob(ctx, st, d)
+	}
+	l, err := st.Lock(ctx, string(indexKind)+" "+string(d.Digest))
+	if err != nil {
+		return nil, err
+	}
+	defer l.Unlock()
+	if ix := loadIndex(st, d.Digest); ix != nil {
+		return ix, nil
+	}
+	ix, err := scanBlob(ctx, st, d)
+	if err != nil {
+		return nil, err
+	}
+	return ix, ix.save(st, d)
+}
+
+// Known returns d completed with what the store knows about the blob: DiffID and RawSize. It reports whether the store
+// has an index of it.
+func Known(st *store.Store, d Descriptor) (Descriptor, bool) {
+	var r indexRecord
+	if ok, err := st.GetRecord(indexKind, d.Digest.Hex(), &r); err != nil || !ok {
+		return d, false
+	}
+	if d.DiffID == "" {
+		d.DiffID = r.DiffID
+	}
+	d.RawSize = r.RawSize
+	return d, true
+}
+
+// loadIndex returns the stored index of a blob, or nil when there is none that can be used.
+func loadIndex(st *store.Store, blob store.Digest) *Index {
+	var r indexRecord
+	if ok, err := st.GetRecord(indexKind, blob.Hex(), &r); err != nil || !ok {
+		return nil
+	}
+	data, err := st.ReadBlob(r.Index, maxIndexBytes)
+	if err != nil {
+		return nil
+	}
+	ix, err := decodeIndex(data)
+	if err != nil || ix.chunks != nil && ix.chunks[len(ix.chunks)-1].raw != r.RawSize {
+		return nil
+	}
+	ix.DiffID, ix.RawSize = r.DiffID, r.RawSize
+	return ix
+}
+
+func (ix *Index) save(st *store.Store, d Descriptor) error {
+	data, err := ix.encode()
+	if err != nil {
+		return err
+	}
+	blob, err := st.PutBlob(data)
+	if err != nil {
+		return err
+	}
+	return st.PutRecord(indexKind, d.Digest.Hex(), []store.Digest{d.Digest, blob},
+		indexRecord{Index: blob, DiffID: ix.DiffID, RawSize: ix.RawSize})
+}
+
+// scanBlob makes an index by reading the whole layer.
+func scanBlob(ctx context.Context, st *store.Store, d Descriptor) (*Index, error) {
+	f, err := st.OpenBlob(d.Digest)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	task := event.Begin(ctx, "index", d.Digest.Short(), d.Size)
+	ix, err := scan(ctxio.Reader(ctx, io.TeeReader(f, task)))
+	return ix, task.End(err)
+}
+
+// scan makes the index of a layer's bytes, compressed or not.
+func scan(r io.Reader) (*Index, error) {
+	br := bufio.NewReaderSize(r, 64<<10)
+	head, err := br.Peek(len(magicXZ))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	ix := &Index{format: sniff(head)}
+	rc, err := decompress(br, ix.format)
+	if err != nil {
+		return nil, err
+	}
+	defer rc.Close()
+	hash := sha256.New()
+	ahead := newAhead(rc, hash)
+	defer ahead.Close()
+	tr := newTarReader(ahead)
+	for {
+		e, err := tr.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		ix.Entries = append(ix.Entries, e)
+	}
+	// The tar may be followed by padding, which the hash covers.
+	if ix.RawSize, err = tr.drain(); err != nil {
+		return nil, err
+	}
+	ix.DiffID = store.SumDigest(hash)
+	return ix, nil
+}
+
+// Verify reads a layer's blob and reports whether it still has its digest and, unless that is empty, its DiffID.
+func Verify(ctx context.Context, st *store.Store, d Descriptor) error {
+	f, err := st.OpenBlob(d.Digest)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	blob, raw := sha256.New(), sha256.New()
+	rc, err := Decompress(ctxio.Reader(ctx, io.TeeReader(f, blob)))
+	if err != nil {
+		return fmt.Errorf("verify layer %s: %w", d.Digest.Short(), err)
+	}
+	defer rc.Close()
+	size, err := io.Copy(raw, io.LimitReader(rc, maxRawSize))
+	if err == nil {
+		_, err = io.Copy(blob, f) // what a decompressor leaves unread
+	}
+	if got := store.SumDigest(blob); err == nil && got != d.Digest {
+		err = &store.MismatchError{Want: d.Digest, Got: got, Size: d.Size}
+	}
+	if got := store.SumDigest(raw); err == nil && d.DiffID != "" && got != d.DiffID {
+		err = &store.MismatchError{Want: d.DiffID, Got: got, Size: size}
+	}
+	if err != nil {
+		return fmt.Errorf("verify layer %s: %w", d.Digest.Short(), err)
+	}
+	return nil
+}
+
+// The stored form of an index: indexMagic, then, compressed with zstd, numbers as varints (encoding/binary) and texts as a
+// length and bytes:
+//
+//	format  count of chunks + 1, or 0 without  of each chunk: length in the blob, length uncompressed
+//	count of entries, then each: path type mode uid gid size link major minor mtime offset sparse
+//	                             count of xattrs, then each: name value
+//
+// JSON would change paths that are not UTF-8.
+const indexMagic = "sconce layer index 2\n"
+
+// maxIndexBytes bounds a stored index, before and after decompression.
+const maxIndexBytes = 1 << 30
+
+func (ix *Index) encode() ([]byte, error) {
+	b := binary.AppendUvarint(nil, uint64(ix.format))
+	if ix.chunks == nil {
+		b = binary.AppendUvarint(b, 0)
+	} else {
+		b = binary.AppendUvarint(b, uint64(len(ix.chunks)))
+		for i := 1; i < len(ix.chunks); i++ {
+			b = binary.AppendUvarint(b, uint64(ix.chunks[i].blob-ix.chunks[i-1].blob))
+			b = binary.AppendUvarint(b, uint64(ix.chunks[i].raw-ix.chunks[i-1].raw))
+		}
+	}
+	b = binary.AppendUvarint(b, uint64(len(ix.Entries)))
+	for i := range ix.Entries {
+		b = ix.Entries[i].append(b)
+	}
+	return compressZstd([]byte(indexMagic), b)
+}
+
+func (e *IndexEntry) append(b []byte) []byte {
+	b = appendText(b, e.Path)
+	for _, v := range []int64{int64(e.Type), int64(e.Mode), int64(e.UID), int64(e.GID), e.Size} {
+		b = binary.AppendUvarint(b, uint64(v))
+	}
+	b = appendText(b, e.Link)
+	b = binary.AppendUvarint(b, uint64(e.Major))
+	b = binary.AppendUvarint(b, uint64(e.Minor))
+	b = binary.AppendVarint(b, e.ModTime.Unix())
+	b = binary.AppendUvarint(b, uint64(e.Offset))
+	b = binary.AppendUvarint(b, uint64(e.Sparse))
+	b = binary.AppendUvarint(b, uint64(len(e.Xattrs)))
+	for _, k := range slices.Sorted(maps.Keys(e.Xattrs)) {
+		b = appendText(appendText(b, k), e.Xattrs[k])
+	}
+	return b
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+var indexDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
+	return zstd.NewReader(nil, zstd.WithDecoderMaxMemory(maxIndexBytes), zstd.WithDecoderMaxWindow(ChunkSize))
+})
+
+func decodeIndex(data []byte) (*Index, error) {
+	if len(data) < len(indexMagic) || string(data[:len(indexMagic)]) != indexMagic {
+		return nil, errors.New("not a layer index")
+	}
+	z, err := indexDecoder()
+	if err != nil {
+		return nil, err
+	}
+	if data, err = z.DecodeAll(data[len(indexMagic):], nil); err != nil {
+		return nil, err
+	}
+	d := indexDecoding{rest: string(data)}
+	ix := &Index{format: format(d.number(uint64(formatXZ)))}
+	if n := d.number(maxChunks + 1); n > 0 {
+		ix.chunks = d.marks(n - 1)
+	}
+	n := d.number(maxEntries)
+	ix.Entries = make([]IndexEntry, 0, min(n, uint64(len(d.rest)/minEntryBytes)))
+	for range n {
+		if d.bad {
+			break
+		}
+		ix.Entries = append(ix.Entries, d.entry())
+	}
+	if d.bad || d.rest != "" {
+		return nil, errors.New("the layer index is damaged")
+	}
+	return ix, nil
+}
+
+// maxChunks is how many chunks a layer can have: full ones, and one for each file with one before it.
+const maxChunks = maxRawSize/ChunkSize + 2*maxEntries
+
+// marks reads where n chunks start and the last ends.
+func (d *indexDecoding) marks(n uint64) []mark {
+	var at mark
+	marks := []mark{at}
+	for range n {
+		at.blob += int64(d.number(maxRawSize))
+		at.raw += int64(d.number(maxRawSize))
+		if d.bad = d.bad || at.blob > maxRawSize || at.raw > maxRawSize; d.bad {
+			break
+		}
+		marks = append(marks, at)
+	}
+	return marks
+}
+
+// minEntryBytes is the least that an entry takes: one byte for each of its fields.
+const minEntryBytes = 13
+
+// indexDecoding takes an index apart. The texts are parts of rest, so that all of them are one allocation.
+type indexDecoding struct {
+	rest string
+	bad  bool
+}
+
+func (d *indexDecoding) entry() IndexEntry {
+	var e IndexEntry
+	e.Path = d.text()
+	e.Type = Type(d.number(uint64(Fifo)))
+	e.Mode = uint32(d.number(0o7777))
+	e.UID = int(d.number(maxID))
+	e.GID = int(d.number(maxID))
+	e.Size = int64(d.number(maxRawSize))
+	e.Link = d.text()
+	e.Major = uint32(d.number(maxDevice))
+	e.Minor = uint32(d.number(maxDevice))
+	e.ModTime = time.Unix(d.signed(), 0).UTC()
+	e.Offset = int64(d.number(maxRawSize))
+	e.Sparse = int(d.number(maxEntries))
+	for range d.number(maxXattrs) {
+		if d.bad {
+			break
+		}
+		if e.Xattrs == nil {
+			e.Xattrs = map[string]string{}
+		}
+		k := d.text()
+		e.Xattrs[k] = d.text()
+	}
+	if !d.bad && e.validate() != nil {
+		d.bad = true
+	}
+	return e
+}
+
+// maxXattrs is how many attributes of one byte fit in what a tar reader accepts as one extended header.
+const maxXattrs = maxPaxHeader / 8
+
+// number reads a number of at most limit.
+func (d *indexDecoding) number(limit uint64) uint64 {
+	var v uint64
+	for shift := 0; shift < 64 && len(d.rest) > 0; shift += 7 {
+		c := d.rest[0]
+		d.rest = d.rest[1:]
+		v |= uint64(c&0x7f) << shift
+		if c < 0x80 {
+			if v > limit {
+				break
+			}
+			return v
+		}
+	}
+	d.bad = true
+	return 0
+}
+
+// signed reads a number in the zigzag form of binary.AppendVarint.
+func (d *indexDecoding) signed() int64 {
+	v := d.number(1<<64 - 1)
+	return int64(v>>1) ^ -int64(v&1)
+}
+
+func (d *indexDecoding) text() string {
+	n := d.number(maxPaxHeader)
+	if uint64(len(d.rest)) < n {
+		d.bad = true
+		return ""
+	}
+	s := d.rest[:n]
+	d.rest = d.rest[n:]
+	return s
+}

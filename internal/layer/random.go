@@ -1,0 +1,216 @@
+package layer
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// chunkReader reads a part of a layer that is made of chunks. One of at most [ChunkSize] bytes is decompressed whole, and
+// the index keeps it for whoever reads next; a longer one, which is a file, is decompressed while it is read.
+type chunkReader struct {
+	ix       *Index
+	at, left int64
+	long     *longChunk // the one that at lies in, once it has been entered
+}
+
+func (r *chunkReader) Read(p []byte) (int, error) {
+	if r.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := r.read(p[:min(int64(len(p)), r.left)])
+	r.at += int64(n)
+	r.left -= int64(n)
+	return n, err
+}
+
+// read reads from the chunk that r.at lies in.
+func (r *chunkReader) read(p []byte) (int, error) {
+	if r.long == nil {
+		number := r.ix.chunkAt(r.at)
+		if number < 0 {
+			return 0, io.ErrUnexpectedEOF
+		}
+		within := r.at - r.ix.chunks[number].raw
+		if r.ix.rawLen(number) <= ChunkSize {
+			data, err := r.ix.chunk(number)
+			if err != nil {
+				return 0, err
+			}
+			return copy(p, data[within:]), nil
+		}
+		var err error
+		if r.long, err = r.ix.openLong(number, within); err != nil {
+			return 0, err
+		}
+	}
+	n, err := r.long.Read(p)
+	if errors.Is(err, io.EOF) {
+		err = r.Close() // the next chunk follows
+	}
+	return n, err
+}
+
+// Close ends what was not read to its end.
+func (r *chunkReader) Close() error {
+	l := r.long
+	r.long = nil
+	if l == nil {
+		return nil
+	}
+	return l.Close()
+}
+
+// chunkAt returns the number of the chunk that holds a byte of the uncompressed tar, or -1.
+func (ix *Index) chunkAt(at int64) int {
+	n := len(ix.chunks) - 1 // the last mark is the end
+	i := sort.Search(n, func(i int) bool { return ix.chunks[i+1].raw > at })
+	if i == n {
+		return -1
+	}
+	return i
+}
+
+// rawLen returns the uncompressed length of a chunk, in bytes.
+func (ix *Index) rawLen(number int) int64 { return ix.chunks[number+1].raw - ix.chunks[number].raw }
+
+// decoded is a chunk's uncompressed bytes.
+type decoded struct {
+	number int
+	data   []byte
+}
+
+// keptChunks is how many decompressed chunks an index keeps: files that are read one after the other mostly share one.
+const keptChunks = 2
+
+// chunk returns the bytes of a chunk of at most ChunkSize bytes.
+func (ix *Index) chunk(number int) ([]byte, error) {
+	ix.mu.Lock()
+	for _, d := range ix.recent {
+		if d.number == number {
+			ix.mu.Unlock()
+			return d.data, nil
+		}
+	}
+	ix.mu.Unlock()
+	data, err := ix.decodeChunk(number)
+	if err != nil {
+		return nil, fmt.Errorf("chunk %d: %w", number, err)
+	}
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	if len(ix.recent) == keptChunks {
+		ix.recent = append(ix.recent[:0], ix.recent[1:]...)
+	}
+	ix.recent = append(ix.recent, decoded{number, data})
+	return data, nil
+}
+
+func (ix *Index) decodeChunk(number int) ([]byte, error) {
+	from, to := ix.chunks[number], ix.chunks[number+1]
+	if to.blob-from.blob > 2*ChunkSize {
+		return nil, errors.New("the layer index is damaged")
+	}
+	f, err := ix.st.OpenBlob(ix.digest)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	packed := make([]byte, to.blob-from.blob)
+	if _, err := f.ReadAt(packed, from.blob); err != nil {
+		return nil, err
+	}
+	return unpackChunk(ix.format, packed, to.raw-from.raw)
+}
+
+var chunkDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(ChunkSize), zstd.WithDecoderMaxWindow(ChunkSize))
+})
+
+// unpackChunk decompresses a chunk of size bytes.
+func unpackChunk(f format, packed []byte, size int64) ([]byte, error) {
+	data := make([]byte, 0, size)
+	if f == formatZstd {
+		z, err := chunkDecoder()
+		if err != nil {
+			return nil, err
+		}
+		if data, err = z.DecodeAll(packed, data); err == nil && int64(len(data)) != size {
+			err = fmt.Errorf("it has %d bytes, not %d", len(data), size)
+		}
+		return data, err
+	}
+	z, err := decompress(bufio.NewReader(bytes.NewReader(packed)), f)
+	if err != nil {
+		return nil, err
+	}
+	defer z.Close()
+	data = data[:size]
+	if _, err := io.ReadFull(z, data); err != nil {
+		return nil, err
+	}
+	return data, atEnd(z)
+}
+
+// atEnd makes sure that r ends here. Only there does a decompressor compare the checksum.
+func atEnd(r io.Reader) error {
+	var more [1]byte
+	switch n, err := io.ReadFull(r, more[:]); {
+	case n > 0:
+		return errors.New("it is longer than it should be")
+	case errors.Is(err, io.EOF):
+		return nil
+	default:
+		return err
+	}
+}
+
+// longChunk is a chunk that is decompressed while it is read. Its Read gives io.EOF only when all of it was right.
+type longChunk struct {
+	f    *os.File
+	z    io.ReadCloser
+	left int64
+}
+
+// openLong opens a chunk at a place in it.
+func (ix *Index) openLong(number int, within int64) (*longChunk, error) {
+	f, err := ix.st.OpenBlob(ix.digest)
+	if err != nil {
+		return nil, err
+	}
+	from, to := ix.chunks[number], ix.chunks[number+1]
+	packed := io.NewSectionReader(f, from.blob, to.blob-from.blob)
+	z, err := decompress(bufio.NewReaderSize(packed, 64<<10), ix.format)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	l := &longChunk{f: f, z: z, left: to.raw - from.raw}
+	if _, err := io.CopyN(io.Discard, l, within); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+func (l *longChunk) Read(p []byte) (int, error) {
+	n, err := l.z.Read(p[:min(int64(len(p)), l.left)])
+	l.left -= int64(n)
+	switch {
+	case l.left > 0 && errors.Is(err, io.EOF):
+		return n, io.ErrUnexpectedEOF
+	case l.left == 0 && err == nil:
+		if err = atEnd(l.z); err == nil {
+			err = io.EOF
+		}
+	}
+	return n, err
+}
+
+func (l *longChunk) Close() error { return errors.Join(l.z.Close(), l.f.Close()) }
