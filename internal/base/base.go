@@ -1,0 +1,179 @@
+// Package base is what an image stands on: it pins what a recipe's [base] means today, and brings the pinned base into the
+// store.
+//
+// A pinned base is either an image, named by the digest of its manifest, or a distribution's packages, each named by its
+// hash (see package bootstrap). Either way, the same [Pinned] is the same base on any machine and at any time.
+package base
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/bootstrap"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Pinned is a base whose content is decided. Exactly one of Digest and Bootstrap is set.
+type Pinned struct {
+	Reference string            `toml:"reference,omitempty"` // where the image comes from, as the recipe says it
+	Name      string            `toml:"name,omitempty"`      // of an image in a registry, in full
+	Digest    store.Digest      `toml:"digest,omitempty"`    // of the image's manifest for the platform
+	Layers    int               `toml:"layers,omitempty"`    // how many; 0 as long as nobody has looked
+	Bootstrap *bootstrap.Pinned `toml:"bootstrap,omitempty"`
+}
+
+// Options says where bases are brought to and by what means.
+type Options struct {
+	Store   *store.Store
+	Fetch   *fetch.Client
+	Offline bool
+}
+
+func (o Options) source(platform v1.Platform) source.Options {
+	return source.Options{Store: o.Store, Fetch: o.Fetch, Platform: platform, Offline: o.Offline}
+}
+
+// Pin finds out what r's base is today.
+func Pin(ctx context.Context, r *recipe.Recipe, platform v1.Platform, o Options) (*Pinned, error) {
+	if b := r.Base.Bootstrap; b != nil {
+		if o.Offline {
+			return nil, errors.New("cannot resolve the base's packages with --offline: the mirror has to be asked")
+		}
+		p, err := bootstrap.Resolve(ctx, bootstrap.Request{
+			Suite: b.Suite, Packages: b.Packages, Mirror: b.Mirror, Components: b.Components, Variant: b.Variant,
+			Architecture: platform.Architecture,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return &Pinned{Bootstrap: p, Layers: 1}, nil
+	}
+	ref, err := source.Parse(r.BaseReference())
+	if err != nil {
+		return nil, err
+	}
+	_, digest, err := source.Resolve(ctx, ref, o.source(platform))
+	if err != nil {
+		return nil, fmt.Errorf("resolve base %s: %w", r.Base.Image, err)
+	}
+	p := &Pinned{Reference: r.Base.Image, Digest: digest}
+	if ref.Transport == source.Docker {
+		p.Name = strings.TrimPrefix(source.Ref{Transport: ref.Transport, Value: ref.Value, Tag: ref.Tag}.String(), "docker://")
+	}
+	return p, nil
+}
+
+// stepKind is the kind of the records that remember which image a bootstrap made.
+const stepKind store.Kind = "bootstrap"
+
+// Key identifies the base's content: equal keys, equal bases.
+func (p *Pinned) Key() string {
+	content := struct {
+		Version   int
+		Digest    store.Digest
+		Bootstrap *bootstrap.Pinned
+	}{bootstrap.Version, p.Digest, identity(p.Bootstrap)}
+	data, err := json.Marshal(content)
+	if err != nil {
+		panic(err) // plain strings and numbers always marshal
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// identity drops what makes no other base: where packages are downloaded from, and how a time is spelled.
+func identity(p *bootstrap.Pinned) *bootstrap.Pinned {
+	if p == nil {
+		return nil
+	}
+	q := *p
+	q.Epoch = p.Epoch.UTC()
+	q.Packages = make([]bootstrap.Package, len(p.Packages))
+	for i, pkg := range p.Packages {
+		pkg.URL = ""
+		q.Packages[i] = pkg
+	}
+	return &q
+}
+
+// Image brings the base into the store. reference resolves an image that is not there yet: it is the recipe's reference
+// with paths made absolute.
+func (p *Pinned) Image(ctx context.Context, reference string, platform v1.Platform, o Options) (*image.Image, error) {
+	if p.Bootstrap != nil {
+		return p.bootstrapped(ctx, platform, o)
+	}
+	if im, err := image.Load(ctx, o.Store, p.Digest); err == nil {
+		return im, nil
+	}
+	ref, err := source.Parse(reference)
+	if err != nil {
+		return nil, err
+	}
+	pinned, err := source.Pin(ref, p.Digest)
+	if err != nil {
+		return nil, err
+	}
+	im, err := source.Import(ctx, pinned, o.source(platform))
+	if err != nil {
+		return nil, fmt.Errorf("base %s: %w", p.Reference, err)
+	}
+	if im.Digest != p.Digest {
+		return nil, fault.Hint(fmt.Errorf("base %s is not what the lock says: expected %s, got %s", p.Reference, p.Digest, im.Digest),
+			"`sconce lock --upgrade` takes the new one")
+	}
+	return im, nil
+}
+
+func (p *Pinned) bootstrapped(ctx context.Context, platform v1.Platform, o Options) (*image.Image, error) {
+	key := p.Key()
+	if im, err := remembered(ctx, o.Store, key); im != nil || err != nil {
+		return im, err
+	}
+	lock, err := o.Store.Lock(ctx, "bootstrap "+key)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Unlock()
+	if im, err := remembered(ctx, o.Store, key); im != nil || err != nil {
+		return im, err // another process made it while this one waited
+	}
+	d, err := bootstrap.Build(ctx, o.Store, o.Fetch, p.Bootstrap, layer.Options{})
+	if err != nil {
+		return nil, err
+	}
+	im, err := image.Assemble(ctx, o.Store, image.Spec{
+		Platform:  platform,
+		Created:   p.Bootstrap.Epoch,
+		Additions: []image.Addition{{Layer: d, CreatedBy: "bootstrap " + p.Bootstrap.Suite}},
+		Edit: func(c *v1.Config) {
+			c.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+			c.Cmd = []string{"/bin/bash"}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return im, o.Store.PutRecord(stepKind, key, im.Refs(), im.Digest)
+}
+
+func remembered(ctx context.Context, st *store.Store, key string) (*image.Image, error) {
+	var digest store.Digest
+	found, err := st.GetRecord(stepKind, key, &digest)
+	if !found || err != nil {
+		return nil, err
+	}
+	return image.Load(ctx, st, digest)
+}

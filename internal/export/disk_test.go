@@ -1,0 +1,37 @@
+package export
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/layer"
+)
+
+// TestDiskFull writes to a disk that is too small, and looks what is left behind.
+func TestDiskFull(t *testing.T) {
+	disk := t.TempDir()
+	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=1m"); err != nil {
+		if os.Geteuid() == 0 && os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
+			t.Fatalf("mount a small disk: %v", err)
+		}
+		t.Skipf("mount a small disk: %v", err)
+	}
+	defer unix.Unmount(disk, unix.MNT_DETACH)
+	st := openStore(t)
+	im := assemble(t, st, makeLayer(t, st, layer.Zstd, regular("a", noise(3<<20))))
+	for _, kind := range []string{"oci", "oci-archive", "docker-archive", "dir", "tar"} {
+		err := Write(t.Context(), im, kind+":"+filepath.Join(disk, "out"), Options{Store: st})
+		if !errors.Is(err, unix.ENOSPC) || !strings.Contains(fault.HintOf(err), "disk is full") {
+			t.Errorf("%s: error %v with hint %q", kind, err, fault.HintOf(err))
+		}
+		if left, _ := os.ReadDir(disk); len(left) > 0 {
+			t.Fatalf("%s: %s was left behind", kind, left[0].Name())
+		}
+	}
+}

@@ -1,0 +1,221 @@
+// Package export writes images out of the store: as OCI layouts and archives, docker archives, root file systems, and
+// to registries.
+//
+// A destination is written beside its final name and moved there when it is whole. One that holds the image already is
+// left alone; one that holds an older export is replaced; anything else is replaced only when the user insists.
+package export
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Options say how an image is written.
+type Options struct {
+	Store *store.Store
+	Force bool // replace what is there, whatever it is
+}
+
+// Target is a destination on disk.
+type Target struct {
+	Transport source.Transport // oci, oci-archive, docker-archive, dir or tar
+	Path      string
+	Tag       string // in the layout or archive; may be empty
+}
+
+// String returns the target with its transport.
+func (t Target) String() string {
+	s := string(t.Transport) + ":" + t.Path
+	if t.Tag != "" {
+		s += ":" + t.Tag
+	}
+	return s
+}
+
+// ParseTarget reads "oci:DIR[:TAG]", "oci-archive:F[:TAG]", "docker-archive:F[:TAG]", "dir:D" and "tar:F". Without a
+// transport, a name that ends in .tar is an OCI archive and everything else an OCI layout.
+func ParseTarget(s string) (Target, error) {
+	t, err := parseTarget(s)
+	if err != nil {
+		return Target{}, fault.Usage(fmt.Errorf("output %q: %w", s, err))
+	}
+	return t, nil
+}
+
+func parseTarget(s string) (Target, error) {
+	prefix, rest, ok := strings.Cut(s, ":")
+	t := Target{Transport: source.Transport(prefix), Path: rest}
+	switch t.Transport {
+	case source.OCI, source.OCIArchive, source.DockerArchive:
+		t.Path, t.Tag = source.CutTag(rest)
+	case source.Dir, source.Tar:
+	case source.Docker, "podman", "docker-daemon", "containers-storage", "http", "https":
+		if ok {
+			return Target{}, fault.Hint(errors.New("it is not a file or directory"), "an image is sent to a registry with `sconce push` or `sconce build --push`")
+		}
+		fallthrough
+	default:
+		return bareTarget(s)
+	}
+	if t.Path == "" {
+		return Target{}, errors.New("the path is missing")
+	}
+	return t, nil
+}
+
+func bareTarget(s string) (Target, error) {
+	if s == "" {
+		return Target{}, errors.New("the path is missing")
+	}
+	switch ext := filepath.Ext(s); ext {
+	case ".tar":
+		return Target{Transport: source.OCIArchive, Path: s}, nil
+	case ".sif", ".sqsh", ".squashfs":
+		return Target{}, fault.Hint(fmt.Errorf("%s files are not written by this version", ext), "write an OCI archive (oci-archive:FILE.tar), which apptainer and enroot can convert")
+	}
+	return Target{Transport: source.OCI, Path: s}, nil
+}
+
+// Write writes an image to a destination as [ParseTarget] reads it.
+func Write(ctx context.Context, im *image.Image, dest string, o Options) error {
+	t, err := ParseTarget(dest)
+	if err != nil {
+		return err
+	}
+	if t.Path, err = filepath.Abs(t.Path); err != nil {
+		return fmt.Errorf("write %s: %w", t, err)
+	}
+	if upToDate(im, t) {
+		event.Begin(ctx, "export", dest, 0).EndCached()
+		return nil
+	}
+	task := event.Begin(ctx, "export", dest, 0)
+	return task.End(explain(t, write(ctx, im, t, o, task)))
+}
+
+func write(ctx context.Context, im *image.Image, t Target, o Options, task *event.Task) error {
+	if err := os.MkdirAll(filepath.Dir(t.Path), 0o755); err != nil {
+		return err
+	}
+	w := &writer{ctx: ctx, im: im, st: o.Store, target: t, force: o.Force, task: task}
+	switch t.Transport {
+	case source.OCI:
+		return w.layout()
+	case source.Dir:
+		return w.dir()
+	case source.OCIArchive:
+		return w.file(w.ociArchive)
+	case source.DockerArchive:
+		return w.file(w.dockerArchive)
+	case source.Tar:
+		return w.file(w.rootTar)
+	}
+	return fmt.Errorf("%q is not a kind of output", t.Transport)
+}
+
+func explain(t Target, err error) error {
+	if err == nil {
+		return nil
+	}
+	wrapped := fmt.Errorf("write %s: %w", t, err)
+	if hint := fault.HintOf(err); hint != "" {
+		return fault.Hint(wrapped, hint)
+	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fault.Hint(wrapped, "the disk is full: make room or write to another one; what was there before is untouched")
+	}
+	return wrapped
+}
+
+// writer writes one image to one target.
+type writer struct {
+	ctx    context.Context // of the one call of Write that the writer serves
+	im     *image.Image
+	st     *store.Store
+	target Target
+	force  bool
+	task   *event.Task
+}
+
+// upToDate reports whether the target holds the image. It looks at little enough for a build that changes nothing.
+func upToDate(im *image.Image, t Target) bool {
+	switch t.Transport {
+	case source.OCI:
+		return layoutHolds(im, t)
+	case source.Dir:
+		return dirStamp(t.Path) == stampOf(im, t)
+	default:
+		return fileStamp(t.Path) == stampOf(im, t)
+	}
+}
+
+// stampOf is what an export carries to be recognised by: what made it, the image and the tag it goes by.
+func stampOf(im *image.Image, t Target) string {
+	return strings.TrimSpace(stampPrefix + string(t.Transport) + " " + string(im.Digest) + " " + t.Tag)
+}
+
+const stampPrefix = "sconce "
+
+// mayReplace refuses to replace what sconce has not written.
+func (w *writer) mayReplace(stamp string) error {
+	if w.force || strings.HasPrefix(stamp, stampPrefix) {
+		return nil
+	}
+	return fault.Hint(errors.New("something else is there"), "choose another name, or replace it with --force")
+}
+
+// file writes a single file beside the target and moves it there.
+func (w *writer) file(fill func(*os.File) error) error {
+	st, err := os.Lstat(w.target.Path)
+	switch {
+	case err == nil && st.IsDir():
+		return fault.Hint(errors.New("there is a directory of this name"), "choose another name")
+	case err == nil:
+		if err := w.mayReplace(fileStamp(w.target.Path)); err != nil {
+			return err
+		}
+	}
+	f, err := os.CreateTemp(filepath.Dir(w.target.Path), tempPattern(w.target.Path))
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // does nothing after the rename
+	defer f.Close()
+	if err := errors.Join(fill(f)); err != nil {
+		return err
+	}
+	if err := errors.Join(f.Chmod(0o644&^umask()), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), w.target.Path)
+}
+
+// tempPattern names what is being written so that a person sees what it is.
+func tempPattern(path string) string { return "." + filepath.Base(path) + ".sconce-*" }
+
+// umask returns the process's mask, without changing it (proc(5), status).
+func umask() os.FileMode {
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0o022
+	}
+	var mask uint32
+	for line := range strings.Lines(string(data)) {
+		if _, err := fmt.Sscanf(line, "Umask: %o", &mask); err == nil {
+			return os.FileMode(mask)
+		}
+	}
+	return 0o022
+}

@@ -1,0 +1,314 @@
+package export
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Names of the OCI image layout (image-spec, image-layout and annotations).
+const (
+	layoutFile = "oci-layout"
+	indexFile  = "index.json"
+	refNameKey = "org.opencontainers.image.ref.name"
+)
+
+// layoutVersion is the whole of the oci-layout file.
+const layoutVersion = `{"imageLayoutVersion":"1.0.0"}`
+
+// writerKey marks an index that sconce has written, so that an image without a tag may be replaced by a later build.
+const writerKey = "dev.sconce.layout"
+
+// maxIndex bounds an index that is read, in bytes.
+const maxIndex = 4 << 20
+
+// entry is the image's line in the layout's index.
+func entry(im *image.Image, tag string) v1.Descriptor {
+	p := im.Platform()
+	d := v1.Descriptor{
+		MediaType: types.MediaType(im.MediaType), Size: im.Size, Digest: hash(im.Digest),
+		Platform: &v1.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant},
+	}
+	if tag != "" {
+		d.Annotations = map[string]string{refNameKey: tag}
+	}
+	return d
+}
+
+func hash(d store.Digest) v1.Hash { return v1.Hash{Algorithm: "sha256", Hex: d.Hex()} }
+
+func newIndex(entries []v1.Descriptor) v1.IndexManifest {
+	return v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: entries, Annotations: map[string]string{writerKey: "1"}}
+}
+
+// layoutHolds reports whether the layout has the image under its tag, with all its blobs.
+func layoutHolds(im *image.Image, t Target) bool {
+	index, err := readIndex(t.Path)
+	if err != nil || index == nil {
+		return false
+	}
+	listed := false
+	for _, m := range index.Manifests {
+		listed = listed || (m.Digest == hash(im.Digest) && m.Annotations[refNameKey] == t.Tag)
+	}
+	if t.Tag == "" && len(index.Manifests) != 1 {
+		return false
+	}
+	for _, b := range blobsOf(im) {
+		st, err := os.Stat(blobFile(t.Path, b.digest))
+		listed = listed && err == nil && st.Size() == b.size
+	}
+	return listed
+}
+
+// blob is a blob of an image.
+type blob struct {
+	digest store.Digest
+	size   int64
+}
+
+// blobsOf lists the image's blobs, each once: layers first, so that what refers to others comes after them.
+func blobsOf(im *image.Image) []blob {
+	var out []blob
+	seen := map[store.Digest]bool{}
+	add := func(d store.Digest, size int64) {
+		if !seen[d] {
+			seen[d] = true
+			out = append(out, blob{d, size})
+		}
+	}
+	for _, l := range im.Layers {
+		add(l.Digest, l.Size)
+	}
+	add(configDigest(im), im.Manifest.Config.Size)
+	add(im.Digest, im.Size)
+	return out
+}
+
+func configDigest(im *image.Image) store.Digest {
+	return store.Digest(im.Manifest.Config.Digest.String())
+}
+
+func blobFile(dir string, d store.Digest) string {
+	return filepath.Join(dir, "blobs", "sha256", d.Hex())
+}
+
+// readIndex reads a layout's index; nil when there is none.
+func readIndex(dir string) (*v1.IndexManifest, error) {
+	name := filepath.Join(dir, indexFile)
+	st, err := os.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() || st.Size() > maxIndex {
+		return nil, fmt.Errorf("%s is not an index", name)
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	index := &v1.IndexManifest{}
+	if err := json.Unmarshal(data, index); err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return index, nil
+}
+
+// layout writes an OCI layout: a new one beside its name and then moved, an existing one by adding blobs and then
+// replacing the index, under a lock on the directory.
+func (w *writer) layout() error {
+	st, err := os.Lstat(w.target.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err := w.newLayout()
+		if !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENOTEMPTY) {
+			return err
+		}
+		return w.updateLayout() // another process was faster
+	}
+	if err != nil {
+		return err
+	}
+	if st.Mode()&fs.ModeSymlink != 0 {
+		if st, err = os.Stat(w.target.Path); err != nil {
+			return err
+		}
+	}
+	if !st.IsDir() {
+		return fault.Hint(errors.New("there is a file of this name"), "choose another name, or remove it")
+	}
+	return w.updateLayout()
+}
+
+func (w *writer) newLayout() error {
+	tmp, err := os.MkdirTemp(filepath.Dir(w.target.Path), tempPattern(w.target.Path))
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	if err := os.Chmod(tmp, 0o755&^umask()); err != nil {
+		return err
+	}
+	if err := w.fillLayout(tmp, []v1.Descriptor{entry(w.im, w.target.Tag)}); err != nil {
+		return err
+	}
+	return moveDir(tmp, w.target.Path)
+}
+
+func (w *writer) updateLayout() error {
+	lock, err := lockDir(w.ctx, w.target.Path)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	index, err := readIndex(w.target.Path)
+	if err != nil && !w.force {
+		return err
+	}
+	if index == nil {
+		if err := w.mayFill(); err != nil {
+			return err
+		}
+		index = &v1.IndexManifest{}
+	}
+	entries, err := w.merge(index)
+	if err != nil {
+		return err
+	}
+	return w.fillLayout(w.target.Path, entries)
+}
+
+// mayFill refuses a directory that holds something else than the beginning of a layout.
+func (w *writer) mayFill() error {
+	found, err := os.ReadDir(w.target.Path)
+	if err != nil {
+		return err
+	}
+	for _, e := range found {
+		if name := e.Name(); name != "blobs" && name != layoutFile && !w.force {
+			return fault.Hint(fmt.Errorf("the directory holds %q and is no OCI layout", name), "choose another name, or write into it with --force")
+		}
+	}
+	return nil
+}
+
+// merge puts the image into the index under its tag. An image without a tag is all there is, so it replaces only what
+// sconce has written so, or everything by force.
+func (w *writer) merge(index *v1.IndexManifest) ([]v1.Descriptor, error) {
+	own := entry(w.im, w.target.Tag)
+	if w.target.Tag == "" {
+		single := len(index.Manifests) == 0 || (len(index.Manifests) == 1 && index.Manifests[0].Annotations[refNameKey] == "" && index.Annotations[writerKey] != "")
+		if !single && !w.force {
+			return nil, fault.Hint(errors.New("the layout holds other images"), "give this one a tag, oci:DIR:TAG, or replace them all with --force")
+		}
+		return []v1.Descriptor{own}, nil
+	}
+	var out []v1.Descriptor
+	for _, m := range index.Manifests {
+		if m.Annotations[refNameKey] != w.target.Tag {
+			out = append(out, m)
+		}
+	}
+	return append(out, own), nil
+}
+
+// fillLayout puts the blobs into dir, then what makes it a layout.
+func (w *writer) fillLayout(dir string, entries []v1.Descriptor) error {
+	if err := os.MkdirAll(filepath.Join(dir, "blobs", "sha256"), 0o755); err != nil {
+		return err
+	}
+	for _, b := range blobsOf(w.im) {
+		if err := w.ctx.Err(); err != nil {
+			return context.Cause(w.ctx)
+		}
+		if err := w.putBlob(dir, b); err != nil {
+			return fmt.Errorf("blob %s: %w", b.digest, err)
+		}
+		w.task.Add(b.size)
+	}
+	if err := writeFile(filepath.Join(dir, layoutFile), []byte(layoutVersion)); err != nil {
+		return err
+	}
+	index, err := json.Marshal(newIndex(entries))
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, indexFile), index)
+}
+
+func (w *writer) putBlob(dir string, b blob) error {
+	to := blobFile(dir, b.digest)
+	if st, err := os.Stat(to); err == nil && st.Size() == b.size {
+		return nil
+	}
+	from, err := w.st.BlobPath(b.digest)
+	if err != nil {
+		return err
+	}
+	tmp := to + ".sconce-" + fmt.Sprint(os.Getpid())
+	os.Remove(tmp)       // left by a process of the same number that was killed
+	defer os.Remove(tmp) // does nothing after the rename
+	if err := clone(from, tmp); err != nil {
+		return err
+	}
+	return os.Rename(tmp, to)
+}
+
+// writeFile replaces a small file in one step.
+func writeFile(name string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(name), tempPattern(name))
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Chmod(0o644&^umask()), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
+
+// lockDir takes an exclusive lock on a directory itself, which leaves no file behind and holds across stores.
+func lockDir(ctx context.Context, dir string) (*os.File, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return d, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			d.Close()
+			if errors.Is(err, unix.ENOLCK) || errors.Is(err, unix.ENOTSUP) { // some network file systems have no locks
+				return os.Open(dir)
+			}
+			return nil, fmt.Errorf("lock %s: %w", dir, err)
+		}
+		select {
+		case <-ctx.Done():
+			d.Close()
+			return nil, context.Cause(ctx)
+		case <-time.After(lockPoll):
+		}
+	}
+}
+
+// lockPoll is how often a lock that another process holds is asked for.
+const lockPoll = 50 * time.Millisecond

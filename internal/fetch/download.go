@@ -1,0 +1,250 @@
+package fetch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/store"
+)
+
+// progressWorth is how many new bytes make an attempt count as progress, so that a server that cuts long downloads
+// again and again is followed to the end, and one that sends a few bytes and hangs is not.
+const progressWorth = 256 << 10
+
+// copyBuffer is the unit in which bytes go from the network to disk and hash.
+const copyBuffer = 128 << 10
+
+// download is one blob on its way: attempts that each go on where the last one ended.
+type download struct {
+	client  *Client
+	request Request
+	part    *store.Partial
+	task    *event.Task
+	wrong   int // how often everything was here and had the wrong hash or size
+}
+
+func (d *download) run(ctx context.Context) error {
+	retry := d.client.newRetry()
+	for {
+		before := d.part.Size()
+		err := cutOff(d.attempt(ctx))
+		if err == nil {
+			return nil
+		}
+		if d.part.Size()-before >= progressWorth {
+			retry.reset()
+		}
+		if !d.again(err) {
+			return err
+		}
+		if waitErr := retry.wait(ctx, err); waitErr != nil {
+			return waitErr
+		}
+		d.task.Log(fmt.Sprintf("trying again: %v", plain(err)))
+	}
+}
+
+// cutOff says in words what the end of a stream means here.
+func cutOff(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("the connection was cut off: %w", plain(err))
+	}
+	return err
+}
+
+// again reports whether another attempt makes sense after err. Bytes that are wrong as a whole are worth one.
+func (d *download) again(err error) bool {
+	var mismatch *store.MismatchError
+	var size *sizeError
+	if errors.As(err, &mismatch) || errors.As(err, &size) {
+		d.wrong++
+		return d.wrong == 1
+	}
+	return transient(err)
+}
+
+// attempt asks for what is missing and commits the blob when all is here.
+func (d *download) attempt(ctx context.Context) error {
+	if err := d.trim(); err != nil {
+		return err
+	}
+	d.task.SetCurrent(d.part.Size())
+	if d.request.Size > 0 && d.part.Size() == d.request.Size {
+		return d.part.Commit()
+	}
+	ctx, watch := newWatchdog(ctx, d.client.opts.IdleTimeout)
+	defer watch.stop()
+	resp, err := d.ask(ctx)
+	if err != nil {
+		return watch.cause(err)
+	}
+	defer resp.Body.Close()
+	if done, err := d.begin(resp); done || err != nil {
+		return err
+	}
+	if err := d.receive(resp.Body, watch); err != nil {
+		return watch.cause(err)
+	}
+	if d.request.Size > 0 && d.part.Size() < d.request.Size {
+		return io.ErrUnexpectedEOF
+	}
+	return d.part.Commit()
+}
+
+// trim throws away what cannot be the beginning of the blob.
+func (d *download) trim() error {
+	if d.request.Size > 0 && d.part.Size() > d.request.Size {
+		return d.part.Reset()
+	}
+	return nil
+}
+
+// ask sends the request for everything from the partial's end on. No If-Range goes along: which bytes are right is
+// decided by their hash, which no server can get wrong in agreement with us, and mirrors disagree about ETags.
+func (d *download) ask(ctx context.Context) (*http.Response, error) {
+	req, err := newRequest(ctx, http.MethodGet, d.request.URL)
+	if err != nil {
+		return nil, err
+	}
+	for k, v := range d.request.Header {
+		req.Header[k] = v
+	}
+	req.Header.Set("Accept-Encoding", "identity")
+	if n := d.part.Size(); n > 0 {
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", n))
+	}
+	hc := d.request.Client
+	if hc == nil {
+		hc = d.client.http
+	}
+	return hc.Do(req)
+}
+
+// begin reads the answer's status and makes the partial agree with where the body starts. done means that the blob was
+// complete already.
+func (d *download) begin(resp *http.Response) (done bool, err error) {
+	switch resp.StatusCode {
+	case http.StatusOK:
+		if d.part.Size() > 0 { // the server cannot resume
+			err = d.part.Reset()
+			d.task.SetCurrent(0)
+		}
+		return false, errors.Join(err, d.checkSize(resp.ContentLength))
+	case http.StatusPartialContent:
+		start, total, ok := parseContentRange(resp.Header.Get("Content-Range"))
+		if !ok || start != d.part.Size() {
+			return false, errors.Join(errBadRange, d.part.Reset())
+		}
+		return false, d.checkSize(total)
+	case http.StatusRequestedRangeNotSatisfiable:
+		if d.part.Size() > 0 { // a process died between the last byte and the commit; or these bytes are not the blob's
+			return true, d.part.Commit()
+		}
+	}
+	return false, NewStatusError(resp)
+}
+
+// checkSize compares the size that the server announces, negative when it does not, with the one that is known.
+func (d *download) checkSize(total int64) error {
+	if total < 0 {
+		return nil
+	}
+	if want := d.request.Size; want > 0 && total != want {
+		return errors.Join(&sizeError{want: want, got: total}, d.part.Reset())
+	}
+	d.task.SetTotal(total)
+	return nil
+}
+
+func (d *download) receive(body io.Reader, watch *watchdog) error {
+	buf := make([]byte, copyBuffer)
+	for {
+		watch.start()
+		n, readErr := body.Read(buf)
+		watch.pause() // a slow disk is not a silent server
+		if want := d.request.Size; want > 0 && d.part.Size()+int64(n) > want {
+			return errors.Join(&sizeError{want: want, got: d.part.Size() + int64(n)}, d.part.Reset())
+		}
+		if _, err := d.part.Write(buf[:n]); err != nil {
+			return &diskError{err}
+		}
+		d.task.Add(int64(n))
+		if errors.Is(readErr, io.EOF) {
+			return nil
+		}
+		if readErr != nil {
+			return readErr
+		}
+	}
+}
+
+// parseContentRange reads "bytes START-END/TOTAL" (RFC 9110 section 14.4). total is -1 when the server does not know it.
+func parseContentRange(s string) (start, total int64, ok bool) {
+	s, ok = strings.CutPrefix(s, "bytes ")
+	if !ok {
+		return 0, 0, false
+	}
+	span, whole, ok := strings.Cut(s, "/")
+	if !ok {
+		return 0, 0, false
+	}
+	first, _, ok := strings.Cut(span, "-")
+	if !ok {
+		return 0, 0, false
+	}
+	start, err := strconv.ParseInt(first, 10, 64)
+	if err != nil || start < 0 {
+		return 0, 0, false
+	}
+	if whole == "*" {
+		return start, -1, true
+	}
+	total, err = strconv.ParseInt(whole, 10, 64)
+	return start, total, err == nil && total >= 0
+}
+
+// explain says what was being downloaded from where, and what to do about it.
+func explain(verb string, r Request, err error) error {
+	if err == nil {
+		return nil
+	}
+	wrapped := fmt.Errorf("%s %s from %s: %w", verb, r.label(), host(r.URL), plain(err))
+	if hint := cmp.Or(fault.HintOf(err), hintFor(r, err)); hint != "" {
+		return fault.Hint(wrapped, hint)
+	}
+	return wrapped
+}
+
+func hintFor(r Request, err error) string {
+	var status *StatusError
+	var mismatch *store.MismatchError
+	switch {
+	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
+		return "the disk is full: run `sconce cache prune`, or set SCONCE_STORE to a directory with more room and run again; the download goes on where it stopped"
+	case errors.As(err, &status):
+		return status.hint(r)
+	case errors.As(err, &mismatch):
+		return "the server has another file than the one that was asked for: check the lock file, or lock again"
+	}
+	return ""
+}
+
+// host is the part of an URL that an error may always name.
+func host(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" {
+		return Redact(raw)
+	}
+	return u.Scheme + "://" + u.Host
+}

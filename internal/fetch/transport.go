@@ -1,0 +1,257 @@
+package fetch
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// DefaultTransport connects directly or through the proxies that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name, and gives up
+// on a server that does not answer in time.
+func DefaultTransport() *http.Transport {
+	dialer := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
+	return &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           dialer.DialContext,
+		ForceAttemptHTTP2:     true,
+		MaxIdleConns:          64,
+		MaxIdleConnsPerHost:   16,
+		IdleConnTimeout:       90 * time.Second,
+		TLSHandshakeTimeout:   20 * time.Second,
+		ExpectContinueTimeout: time.Second,
+	}
+}
+
+// Transport returns the client's way to the network, for a caller that adds credentials of its own.
+func (c *Client) Transport() http.RoundTripper { return c.base }
+
+// UncheckedTransport is Transport without verification of certificates, for registries that the user's configuration
+// calls insecure. A transport that was passed in with Options and is of another type stays as it is.
+func (c *Client) UncheckedTransport() http.RoundTripper {
+	t, ok := c.opts.Transport.(*http.Transport)
+	if !ok {
+		return c.base
+	}
+	t = t.Clone()
+	if t.TLSClientConfig == nil {
+		t.TLSClientConfig = &tls.Config{}
+	}
+	t.TLSClientConfig.InsecureSkipVerify = true //nolint:gosec // only where the user's configuration says insecure = true
+	return userAgent{t, c.opts.UserAgent}
+}
+
+type userAgent struct {
+	inner http.RoundTripper
+	agent string
+}
+
+func (t userAgent) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Header.Get("User-Agent") == "" {
+		req = req.Clone(req.Context())
+		req.Header.Set("User-Agent", t.agent)
+	}
+	return t.inner.RoundTrip(req)
+}
+
+// basicAuth adds what netrc says about the request's host, on redirects too.
+type basicAuth struct{ client *Client }
+
+func (t basicAuth) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Header.Get("Authorization") != "" {
+		return t.client.base.RoundTrip(req)
+	}
+	rc, err := t.client.readNetrc()
+	if err != nil {
+		return nil, err
+	}
+	if l, ok := rc.Find(req.URL.Hostname(), ""); ok {
+		req = req.Clone(req.Context())
+		req.SetBasicAuth(l.User, l.Password)
+	}
+	return t.client.base.RoundTrip(req)
+}
+
+func (c *Client) readNetrc() (Netrc, error) {
+	c.netrcOnce.Do(func() { c.netrc, c.netrcErr = ReadNetrc() })
+	return c.netrc, c.netrcErr
+}
+
+// redirectError says that a redirect is not followed.
+type redirectError struct{ reason string }
+
+func (e *redirectError) Error() string { return e.reason }
+
+// maxRedirects is how many redirects are followed.
+const maxRedirects = 10
+
+// CheckRedirect is for http.Client: it follows no redirect from https to plain http, which would show credentials and
+// file names to everybody on the way.
+func CheckRedirect(req *http.Request, via []*http.Request) error {
+	if len(via) >= maxRedirects {
+		return &redirectError{fmt.Sprintf("stopped after %d redirects", maxRedirects)}
+	}
+	if via[0].URL.Scheme == "https" && req.URL.Scheme != "https" {
+		return &redirectError{fmt.Sprintf("refused a redirect from https to %s://%s", req.URL.Scheme, req.URL.Host)}
+	}
+	return nil
+}
+
+// newRequest makes a request from an URL that may carry credentials; they move to the Authorization header, so that the
+// URL can be shown.
+func newRequest(ctx context.Context, method, raw string) (*http.Request, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return nil, errors.New("the address is not an URL")
+	}
+	user := u.User
+	u.User = nil
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	if user != nil {
+		password, _ := user.Password()
+		req.SetBasicAuth(user.Username(), password)
+	}
+	return req, nil
+}
+
+// Do sends req, which must have no body or one with GetBody, and tries again as [Client.Blob] does. hc nil is the
+// client that knows netrc. Any answer that another attempt would not change is returned, whatever its status; its body
+// is watched for silence like a download's.
+func (c *Client) Do(hc *http.Client, req *http.Request) (*http.Response, error) {
+	if hc == nil {
+		hc = c.http
+	}
+	for retry := c.newRetry(); ; {
+		resp, err := c.once(hc, req, Usual)
+		if err == nil && !retryStatus(resp.StatusCode) {
+			return resp, nil
+		}
+		if err == nil {
+			err = NewStatusError(resp)
+			resp.Body.Close()
+		}
+		if !transient(err) {
+			return nil, plain(err)
+		}
+		if err := retry.wait(req.Context(), err); err != nil {
+			return nil, plain(err)
+		}
+	}
+}
+
+// Patience is how many times the usual a server may take to answer.
+type Patience int
+
+// Long is for requests that make a server read and hash what it was sent.
+const (
+	Usual Patience = 1
+	Long  Patience = 10
+)
+
+// Once is Do without a second attempt: it sends a copy of req under a watchdog that the returned body carries on.
+func (c *Client) Once(hc *http.Client, req *http.Request, p Patience) (*http.Response, error) {
+	resp, err := c.once(hc, req, p)
+	if err != nil {
+		return nil, plain(err)
+	}
+	return resp, nil
+}
+
+func (c *Client) once(hc *http.Client, req *http.Request, p Patience) (*http.Response, error) {
+	if c.opts.Offline {
+		return nil, fmt.Errorf("%s %s: %w", req.Method, Redact(req.URL.String()), ErrOffline)
+	}
+	ctx, watch := newWatchdog(req.Context(), time.Duration(p)*c.opts.IdleTimeout)
+	again := req.Clone(ctx)
+	if req.GetBody != nil {
+		body, err := req.GetBody()
+		if err != nil {
+			watch.stop()
+			return nil, err
+		}
+		again.Body = watchedUpload{body, watch}
+	}
+	resp, err := hc.Do(again)
+	if err != nil {
+		defer watch.stop()
+		return nil, watch.cause(err)
+	}
+	watch.start()
+	resp.Body = &watchedBody{resp.Body, watch}
+	return resp, nil
+}
+
+// watchedBody reads an answer under a watchdog.
+type watchedBody struct {
+	body  io.ReadCloser
+	watch *watchdog
+}
+
+func (b *watchedBody) Read(p []byte) (int, error) {
+	b.watch.start()
+	n, err := b.body.Read(p)
+	b.watch.pause()
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = b.watch.cause(err)
+	}
+	return n, err
+}
+
+func (b *watchedBody) Close() error {
+	defer b.watch.stop()
+	return b.body.Close()
+}
+
+// watchedUpload gives the server its time again with every piece of the request's body it takes.
+type watchedUpload struct {
+	io.ReadCloser
+	watch *watchdog
+}
+
+func (b watchedUpload) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.watch.start()
+	return n, err
+}
+
+// Redact returns an URL without what could be a secret: user, password and query.
+func Redact(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return "(an address that is not an URL)"
+	}
+	secret := u.RawQuery != ""
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	if secret {
+		return u.String() + "?…"
+	}
+	return u.String()
+}
+
+// plain takes the URL out of an error of net/http: it may carry a signature, and the caller names the server anyway.
+func plain(err error) error {
+	var urlErr *url.Error
+	if !errors.As(err, &urlErr) {
+		return err
+	}
+	text := strings.ReplaceAll(err.Error(), urlErr.Error(), urlErr.Err.Error())
+	return &plainError{text: text, err: urlErr.Err}
+}
+
+// plainError shows text and unwraps to err.
+type plainError struct {
+	text string
+	err  error
+}
+
+func (e *plainError) Error() string { return e.text }
+func (e *plainError) Unwrap() error { return e.err }

@@ -1,0 +1,261 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"sconce.dev/sconce/internal/fetch"
+)
+
+// authorizer answers a registry's challenges: Basic with the user's password, Bearer with a token fetched for it (the
+// token protocol of the distribution project). What it learned it sends along with later requests, and only to the
+// registry itself: a redirect to a storage server carries nothing.
+type authorizer struct {
+	at     Endpoint
+	user   string
+	inner  http.RoundTripper
+	scopes []string
+
+	mu      sync.Mutex
+	header  string // the Authorization that works, "" until a challenge was met
+	login   *Credential
+	renewal int // counts changes of header
+}
+
+func newAuthorizer(at Endpoint, inner http.RoundTripper, o Options) *authorizer {
+	action := "pull"
+	if o.Push {
+		action = "pull,push"
+	}
+	scopes := []string{"repository:" + at.Path + ":" + action}
+	for _, from := range o.From {
+		scopes = append(scopes, "repository:"+from+":pull")
+	}
+	return &authorizer{at: at, user: o.User, inner: inner, scopes: scopes}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (a *authorizer) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Host != a.at.server() {
+		return a.inner.RoundTrip(req)
+	}
+	header, renewal := a.current()
+	resp, err := a.send(req, header)
+	if err != nil || resp.StatusCode != http.StatusUnauthorized {
+		return resp, err
+	}
+	challenges := parseChallenges(resp.Header.Values("WWW-Authenticate"))
+	if !repeatable(req) || len(challenges) == 0 {
+		return resp, nil
+	}
+	if err := keepBody(resp); err != nil {
+		return nil, err
+	}
+	header, err = a.answer(req, challenges, renewal)
+	if err != nil {
+		return nil, err
+	}
+	if header == "" { // nothing to answer with: the refusal is the answer
+		return resp, nil
+	}
+	again, err := repeat(req)
+	if err != nil {
+		return nil, err
+	}
+	return a.send(again, header)
+}
+
+func (a *authorizer) current() (header string, renewal int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.header, a.renewal
+}
+
+func (a *authorizer) send(req *http.Request, header string) (*http.Response, error) {
+	if header != "" {
+		req = req.Clone(req.Context())
+		req.Header.Set("Authorization", header)
+	}
+	return a.inner.RoundTrip(req)
+}
+
+func repeatable(req *http.Request) bool {
+	return req.Body == nil || req.Body == http.NoBody || req.GetBody != nil
+}
+
+func repeat(req *http.Request) (*http.Request, error) {
+	if req.GetBody == nil {
+		return req, nil
+	}
+	body, err := req.GetBody()
+	if err != nil {
+		return nil, err
+	}
+	req = req.Clone(req.Context())
+	req.Body = body
+	return req, nil
+}
+
+// maxRefusal bounds how much of a refusal is kept for its message, in bytes.
+const maxRefusal = 16 << 10
+
+// keepBody takes the refusal off the connection, which can then be used again.
+func keepBody(resp *http.Response) error {
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+	resp.Body.Close()
+	resp.Body = io.NopCloser(bytes.NewReader(data))
+	return err
+}
+
+// answer returns the Authorization that answers the challenges, or "" when the user has nothing to answer with. Many
+// requests may be refused at once when a token ends; one of them gets the next.
+func (a *authorizer) answer(req *http.Request, challenges []challenge, renewal int) (string, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.renewal != renewal {
+		return a.header, nil
+	}
+	header, err := a.renew(req.Context(), req.URL.Scheme, challenges)
+	if err != nil {
+		return "", err
+	}
+	a.header = header
+	a.renewal++
+	return header, nil
+}
+
+func (a *authorizer) renew(ctx context.Context, scheme string, challenges []challenge) (string, error) {
+	login, err := a.credential(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, c := range challenges {
+		switch c.scheme {
+		case "bearer":
+			if login.RegistryToken != "" {
+				return "Bearer " + login.RegistryToken, nil
+			}
+			token, err := a.token(ctx, scheme, c, login)
+			if err != nil {
+				return "", err
+			}
+			return "Bearer " + token, nil
+		case "basic":
+			if login.User != "" || login.Password != "" {
+				return "Basic " + basic(login.User, login.Password), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+func basic(user, password string) string {
+	return base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
+}
+
+// credential looks for the user's login once.
+func (a *authorizer) credential(ctx context.Context) (Credential, error) {
+	if a.login == nil {
+		login, err := FindCredential(ctx, a.at.Host, a.at.Path, a.user)
+		if err != nil {
+			return Credential{}, err
+		}
+		a.login = &login
+	}
+	return *a.login, nil
+}
+
+// maxToken bounds a token server's answer, in bytes.
+const maxToken = 1 << 20
+
+// token asks the server that the challenge names for a token.
+func (a *authorizer) token(ctx context.Context, scheme string, c challenge, login Credential) (string, error) {
+	realm, err := url.Parse(c.params["realm"])
+	if err != nil || realm.Host == "" {
+		return "", fmt.Errorf("registry %s names no token server", a.at.Host)
+	}
+	if realm.Scheme != "https" && (scheme == "https" || realm.Scheme != "http") {
+		return "", fmt.Errorf("registry %s wants credentials sent to %s://%s without encryption: refused", a.at.Host, realm.Scheme, realm.Host)
+	}
+	req, err := tokenRequest(ctx, realm, c, a.allScopes(c), login)
+	if err != nil {
+		return "", err
+	}
+	client := &http.Client{Transport: a.inner, CheckRedirect: fetch.CheckRedirect}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return "", newStatusError(resp)
+	}
+	return readToken(resp.Body)
+}
+
+// allScopes are what this repository will need, and what the registry says is needed now.
+func (a *authorizer) allScopes(c challenge) []string {
+	scopes := slices.Clone(a.scopes)
+	if s := c.params["scope"]; s != "" && !slices.Contains(scopes, s) {
+		scopes = append(scopes, s)
+	}
+	return scopes
+}
+
+func tokenRequest(ctx context.Context, realm *url.URL, c challenge, scopes []string, login Credential) (*http.Request, error) {
+	query := realm.Query()
+	if s := c.params["service"]; s != "" {
+		query.Set("service", s)
+	}
+	if login.IdentityToken != "" { // OAuth2, RFC 6749 section 6
+		query.Set("grant_type", "refresh_token")
+		query.Set("refresh_token", login.IdentityToken)
+		query.Set("client_id", "sconce")
+		query.Set("scope", strings.Join(scopes, " "))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, realm.String(), strings.NewReader(query.Encode()))
+		if err == nil {
+			req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		}
+		return req, err
+	}
+	for _, s := range scopes {
+		query.Add("scope", s)
+	}
+	if login.User != "" {
+		query.Set("account", login.User)
+	}
+	at := *realm
+	at.RawQuery = query.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err == nil && login.User != "" {
+		req.SetBasicAuth(login.User, login.Password)
+	}
+	return req, err
+}
+
+func readToken(r io.Reader) (string, error) {
+	var answer struct {
+		Token       string `json:"token"`
+		AccessToken string `json:"access_token"` //nolint:gosec // the name of a field, not a secret
+	}
+	if err := json.NewDecoder(io.LimitReader(r, maxToken)).Decode(&answer); err != nil {
+		return "", fmt.Errorf("read the token server's answer: %w", err)
+	}
+	if answer.Token == "" {
+		answer.Token = answer.AccessToken
+	}
+	if answer.Token == "" || strings.ContainsAny(answer.Token, "\r\n") {
+		return "", errors.New("the token server's answer holds no token")
+	}
+	return answer.Token, nil
+}

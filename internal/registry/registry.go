@@ -1,0 +1,297 @@
+// Package registry speaks to image registries as the OCI distribution specification describes them: it finds the server
+// that stands behind a name (mirrors, plain http), proves who the user is, and offers manifests and blobs.
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/store"
+)
+
+// MaxManifest bounds a manifest or index, in bytes: what the distribution specification asks registries to accept.
+const MaxManifest = 4 << 20
+
+// Options say how a [Repository] is used.
+type Options struct {
+	Fetch *fetch.Client
+	Push  bool     // ask for the right to write
+	From  []string // other repositories of the same registry that blobs will be mounted from
+	User  string   // use the login of this user; "" means the first one found
+}
+
+// Repository is one repository on one server. Its methods may be called from many goroutines.
+type Repository struct {
+	at     Endpoint
+	client *fetch.Client
+	auth   *authorizer
+	calls  *http.Client
+
+	mu     sync.Mutex
+	scheme string // "" until the server was asked
+}
+
+// New returns the repository at an endpoint. Nothing is sent until something is asked for.
+func New(at Endpoint, o Options) *Repository {
+	r := &Repository{at: at, client: o.Fetch}
+	inner := o.Fetch.Transport()
+	if at.Insecure {
+		inner = o.Fetch.UncheckedTransport()
+	}
+	r.auth = newAuthorizer(at, inner, o)
+	r.calls = &http.Client{Transport: r.auth, CheckRedirect: fetch.CheckRedirect}
+	if !at.Insecure && !at.loopback() {
+		r.scheme = "https"
+	}
+	return r
+}
+
+// Name returns HOST/PATH.
+func (r *Repository) Name() string { return r.at.Host + "/" + r.at.Path }
+
+// Host returns the registry's name.
+func (r *Repository) Host() string { return r.at.Host }
+
+// base returns the beginning of the repository's URLs. A server of this machine, and one that the user's configuration
+// calls insecure, may speak plain http: it is asked once.
+func (r *Repository) base(ctx context.Context) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.scheme == "" {
+		scheme, err := r.probe(ctx)
+		if err != nil {
+			return "", err
+		}
+		r.scheme = scheme
+	}
+	return r.scheme + "://" + r.at.server() + "/v2/" + r.at.Path + "/", nil
+}
+
+// probe finds out whether the server speaks https. An insecure one is asked for https first, so that what can be
+// encrypted is; one of this machine for http first.
+func (r *Repository) probe(ctx context.Context) (string, error) {
+	schemes := []string{"https", "http"}
+	if r.at.loopback() {
+		schemes = []string{"http", "https"}
+	}
+	for i, scheme := range schemes {
+		last := i == len(schemes)-1
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+r.at.server()+"/v2/", nil)
+		if err != nil {
+			return "", err
+		}
+		resp, err := r.client.Once(&http.Client{Transport: r.auth.inner}, req, fetch.Usual)
+		if err != nil && (errors.Is(err, context.Canceled) || errors.Is(err, fetch.ErrOffline)) {
+			return "", err
+		}
+		if err != nil {
+			// What it does not answer now it will not answer at the real request, whose error is then reported; unless it
+			// was the scheme.
+			if !last && speaksOther(err) {
+				continue
+			}
+			return scheme, nil
+		}
+		resp.Body.Close()
+		if !last && scheme == "http" && resp.StatusCode == http.StatusBadRequest {
+			continue // how Go's and nginx's https servers answer to plain http
+		}
+		return scheme, nil
+	}
+	return schemes[1], nil
+}
+
+// speaksOther reports whether an https request failed because the server does not speak it.
+func speaksOther(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "server gave HTTP response to HTTPS client") ||
+		strings.Contains(text, "first record does not look like a TLS handshake") ||
+		strings.Contains(text, "connection refused")
+}
+
+// URL returns the address of a part of the repository: "blobs/sha256:…", "manifests/latest".
+func (r *Repository) URL(ctx context.Context, part string) (string, error) {
+	base, err := r.base(ctx)
+	return base + part, err
+}
+
+// Do sends a request with the user's credentials, and again when the server is in trouble. A status that is none of want
+// is an error that says what the registry says.
+func (r *Repository) Do(req *http.Request, want ...int) (*http.Response, error) {
+	resp, err := r.client.Do(r.calls, req)
+	if err != nil {
+		return nil, r.explain(err)
+	}
+	for _, code := range want {
+		if resp.StatusCode == code {
+			return resp, nil
+		}
+	}
+	defer resp.Body.Close()
+	return nil, r.explain(newStatusError(resp))
+}
+
+// Send is Do without a second attempt, for requests whose failure needs thought before the next one.
+func (r *Repository) Send(req *http.Request, p fetch.Patience) (*http.Response, error) {
+	return r.client.Once(r.calls, req, p)
+}
+
+// Status makes an error of an answer.
+func (r *Repository) Status(resp *http.Response) error {
+	return r.explain(newStatusError(resp))
+}
+
+// Error says what a registry answered, in the words of its own error document.
+type Error struct {
+	*fetch.StatusError
+	Codes []string // of the distribution specification: "MANIFEST_UNKNOWN"
+}
+
+func (e *Error) Unwrap() error { return e.StatusError }
+
+// explain adds the hint that belongs to a refusal.
+func (r *Repository) explain(err error) error {
+	var status *fetch.StatusError
+	if !errors.As(err, &status) {
+		return err
+	}
+	switch status.Code {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return fault.Hint(err, loginHint(r.at))
+	case http.StatusNotFound:
+		return fault.Hint(err, fmt.Sprintf("check the name; some registries answer so to users who are not logged in: `podman login %s`", r.at.Host))
+	}
+	return err
+}
+
+// manifestTypes are all forms of manifest and index that are understood.
+const manifestTypes = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json, " +
+	"application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json"
+
+// Manifest reads the manifest or index called reference, a tag or a digest, and checks it against the digest. The bytes
+// are those the registry holds.
+func (r *Repository) Manifest(ctx context.Context, reference string) (data []byte, mediaType string, err error) {
+	url, err := r.URL(ctx, "manifests/"+reference)
+	if err != nil {
+		return nil, "", err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	req.Header.Set("Accept", manifestTypes)
+	resp, err := r.Do(req, http.StatusOK)
+	if err != nil {
+		return nil, "", fmt.Errorf("read manifest %s of %s: %w", reference, r.Name(), err)
+	}
+	defer resp.Body.Close()
+	data, err = io.ReadAll(io.LimitReader(resp.Body, MaxManifest+1))
+	if err == nil && len(data) > MaxManifest {
+		err = fmt.Errorf("it is larger than %d bytes", MaxManifest)
+	}
+	if err == nil {
+		err = checkManifest(data, reference)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("read manifest %s of %s: %w", reference, r.Name(), err)
+	}
+	mediaType, _, _ = strings.Cut(resp.Header.Get("Content-Type"), ";")
+	return data, strings.TrimSpace(mediaType), nil
+}
+
+func checkManifest(data []byte, reference string) error {
+	want, err := store.ParseDigest(reference)
+	if err != nil {
+		return nil // a tag promises nothing
+	}
+	if got := store.DigestOf(data); got != want {
+		return &store.MismatchError{Want: want, Got: got, Size: int64(len(data))}
+	}
+	return nil
+}
+
+// HasManifest returns the digest of the manifest called reference, or "" when there is none or the registry does not
+// say.
+func (r *Repository) HasManifest(ctx context.Context, reference string) (store.Digest, error) {
+	url, err := r.URL(ctx, "manifests/"+reference)
+	if err != nil {
+		return "", err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, url, nil)
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("Accept", manifestTypes)
+	resp, err := r.Do(req, http.StatusOK, http.StatusNotFound)
+	if err != nil {
+		return "", err
+	}
+	resp.Body.Close()
+	d, err := store.ParseDigest(resp.Header.Get("Docker-Content-Digest"))
+	if resp.StatusCode != http.StatusOK || err != nil {
+		return "", nil
+	}
+	return d, nil
+}
+
+// Blob brings a blob into the store of the repository's fetch client. size is in bytes, 0 when not known; name is the
+// label for progress.
+func (r *Repository) Blob(ctx context.Context, d store.Digest, size int64, name string) error {
+	url, err := r.URL(ctx, "blobs/"+string(d))
+	if err != nil {
+		return err
+	}
+	return r.client.Blob(ctx, fetch.Request{URL: url, Digest: d, Size: size, Name: name, Client: r.calls, Login: loginHint(r.at)})
+}
+
+// Endpoint is where a repository is found.
+type Endpoint struct {
+	Host     string // HOST[:PORT] as users write it
+	Path     string // of the repository
+	Insecure bool   // certificates are not checked and plain http is allowed
+}
+
+// The names that Docker's registry goes by: users write the first, the second answers.
+const (
+	hubName   = "docker.io"
+	hubServer = "registry-1.docker.io"
+)
+
+// server is the host to connect to.
+func (e Endpoint) server() string {
+	if CanonicalHost(e.Host) == hubName {
+		return hubServer
+	}
+	return e.Host
+}
+
+// loopback reports whether the server is on this machine.
+func (e Endpoint) loopback() bool {
+	host := e.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.Trim(host, "[]")
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// CanonicalHost gives the registry of Docker, which has several names, one.
+func CanonicalHost(host string) string {
+	switch host {
+	case "index.docker.io", hubServer, "registry.hub.docker.com":
+		return hubName
+	}
+	return host
+}

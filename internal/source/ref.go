@@ -1,0 +1,267 @@
+package source
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/registry"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Transport is a kind of place that images come from.
+type Transport string
+
+// The transports. Their names are the prefixes users write.
+const (
+	Docker        Transport = "docker" // a registry
+	OCI           Transport = "oci"    // a directory in the OCI image layout
+	OCIArchive    Transport = "oci-archive"
+	DockerArchive Transport = "docker-archive"
+	Tar           Transport = "tar" // a root file system as a tar, compressed or not
+	Dir           Transport = "dir" // a root file system as a directory
+	Store         Transport = "store"
+)
+
+// Ref names an image. It is made by [Parse] and written by String in a form that Parse reads.
+type Ref struct {
+	Transport Transport
+	Value     string       // registry: HOST/REPOSITORY; store: the name; else the path
+	Tag       string       // in the registry, the layout or the archive; "" where there is a choice of one
+	Digest    store.Digest // of the manifest, or in a registry of an index; "" when not pinned
+	User      string       // whose login at the registry to use; "" means the first found
+}
+
+// String returns the reference with its transport.
+func (r Ref) String() string {
+	var b strings.Builder
+	b.WriteString(string(r.Transport) + ":")
+	if r.Transport == Docker {
+		b.WriteString("//")
+	}
+	if r.User != "" {
+		b.WriteString(r.User + "@")
+	}
+	b.WriteString(r.Value)
+	if r.Tag != "" {
+		b.WriteString(":" + r.Tag)
+	}
+	if r.Digest != "" {
+		b.WriteString("@" + string(r.Digest))
+	}
+	return b.String()
+}
+
+// name is the value with the tag, as the store knows images.
+func (r Ref) name() string {
+	if r.Tag == "" {
+		return r.Value
+	}
+	return r.Value + ":" + r.Tag
+}
+
+// host and repository cut a registry's value in two.
+func (r Ref) host() string {
+	host, _, _ := strings.Cut(r.Value, "/")
+	return host
+}
+
+func (r Ref) repository() string {
+	_, repository, _ := strings.Cut(r.Value, "/")
+	return repository
+}
+
+// Parse reads a reference with a transport; the path of something that exists, recognised by its content; or the name of
+// an image in a registry. enroot's [USER@][REGISTRY#]IMAGE[:TAG] is accepted behind docker://.
+func Parse(s string) (Ref, error) {
+	ref, err := parse(s)
+	if err != nil {
+		return Ref{}, fault.Usage(fmt.Errorf("image %q: %w", s, err))
+	}
+	return ref, nil
+}
+
+// ParseIn is Parse for a user who also names images of a store: such a name goes before a registry's, and after a path.
+func ParseIn(s string, st *store.Store) (Ref, error) {
+	if _, err := os.Lstat(s); err == nil || hasPrefix(s) || looksLikePath(s) {
+		return Parse(s)
+	}
+	if found, err := st.FindImage(s); err == nil {
+		return Ref{Transport: Store, Value: found.Name, Tag: found.Tag, Digest: found.Digest}, nil
+	}
+	return Parse(s)
+}
+
+func parse(s string) (Ref, error) {
+	if s == "" {
+		return Ref{}, fmt.Errorf("the name is empty")
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return Ref{}, fmt.Errorf("the name holds a control character")
+	}
+	if rest, ok := strings.CutPrefix(s, "docker://"); ok {
+		return parseRegistry(rest)
+	}
+	if transport, rest, ok := strings.Cut(s, ":"); ok {
+		switch t := Transport(transport); t {
+		case OCI, OCIArchive, DockerArchive:
+			return parsePath(t, rest, true)
+		case Tar, Dir:
+			return parsePath(t, rest, false)
+		case Store:
+			return parseStored(rest)
+		}
+		if err := foreign(transport, rest); err != nil {
+			return Ref{}, err
+		}
+	}
+	return parseBare(s)
+}
+
+func hasPrefix(s string) bool {
+	transport, _, ok := strings.Cut(s, ":")
+	switch Transport(transport) {
+	case Docker, OCI, OCIArchive, DockerArchive, Tar, Dir, Store:
+		return ok
+	}
+	return false
+}
+
+// foreign explains transports of other programs that are not read here.
+func foreign(transport, rest string) error {
+	var how string
+	switch transport {
+	case "docker-daemon", "dockerd":
+		how = "save it with `docker save -o image.tar NAME` and use docker-archive:image.tar"
+	case "containers-storage", "podman":
+		how = "save it with `podman save --format oci-archive -o image.tar NAME` and use oci-archive:image.tar"
+	case "library", "shub", "oras":
+		how = "it holds SIF files, which this version does not read; use the image's registry or archive"
+	case "http", "https":
+		if !strings.HasPrefix(rest, "//") {
+			return nil
+		}
+		how = "an image in a registry is written docker://HOST/NAME:TAG; download a file first"
+	default:
+		return nil
+	}
+	return fault.Hint(fmt.Errorf("images of %s: are not read", transport), how)
+}
+
+// parseBare reads a reference without a transport.
+func parseBare(s string) (Ref, error) {
+	path, digest := cutDigest(s)
+	if _, err := os.Stat(path); err == nil {
+		t, err := recognise(path)
+		if err == nil {
+			return Ref{Transport: t, Value: path, Digest: digest}, nil
+		}
+		// A directory that happens to be called like an image, "debian", is not meant.
+		if looksLikePath(s) || !isNothing(err) {
+			return Ref{}, err
+		}
+	} else if looksLikePath(s) {
+		return Ref{}, fmt.Errorf("no such file: %s", path)
+	}
+	return parseRegistry(s)
+}
+
+func looksLikePath(s string) bool {
+	return filepath.IsAbs(s) || strings.HasPrefix(s, "./") || strings.HasPrefix(s, "../") || s == "." || s == ".."
+}
+
+// cutDigest cuts "@sha256:…" off the end.
+func cutDigest(s string) (rest string, d store.Digest) {
+	i := strings.LastIndex(s, "@sha256:")
+	if i < 0 {
+		return s, ""
+	}
+	d, err := store.ParseDigest(s[i+1:])
+	if err != nil {
+		return s, ""
+	}
+	return s[:i], d
+}
+
+// parsePath reads PATH[:TAG][@DIGEST]. Both may hold colons: the longest path that exists is taken, else what stands
+// before the first colon.
+func parsePath(t Transport, s string, tagged bool) (Ref, error) {
+	rest, digest := cutDigest(s)
+	path, tag := rest, ""
+	if tagged {
+		path, tag = CutTag(rest)
+	}
+	if path == "" {
+		return Ref{}, fmt.Errorf("the path is missing")
+	}
+	return Ref{Transport: t, Value: path, Tag: tag, Digest: digest}, nil
+}
+
+// CutTag cuts PATH[:TAG] in two. Both may hold colons: the longest path that exists is taken, else what stands before
+// the first colon.
+func CutTag(s string) (path, tag string) {
+	for at := len(s); at >= 0; at = strings.LastIndexByte(s[:at], ':') {
+		if _, err := os.Stat(s[:at]); err == nil {
+			return s[:at], strings.TrimPrefix(s[at:], ":")
+		}
+	}
+	path, tag, _ = strings.Cut(s, ":")
+	return path, tag
+}
+
+func parseStored(s string) (Ref, error) {
+	rest, digest := cutDigest(s)
+	value, tag := store.SplitImageName(rest)
+	if value == "" && digest == "" {
+		return Ref{}, fmt.Errorf("the name is missing")
+	}
+	return Ref{Transport: Store, Value: value, Tag: tag, Digest: digest}, nil
+}
+
+// userForm is what may stand before "@" in enroot's form.
+var userForm = regexp.MustCompile(`^[A-Za-z0-9$_.+-]+$`)
+
+// parseRegistry reads [USER@][HOST#]NAME[:TAG][@DIGEST] and [USER@][HOST/]NAME[:TAG][@DIGEST].
+func parseRegistry(s string) (Ref, error) {
+	rest, digest := cutDigest(s)
+	user := ""
+	if before, after, ok := strings.Cut(rest, "@"); ok {
+		if !userForm.MatchString(before) || strings.HasPrefix(after, "sha256:") {
+			return Ref{}, fmt.Errorf("%q is neither a user nor a name with a digest sha256:<64 hexadecimal digits>", before)
+		}
+		user, rest = before, after
+	}
+	if host, image, ok := strings.Cut(rest, "#"); ok { // enroot
+		if host == "" {
+			host = "docker.io"
+		}
+		rest = host + "/" + image
+	}
+	ref, err := name.ParseReference(rest, name.WithDefaultTag(""), name.WeakValidation)
+	if err != nil {
+		return Ref{}, fmt.Errorf("it is not a registry's name for an image, and no such file is there: %w", shorten(err))
+	}
+	tag, _ := ref.(name.Tag)
+	out := Ref{
+		Transport: Docker, Tag: tag.TagStr(), Digest: digest, User: user,
+		Value: registry.CanonicalHost(ref.Context().RegistryStr()) + "/" + ref.Context().RepositoryStr(),
+	}
+	if out.Tag == "" && out.Digest == "" {
+		out.Tag = "latest"
+	}
+	return out, nil
+}
+
+// shorten leaves of the parser's error what fits a line.
+func shorten(err error) error {
+	const most = 200
+	if text := err.Error(); len(text) > most {
+		return fmt.Errorf("%s…", strings.ToValidUTF8(text[:most], ""))
+	}
+	return err
+}

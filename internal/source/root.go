@@ -1,0 +1,138 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/layer"
+)
+
+// defaultPath is the PATH of an image made of a root file system, the one that all container engines give when there is
+// none.
+const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// importRoot makes an image of one layer from a root file system.
+func importRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
+	task := event.Begin(ctx, "import", ref.Value, 0)
+	im, err := makeRoot(ctx, ref, o)
+	return im, task.End(err)
+}
+
+func makeRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
+	desc, err := rootLayer(ctx, ref, o)
+	if err != nil {
+		return nil, err
+	}
+	tree, err := image.NewTree(ctx, o.Store, []layer.Descriptor{desc})
+	if err != nil {
+		return nil, err
+	}
+	platform, err := rootPlatform(tree, o.Platform)
+	if err != nil {
+		return nil, err
+	}
+	return image.Assemble(ctx, o.Store, image.Spec{
+		Platform:  platform,
+		Additions: []image.Addition{{Layer: desc, CreatedBy: "root file system " + filepath.Base(ref.Value)}},
+		Edit: func(c *v1.Config) {
+			c.Env = []string{defaultPath}
+			c.Cmd = []string{"/bin/sh"}
+		},
+	})
+}
+
+func rootLayer(ctx context.Context, ref Ref, o Options) (layer.Descriptor, error) {
+	if ref.Transport == Dir {
+		return layer.FromDir(ctx, o.Store, ref.Value, layer.Options{ModTime: layer.KeepTimes})
+	}
+	f, err := openRegular(ref.Value)
+	if err != nil {
+		return layer.Descriptor{}, err
+	}
+	defer f.Close()
+	r, err := layer.Decompress(f)
+	if err != nil {
+		return layer.Descriptor{}, err
+	}
+	defer r.Close()
+	return layer.FromTar(ctx, o.Store, r, layer.Options{ModTime: layer.KeepTimes})
+}
+
+// rootPlatform is what the root file system's shell runs on. What the user says must agree with it, and is believed
+// where there is no shell to ask.
+func rootPlatform(tree *image.Tree, want v1.Platform) (v1.Platform, error) {
+	have, err := detectPlatform(tree)
+	switch {
+	case err != nil:
+		return v1.Platform{}, err
+	case have == nil && want.Architecture == "":
+		return v1.Platform{}, fault.Hint(errors.New("the root file system has none of "+fmt.Sprint(probed)+" to tell its architecture by"), "name the platform")
+	case have == nil:
+		want.OS = "linux"
+		return want, nil
+	case want.Architecture != "" && !matches(*have, want):
+		return v1.Platform{}, &PlatformError{Want: want, Have: []v1.Platform{*have}}
+	}
+	return *have, nil
+}
+
+// probed are programs that nearly every root file system has one of.
+var probed = []string{"/bin/sh", "/usr/bin/env", "/bin/busybox", "/sbin/ldconfig", "/usr/bin/python3"}
+
+// machines are the architectures that are recognised (ELF e_machine), little endian and 64 bits unless 32 are usual.
+var machines = map[elf.Machine]string{
+	elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64", elf.EM_PPC64: "ppc64le", elf.EM_RISCV: "riscv64",
+	elf.EM_386: "386", elf.EM_ARM: "arm", elf.EM_S390: "s390x",
+}
+
+func detectPlatform(tree *image.Tree) (*v1.Platform, error) {
+	for _, name := range probed {
+		n, err := tree.Lookup(name)
+		if err != nil || n.Type != layer.Regular {
+			continue
+		}
+		machine, err := elfMachine(tree, n)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		if arch := machines[machine]; arch != "" {
+			return &v1.Platform{OS: "linux", Architecture: arch}, nil
+		}
+	}
+	return nil, nil
+}
+
+// elfMachine reads e_machine of an ELF file; EM_NONE when it is none.
+func elfMachine(tree *image.Tree, n *image.Node) (elf.Machine, error) {
+	r, err := tree.Open(n)
+	if err != nil {
+		return elf.EM_NONE, err
+	}
+	defer r.Close()
+	var head [20]byte // up to and with e_machine
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return elf.EM_NONE, nil
+		}
+		return elf.EM_NONE, err
+	}
+	if !bytes.HasPrefix(head[:], []byte(elf.ELFMAG)) {
+		return elf.EM_NONE, nil
+	}
+	var order binary.ByteOrder = binary.LittleEndian
+	if elf.Data(head[elf.EI_DATA]) == elf.ELFDATA2MSB {
+		order = binary.BigEndian
+	}
+	return elf.Machine(order.Uint16(head[18:])), nil
+}

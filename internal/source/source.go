@@ -1,0 +1,176 @@
+// Package source opens images wherever they are: a registry, an OCI layout or archive, a docker archive, a root file
+// system as a tar or a directory, or the store itself.
+//
+// [Open] gives a lazy view: the manifest and config are read, the layers are brought only when they are asked for.
+// [Import] brings everything into the store.
+package source
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"runtime"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Options say where to and for whom an image is opened.
+type Options struct {
+	Store    *store.Store
+	Fetch    *fetch.Client // nil: a new one
+	Platform v1.Platform   // of the image wanted; zero: whatever there is, and this machine's where there is a choice
+	Offline  bool
+}
+
+func (o Options) withDefaults() Options {
+	if o.Fetch == nil {
+		o.Fetch = fetch.New(o.Store, fetch.Options{Offline: o.Offline})
+	}
+	return o
+}
+
+// errNoSuch is wrapped by errors about a tag or digest that an image source does not hold.
+var errNoSuch = errors.New("no such image")
+
+// Open opens an image. Where there are several, the platform decides; the error lists those there are.
+func Open(ctx context.Context, ref Ref, o Options) (v1.Image, error) {
+	o = o.withDefaults()
+	img, err := open(ctx, ref, o)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", ref, err)
+	}
+	if err := checkImage(img, ref, o.Platform); err != nil {
+		return nil, fmt.Errorf("open %s: %w", ref, err)
+	}
+	return img, nil
+}
+
+func open(ctx context.Context, ref Ref, o Options) (v1.Image, error) {
+	switch ref.Transport {
+	case Docker:
+		return openRegistry(ctx, ref, o)
+	case OCI:
+		return openLayout(ctx, ref, o)
+	case OCIArchive:
+		return openOCIArchive(ctx, ref, o)
+	case DockerArchive:
+		return openDockerArchive(ctx, ref, o)
+	case Tar, Dir:
+		im, err := importRoot(ctx, ref, o)
+		if err != nil {
+			return nil, err
+		}
+		return im.V1(o.Store)
+	case Store:
+		return openStored(ctx, ref, o)
+	}
+	return nil, fault.Usage(fmt.Errorf("%q is not a kind of image source", ref.Transport))
+}
+
+// checkImage refuses an image for another platform, or other than what was pinned.
+func checkImage(img v1.Image, ref Ref, want v1.Platform) error {
+	raw, err := img.RawManifest()
+	if err != nil {
+		return err
+	}
+	if got := store.DigestOf(raw); ref.Digest != "" && got != ref.Digest {
+		return fmt.Errorf("it is not what was pinned: expected %s, got %s", ref.Digest, got)
+	}
+	if want.OS == "" && want.Architecture == "" {
+		return nil
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return err
+	}
+	have := v1.Platform{OS: config.OS, Architecture: config.Architecture, Variant: config.Variant}
+	if !matches(have, want) {
+		return &PlatformError{Want: want, Have: []v1.Platform{have}}
+	}
+	return nil
+}
+
+// Pin returns the reference to exactly the image with that digest.
+func Pin(ref Ref, d store.Digest) (Ref, error) {
+	if _, err := store.ParseDigest(string(d)); err != nil {
+		return Ref{}, fmt.Errorf("pin %s: %w", ref, err)
+	}
+	ref.Digest = d
+	return ref, nil
+}
+
+// Resolve finds out which image a reference means now, for a lock file: the digest is that of the image's manifest, not
+// of the index that holds it. A root file system is imported for it.
+func Resolve(ctx context.Context, ref Ref, o Options) (Ref, store.Digest, error) {
+	img, err := Open(ctx, ref, o)
+	if err != nil {
+		return Ref{}, "", err
+	}
+	raw, err := img.RawManifest()
+	if err != nil {
+		return Ref{}, "", fmt.Errorf("resolve %s: %w", ref, err)
+	}
+	pinned, err := Pin(ref, store.DigestOf(raw))
+	return pinned, pinned.Digest, err
+}
+
+// Import brings an image into the store, complete and checked. A pinned image that is there already is returned at once,
+// without network.
+func Import(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
+	o = o.withDefaults()
+	if ref.Digest != "" {
+		if im, err := image.Load(ctx, o.Store, ref.Digest); err == nil {
+			return im, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("import %s: %w", ref, err)
+		}
+	}
+	task := event.Begin(ctx, "pull", ref.String(), 0)
+	im, err := importOpened(ctx, ref, o)
+	return im, task.End(err)
+}
+
+func importOpened(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
+	img, err := Open(ctx, ref, o)
+	if err != nil {
+		return nil, err
+	}
+	im, err := image.Import(ctx, o.Store, img, o.Fetch.Jobs())
+	if err != nil {
+		return nil, fmt.Errorf("import %s: %w", ref, err)
+	}
+	return im, nil
+}
+
+// openStored opens an image of the store by its name or digest.
+func openStored(ctx context.Context, ref Ref, o Options) (v1.Image, error) {
+	d := ref.Digest
+	if d == "" {
+		found, err := o.Store.FindImage(ref.name())
+		if err != nil {
+			return nil, err
+		}
+		d = found.Digest
+	}
+	im, err := image.Load(ctx, o.Store, d)
+	if err != nil {
+		return nil, err
+	}
+	return im.V1(o.Store)
+}
+
+// wanted is the platform to choose by.
+func (o Options) wanted() v1.Platform {
+	p := o.Platform
+	p.OS = cmp.Or(p.OS, "linux")
+	p.Architecture = cmp.Or(p.Architecture, runtime.GOARCH)
+	return p
+}

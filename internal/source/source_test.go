@@ -1,0 +1,856 @@
+package source
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/registry"
+	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/store"
+)
+
+// TestMain lets the test binary be the process that is killed: it imports one image and exits.
+func TestMain(m *testing.M) {
+	if ref := os.Getenv("SCONCE_TEST_IMPORT"); ref != "" {
+		os.Exit(importProcess(ref))
+	}
+	os.Exit(m.Run())
+}
+
+func importProcess(name string) int {
+	ctx := context.Background()
+	st, err := store.Open(ctx, os.Getenv("SCONCE_TEST_STORE"))
+	if err == nil {
+		var ref Ref
+		if ref, err = Parse(name); err == nil {
+			_, err = Import(ctx, ref, options(st))
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func process(dir, ref string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "SCONCE_TEST_IMPORT="+ref, "SCONCE_TEST_STORE="+dir)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+func openStore(t *testing.T) *store.Store {
+	t.Helper()
+	st, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	return st
+}
+
+func options(st *store.Store) Options {
+	return Options{Store: st, Fetch: fetch.New(st, fetch.Options{Backoff: time.Millisecond, MaxWait: 20 * time.Millisecond, IdleTimeout: time.Second})}
+}
+
+func mustParse(t *testing.T, s string) Ref {
+	t.Helper()
+	ref, err := Parse(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}
+
+// rootTar is a root file system whose shell is a program for machine (ELF e_machine), with size bytes of noise.
+func rootTar(t *testing.T, machine byte, size int) []byte {
+	t.Helper()
+	elf := append([]byte("\x7fELF\x02\x01\x01"), make([]byte, 57)...)
+	elf[18] = machine
+	noise := make([]byte, size)
+	_, _ = rand.Read(noise) // never fails
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, f := range []struct {
+		name string
+		data []byte
+	}{{"usr/bin/dash", elf}, {"etc/hostname", []byte("x\n")}, {"noise", noise}} {
+		if err := w.WriteHeader(&tar.Header{Name: f.name, Mode: 0o755, Size: int64(len(f.data))}); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = w.Write(f.data) // into memory
+	}
+	_ = w.WriteHeader(&tar.Header{Name: "bin", Typeflag: tar.TypeSymlink, Linkname: "usr/bin"})
+	_ = w.WriteHeader(&tar.Header{Name: "usr/bin/sh", Typeflag: tar.TypeSymlink, Linkname: "dash"})
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+const (
+	amd64 = 62
+	arm64 = 183
+)
+
+func put(t *testing.T, name string, data []byte) string {
+	t.Helper()
+	if err := os.WriteFile(name, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// makeImage makes an OCI layout with an image of one layer of about size bytes, and returns skopeo's name for it.
+func makeImage(t *testing.T, machine byte, size int) string {
+	t.Helper()
+	st := openStore(t)
+	name := put(t, filepath.Join(t.TempDir(), "root.tar"), rootTar(t, machine, size))
+	im, err := Import(t.Context(), mustParse(t, "tar:"+name), options(st))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return writeLayout(t, st, im)
+}
+
+// writeLayout writes a layout by hand: package export builds on this one.
+func writeLayout(t *testing.T, st *store.Store, im *image.Image) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "blobs/sha256"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range im.Refs() {
+		data, err := st.ReadBlob(d, 1<<30)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, filepath.Join(dir, "blobs/sha256", d.Hex()), data)
+	}
+	put(t, filepath.Join(dir, layoutFile), []byte(`{"imageLayoutVersion":"1.0.0"}`))
+	put(t, filepath.Join(dir, layoutIndex), fmt.Appendf(nil, `{"schemaVersion":2,"manifests":[{"mediaType":%q,"digest":%q,"size":%d,"annotations":{%q:"v1"}}]}`,
+		im.MediaType, im.Digest, im.Size, refNameKey))
+	return dir
+}
+
+func inRegistry(t *testing.T, layout, host, name string, args ...string) {
+	t.Helper()
+	registrytest.Skopeo(t, append([]string{"copy", "--dest-tls-verify=false", "oci:" + layout + ":v1", "docker://" + host + "/" + name}, args...)...)
+}
+
+// wantComplete checks that everything in the image can be read.
+func wantComplete(t *testing.T, st *store.Store, im *image.Image) {
+	t.Helper()
+	for _, l := range im.Layers {
+		if err := layer.Verify(t.Context(), st, l); err != nil {
+			t.Error(err)
+		}
+	}
+	tree, err := im.Tree(t.Context(), st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, err := tree.ReadFile("etc/hostname", 10); err != nil || string(data) != "x\n" {
+		t.Errorf("etc/hostname is %q, %v", data, err)
+	}
+}
+
+func TestEverySource(t *testing.T) {
+	registrytest.Isolate(t)
+	layout := makeImage(t, amd64, 100_000)
+	host := registrytest.Start(t, false)
+	tmp := t.TempDir()
+	inRegistry(t, layout, host, "team/app:v1")
+	registrytest.Skopeo(t, "copy", "oci:"+layout+":v1", "oci-archive:"+tmp+"/oci.tar:v1")
+	dockerImage := "docker://" + host + "/team/docker:v1" // of Docker's schema 2, gzip
+	root := rootTar(t, amd64, 1000)
+	made := put(t, tmp+"/made.tar", oldDocker(t, root, store.DigestOf(root)))
+	registrytest.Skopeo(t, "copy", "--dest-tls-verify=false", "--format", "v2s2", "docker-archive:"+made, dockerImage)
+	registrytest.Skopeo(t, "copy", "--src-tls-verify=false", dockerImage, "docker-archive:"+tmp+"/docker.tar:team/app:v1")
+	for _, name := range []string{"oci.tar", "docker.tar"} {
+		data, err := os.ReadFile(filepath.Join(tmp, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		w := gzip.NewWriter(&b)
+		_, _ = w.Write(data) // into memory
+		w.Close()
+		put(t, filepath.Join(tmp, name+".gz"), b.Bytes())
+	}
+	put(t, tmp+"/root.tar", root)
+	rootDir := filepath.Join(tmp, "root")
+	if err := os.Mkdir(rootDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	registrytest.Run(t, "tar", "-C", rootDir, "-xf", tmp+"/root.tar")
+	registrytest.Run(t, "zstd", "-q", tmp+"/root.tar", "-o", tmp+"/root.tar.zst")
+	registrytest.Run(t, "xz", "-k", tmp+"/root.tar")
+	for _, tc := range []struct {
+		ref  string
+		same bool // the manifest is that of the original
+	}{
+		{"docker://" + host + "/team/app:v1", true},
+		{host + "/team/app:v1", true},
+		{"docker://" + host + "#team/app:v1", true},
+		{host + "/team/docker:v1", false},
+		{"oci:" + layout, true},
+		{"oci:" + layout + ":v1", true},
+		{layout, true},
+		{"oci-archive:" + tmp + "/oci.tar", true},
+		{"oci-archive:" + tmp + "/oci.tar:v1", true},
+		{tmp + "/oci.tar.gz", true},
+		{tmp + "/oci.tar", true},
+		{"docker-archive:" + tmp + "/docker.tar", false},
+		{"docker-archive:" + tmp + "/docker.tar:team/app:v1", false},
+		{"docker-archive:" + tmp + "/docker.tar:app:v1", false},
+		{tmp + "/docker.tar", false},
+		{tmp + "/docker.tar.gz", false},
+		{"tar:" + tmp + "/root.tar", false},
+		{tmp + "/root.tar.zst", false},
+		{tmp + "/root.tar.xz", false},
+		{"dir:" + rootDir, false},
+		{rootDir, false},
+	} {
+		t.Run(strings.NewReplacer(tmp, "TMP", layout, "LAYOUT", host, "HOST").Replace(tc.ref), func(t *testing.T) {
+			st := openStore(t)
+			ref := mustParse(t, tc.ref)
+			im, err := Import(t.Context(), ref, options(st))
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantComplete(t, st, im)
+			if im.Config.Architecture != "amd64" {
+				t.Errorf("architecture %q", im.Config.Architecture)
+			}
+			if _, err := os.Stat(filepath.Join(layout, "blobs/sha256", im.Digest.Hex())); (err == nil) != tc.same {
+				t.Errorf("manifest %s is that of the original: %t, want %t", im.Digest, err == nil, tc.same)
+			}
+			wantPinned(t, st, ref, im.Digest)
+		})
+	}
+}
+
+// wantPinned checks that what Resolve says is what Import brings, and is then found without network.
+func wantPinned(t *testing.T, st *store.Store, ref Ref, want store.Digest) {
+	t.Helper()
+	pinned, digest, err := Resolve(t.Context(), ref, options(st))
+	if err != nil || digest != want || pinned.Digest != want {
+		t.Errorf("resolved to %s, %v, want %s", digest, err, want)
+	}
+	again, err := Parse(pinned.String())
+	if err != nil || again != pinned {
+		t.Errorf("%s is read as %+v, %v, want %+v", pinned, again, err, pinned)
+	}
+	offline := Options{Store: st, Offline: true}
+	if im, err := Import(t.Context(), pinned, offline); err != nil || im.Digest != want {
+		t.Errorf("offline: %v", err)
+	}
+}
+
+func TestLogin(t *testing.T) {
+	home := registrytest.Isolate(t)
+	host := registrytest.Start(t, true)
+	layout := makeImage(t, amd64, 1000)
+	inRegistry(t, layout, host, "app:v1", "--dest-creds", registrytest.User+":"+registrytest.Password)
+	st := openStore(t)
+	_, err := Import(t.Context(), mustParse(t, host+"/app:v1"), options(st))
+	if err == nil || !strings.Contains(fault.HintOf(err), "podman login "+host) || !strings.Contains(err.Error(), "401") {
+		t.Errorf("without login: %v, hint %q", err, fault.HintOf(err))
+	}
+	// skopeo writes the file that podman reads.
+	file := filepath.Join(home, "auth.json")
+	registrytest.Run(t, "skopeo", "login", "--tls-verify=false", "--authfile", file, "-u", registrytest.User, "-p", registrytest.Password, host)
+	t.Setenv("REGISTRY_AUTH_FILE", file)
+	im, err := Import(t.Context(), mustParse(t, host+"/app:v1"), options(st))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantComplete(t, st, im)
+	if _, err := Import(t.Context(), mustParse(t, "docker://eve@"+host+"/app:v1"), options(openStore(t))); err == nil {
+		t.Error("joe's login was used for eve")
+	}
+}
+
+// index puts several platforms under one tag of a layout.
+func indexLayout(t *testing.T, entries string) string {
+	t.Helper()
+	one, two := makeImage(t, amd64, 1000), makeImage(t, arm64, 1000)
+	registrytest.Run(t, "cp", "-r", two+"/blobs", one)
+	var first, second v1.IndexManifest
+	for dir, index := range map[string]*v1.IndexManifest{one: &first, two: &second} {
+		data, err := os.ReadFile(filepath.Join(dir, layoutIndex))
+		if err == nil {
+			err = json.Unmarshal(data, index)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, b := first.Manifests[0], second.Manifests[0]
+	entries = strings.NewReplacer("AMD", fmt.Sprintf(`"mediaType":%q,"digest":%q,"size":%d`, a.MediaType, a.Digest, a.Size),
+		"ARM", fmt.Sprintf(`"mediaType":%q,"digest":%q,"size":%d`, b.MediaType, b.Digest, b.Size)).Replace(entries)
+	inner := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[%s]}`, entries)
+	d := store.DigestOf(inner)
+	put(t, filepath.Join(one, "blobs/sha256", d.Hex()), inner)
+	put(t, filepath.Join(one, layoutIndex), fmt.Appendf(nil,
+		`{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.index.v1+json","digest":%q,"size":%d,"annotations":{%q:"v1"}}]}`, d, len(inner), refNameKey))
+	return one
+}
+
+func TestPlatforms(t *testing.T) {
+	registrytest.Isolate(t)
+	const attestation = `{ARM,"platform":{"os":"unknown","architecture":"unknown"},"annotations":{"vnd.docker.reference.type":"attestation-manifest"}}`
+	host := registrytest.Start(t, false)
+	for i, entries := range []string{
+		`{ARM,"platform":{"os":"linux","architecture":"arm64","variant":"v8"}},{AMD,"platform":{"os":"linux","architecture":"amd64"}},` + attestation,
+		`{ARM},{AMD}`, // without platforms the configs are asked
+	} {
+		layout := indexLayout(t, entries)
+		name := fmt.Sprintf("%s/multi%d:v1", host, i)
+		refs := []string{"oci:" + layout}
+		if i == 0 { // skopeo 1.9 cannot copy an index whose entries have no platform
+			entries := indexLayout(t, `{ARM,"platform":{"os":"linux","architecture":"arm64","variant":"v8"}},{AMD,"platform":{"os":"linux","architecture":"amd64"}}`)
+			inRegistry(t, entries, host, strings.TrimPrefix(name, host+"/"), "--all")
+			refs = append(refs, name)
+		}
+		for _, ref := range refs {
+			for _, want := range []v1.Platform{{OS: "linux", Architecture: "arm64"}, {OS: "linux", Architecture: "arm64", Variant: "v8"}, {OS: "linux", Architecture: "amd64"}} {
+				o := options(openStore(t))
+				o.Platform = want
+				im, err := Import(t.Context(), mustParse(t, ref), o)
+				if err != nil {
+					t.Fatalf("%s for %s: %v", ref, want, err)
+				}
+				if im.Config.Architecture != want.Architecture {
+					t.Errorf("%s for %s is %s", ref, want, im.Config.Architecture)
+				}
+			}
+			o := options(openStore(t))
+			o.Platform = v1.Platform{OS: "linux", Architecture: "ppc64le"}
+			_, err := Import(t.Context(), mustParse(t, ref), o)
+			if err == nil || !strings.Contains(err.Error(), "amd64") || !strings.Contains(err.Error(), "arm64") || strings.Contains(err.Error(), "unknown") {
+				t.Errorf("%s for ppc64le: %v, want an error that lists what there is", ref, err)
+			}
+		}
+	}
+}
+
+func TestSingleImageOfAnotherPlatform(t *testing.T) {
+	registrytest.Isolate(t)
+	layout := makeImage(t, arm64, 1000)
+	o := options(openStore(t))
+	if _, err := Import(t.Context(), mustParse(t, layout), o); err != nil {
+		t.Errorf("no platform asked for: %v", err)
+	}
+	o.Platform = v1.Platform{OS: "linux", Architecture: "amd64"}
+	var wrong *PlatformError
+	if _, err := Import(t.Context(), mustParse(t, layout), o); !errors.As(err, &wrong) {
+		t.Errorf("arm64 image for amd64: error %v", err)
+	}
+	name := put(t, filepath.Join(t.TempDir(), "r.tar"), rootTar(t, arm64, 10))
+	if _, err := Import(t.Context(), mustParse(t, "tar:"+name), o); !errors.As(err, &wrong) {
+		t.Errorf("arm64 root for amd64: error %v", err)
+	}
+}
+
+// trouble fails requests in turn and then lets everything pass.
+func TestFaultyRegistry(t *testing.T) {
+	registrytest.Isolate(t)
+	host := registrytest.Start(t, false)
+	layout := makeImage(t, amd64, 4<<20)
+	inRegistry(t, layout, host, "app:v1")
+	status := func(code int) func(http.ResponseWriter, *http.Request) {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+	}
+	for _, tc := range []struct {
+		name  string
+		fail  func(w http.ResponseWriter, r *http.Request)
+		times int64
+		want  string
+	}{
+		{"429", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "1000")
+			w.WriteHeader(http.StatusTooManyRequests)
+		}, 2, ""},
+		{"500", status(500), 2, ""},
+		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 1, ""},
+		{"cut before the answer", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 2, ""},
+		{"403 for good", status(403), 1 << 30, "403 Forbidden"},
+		{"404 for good", status(404), 1 << 30, "404 Not Found"},
+		{"500 for good", status(500), 1 << 30, "gave up"},
+	} {
+		for _, part := range []string{"/manifests/", "/blobs/"} {
+			t.Run(tc.name+part, func(t *testing.T) {
+				var n atomic.Int64
+				proxy := registrytest.NewProxy(t, host, func(w http.ResponseWriter, r *http.Request) bool {
+					if !strings.Contains(r.URL.Path, part) || n.Add(1) > tc.times {
+						return false
+					}
+					tc.fail(w, r)
+					return true
+				})
+				st := openStore(t)
+				im, err := Import(t.Context(), mustParse(t, proxy.Host+"/app:v1"), options(st))
+				if tc.want != "" {
+					if err == nil || !strings.Contains(err.Error(), tc.want) {
+						t.Errorf("error %v, want %q", err, tc.want)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantComplete(t, st, im)
+			})
+		}
+	}
+}
+
+// cutBlobs ends the first times connections that carry a blob of more than half bytes, after half bytes.
+func cutBlobs(host string, half int64, times int64) func(w http.ResponseWriter, r *http.Request) bool {
+	var n atomic.Int64
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") && n.Add(1) <= times+1 { // the first is the config
+			registrytest.Forward(host, registrytest.CutWriter(w, half), r)
+			return true
+		}
+		return false
+	}
+}
+
+func TestBlobResumes(t *testing.T) {
+	registrytest.Isolate(t)
+	host := registrytest.Start(t, false)
+	const size = 8 << 20
+	inRegistry(t, makeImage(t, amd64, size), host, "app:v1")
+	proxy := registrytest.NewProxy(t, host, cutBlobs(host, size/2, 1))
+	st := openStore(t)
+	im, err := Import(t.Context(), mustParse(t, proxy.Host+"/app:v1"), options(st))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantComplete(t, st, im)
+	if sent := proxy.Sent.Load(); sent > size*5/4 {
+		t.Errorf("%d bytes sent for a layer of %d that was cut in the middle", sent, size)
+	}
+}
+
+func TestKilledPullGoesOn(t *testing.T) {
+	registrytest.Isolate(t)
+	host := registrytest.Start(t, false)
+	const size = 8 << 20
+	inRegistry(t, makeImage(t, amd64, size), host, "app:v1")
+	var hung atomic.Bool
+	reached := make(chan struct{})
+	proxy := registrytest.NewProxy(t, host, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/blobs/") {
+			return false
+		}
+		registrytest.Forward(host, &hangWriter{ResponseWriter: w, left: size / 2, hung: &hung, reached: reached, done: r.Context().Done()}, r)
+		return true
+	})
+	dir := t.TempDir()
+	victim := process(dir, proxy.Host+"/app:v1")
+	if err := victim.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-reached
+	time.Sleep(100 * time.Millisecond) // the bytes reach the disk
+	_ = victim.Process.Kill()
+	_ = victim.Wait() // it was killed: an error is right
+	before := proxy.Sent.Load()
+	if err := process(dir, proxy.Host+"/app:v1").Run(); err != nil {
+		t.Fatal(err)
+	}
+	if again := proxy.Sent.Load() - before; again > size*3/4 {
+		t.Errorf("%d bytes sent after the kill: nothing was resumed", again)
+	}
+}
+
+// hangWriter passes some bytes of the first big answer and then waits for the client to die.
+type hangWriter struct {
+	http.ResponseWriter
+	left    int
+	hung    *atomic.Bool
+	reached chan struct{}
+	done    <-chan struct{}
+}
+
+func (w *hangWriter) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p)
+	if w.left -= n; w.left <= 0 && !w.hung.Swap(true) {
+		_ = http.NewResponseController(w.ResponseWriter).Flush()
+		close(w.reached)
+		<-w.done
+		return 0, io.ErrClosedPipe
+	}
+	return n, err
+}
+
+func TestPullsShareDownloads(t *testing.T) {
+	registrytest.Isolate(t)
+	host := registrytest.Start(t, false)
+	inRegistry(t, makeImage(t, amd64, 4<<20), host, "app:v1")
+	var mu sync.Mutex
+	gets := map[string]int{}
+	proxy := registrytest.NewProxy(t, host, func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
+			mu.Lock()
+			gets[r.URL.Path]++
+			mu.Unlock()
+			time.Sleep(200 * time.Millisecond) // long enough for the other process to arrive
+		}
+		return false
+	})
+	dir := t.TempDir()
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			if err := process(dir, proxy.Host+"/app:v1").Run(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	mu.Lock() // the server's goroutines have no other order with this one
+	defer mu.Unlock()
+	for path, n := range gets {
+		if n != 1 {
+			t.Errorf("%s was downloaded %d times", path, n)
+		}
+	}
+	if len(gets) != 2 {
+		t.Errorf("%d blobs were downloaded, want the config and a layer", len(gets))
+	}
+}
+
+func TestWrongBytesFromRegistry(t *testing.T) {
+	registrytest.Isolate(t)
+	host := registrytest.Start(t, false)
+	inRegistry(t, makeImage(t, amd64, 1000), host, "app:v1")
+	proxy := registrytest.NewProxy(t, host, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/blobs/") {
+			return false
+		}
+		registrytest.Forward(host, &flipper{w}, r)
+		return true
+	})
+	st := openStore(t)
+	_, err := Import(t.Context(), mustParse(t, proxy.Host+"/app:v1"), options(st))
+	var mismatch *store.MismatchError
+	if !errors.As(err, &mismatch) || st.HasBlob(mismatch.Got) {
+		t.Errorf("error %v, want a mismatch and nothing kept", err)
+	}
+}
+
+// flipper changes a bit of everything.
+type flipper struct{ http.ResponseWriter }
+
+func (f *flipper) Write(p []byte) (int, error) {
+	p = bytes.Clone(p)
+	p[0] ^= 1
+	return f.ResponseWriter.Write(p)
+}
+
+func TestMirror(t *testing.T) {
+	home := registrytest.Isolate(t)
+	real, mirror := registrytest.Start(t, false), registrytest.Start(t, false)
+	layout := makeImage(t, amd64, 1000)
+	inRegistry(t, layout, real, "team/app:v1")
+	conf := fmt.Sprintf("[[registry]]\nprefix = \"quay.example\"\nlocation = %q\n[[registry.mirror]]\nlocation = %q\n", real, mirror+"/cache")
+	put(t, filepath.Join(home, "registries.conf"), []byte(conf))
+	ref := mustParse(t, "quay.example/team/app:v1")
+	if _, err := Import(t.Context(), ref, options(openStore(t))); err != nil {
+		t.Errorf("a mirror without the image: %v", err)
+	}
+	inRegistry(t, layout, mirror, "cache/team/app:v1")
+	st := openStore(t)
+	im, err := Import(t.Context(), ref, options(st))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := registry.Origins(st, im.Layers[0].Digest); len(got) != 1 || got[0] != mirror+"/cache/team/app" {
+		t.Errorf("the layer came from %v, want the mirror", got)
+	}
+}
+
+func TestOffline(t *testing.T) {
+	registrytest.Isolate(t)
+	st := openStore(t)
+	_, err := Import(t.Context(), mustParse(t, "debian:bookworm"), Options{Store: st, Offline: true})
+	if !errors.Is(err, fetch.ErrOffline) || !strings.Contains(err.Error(), "docker.io/library/debian:bookworm") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestStoredImages(t *testing.T) {
+	st := openStore(t)
+	name := put(t, filepath.Join(t.TempDir(), "root.tar"), rootTar(t, amd64, 10))
+	im, err := Import(t.Context(), mustParse(t, name), options(st))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.PutImage(store.ImageRef{Name: "app", Tag: "v1", Digest: im.Digest}, im.Refs()); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{"app", "app:v1", "store:app:v1"} {
+		ref, err := ParseIn(s, st)
+		if err != nil || ref.Transport != Store {
+			t.Fatalf("%s: %v, %v", s, ref, err)
+		}
+		if got, err := Import(t.Context(), ref, options(st)); err != nil || got.Digest != im.Digest {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+	if ref, err := ParseIn("other", st); err != nil || ref.Transport != Docker {
+		t.Errorf("an unknown name: %v, %v", ref, err)
+	}
+}
+
+func TestHelpfulRefusals(t *testing.T) {
+	tmp := t.TempDir()
+	sif := append(append([]byte("#!/usr/bin/env run-singularity\n\x00"), sifMagic...), make([]byte, 200)...)
+	for _, tc := range []struct{ ref, want, hint string }{
+		{put(t, tmp+"/a.sif", sif), "SIF", "apptainer build --sandbox"},
+		{put(t, tmp+"/a.sqsh", append([]byte("hsqs"), make([]byte, 200)...)), "squashfs", "unsquashfs"},
+		{put(t, tmp+"/a.txt", []byte("hello")), "neither", ""},
+		{put(t, tmp+"/empty", nil), "neither", ""},
+		{tmp, "neither", ""},
+		{"./no/such/file", "no such file", ""},
+		{"docker-daemon:x", "docker-daemon", "docker save"},
+		{"podman://x", "podman", "podman save"},
+		{"library://x", "library", "SIF"},
+		{"https://host/x", "https", "docker://"},
+		{"UPPER/case", "not a registry", ""},
+		{"", "empty", ""},
+		{"oci:", "path is missing", ""},
+	} {
+		_, err := Parse(tc.ref)
+		if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(fault.HintOf(err), tc.hint) {
+			t.Errorf("%q: error %v with hint %q, want %q and %q", tc.ref, err, fault.HintOf(err), tc.want, tc.hint)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.Mkdir("debian", 0o755); err != nil { // not an image, only a directory
+		t.Fatal(err)
+	}
+	put(t, "a:b.tar", nil)
+	const d = "@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	for s, want := range map[string]string{
+		"debian":                            "docker://docker.io/library/debian:latest",
+		"debian:bookworm":                   "docker://docker.io/library/debian:bookworm",
+		"debian:bookworm" + d:               "docker://docker.io/library/debian:bookworm" + d,
+		"debian" + d:                        "docker://docker.io/library/debian" + d,
+		"r.org:5000/a/b":                    "docker://r.org:5000/a/b:latest",
+		"docker://nvcr.io#nvidia/cuda:12":   "docker://nvcr.io/nvidia/cuda:12",
+		"docker://joe@nvcr.io#nvidia/cuda":  "docker://joe@nvcr.io/nvidia/cuda:latest",
+		"docker://$oauthtoken@nvcr.io#a:1":  "docker://$oauthtoken@nvcr.io/a:1",
+		"docker://joe@r.org/a:1":            "docker://joe@r.org/a:1",
+		"docker://joe@debian":               "docker://joe@docker.io/library/debian:latest",
+		"oci:dir":                           "oci:dir",
+		"oci:dir:tag":                       "oci:dir:tag",
+		"oci:dir:tag" + d:                   "oci:dir:tag" + d,
+		"oci:dir" + d:                       "oci:dir" + d,
+		"docker-archive:f.tar:team/app:1.0": "docker-archive:f.tar:team/app:1.0",
+		"oci-archive:a:b.tar":               "oci-archive:a:b.tar",
+		"tar:x:y":                           "tar:x:y",
+		"store:app:v1":                      "store:app:v1",
+	} {
+		ref, err := Parse(s)
+		if err != nil || ref.String() != want {
+			t.Errorf("%s: %s, %v, want %s", s, ref, err, want)
+		}
+	}
+	if ref := mustParse(t, "oci-archive:a:b.tar:v1"); ref.Value != "a:b.tar" || ref.Tag != "v1" {
+		t.Errorf("a path with a colon: %+v", ref)
+	}
+	for _, s := range []string{"debian@sha256:12", "docker://a@b@c", "a b", "docker://", "r.org/a\x1b[31m"} {
+		if ref, err := Parse(s); err == nil {
+			t.Errorf("%q was read as %s", s, ref)
+		}
+	}
+}
+
+func TestLayoutTags(t *testing.T) {
+	layout := makeImage(t, amd64, 10)
+	_, err := Open(t.Context(), mustParse(t, "oci:"+layout+":v2"), options(openStore(t)))
+	if err == nil || !strings.Contains(err.Error(), `"v2"; there is v1`) {
+		t.Errorf("error %v does not say which tags there are", err)
+	}
+}
+
+func TestDamagedLayout(t *testing.T) {
+	for name, harm := range map[string]func(path string) error{
+		"cut":     func(p string) error { return os.Truncate(p, 500) },
+		"changed": flipByte,
+		"gone":    os.Remove,
+		"a pipe": func(p string) error {
+			return errors.Join(os.Remove(p), exec.Command("mkfifo", p).Run())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			layout := makeImage(t, amd64, 3000)
+			st := openStore(t)
+			im, err := Import(t.Context(), mustParse(t, layout), options(st))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, victim := range []store.Digest{im.Layers[0].Digest, im.Digest} {
+				path := filepath.Join(layout, "blobs/sha256", victim.Hex())
+				good, err := os.ReadFile(path)
+				if err == nil {
+					err = harm(path)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				fresh := openStore(t)
+				if _, err := Import(t.Context(), mustParse(t, layout), options(fresh)); err == nil || !strings.Contains(err.Error(), victim.Hex()) {
+					t.Errorf("error %v does not name the blob", err)
+				}
+				if fresh.HasBlob(victim) {
+					t.Error("the damaged blob was kept")
+				}
+				_ = os.Remove(path)
+				put(t, path, good)
+			}
+		})
+	}
+}
+
+func flipByte(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	data[len(data)/2] ^= 1
+	return os.WriteFile(path, data, 0o600)
+}
+
+// dockerTar makes a docker archive of members in their order.
+func dockerTar(members ...string) []byte {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for i := 0; i+1 < len(members); i += 2 {
+		h := &tar.Header{Name: members[i], Mode: 0o644, Size: int64(len(members[i+1]))}
+		if target, ok := strings.CutPrefix(members[i+1], "-> "); ok {
+			h.Typeflag, h.Linkname, h.Size = tar.TypeSymlink, target, 0
+		}
+		_ = w.WriteHeader(h) // into memory
+		if h.Size > 0 {
+			_, _ = io.WriteString(w, members[i+1])
+		}
+	}
+	w.Close()
+	return b.Bytes()
+}
+
+// oldDocker is an archive as old versions of docker save wrote it: a directory for each layer, the second a link.
+func oldDocker(t testing.TB, layerBytes []byte, diffID store.Digest) []byte {
+	t.Helper()
+	config := fmt.Sprintf(`{"architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":[%q,%q]}}`, diffID, diffID)
+	return dockerTar("aa/layer.tar", string(layerBytes), "bb/layer.tar", "-> ../aa/layer.tar", "c.json", config,
+		"manifest.json", `[{"Config":"c.json","RepoTags":["app:v1"],"Layers":["aa/layer.tar","bb/layer.tar"]}]`)
+}
+
+func TestDockerArchiveForms(t *testing.T) {
+	root := rootTar(t, amd64, 1000)
+	var zipped bytes.Buffer
+	w := gzip.NewWriter(&zipped)
+	_, _ = w.Write(root) // into memory
+	w.Close()
+	diffID := store.DigestOf(root)
+	for name, data := range map[string][]byte{"plain": root, "compressed": zipped.Bytes()} {
+		t.Run(name, func(t *testing.T) {
+			file := put(t, filepath.Join(t.TempDir(), "a.tar"), oldDocker(t, data, diffID))
+			st := openStore(t)
+			im, err := Import(t.Context(), mustParse(t, file), options(st))
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantComplete(t, st, im)
+			if im.Layers[0].Digest != store.DigestOf(data) || len(im.Layers) != 2 {
+				t.Errorf("the layer was changed: %+v", im.Layers)
+			}
+		})
+		t.Run(name+" with a wrong hash", func(t *testing.T) {
+			file := put(t, filepath.Join(t.TempDir(), "a.tar"), oldDocker(t, data, store.DigestOf([]byte("other"))))
+			var mismatch *store.MismatchError
+			if _, err := Import(t.Context(), mustParse(t, file), options(openStore(t))); !errors.As(err, &mismatch) {
+				t.Errorf("error %v, want a MismatchError", err)
+			}
+		})
+	}
+}
+
+func FuzzParseRef(f *testing.F) {
+	for _, s := range []string{"debian:12", "docker://u@r.org#a/b:c", "oci:d:t", "docker-archive:f:a:b", "tar:x", "a@sha256:" + strings.Repeat("0", 64)} {
+		f.Add(s)
+	}
+	dir := f.TempDir()
+	if err := os.Chdir(dir); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if looksLikePath(s) {
+			return // the machine's own files decide
+		}
+		ref, err := Parse(s)
+		if err != nil {
+			return
+		}
+		again, err := Parse(ref.String())
+		if err != nil || again != ref {
+			t.Errorf("%q is %+v, which is written %q and read as %+v (%v)", s, ref, ref, again, err)
+		}
+	})
+}
+
+func FuzzDockerArchive(f *testing.F) {
+	f.Add(oldDocker(f, []byte("layer"), store.DigestOf([]byte("layer"))))
+	f.Add(dockerTar("manifest.json", `[{"Config":"c","Layers":null}]`, "c", "-> c"))
+	st, err := store.Open(context.Background(), f.TempDir())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		name := put(t, filepath.Join(t.TempDir(), "a"), data)
+		_, _ = recognise(name)
+		for _, transport := range []Transport{DockerArchive, OCIArchive} {
+			img, err := Open(t.Context(), Ref{Transport: transport, Value: name}, Options{Store: st})
+			if err != nil {
+				continue
+			}
+			if _, err := img.Digest(); err != nil {
+				t.Errorf("opened, but without a digest: %v", err)
+			}
+		}
+	})
+}
