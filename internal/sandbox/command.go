@@ -1,0 +1,81 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// defaultPath is where commands are looked up when the environment has no PATH.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// lookUp finds a command as execvp(3) does, within the root that this process has moved into.
+func lookUp(name string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, checkExecutable(name)
+	}
+	search := defaultPath
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
+			search = v
+		}
+	}
+	var denied error
+	for dir := range strings.SplitSeq(search, ":") {
+		file := path.Join("/", dir, name)
+		if dir == "" || dir == "." {
+			file = "./" + name
+		}
+		err := checkExecutable(file)
+		if err == nil {
+			return file, nil
+		}
+		if codeOf(err) == codeNotExecutable {
+			denied = err
+		}
+	}
+	if denied != nil {
+		return "", denied
+	}
+	return "", &Error{
+		What: fmt.Sprintf("command %q is not in the image", name), Code: codeNotFound,
+		Fix: "it was looked for in " + search,
+	}
+}
+
+func checkExecutable(file string) error {
+	info, err := os.Stat(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+		return &Error{What: fmt.Sprintf("command %s is not in the image", file), Code: codeNotFound}
+	case err != nil:
+		e := failed(fmt.Sprintf("command %s", file), err)
+		e.Code = codeNotExecutable
+		return e
+	case info.IsDir():
+		return &Error{What: fmt.Sprintf("command %s is a directory", file), Code: codeNotExecutable}
+	case info.Mode()&0o111 == 0:
+		return &Error{What: fmt.Sprintf("command %s is not executable", file), Code: codeNotExecutable, Fix: "chmod +x it where the image is built"}
+	}
+	return nil
+}
+
+// notExecutable says why the kernel would not execute a file that is there.
+func notExecutable(file string, err error) error {
+	e := failed("execute "+file, err)
+	e.Code = codeNotExecutable
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		e.Fix = "the file is there, but not the interpreter that its first line or its ELF header names: it was built for another image"
+	case errors.Is(err, unix.ENOEXEC):
+		e.Fix = "it is neither a script with a #! line nor a program for this machine's processor"
+	case errors.Is(err, unix.E2BIG):
+		e.Fix = "the arguments and the environment are too long together"
+	}
+	return e
+}

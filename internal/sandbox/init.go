@@ -1,0 +1,202 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Init must be the first call of main. In a process that was started as the init of a sandbox it never returns; in
+// every other process it does nothing.
+func Init() {
+	if len(os.Args) == 0 || os.Args[0] != initName {
+		return
+	}
+	runtime.LockOSThread() // capabilities and no_new_privs belong to a thread, and the command is forked from this one
+	in := &initProcess{
+		control: os.NewFile(controlFD, "control"),
+		status:  json.NewEncoder(os.NewFile(statusFD, "status")),
+	}
+	if err := in.run(); err != nil {
+		e := failed("set up the sandbox", err)
+		_ = in.status.Encode(message{Failure: e})
+		os.Exit(e.Code)
+	}
+	os.Exit(0)
+}
+
+// initProcess is the first process of a sandbox.
+type initProcess struct {
+	spec    spec
+	control *os.File // the spec, then nothing until the caller is gone
+	status  *json.Encoder
+	signals chan os.Signal
+
+	mu   sync.Mutex
+	live map[int]int // processes that were started and not yet reaped, by pid: their index
+}
+
+func (in *initProcess) run() error {
+	in.signals = make(chan os.Signal, 64)
+	signal.Notify(in.signals, append([]os.Signal{unix.SIGCONT, unix.SIGWINCH}, forwarded...)...)
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return failed("ask to end with the caller", err)
+	}
+	if err := json.NewDecoder(in.control).Decode(&in.spec); err != nil {
+		return failed("read what to run", err)
+	}
+	if err := keepOnlyStreams(); err != nil {
+		return failed("close what the caller had open", err)
+	}
+	go in.endWithCaller()
+	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		return failed("open /dev/null", err)
+	}
+	if err := setup(&in.spec, in.warn); err != nil || in.spec.Probe {
+		return in.started(err)
+	}
+	if err := in.spawnAll(); err != nil {
+		return err
+	}
+	in.letGo(null)
+	if err := in.started(nil); err != nil {
+		return err
+	}
+	go in.forward()
+	return in.reap()
+}
+
+func (in *initProcess) warn(text string) { _ = in.status.Encode(message{Warning: text}) }
+
+func (in *initProcess) started(err error) error {
+	if err != nil {
+		return err
+	}
+	return in.status.Encode(message{Started: true})
+}
+
+// endWithCaller ends the sandbox when the other end of the control pipe is closed, which a caller that was killed does
+// as well as one that ended.
+func (in *initProcess) endWithCaller() {
+	_, _ = io.Copy(io.Discard, in.control)
+	os.Exit(128 + int(unix.SIGKILL))
+}
+
+// keepOnlyStreams makes sure that the command inherits its standard streams and nothing else: neither what is ours, nor
+// what the caller got from its own caller.
+func keepOnlyStreams() error {
+	err := unix.CloseRange(controlFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	if err == nil {
+		return nil
+	}
+	open, err := os.ReadDir("/proc/self/fd") // before Linux 5.11
+	for _, e := range open {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd >= controlFD {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return err
+}
+
+// spawnAll starts the spec's processes.
+func (in *initProcess) spawnAll() error {
+	if err := dropPrivileges(in.spec.UserNS); err != nil {
+		return err
+	}
+	program, err := lookUp(in.spec.Args[0], in.spec.Env)
+	if err != nil {
+		return err
+	}
+	in.live = map[int]int{}
+	for i := range in.spec.Count {
+		files := []uintptr{0, 1, 2}
+		if in.spec.Piped {
+			files[0], files[1] = uintptr(firstPipeFD+2*i), uintptr(firstPipeFD+2*i+1)
+		}
+		pid, err := syscall.ForkExec(program, in.spec.Args, &syscall.ProcAttr{Env: in.spec.Env, Files: files})
+		if err != nil {
+			return notExecutable(program, err)
+		}
+		in.live[pid] = i
+	}
+	return nil
+}
+
+// letGo closes what belongs to the command, so that its ends of pipes close when it closes them, and leaves its process
+// group, so that what the terminal sends reaches the command once and not a second time through init.
+func (in *initProcess) letGo(null *os.File) {
+	for fd := range 3 {
+		_ = unix.Dup3(int(null.Fd()), fd, 0)
+	}
+	null.Close()
+	if in.spec.Piped {
+		for i := range 2 * in.spec.Count {
+			unix.Close(firstPipeFD + i)
+		}
+	}
+	_ = unix.Setpgid(0, 0)
+}
+
+// forward passes on the signals that the caller sends.
+func (in *initProcess) forward() {
+	for s := range in.signals {
+		in.mu.Lock()
+		for pid := range in.live {
+			_ = unix.Kill(pid, s.(syscall.Signal))
+		}
+		in.mu.Unlock()
+	}
+}
+
+// reap collects every process that ends, the orphans that the kernel gives to pid 1 too, until the last of those that
+// were asked for has ended. What they left running dies with init.
+func (in *initProcess) reap() error {
+	for len(in.live) > 0 {
+		pid, status, err := in.waitAny()
+		if err != nil {
+			return failed("wait for the command", err)
+		}
+		i, ours := in.live[pid]
+		if !ours {
+			continue
+		}
+		in.mu.Lock()
+		delete(in.live, pid)
+		in.mu.Unlock()
+		if err := in.status.Encode(message{Exit: &exit{Index: i, Code: exitCode(status)}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waitAny waits for a process to end and reaps it. The lock keeps forward from signalling a pid that is being reaped.
+func (in *initProcess) waitAny() (int, syscall.WaitStatus, error) {
+	for {
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return 0, 0, fmt.Errorf("waitid: %w", err)
+		}
+		in.mu.Lock()
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
+		in.mu.Unlock()
+		if err == nil && pid > 0 {
+			return pid, status, nil
+		}
+	}
+}

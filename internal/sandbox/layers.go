@@ -1,0 +1,68 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store"
+)
+
+// unpackers bounds how many layers are unpacked at once: each one is a decompressor and a writer of many small files.
+const unpackers = 4
+
+// Layers unpacks the layers of an image, given lowest first, and returns the directories for Options.Layers in the same
+// order. Each layer is unpacked once and stays in the store.
+//
+// Ordinary users and root have trees of their own, because only root can give files to their owners.
+func Layers(ctx context.Context, st *store.Store, layers []layer.Descriptor) ([]string, error) {
+	dirs := make([]string, len(layers))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(min(unpackers, runtime.GOMAXPROCS(0)))
+	for i, d := range layers {
+		g.Go(func() (err error) {
+			dirs[i], err = unpackOnce(ctx, st, d, ownsFiles())
+			return err
+		})
+	}
+	return dirs, g.Wait()
+}
+
+func unpackOnce(ctx context.Context, st *store.Store, d layer.Descriptor, owners bool) (string, error) {
+	id := d.DiffID
+	if id == "" { // a descriptor that was never checked against a config
+		id = d.Digest
+	}
+	name := fmt.Sprintf("layer-%.32s-u", id.Hex())
+	if owners {
+		name = fmt.Sprintf("layer-%.32s-r", id.Hex())
+	}
+	dir, err := st.Tree(ctx, name, func(dir string) error {
+		task := event.Begin(ctx, "unpack", "layer "+d.Digest.Short(), 0)
+		return task.End(unpack(ctx, st, d, dir, owners))
+	})
+	return filepath.Join(dir, rootDir), err
+}
+
+// rootDir holds the layer's root within its tree. The directory above it is closed to others: a tree of root's contains
+// programs with the setuid bit, from an image that nobody on this machine has vouched for.
+const rootDir = "root"
+
+func unpack(ctx context.Context, st *store.Store, d layer.Descriptor, dir string, owners bool) error {
+	if owners {
+		if err := os.Chmod(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	root := filepath.Join(dir, rootDir)
+	if err := os.Mkdir(root, 0o755); err != nil {
+		return err
+	}
+	return layer.Unpack(ctx, st, d, root, layer.UnpackOptions{Owners: owners})
+}

@@ -1,0 +1,64 @@
+package sandbox
+
+import (
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// mayMount reports whether this process can mount without a user namespace of its own.
+func mayMount() bool { return hasCapability(unix.CAP_SYS_ADMIN) }
+
+// ownsFiles reports whether this process can give files to any user: it is root, and not only within a user namespace.
+func ownsFiles() bool {
+	ids, err := os.ReadFile("/proc/self/uid_map")
+	whole := err == nil && slices.Equal(strings.Fields(string(ids)), []string{"0", "0", "4294967295"})
+	return whole && hasCapability(unix.CAP_CHOWN) && hasCapability(unix.CAP_SYS_ADMIN)
+}
+
+func hasCapability(c int) bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return false
+	}
+	return data[c/32].Effective&(1<<(c%32)) != 0
+}
+
+// rootCapabilities are what a command gets that is run by the host's root: Docker's default set, enough to install
+// packages and not enough to change the host.
+var rootCapabilities = []int{
+	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FSETID, unix.CAP_FOWNER, unix.CAP_MKNOD, unix.CAP_NET_RAW,
+	unix.CAP_SETGID, unix.CAP_SETUID, unix.CAP_SETFCAP, unix.CAP_SETPCAP, unix.CAP_NET_BIND_SERVICE,
+	unix.CAP_SYS_CHROOT, unix.CAP_KILL, unix.CAP_AUDIT_WRITE,
+}
+
+// dropPrivileges makes sure that what this thread starts can neither gain privileges nor reach this program's file.
+//
+// In a user namespace only CAP_SYS_PTRACE is taken: without it, and with this process not dumpable, /proc/1/exe, which
+// is the caller's own program on the host, cannot be opened from inside (compare CVE-2019-5736). The other capabilities
+// reach no further than the namespaces that were made for the command.
+func dropPrivileges(userNS bool) error {
+	for c := range unix.CAP_LAST_CAP + 1 {
+		keep := c != unix.CAP_SYS_PTRACE
+		if !userNS {
+			keep = slices.Contains(rootCapabilities, c)
+		}
+		if keep {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil && err != unix.EINVAL { // EINVAL: older kernel
+			return failed("drop capabilities", err)
+		}
+	}
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return failed("hide this program from the command", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return failed("forbid new privileges", err)
+	}
+	unix.Umask(0o022)
+	return nil
+}

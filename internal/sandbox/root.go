@@ -1,0 +1,262 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/host"
+)
+
+// The directories of an overlay's writable side.
+const (
+	upperName = "upper"
+	workName  = "work"
+)
+
+// basePoints are directories that every machine has one of. The sandbox's base, a small file system in memory that
+// nobody else sees, covers it while the sandbox is set up.
+var basePoints = []string{"/tmp", "/var/tmp", "/run", "/mnt"}
+
+// builder puts the root of a sandbox together.
+type builder struct {
+	spec *spec
+	warn func(string)
+	host hostFiles
+	base string // directory in memory
+	root inRoot
+}
+
+// hostFiles are open file descriptors of what the sandbox takes from the host. They are opened before anything is
+// mounted over it, and in this process's own mount namespace: the kernel binds nothing from another's.
+type hostFiles struct {
+	layers  []int // lowest first
+	scratch int   // -1 for none
+	binds   []int
+	devices map[string]int // by name below /dev
+	proc    int
+	sys     int // -1 when the host has none
+}
+
+// setup makes the sandbox's file systems and moves this process into them.
+func setup(s *spec, warn func(string)) error {
+	b := &builder{spec: s, warn: warn}
+	// Nothing mounted here may reach the host. What the host mounts later may still reach us: home directories are often
+	// mounted on first use.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return failed("make mounts private", err)
+	}
+	if err := b.openHost(); err != nil {
+		return err
+	}
+	defer b.host.close()
+	steps := []func() error{b.mountBase, b.mountRoot}
+	if !s.Probe {
+		steps = append(steps, b.fillRoot, b.nameHost, b.enterRoot)
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *builder) openHost() (err error) {
+	h := &b.host
+	h.scratch, h.sys = -1, -1
+	if h.proc, err = openPath("/proc"); err != nil {
+		return failed("find the host's /proc", err)
+	}
+	for _, l := range b.spec.Layers {
+		fd, err := openPath(l)
+		if err != nil {
+			return failed("open a layer of the image", err)
+		}
+		h.layers = append(h.layers, fd)
+	}
+	for _, bind := range b.spec.Binds {
+		fd, err := openPath(bind.Source)
+		if err != nil {
+			return failed("bind to "+bind.Target, err)
+		}
+		h.binds = append(h.binds, fd)
+	}
+	if b.spec.Scratch != "" {
+		if h.scratch, err = openPath(b.spec.Scratch); err != nil {
+			return failed("open the directory for what the command writes", err)
+		}
+	}
+	if fd, err := openPath("/sys"); err == nil {
+		h.sys = fd
+	}
+	h.devices = openDevices()
+	return nil
+}
+
+func (h *hostFiles) close() {
+	fds := slices.Concat(h.layers, h.binds, []int{h.scratch, h.proc, h.sys})
+	for _, fd := range h.devices {
+		fds = append(fds, fd)
+	}
+	for _, fd := range fds {
+		if fd > 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+func (b *builder) mountBase() error {
+	var err error
+	for _, dir := range basePoints {
+		if err = unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err == nil {
+			b.base = dir
+			break
+		}
+	}
+	if err != nil {
+		return failed("mount a file system in memory", err)
+	}
+	for _, name := range []string{"root", "files", "lower", upperName, workName} {
+		if err := os.Mkdir(filepath.Join(b.base, name), 0o755); err != nil {
+			return failed("make a directory in memory", err)
+		}
+	}
+	return nil
+}
+
+// mountRoot mounts the image: its layers, below an upper layer for what the command writes, which is in memory when
+// there is no scratch directory, or its file system cannot hold one (a network file system, another overlay).
+func (b *builder) mountRoot() error {
+	target := filepath.Join(b.base, "root")
+	err := errors.ErrUnsupported
+	if b.host.scratch >= 0 {
+		err = b.mountOverlay(target, fdPath(b.host.scratch))
+	}
+	if err != nil {
+		if memErr := b.mountOverlay(target, b.base); memErr != nil {
+			return b.overlayRefused(memErr)
+		}
+		if b.host.scratch >= 0 {
+			b.warn(fmt.Sprintf("what the command writes is kept in memory: %s (%s) cannot hold the upper layer of an overlay (%v)",
+				filepath.Dir(b.spec.Scratch), host.FileSystemOf(fdPath(b.host.scratch)).Type, err))
+		}
+	}
+	b.root, err = openRoot(target)
+	if err != nil {
+		return failed("open the root of the image", err)
+	}
+	return nil
+}
+
+// mountOverlay mounts the layers with upper and work below writable. Mount options are limited to one page, so
+// directories are named by number, relative to /proc/self/fd: 500 layers take 2 KB, and no character of a path
+// needs quoting.
+func (b *builder) mountOverlay(target, writable string) error {
+	upper, err := openPath(filepath.Join(writable, upperName))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(upper)
+	work, err := openPath(filepath.Join(writable, workName))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(work)
+	lower, err := b.lowerNames()
+	if err != nil {
+		return err
+	}
+	if err := os.Chdir("/proc/self/fd"); err != nil {
+		return err
+	}
+	options := fmt.Sprintf("userxattr,lowerdir=%s,upperdir=%d,workdir=%d", lower, upper, work)
+	const flags = unix.MS_NOSUID | unix.MS_NODEV
+	// volatile: what is written is thrown away, so nothing needs to be synced for it.
+	err = unix.Mount("overlay", target, "overlay", flags, options+",volatile")
+	if errors.Is(err, unix.EINVAL) {
+		err = unix.Mount("overlay", target, "overlay", flags, options)
+	}
+	return errors.Join(err, os.Chdir("/"))
+}
+
+// lowerNames lists the layers as overlayfs wants them, highest first.
+func (b *builder) lowerNames() (string, error) {
+	if b.spec.Probe {
+		fd, err := openPath(filepath.Join(b.base, "lower"))
+		return strconv.Itoa(fd), err
+	}
+	names := make([]string, len(b.host.layers))
+	for i, fd := range b.host.layers {
+		names[len(names)-1-i] = strconv.Itoa(fd)
+	}
+	return strings.Join(names, ":"), nil
+}
+
+func (b *builder) overlayRefused(err error) error {
+	e := failed("mount the image's layers over each other (overlay)", err)
+	if len(b.spec.Layers) > 0 && e.Errno == unix.EINVAL {
+		e.Fix = fmt.Sprintf("the layers are on %s, which may not be able to carry an overlay: set SCONCE_STORE to a directory on a local disk or in /dev/shm",
+			host.FileSystemOf(fdPath(b.host.layers[0])).Type)
+	}
+	return e
+}
+
+func (b *builder) nameHost() error {
+	if b.spec.Loopback {
+		if err := loopbackUp(); err != nil {
+			return failed("bring up the loopback device", err)
+		}
+	}
+	if b.spec.Hostname == "" {
+		return nil
+	}
+	if err := unix.Sethostname([]byte(b.spec.Hostname)); err != nil {
+		return failed("set the host name to "+b.spec.Hostname, err)
+	}
+	return nil
+}
+
+// enterRoot makes the image's root the root of this mount namespace and lets go of the host's.
+func (b *builder) enterRoot() error {
+	defer b.root.close()
+	if err := unix.Fchdir(b.root.fd); err != nil {
+		return failed("enter the image", err)
+	}
+	if err := unix.PivotRoot(".", "."); err == nil {
+		// The old root now lies over the new one: pivot_root(2), "pivot_root(".", ".")".
+		if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+			return failed("let go of the host's file systems", err)
+		}
+	} else if err := b.moveRoot(err); err != nil {
+		return err
+	}
+	if b.spec.ReadOnly {
+		const flags = unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV
+		if err := unix.Mount("", "/", "", flags, ""); err != nil {
+			return failed("make the root read-only", err)
+		}
+	}
+	if err := os.Chdir(b.spec.WorkDir); err != nil {
+		return failed("change to the working directory "+b.spec.WorkDir, err)
+	}
+	return nil
+}
+
+// moveRoot takes the place of pivot_root on a diskless node, whose root is the initial RAM disk: that one cannot be
+// moved away, only covered.
+func (b *builder) moveRoot(pivotErr error) error {
+	if err := unix.Mount(".", "/", "", unix.MS_MOVE, ""); err != nil {
+		return failed("make the image the root", pivotErr)
+	}
+	if err := unix.Chroot("."); err != nil {
+		return failed("make the image the root", err)
+	}
+	return os.Chdir("/")
+}

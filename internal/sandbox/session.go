@@ -1,0 +1,317 @@
+package sandbox
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/store"
+)
+
+// session is the caller's side of one sandbox.
+type session struct {
+	spec           *spec
+	noNetwork      bool
+	scratch        string // removed at the end, "" if there is none
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	pipeEnds       []*os.File // the group's ends of its pipes
+
+	cmd     *exec.Cmd
+	control *os.File // open as long as the sandbox may live
+	status  *os.File // what init tells, until its end
+	ctx     context.Context
+	done    chan struct{} // closed when everything is gone
+	heard   chan struct{} // closed when init has told all it will
+
+	cancelled atomic.Bool // ctx ended before the command did
+
+	mu    sync.Mutex
+	codes []int           // by process, valid once ended
+	ended []chan struct{} // by process
+	left  int             // processes that have not ended
+}
+
+// prepare checks the options and makes the directories that the command will write to.
+func prepare(o Options, count int) (*session, error) {
+	sp, err := newSpec(o, count)
+	if err != nil {
+		return nil, err
+	}
+	s := newSession(sp)
+	s.noNetwork = o.NoNetwork
+	if o.ScratchDir == "" || o.ReadOnly {
+		return s, nil
+	}
+	if s.scratch, err = os.MkdirTemp(o.ScratchDir, "sandbox-*"); err != nil {
+		return nil, failed("make a directory for what the command writes", err)
+	}
+	for _, name := range []string{upperName, workName} {
+		if err := os.Mkdir(filepath.Join(s.scratch, name), 0o755); err != nil {
+			s.abandon()
+			return nil, failed("make a directory for what the command writes", err)
+		}
+	}
+	// The root of the image shows the mode of upper, which must not depend on the caller's umask.
+	if err := os.Chmod(filepath.Join(s.scratch, upperName), 0o755); err != nil {
+		s.abandon()
+		return nil, failed("make a directory for what the command writes", err)
+	}
+	sp.Scratch = s.scratch
+	return s, nil
+}
+
+func newSession(sp *spec) *session {
+	s := &session{spec: sp, done: make(chan struct{}), heard: make(chan struct{}), left: sp.Count, codes: make([]int, sp.Count)}
+	for range sp.Count {
+		s.ended = append(s.ended, make(chan struct{}))
+	}
+	sp.UserNS = !mayMount()
+	return s
+}
+
+// pipes makes the pipes of process i of a group.
+func (s *session) pipes(i int) (*Process, error) {
+	inR, inW, err := os.Pipe()
+	if err != nil {
+		return nil, failed("make a pipe", err)
+	}
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		inR.Close()
+		inW.Close()
+		return nil, failed("make a pipe", err)
+	}
+	s.spec.Piped = true
+	s.pipeEnds = append(s.pipeEnds, inR, outW)
+	return &Process{Stdin: inW, Stdout: outR, session: s, index: i}, nil
+}
+
+// abandon undoes prepare.
+func (s *session) abandon() {
+	for _, f := range s.pipeEnds {
+		f.Close()
+	}
+	s.pipeEnds = nil
+	if s.scratch != "" {
+		store.RemoveAll(s.scratch)
+	}
+}
+
+// start starts init, sends it the spec and returns once the command runs.
+func (s *session) start(ctx context.Context) error {
+	if err := s.launch(ctx); err != nil {
+		s.abandon()
+		return err
+	}
+	messages := bufio.NewReader(s.status)
+	if err := s.handshake(messages); err != nil {
+		close(s.heard)
+		s.kill()
+		<-s.done
+		s.status.Close()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return explain(err)
+	}
+	go s.collect(messages)
+	return nil
+}
+
+// launch starts init in its namespaces, and a goroutine that waits for its end.
+func (s *session) launch(ctx context.Context) error {
+	controlR, controlW, err := os.Pipe()
+	if err != nil {
+		return failed("make a pipe", err)
+	}
+	defer controlR.Close()
+	statusR, statusW, err := os.Pipe()
+	if err != nil {
+		controlW.Close()
+		return failed("make a pipe", err)
+	}
+	defer statusW.Close()
+	s.ctx, s.control, s.status = ctx, controlW, statusR
+	s.cmd = s.command(ctx, controlR, statusW)
+	started := make(chan error)
+	go s.supervise(started)
+	if err := <-started; err != nil {
+		controlW.Close()
+		statusR.Close()
+		return explain(failed("start a process in new namespaces", err))
+	}
+	for _, f := range s.pipeEnds {
+		f.Close()
+	}
+	s.pipeEnds = nil
+	return nil
+}
+
+func (s *session) command(ctx context.Context, control, status *os.File) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args = []string{initName}
+	cmd.Dir = "/"
+	cmd.Env = []string{"GOMAXPROCS=2"} // the caller's environment would be readable in the sandbox as pid 1's
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.stdin, s.stdout, s.stderr
+	cmd.ExtraFiles = append([]*os.File{control, status}, s.pipeEnds...)
+	cmd.Cancel = func() error {
+		s.cancelled.Store(true)
+		return cmd.Process.Signal(unix.SIGTERM)
+	}
+	cmd.WaitDelay = grace
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+		Pdeathsig:  unix.SIGKILL,
+	}
+	if s.noNetwork {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWNET
+	}
+	if s.spec.UserNS {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
+	}
+	return cmd
+}
+
+// supervise starts init, waits for its end and cleans up. The thread must live as long as init: the kernel sends
+// the parent-death signal when the thread that forked ends, not the process.
+func (s *session) supervise(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := s.cmd.Start()
+	started <- err
+	if err != nil {
+		return
+	}
+	_ = s.cmd.Wait() // how init ended is in ProcessState; with it every process of its pid namespace is gone
+	s.control.Close()
+	<-s.heard
+	if s.scratch != "" {
+		if rmErr := store.RemoveAll(s.scratch); rmErr != nil {
+			event.Warn(s.ctx, fmt.Sprintf("what the command wrote could not be removed: %v", rmErr), "")
+		}
+	}
+	for i := range s.codes { // those that init could not tell of, because it was killed
+		s.setCode(i, exitCode(s.cmd.ProcessState.Sys().(syscall.WaitStatus)))
+	}
+	close(s.done)
+}
+
+// handshake sends the spec and waits until the command has been started.
+func (s *session) handshake(messages *bufio.Reader) error {
+	if err := json.NewEncoder(s.control).Encode(s.spec); err != nil {
+		return failed("tell the sandbox what to run", err)
+	}
+	for {
+		m, err := readMessage(messages)
+		switch {
+		case err != nil:
+			return failed("set up the sandbox", errors.New("its first process ended without a word"))
+		case m.Failure != nil:
+			return m.Failure
+		case m.Warning != "":
+			event.Warn(s.ctx, m.Warning, "put the store on a local file system (SCONCE_STORE) if memory is short")
+		case m.Started:
+			return nil
+		}
+	}
+}
+
+// collect takes the exit codes that init reports, until init is gone.
+func (s *session) collect(messages *bufio.Reader) {
+	defer close(s.heard)
+	defer s.status.Close()
+	for {
+		m, err := readMessage(messages)
+		if err != nil {
+			return
+		}
+		if m.Exit != nil && m.Exit.Index >= 0 && m.Exit.Index < len(s.codes) {
+			s.setCode(m.Exit.Index, m.Exit.Code)
+		}
+	}
+}
+
+func readMessage(r *bufio.Reader) (message, error) {
+	var m message
+	line, err := r.ReadBytes('\n')
+	if err != nil {
+		return m, err
+	}
+	return m, json.Unmarshal(line, &m)
+}
+
+func (s *session) setCode(i, code int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.ended[i]:
+	default:
+		s.codes[i] = code
+		s.left--
+		close(s.ended[i])
+	}
+}
+
+// exitCode turns the status of an ended process into what a shell would say.
+func exitCode(w syscall.WaitStatus) int {
+	if w.Signaled() {
+		return 128 + int(w.Signal())
+	}
+	return w.ExitStatus()
+}
+
+// waitFor returns when process i has ended; for the last one, when the sandbox is gone.
+func (s *session) waitFor(i int) {
+	<-s.ended[i]
+	s.mu.Lock()
+	last := s.left == 0
+	s.mu.Unlock()
+	if last {
+		<-s.done
+	}
+}
+
+func (s *session) result(i int) (int, error) {
+	if s.cancelled.Load() {
+		return s.codes[i], context.Cause(s.ctx)
+	}
+	return s.codes[i], nil
+}
+
+func (s *session) kill() { _ = s.cmd.Process.Kill() }
+
+// forward passes on a signal that this process got. Those that a key of the terminal sent have reached the command
+// already, as it belongs to the terminal's foreground group with us.
+func (s *session) forward(sig os.Signal) {
+	if (sig == unix.SIGINT || sig == unix.SIGQUIT) && inForeground() {
+		return
+	}
+	_ = s.cmd.Process.Signal(sig)
+}
+
+// inForeground reports whether this process's group is the one that its terminal sends signals to.
+func inForeground() bool {
+	tty, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	defer tty.Close()
+	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}

@@ -1,0 +1,119 @@
+package sandbox
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+
+	"sconce.dev/sconce/internal/fault"
+)
+
+// initName is the argv[0] by which the second process knows what it is.
+const initName = "sconce-sandbox-init"
+
+// The file descriptors that init is started with, after its standard streams. From firstPipeFD on come the pipes of a
+// group: standard input and output of each process in turn.
+const (
+	controlFD   = 3
+	statusFD    = 4
+	firstPipeFD = 5
+)
+
+// spec is what the caller tells init.
+type spec struct {
+	Layers   []string `json:"layers"`
+	Scratch  string   `json:"scratch"` // holds upper and work; "" for memory
+	Count    int      `json:"count"`   // processes to start
+	Piped    bool     `json:"piped"`   // each process has pipes of its own
+	Args     []string `json:"args"`
+	Env      []string `json:"env"`
+	WorkDir  string   `json:"workDir"`
+	Binds    []Bind   `json:"binds"`
+	Tmpfs    []string `json:"tmpfs"`
+	Hostname string   `json:"hostname"`
+	ReadOnly bool     `json:"readOnly"`
+	Loopback bool     `json:"loopback"` // the network is private: bring its loopback device up
+	UserNS   bool     `json:"userNS"`   // root only within a user namespace
+	Resolv   []byte   `json:"resolv"`   // content of /etc/resolv.conf, nil for none
+	Hosts    []byte   `json:"hosts"`    // content of /etc/hosts, nil for none
+	Probe    bool     `json:"probe"`    // only try whether it can be done
+}
+
+// message is one thing that init tells the caller, a line of JSON each.
+type message struct {
+	Warning string `json:"warning,omitempty"`
+	Failure *Error `json:"failure,omitempty"`
+	Started bool   `json:"started,omitempty"`
+	Exit    *exit  `json:"exit,omitempty"`
+}
+
+// exit is the end of one process.
+type exit struct {
+	Index int `json:"index"`
+	Code  int `json:"code"`
+}
+
+func newSpec(o Options, count int) (*spec, error) {
+	s := &spec{
+		Layers: withoutRepeats(o.Layers), Count: count, Args: o.Args, Env: o.Env, Binds: o.Binds, Tmpfs: o.Tmpfs,
+		WorkDir: path.Join("/", o.WorkDir), Hostname: o.Hostname, ReadOnly: o.ReadOnly, Loopback: o.NoNetwork,
+		Resolv: hostFile("/etc/resolv.conf"), Hosts: hostFile("/etc/hosts"),
+	}
+	switch {
+	case len(s.Layers) == 0:
+		return nil, &Error{What: "the image has no layers, so there is nothing to run", Code: codeNotMade}
+	case len(s.Layers) > MaxLayers:
+		return nil, &Error{What: fmt.Sprintf("the image has %d layers; the kernel can stack %d", len(s.Layers), MaxLayers), Code: codeNotMade}
+	case len(o.Args) == 0 || o.Args[0] == "":
+		return nil, fault.Usage(fmt.Errorf("no command to run: the image names none, so one must be given"))
+	}
+	if o.Hostname != "" && s.Hosts != nil {
+		s.Hosts = fmt.Appendf(s.Hosts, "\n127.0.1.1\t%s\n", o.Hostname)
+	}
+	return s, checkBinds(o.Binds)
+}
+
+func checkBinds(binds []Bind) error {
+	for _, b := range binds {
+		if !filepath.IsAbs(b.Source) || !path.IsAbs(b.Target) || path.Clean(b.Target) == "/" {
+			return fault.Usage(fmt.Errorf("bind %s to %s: both must be absolute paths, and the second not /", b.Source, b.Target))
+		}
+		if _, err := os.Stat(b.Source); err != nil {
+			return fault.Usage(fmt.Errorf("bind to %s: %w", b.Target, err))
+		}
+	}
+	return nil
+}
+
+// withoutRepeats drops every layer that comes again higher up, which the kernel refuses: whatever the lower of two equal
+// layers adds or hides, the upper one adds or hides as well.
+func withoutRepeats(layers []string) []string {
+	var kept []string
+	for i, l := range layers {
+		if !slices.Contains(layers[i+1:], l) {
+			kept = append(kept, l)
+		}
+	}
+	return kept
+}
+
+// maxHostFile bounds the files of /etc that are given to the image.
+const maxHostFile = 1 << 20
+
+// hostFile returns the content of a file of the host, nil if it cannot be read. The sandbox gets a copy, so that a
+// command running as root cannot change the host's.
+func hostFile(name string) []byte {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxHostFile))
+	if err != nil {
+		return nil
+	}
+	return append([]byte{}, b...)
+}
