@@ -1,0 +1,364 @@
+package python
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Item is a wheel that goes into an image, with what the lock says about it. Its blob is in the store.
+type Item struct {
+	Name      string       // the distribution's name
+	Version   string       //
+	File      string       // the wheel's file name
+	Digest    store.Digest // of the wheel
+	Size      int64        // of the wheel, in bytes
+	Requested bool         // the user asked for it, it is not only a dependency
+	DirectURL *DirectURL   // where it came from when that was no index (PEP 610)
+}
+
+// Group is the wheels of one layer.
+type Group struct {
+	Name  string // for people: "torch", or "small packages 3"
+	Items []Item // by normalised name
+}
+
+// ownLayerSize is the size of a wheel, in bytes, from which it gets a layer of its own: large enough that the round
+// trip for one more blob does not matter, small enough that nothing heavy is sent again because a small neighbour changed.
+const ownLayerSize = 4 << 20
+
+// sharedLayers is over how many layers the small packages are spread. One more package changes one of them.
+const sharedLayers = 12
+
+// GroupItems distributes items over at most budget layers. Where an item goes depends on its own name and size, and on the
+// others only when there are more large ones than the budget allows: the smallest of the large then go with the small.
+// The order of the groups is stable: large packages by name, then the shared layers.
+func GroupItems(items []Item, budget int) []Group {
+	shared := max(1, min(sharedLayers, budget/4))
+	large, small := splitBySize(items, max(0, budget-shared))
+	var groups []Group
+	for _, it := range large {
+		groups = append(groups, Group{Name: NormalizeName(it.Name), Items: []Item{it}})
+	}
+	return append(groups, share(small, shared)...)
+}
+
+// splitBySize returns the most large items that have room, and the rest, both by name.
+func splitBySize(items []Item, room int) (large, small []Item) {
+	sorted := slices.Clone(items)
+	slices.SortFunc(sorted, func(a, b Item) int {
+		return cmp.Or(cmp.Compare(b.Size, a.Size), byName(a, b))
+	})
+	n := 0
+	for n < len(sorted) && n < room && sorted[n].Size >= ownLayerSize {
+		n++
+	}
+	large, small = sorted[:n:n], sorted[n:]
+	slices.SortFunc(large, byName)
+	slices.SortFunc(small, byName)
+	return large, small
+}
+
+func byName(a, b Item) int {
+	return cmp.Or(strings.Compare(NormalizeName(a.Name), NormalizeName(b.Name)), strings.Compare(string(a.Digest), string(b.Digest)))
+}
+
+// share spreads items over n groups by a hash of their names. Groups that get nothing are left out.
+func share(items []Item, n int) []Group {
+	groups := make([]Group, n)
+	for _, it := range items {
+		sum := sha256.Sum256([]byte(NormalizeName(it.Name)))
+		i := binary.BigEndian.Uint32(sum[:4]) % uint32(n)
+		groups[i].Items = append(groups[i].Items, it)
+	}
+	var used []Group
+	for i, g := range groups {
+		if len(g.Items) == 0 {
+			continue
+		}
+		g.Name = fmt.Sprintf("small packages %d", i+1)
+		used = append(used, g)
+	}
+	return used
+}
+
+// Manifest lists what a layer of wheels lays down, byte code aside.
+type Manifest struct {
+	Packages []PackageFiles `json:"packages"`
+}
+
+// PackageFiles is what one package lays down.
+type PackageFiles struct {
+	Name     string         `json:"name"` // as its metadata spells it
+	Version  string         `json:"version"`
+	DistInfo string         `json:"distInfo"`
+	Files    []ManifestFile `json:"files"` // by path
+}
+
+// ManifestFile is one file, its path relative to the environment.
+type ManifestFile struct {
+	Path   string `json:"p"`
+	SHA256 string `json:"h"` // URL-safe base64 without padding
+	Size   int64  `json:"s"`
+}
+
+// LayerOptions says how layers of wheels are made.
+type LayerOptions struct {
+	layer.Options
+	ReadAhead int64 // bytes of content held in memory ahead of the writer; 0: 32 MiB
+}
+
+const defaultReadAhead = 32 << 20
+
+// layerKind is the records' kind: what BuildLayer made, by everything that it depends on.
+const layerKind store.Kind = "wheel-layer"
+
+// layerFormat changes whenever the same wheels would give another layer.
+const layerFormat = "2"
+
+type layerRecord struct {
+	Layer    layer.Descriptor `json:"layer"`
+	Manifest store.Digest     `json:"manifest"`
+}
+
+// BuildLayer makes the layer that holds the wheels of g under t, or finds it in the store. compiler makes the byte
+// code; nil: there is none. Wheels are read from the store, and memory is bounded by o.ReadAhead and the layer writer.
+func BuildLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler Compiler, o LayerOptions) (layer.Descriptor, Manifest, error) {
+	if err := t.validate(); err != nil {
+		return layer.Descriptor{}, Manifest{}, err
+	}
+	key := LayerKey(g, t, compiler != nil, o)
+	task := event.Begin(ctx, "layer", g.Name, 0)
+	if d, m, ok := CachedLayer(st, key); ok {
+		task.EndCached()
+		return d, m, nil
+	}
+	d, m, err := makeLayer(ctx, st, g, t, compiler, o, task)
+	if err == nil {
+		err = recordLayer(st, key, d, m)
+	}
+	return d, m, task.End(err)
+}
+
+// LayerKey names everything that the layer's bytes depend on.
+func LayerKey(g Group, t Target, bytecode bool, o LayerOptions) string {
+	type input struct {
+		File   string
+		Digest store.Digest
+	}
+	in := struct {
+		Format, Root, Python string
+		Bytecode             bool
+		Compression          layer.Compression
+		ModTime              int64
+		Items                []input
+	}{Format: layerFormat, Root: t.Root, Python: t.Python.Minor(), Bytecode: bytecode, Compression: o.Compression, ModTime: o.ModTime.Unix()}
+	if bytecode {
+		in.Python = t.Python.Version // what the compiler emits may change between patch releases
+	}
+	for _, it := range g.Items {
+		in.Items = append(in.Items, input{it.File, it.Digest})
+	}
+	data, err := json.Marshal(in)
+	if err != nil {
+		panic(err) // strings and numbers only
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// maxManifest bounds a manifest in the store, in bytes.
+const maxManifest = 512 << 20
+
+// CachedLayer returns the layer that [BuildLayer] made under key, if the store has it.
+func CachedLayer(st *store.Store, key string) (layer.Descriptor, Manifest, bool) {
+	var r layerRecord
+	if ok, err := st.GetRecord(layerKind, key, &r); !ok || err != nil {
+		return layer.Descriptor{}, Manifest{}, false
+	}
+	data, err := st.ReadBlob(r.Manifest, maxManifest)
+	if err != nil {
+		return layer.Descriptor{}, Manifest{}, false
+	}
+	var m Manifest
+	if json.Unmarshal(data, &m) != nil {
+		return layer.Descriptor{}, Manifest{}, false
+	}
+	return r.Layer, m, true
+}
+
+func recordLayer(st *store.Store, key string, d layer.Descriptor, m Manifest) error {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	digest, err := st.PutBlob(data)
+	if err != nil {
+		return err
+	}
+	return st.PutRecord(layerKind, key, []store.Digest{d.Digest, digest}, layerRecord{d, digest})
+}
+
+func makeLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler Compiler, o LayerOptions, task *event.Task) (layer.Descriptor, Manifest, error) {
+	s := shelf{}
+	defer s.close()
+	var m Manifest
+	for _, it := range g.Items {
+		p, err := s.lay(st, it, t)
+		if err != nil {
+			return layer.Descriptor{}, Manifest{}, err
+		}
+		m.Packages = append(m.Packages, p)
+	}
+	if err := CheckConflicts([]Manifest{m}); err != nil {
+		return layer.Descriptor{}, Manifest{}, err
+	}
+	w, err := layer.NewWriter(ctx, st, o.Options)
+	if err != nil {
+		return layer.Descriptor{}, Manifest{}, err
+	}
+	defer w.Abort()
+	p := newPress(w, t, compiler, cmp.Or(o.ReadAhead, defaultReadAhead), task)
+	if err := p.write(ctx, s.files); err != nil {
+		return layer.Descriptor{}, Manifest{}, err
+	}
+	d, err := w.Close()
+	return d, m, err
+}
+
+// shelf holds the open wheels of a group and the files they lay down.
+type shelf struct {
+	open  []*os.File
+	files []*File
+}
+
+func (s *shelf) close() {
+	for _, f := range s.open {
+		f.Close()
+	}
+}
+
+// lay opens a wheel and puts its files on the shelf.
+func (s *shelf) lay(st *store.Store, it Item, t Target) (PackageFiles, error) {
+	f, err := st.OpenBlob(it.Digest)
+	if err != nil {
+		return PackageFiles{}, fmt.Errorf("open wheel %s: %w", it.File, err)
+	}
+	s.open = append(s.open, f)
+	info, err := f.Stat()
+	if err != nil {
+		return PackageFiles{}, fmt.Errorf("open wheel %s: %w", it.File, err)
+	}
+	w, err := OpenWheel(f, info.Size(), it.File)
+	if err != nil {
+		return PackageFiles{}, err
+	}
+	files, err := Layout(w, t)
+	if err != nil {
+		return PackageFiles{}, err
+	}
+	s.files = append(s.files, files...)
+	return packageFiles(w, files), nil
+}
+
+func packageFiles(w *Wheel, files []*File) PackageFiles {
+	p := PackageFiles{Name: w.Name, Version: w.Version, DistInfo: w.DistInfo}
+	for _, f := range files {
+		p.Files = append(p.Files, ManifestFile{f.Path, f.SHA256, f.Size})
+	}
+	slices.SortFunc(p.Files, func(a, b ManifestFile) int { return strings.Compare(a.Path, b.Path) })
+	return p
+}
+
+// ConflictError says that two packages put different things in one place.
+type ConflictError struct {
+	Path          string // relative to the environment
+	First, Second string // name and version of the packages
+	More          int    // further conflicts between any packages
+}
+
+func (e *ConflictError) Error() string {
+	text := fmt.Sprintf("%s and %s both install %s, and not the same", e.First, e.Second, e.Path)
+	if e.More > 0 {
+		text += fmt.Sprintf(" (and %d more conflicts)", e.More)
+	}
+	return text
+}
+
+// Hint says what to do, and that other installers would have gone on.
+func (e *ConflictError) Hint() string {
+	return "leave one of the two out of the recipe; pip and uv would let the one they install last overwrite the other's file without a word"
+}
+
+// CheckConflicts reports whether any two packages put different files in one place, or a file where the other has a
+// directory. The same bytes in one place are no conflict: namespace packages ship them.
+func CheckConflicts(manifests []Manifest) error {
+	type owner struct{ sha256, pkg string }
+	var (
+		files = make(map[string]owner)
+		dirs  = make(map[string]string) // directory → a package that has files in it
+		found []ConflictError
+	)
+	packages := allPackages(manifests)
+	for _, p := range packages {
+		label := p.Name + " " + p.Version
+		for _, f := range p.Files {
+			if other, ok := files[f.Path]; ok && other.sha256 != f.SHA256 {
+				found = append(found, ConflictError{Path: f.Path, First: other.pkg, Second: label})
+			} else if !ok {
+				files[f.Path] = owner{f.SHA256, label}
+			}
+			markParents(dirs, f.Path, label)
+		}
+	}
+	for _, p := range packages {
+		for _, f := range p.Files {
+			if other, ok := dirs[f.Path]; ok {
+				found = append(found, ConflictError{Path: f.Path, First: p.Name + " " + p.Version, Second: other})
+			}
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	first := found[0]
+	first.More = len(found) - 1
+	return &first
+}
+
+func allPackages(manifests []Manifest) []PackageFiles {
+	var all []PackageFiles
+	for _, m := range manifests {
+		all = append(all, m.Packages...)
+	}
+	slices.SortStableFunc(all, func(a, b PackageFiles) int {
+		return cmp.Or(strings.Compare(NormalizeName(a.Name), NormalizeName(b.Name)), strings.Compare(a.Version, b.Version))
+	})
+	return all
+}
+
+// markParents notes every directory above path.
+func markParents(dirs map[string]string, path, label string) {
+	for {
+		i := strings.LastIndexByte(path, '/')
+		if i < 0 {
+			return
+		}
+		path = path[:i]
+		if _, ok := dirs[path]; ok {
+			return
+		}
+		dirs[path] = label
+	}
+}

@@ -1,0 +1,139 @@
+package python
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// EntryPoints are the commands that a distribution's entry_points.txt declares (packaging.python.org, "Entry points
+// specification"). Other groups are for the distribution's friends to read and are left alone.
+type EntryPoints struct {
+	Console []EntryPoint
+	GUI     []EntryPoint
+}
+
+// EntryPoint is a command that calls an object.
+type EntryPoint struct {
+	Name   string // the command's file name
+	Module string // dotted
+	Attr   string // the callable in the module, dotted
+}
+
+// maxEntryPoints bounds the commands of one package. The largest known has fewer than a hundred.
+const maxEntryPoints = 10_000
+
+// ParseEntryPoints reads an entry_points.txt: an INI file with "=" as its only delimiter and case-sensitive keys.
+func ParseEntryPoints(data []byte) (EntryPoints, error) {
+	var (
+		e       EntryPoints
+		section string
+		number  int
+		seen    = make(map[string]bool)
+	)
+	for raw := range bytes.Lines(bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))) {
+		number++
+		line := strings.TrimSpace(string(raw))
+		switch {
+		case line == "" || line[0] == '#' || line[0] == ';':
+			continue
+		case line[0] == '[':
+			name, rest, ok := strings.Cut(line[1:], "]")
+			if !ok || rest != "" {
+				return e, fmt.Errorf("line %d: %q is not a section", number, line)
+			}
+			section = strings.TrimSpace(name)
+			continue
+		case section != "console_scripts" && section != "gui_scripts":
+			continue
+		}
+		p, err := parseEntryPoint(line)
+		if err != nil {
+			return e, fmt.Errorf("line %d: %w", number, err)
+		}
+		switch {
+		case seen[p.Name]:
+			return e, fmt.Errorf("line %d: the command %q is declared twice", number, p.Name)
+		case len(seen) == maxEntryPoints:
+			return e, fmt.Errorf("line %d: it declares more than %d commands", number, maxEntryPoints)
+		}
+		seen[p.Name] = true
+		if section == "console_scripts" {
+			e.Console = append(e.Console, p)
+		} else {
+			e.GUI = append(e.GUI, p)
+		}
+	}
+	return e, nil
+}
+
+// parseEntryPoint reads "name = module:attr", after which extras may stand in brackets (they have no meaning any more).
+func parseEntryPoint(line string) (EntryPoint, error) {
+	name, value, ok := strings.Cut(line, "=")
+	if !ok {
+		return EntryPoint{}, fmt.Errorf("%q is not of the form name = module:function", line)
+	}
+	value, _, _ = strings.Cut(value, "[")
+	module, attr, ok := strings.Cut(value, ":")
+	p := EntryPoint{strings.TrimSpace(name), strings.TrimSpace(module), strings.TrimSpace(attr)}
+	switch {
+	case !ok || !dotted(p.Module) || !dotted(p.Attr):
+		return p, fmt.Errorf("%q does not name a function as module:function", strings.TrimSpace(value))
+	case checkPath(p.Name) != nil || strings.Contains(p.Name, "/"):
+		return p, fmt.Errorf("%q cannot be the name of a command", p.Name)
+	}
+	return p, nil
+}
+
+// dotted says whether s is identifiers joined by dots. It goes into the text of a script, so nothing else will do.
+func dotted(s string) bool {
+	for part := range strings.SplitSeq(s, ".") {
+		if part == "" || !utf8.ValidString(part) {
+			return false
+		}
+		for i, r := range part {
+			if r != '_' && !unicode.IsLetter(r) && (i == 0 || !unicode.IsDigit(r) && !unicode.IsMark(r)) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// wrapper is the text of a command that calls p.
+func (p EntryPoint) wrapper(python string) []byte {
+	top, _, _ := strings.Cut(p.Attr, ".")
+	return fmt.Appendf(nil, `#!%s
+import sys
+
+from %s import %s
+
+if __name__ == "__main__":
+    sys.exit(%s())
+`, python, p.Module, top, p.Attr)
+}
+
+// interpreterMark begins a script that wants the environment's interpreter ("Binary distribution format", section
+// "Recommended installer features").
+var interpreterMark = []byte("#!python")
+
+// maxScript bounds a script whose first line is rewritten, which happens in memory. Scripts that are programs (ruff: 25
+// MB) do not begin with the mark and are streamed.
+const maxScript = 16 << 20
+
+// rewriteInterpreter puts the environment's interpreter in the place of "#!python" or "#!pythonw"; arguments stay.
+func rewriteInterpreter(script []byte, python string) ([]byte, error) {
+	rest, ok := bytes.CutPrefix(script, interpreterMark)
+	if !ok {
+		return nil, errors.New("it does not begin with #!python")
+	}
+	end := bytes.IndexAny(rest, " \t\r\n")
+	if end < 0 {
+		end = len(rest)
+	}
+	out := append([]byte("#!"+python), rest[end:]...)
+	return out, nil
+}
