@@ -1,0 +1,200 @@
+// Package bootstrap makes a Debian or Ubuntu base from the distribution's own packages, without a registry, root or subuid.
+//
+// It works in two halves, so that the second needs no network but for files whose hashes are known:
+//
+//   - [Resolve] asks apt, in a private root set up by mmdebstrap, which packages a suite needs today, and pins each one by
+//     URL, size and SHA-256. This is what a lock keeps.
+//   - [Build] downloads exactly those packages, offers them to mmdebstrap as its only mirror, and turns the root file
+//     system into a layer.
+//
+// mmdebstrap(1) gives the same bytes in its modes root, unshare and fakechroot when SOURCE_DATE_EPOCH is set; the best one
+// that this user may use is chosen.
+package bootstrap
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"strings"
+	"time"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Request is what a recipe asks for.
+type Request struct {
+	Suite        string   // "bookworm", "noble", …
+	Packages     []string // beside the essential and required ones
+	Mirror       string   // URL; "" for the distribution's own, as mmdebstrap knows it
+	Components   []string // none for mmdebstrap's choice, main
+	Variant      string   // apt, minbase (also when empty), important or standard
+	Architecture string   // Debian's name: amd64, arm64
+}
+
+// Package is one pinned .deb file.
+type Package struct {
+	Name         string       `toml:"name"`
+	Version      string       `toml:"version"`
+	Architecture string       `toml:"architecture"`
+	URL          string       `toml:"url"`
+	Size         int64        `toml:"size"` // bytes
+	SHA256       store.Digest `toml:"sha256"`
+}
+
+// Pinned is a request resolved: everything that decides the root file system.
+type Pinned struct {
+	Suite        string    `toml:"suite"`
+	Architecture string    `toml:"architecture"`
+	Sources      string    `toml:"sources,multiline"` // sources.list(5) of the finished image
+	Epoch        time.Time `toml:"epoch"`             // newest Release file's date: no file of the image is younger
+	Packages     []Package `toml:"packages"`
+}
+
+// program is the external program that owns bootstrapping.
+const program = "mmdebstrap"
+
+// mergedUsrHooks lays out /bin, /lib and /sbin as links into /usr before the first package is unpacked, as every current
+// release of Debian and Ubuntu has them.
+const mergedUsrHooks = "/usr/share/mmdebstrap/hooks/merged-usr"
+
+func findProgram() (string, error) {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return "", fault.Hint(errors.New("a bootstrapped base needs mmdebstrap, which is not on PATH"),
+			"install it with `apt-get install mmdebstrap`, or set base.image to an image instead")
+	}
+	return path, nil
+}
+
+// mode picks how mmdebstrap becomes root in the new system.
+func mode() (string, error) {
+	if os.Geteuid() == 0 {
+		return "root", nil
+	}
+	if hasSubordinateIDs() {
+		return "unshare", nil
+	}
+	for _, tool := range []string{"fakechroot", "fakeroot"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return "", fault.Hint(fmt.Errorf("bootstrapping as an ordinary user needs %s, which is not on PATH", tool),
+				"install it with `apt-get install fakechroot fakeroot`; subordinate ids (subuid) with newuidmap would do as well")
+		}
+	}
+	return "fakechroot", nil
+}
+
+// hasSubordinateIDs reports whether the user may map a range of ids: subuid(5), subgid(5) and the setuid helper.
+func hasSubordinateIDs() bool {
+	if _, err := exec.LookPath("newuidmap"); err != nil {
+		return false
+	}
+	u, err := user.Current()
+	if err != nil {
+		return false
+	}
+	return hasRange("/etc/subuid", u) && hasRange("/etc/subgid", u)
+}
+
+func hasRange(file string, u *user.User) bool {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(data)) {
+		owner, _, _ := strings.Cut(line, ":")
+		if owner == u.Username || owner == u.Uid {
+			return true
+		}
+	}
+	return false
+}
+
+// lastLines is how much of a failed program's output an error repeats.
+const lastLines = 12
+
+// run starts mmdebstrap with a fixed environment, so that nothing of this machine but the network settings reaches the
+// root file system, and reports each line it prints to the task.
+func run(ctx context.Context, task *event.Task, epoch time.Time, args []string) error {
+	path, err := findProgram()
+	if err != nil {
+		return err
+	}
+	m, err := mode()
+	if err != nil {
+		return err
+	}
+	// A umask other than 022 would show in the modes of files that maintainer scripts make.
+	args = append([]string{"-c", `umask 022; exec "$0" "$@"`, path, "--mode=" + m}, args...)
+	cmd := exec.CommandContext(ctx, "/bin/sh", args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it unmounts and cleans up
+	cmd.WaitDelay = 10 * time.Second
+	cmd.Env = environment(epoch)
+	var tail tailWriter
+	tail.task = task
+	cmd.Stdout, cmd.Stderr = &tail, &tail
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("%s: %w\n%s", program, err, strings.Join(tail.lines, "\n"))
+	}
+	return nil
+}
+
+// passedOn are the variables that name proxies and the directory for temporary files.
+var passedOn = []string{"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "TMPDIR", "HOME"}
+
+// dpkgForce is what dpkg forces by default (dpkg(1), "DPKG_FORCE"), and unsafe-io: a root file system that is packed and
+// thrown away need not survive a power cut, and without the thousands of syncs it is made in a fraction of the time.
+const dpkgForce = "security-mac,downgrade,unsafe-io"
+
+func environment(epoch time.Time) []string {
+	env := []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"LC_ALL=C.UTF-8",
+		"DEBIAN_FRONTEND=noninteractive",
+		"DPKG_FORCE=" + dpkgForce,
+		fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch.Unix()),
+	}
+	for _, name := range passedOn {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
+}
+
+// tailWriter passes whole lines on and remembers the last of them.
+type tailWriter struct {
+	task    *event.Task
+	partial []byte
+	lines   []string
+}
+
+func (w *tailWriter) Write(p []byte) (int, error) {
+	w.partial = append(w.partial, p...)
+	for {
+		i := bytes.IndexAny(w.partial, "\r\n")
+		if i < 0 {
+			break
+		}
+		if line := strings.TrimSpace(string(w.partial[:i])); line != "" {
+			w.task.Log(line)
+			w.lines = append(w.lines, line)
+			w.lines = w.lines[max(0, len(w.lines)-lastLines):]
+		}
+		w.partial = w.partial[i+1:]
+	}
+	return len(p), nil
+}
+
+// quote makes s one word of a shell command.
+func quote(s string) string {
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,235 @@
+package bootstrap
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store"
+)
+
+// childVariable makes the test binary a process that builds what the file it names pins, into a store of its own, and
+// prints the layer: run as another user, it shows that the user makes no difference.
+const childVariable = "SCONCE_BOOTSTRAP_CHILD"
+
+func TestMain(m *testing.M) {
+	if file := os.Getenv(childVariable); file != "" {
+		if err := buildChild(file); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func buildChild(file string) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var p Pinned
+	if err := json.Unmarshal(data, &p); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "sconce-child-*")
+	if err != nil {
+		return err
+	}
+	defer store.RemoveAll(dir)
+	d, err := buildInto(dir, &p)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(d)
+}
+
+func buildInto(dir string, p *Pinned) (layer.Descriptor, error) {
+	ctx := context.Background()
+	st, err := store.Open(ctx, dir)
+	if err != nil {
+		return layer.Descriptor{}, err
+	}
+	defer st.Close()
+	return Build(ctx, st, fetch.New(st, fetch.Options{}), p, layer.Options{})
+}
+
+func needTools(t *testing.T, tools ...string) {
+	t.Helper()
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err == nil {
+			continue
+		}
+		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
+			t.Fatalf("%s is not on PATH", tool)
+		}
+		t.Skipf("%s is not on PATH", tool)
+	}
+}
+
+// The root file system is the same, byte for byte, for root and for a user without any privilege, with another umask, in
+// another directory.
+func TestSameForEveryUser(t *testing.T) {
+	needTools(t, "mmdebstrap", "apt-get", "dpkg-deb", "fakechroot", "fakeroot")
+	p, err := Resolve(t.Context(), Request{Suite: "bookworm", Variant: "apt", Architecture: runtime.GOARCH})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Packages) < 50 || !strings.Contains(p.Sources, "bookworm") || p.Epoch.Before(time.Unix(1e9, 0)) {
+		t.Fatalf("resolved to %d packages, epoch %s, sources %q", len(p.Packages), p.Epoch, p.Sources)
+	}
+	for _, pkg := range p.Packages {
+		if pkg.Name == "usrmerge" {
+			t.Error("apt chose usrmerge, which brings all of perl")
+		}
+	}
+	mine, err := buildInto(t.TempDir(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if theirs := buildAsNobody(t, p); !cmp.Equal(mine, theirs) {
+		t.Errorf("another user makes another base (-mine +theirs):\n%s", cmp.Diff(mine, theirs))
+	}
+}
+
+// buildAsNobody builds p as a user without subordinate ids; as the test's own user when that is not root.
+func buildAsNobody(t *testing.T, p *Pinned) layer.Descriptor {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sconce-nobody-*") // t.TempDir is closed to other users
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	data, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned, home, binary := filepath.Join(dir, "pinned.json"), filepath.Join(dir, "home"), filepath.Join(dir, "child")
+	copyFile(t, os.Args[0], binary)
+	if err := os.WriteFile(pinned, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", `umask 077; exec "$0"`, binary)
+	cmd.Env = append(os.Environ(), childVariable+"="+pinned, "HOME="+home, "TMPDIR="+home)
+	cmd.Dir = dir
+	if os.Geteuid() == 0 {
+		nobody := lookup(t, "nobody")
+		if err := os.Chown(home, nobody, nobody); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(nobody), Gid: uint32(nobody)}}
+	}
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("build as another user: %v\n%s", err, stderrOf(err))
+	}
+	var d layer.Descriptor
+	if err := json.Unmarshal(out, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func stderrOf(err error) string {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return string(exit.Stderr)
+	}
+	return ""
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func lookup(t *testing.T, name string) int {
+	t.Helper()
+	u, err := user.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := strconv.Atoi(u.Uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func TestUnknownPackage(t *testing.T) {
+	needTools(t, "mmdebstrap", "apt-get")
+	_, err := Resolve(t.Context(), Request{Suite: "bookworm", Variant: "apt", Architecture: runtime.GOARCH, Packages: []string{"no-such-package-here"}})
+	if err == nil || !strings.Contains(err.Error(), "Unable to locate package no-such-package-here") {
+		t.Errorf("got %v, want apt's own explanation", err)
+	}
+}
+
+func TestParseURI(t *testing.T) {
+	hexed := strings.Repeat("ab", 32)
+	got, err := parseURI(`'http://mirror.example/pool/libcap2_2.66-4_amd64.deb' libcap2_1%3a2.66-4_amd64.deb 2700 SHA256:` + hexed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Package{
+		Name: "libcap2", Version: "1:2.66-4", Architecture: "amd64", Size: 2700, SHA256: store.Digest("sha256:" + hexed),
+		URL: "http://mirror.example/pool/libcap2_2.66-4_amd64.deb",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for _, bad := range []string{
+		"", "'u' a_1_b.deb 1", "'u' a_1_b.deb x SHA256:" + hexed, "'u' a_1.deb 1 SHA256:" + hexed,
+		"'u' a_1_b.deb 1 MD5Sum:00", "'u' a_1_b.deb 1 SHA256:00",
+	} {
+		if _, err := parseURI(bad); err == nil {
+			t.Errorf("parseURI(%q) succeeded", bad)
+		}
+	}
+}
+
+func FuzzParseURI(f *testing.F) {
+	f.Add(`'http://mirror.example/a' a_1%3a2_all.deb 12 SHA256:` + strings.Repeat("0", 64))
+	f.Fuzz(func(t *testing.T, line string) {
+		p, err := parseURI(line)
+		if err == nil && (p.URL == "" && p.Name == "" || p.SHA256 == "") {
+			t.Errorf("parseURI(%q) = %+v", line, p)
+		}
+	})
+}
+
+// Whatever a recipe names, the shell sees one word.
+func TestQuote(t *testing.T) {
+	for _, s := range []string{"", "a b", "it's", "$(touch /tmp/x)", "`x`", `"`, "\\", "a\nb"} {
+		out, err := exec.Command("/bin/sh", "-c", "printf %s "+quote(s)).Output()
+		if err != nil || string(out) != s {
+			t.Errorf("quote(%q) is read by the shell as %q (%v)", s, out, err)
+		}
+	}
+}

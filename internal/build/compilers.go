@@ -1,0 +1,80 @@
+package build
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/store"
+)
+
+// compilers is the pool of Python processes that make byte code: the base's own Python, in sandboxes over the base. It is
+// started when the first source is to be compiled: until the base is there, layers are made as far as they go without.
+type compilers struct {
+	start func() (*python.CompilerPool, error) // once
+	pool  *python.CompilerPool                 // nil until started
+}
+
+// newCompilers returns a pool of n processes on the base's Python.
+func newCompilers(ctx context.Context, st *store.Store, base func() (*image.Image, error), interpreter python.Interpreter, n int) *compilers {
+	c := &compilers{}
+	c.start = sync.OnceValues(func() (*python.CompilerPool, error) {
+		im, err := base()
+		if err != nil {
+			return nil, err
+		}
+		if err := sandbox.Check(); err != nil {
+			return nil, fmt.Errorf("compile byte code: %w", err)
+		}
+		layers, err := sandbox.Layers(ctx, st, im.Layers)
+		if err != nil {
+			return nil, err
+		}
+		c.pool = python.NewCompilerPool(n, func(ctx context.Context) (io.WriteCloser, io.ReadCloser, func() error, error) {
+			return startCompiler(ctx, layers, interpreter)
+		})
+		return c.pool, nil
+	})
+	return c
+}
+
+// Compile implements [python.Compiler].
+func (c *compilers) Compile(ctx context.Context, path string, source []byte) (pyc []byte, ok bool, err error) {
+	pool, err := c.start()
+	if err != nil {
+		return nil, false, err
+	}
+	return pool.Compile(ctx, path, source)
+}
+
+func startCompiler(ctx context.Context, layers []string, interpreter python.Interpreter) (io.WriteCloser, io.ReadCloser, func() error, error) {
+	var stderr bytes.Buffer
+	p, err := sandbox.Start(ctx, sandbox.Options{
+		Layers: layers, Args: python.WorkerArgs(interpreter.Executable), Env: python.WorkerEnv(),
+		Stderr: &stderr, ReadOnly: true, NoNetwork: true,
+	})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	wait := func() error {
+		code, err := p.Wait()
+		if err == nil && code != 0 {
+			err = fmt.Errorf("%s ended with code %d: %s", interpreter.Executable, code, strings.TrimSpace(stderr.String()))
+		}
+		return err
+	}
+	return p.Stdin, p.Stdout, wait, nil
+}
+
+// close ends the processes. No Compile may be running.
+func (c *compilers) close() {
+	if c.pool != nil {
+		c.pool.Close()
+	}
+}

@@ -1,0 +1,134 @@
+package build
+
+import (
+	"context"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/store"
+)
+
+// editor returns the function that turns the base's configuration into the image's. cuda says that the image holds CUDA
+// code, for which the NVIDIA runtimes want to be asked: without these variables enroot and the NVIDIA container toolkit
+// give a plain image no GPU.
+func editor(c plan.Config, cuda bool) func(*v1.Config) {
+	return func(to *v1.Config) {
+		env := environment(to.Env)
+		if c.PathPrefix != "" {
+			env.set("PATH", c.PathPrefix+":"+env.get("PATH", defaultPath))
+			env.set("VIRTUAL_ENV", c.VirtualEnv)
+		}
+		if cuda {
+			env.setDefault("NVIDIA_VISIBLE_DEVICES", "all")
+			env.setDefault("NVIDIA_DRIVER_CAPABILITIES", "compute,utility")
+		}
+		for _, name := range slices.Sorted(maps.Keys(c.Env)) {
+			env.set(name, c.Env[name])
+		}
+		to.Env = env
+		applyCommand(c, to)
+		applyLabels(c, to)
+	}
+}
+
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+func applyCommand(c plan.Config, to *v1.Config) {
+	if c.Entrypoint != nil {
+		to.Entrypoint, to.Cmd = c.Entrypoint, nil // a base's arguments are not meant for another entrypoint
+	}
+	if c.Cmd != nil {
+		to.Cmd = c.Cmd
+	}
+	if c.WorkingDir != "" {
+		to.WorkingDir = c.WorkingDir
+	}
+	if c.User != "" {
+		to.User = c.User
+	}
+	for _, v := range c.Volumes {
+		if to.Volumes == nil {
+			to.Volumes = make(map[string]struct{})
+		}
+		to.Volumes[v] = struct{}{}
+	}
+}
+
+func applyLabels(c plan.Config, to *v1.Config) {
+	labels := maps.Clone(to.Labels)
+	if labels == nil {
+		labels = make(map[string]string)
+	}
+	maps.Copy(labels, c.Labels)
+	to.Labels = labels
+}
+
+// environment is a list of NAME=VALUE.
+type environment []string
+
+func (e environment) find(name string) int {
+	return slices.IndexFunc(e, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+}
+
+func (e environment) get(name, otherwise string) string {
+	if i := e.find(name); i >= 0 {
+		return strings.TrimPrefix(e[i], name+"=")
+	}
+	return otherwise
+}
+
+func (e *environment) set(name, value string) {
+	kv := name + "=" + value
+	if i := e.find(name); i >= 0 {
+		(*e)[i] = kv
+		return
+	}
+	*e = append(*e, kv)
+}
+
+func (e *environment) setDefault(name, value string) {
+	if e.find(name) < 0 {
+		e.set(name, value)
+	}
+}
+
+// cudaLibraries are the files by which CUDA code is recognised: nothing that uses a GPU through CUDA works without one of
+// them, from the toolkit, from NVIDIA's wheels or linked into PyTorch's.
+var cudaLibraries = []string{"libcudart.so", "libcublas.so", "libtorch_cuda.so", "libnccl.so", "libcudnn.so", "libnvrtc.so"}
+
+func holdsCUDA(ctx context.Context, st *store.Store, base *image.Image, manifests []python.Manifest) (bool, error) {
+	for _, m := range manifests {
+		for _, p := range m.Packages {
+			for _, f := range p.Files {
+				if isCUDA(f.Path) {
+					return true, nil
+				}
+			}
+		}
+	}
+	if base == nil {
+		return false, nil
+	}
+	tree, err := base.Tree(ctx, st)
+	if err != nil {
+		return false, err
+	}
+	found := false
+	err = tree.Walk(func(n *image.Node) error {
+		found = found || isCUDA(n.Path)
+		return nil
+	})
+	return found, err
+}
+
+func isCUDA(file string) bool {
+	name := path.Base(file)
+	return slices.ContainsFunc(cudaLibraries, func(lib string) bool { return strings.HasPrefix(name, lib) })
+}

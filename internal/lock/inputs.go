@@ -1,0 +1,149 @@
+package lock
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Inputs is everything in and beside a recipe that a lock depends on, as lines that a person can compare. Two recipes
+// with equal inputs share a lock.
+type Inputs struct {
+	Base   []string `toml:"base,multiline"`
+	Python []string `toml:"python,omitempty,multiline"`
+}
+
+// InputsOf collects the inputs of r. Files that r names, and those that they include, enter by their hash; logins in
+// addresses do not enter.
+func InputsOf(r *recipe.Recipe) (Inputs, error) {
+	var in Inputs
+	in.Base = baseInputs(r.Base)
+	if !hasPython(r) {
+		return in, nil
+	}
+	p := r.Python
+	add := func(name string, values ...string) {
+		for _, v := range values {
+			in.Python = append(in.Python, name+" "+withoutLogins(v))
+		}
+	}
+	add("packages", p.Packages...)
+	add("extras", p.Extras...)
+	add("groups", p.Groups...)
+	if p.TorchBackend != "" {
+		add("torch-backend", p.TorchBackend)
+	}
+	if p.Protect != nil {
+		add("protect", "["+strings.Join(*p.Protect, ", ")+"]")
+	}
+	files, err := inputFiles(r)
+	if err != nil {
+		return in, err
+	}
+	for _, file := range files {
+		add(file.key, fmt.Sprintf("%s (%s)", file.path, store.DigestOf(file.data).Short()))
+	}
+	return in, nil
+}
+
+func baseInputs(b recipe.Base) []string {
+	if b.Bootstrap == nil {
+		return []string{"image " + b.Image}
+	}
+	lines := []string{"suite " + b.Bootstrap.Suite, "variant " + b.Bootstrap.Variant}
+	if b.Bootstrap.Mirror != "" {
+		lines = append(lines, "mirror "+b.Bootstrap.Mirror)
+	}
+	for _, c := range b.Bootstrap.Components {
+		lines = append(lines, "component "+c)
+	}
+	for _, p := range b.Bootstrap.Packages {
+		lines = append(lines, "package "+p)
+	}
+	return lines
+}
+
+// inputFile is a file whose content decides the Python packages.
+type inputFile struct {
+	key  string // of the recipe, that leads to it
+	path string // as the recipe names it, or relative to the recipe
+	data []byte
+}
+
+func inputFiles(r *recipe.Recipe) ([]inputFile, error) {
+	requirements, err := readRequirements(r)
+	if err != nil {
+		return nil, err
+	}
+	var files []inputFile
+	for _, f := range requirements.files {
+		key := "requirements"
+		if f.constraint {
+			key = "constraints"
+		}
+		files = append(files, inputFile{key, f.path, f.data})
+	}
+	for _, f := range namedFiles(r) {
+		if f.data, err = readFile(r.Resolve(f.path)); err != nil {
+			return nil, fmt.Errorf("read what the recipe names under [python] %s: %w", f.key, err)
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+// namedFiles lists the files that count beside requirements.
+func namedFiles(r *recipe.Recipe) []inputFile {
+	var files []inputFile
+	if r.Python.Lock != "" {
+		files = append(files, inputFile{key: "lock", path: r.Python.Lock})
+	}
+	if dir := r.Python.Project; dir != "" {
+		files = append(files, inputFile{key: "project", path: filepath.Join(dir, projectFile)})
+		if file := frozen(r); file != "" {
+			files = append(files, inputFile{key: "project", path: file})
+		}
+	}
+	if settings := settingsFile(r); settings != "" && r.Python.Lock == "" {
+		if rel, err := filepath.Rel(r.Dir, settings); err == nil {
+			files = append(files, inputFile{key: uvConfig, path: rel})
+		}
+	}
+	return files
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// hasPython reports whether r asks for any Python packages.
+func hasPython(r *recipe.Recipe) bool {
+	p := r.Python
+	return len(p.Packages) > 0 || len(p.Requirements) > 0 || p.Project != "" || p.Lock != ""
+}
+
+// diff returns what has to change in the lock's inputs to become now.
+func (in Inputs) diff(now Inputs) []string {
+	return append(diffLines("base", in.Base, now.Base), diffLines("python", in.Python, now.Python)...)
+}
+
+func diffLines(section string, was, is []string) []string {
+	var out []string
+	for _, line := range was {
+		if !slices.Contains(is, line) {
+			out = append(out, "- "+section+"."+line)
+		}
+	}
+	for _, line := range is {
+		if !slices.Contains(was, line) {
+			out = append(out, "+ "+section+"."+line)
+		}
+	}
+	return out
+}

@@ -1,0 +1,198 @@
+// Package lock decides once, and writes down, everything a recipe leaves open: which base exactly, and which Python
+// packages.
+//
+// The decision is two files beside the recipe. sconce.lock holds what was asked ([Inputs]), the pinned base and the facts
+// about its Python; pylock.toml is the standard lock of the Python packages (PEP 751), written by uv, or the user's own.
+// A build reads only these two: it asks no index and no registry what is newest.
+package lock
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"sconce.dev/sconce/internal/base"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/store"
+)
+
+// formatVersion is the layout of sconce.lock. A reader refuses another one.
+const formatVersion = 1
+
+// maxSize bounds what is read as a lock: thousands of packages fit many times over.
+const maxSize = 16 << 20
+
+// Lock is the content of sconce.lock.
+type Lock struct {
+	Version  int         `toml:"version"`
+	Platform string      `toml:"platform"`
+	Inputs   Inputs      `toml:"inputs"`
+	Base     base.Pinned `toml:"base"`
+	Python   *Python     `toml:"python,omitempty"`
+}
+
+// Python says what the base's Python is, and which packages go beside it.
+type Python struct {
+	Executable     string       `toml:"executable"`
+	Version        string       `toml:"version"`
+	Prefix         string       `toml:"prefix"`
+	Implementation string       `toml:"implementation"`
+	Platform       string       `toml:"platform"`
+	Glibc          string       `toml:"glibc,omitempty"`
+	Musl           string       `toml:"musl,omitempty"`
+	File           string       `toml:"file"`                // the PEP 751 lock, relative to the recipe
+	Digest         store.Digest `toml:"digest"`              // of that file
+	Requested      []string     `toml:"requested,multiline"` // the packages that were asked for by name, not by another package
+	Protected      []Protected  `toml:"protected,omitempty"`
+
+	// Whether the environment sees the base's packages: it does when the base brings packages that nothing may replace,
+	// or a torch of its own.
+	SystemSitePackages bool `toml:"system-site-packages,omitempty"`
+
+	Sizes map[string]int64 `toml:"sizes,omitempty"` // of wheels, in bytes, where the package lock does not say
+}
+
+// Protected is a package of the base that nothing in the lock may replace.
+type Protected struct {
+	Name    string `toml:"name"`
+	Version string `toml:"version"`
+}
+
+// Interpreter returns the base's Python in the form that package python takes.
+func (p *Python) Interpreter() python.Interpreter {
+	return python.Interpreter{
+		Executable: p.Executable, Version: p.Version, Prefix: p.Prefix, Implementation: p.Implementation,
+		Platform: p.Platform, Glibc: p.Glibc, Musl: p.Musl,
+	}
+}
+
+// Path returns where the lock of r is: sconce.lock beside sconce.toml.
+func Path(r *recipe.Recipe) string {
+	name := filepath.Base(r.Path)
+	return filepath.Join(r.Dir, strings.TrimSuffix(name, filepath.Ext(name))+".lock")
+}
+
+// pylockPath returns where uv's lock of r goes: pylock.toml, or pylock.NAME.toml for a recipe of another name (PEP 751,
+// "File Name").
+func pylockPath(r *recipe.Recipe) string {
+	name := strings.TrimSuffix(filepath.Base(r.Path), filepath.Ext(r.Path))
+	if filepath.Base(r.Path) == recipe.FileName {
+		return filepath.Join(r.Dir, "pylock.toml")
+	}
+	return filepath.Join(r.Dir, "pylock."+strings.ReplaceAll(name, ".", "-")+".toml")
+}
+
+// Read reads the lock at path. The error wraps fs.ErrNotExist when there is none.
+func Read(path string) (*Lock, error) {
+	data, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read lock: %w", err)
+	}
+	l, err := parse(data)
+	if err != nil {
+		return nil, fault.Hint(fmt.Errorf("read lock %s: %w", path, err), "run `sconce lock` to write it anew")
+	}
+	return l, nil
+}
+
+func parse(data []byte) (*Lock, error) {
+	l := &Lock{}
+	if err := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields().Decode(l); err != nil {
+		return nil, err
+	}
+	if l.Version != formatVersion {
+		return nil, fmt.Errorf("its version is %d, this sconce reads version %d", l.Version, formatVersion)
+	}
+	return l, l.check()
+}
+
+// check makes sure that the lock holds what every user of it takes for granted.
+func (l *Lock) check() error {
+	if l.Base.Bootstrap == nil {
+		if _, err := store.ParseDigest(string(l.Base.Digest)); err != nil {
+			return fmt.Errorf("base.digest: %w", err)
+		}
+	}
+	if p := l.Python; p != nil && (p.File == "" || p.Version == "" || !strings.HasPrefix(p.Executable, "/")) {
+		return errors.New("[python] lacks file, version or executable")
+	}
+	return nil
+}
+
+// readFile reads a whole file that is not larger than any lock.
+func readFile(path string) ([]byte, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if st.Size() > maxSize {
+		return nil, fmt.Errorf("%s is larger than %d MiB", path, maxSize>>20)
+	}
+	return os.ReadFile(path)
+}
+
+const header = "# What sconce.toml means, pinned. Written by `sconce lock`; commit it beside the recipe.\n\n"
+
+// write puts the lock at path, whole or not at all.
+func (l *Lock) write(path string) error {
+	var b bytes.Buffer
+	b.WriteString(header)
+	if err := toml.NewEncoder(&b).SetIndentTables(false).Encode(l); err != nil {
+		return fmt.Errorf("write lock %s: %w", path, err)
+	}
+	return writeFile(path, b.Bytes())
+}
+
+func writeFile(path string, data []byte) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("write lock %s: %w", path, err)
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+		return fmt.Errorf("write lock %s: %w", path, err)
+	}
+	return nil
+}
+
+// Drift says how what r asks differs from what the lock was made for, a line for each difference: "+ " and "- " before
+// what is new and what is gone. No lines: the lock holds.
+func (l *Lock) Drift(r *recipe.Recipe) ([]string, error) {
+	now, err := InputsOf(r)
+	if err != nil {
+		return nil, err
+	}
+	drift := l.Inputs.diff(now)
+	if l.Platform != r.Target.Platform {
+		drift = append(drift, "- target.platform "+l.Platform, "+ target.platform "+r.Target.Platform)
+	}
+	if l.Python == nil {
+		return drift, nil
+	}
+	data, err := readFile(r.Resolve(l.Python.File))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		drift = append(drift, "- "+l.Python.File+" (it is gone)")
+	case err != nil:
+		return nil, err
+	case store.DigestOf(data) != l.Python.Digest && r.Python.Lock == "": // the user's own is among the inputs
+		drift = append(drift, "+ "+l.Python.File+" (it was changed by hand)")
+	}
+	return drift, nil
+}

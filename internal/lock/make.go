@@ -1,0 +1,255 @@
+package lock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/base"
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Options says how to lock.
+type Options struct {
+	Store           *store.Store
+	Fetch           *fetch.Client
+	Offline         bool
+	Upgrade         bool     // take the newest of everything, the base included
+	UpgradePackages []string // take the newest of these Python packages
+}
+
+func (o Options) base() base.Options {
+	return base.Options{Store: o.Store, Fetch: o.Fetch, Offline: o.Offline}
+}
+
+// Make decides what r leaves open and writes the lock. What an earlier lock decided stays, as far as r still asks for it;
+// when that is everything and nothing shall be upgraded, nothing is done. One process at a time locks a recipe.
+//
+// The base is brought into the store on the way: which Python it has is found by reading it.
+//
+// The package lock is written first and sconce.lock, which holds its digest, last: a process killed between the two leaves
+// a lock that does not fit, and the next one locks again, keeping the versions.
+func Make(ctx context.Context, r *recipe.Recipe, o Options) (*Lock, error) {
+	if err := o.check(r); err != nil {
+		return nil, err
+	}
+	busy, err := o.Store.Lock(ctx, "recipe "+Path(r))
+	if err != nil {
+		return nil, err
+	}
+	defer busy.Unlock()
+	old := readOld(ctx, r)
+	if old != nil && !o.Upgrade && len(o.UpgradePackages) == 0 {
+		if drift, err := old.Drift(r); err == nil && len(drift) == 0 {
+			return old, nil // another process made it while this one waited
+		}
+	}
+	l, pylock, err := decide(ctx, r, old, o)
+	if err != nil {
+		return nil, err
+	}
+	if pylock != nil {
+		if err := writeFile(pylockPath(r), pylock); err != nil {
+			return nil, err
+		}
+	}
+	return l, l.write(Path(r))
+}
+
+func (o Options) check(r *recipe.Recipe) error {
+	if len(o.UpgradePackages) > 0 {
+		if err := upgradable(r); err != nil {
+			return fault.Usage(fmt.Errorf("cannot upgrade %s: %w", strings.Join(o.UpgradePackages, ", "), err))
+		}
+	}
+	if hasPython(r) && r.Python.Lock == "" {
+		_, err := findUV() // before the base is made, which takes a while
+		return err
+	}
+	return nil
+}
+
+// upgradable says why packages cannot be upgraded one by one.
+func upgradable(r *recipe.Recipe) error {
+	switch file := cmp.Or(r.Python.Lock, frozen(r)); {
+	case !hasPython(r):
+		return errors.New("the recipe has no Python packages")
+	case file != "":
+		return fault.Hint(fmt.Errorf("the recipe's packages are those of %s, which is yours", file),
+			"change that file with the tool that wrote it, then run `sconce lock`")
+	}
+	return nil
+}
+
+// readOld returns the lock of r as it is, or nil when it cannot be used.
+func readOld(ctx context.Context, r *recipe.Recipe) *Lock {
+	old, err := Read(Path(r))
+	if err == nil {
+		return old
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		event.Warn(ctx, fmt.Sprintf("the earlier lock counts for nothing: %v", err), "")
+	}
+	return nil
+}
+
+// decide makes the lock of r, and the text of uv's package lock unless the user brings one.
+func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock, []byte, error) {
+	inputs, err := InputsOf(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	platform, err := v1.ParsePlatform(r.Target.Platform)
+	if err != nil {
+		return nil, nil, err
+	}
+	l := &Lock{Version: formatVersion, Platform: r.Target.Platform, Inputs: inputs}
+	pinned, err := pinBase(ctx, r, old, inputs, *platform, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	l.Base = *pinned
+	if !hasPython(r) {
+		return l, nil, nil
+	}
+	im, err := pinned.Image(ctx, r.BaseReference(), *platform, o.base())
+	if err != nil {
+		return nil, nil, err
+	}
+	l.Base.Layers = len(im.Layers)
+	k := &locker{recipe: r, old: old, opts: o, logins: LoginsOf(r), settings: settingsFile(r)}
+	pylock, err := k.lock(ctx, im, *platform)
+	if err != nil {
+		return nil, nil, err
+	}
+	l.Python = &k.python
+	return l, pylock, nil
+}
+
+func pinBase(ctx context.Context, r *recipe.Recipe, old *Lock, now Inputs, platform v1.Platform, o Options) (*base.Pinned, error) {
+	if old != nil && !o.Upgrade && old.Platform == r.Target.Platform && slices.Equal(old.Inputs.Base, now.Base) {
+		return &old.Base, nil
+	}
+	return base.Pin(ctx, r, platform, o.base())
+}
+
+// locker locks the Python packages of one recipe.
+type locker struct {
+	recipe   *recipe.Recipe
+	old      *Lock // nil: none
+	opts     Options
+	logins   Logins
+	settings string // the uv.toml that counts, or ""
+	python   Python // what is known so far
+}
+
+// lock fills in k.python and returns the text of uv's answer, nil when the user brings the package lock.
+func (k *locker) lock(ctx context.Context, im *image.Image, platform v1.Platform) ([]byte, error) {
+	found, err := interpreterOf(ctx, k.opts.Store, im, platform)
+	if err != nil {
+		return nil, err
+	}
+	k.python = Python{
+		Executable: found.Executable, Version: found.Version, Prefix: found.Prefix, Implementation: found.Implementation,
+		Platform: found.Platform, Glibc: found.Glibc, Musl: found.Musl,
+	}
+	k.protect(ctx, *found)
+	if k.recipe.Python.Lock != "" {
+		return nil, k.take(ctx)
+	}
+	return k.resolve(ctx)
+}
+
+// take takes the user's own package lock as it is.
+func (k *locker) take(ctx context.Context) error {
+	k.python.File = k.recipe.Python.Lock
+	text, err := readFile(k.recipe.Resolve(k.python.File))
+	if err != nil {
+		return fmt.Errorf("read lock: %w", err)
+	}
+	return k.settle(ctx, text)
+}
+
+// resolve asks uv.
+func (k *locker) resolve(ctx context.Context) ([]byte, error) {
+	asked, err := requested(k.recipe)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.checkRequested(ctx, asked); err != nil {
+		return nil, err
+	}
+	k.python.Requested = requestedNames(asked)
+	k.python.File = filepath.Base(pylockPath(k.recipe))
+	text, err := k.uv(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return text, k.settle(ctx, text)
+}
+
+// settle checks that the package lock can be built from, and notes what a build needs to know beside it.
+func (k *locker) settle(ctx context.Context, text []byte) error {
+	k.python.Digest = store.DigestOf(text)
+	wheels, err := k.python.choose(k.recipe, text)
+	if err != nil {
+		return err
+	}
+	if err := k.checkUpgraded(wheels); err != nil {
+		return err
+	}
+	if err := k.checkReplaced(wheels); err != nil {
+		return err
+	}
+	return k.askSizes(ctx, wheels)
+}
+
+// checkUpgraded makes sure that what was to be upgraded is there: a slip would otherwise go unseen.
+func (k *locker) checkUpgraded(wheels []Wheel) error {
+	names := make(map[string]bool)
+	for _, w := range wheels {
+		names[python.NormalizeName(w.Name)] = true
+	}
+	if k.old != nil && k.old.Python != nil { // what an upgrade drops was upgraded
+		if before, err := k.old.Python.wheels(k.recipe); err == nil {
+			for _, w := range before {
+				names[python.NormalizeName(w.Name)] = true
+			}
+		}
+	}
+	for _, wanted := range k.opts.UpgradePackages {
+		name := python.NormalizeName(requirementName(wanted))
+		if names[name] {
+			continue
+		}
+		err := fmt.Errorf("cannot upgrade %q: the lock has no such package", wanted)
+		if guard, ok := k.python.protects(name); ok {
+			err = fmt.Errorf("cannot upgrade %s: it is the base's own, %s", guard.Name, guard.Version)
+			return fault.Usage(fault.Hint(err, "take a newer base, or allow it with `protect = []` under [python]"))
+		}
+		return fault.Usage(fault.Hint(err, didYouMean(name, names)))
+	}
+	return nil
+}
+
+// didYouMean offers the name that is nearest, if one is near.
+func didYouMean(name string, names map[string]bool) string {
+	if best := recipe.Nearest(name, slices.Sorted(maps.Keys(names))); best != "" {
+		return fmt.Sprintf("did you mean %q?", best)
+	}
+	return "the packages are those of pylock.toml"
+}

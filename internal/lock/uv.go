@@ -1,0 +1,333 @@
+package lock
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/recipe"
+)
+
+// uvLockFile is the name of uv's own lock of a project.
+const uvLockFile = "uv.lock"
+
+// uv lets uv resolve the Python packages and returns the PEP 751 lock. Versions of an earlier one are kept where they
+// still fit.
+//
+// uv runs in the recipe's directory with the user's own environment and configuration, index and credentials included. Of
+// the directories around, only the recipe's and the project's configuration counts (see writeSettings).
+func (k *locker) uv(ctx context.Context) ([]byte, error) {
+	task := event.Begin(ctx, "resolve", "Python packages", 0)
+	text, err := k.askUV(ctx)
+	return text, task.End(err)
+}
+
+func (k *locker) askUV(ctx context.Context) ([]byte, error) {
+	dir, err := os.MkdirTemp("", "sconce-lock-*")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	// Beside the recipe, because uv writes the paths of local wheels relative to its output. Always the same name for one
+	// recipe, of which one process at a time is here: what a killed one left is in nobody's way.
+	out := strings.TrimSuffix(pylockPath(k.recipe), ".toml") + "-unfinished.toml"
+	if filepath.Base(out) == "pylock-unfinished.toml" {
+		out = filepath.Join(k.recipe.Dir, "pylock.unfinished.toml") // PEP 751: a name, if any, stands between dots
+	}
+	defer os.Remove(out)
+	if err := k.keepVersions(out); err != nil {
+		return nil, err
+	}
+	args, err := k.uvArgs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.runUV(ctx, dir, append(args, "--output-file", out)); err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(out)
+	if err != nil {
+		return nil, fmt.Errorf("run uv: %w", err)
+	}
+	return []byte(withoutLogins(k.portable(string(text)))), nil
+}
+
+// portable makes the paths of local wheels below the recipe relative, as far as uv has not, so that the lock holds in any
+// directory.
+func (k *locker) portable(text string) string {
+	return strings.ReplaceAll(text, `path = "`+k.recipe.Dir+"/", `path = "`)
+}
+
+// keepVersions puts the earlier lock where uv writes the new one: uv prefers the versions that it finds in its output file.
+func (k *locker) keepVersions(out string) error {
+	text, err := readFile(pylockPath(k.recipe))
+	if err != nil {
+		text = nil
+	} else if _, err := python.ReadLock(bytes.NewReader(text)); err != nil {
+		text = nil // broken by hand; it is written anew
+	}
+	if text == nil {
+		if err := os.Remove(out); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("lock: %w", err)
+		}
+		return nil
+	}
+	if err := os.WriteFile(out, text, 0o644); err != nil {
+		return fmt.Errorf("lock: %w", err)
+	}
+	return nil
+}
+
+// uvArgs returns uv's command line. What it needs to read goes to dir.
+func (k *locker) uvArgs(dir string) ([]string, error) {
+	if frozen(k.recipe) != "" {
+		return k.exportArgs(), nil
+	}
+	args, err := k.compileArgs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if k.settings == "" && k.recipe.Python.Project != "" {
+		return append(args, "--project", k.recipe.Resolve(k.recipe.Python.Project)), nil // [tool.uv] counts, as always
+	}
+	return append(args, "--project", dir), writeSettings(dir, k.settings)
+}
+
+// frozen returns the uv.lock of the recipe's project, as the recipe would name it, or "". It decides then; uv only writes
+// it in the standard form.
+func frozen(r *recipe.Recipe) string {
+	if r.Python.Project == "" {
+		return ""
+	}
+	file := filepath.Join(r.Python.Project, uvLockFile)
+	if !exists(r.Resolve(file)) {
+		return ""
+	}
+	return file
+}
+
+func (k *locker) compileArgs(dir string) ([]string, error) {
+	r := k.recipe.Python
+	args := []string{
+		"pip", "compile",
+		"--format", "pylock.toml",
+		"--python-version", k.python.Version,
+		"--python-platform", uvPlatform(&k.python),
+		"--only-binary", ":all:",
+		"--custom-compile-command", "sconce lock",
+		"--quiet",
+	}
+	if len(r.Packages) > 0 {
+		args = append(args, "-") // see runUV
+	}
+	for _, file := range r.Requirements {
+		args = append(args, k.recipe.Resolve(file))
+	}
+	if r.Project != "" {
+		args = append(args, k.projectArgs()...)
+	}
+	if names := k.python.protectedNames(); len(names) > 0 {
+		file := filepath.Join(dir, "excludes.txt")
+		if err := os.WriteFile(file, []byte(strings.Join(names, "\n")+"\n"), 0o644); err != nil {
+			return nil, err
+		}
+		args = append(args, "--excludes", file)
+	}
+	if r.TorchBackend != "" {
+		args = append(args, "--torch-backend", r.TorchBackend)
+	}
+	return append(args, k.howArgs()...), nil
+}
+
+func (k *locker) projectArgs() []string {
+	file := filepath.Join(k.recipe.Resolve(k.recipe.Python.Project), projectFile)
+	args := []string{file}
+	for _, e := range k.recipe.Python.Extras {
+		args = append(args, "--extra", e)
+	}
+	for _, g := range k.recipe.Python.Groups {
+		args = append(args, "--group", file+":"+g)
+	}
+	return args
+}
+
+// howArgs are the arguments that say how to resolve, not what.
+func (k *locker) howArgs() []string {
+	var args []string
+	if k.opts.Upgrade {
+		args = append(args, "--upgrade")
+	}
+	for _, name := range k.opts.UpgradePackages {
+		args = append(args, "--upgrade-package", name)
+	}
+	if k.opts.Offline {
+		args = append(args, "--offline")
+	}
+	return args
+}
+
+func (k *locker) exportArgs() []string {
+	r := k.recipe.Python
+	args := []string{
+		"export", "--project", k.recipe.Resolve(r.Project), "--frozen", "--format", "pylock.toml", "--no-emit-project",
+		"--no-default-groups", "--quiet",
+	}
+	for _, e := range r.Extras {
+		args = append(args, "--extra", e)
+	}
+	for _, g := range r.Groups {
+		args = append(args, "--group", g)
+	}
+	for _, name := range k.python.protectedNames() {
+		args = append(args, "--prune", name)
+	}
+	return args
+}
+
+func (p *Python) protectedNames() []string {
+	var names []string
+	for _, guard := range p.Protected {
+		names = append(names, guard.Name)
+	}
+	return names
+}
+
+// requestedNames returns the names of what was asked for, normalised and sorted.
+func requestedNames(asked []string) []string {
+	names := []string{}
+	for _, text := range asked {
+		name := requirementName(text)
+		if address, _, _ := strings.Cut(text, " "); strings.HasSuffix(address, ".whl") { // an unnamed file or address
+			name, _, _ = strings.Cut(path.Base(address), "-")
+		}
+		if name != "" {
+			names = append(names, python.NormalizeName(name))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// manylinux are the second numbers of the glibc versions that uv's --python-platform knows.
+var manylinux = []int{17, 28, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40}
+
+// uvPlatform names the interpreter's machine and C library as uv does, never newer than what is there.
+func uvPlatform(p *Python) string {
+	if p.Musl != "" {
+		return p.Platform + "-unknown-linux-musl"
+	}
+	best := manylinux[0]
+	_, minor, _ := strings.Cut(p.Glibc, ".")
+	if n, err := strconv.Atoi(minor); err == nil {
+		for _, known := range manylinux {
+			if known <= n {
+				best = known
+			}
+		}
+	}
+	return fmt.Sprintf("%s-manylinux_2_%d", p.Platform, best)
+}
+
+func findUV() (string, error) {
+	path, err := exec.LookPath("uv")
+	if err != nil {
+		return "", fault.Hint(errors.New("locking Python packages needs uv, which is not on PATH"),
+			"install it with `pip install uv` or `pipx install uv`, or bring your own pylock.toml with `lock = \"pylock.toml\"` under [python]")
+	}
+	return path, nil
+}
+
+// ruledOut are variables that would make uv read other files than it is told to.
+var ruledOut = []string{"UV_PROJECT", "UV_WORKING_DIR", "UV_WORKING_DIRECTORY"}
+
+// uvEnvironment is the user's, with what makes uv's messages fit for an error.
+func (k *locker) uvEnvironment() ([]string, error) {
+	files, err := readRequirements(k.recipe)
+	if err != nil {
+		return nil, err
+	}
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(ruledOut, name)
+	})
+	env = append(env, indexEnvironment(k.recipe, files)...)
+	return append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1"), nil
+}
+
+// runUV runs uv in the recipe's directory, with the recipe's packages as its standard input. When it fails, its own
+// explanation is the error. dir is where the copy of the settings is.
+func (k *locker) runUV(ctx context.Context, dir string, args []string) error {
+	program, err := findUV()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = k.recipe.Dir
+	if cmd.Env, err = k.uvEnvironment(); err != nil {
+		return err
+	}
+	cmd.Stdin = strings.NewReader(strings.Join(k.recipe.Python.Packages, "\n") + "\n")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	err = cmd.Run()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && stderr.Len() > 0 {
+		text := strings.ReplaceAll(stderr.String(), filepath.Join(dir, uvConfig), k.settings)
+		text = k.logins.redact(strings.TrimRight(text, "\n"))
+		return &ResolutionError{Text: text, hint: uvHint(text, &k.python)}
+	}
+	if err != nil {
+		return fmt.Errorf("run uv: %w", err)
+	}
+	return nil
+}
+
+// ResolutionError is uv's explanation of why there is no answer, word for word: it derives the conflict step by step and
+// ends in hints of its own.
+type ResolutionError struct {
+	Text string
+	hint string
+}
+
+func (e *ResolutionError) Error() string {
+	return "uv could not resolve the Python packages:\n" + e.Text
+}
+
+// Hint adds what uv does not know: what the packages are for.
+func (e *ResolutionError) Hint() string { return e.hint }
+
+var (
+	// What uv says of a package that has only sources, or wheels only for others.
+	noWheel = regexp.MustCompile(`Wheels are required for .([A-Za-z0-9._-]+).|([A-Za-z0-9._-]+)(?:[=<>]=?\S+)? has no (?:usable wheels|wheels with a matching)`)
+	// What an uv says that is too old for what it is told.
+	tooOld = regexp.MustCompile(`unexpected argument|invalid value '(?:pylock\.toml|[a-z0-9_]+-manylinux)|unknown (?:option|argument)`)
+)
+
+func uvHint(text string, p *Python) string {
+	if tooOld.MatchString(text) {
+		return "this uv is too old: `uv self update`, or `pip install --upgrade uv`"
+	}
+	m := noWheel.FindStringSubmatch(text)
+	if m == nil {
+		return ""
+	}
+	name := m[1] + m[2]
+	return fmt.Sprintf("%s has no wheel for Python %s on %s, and packages are not built from source here: ask for a version that has one, or build a wheel and name it: %s @ file:///path/to/the.whl",
+		name, p.Interpreter().Minor(), uvPlatform(p), name)
+}

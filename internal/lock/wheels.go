@@ -1,0 +1,122 @@
+package lock
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/recipe"
+)
+
+// Wheel is one package of the lock: what is laid down, and where to download it.
+type Wheel struct {
+	python.Item
+	URL string
+}
+
+// Wheels lists the packages of the lock of r, each with the wheel for the lock's Python. It reads only the lock's files.
+func (l *Lock) Wheels(r *recipe.Recipe) ([]Wheel, error) {
+	if l.Python == nil {
+		return nil, nil
+	}
+	return l.Python.wheels(r)
+}
+
+func (p *Python) wheels(r *recipe.Recipe) ([]Wheel, error) {
+	text, err := readFile(r.Resolve(p.File))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Hint(fmt.Errorf("read lock: %w", err), "run `sconce lock` to write it")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read lock: %w", err)
+	}
+	return p.choose(r, text)
+}
+
+// choose reads the PEP 751 lock of r and chooses a wheel of each package for the interpreter.
+func (p *Python) choose(r *recipe.Recipe, text []byte) ([]Wheel, error) {
+	path := r.Resolve(p.File)
+	pylock, err := python.ReadLock(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("read lock %s: %w", path, err)
+	}
+	pylock.Dir = filepath.Dir(path)
+	interpreter := p.Interpreter()
+	packages, err := pylock.Select(python.EnvironmentOf(interpreter), interpreter.Tags(), r.Python.Extras, r.Python.Groups)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	requested := make(map[string]bool)
+	for _, name := range p.Requested {
+		requested[name] = true
+	}
+	wheels := make([]Wheel, len(packages))
+	for i, pkg := range packages {
+		wheels[i] = Wheel{
+			Item: python.Item{
+				Name: pkg.Name, Version: pkg.Version, File: pkg.Wheel.Name, Digest: pkg.Wheel.Digest, Size: pkg.Wheel.Size,
+				Requested: requested[python.NormalizeName(pkg.Name)], DirectURL: pkg.DirectURL,
+			},
+			URL: cmp.Or(pkg.Wheel.URL, pkg.Wheel.Path),
+		}
+		if pkg.Wheel.URL == "" && pkg.DirectURL != nil {
+			wheels[i].DirectURL = withoutDirectory(*pkg.DirectURL, pkg.Wheel.Name)
+		}
+		if wheels[i].Size == 0 {
+			wheels[i].Size = p.Sizes[pkg.Wheel.Name]
+		}
+	}
+	return wheels, nil
+}
+
+// withoutDirectory leaves only the file's name of where a local wheel was: the directory of the machine that built is
+// nothing to an image, which must be the same wherever it is built.
+func withoutDirectory(d python.DirectURL, file string) *python.DirectURL {
+	d.URL = (&url.URL{Scheme: "file", Path: "/" + file}).String()
+	return &d
+}
+
+// askSizes notes the sizes of wheels that the package lock leaves out, as those of some indexes do: a wheel's size decides
+// which layer it goes to, so it must not depend on what happens to be downloaded. What the earlier lock knows is not
+// asked again.
+func (k *locker) askSizes(ctx context.Context, wheels []Wheel) error {
+	var known map[string]int64
+	if k.old != nil && k.old.Python != nil {
+		known = k.old.Python.Sizes
+	}
+	sizes := make([]int64, len(wheels))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(k.opts.Fetch.Jobs())
+	for i, w := range wheels {
+		if sizes[i] = known[w.File]; w.Size != 0 || sizes[i] != 0 {
+			continue
+		}
+		g.Go(func() (err error) {
+			sizes[i], err = k.opts.Fetch.Size(ctx, fetch.Request{URL: w.URL, Name: w.File, Header: k.logins.Header(w.URL), Login: LoginHint})
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	k.python.Sizes = make(map[string]int64)
+	for i, w := range wheels {
+		if w.Size == 0 && sizes[i] != 0 {
+			k.python.Sizes[w.File] = sizes[i]
+		}
+	}
+	return nil
+}
+
+// LoginHint says where logins for package indexes are looked for.
+const LoginHint = "logins for package indexes are looked for in netrc, in the index's address in uv's and pip's configuration, and in UV_INDEX_NAME_USERNAME and UV_INDEX_NAME_PASSWORD"

@@ -1,0 +1,179 @@
+package plan
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/recipe"
+)
+
+// venvRoot is where the virtual environment lies in every image, relative to the root.
+const venvRoot = "opt/venv"
+
+// New plans the image that r asks for and l pins. runsHere says whether programs of the image's platform run on this
+// machine: byte code is compiled by the image's own Python.
+func New(r *recipe.Recipe, l *lock.Lock, wheels []lock.Wheel, runsHere bool) (*Plan, error) {
+	platform, err := v1.ParsePlatform(l.Platform)
+	if err != nil {
+		return nil, fmt.Errorf("the lock's platform: %w", err)
+	}
+	modTime, err := fixedTime()
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{Name: r.Name + ":" + r.Version, Platform: *platform}
+	p.Base = &BaseStep{Key: Key(l.Base.Key()), Pinned: l.Base, Reference: r.BaseReference()}
+	compression := layer.Compression(r.Image.Compression)
+	if err := checkLayers(r, l); err != nil {
+		return nil, err
+	}
+	if l.Python != nil {
+		p.planPython(r, l, wheels, runsHere, compression, modTime)
+	}
+	p.planImage(r, l, compression, modTime)
+	return p, nil
+}
+
+// fixedTime is the time of everything that the image adds: SOURCE_DATE_EPOCH where it is set
+// (reproducible-builds.org/specs/source-date-epoch), else always the same.
+func fixedTime() (time.Time, error) {
+	text := os.Getenv("SOURCE_DATE_EPOCH")
+	if text == "" {
+		return layer.DefaultModTime.UTC(), nil
+	}
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || seconds < 0 {
+		return time.Time{}, fault.Usage(fmt.Errorf("SOURCE_DATE_EPOCH is %q, which is not a number of seconds", text))
+	}
+	return time.Unix(seconds, 0).UTC(), nil
+}
+
+func (p *Plan) planPython(r *recipe.Recipe, l *lock.Lock, wheels []lock.Wheel, runsHere bool, c layer.Compression, modTime time.Time) {
+	target := python.Target{Root: venvRoot, Python: l.Python.Interpreter()}
+	bytecode := runsHere && (r.Python.Bytecode == nil || *r.Python.Bytecode)
+	items := make([]python.Item, len(wheels))
+	for i, w := range wheels {
+		items[i] = w.Item
+	}
+	options := python.LayerOptions{Options: layer.Options{Compression: c, ModTime: modTime}}
+	for _, g := range python.GroupItems(items, layersForWheels(r, l)) {
+		p.Wheels = append(p.Wheels, &WheelsStep{
+			Key: Key(python.LayerKey(g, target, bytecode, options)), Group: g, Target: target, Bytecode: bytecode, Options: options,
+		})
+	}
+	p.Env = &EnvironmentStep{
+		Environment: python.Environment{
+			Target: target, SystemSitePackages: l.Python.SystemSitePackages, Prompt: r.Name, Items: items,
+		},
+		Options: options.Options,
+	}
+	p.Env.Key = keyOf("environment", environmentVersion, struct {
+		Target  python.Target
+		System  bool
+		Prompt  string
+		Items   []python.Item
+		Layers  []Key
+		Options layer.Options
+	}{target, p.Env.Environment.SystemSitePackages, r.Name, sortedItems(items), p.wheelKeys(), options.Options})
+}
+
+// How many layers there may be.
+const (
+	// stackable is how many layers the overlay driver of Docker mounts over each other at most.
+	stackable = 127
+	// leastForWheels is what the wheels get beside a base of many layers, as vendors make them, when the recipe does not
+	// say how many layers there may be.
+	leastForWheels = 12
+	// environmentLayers is the layer of the environment itself.
+	environmentLayers = 1
+)
+
+// layersForWheels is how many layers the wheels may take.
+func layersForWheels(r *recipe.Recipe, l *lock.Lock) int {
+	room := r.Image.MaxLayers - l.Base.Layers - environmentLayers
+	if r.Image.MaxLayers == recipe.DefaultMaxLayers {
+		room = max(room, min(leastForWheels, stackable-l.Base.Layers-environmentLayers))
+	}
+	return room
+}
+
+// checkLayers makes sure that base, environment and at least one layer of wheels find room.
+func checkLayers(r *recipe.Recipe, l *lock.Lock) error {
+	limit := r.Image.MaxLayers
+	if limit == recipe.DefaultMaxLayers {
+		limit = stackable
+	}
+	tooMany := l.Base.Layers > limit
+	if l.Python != nil {
+		tooMany = layersForWheels(r, l) < 1
+	}
+	if !tooMany {
+		return nil
+	}
+	return fault.Hint(fmt.Errorf("the base alone has %d layers, and the image may have %d", l.Base.Layers, limit),
+		"raise max-layers under [image], or make the base one layer: `sconce copy BASE tar:base.tar`, then image = \"tar:base.tar\" under [base]")
+}
+
+func sortedItems(items []python.Item) []python.Item {
+	sorted := slices.Clone(items)
+	slices.SortFunc(sorted, func(a, b python.Item) int { return strings.Compare(a.File, b.File) })
+	return sorted
+}
+
+func (p *Plan) wheelKeys() []Key {
+	var keys []Key
+	for _, w := range p.Wheels {
+		keys = append(keys, w.Key)
+	}
+	return keys
+}
+
+func (p *Plan) planImage(r *recipe.Recipe, l *lock.Lock, c layer.Compression, created time.Time) {
+	config := Config{
+		Env: r.Image.Env, Entrypoint: r.Image.Entrypoint, Cmd: r.Image.Cmd, WorkingDir: r.Image.Workdir,
+		User: r.Image.User, Volumes: r.Image.Volumes, Labels: labels(r, l), Created: created, Compression: c,
+	}
+	if p.Env != nil {
+		config.PathPrefix = "/" + venvRoot + "/bin"
+		config.VirtualEnv = "/" + venvRoot
+	}
+	p.Image = &ImageStep{Config: config}
+	keys := append([]Key{p.Base.Key}, p.wheelKeys()...)
+	if p.Env != nil {
+		keys = append(keys, p.Env.Key)
+	}
+	p.Image.Key = keyOf("image", imageVersion, struct {
+		Platform string
+		Steps    []Key
+		Config   Config
+	}{p.Platform.String(), keys, config})
+}
+
+// labels are the standard annotations of the OCI image specification ("Pre-Defined Annotation Keys"), which the recipe's
+// own labels may replace.
+func labels(r *recipe.Recipe, l *lock.Lock) map[string]string {
+	m := map[string]string{
+		"org.opencontainers.image.title":   r.Name,
+		"org.opencontainers.image.version": r.Version,
+	}
+	if l.Base.Digest != "" {
+		m["org.opencontainers.image.base.digest"] = string(l.Base.Digest)
+		if l.Base.Name != "" {
+			m["org.opencontainers.image.base.name"] = l.Base.Name
+		}
+	}
+	for k, v := range r.Image.Labels {
+		m[k] = v
+	}
+	return m
+}

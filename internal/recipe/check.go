@@ -1,0 +1,329 @@
+package recipe
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// checker finds the mistakes of one recipe. First TOML itself, then every key and value against the shape that the Go
+// types give, then what only the recipe as a whole can tell (validate.go).
+type checker struct {
+	file, dir string
+	source    []byte
+	doc       *table
+	problems  []*Error
+}
+
+// run checks everything and returns the decoded recipe, which is good only when there are no problems.
+func (c *checker) run() *Recipe {
+	if !c.isTOML() {
+		return nil
+	}
+	c.doc = readDocument(c.source)
+	c.checkTable(c.doc, root())
+	r := &Recipe{}
+	if err := c.decode(r); err != nil {
+		c.addDecodeError(err)
+		return nil
+	}
+	c.validate(r)
+	return r
+}
+
+// isTOML reports whether the source is well formed, with each key given once.
+func (c *checker) isTOML() bool {
+	if !utf8.Valid(c.source) {
+		c.add(span{offset: firstInvalid(c.source)}, "save the recipe as UTF-8", "this is not UTF-8 text")
+		return false
+	}
+	var anything map[string]any
+	if err := toml.Unmarshal(c.source, &anything); err != nil {
+		c.addDecodeError(err)
+		return false
+	}
+	return true
+}
+
+func firstInvalid(data []byte) int {
+	for i := 0; i < len(data); {
+		r, size := utf8.DecodeRune(data[i:])
+		if r == utf8.RuneError && size == 1 {
+			return i
+		}
+		i += size
+	}
+	return 0
+}
+
+// decode is strict unless the keys that strictness would refuse have been reported already.
+func (c *checker) decode(r *Recipe) error {
+	d := toml.NewDecoder(bytes.NewReader(c.source))
+	if len(c.problems) == 0 {
+		d.DisallowUnknownFields()
+	}
+	return d.Decode(r)
+}
+
+// addDecodeError reports what go-toml found. After other problems it says nothing new.
+func (c *checker) addDecodeError(err error) {
+	if len(c.problems) > 0 {
+		return
+	}
+	at, text := span{length: 1}, strings.TrimPrefix(err.Error(), "toml: ")
+	var missing *toml.StrictMissingError
+	if errors.As(err, &missing) && len(missing.Errors) > 0 {
+		err = &missing.Errors[0]
+	}
+	var de *toml.DecodeError
+	if errors.As(err, &de) {
+		line, column := de.Position()
+		at.offset = c.offset(line, column)
+		text = strings.TrimPrefix(de.Error(), "toml: ")
+	}
+	c.add(at, "", "%s", printable(text))
+}
+
+// offset converts a line and a column in bytes, both from 1.
+func (c *checker) offset(line, column int) int {
+	offset := 0
+	for ; line > 1; line-- {
+		i := bytes.IndexByte(c.source[offset:], '\n')
+		if i < 0 {
+			break
+		}
+		offset += i + 1
+	}
+	return min(offset+max(column-1, 0), len(c.source))
+}
+
+// printable makes a text that may quote the file harmless to a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, s)
+}
+
+// checkTable checks every key of a table whose keys are fixed.
+func (c *checker) checkTable(t *table, s *shape) {
+	for _, name := range t.names {
+		n := t.nodes[name]
+		if field := s.fields[name]; field != nil {
+			c.checkValue(n, field)
+		} else {
+			c.addUnknown(name, n, s)
+		}
+	}
+}
+
+func (c *checker) checkValue(n *node, s *shape) {
+	if n.kind != s.kind {
+		c.addWrongType(n, s)
+		return
+	}
+	switch {
+	case s.free:
+		c.checkFree(n.table, s)
+	case s.kind == kindTable:
+		c.checkTable(n.table, s)
+	case s.kind == kindList:
+		c.checkList(n, s)
+	case s.kind == kindString:
+		c.checkString(n, s, s.path)
+	case s.kind == kindInteger:
+		c.checkInteger(n, s)
+	}
+}
+
+func (c *checker) checkList(n *node, s *shape) {
+	for _, item := range n.items {
+		if item.kind != kindString {
+			c.add(item.value, "", "%s must be a list of strings%s, but this element is %s", s.path, s.example(), item.kind)
+			continue
+		}
+		c.checkString(item, s, s.path)
+	}
+}
+
+// checkFree checks a table whose keys the user chooses.
+func (c *checker) checkFree(t *table, s *shape) {
+	for _, name := range t.names {
+		n := t.nodes[name]
+		if i := strings.IndexFunc(name, unicode.IsControl); i >= 0 {
+			c.add(n.key, "", "%s: the name %q holds a control character", s.path, name)
+			continue
+		}
+		if s.key.NameForm != nil && !s.key.NameForm.MatchString(name) {
+			c.add(n.key, "", "%s: the name %q must be %s", s.path, name, s.key.NameFormName)
+			continue
+		}
+		if n.kind != kindString {
+			c.addWrongType(n, &shape{path: s.path + "." + name, kind: kindString})
+			continue
+		}
+		c.checkString(n, s, s.path+"."+name)
+	}
+}
+
+func (c *checker) checkString(n *node, s *shape, path string) {
+	switch {
+	case strings.ContainsFunc(n.text, unicode.IsControl):
+		c.add(n.value, "", "%s holds a control character in %q", path, n.text)
+	case s.key.Enum != nil && !slices.Contains(s.key.Enum, n.text):
+		c.add(n.value, didYouMean(Nearest(n.text, s.key.Enum)), "%s must be %s, not %q", path, oneOf(s.key.Enum), n.text)
+	case s.key.Form != nil && !s.key.Form.MatchString(n.text):
+		c.add(n.value, "", "%s must be %s, not %q", path, s.key.FormName, n.text)
+	}
+}
+
+func (c *checker) checkInteger(n *node, s *shape) {
+	v, err := strconv.ParseInt(strings.ReplaceAll(n.text, "_", ""), 0, 64)
+	if err != nil || v < int64(s.key.Min) || v > int64(s.key.Max) {
+		c.add(n.value, "", "%s must be between %d and %d, not %s", s.path, s.key.Min, s.key.Max, n.text)
+	}
+}
+
+func (c *checker) addWrongType(n *node, s *shape) {
+	at, hint := n.value, ""
+	switch {
+	case s.kind == kindList && n.kind == kindString && len(n.text) < 40:
+		hint = fmt.Sprintf("write %s = [%q]", s.name, n.text)
+	case s.kind == kindTable && !s.free && n.kind == kindTables:
+		hint = fmt.Sprintf("write [%s]", s.path)
+	}
+	c.add(at, hint, "%s must be %s%s, not %s", s.path, s.expected(), s.example(), n.kind)
+}
+
+// example returns ", e.g. VALUE" for messages about the type.
+func (s *shape) example() string {
+	if s.key.Example == "" {
+		return ""
+	}
+	return ", e.g. " + s.key.Example
+}
+
+// addUnknown reports a key that table s does not have, with the nearest that exists.
+func (c *checker) addUnknown(name string, n *node, s *shape) {
+	path := strings.TrimPrefix(s.path+"."+name, ".")
+	hint := hintForUnknown(name, n, s)
+	switch {
+	case n.kind == kindTables:
+		c.add(n.key, hint, "unknown table [[%s]]", printable(path))
+	case n.kind == kindTable && s.name == "":
+		c.add(n.key, hint, "unknown table [%s]", printable(path))
+	case s.name == "":
+		c.add(n.key, hint, "unknown key %q", name)
+	default:
+		c.add(n.key, hint, "unknown key %q in [%s]", name, s.path)
+	}
+}
+
+func hintForUnknown(name string, n *node, s *shape) string {
+	isTable := n.kind == kindTable || n.kind == kindTables
+	if near := Nearest(name, s.candidates(isTable)); near != "" && isTable {
+		return fmt.Sprintf("did you mean [%s]?", strings.TrimPrefix(s.path+"."+near, "."))
+	} else if near != "" {
+		return didYouMean(near)
+	}
+	if homes := homesOf(name); len(homes) > 0 {
+		return fmt.Sprintf("%q belongs in %s", name, strings.Join(homes, " or "))
+	}
+	if near, homes := nearestElsewhere(name); near != "" && !isTable {
+		return fmt.Sprintf("did you mean %q in %s?", near, strings.Join(homes, " or "))
+	}
+	if s.name == "" && isTable {
+		return "the tables are " + listTables()
+	}
+	if s.name == "" {
+		return "the keys outside of any table are " + quotedList(s.candidates(false))
+	}
+	if len(s.names) == 1 {
+		return fmt.Sprintf("the only key of [%s] is %q", s.path, s.names[0])
+	}
+	return fmt.Sprintf("the keys of [%s] are %s", s.path, quotedList(s.names))
+}
+
+// candidates returns the names that an unknown one in table s may stand for. At the top, tables and keys are told apart.
+func (s *shape) candidates(isTable bool) []string {
+	if s.name != "" {
+		return s.names
+	}
+	var names []string
+	for _, n := range s.names {
+		if (s.fields[n].kind == kindTable) == isTable {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+// homesOf returns the tables, in brackets, that have a key of this name.
+func homesOf(name string) []string {
+	var homes []string
+	root().walk(func(s *shape) {
+		if s.name == name {
+			homes = append(homes, home(s))
+		}
+	})
+	return homes
+}
+
+func home(s *shape) string {
+	table := strings.TrimSuffix(strings.TrimSuffix(s.path, s.name), ".")
+	if table == "" {
+		return "the top of the recipe, before any [table]"
+	}
+	return "[" + table + "]"
+}
+
+// nearestElsewhere looks for the name in all tables.
+func nearestElsewhere(name string) (string, []string) {
+	var names []string
+	root().walk(func(s *shape) {
+		if s.kind != kindTable || s.free {
+			names = append(names, s.name)
+		}
+	})
+	near := Nearest(name, names)
+	return near, homesOf(near)
+}
+
+func listTables() string {
+	var tables []string
+	for _, n := range root().candidates(true) {
+		tables = append(tables, "["+n+"]")
+	}
+	return strings.Join(tables, ", ")
+}
+
+func didYouMean(near string) string {
+	if near == "" {
+		return ""
+	}
+	return fmt.Sprintf("did you mean %q?", near)
+}
+
+func quotedList(names []string) string {
+	quoted := make([]string, len(names))
+	for i, n := range names {
+		quoted[i] = strconv.Quote(n)
+	}
+	return strings.Join(quoted, ", ")
+}
+
+func oneOf(values []string) string {
+	if len(values) == 2 {
+		return fmt.Sprintf("%q or %q", values[0], values[1])
+	}
+	return "one of " + quotedList(values)
+}

@@ -1,0 +1,248 @@
+// Package recipe reads sconce.toml, the file in which a user says what the image shall hold.
+//
+// Reading is strict: an unknown key, a value of the wrong type or form, or two keys that exclude each other is an
+// [Error] that names file, line and column and offers the nearest thing that would have been right. All mistakes of a
+// file are reported at once (see [Problems]).
+//
+// The Go types below are the single source: the JSON Schema ([Schema]) and the tables of docs/recipe.md are generated
+// from them and from the table in keys.go.
+package recipe
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"sconce.dev/sconce/internal/fault"
+)
+
+// FileName is the name of a recipe in its directory.
+const FileName = "sconce.toml"
+
+// Recipe is what the user wrote, checked and with the defaults filled in.
+type Recipe struct {
+	Path string `toml:"-"` // the recipe file, as the user named it
+	Dir  string `toml:"-"` // its directory, absolute: relative paths in the recipe start here
+
+	Name    string      `toml:"name"`
+	Version string      `toml:"version"`
+	Base    Base        `toml:"base"`
+	Target  Target      `toml:"target"`
+	Python  Python      `toml:"python"`
+	Image   ImageConfig `toml:"image"`
+	Publish Publish     `toml:"publish"`
+}
+
+// Base says what the image stands on. Exactly one of its fields is set.
+type Base struct {
+	Image     string     `toml:"image"` // as written; see Recipe.BaseReference
+	Bootstrap *Bootstrap `toml:"bootstrap"`
+}
+
+// Bootstrap asks for a Debian or Ubuntu root file system made from the distribution's packages.
+type Bootstrap struct {
+	Suite      string   `toml:"suite"`
+	Packages   []string `toml:"packages"`
+	Mirror     string   `toml:"mirror"` // "" is the distribution's own
+	Components []string `toml:"components"`
+	Variant    string   `toml:"variant"`
+}
+
+// Target says what the image runs on.
+type Target struct {
+	Platform string `toml:"platform"` // linux/amd64 or linux/arm64, whichever alias was written
+}
+
+// Python says what the virtual environment holds.
+type Python struct {
+	Packages     []string  `toml:"packages"`     // PEP 508 requirements
+	Requirements []string  `toml:"requirements"` // files; see Recipe.Resolve
+	Project      string    `toml:"project"`      // directory with a pyproject.toml
+	Lock         string    `toml:"lock"`         // the user's own pylock.toml
+	TorchBackend string    `toml:"torch-backend"`
+	Protect      *[]string `toml:"protect"`  // nil: torch, when the base has it
+	Bytecode     *bool     `toml:"bytecode"` // nil: true
+	Extras       []string  `toml:"extras"`
+	Groups       []string  `toml:"groups"`
+}
+
+// ImageConfig is what the finished image says about itself.
+type ImageConfig struct {
+	Env         map[string]string `toml:"env"`
+	Entrypoint  []string          `toml:"entrypoint"`
+	Cmd         []string          `toml:"cmd"`
+	Workdir     string            `toml:"workdir"`
+	Labels      map[string]string `toml:"labels"`
+	Volumes     []string          `toml:"volumes"`
+	User        string            `toml:"user"`
+	Compression string            `toml:"compression"`
+	MaxLayers   int               `toml:"max-layers"`
+}
+
+// Publish says where the image goes.
+type Publish struct {
+	Repository string `toml:"repository"`
+}
+
+// The values of keys that a recipe leaves out.
+const (
+	DefaultVersion     = "latest"
+	DefaultCompression = "gzip"
+	DefaultVariant     = "minbase"
+	// DefaultMaxLayers leaves room under the 127 layers that Docker's overlay driver can stack, and keeps the overlay
+	// mount of a layer-by-layer runtime within one page of mount options.
+	DefaultMaxLayers = 60
+)
+
+// maxSize bounds a recipe in bytes: far above what anyone writes, far below what hurts.
+const maxSize = 1 << 20
+
+// Load reads the recipe at path: the file itself, or a directory that holds a sconce.toml.
+//
+// Mistakes in the file come back as one *[Error] or as [Errors], in the order of the file; both mean exit code 2.
+func Load(path string) (*Recipe, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, FileName)
+	}
+	data, err := read(path)
+	if err != nil {
+		return nil, fault.Usage(err)
+	}
+	dir, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("find the directory of %s: %w", path, err)
+	}
+	return parse(data, path, dir)
+}
+
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Hint(fmt.Errorf("no recipe at %s", path), "`sconce init` writes a commented one to start from")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read recipe: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read recipe %s: %w", path, err)
+	}
+	if len(data) > maxSize {
+		return nil, fmt.Errorf("read recipe %s: it is larger than 1 MiB; is this a recipe?", path)
+	}
+	return data, nil
+}
+
+// parse is Load without the reading. file is the name in messages, dir where relative paths start.
+func parse(data []byte, file, dir string) (*Recipe, error) {
+	c := &checker{file: file, dir: dir, source: data}
+	r := c.run()
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	r.Path, r.Dir = file, dir
+	r.fillDefaults()
+	return r, nil
+}
+
+func (r *Recipe) fillDefaults() {
+	if r.Version == "" {
+		r.Version = DefaultVersion
+	}
+	if r.Image.Compression == "" {
+		r.Image.Compression = DefaultCompression
+	}
+	if r.Image.MaxLayers == 0 {
+		r.Image.MaxLayers = DefaultMaxLayers
+	}
+	if b := r.Base.Bootstrap; b != nil {
+		if b.Variant == "" {
+			b.Variant = DefaultVariant
+		}
+		if len(b.Components) == 0 {
+			b.Components = []string{"main"}
+		}
+	}
+	r.Target.Platform = normalPlatform(r.Target.Platform)
+}
+
+// architectures maps the names that uname and Python use to those of OCI.
+var architectures = map[string]string{"amd64": "amd64", "x86_64": "amd64", "arm64": "arm64", "aarch64": "arm64", "arm64/v8": "arm64"}
+
+// normalPlatform returns the OCI platform that s, which has been checked, stands for; "" is this machine's.
+func normalPlatform(s string) string {
+	arch, ok := architectures[strings.TrimPrefix(s, "linux/")]
+	if !ok {
+		arch = runtime.GOARCH
+	}
+	return "linux/" + arch
+}
+
+// ParsePlatform returns the OCI platform that s, in any of its usual spellings, stands for: "linux/amd64" or
+// "linux/arm64".
+func ParsePlatform(s string) (string, error) {
+	if _, ok := architectures[strings.TrimPrefix(s, "linux/")]; !ok {
+		return "", fmt.Errorf("%q is not a platform that images are built for: linux/amd64 or linux/arm64", s)
+	}
+	return normalPlatform(s), nil
+}
+
+// Resolve returns the absolute path of a file that the recipe names.
+func (r *Recipe) Resolve(path string) string { return resolve(r.Dir, path) }
+
+func resolve(dir, path string) string {
+	if filepath.IsAbs(path) {
+		return filepath.Clean(path)
+	}
+	return filepath.Join(dir, path)
+}
+
+// CompilesBytecode reports whether .pyc files shall be laid beside the modules.
+func (p Python) CompilesBytecode() bool { return p.Bytecode == nil || *p.Bytecode }
+
+// pathTransports are the ways of naming a base that is a file or directory, with whether a tag may follow the path.
+var pathTransports = map[string]bool{"oci": true, "oci-archive": true, "docker-archive": true, "tar": false, "dir": false}
+
+// BaseReference returns base.image with a relative path in it made absolute, or "" when the base is a bootstrap.
+// A bare path counts as one when it starts with "." or exists beside the recipe.
+func (r *Recipe) BaseReference() string {
+	image := r.Base.Image
+	if transport, value, ok := strings.Cut(image, ":"); ok {
+		if tagged, known := pathTransports[transport]; known {
+			return transport + ":" + r.resolveTagged(value, tagged)
+		}
+	}
+	if isPath(image) || r.besideRecipe(image) {
+		return r.Resolve(image)
+	}
+	return image
+}
+
+func (r *Recipe) resolveTagged(value string, tagged bool) string {
+	if !tagged {
+		return r.Resolve(value)
+	}
+	path, tag, found := strings.Cut(value, ":")
+	if found {
+		return r.Resolve(path) + ":" + tag
+	}
+	return r.Resolve(path)
+}
+
+func isPath(image string) bool {
+	return image == "." || image == ".." || strings.HasPrefix(image, "./") || strings.HasPrefix(image, "../")
+}
+
+func (r *Recipe) besideRecipe(image string) bool {
+	if image == "" || strings.Contains(image, "://") {
+		return false
+	}
+	_, err := os.Lstat(r.Resolve(image))
+	return err == nil
+}

@@ -1,0 +1,345 @@
+package recipe
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sconce.dev/sconce/internal/fault"
+)
+
+var update = flag.Bool("update", false, "write the golden files, the schema and the tables of docs/recipe.md")
+
+// checkGolden compares got with the file, or writes it with -update.
+func checkGolden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s is stale; go test -update ./internal/recipe writes it (-file +now):\n%s", path, diff)
+	}
+}
+
+// render is what a terminal would show of an error.
+func render(err error) string {
+	var b strings.Builder
+	for _, p := range Problems(err) {
+		fmt.Fprintf(&b, "%s\n%s\n", p.Error(), p.Excerpt())
+		if p.Hint() != "" {
+			fmt.Fprintf(&b, "hint: %s\n", p.Hint())
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+func TestErrors(t *testing.T) {
+	files, err := filepath.Glob("testdata/errors/*.toml")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no cases", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".toml"), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = parse(data, FileName, "testdata/dir")
+			if len(Problems(err)) == 0 {
+				t.Fatalf("no problem found, err = %v", err)
+			}
+			if got := fault.CodeOf(err); got != fault.CodeUsage {
+				t.Errorf("exit code %d, want %d", got, fault.CodeUsage)
+			}
+			checkGolden(t, strings.TrimSuffix(file, ".toml")+".golden", render(err))
+		})
+	}
+}
+
+const minimal = "name = \"x\"\nbase.image = \"debian:12\"\n"
+
+func TestLoadDefaults(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, FileName), minimal)
+	r, err := Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Recipe{
+		Path: filepath.Join(dir, FileName), Dir: dir,
+		Name: "x", Version: "latest",
+		Base:   Base{Image: "debian:12"},
+		Target: Target{Platform: "linux/" + runtime.GOARCH},
+		Image:  ImageConfig{Compression: "gzip", MaxLayers: 60},
+	}
+	if diff := cmp.Diff(want, r); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if !r.Python.CompilesBytecode() {
+		t.Error("byte code is not compiled by default")
+	}
+}
+
+func TestLoadEverything(t *testing.T) {
+	data, err := os.ReadFile("testdata/everything.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := parse(data, FileName, "testdata/dir")
+	if err != nil {
+		t.Fatal(render(err))
+	}
+	no := false
+	want := &Recipe{
+		Path: FileName, Dir: "testdata/dir",
+		Name: "llm-train", Version: "25.11",
+		Base: Base{Bootstrap: &Bootstrap{
+			Suite: "noble", Packages: []string{"python3", "libibverbs1=44.0-2", "libc6:amd64"}, Mirror: "https://mirror.example.org/ubuntu",
+			Components: []string{"main", "universe"}, Variant: "apt",
+		}},
+		Target: Target{Platform: "linux/arm64"},
+		Python: Python{
+			Packages:     []string{"numpy", "torch[opt]>=2.7,<3 ; python_version >= '3.10'", "a @ https://example.org/a-1-py3-none-any.whl"},
+			Requirements: []string{"requirements.txt"}, Project: "project", TorchBackend: "cu128", Protect: &[]string{"torch"}, Bytecode: &no,
+			Extras: []string{"train"}, Groups: []string{"dev"},
+		},
+		Image: ImageConfig{
+			Env: map[string]string{"NCCL_DEBUG": "INFO"}, Entrypoint: []string{"python"}, Cmd: []string{"-V"}, Workdir: "/w",
+			Labels: map[string]string{"org.example.team": "vision"}, Volumes: []string{"/scratch"}, User: "1000:1000",
+			Compression: "zstd", MaxLayers: 40,
+		},
+		Publish: Publish{Repository: "registry.example.org:5000/team/llm"},
+	}
+	if diff := cmp.Diff(want, r); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestPlatformAliases(t *testing.T) {
+	for in, want := range map[string]string{
+		"amd64": "linux/amd64", "x86_64": "linux/amd64", "linux/amd64": "linux/amd64", "linux/x86_64": "linux/amd64",
+		"arm64": "linux/arm64", "aarch64": "linux/arm64", "linux/aarch64": "linux/arm64", "linux/arm64/v8": "linux/arm64",
+	} {
+		r, err := parse([]byte(minimal+"target.platform = \""+in+"\"\n"), FileName, t.TempDir())
+		if err != nil {
+			t.Errorf("%s: %v", in, err)
+		} else if r.Target.Platform != want {
+			t.Errorf("%s is %s, want %s", in, r.Target.Platform, want)
+		}
+	}
+}
+
+func TestLoadMissing(t *testing.T) {
+	_, err := Load(filepath.Join(t.TempDir(), FileName))
+	if err == nil || fault.CodeOf(err) != fault.CodeUsage || !strings.Contains(fault.HintOf(err), "sconce init") {
+		t.Errorf("err = %v, hint %q, code %d", err, fault.HintOf(err), fault.CodeOf(err))
+	}
+}
+
+func TestLoadTooLarge(t *testing.T) {
+	file := filepath.Join(t.TempDir(), FileName)
+	write(t, file, minimal+strings.Repeat("#", maxSize))
+	if _, err := Load(file); err == nil || !strings.Contains(err.Error(), "larger") {
+		t.Errorf("err = %v", err)
+	}
+}
+
+func TestBaseReference(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "rootfs.tar"), "")
+	parent := filepath.Dir(dir)
+	for in, want := range map[string]string{
+		"debian:12":                     "debian:12",
+		"docker://debian:12":            "docker://debian:12",
+		"registry.example.org/a/b:1":    "registry.example.org/a/b:1",
+		"oci:layout":                    "oci:" + dir + "/layout",
+		"oci:../layout:v1":              "oci:" + parent + "/layout:v1",
+		"oci-archive:a.tar":             "oci-archive:" + dir + "/a.tar",
+		"docker-archive:a.tar:team/x:1": "docker-archive:" + dir + "/a.tar:team/x:1",
+		"tar:./a:b.tar":                 "tar:" + dir + "/a:b.tar",
+		"dir:/abs/../root":              "dir:/root",
+		"rootfs.tar":                    dir + "/rootfs.tar",
+		"./absent.sqsh":                 dir + "/absent.sqsh",
+		"../absent.sqsh":                parent + "/absent.sqsh",
+		"":                              "",
+	} {
+		r := &Recipe{Dir: dir, Base: Base{Image: in}}
+		if got := r.BaseReference(); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestErrorsAs(t *testing.T) {
+	_, err := parse([]byte("nam = \"x\"\n\n[bse]\n"), FileName, t.TempDir())
+	err = fmt.Errorf("load: %w", err)
+	var first *Error
+	if !errors.As(err, &first) || first.Line != 1 {
+		t.Fatalf("first problem is %v", first)
+	}
+	if len(Problems(err)) < 2 {
+		t.Errorf("problems: %v", Problems(err))
+	}
+	if got := fault.HintOf(err); got != `did you mean "name"?` {
+		t.Errorf("hint %q", got)
+	}
+	if Problems(errors.New("other")) != nil {
+		t.Error("problems of another error")
+	}
+}
+
+func TestManyProblemsAreBounded(t *testing.T) {
+	var b strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&b, "x%d = 1\n", i)
+	}
+	_, err := parse([]byte(b.String()), FileName, t.TempDir())
+	if n := len(Problems(err)); n != maxProblems {
+		t.Errorf("%d problems, want %d", n, maxProblems)
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{
+		{"", "", 0}, {"a", "", 1}, {"", "abc", 3}, {"kitten", "sitting", 3}, {"pakages", "packages", 1}, {"imgae", "image", 1}, {"ab", "ba", 1},
+	} {
+		if got := distance(c.a, c.b); got != c.want {
+			t.Errorf("distance(%q, %q) = %d, want %d", c.a, c.b, got, c.want)
+		}
+		if got := distance(c.b, c.a); got != c.want {
+			t.Errorf("distance(%q, %q) = %d, want %d", c.b, c.a, got, c.want)
+		}
+	}
+}
+
+func TestRequirementProblem(t *testing.T) {
+	for _, good := range []string{
+		"numpy", "numpy==1.26.4", "numpy >= 1.2, < 2", "numpy(>=1.2)", "a[b]", "a[b, c-d]==1.*", "a[]", "torch==2.7.0+cu128", "x~=1.0,",
+		"a; python_version < '3.12'", "a @ file:///x/a.whl", "a[b] @ git+https://example.org/a.git@main", "zope.interface", "a===foo-bar", "a!=1!2.0",
+	} {
+		if message, _ := requirementProblem(good); message != "" {
+			t.Errorf("%q: %s", good, message)
+		}
+	}
+	for _, bad := range []string{
+		"-r requirements.txt", "./a.whl", "a.whl", "https://example.org/a.whl", "numpy 1.2", "numpy=1.2", "a[b", "a[b,,c]", "a[-]", "a @ nowhere", "a;", "a>=",
+		"a >> 1", "a(>=1", "é", "==1", "a b",
+	} {
+		if message, _ := requirementProblem(bad); message == "" {
+			t.Errorf("%q: no problem", bad)
+		}
+	}
+}
+
+func TestStarter(t *testing.T) {
+	for _, name := range []string{"llm-train", "My Project (2)", "", "…"} {
+		data := Starter(name)
+		r, err := parse(data, FileName, t.TempDir())
+		if err != nil {
+			t.Fatalf("%q:\n%s", name, render(err))
+		}
+		if r.Base.Bootstrap == nil || len(r.Python.Packages) == 0 {
+			t.Errorf("%q: %+v", name, r)
+		}
+		if !strings.HasPrefix(string(data), "#:schema ./"+SchemaFile+"\n") {
+			t.Error("the starter does not name its schema")
+		}
+	}
+	if got := imageName("My Project (2)"); got != "my-project-2" {
+		t.Errorf("image name %q", got)
+	}
+}
+
+// Every key that is commented out in the starter must work once the comment sign is gone.
+func TestStarterComments(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "requirements.txt"), "")
+	write(t, filepath.Join(dir, "pyproject.toml"), "")
+	lines := strings.Split(string(Starter("x")), "\n")
+	tried := 0
+	for i, line := range lines {
+		bare, commented := strings.CutPrefix(line, "# ")
+		name, _, isKey := strings.Cut(bare, " = ")
+		if !commented || !isKey || strings.ContainsAny(name, " `") || name == "image" || name == "lock" {
+			continue
+		}
+		changed := append([]string{}, lines...)
+		changed[i] = bare
+		tried++
+		if _, err := parse([]byte(strings.Join(changed, "\n")), FileName, dir); err != nil {
+			t.Errorf("%s", render(err))
+		}
+	}
+	if tried < 8 {
+		t.Errorf("only %d commented keys found", tried)
+	}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	files, _ := filepath.Glob("testdata/errors/*.toml")
+	for _, file := range append(files, "testdata/everything.toml", "starter.toml") {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Add([]byte("base.bootstrap.suite.x = 1\n[[base]]\n[base.bootstrap]\n"))
+	f.Add([]byte("\"\x1b[31m\" = 1"))
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := parse(data, FileName, dir)
+		if err == nil {
+			if r.Name == "" || (r.Base.Image == "") == (r.Base.Bootstrap == nil) {
+				t.Fatalf("accepted without name or base: %+v", r)
+			}
+			r.BaseReference()
+			return
+		}
+		problems := Problems(err)
+		if len(problems) == 0 {
+			t.Fatalf("an error without a place: %v", err)
+		}
+		for _, p := range problems {
+			checkProblem(t, p, data)
+		}
+	})
+}
+
+func checkProblem(t *testing.T, p *Error, data []byte) {
+	t.Helper()
+	lines := strings.Count(string(data), "\n") + 1
+	if p.Line < 1 || p.Line > lines || p.Column < 1 || p.Message == "" {
+		t.Fatalf("bad place: %+v", p)
+	}
+	for _, text := range []string{p.Error(), p.Hint(), strings.ReplaceAll(p.Excerpt(), "\n", "")} {
+		if printable(text) != text {
+			t.Fatalf("a control character in %q", text)
+		}
+	}
+}

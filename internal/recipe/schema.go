@@ -1,0 +1,123 @@
+package recipe
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+//go:generate go test -run TestSchemaFile -update .
+
+// SchemaFile is the name the schema goes by: its $id, and what a recipe's #:schema comment refers to.
+const SchemaFile = "sconce.schema.json"
+
+const draft = "https://json-schema.org/draft/2020-12/schema"
+
+// property is the part of JSON Schema, draft 2020-12, that a recipe needs. The order of its fields is that of the file.
+type property struct {
+	Schema      string               `json:"$schema,omitempty"`
+	ID          string               `json:"$id,omitempty"`
+	Title       string               `json:"title,omitempty"`
+	Description string               `json:"description,omitempty"`
+	Type        string               `json:"type,omitempty"`
+	Enum        []string             `json:"enum,omitempty"`
+	Pattern     string               `json:"pattern,omitempty"`
+	Minimum     *int                 `json:"minimum,omitempty"`
+	Maximum     *int                 `json:"maximum,omitempty"`
+	Items       *property            `json:"items,omitempty"`
+	Properties  map[string]*property `json:"properties,omitempty"`
+	Names       *property            `json:"propertyNames,omitempty"`
+	Additional  any                  `json:"additionalProperties,omitempty"` // false, or what every further key must be
+	Required    []string             `json:"required,omitempty"`
+	OneOf       []*property          `json:"oneOf,omitempty"`
+	Examples    []any                `json:"examples,omitempty"`
+}
+
+// Schema returns the JSON Schema of a recipe, by which editors complete and check it.
+func Schema() ([]byte, error) {
+	s, err := schemaOf(root())
+	if err != nil {
+		return nil, err
+	}
+	s.Schema, s.ID, s.Title = draft, SchemaFile, "sconce recipe"
+	s.Description = "What a container image shall hold; see docs/recipe.md."
+	s.Required = []string{"name", "base"}
+	base := s.Properties["base"]
+	base.OneOf = []*property{{Required: []string{"image"}}, {Required: []string{"bootstrap"}}}
+	base.Properties["bootstrap"].Required = []string{"suite"}
+	out, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("write the schema: %w", err)
+	}
+	return append(out, '\n'), nil
+}
+
+func schemaOf(s *shape) (*property, error) {
+	p := &property{Description: s.description()}
+	if err := p.addExamples(s); err != nil {
+		return nil, err
+	}
+	switch {
+	case s.free:
+		p.Type, p.Additional = "object", stringProperty(s)
+		p.Names = &property{Pattern: pattern(s.key.NameForm)}
+	case s.kind == kindTable:
+		p.Type, p.Additional = "object", false
+		return p, p.addFields(s)
+	case s.kind == kindList:
+		p.Type, p.Items = "array", stringProperty(s)
+	case s.kind == kindBool:
+		p.Type = "boolean"
+	case s.kind == kindInteger:
+		p.Type, p.Minimum, p.Maximum = "integer", &s.key.Min, &s.key.Max
+	default:
+		p.Type, p.Enum, p.Pattern = "string", s.key.Enum, pattern(s.key.Form)
+	}
+	return p, nil
+}
+
+// description is what an editor shows beside the key.
+func (s *shape) description() string {
+	if s.key.Default == "" {
+		return s.key.Doc
+	}
+	return s.key.Doc + " Default: " + s.key.Default + "."
+}
+
+func (p *property) addFields(s *shape) error {
+	p.Properties = map[string]*property{}
+	for _, name := range s.names {
+		field, err := schemaOf(s.fields[name])
+		if err != nil {
+			return err
+		}
+		p.Properties[name] = field
+	}
+	return nil
+}
+
+// stringProperty is what an element of a list, or a value of a free table, must be.
+func stringProperty(s *shape) *property {
+	return &property{Type: "string", Enum: s.key.Enum, Pattern: pattern(s.key.Form)}
+}
+
+func pattern(re *regexp.Regexp) string {
+	if re == nil {
+		return ""
+	}
+	return re.String()
+}
+
+func (p *property) addExamples(s *shape) error {
+	if s.key.Example == "" {
+		return nil
+	}
+	var doc map[string]any
+	if err := toml.Unmarshal([]byte("value = "+s.key.Example), &doc); err != nil {
+		return fmt.Errorf("example of %s: %w", s.path, err)
+	}
+	p.Examples = []any{doc["value"]}
+	return nil
+}

@@ -1,0 +1,242 @@
+package recipe
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/pelletier/go-toml/v2"
+)
+
+const (
+	schemaPath = "../../schema/" + SchemaFile
+	docPath    = "../../docs/recipe.md"
+)
+
+// Every field has a description and every description a field.
+func TestKeys(t *testing.T) {
+	var fromTypes []string
+	root().walk(func(s *shape) {
+		if s.path == "" {
+			return
+		}
+		fromTypes = append(fromTypes, s.path)
+		if s.key.Doc == "" {
+			t.Errorf("%s has no description", s.path)
+		}
+		if isLeaf(s) && s.key.Example == "" {
+			t.Errorf("%s has no example", s.path)
+		}
+		if s.key.Form != nil && s.key.FormName == "" || s.key.NameForm != nil && s.key.NameFormName == "" {
+			t.Errorf("%s has a form without words for it", s.path)
+		}
+	})
+	slices.Sort(fromTypes)
+	if diff := cmp.Diff(fromTypes, slices.Sorted(maps.Keys(keys))); diff != "" {
+		t.Errorf("keys of the types (-) and of keys.go (+):\n%s", diff)
+	}
+}
+
+func isLeaf(s *shape) bool { return s.kind != kindTable || s.free }
+
+// Every example is accepted by the reader itself.
+func TestExamplesAreGood(t *testing.T) {
+	root().walk(func(s *shape) {
+		if s.path == "" || !isLeaf(s) {
+			return
+		}
+		c := &checker{source: []byte(s.path + " = " + s.key.Example)}
+		if !c.isTOML() {
+			t.Errorf("%s: %v", s.path, c.err())
+			return
+		}
+		c.checkTable(readDocument(c.source), root())
+		if err := c.err(); err != nil {
+			t.Errorf("%s: %v", s.path, err)
+		}
+	})
+}
+
+// Every expression is anchored, and free of what Go and ECMA-262 read differently.
+func TestFormsArePortable(t *testing.T) {
+	root().walk(func(s *shape) {
+		for _, re := range []*regexp.Regexp{s.key.Form, s.key.NameForm} {
+			if re == nil {
+				continue
+			}
+			text := re.String()
+			if !strings.HasPrefix(text, "^") || strings.Contains(text, "(?") || strings.Contains(text, `\z`) || strings.Contains(text, "[[:") {
+				t.Errorf("%s: %s", s.path, text)
+			}
+		}
+	})
+}
+
+func TestSchemaFile(t *testing.T) {
+	got, err := Schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkGolden(t, schemaPath, string(got))
+}
+
+// The schema knows exactly the keys that the reader knows, and allows no others.
+func TestSchemaHasEveryKey(t *testing.T) {
+	data, err := Schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema map[string]any
+	if err := json.Unmarshal(data, &schema); err != nil {
+		t.Fatal(err)
+	}
+	root().walk(func(s *shape) {
+		p := schema
+		for _, name := range strings.FieldsFunc(s.path, func(r rune) bool { return r == '.' }) {
+			properties, _ := p["properties"].(map[string]any)
+			if p, _ = properties[name].(map[string]any); p == nil {
+				t.Errorf("%s is not in the schema", s.path)
+				return
+			}
+		}
+		if isLeaf(s) {
+			return
+		}
+		if p["additionalProperties"] != false {
+			t.Errorf("%s: additionalProperties is %v", s.path, p["additionalProperties"])
+		}
+		if n := len(p["properties"].(map[string]any)); n != len(s.names) {
+			t.Errorf("%s: %d properties, want %d", s.path, n, len(s.names))
+		}
+	})
+}
+
+// An independent validator agrees with the reader: what the reader accepts is valid, and what it refuses for a reason
+// that a schema can express is not.
+func TestSchemaJudge(t *testing.T) {
+	python := validator(t)
+	for file, valid := range map[string]bool{
+		"starter.toml": true, "testdata/everything.toml": true, "testdata/errors/extras.toml": true,
+		"testdata/errors/unknown-key.toml": false, "testdata/errors/unknown-table.toml": false, "testdata/errors/wrong-type.toml": false,
+		"testdata/errors/values.toml": false, "testdata/errors/base-both.toml": false, "testdata/errors/base-none.toml": false,
+		"testdata/errors/bootstrap-suite.toml": false, "testdata/errors/empty.toml": false,
+	} {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, out := judge(t, python, data); got != valid {
+			t.Errorf("%s: valid is %v, want %v\n%s", file, got, valid, out)
+		}
+	}
+}
+
+// validator returns a Python that has the jsonschema module (Debian package python3-jsonschema).
+func validator(t *testing.T) string {
+	t.Helper()
+	for _, python := range []string{"python3", "/usr/bin/python3"} {
+		if exec.Command(python, "-c", "import jsonschema").Run() == nil {
+			return python
+		}
+	}
+	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
+		t.Fatal("no python3 with the jsonschema module")
+	}
+	t.Skip("no python3 with the jsonschema module")
+	return ""
+}
+
+func judge(t *testing.T, python string, recipe []byte) (bool, string) {
+	t.Helper()
+	doc := map[string]any{}
+	if err := toml.Unmarshal(recipe, &doc); err != nil {
+		t.Fatal(err)
+	}
+	instance, err := json.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema, err := Schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(python, "-c", `import json, sys, jsonschema
+schema, instance = json.load(sys.stdin)
+jsonschema.Draft202012Validator.check_schema(schema)
+errors = list(jsonschema.Draft202012Validator(schema).iter_errors(instance))
+print(*errors, sep="\n")
+sys.exit(3 if errors else 0)`)
+	cmd.Stdin = strings.NewReader(fmt.Sprintf("[%s,%s]", schema, instance))
+	out, err := cmd.CombinedOutput()
+	if err != nil && cmd.ProcessState.ExitCode() != 3 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return err == nil, string(out)
+}
+
+// The tables of docs/recipe.md are generated from keys.go.
+func TestDocumentationTables(t *testing.T) {
+	doc, err := os.ReadFile(docPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := doc
+	root().walk(func(s *shape) {
+		if !isLeaf(s) {
+			got = replaceTable(t, got, s)
+		}
+	})
+	checkGolden(t, docPath, string(got))
+}
+
+// replaceTable writes the table of s between its two marks.
+func replaceTable(t *testing.T, doc []byte, s *shape) []byte {
+	t.Helper()
+	name := s.path
+	if name == "" {
+		name = "top"
+	}
+	before, rest, found := bytes.Cut(doc, []byte("<!-- keys of "+name+" -->\n"))
+	_, after, closed := bytes.Cut(rest, []byte("<!-- end -->\n"))
+	if !found || !closed {
+		t.Errorf("docs/recipe.md has no place for the keys of %s", name)
+		return doc
+	}
+	return slices.Concat(before, []byte("<!-- keys of "+name+" -->\n"+markdown(s)+"<!-- end -->\n"), after)
+}
+
+func markdown(s *shape) string {
+	var b strings.Builder
+	b.WriteString("| key | type | default | what it does |\n|---|---|---|---|\n")
+	for _, name := range s.names {
+		f := s.fields[name]
+		if !isLeaf(f) {
+			continue
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s %s |\n", name, f.expected(), f.key.Default, f.key.Doc, takes(f))
+	}
+	return b.String()
+}
+
+// takes is the sentences about the values of a key.
+func takes(f *shape) string {
+	example := fmt.Sprintf("Example: `%s = %s`.", f.name, f.key.Example)
+	switch {
+	case f.key.Enum != nil:
+		return "One of `" + strings.Join(f.key.Enum, "`, `") + "`. " + example
+	case f.key.Max > 0:
+		return fmt.Sprintf("From %d to %d. %s", f.key.Min, f.key.Max, example)
+	case f.key.NameForm != nil:
+		return fmt.Sprintf("A name is %s. %s", f.key.NameFormName, example)
+	default:
+		return example
+	}
+}

@@ -1,0 +1,294 @@
+package recipe
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// validate finds the mistakes that no single key shows. r may be incomplete when other problems have been reported.
+func (c *checker) validate(r *Recipe) {
+	if r.Name == "" {
+		c.addMissing("", "name", `name = "my-image"`)
+	}
+	c.validateBase(r.Base)
+	c.validatePython(r.Python)
+	c.validateRepository(r.Publish.Repository)
+}
+
+// validateRepository wants the registry spelled out: what goes nowhere in particular must not go to a public one.
+func (c *checker) validateRepository(repository string) {
+	host, _, _ := strings.Cut(repository, "/")
+	if repository == "" || host == "localhost" || strings.ContainsAny(host, ".:") {
+		return
+	}
+	c.add(c.at("publish", "repository"), "put the registry first, such as registry.example.org/"+repository,
+		"publish.repository %q names no registry", repository)
+}
+
+func (c *checker) find(names ...string) *node {
+	t := c.doc
+	var n *node
+	for _, name := range names {
+		if t == nil {
+			return nil
+		}
+		if n = t.nodes[name]; n == nil {
+			return nil
+		}
+		t = n.table
+	}
+	return n
+}
+
+// at returns the place of the value at a path; of the nearest table above it when there is none.
+func (c *checker) at(names ...string) span {
+	for ; len(names) > 0; names = names[:len(names)-1] {
+		if n := c.find(names...); n != nil {
+			return n.value
+		}
+	}
+	return span{}
+}
+
+// atItem returns the place of a list's element.
+func (c *checker) atItem(i int, names ...string) span {
+	if n := c.find(names...); n != nil && i < len(n.items) {
+		return n.items[i].value
+	}
+	return c.at(names...)
+}
+
+// addMissing reports a key that must be there, unless an unknown key has been taken for it.
+func (c *checker) addMissing(table, name, example string) {
+	if c.isMisspelt(table, name) {
+		return
+	}
+	if table == "" {
+		c.add(span{}, "add "+example, "the recipe has no %q", name)
+		return
+	}
+	c.add(c.at(strings.Split(table, ".")...), "add "+example, "[%s] has no %q", table, name)
+}
+
+// isMisspelt reports whether the table has an unknown key whose nearest known one is name.
+func (c *checker) isMisspelt(path, name string) bool {
+	t, s := c.doc, root()
+	if path != "" {
+		for part := range strings.SplitSeq(path, ".") {
+			n := t.nodes[part]
+			if n == nil || n.table == nil {
+				return false
+			}
+			t, s = n.table, s.fields[part]
+		}
+	}
+	for _, given := range t.names {
+		if s.fields[given] == nil && Nearest(given, s.names) == name {
+			return true
+		}
+	}
+	return false
+}
+
+const baseExample = `bootstrap = { suite = "bookworm", packages = ["python3"] }`
+
+func (c *checker) validateBase(b Base) {
+	hasImage, hasBootstrap := c.find("base", "image") != nil, c.find("base", "bootstrap") != nil
+	switch {
+	case c.find("base") == nil && c.isMisspelt("", "base"):
+	case c.find("base") == nil:
+		c.add(span{}, "add [base] with image = … or "+baseExample, "the recipe has no [base]")
+	case hasImage && hasBootstrap:
+		c.add(c.find("base", "bootstrap").key, "keep one of them", "[base] has both \"image\" and \"bootstrap\"")
+	case hasBootstrap:
+		c.validateBootstrap(b.Bootstrap)
+	case !hasImage:
+		c.addMissing("base", "image", `image = "debian:12" or `+baseExample)
+	default:
+		c.validateImage(b.Image)
+	}
+}
+
+var transport = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]*)://`)
+
+func (c *checker) validateImage(image string) {
+	at := c.at("base", "image")
+	if m := transport.FindStringSubmatch(image); m != nil && m[1] != "docker" {
+		hint := "a registry reference is written without it, or with docker://"
+		for t := range pathTransports {
+			if t == m[1] {
+				hint = fmt.Sprintf("write %s:PATH", t)
+			}
+		}
+		c.add(at, hint, "base.image cannot be read from %s://", m[1])
+		return
+	}
+	if t, value, ok := strings.Cut(image, ":"); ok && value == "" {
+		c.add(at, "", "base.image %q names nothing after %q", image, t+":")
+	}
+}
+
+func (c *checker) validateBootstrap(b *Bootstrap) {
+	if b == nil || b.Suite == "" {
+		c.addMissing("base.bootstrap", "suite", `suite = "bookworm"`)
+		return
+	}
+	u, err := url.Parse(b.Mirror)
+	at := c.at("base", "bootstrap", "mirror")
+	switch {
+	case err != nil:
+		c.add(at, "", "base.bootstrap.mirror is not an address")
+	case u.User != nil:
+		c.add(at, "apt reads them from /etc/apt/auth.conf", "base.bootstrap.mirror must not hold a user or password: it would end up in the lock")
+	}
+}
+
+func (c *checker) validatePython(p Python) {
+	for i, req := range p.Packages {
+		if message, hint := requirementProblem(req); message != "" {
+			c.add(c.atItem(i, "python", "packages"), hint, "python.packages: %q is not a requirement: %s", req, message)
+		}
+	}
+	c.validateFiles(p)
+	if p.Lock != "" {
+		c.validateLockAlone()
+	}
+	if p.Lock == "" && p.Project == "" {
+		for _, name := range []string{"extras", "groups"} {
+			if n := c.find("python", name); n != nil {
+				c.add(n.key, "add project or lock", "python.%s has nothing to choose from without python.project or python.lock", name)
+			}
+		}
+	}
+}
+
+func (c *checker) validateLockAlone() {
+	for _, other := range []string{"packages", "requirements", "project"} {
+		if n := c.find("python", other); n != nil {
+			c.add(n.key, "keep one of them", "python.%s cannot be given beside python.lock, which is used as it is", other)
+		}
+	}
+}
+
+func (c *checker) validateFiles(p Python) {
+	for i, file := range p.Requirements {
+		c.validateFile(file, "python.requirements", c.atItem(i, "python", "requirements"))
+	}
+	if path.Base(p.Lock) == "uv.lock" {
+		c.add(c.at("python", "lock"), "`uv export --format pylock.toml -o pylock.toml` writes one from uv.lock",
+			"python.lock must be a pylock.toml (PEP 751), not uv's own %q", p.Lock)
+	} else if p.Lock != "" {
+		c.validateFile(p.Lock, "python.lock", c.at("python", "lock"))
+	}
+	if p.Project != "" {
+		c.validateProject(p.Project)
+	}
+}
+
+func (c *checker) validateFile(file, name string, at span) {
+	info, err := os.Stat(resolve(c.dir, file))
+	switch {
+	case err != nil:
+		c.add(at, "", "%s: there is no file %q beside the recipe", name, file)
+	case info.IsDir():
+		c.add(at, "", "%s: %q is a directory, not a file", name, file)
+	}
+}
+
+func (c *checker) validateProject(dir string) {
+	at := c.at("python", "project")
+	info, err := os.Stat(resolve(c.dir, dir))
+	if err != nil {
+		c.add(at, "", "python.project: there is no directory %q beside the recipe", dir)
+		return
+	}
+	if !info.IsDir() {
+		c.add(at, "name the directory that holds pyproject.toml", "python.project: %q is a file", dir)
+		return
+	}
+	if _, err := os.Stat(filepath.Join(resolve(c.dir, dir), "pyproject.toml")); err != nil {
+		c.add(at, "", "python.project: %q has no pyproject.toml", dir)
+	}
+}
+
+var (
+	requirementHead = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*`)
+	versionClause   = regexp.MustCompile(`^\s*(===|==|~=|!=|<=|>=|<|>)\s*[A-Za-z0-9_.*+!-]+\s*$`)
+	bareVersion     = regexp.MustCompile(`^=?\s*[0-9][A-Za-z0-9_.*+!-]*$`)
+)
+
+// requirementProblem says roughly what is wrong with a PEP 508 requirement, and what to do. uv reads it exactly later;
+// this catches slips early and with a place.
+func requirementProblem(s string) (message, hint string) {
+	switch {
+	case strings.HasPrefix(s, "-"):
+		return "options belong in a requirements file", "name that file in python.requirements"
+	case strings.HasPrefix(s, "."), strings.HasPrefix(s, "/"), strings.HasSuffix(s, ".whl") && !strings.Contains(s, "@"), transport.MatchString(s), strings.HasPrefix(s, "git+"):
+		return "a file or address needs the package's name before it", "write NAME @ " + s
+	}
+	head := requirementHead.FindStringSubmatch(s)
+	if head == nil {
+		return "it must start with a package's name", ""
+	}
+	rest := s[len(head[0]):]
+	if rest, message = skipExtras(rest); message != "" {
+		return message, "extras are written NAME[one,two]"
+	}
+	if strings.HasPrefix(rest, "@") {
+		return addressProblem(rest[1:])
+	}
+	version, marker, hasMarker := strings.Cut(rest, ";")
+	if hasMarker && strings.TrimSpace(marker) == "" {
+		return "nothing follows the semicolon", ""
+	}
+	return versionProblem(head[1], strings.TrimSpace(version))
+}
+
+func skipExtras(s string) (rest, message string) {
+	if !strings.HasPrefix(s, "[") {
+		return s, ""
+	}
+	extras, rest, closed := strings.Cut(s[1:], "]")
+	if !closed {
+		return "", "the bracket is not closed"
+	}
+	for e := range strings.SplitSeq(extras, ",") {
+		if e = strings.TrimSpace(e); !formPackage.MatchString(e) && strings.TrimSpace(extras) != "" {
+			return "", fmt.Sprintf("%q is not the name of an extra", e)
+		}
+	}
+	return strings.TrimSpace(rest), ""
+}
+
+func addressProblem(s string) (message, hint string) {
+	address, _, _ := strings.Cut(strings.TrimSpace(s), " ")
+	if !strings.Contains(address, ":") {
+		return "what follows @ is not an address", "write file:///path/to/file.whl, https://… or git+https://…"
+	}
+	return "", ""
+}
+
+func versionProblem(name, s string) (message, hint string) {
+	if s == "" {
+		return "", ""
+	}
+	if bareVersion.MatchString(s) {
+		return "a version needs an operator", fmt.Sprintf("write %s==%s", name, strings.TrimSpace(strings.TrimPrefix(s, "=")))
+	}
+	if strings.HasPrefix(s, "(") != strings.HasSuffix(s, ")") {
+		return "the parentheses do not match", ""
+	}
+	s = strings.TrimSuffix(strings.TrimPrefix(s, "("), ")")
+	clauses := strings.Split(strings.TrimSuffix(strings.TrimSpace(s), ","), ",")
+	for _, clause := range clauses {
+		if !versionClause.MatchString(clause) {
+			return fmt.Sprintf("%q is not a version condition", strings.TrimSpace(clause)), "write for example NAME>=1.2,<2"
+		}
+	}
+	return "", ""
+}
