@@ -1,0 +1,132 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"sconce.dev/sconce/internal/sandbox"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden parts of the scripts")
+
+func TestMain(m *testing.M) {
+	sandbox.Init() // the sandbox starts this very binary again
+	testscript.Main(m, map[string]func(){"sconce": main})
+}
+
+// TestScripts runs the scripts in testdata/script through the real command. Each has a store of its own.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:           filepath.Join("testdata", "script"),
+		UpdateScripts: *update,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("SCONCE_STORE", filepath.Join(env.WorkDir, "store"))
+			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
+			self, err := exec.LookPath("sconce") // the test binary under this name, see TestMain
+			if err != nil {
+				return err
+			}
+			env.Setenv("SCONCE", self)
+			env.Setenv("LC_ALL", "C.UTF-8")
+			env.Setenv("TZ", "UTC")
+			schema, err := filepath.Abs(filepath.Join("..", "..", "schema", "sconce.schema.json"))
+			if err != nil {
+				return err
+			}
+			env.Setenv("SCHEMA", schema)
+			return os.Mkdir(filepath.Join(env.WorkDir, "home"), 0o755)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"code":   exitCode,
+			"json":   checkJSON,
+			"spoil":  spoil,
+			"setenv": setFromStdout,
+		},
+		Condition: condition,
+	})
+}
+
+// condition understands [tool:NAME]: whether a program is there. Where everything must be, its absence is a failure.
+func condition(cond string) (bool, error) {
+	name, ok := strings.CutPrefix(cond, "tool:")
+	if !ok {
+		return false, fmt.Errorf("unknown condition %q", cond)
+	}
+	_, err := exec.LookPath(name)
+	if err != nil && os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
+		return false, err
+	}
+	return err == nil, nil
+}
+
+// exitCode runs a command and wants a certain exit code: code N COMMAND ARGS...
+func exitCode(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: code N COMMAND ARGS...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		got = exit.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// checkJSON wants each line (or, with -whole, the whole) of a file to be JSON: json [-whole] FILE
+func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: json [-whole] FILE")
+	}
+	text := ts.ReadFile(args[len(args)-1])
+	parts := strings.Split(strings.TrimSpace(text), "\n")
+	if args[0] == "-whole" {
+		parts = []string{text}
+	}
+	for _, p := range parts {
+		if !json.Valid([]byte(p)) {
+			ts.Fatalf("not JSON: %q", p)
+		}
+	}
+}
+
+// spoil changes one byte in the middle of the first blob whose path matches: spoil PATTERN
+func spoil(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: spoil PATTERN")
+	}
+	paths, err := filepath.Glob(ts.MkAbs(args[0]))
+	ts.Check(err)
+	if len(paths) == 0 {
+		ts.Fatalf("nothing matches %s", args[0])
+	}
+	data, err := os.ReadFile(paths[0])
+	ts.Check(err)
+	data[len(data)/2] ^= 1
+	ts.Check(os.Chmod(paths[0], 0o644))
+	ts.Check(os.WriteFile(paths[0], data, 0o644))
+}
+
+// setFromStdout keeps what a command printed: setenv NAME
+func setFromStdout(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: setenv NAME")
+	}
+	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"sconce.dev/sconce/internal/store"
+)
+
+// sconceCommand runs this test binary as the sconce command.
+func sconceCommand(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &exec.Cmd{Path: self, Args: append([]string{"sconce"}, args...), Env: os.Environ()}
+}
+
+// A command that waits ends at the first signal, says so, and has the exit code for it.
+func TestInterrupt(t *testing.T) {
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		dir := t.TempDir()
+		busy, err := store.Open(context.Background(), dir) // so that a prune has to wait
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := sconceCommand(t, "--store", dir, "cache", "prune")
+		stderr, err := cmd.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewReader(stderr)
+		if line, err := lines.ReadString('\n'); !strings.HasPrefix(line, "waiting for other sconce processes") {
+			t.Errorf("first line: %q, %v", line, err)
+		}
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Error(err)
+		}
+		rest, _ := io.ReadAll(lines)
+		_ = cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); code != 130 || string(rest) != "error: interrupted\n" {
+			t.Errorf("%v: exit code %d, %q", sig, code, rest)
+		}
+		busy.Close()
+	}
+}

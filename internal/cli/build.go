@@ -1,0 +1,237 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/build"
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/export"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/ui"
+)
+
+// buildOptions are the options of `sconce build`.
+type buildOptions struct {
+	recipe      string
+	outputs     []string
+	push        []string
+	publish     bool
+	locked      bool
+	force       bool
+	json        bool
+	compression string
+	platform    string
+}
+
+func newBuildCmd(a *app) *cobra.Command {
+	var o buildOptions
+	cmd := &cobra.Command{
+		Use:   "build [RECIPE]",
+		Short: "Build the image of a recipe",
+		Long: `Build the image that RECIPE (a sconce.toml or its directory, by default the current one) describes, and keep it in the
+store under the recipe's name and version. The digest of the image is printed.
+
+Only what is missing is made: what was built or downloaded before, for this image or another, is taken from the store. A
+recipe without a lock, or with one that no longer fits, is locked first (see sconce lock); --locked refuses instead.
+
+Where the image goes, besides the store:
+  oci:DIR[:TAG]             an OCI layout, also when OUT has no prefix and does not end in .tar
+  oci-archive:FILE[:TAG]    an OCI layout in a tar, also when OUT ends in .tar
+  docker-archive:FILE[:TAG] what docker load and podman load read
+  dir:DIR, tar:FILE         the root file system`,
+		Example: examples(
+			"sconce build                                          build ./sconce.toml",
+			"sconce build demo -o demo.tar                         and write an OCI archive",
+			"sconce build --locked --push registry.example.org/me/demo:1   build exactly the lock, and push",
+		),
+		Args: wants("[RECIPE]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.recipe = recipeArgument(args)
+			return a.runBuild(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the image to `OUT` as well (repeatable)")
+	f.StringArrayVar(&o.push, "push", nil, "push the image to `REF` in a registry (repeatable)")
+	f.BoolVar(&o.publish, "publish", false, "push the image to the recipe's publish.repository, tagged with its version")
+	f.BoolVar(&o.locked, "locked", false, "refuse when the lock is missing or does not fit the recipe")
+	f.BoolVarP(&o.force, "force", "f", false, "replace outputs that exist and hold something else")
+	f.StringVar(&o.compression, "compression", "", "compress new layers with gzip or zstd (default: the recipe's, else gzip)")
+	f.StringVar(&o.platform, "platform", "", "build for linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
+	f.BoolVar(&o.json, "json", false, "print what was built as JSON")
+	complete(cmd, "compression", "gzip", "zstd")
+	complete(cmd, "platform", "linux/amd64", "linux/arm64")
+	return cmd
+}
+
+// built is what `sconce build --json` prints.
+type built struct {
+	Name     string       `json:"name"`
+	Digest   store.Digest `json:"digest"`
+	Platform string       `json:"platform"`
+	Layers   int          `json:"layers"`
+	Size     int64        `json:"size"` // of the layers as stored, in bytes
+	Fresh    bool         `json:"upToDate"`
+	Outputs  []string     `json:"outputs,omitempty"`
+	Pushed   []string     `json:"pushed,omitempty"`
+}
+
+func (a *app) runBuild(ctx context.Context, o buildOptions) error {
+	began := time.Now()
+	r, err := loadRecipe(o)
+	if err != nil {
+		return err
+	}
+	l, err := a.lockFor(ctx, r, o)
+	if err != nil {
+		return err
+	}
+	result, err := a.build(ctx, r, l)
+	if err != nil {
+		return err
+	}
+	b := describe(r, l, result)
+	if err := a.deliver(ctx, r, result.Image, o, &b); err != nil {
+		return err
+	}
+	if b.Fresh {
+		a.say("%s is up to date: %d layers, %s", b.Name, b.Layers, ui.Size(b.Size))
+	} else {
+		a.say("built %s for %s: %d layers, %s, in %s", b.Name, b.Platform, b.Layers, ui.Size(b.Size), ui.Duration(time.Since(began)))
+	}
+	if o.json {
+		return a.printJSON(b)
+	}
+	_, err = fmt.Fprintln(a.stdout, b.Digest)
+	return err
+}
+
+// loadRecipe reads the recipe and lets the flags override it.
+func loadRecipe(o buildOptions) (*recipe.Recipe, error) {
+	r, err := recipe.Load(o.recipe)
+	if err != nil {
+		return nil, err
+	}
+	if o.platform != "" {
+		if r.Target.Platform, err = recipe.ParsePlatform(o.platform); err != nil {
+			return nil, fault.Usage(fmt.Errorf("--platform: %w", err))
+		}
+	}
+	switch o.compression {
+	case "":
+	case "gzip", "zstd":
+		r.Image.Compression = o.compression
+	default:
+		return nil, fault.Usage(fmt.Errorf("--compression %q: it is one of gzip, zstd", o.compression))
+	}
+	if o.publish && r.Publish.Repository == "" {
+		return nil, fault.Usage(fault.Hint(fmt.Errorf("--publish: %s names no publish.repository", r.Path), "name one in the recipe, or use --push REF"))
+	}
+	return r, nil
+}
+
+// lockFor returns the lock of r, made or brought up to date unless --locked was given.
+func (a *app) lockFor(ctx context.Context, r *recipe.Recipe, o buildOptions) (*lock.Lock, error) {
+	l, drift, err := readLock(r)
+	switch {
+	case err != nil:
+		return nil, err
+	case l != nil && len(drift) == 0:
+		return l, nil
+	case o.locked && l == nil:
+		return nil, fault.Hint(fmt.Errorf("--locked: %s does not exist", lock.Path(r)), "run `sconce lock`")
+	case o.locked:
+		return nil, fmt.Errorf("--locked: %w", driftError(r, drift))
+	}
+	return a.makeLock(ctx, r, lockOptions{})
+}
+
+func (a *app) build(ctx context.Context, r *recipe.Recipe, l *lock.Lock) (*build.Result, error) {
+	wheels, err := l.Wheels(r)
+	if err != nil {
+		return nil, err
+	}
+	runsHere := l.Platform == "linux/"+runtime.GOARCH
+	if l.Python != nil && !runsHere && r.Python.CompilesBytecode() {
+		event.Warn(ctx, fmt.Sprintf("no byte code is compiled: programs for %s do not run on this machine", l.Platform),
+			"imports are slower the first time; build on a machine of that kind, or set bytecode = false under [python] to silence this")
+	}
+	p, err := plan.New(r, l, wheels, runsHere)
+	if err != nil {
+		return nil, err
+	}
+	st, err := a.store(ctx)
+	if err != nil {
+		return nil, err
+	}
+	client, err := a.fetch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o := build.Options{
+		Store: st, Fetch: client, Offline: a.flags.offline, Cores: runtime.GOMAXPROCS(0), Wheels: wheels, Authorize: lock.Authorizer(r),
+	}
+	if l.Python != nil {
+		o.Protect = l.Python.Protected
+	}
+	return build.Run(ctx, p, o)
+}
+
+func describe(r *recipe.Recipe, l *lock.Lock, result *build.Result) built {
+	b := built{
+		Name: r.Name + ":" + r.Version, Digest: result.Image.Digest, Platform: l.Platform,
+		Layers: len(result.Image.Layers), Fresh: result.Fresh,
+	}
+	for _, d := range result.Image.Layers {
+		b.Size += d.Size
+	}
+	return b
+}
+
+// deliver names the image in the store, writes the outputs and pushes.
+func (a *app) deliver(ctx context.Context, r *recipe.Recipe, im *image.Image, o buildOptions, b *built) error {
+	st, err := a.store(ctx)
+	if err != nil {
+		return err
+	}
+	if err := nameImage(st, r, im, b); err != nil {
+		return err
+	}
+	for _, out := range o.outputs {
+		if err := export.Write(ctx, im, out, export.Options{Store: st, Force: o.force}); err != nil {
+			return err
+		}
+		b.Outputs = append(b.Outputs, out)
+	}
+	refs := o.push
+	if o.publish {
+		refs = append(refs, r.Publish.Repository+":"+r.Version)
+	}
+	for _, ref := range refs {
+		if err := a.push(ctx, im, ref); err != nil {
+			return err
+		}
+		b.Pushed = append(b.Pushed, ref)
+	}
+	return nil
+}
+
+// nameImage gives the image its name in the store, unless it has it: a build with nothing to do writes nothing.
+func nameImage(st *store.Store, r *recipe.Recipe, im *image.Image, b *built) error {
+	if old, err := st.FindImage(b.Name); err == nil && old.Digest == im.Digest {
+		return nil
+	}
+	return st.PutImage(store.ImageRef{
+		Name: r.Name, Tag: r.Version, Digest: im.Digest, Platform: b.Platform, Created: time.Now(), Size: b.Size,
+	}, im.Refs())
+}

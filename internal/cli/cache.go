@@ -1,0 +1,256 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/ui"
+)
+
+func newCacheCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "cache COMMAND",
+
+		DisableFlagsInUseLine: true,
+
+		Short: "Look after the store: its size, its health, what can go",
+		Long: `The store keeps downloads, layers, images and what is known about them. Everything in it but the named images can be
+fetched or made again.`,
+		Example: examples("sconce cache info", "sconce cache prune --older-than 7d", "sconce cache verify"),
+		Args:    cobra.ArbitraryArgs,
+		RunE:    helpOrUnknown,
+	}
+	cmd.AddCommand(newCacheInfoCmd(a), newCachePruneCmd(a), newCacheVerifyCmd(a))
+	return cmd
+}
+
+func newCacheInfoCmd(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "info",
+		Short:   "Show where the store is and how much it holds",
+		Example: examples("sconce cache info", "sconce cache info --json | jq -r .dir"),
+		Args:    wants(),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runCacheInfo(cmd.Context(), asJSON) },
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// cacheInfo is what `sconce cache info` shows.
+type cacheInfo struct {
+	Dir        string              `json:"dir"`
+	ReadOnly   bool                `json:"readOnly"`
+	Shared     string              `json:"sharedStores,omitempty"`
+	Images     int                 `json:"images"`
+	Bytes      int64               `json:"bytes"` // of all buckets
+	Buckets    []store.BucketUsage `json:"buckets"`
+	FileSystem host.FileSystem     `json:"fileSystem"`
+}
+
+func (a *app) runCacheInfo(ctx context.Context, asJSON bool) error {
+	st, err := a.store(ctx)
+	if err != nil {
+		return err
+	}
+	in := cacheInfo{Dir: st.Dir(), ReadOnly: st.ReadOnly(), Shared: os.Getenv("SCONCE_SHARED_STORES"), FileSystem: host.FileSystemOf(st.Dir())}
+	if in.Buckets, err = st.Usage(); err != nil {
+		return err
+	}
+	images, err := st.Images()
+	if err != nil {
+		return err
+	}
+	in.Images = len(images)
+	for _, b := range in.Buckets {
+		in.Bytes += b.Bytes
+	}
+	if asJSON {
+		return a.printJSON(in)
+	}
+	return a.printCacheInfo(in)
+}
+
+func (a *app) printCacheInfo(in cacheInfo) error {
+	where := in.Dir
+	if in.ReadOnly {
+		where += " (read-only)"
+	}
+	fs := fmt.Sprintf("%s, %s of %s free", in.FileSystem.Type, ui.Size(in.FileSystem.Free), ui.Size(in.FileSystem.Size))
+	if _, err := fmt.Fprintf(a.out, "%-12s %s\n%-12s %s\n", "Store:", ui.Clean(where), "Disk:", fs); err != nil {
+		return err
+	}
+	if in.Shared != "" {
+		if _, err := fmt.Fprintf(a.out, "%-12s %s\n", "Shared:", ui.Clean(in.Shared)); err != nil {
+			return err
+		}
+	}
+	rows := [][]string{{"", "NUMBER", "SIZE"}}
+	rows = append(rows, []string{"images", strconv.Itoa(in.Images), ""})
+	for _, b := range in.Buckets {
+		rows = append(rows, []string{b.Name, strconv.Itoa(b.Objects), ui.Size(b.Bytes)})
+	}
+	rows = append(rows, []string{"all", "", ui.Size(in.Bytes)})
+	if err := printTable(a.out, rows); err != nil {
+		return err
+	}
+	if in.FileSystem.Advice != "" {
+		a.say("note: %s", in.FileSystem.Advice)
+	}
+	return nil
+}
+
+// cachePruneOptions are the options of `sconce cache prune`.
+type cachePruneOptions struct {
+	all      bool
+	older    string
+	keepSize string
+	dryRun   bool
+	noWait   bool
+	json     bool
+}
+
+func newCachePruneCmd(a *app) *cobra.Command {
+	var o cachePruneOptions
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove from the store what is not needed",
+		Long: `Remove what no named image stands on and nothing has used for 30 days, and what killed processes left behind. Named
+images stay whole; ` + "`sconce images rm`" + ` removes names.
+
+Prune waits until no other sconce uses the store, and new ones wait for it.`,
+		Example: examples(
+			"sconce cache prune --dry-run",
+			"sconce cache prune --older-than 7d",
+			"sconce cache prune --keep-size 100GB     then the least recently used, until this much is left",
+			"sconce cache prune --all                 keep only what images need",
+		),
+		Args: wants(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runCachePrune(cmd.Context(), o) },
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.all, "all", false, "remove all that no image needs, however recently it was used")
+	f.StringVar(&o.older, "older-than", "30d", "remove what was not used for this `TIME`: 12h, 30d, 2w")
+	f.StringVar(&o.keepSize, "keep-size", "", "then remove what was used longest ago until the store holds at most this `SIZE`: 500MB, 20GB, 64GiB")
+	f.BoolVar(&o.dryRun, "dry-run", false, "only say what would be removed")
+	f.BoolVar(&o.noWait, "no-wait", false, "fail when another process uses the store")
+	f.BoolVar(&o.json, "json", false, "print JSON")
+	cmd.MarkFlagsMutuallyExclusive("all", "older-than")
+	return cmd
+}
+
+func (o cachePruneOptions) store() (store.PruneOptions, error) {
+	p := store.PruneOptions{All: o.all, DryRun: o.dryRun, NoWait: o.noWait}
+	var err error
+	if p.OlderThan, err = ui.ParseAge(o.older); err != nil {
+		return p, fault.Usage(fmt.Errorf("--older-than: %w", err))
+	}
+	if p.OlderThan == 0 {
+		p.All = true
+	}
+	if o.keepSize == "" {
+		return p, nil
+	}
+	if p.KeepBytes, err = ui.ParseSize(o.keepSize); err != nil {
+		return p, fault.Usage(fmt.Errorf("--keep-size: %w", err))
+	}
+	if p.KeepBytes == 0 {
+		p.All = true
+	}
+	return p, nil
+}
+
+func (a *app) runCachePrune(ctx context.Context, o cachePruneOptions) error {
+	p, err := o.store()
+	if err != nil {
+		return err
+	}
+	st, err := a.store(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := st.Prune(ctx, p)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return a.printJSON(r)
+	}
+	verb := "removed"
+	if o.dryRun {
+		verb = "would remove"
+	}
+	_, err = fmt.Fprintf(a.out, "%s %s: %d blobs, %d records, %d trees, %d leftovers; %s kept\n",
+		verb, ui.Size(r.Bytes), r.Blobs, r.Records, r.Trees, r.Temps, ui.Size(r.Kept))
+	return err
+}
+
+func newCacheVerifyCmd(a *app) *cobra.Command {
+	var remove, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Check the hash of everything in the store",
+		Long: `Read the whole store: hash every blob and compare it with its name, read every record, and look whether every image has
+all its parts. Other sconces may use the store meanwhile.
+
+Exit code 3 says that something is damaged. With --remove it is removed, and fetched or made again by the next command that
+needs it; an image that lost a part loses its name.`,
+		Example: examples("sconce cache verify", "sconce cache verify --remove"),
+		Args:    wants(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.runCacheVerify(cmd.Context(), remove, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&remove, "remove", false, "remove what is damaged")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) runCacheVerify(ctx context.Context, remove, asJSON bool) error {
+	st, err := a.store(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := st.Verify(ctx, remove)
+	if err != nil {
+		return err
+	}
+	if r.Damaged == nil {
+		r.Damaged = []store.Damage{}
+	}
+	if asJSON {
+		err = a.printJSON(r)
+	} else {
+		err = a.printVerify(r)
+	}
+	if err != nil || r.OK() {
+		return err
+	}
+	err = fmt.Errorf("the store %s is damaged: %d objects", st.Dir(), len(r.Damaged))
+	if !remove {
+		err = fault.Hint(err, "`sconce cache verify --remove` removes them, so that they are fetched or made again")
+	}
+	return fault.Problem(err)
+}
+
+func (a *app) printVerify(r store.VerifyReport) error {
+	for _, d := range r.Damaged {
+		state := "damaged"
+		if d.Removed {
+			state = "removed"
+		}
+		if _, err := fmt.Fprintf(a.out, "%s: %s: %s\n", state, ui.Clean(d.Object), ui.Clean(d.Problem)); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(a.out, "%d blobs (%s), %d records and %d trees checked: %d damaged\n",
+		r.Blobs, ui.Size(r.Bytes), r.Records, r.Trees, len(r.Damaged))
+	return err
+}

@@ -1,0 +1,186 @@
+// Package cli is the command line: one file for each command, which turns flags into an options struct and calls the
+// packages that do the work.
+//
+// Data goes to stdout, everything else to stderr. A command returns an error; [Main] prints it and chooses the exit code.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/ui"
+)
+
+// app is what the commands of one invocation share. The store and the downloader are only opened by a command that
+// needs them.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	flags          globalFlags
+	signals        *signals
+
+	view   *ui.View
+	out    io.Writer // stdout, for data: what was reported before comes first
+	opened *store.Store
+	client *fetch.Client
+}
+
+// globalFlags are the flags of every command.
+type globalFlags struct {
+	progress string
+	color    string
+	verbose  bool
+	quiet    bool
+	store    string
+	offline  bool
+}
+
+// memoryTarget is when the garbage collector starts to work harder, in bytes. What a build really holds is well below, in
+// buffers of known number and size; without a target the heap would be let grow to twice that.
+const memoryTarget = 160 << 20
+
+// Main runs the command of this process and returns its exit code.
+func Main() int {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryTarget)
+	}
+	ctx, sig := catchSignals(context.Background())
+	defer sig.release()
+	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, signals: sig}
+	sig.atOnce(a.closeView)
+	return a.run(ctx, os.Args[1:])
+}
+
+// run runs one command line.
+func (a *app) run(ctx context.Context, args []string) int {
+	a.out = a.stdout
+	root := newRootCmd(a)
+	root.SetArgs(args)
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	err := root.ExecuteContext(ctx)
+	if a.opened != nil {
+		err = errors.Join(err, a.opened.Close())
+	}
+	if err != nil && ctx.Err() != nil {
+		err = errInterrupted
+	}
+	code := fault.CodeOf(err)
+	a.closeView()
+	if err != nil && !isSilent(err) {
+		a.printError(err, code)
+	}
+	return code
+}
+
+func (a *app) closeView() {
+	if a.view != nil {
+		a.view.Close()
+	}
+}
+
+// printError prints err as the flags want it, as far as they could be read.
+func (a *app) printError(err error, code int) {
+	if a.view == nil {
+		o, flagErr := a.viewOptions()
+		if flagErr != nil {
+			o.Mode = ui.Plain
+		}
+		a.view = ui.New(io.Discard, o)
+		a.view.Close()
+	}
+	a.view.PrintError(a.stderr, err, code)
+}
+
+// exitStatus is the result of a command that has said all there is to say, and only has an exit code left: that of
+// the program it ran.
+type exitStatus int //nolint:errname // it is another program's word, and no failure of ours
+
+func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// ExitCode is read by [fault.CodeOf].
+func (s exitStatus) ExitCode() int { return int(s) }
+
+func isSilent(err error) bool {
+	var s exitStatus
+	return errors.As(err, &s)
+}
+
+// start makes ready what the flags say, before the command runs.
+func (a *app) start(cmd *cobra.Command) error {
+	if err := exclusive(cmd); err != nil {
+		return err
+	}
+	o, err := a.viewOptions()
+	if err != nil {
+		return fault.Usage(err)
+	}
+	a.view = ui.New(a.stderr, o)
+	a.out = dataWriter{a.stdout, a.view}
+	cmd.SetContext(event.With(cmd.Context(), a.view))
+	return nil
+}
+
+func (a *app) viewOptions() (ui.Options, error) {
+	o := ui.Options{Verbose: a.flags.verbose}
+	switch a.flags.color {
+	case "auto":
+		o.Color = ui.WantColor(a.stderr)
+	case "always":
+		o.Color = true
+	case "never":
+	default:
+		return o, fmt.Errorf("--color %q: it is one of auto, always, never", a.flags.color)
+	}
+	if a.flags.quiet {
+		o.Mode = ui.Quiet
+		return o, nil
+	}
+	var err error
+	o.Mode, err = ui.ParseMode(a.flags.progress)
+	return o, err
+}
+
+// store opens the store, once.
+func (a *app) store(ctx context.Context) (*store.Store, error) {
+	if a.opened != nil {
+		return a.opened, nil
+	}
+	dir, err := a.storeDir()
+	if err != nil {
+		return nil, err
+	}
+	a.opened, err = store.Open(ctx, dir)
+	return a.opened, err
+}
+
+func (a *app) storeDir() (string, error) {
+	if a.flags.store != "" {
+		return a.flags.store, nil
+	}
+	return store.DefaultDir()
+}
+
+// fetch returns the downloader, made once. It puts what it downloads into the store.
+func (a *app) fetch(ctx context.Context) (*fetch.Client, error) {
+	if a.client != nil {
+		return a.client, nil
+	}
+	st, err := a.store(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a.client = fetch.New(st, fetch.Options{Offline: a.flags.offline, UserAgent: "sconce/" + currentVersion().Version})
+	return a.client, nil
+}

@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/store"
+)
+
+func everyCommand(t *testing.T, visit func(*cobra.Command)) {
+	t.Helper()
+	n := 0
+	var walk func(*cobra.Command)
+	walk = func(c *cobra.Command) {
+		if c.Name() == "help" {
+			return
+		}
+		n++
+		visit(c)
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	root := newRootCmd(&app{})
+	root.InitDefaultHelpCmd()
+	walk(root)
+	if n < 15 {
+		t.Fatalf("only %d commands", n)
+	}
+}
+
+func TestEveryCommandIsExplained(t *testing.T) {
+	everyCommand(t, func(c *cobra.Command) {
+		name := c.CommandPath()
+		switch {
+		case c.Short == "" || strings.HasSuffix(c.Short, "."):
+			t.Errorf("%s: short description %q", name, c.Short)
+		case !strings.Contains(c.Example, "sconce "):
+			t.Errorf("%s has no example", name)
+		case c.RunE == nil || c.Args == nil:
+			t.Errorf("%s does not check its arguments or does nothing", name)
+		case c.HasParent() && !c.Parent().HasParent() && c.GroupID == "":
+			t.Errorf("%s is in no group", name)
+		}
+		for _, line := range strings.Split(c.Long+"\n"+c.Example, "\n") {
+			if len(line) > 125 {
+				t.Errorf("%s: a line of help is %d characters long: %s", name, len(line), line)
+			}
+		}
+	})
+}
+
+// Examples must at least be commands that exist, with flags that exist.
+func TestExamplesParse(t *testing.T) {
+	everyCommand(t, func(c *cobra.Command) {
+		for _, line := range strings.Split(c.Example, "\n") {
+			command, _, _ := strings.Cut(strings.TrimSpace(line), "   ")
+			for _, part := range strings.FieldsFunc(command, func(r rune) bool { return strings.ContainsRune("|&>;", r) }) {
+				words := strings.Fields(part)
+				if len(words) == 0 || words[0] != "sconce" {
+					continue
+				}
+				root := newRootCmd(&app{})
+				found, rest, err := root.Find(words[1:])
+				if err != nil || (found == root && len(words) > 1 && !strings.HasPrefix(words[1], "-")) {
+					t.Errorf("%s: no such command: %s", c.CommandPath(), part)
+					continue
+				}
+				if err := found.ParseFlags(rest); err != nil {
+					t.Errorf("%s: %s: %v", c.CommandPath(), part, err)
+				}
+			}
+		}
+	})
+}
+
+func TestRunPrintsToTheRightPlace(t *testing.T) {
+	var out, err bytes.Buffer
+	a := &app{stdout: &out, stderr: &err}
+	if code := a.run(context.Background(), []string{"version"}); code != 0 || err.Len() > 0 || !strings.HasPrefix(out.String(), "sconce ") {
+		t.Errorf("code %d, stdout %q, stderr %q", code, &out, &err)
+	}
+}
+
+func TestExitStatusSaysNothing(t *testing.T) {
+	if !isSilent(exitStatus(7)) || exitStatus(7).ExitCode() != 7 {
+		t.Error("the exit code of a program is taken for an error")
+	}
+}
+
+func TestNameFor(t *testing.T) {
+	st, err := store.Open(context.Background(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	d, err := st.PutBlob([]byte("manifest"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.PutImage(store.ImageRef{Name: "mine", Tag: "3", Digest: d}, []store.Digest{d}); err != nil {
+		t.Fatal(err)
+	}
+	digest := "sha256:" + strings.Repeat("ab", 32)
+	for written, want := range map[string]string{
+		"docker://debian:12":                 "debian:12",
+		"debian":                             "debian:latest",
+		"localhost:5000/x":                   "localhost:5000/x:latest",
+		"docker://me@nvcr.io#nvidia/cuda:12": "nvcr.io/nvidia/cuda:12",
+		"ghcr.io/a/b@" + digest:              "ghcr.io/a/b:sha256-abababababab",
+		"ghcr.io/a/b:1@" + digest:            "ghcr.io/a/b:1",
+		"oci:some/dir:tag":                   "dir:tag",
+		"docker-archive:a/saved.tar.gz":      "saved:latest",
+		"tar:/tmp/root.tar.zst":              "root:latest",
+		"mine":                               "mine:3",
+	} {
+		ref, err := source.ParseIn(written, st)
+		if err != nil {
+			t.Errorf("%s: %v", written, err)
+			continue
+		}
+		if name, tag := nameFor(st, written, ref); name+":"+tag != want {
+			t.Errorf("%s is named %s:%s, want %s", written, name, tag, want)
+		}
+	}
+}
+
+func TestWithTag(t *testing.T) {
+	for ref, want := range map[string]string{
+		"host/x": "host/x:t", "host/x:1": "host/x:1", "localhost:5000/x": "localhost:5000/x:t",
+		"docker://localhost:5000/x:1": "docker://localhost:5000/x:1", "docker://x": "docker://x:t",
+	} {
+		if got := withTag(ref, "t"); got != want {
+			t.Errorf("withTag(%q) = %q, want %q", ref, got, want)
+		}
+	}
+}

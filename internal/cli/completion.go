@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/store"
+)
+
+func newCompletionCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "completion bash|zsh|fish",
+		Short: "Print the script that completes sconce's commands in a shell",
+		Long: `Print the script that makes a shell complete sconce's commands, flags and image names.
+
+For bash it needs the package bash-completion. Start a new shell after installing it.`,
+		Example: examples(
+			"sconce completion bash > ~/.local/share/bash-completion/completions/sconce",
+			`sconce completion zsh > "${fpath[1]}/_sconce"`,
+			"sconce completion fish > ~/.config/fish/completions/sconce.fish",
+		),
+		Args:                  wants("bash|zsh|fish"),
+		ValidArgs:             []string{"bash", "zsh", "fish"},
+		DisableFlagsInUseLine: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root := cmd.Root()
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(a.out, true)
+			case "zsh":
+				return root.GenZshCompletion(a.out)
+			case "fish":
+				return root.GenFishCompletion(a.out, true)
+			}
+			return fault.Usage(fmt.Errorf("%q is none of the shells bash, zsh, fish", args[0]))
+		},
+	}
+}
+
+// completionPatience bounds how long a shell waits for image names while a prune keeps the store closed.
+const completionPatience = 500 * time.Millisecond
+
+// completeImages completes the names of the store's images, then files.
+func (a *app) completeImages(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	dir, err := a.storeDir()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	if _, err := os.Stat(filepath.Clean(dir)); err != nil { // pressing a key must not make a store
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
+	defer cancel()
+	st, err := store.Open(ctx, dir)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	defer st.Close()
+	images, err := st.Images()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	var names []string
+	for _, im := range images {
+		names = append(names, im.FullName())
+	}
+	return names, cobra.ShellCompDirectiveDefault
+}

@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/ui"
+)
+
+func newInfoCmd(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "info",
+		Short: "Show what this machine offers: sandbox, cores, memory, disk, programs",
+		Long: `Show what matters to sconce on this machine: whether commands can be run in images (it is tried, and where it is refused
+the setting that refuses is named), the cores and the memory that are really available under the limits of cgroups and Slurm,
+the disk under the store, and which other programs were found.`,
+		Example: examples("sconce info", "sconce info --json | jq .cores.available"),
+		Args:    wants(),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runInfo(cmd.Context(), asJSON) },
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// hostInfo is what `sconce info` shows.
+type hostInfo struct {
+	Sconce  versionInfo  `json:"sconce"`
+	Sandbox sandboxState `json:"sandbox"`
+	host.Report
+}
+
+// sandboxState says whether commands can be run in images.
+type sandboxState struct {
+	Works bool   `json:"works"`
+	Error string `json:"error,omitempty"`
+	Hint  string `json:"hint,omitempty"`
+}
+
+func (a *app) runInfo(ctx context.Context, asJSON bool) error {
+	dir, err := a.storeDir()
+	if err != nil {
+		return err
+	}
+	in := hostInfo{Sconce: currentVersion(), Sandbox: sandboxState{Works: true}, Report: host.Collect(ctx, dir)}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := sandbox.Check(); err != nil {
+		in.Sandbox = sandboxState{Error: err.Error(), Hint: fault.HintOf(err)}
+	}
+	if in.Refusals == nil {
+		in.Refusals = []host.Refusal{} // [] rather than null
+	}
+	if asJSON {
+		return a.printJSON(in)
+	}
+	_, err = a.out.Write([]byte(in.text()))
+	return err
+}
+
+func (in hostInfo) text() string {
+	var b strings.Builder
+	line := func(title, format string, args ...any) {
+		fmt.Fprintf(&b, "%-9s %s\n", title, ui.Clean(fmt.Sprintf(format, args...)))
+	}
+	line("Sconce:", "%s (%s, %s)", in.Sconce.Version, in.Sconce.Platform, in.Sconce.Go)
+	line("Kernel:", "%s", in.Kernel)
+	if in.Sandbox.Works {
+		line("Sandbox:", "works")
+	} else {
+		line("Sandbox:", "does not work: %s", in.Sandbox.Error)
+		line("", "%s", in.Sandbox.Hint)
+	}
+	for _, r := range in.Refusals {
+		line("", "for ordinary users, %s = %s: %s; %s", r.Setting, r.Value, r.Reason, r.Fix)
+	}
+	line("Cores:", "%d of %d", in.Cores.Available, in.Cores.Total)
+	for _, l := range in.Cores.Limits {
+		line("", "%s allows %d", l.Source, l.Value)
+	}
+	line("Memory:", "%s of %s available", ui.Size(in.Memory.Available), ui.Size(in.Memory.Total))
+	for _, l := range in.Memory.Limits {
+		line("", "%s allows %s", l.Source, ui.Size(l.Value))
+	}
+	line("Store:", "%s", in.Store.Dir)
+	line("", "%s, %s of %s free", in.Store.Type, ui.Size(in.Store.Free), ui.Size(in.Store.Size))
+	if in.Store.Advice != "" {
+		line("", "%s", in.Store.Advice)
+	}
+	b.WriteString(in.programs())
+	return b.String()
+}
+
+// programs lists what was found, and how to install what was not.
+func (in hostInfo) programs() string {
+	rows := [][]string{{"PROGRAM", "FOR", "FOUND"}}
+	var missing []host.Tool
+	for _, t := range in.Tools {
+		found := "missing"
+		if t.Path != "" {
+			found = strings.TrimSpace(t.Path + "  " + t.Version)
+		} else {
+			missing = append(missing, t)
+		}
+		rows = append(rows, []string{t.Name, t.Purpose, found})
+	}
+	var b strings.Builder
+	b.WriteString("\n")
+	_ = printTable(&b, rows) // a strings.Builder takes everything
+	for _, t := range missing {
+		fmt.Fprintf(&b, "missing %s: %s\n", t.Name, t.Install)
+	}
+	return b.String()
+}

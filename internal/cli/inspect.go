@@ -1,0 +1,247 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/ui"
+)
+
+// inspectOptions are the options of `sconce inspect`.
+type inspectOptions struct {
+	image    string
+	platform string
+	json     bool
+	raw      bool
+}
+
+func newInspectCmd(a *app) *cobra.Command {
+	var o inspectOptions
+	cmd := &cobra.Command{
+		Use:   "inspect IMAGE",
+		Short: "Show what an image is made of and how it is configured",
+		Long:  "Show an image's configuration, and its layers with what made each. Layers are not downloaded.\n\n" + anyImage,
+		Example: examples(
+			"sconce inspect llm-train:25.11",
+			"sconce inspect docker://debian:bookworm-slim --platform linux/arm64",
+			"sconce inspect oci-archive:image.tar --json | jq .layers",
+		),
+		Args:              wants("IMAGE"),
+		ValidArgsFunction: a.completeImages,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.image = args[0]
+			return a.runInspect(cmd.Context(), o)
+		},
+	}
+	addPlatformFlag(cmd, &o.platform)
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&o.raw, "raw", false, "print the manifest, byte by byte as it is")
+	cmd.MarkFlagsMutuallyExclusive("json", "raw")
+	return cmd
+}
+
+func addPlatformFlag(cmd *cobra.Command, to *string) {
+	cmd.Flags().StringVar(to, "platform", "", "`OS/ARCH` to choose where there are several (default: this machine's)")
+	complete(cmd, "platform", "linux/amd64", "linux/arm64")
+}
+
+func (a *app) runInspect(ctx context.Context, o inspectOptions) error {
+	ref, open, err := a.sources(ctx, o.image, o.platform)
+	if err != nil {
+		return err
+	}
+	img, err := source.Open(ctx, ref, open)
+	if err != nil {
+		return sourceError(o.image, ref, err)
+	}
+	if o.raw {
+		manifest, err := img.RawManifest()
+		if err != nil {
+			return err
+		}
+		_, err = a.out.Write(manifest)
+		return err
+	}
+	seen, err := inspect(img)
+	if err != nil {
+		return fmt.Errorf("inspect %s: %w", o.image, err)
+	}
+	seen.Source = ref.String()
+	if o.json {
+		return a.printJSON(seen)
+	}
+	return seen.print(a.out)
+}
+
+// inspection is what `sconce inspect` shows.
+type inspection struct {
+	Source      string            `json:"source"`
+	Digest      string            `json:"digest"`
+	MediaType   string            `json:"mediaType"`
+	Platform    string            `json:"platform"`
+	Created     time.Time         `json:"created"`
+	Size        int64             `json:"size"` // of all layers as they are stored, in bytes
+	Env         []string          `json:"env"`
+	Entrypoint  []string          `json:"entrypoint"`
+	Cmd         []string          `json:"cmd"`
+	Workdir     string            `json:"workdir"`
+	User        string            `json:"user"`
+	Volumes     []string          `json:"volumes"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+	Layers      []inspectedLayer  `json:"layers"`
+}
+
+// inspectedLayer is a layer, the lowest first.
+type inspectedLayer struct {
+	Digest    string `json:"digest"`
+	DiffID    string `json:"diffID"`
+	MediaType string `json:"mediaType"`
+	Size      int64  `json:"size"`
+	CreatedBy string `json:"createdBy"`
+	Comment   string `json:"comment,omitempty"`
+}
+
+func inspect(img v1.Image) (*inspection, error) {
+	digest, err := img.Digest()
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := img.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	in := &inspection{
+		Digest: digest.String(), MediaType: string(manifest.MediaType), Created: config.Created.Time,
+		Env: config.Config.Env, Entrypoint: config.Config.Entrypoint, Cmd: config.Config.Cmd,
+		Workdir: config.Config.WorkingDir, User: config.Config.User, Labels: config.Config.Labels,
+		Volumes: slices.Sorted(maps.Keys(config.Config.Volumes)), Annotations: manifest.Annotations,
+		Layers: inspectLayers(manifest, config),
+	}
+	if p := config.Platform(); p != nil {
+		in.Platform = p.String()
+	}
+	for _, l := range in.Layers {
+		in.Size += l.Size
+	}
+	return in, nil
+}
+
+// inspectLayers puts each layer together with the step of the history that made it: the history's steps that are
+// not empty are the layers, in order (OCI image-spec, config.md).
+func inspectLayers(m *v1.Manifest, c *v1.ConfigFile) []inspectedLayer {
+	var made []v1.History
+	for _, h := range c.History {
+		if !h.EmptyLayer {
+			made = append(made, h)
+		}
+	}
+	layers := make([]inspectedLayer, len(m.Layers))
+	for i, d := range m.Layers {
+		layers[i] = inspectedLayer{Digest: d.Digest.String(), MediaType: string(d.MediaType), Size: d.Size}
+		if i < len(c.RootFS.DiffIDs) {
+			layers[i].DiffID = c.RootFS.DiffIDs[i].String()
+		}
+		if i < len(made) {
+			layers[i].CreatedBy, layers[i].Comment = made[i].CreatedBy, made[i].Comment
+		}
+	}
+	return layers
+}
+
+func (in *inspection) print(w io.Writer) error {
+	created := "unknown"
+	if !in.Created.IsZero() {
+		created = in.Created.UTC().Format(time.RFC3339)
+	}
+	fields := [][2]string{
+		{"Source", in.Source},
+		{"Digest", in.Digest},
+		{"Type", in.MediaType},
+		{"Platform", in.Platform},
+		{"Created", created},
+		{"Size", fmt.Sprintf("%s in %d layers", ui.Size(in.Size), len(in.Layers))},
+		{"Entrypoint", words(in.Entrypoint)},
+		{"Command", words(in.Cmd)},
+		{"Workdir", in.Workdir},
+		{"User", in.User},
+		{"Volumes", strings.Join(in.Volumes, " ")},
+	}
+	for _, f := range fields {
+		if f[1] == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "%-12s %s\n", f[0]+":", ui.Clean(f[1])); err != nil {
+			return err
+		}
+	}
+	for _, list := range []struct {
+		title string
+		lines []string
+	}{
+		{"Environment", in.Env}, {"Labels", pairs(in.Labels)}, {"Annotations", pairs(in.Annotations)},
+	} {
+		if err := printList(w, list.title, list.lines); err != nil {
+			return err
+		}
+	}
+	return in.printLayers(w)
+}
+
+func printList(w io.Writer, title string, lines []string) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	var b strings.Builder
+	b.WriteString(title + ":\n")
+	for _, l := range lines {
+		b.WriteString("  " + ui.Clean(l) + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// madeByWidth bounds the column that says what made a layer: old images have whole scripts there. JSON has all of it.
+const madeByWidth = 80
+
+func (in *inspection) printLayers(w io.Writer) error {
+	rows := [][]string{{"LAYER", "SIZE", "MADE BY"}}
+	for _, l := range in.Layers {
+		_, hexed, _ := strings.Cut(l.Digest, ":")
+		by := l.CreatedBy
+		if l.Comment != "" {
+			by += " (" + l.Comment + ")"
+		}
+		rows = append(rows, []string{hexed[:min(12, len(hexed))], ui.Size(l.Size), ui.Cut(ui.Clean(by), madeByWidth)})
+	}
+	return printTable(w, rows)
+}
+
+// words shows a command as a list, so that it is seen where one argument ends.
+func words(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%q", args)
+}
+
+func pairs(m map[string]string) []string {
+	var lines []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		lines = append(lines, k+"="+m[k])
+	}
+	return lines
+}

@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/recipe"
+)
+
+// lockOptions are the options of `sconce lock`.
+type lockOptions struct {
+	recipe   string
+	check    bool
+	upgrade  bool
+	packages []string
+	platform string
+}
+
+func newLockCmd(a *app) *cobra.Command {
+	var o lockOptions
+	cmd := &cobra.Command{
+		Use:   "lock [RECIPE]",
+		Short: "Pin what a recipe means today",
+		Long: `Decide everything that RECIPE (a sconce.toml or its directory, by default the current one) leaves open, and write it
+beside the recipe: the base by digest and the facts about its Python into sconce.lock, the Python packages into
+pylock.toml, the standard lock file of Python (PEP 751).
+
+What an earlier lock decided stays while the recipe still asks for it; --upgrade and --upgrade-package take the newest.
+Python packages are resolved by uv, for the base's Python and the target's platform, with the indexes and credentials that
+uv (or, where uv has none, pip) is configured with. Nothing of the base is run.
+
+What the recipe's base brings and protects (torch, when the base has it) is not replaced. Packages that come from a lock
+of your own (lock = "pylock.toml", or a project's uv.lock) are taken as they are; --upgrade then concerns the base alone.`,
+		Example: examples(
+			"sconce lock                              pin ./sconce.toml",
+			"sconce lock --upgrade-package torch      take a newer torch, keep the rest",
+			"sconce lock --check                      exit 3 if the lock does not fit the recipe",
+		),
+		Args: wants("[RECIPE]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.recipe = recipeArgument(args)
+			return a.runLock(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.check, "check", false, "change nothing; say how lock and recipe differ")
+	f.BoolVarP(&o.upgrade, "upgrade", "U", false, "take the newest of everything, the base included")
+	f.StringArrayVarP(&o.packages, "upgrade-package", "P", nil, "take the newest of this Python `PACKAGE` (repeatable)")
+	f.StringVar(&o.platform, "platform", "", "lock for linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
+	cmd.MarkFlagsMutuallyExclusive("check", "upgrade")
+	cmd.MarkFlagsMutuallyExclusive("check", "upgrade-package")
+	complete(cmd, "platform", "linux/amd64", "linux/arm64")
+	return cmd
+}
+
+// recipeArgument is the recipe that a command was given, by default the one in the current directory.
+func recipeArgument(args []string) string {
+	if len(args) > 0 {
+		return args[0]
+	}
+	return "."
+}
+
+func (a *app) runLock(ctx context.Context, o lockOptions) error {
+	r, err := loadRecipe(buildOptions{recipe: o.recipe, platform: o.platform})
+	if err != nil {
+		return err
+	}
+	old, drift, err := readLock(r)
+	if o.check {
+		return a.checkLock(r, old, drift, err)
+	}
+	if _, unreadable := lock.Read(lock.Path(r)); err != nil && unreadable == nil {
+		return err // what the recipe names; a lock that cannot be read is written anew
+	}
+	if old != nil && len(drift) == 0 && !o.upgrade && len(o.packages) == 0 {
+		a.say("%s is up to date", lock.Path(r))
+		return nil
+	}
+	made, err := a.makeLock(ctx, r, o)
+	if err != nil {
+		return err
+	}
+	wheels, err := made.Wheels(r)
+	if err != nil {
+		return err
+	}
+	a.say("wrote %s: %s", lock.Path(r), describeLock(made, wheels))
+	return nil
+}
+
+func (a *app) makeLock(ctx context.Context, r *recipe.Recipe, o lockOptions) (*lock.Lock, error) {
+	st, err := a.store(ctx)
+	if err != nil {
+		return nil, err
+	}
+	client, err := a.fetch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return lock.Make(ctx, r, lock.Options{
+		Store: st, Fetch: client, Offline: a.flags.offline, Upgrade: o.upgrade, UpgradePackages: o.packages,
+	})
+}
+
+func (a *app) checkLock(r *recipe.Recipe, l *lock.Lock, drift []string, err error) error {
+	if err != nil {
+		return err
+	}
+	if l == nil {
+		return fault.Problem(fault.Hint(fmt.Errorf("%s has no lock", r.Path), "run `sconce lock`"))
+	}
+	if len(drift) > 0 {
+		return fault.Problem(driftError(r, drift))
+	}
+	a.say("%s fits the recipe", lock.Path(r))
+	return nil
+}
+
+// readLock reads the lock of r and how r has moved away from it. Without a lock both are nil.
+func readLock(r *recipe.Recipe) (l *lock.Lock, drift []string, err error) {
+	l, err = lock.Read(lock.Path(r))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	drift, err = l.Drift(r)
+	return l, drift, err
+}
+
+// driftError says how lock and recipe differ.
+func driftError(r *recipe.Recipe, drift []string) error {
+	return fault.Hint(fmt.Errorf("%s does not fit %s:\n  %s", lock.Path(r), r.Path, strings.Join(drift, "\n  ")),
+		"run `sconce lock` to bring the lock up to date")
+}
+
+func describeLock(l *lock.Lock, wheels []lock.Wheel) string {
+	base := l.Base.Reference
+	if b := l.Base.Bootstrap; b != nil {
+		base = fmt.Sprintf("%s (%d packages)", b.Suite, len(b.Packages))
+	}
+	if l.Python == nil {
+		return "base " + base
+	}
+	return fmt.Sprintf("base %s, Python %s, %d Python packages", base, l.Python.Version, len(wheels))
+}

@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"sconce.dev/sconce/internal/ui"
+)
+
+// printJSON prints v for a program, indented for the person who looks at it.
+func (a *app) printJSON(v any) error {
+	e := json.NewEncoder(a.out)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// printTable prints rows in columns, the first row being the heads.
+func printTable(w io.Writer, rows [][]string) error {
+	var table strings.Builder
+	tw := tabwriter.NewWriter(&table, 0, 0, 3, ' ', 0)
+	for _, row := range rows {
+		for i := range row {
+			row[i] = ui.Clean(row[i])
+		}
+		if _, err := fmt.Fprintln(tw, strings.Join(row, "\t")); err != nil {
+			return err
+		}
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for line := range strings.Lines(table.String()) {
+		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// say tells the user on stderr what was done, unless --quiet was given.
+func (a *app) say(format string, args ...any) {
+	if a.view == nil || a.view.Mode() == ui.Quiet || a.view.Mode() == ui.JSON {
+		return
+	}
+	a.view.Flush()
+	fmt.Fprintf(a.stderr, "%s\n", ui.CleanLines(fmt.Sprintf(format, args...)))
+}
+
+// dataWriter writes data to stdout after what was reported before it.
+type dataWriter struct {
+	io.Writer
+	view *ui.View
+}
+
+func (w dataWriter) Write(p []byte) (int, error) {
+	w.view.Flush()
+	return w.Writer.Write(p)
+}

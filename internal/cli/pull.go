@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/ui"
+)
+
+// pullOptions are the options of `sconce pull`.
+type pullOptions struct {
+	image    string
+	platform string
+	name     string
+}
+
+func newPullCmd(a *app) *cobra.Command {
+	var o pullOptions
+	cmd := &cobra.Command{
+		Use:   "pull IMAGE",
+		Short: "Bring an image into the store and give it a name",
+		Long: `Bring an image into the store, and give it a name there: the one it was asked for by, or that of the file, unless --name
+is given. Layers are fetched in parallel; one that is here already is not fetched again, and an interrupted pull goes on
+where it stopped.
+
+Credentials are those of docker, podman, netrc and enroot.
+
+` + anyImage,
+		Example: examples(
+			"sconce pull docker://debian:bookworm-slim",
+			"sconce pull nvcr.io/nvidia/pytorch:25.06-py3 --platform linux/arm64 --name ngc:25.06",
+			"sconce pull docker-archive:saved.tar --name mine",
+		),
+		Args: wants("IMAGE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.image = args[0]
+			return a.runPull(cmd.Context(), o)
+		},
+	}
+	addPlatformFlag(cmd, &o.platform)
+	cmd.Flags().StringVar(&o.name, "name", "", "`NAME[:TAG]` to give to the image")
+	return cmd
+}
+
+func (a *app) runPull(ctx context.Context, o pullOptions) error {
+	im, ref, err := a.importImage(ctx, o.image, o.platform)
+	if err != nil {
+		return err
+	}
+	name, tag := nameFor(a.opened, o.image, ref)
+	if o.name != "" {
+		if name, tag = store.SplitImageName(o.name); tag == "" {
+			tag = store.DefaultTag
+		}
+	}
+	named, err := tagImage(a.opened, im, name, tag)
+	if err != nil {
+		return err
+	}
+	a.say("%s is %s (%s, %s)", named.FullName(), named.Digest, named.Platform, ui.Size(named.Size))
+	return nil
+}

@@ -1,0 +1,324 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/ui"
+)
+
+// runOptions are the options of `sconce run` and `sconce shell`.
+type runOptions struct {
+	image      string
+	platform   string
+	command    []string
+	entrypoint bool
+	binds      []string
+	env        []string
+	envFiles   []string
+	workdir    string
+	hostname   string
+	readOnly   bool
+	noNetwork  bool
+}
+
+const runLong = `Run a command in an image, without root rights: a user namespace of your own is enough.
+
+The command sees the image's files and environment, and runs as root there, which is you outside: files it writes into a
+bound directory are yours. Everything else that it writes is gone when it ends. Without a command, the image's own entrypoint
+and command run. sconce ends with the command's exit code, 128+N when signal N ended it.
+
+Of your environment the command gets TERM, and what --env names. The network, and the names it resolves, are the host's.
+
+`
+
+func newRunCmd(a *app) *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use: "run [FLAGS] IMAGE [--] [COMMAND [ARGUMENT]...]",
+
+		DisableFlagsInUseLine: true,
+		Short:                 "Run a command in an image",
+		Long:                  runLong + anyImage,
+		Example: examples(
+			"sconce run llm-train:25.11 -- python -c 'import torch; print(torch.__version__)'",
+			"sconce run -B $PWD:/work -w /work llm-train python train.py",
+			"sconce run -B /data:/data:ro -e WANDB_API_KEY -e EPOCHS=3 llm-train python train.py",
+		),
+		Args:              atLeastImage,
+		ValidArgsFunction: a.completeImages,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.image, o.command = args[0], args[1:]
+			if len(o.command) > 0 && o.command[0] == "--" {
+				o.command = o.command[1:]
+			}
+			return a.runRun(cmd.Context(), o)
+		},
+	}
+	cmd.Flags().SetInterspersed(false) // what comes after IMAGE belongs to the command
+	addRunFlags(cmd.Flags(), &o)
+	cmd.Flags().BoolVar(&o.entrypoint, "entrypoint", false, "put the image's entrypoint before COMMAND")
+	addPlatformFlag(cmd, &o.platform)
+	return cmd
+}
+
+func addRunFlags(f *pflag.FlagSet, o *runOptions) {
+	f.StringArrayVarP(&o.binds, "bind", "B", nil, "make a file or directory of the host visible, as `SRC[:DST[:ro]]`")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "set an environment variable, `KEY[=VALUE]`; without a value it is passed on")
+	f.StringArrayVar(&o.envFiles, "env-file", nil, "read environment variables from `FILE`, one KEY[=VALUE] a line")
+	f.StringVarP(&o.workdir, "workdir", "w", "", "run in this `DIR` of the image (default: the image's)")
+	f.StringVar(&o.hostname, "hostname", "", "`NAME` of the host, as the command sees it (default: this host's)")
+	f.BoolVar(&o.readOnly, "read-only", false, "let the command write nowhere but to /tmp, in memory, and to what is bound")
+	f.BoolVar(&o.noNetwork, "no-network", false, "give the command no network but its own loopback")
+}
+
+func atLeastImage(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return nil
+	}
+	return fault.Usage(fault.Hint(fmt.Errorf("%s: IMAGE is missing", cmd.CommandPath()), "usage: "+cmd.UseLine()))
+}
+
+func (a *app) runRun(ctx context.Context, o runOptions) error {
+	env, err := givenEnv(o.envFiles, o.env)
+	if err != nil {
+		return fault.Usage(err)
+	}
+	binds, err := parseBinds(o.binds)
+	if err != nil {
+		return fault.Usage(err)
+	}
+	im, _, err := a.importImage(ctx, o.image, o.platform)
+	if err != nil {
+		return err
+	}
+	if err := canRun(im.Platform()); err != nil {
+		return fmt.Errorf("run %s: %w", o.image, err)
+	}
+	st, err := a.store(ctx)
+	if err != nil {
+		return err
+	}
+	layers, err := sandbox.Layers(ctx, st, im.Layers)
+	if err != nil {
+		return err
+	}
+	config := im.Config.Config
+	run := sandbox.Options{
+		Layers: layers, Binds: binds, Hostname: o.hostname, ReadOnly: o.readOnly, NoNetwork: o.noNetwork,
+		Args: commandLine(config, o), Env: environment(config.Env, env), WorkDir: config.WorkingDir,
+		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, ForwardSignals: true,
+	}
+	if o.workdir != "" {
+		run.WorkDir = o.workdir
+	}
+	if o.readOnly {
+		run.Tmpfs = []string{"/tmp"}
+	}
+	return a.runSandbox(ctx, st, run)
+}
+
+// runSandbox hands the terminal and the signals over to a command in a sandbox.
+func (a *app) runSandbox(ctx context.Context, st *store.Store, o sandbox.Options) error {
+	if !o.ReadOnly && !st.ReadOnly() {
+		scratch, err := st.TempDir("run-*")
+		if err != nil {
+			return err
+		}
+		defer store.RemoveAll(scratch)
+		o.ScratchDir = scratch
+	}
+	a.closeView() // the terminal is the command's now; only warnings may still come
+	warnings := ui.New(a.stderr, ui.Options{Mode: ui.Quiet, Color: ui.WantColor(a.stderr)})
+	defer warnings.Close()
+	a.signals.release()
+	code, err := sandbox.Run(event.With(ctx, warnings), o)
+	if err != nil {
+		return err
+	}
+	if code != 0 {
+		return exitStatus(code)
+	}
+	return nil
+}
+
+// commandLine returns what runs: the command given, after the entrypoint if that was asked for; else what the image says.
+func commandLine(c v1.Config, o runOptions) []string {
+	switch {
+	case len(o.command) == 0:
+		return append(append([]string{}, c.Entrypoint...), c.Cmd...)
+	case o.entrypoint:
+		return append(append([]string{}, c.Entrypoint...), o.command...)
+	default:
+		return o.command
+	}
+}
+
+// canRun says no when this machine's processor cannot run an image's programs.
+func canRun(p v1.Platform) error {
+	if p.Architecture == "" || p.Architecture == runtime.GOARCH || emulated(p.Architecture) {
+		return nil
+	}
+	return fault.Hint(
+		fmt.Errorf("the image is for %s, and this machine is linux/%s", p.String(), runtime.GOARCH),
+		"run it on a machine of that kind; images can be built, inspected and copied on any")
+}
+
+// interpreters are the names under which QEMU's emulators register with the kernel (binfmt_misc).
+var interpreters = map[string]string{"amd64": "qemu-x86_64", "arm64": "qemu-aarch64"}
+
+// emulated reports whether the kernel runs programs of arch through an emulator that it has open already, which the flag F
+// says: the emulator's file is not in the image.
+func emulated(arch string) bool {
+	b, err := os.ReadFile("/proc/sys/fs/binfmt_misc/" + interpreters[arch])
+	if err != nil || !strings.HasPrefix(string(b), "enabled\n") {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if flags, ok := strings.CutPrefix(line, "flags:"); ok {
+			return strings.Contains(flags, "F")
+		}
+	}
+	return false
+}
+
+// environment puts the command's environment together: the image's, below it what programs cannot do without, above it
+// what the user gave. Later values win.
+func environment(image, given []string) []string {
+	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
+	if t := os.Getenv("TERM"); t != "" && term.IsTerminal(int(os.Stdin.Fd())) {
+		env = append(env, "TERM="+t)
+	}
+	at := map[string]int{}
+	var out []string
+	for _, list := range [][]string{env, image, given} {
+		for _, kv := range list {
+			key, _, _ := strings.Cut(kv, "=")
+			if i, ok := at[key]; ok {
+				out[i] = kv
+				continue
+			}
+			at[key] = len(out)
+			out = append(out, kv)
+		}
+	}
+	return out
+}
+
+// givenEnv reads what --env-file and --env say; the flags come last, so they win.
+func givenEnv(files, flags []string) ([]string, error) {
+	var env []string
+	for _, name := range files {
+		lines, err := readEnvFile(name)
+		if err != nil {
+			return nil, err
+		}
+		env = append(env, lines...)
+	}
+	for _, kv := range flags {
+		kv, err := withValue(kv)
+		if err != nil {
+			return nil, fmt.Errorf("--env %w", err)
+		}
+		if kv != "" {
+			env = append(env, kv)
+		}
+	}
+	return env, nil
+}
+
+// readEnvFile reads lines of KEY=VALUE or KEY, as Docker does: a line that starts with # is a comment, quotes have no
+// meaning.
+func readEnvFile(name string) ([]string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("--env-file: %w", err)
+	}
+	defer f.Close()
+	var env []string
+	lines := bufio.NewScanner(f)
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		kv, err := withValue(line)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", name, n, err)
+		}
+		if kv != "" {
+			env = append(env, kv)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return env, nil
+}
+
+// withValue gives a variable that was named without a value the one it has here; "" when it has none.
+func withValue(kv string) (string, error) {
+	key, _, given := strings.Cut(kv, "=")
+	if key == "" || strings.ContainsAny(key, " \t\x00") {
+		return "", fmt.Errorf("%q: write KEY=VALUE, or KEY to pass on the value it has here", kv)
+	}
+	if given {
+		return kv, nil
+	}
+	if v, ok := os.LookupEnv(key); ok {
+		return key + "=" + v, nil
+	}
+	return "", nil
+}
+
+func parseBinds(specs []string) ([]sandbox.Bind, error) {
+	binds := make([]sandbox.Bind, len(specs))
+	for i, s := range specs {
+		b, err := parseBind(s)
+		if err != nil {
+			return nil, fmt.Errorf("--bind %s: %w", s, err)
+		}
+		binds[i] = b
+	}
+	return binds, nil
+}
+
+// parseBind reads SRC[:DST[:ro]]. SRC may be relative; without DST the path in the image is that of SRC.
+func parseBind(s string) (sandbox.Bind, error) {
+	parts := strings.Split(s, ":")
+	source, err := filepath.Abs(parts[0])
+	if err != nil {
+		return sandbox.Bind{}, err
+	}
+	b := sandbox.Bind{Source: source, Target: source}
+	switch {
+	case parts[0] == "" || len(parts) > 3:
+		return b, errors.New("write SRC, SRC:DST or SRC:DST:ro")
+	case len(parts) == 3 && parts[2] != "ro" && parts[2] != "rw":
+		return b, fmt.Errorf("%q is neither ro nor rw", parts[2])
+	}
+	if len(parts) > 1 && parts[1] != "" {
+		b.Target = parts[1]
+	}
+	if !filepath.IsAbs(b.Target) {
+		return b, fmt.Errorf("%s, the path in the image, must be absolute", b.Target)
+	}
+	b.ReadOnly = len(parts) == 3 && parts[2] == "ro"
+	_, err = os.Stat(source)
+	return b, err
+}

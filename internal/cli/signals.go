@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"sconce.dev/sconce/internal/fault"
+)
+
+// errInterrupted is the error of a command that the user interrupted.
+var errInterrupted error = interrupted{errors.New("interrupted")}
+
+type interrupted struct{ error }
+
+// ExitCode is read by [fault.CodeOf].
+func (interrupted) ExitCode() int { return fault.CodeInterrupted }
+
+// signals ends the context at the first SIGINT or SIGTERM, so that everything stops in good order, and the process at
+// the second.
+type signals struct {
+	ch     chan os.Signal
+	once   sync.Once
+	mu     sync.Mutex // guards last
+	last   func()
+	cancel context.CancelFunc
+}
+
+func catchSignals(ctx context.Context) (context.Context, *signals) {
+	ctx, cancel := context.WithCancel(ctx)
+	s := &signals{ch: make(chan os.Signal, 2), cancel: cancel}
+	signal.Notify(s.ch, syscall.SIGINT, syscall.SIGTERM)
+	go s.watch()
+	return ctx, s
+}
+
+func (s *signals) watch() {
+	if _, ok := <-s.ch; !ok {
+		return
+	}
+	s.cancel()
+	if _, ok := <-s.ch; !ok {
+		return
+	}
+	s.finish()
+	os.Exit(fault.CodeInterrupted)
+}
+
+func (s *signals) finish() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last != nil {
+		s.last()
+	}
+}
+
+// atOnce sets what is done before the process ends at the second signal.
+func (s *signals) atOnce(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = f
+}
+
+// release stops listening, for a command that passes signals on to the program it runs.
+func (s *signals) release() {
+	if s == nil {
+		return
+	}
+	s.once.Do(func() {
+		signal.Stop(s.ch)
+		close(s.ch)
+	})
+}
