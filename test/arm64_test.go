@@ -1,0 +1,106 @@
+package test
+
+import (
+	"debug/elf"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// armRoot makes a Debian for arm64 with Python, without running a program of it: packages are unpacked, not configured.
+func armRoot(t *testing.T, p *place) string {
+	t.Helper()
+	out := p.path("arm64.tar")
+	cmd := exec.Command(needs(t, "mmdebstrap"), "--variant=extract", "--architectures=arm64", "--include=python3,python3-minimal,libpython3-stdlib", "bookworm", out)
+	cmd.Env = append(os.Environ(), "TMPDIR="+p.tmp(), "DEBIAN_FRONTEND=noninteractive")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("mmdebstrap: %v\n%s", err, text)
+	}
+	return out
+}
+
+// An image for arm64 is locked and built on amd64: nothing of it runs.
+func TestImageForAnotherArchitecture(t *testing.T) {
+	begin(t)
+	if runtime.GOARCH != "amd64" {
+		t.Skip("this machine is no amd64")
+	}
+	needs(t, "uv")
+	first, ix := newPlace(t, nil), newIndex(t)
+	ix.use(first)
+	first.write("app/sconce.toml", recipe("tar:"+armRoot(t, first), []string{"numpy", "markupsafe", "six"}, "[target]", `platform = "linux/arm64"`))
+	first.must("lock", "app")
+	wantARMWheels(t, first.path("app"))
+
+	r := first.must("build", "--locked", "app", "-o", "oci:"+first.path("out"), "-o", "dir:"+first.path("root"))
+	digest := digestOf(t, r)
+	if !strings.Contains(r.stderr, "warning: no byte code is compiled") || !strings.Contains(r.stderr, "bytecode = false") {
+		t.Errorf("no warning that there is no byte code, and how to silence it: %v", r)
+	}
+	wantMachine(t, first.path("root/opt/venv/lib/python3.11/site-packages"), elf.EM_AARCH64)
+
+	second := newPlace(t, ordinary(t))
+	second.take(first.path("app"), "again")
+	if again := second.build("--locked", "again", "-o", "oci:"+second.path("out")); again != digest {
+		t.Errorf("digests differ: %s, %s", digest, again)
+	}
+	wantSameFiles(t, first.path("out"), second.path("out"))
+
+	var config struct{ Architecture, OS string }
+	if err := json.Unmarshal([]byte(skopeo(t, "inspect", "--config", "oci:"+first.path("out"))), &config); err != nil {
+		t.Fatal(err)
+	}
+	if config.Architecture != "arm64" || config.OS != "linux" {
+		t.Errorf("the image says that it is for %s on %s", config.OS, config.Architecture)
+	}
+	first.fails(1, []string{"arm64"}, "run", "app:1", "--", "python", "-V")
+}
+
+// wantARMWheels looks at the files of a lock: the compiled packages are there for arm64.
+func wantARMWheels(t *testing.T, dir string) {
+	t.Helper()
+	l, err := os.ReadFile(filepath.Join(dir, "sconce.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"numpy-2.2.6-cp311-cp311-", "markupsafe-3.0.4-cp311-cp311-"} {
+		_, rest, _ := strings.Cut(string(l), want)
+		file, _, _ := strings.Cut(rest, ".whl")
+		if !strings.HasSuffix(file, "aarch64") {
+			t.Errorf("the lock has no wheel %s…aarch64.whl:\n%s", want, l)
+		}
+	}
+	if strings.Contains(string(l), "x86_64") {
+		t.Errorf("the lock has something for x86_64:\n%s", l)
+	}
+}
+
+// wantMachine reads the shared libraries below dir.
+func wantMachine(t *testing.T, dir string, want elf.Machine) {
+	t.Helper()
+	seen := 0
+	for _, pattern := range []string{"numpy/_core/*.so", "markupsafe/*.so"} {
+		files, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range files {
+			f, err := elf.Open(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Machine != want {
+				t.Errorf("%s is for %v", name, f.Machine)
+			}
+			f.Close()
+			seen++
+		}
+	}
+	if seen < 2 {
+		t.Errorf("%d shared libraries in %s", seen, dir)
+	}
+}
