@@ -161,7 +161,8 @@ func terminal(t *testing.T, o Options, steps ...dialogue) (string, int) {
 	defer cancel()
 	// With exec no shell of script's stays between: dash would answer the key's signal by ending with it in the end.
 	cmd := exec.CommandContext(ctx, script, "-qec", "exec "+inner.Path, "/dev/null")
-	cmd.Env = append(inner.Env, "SHELL=/bin/sh")
+	inner.Env = append(inner.Env, "SHELL=/bin/sh")
+	cmd.Env = inner.Env
 	keys, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
