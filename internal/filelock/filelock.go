@@ -1,0 +1,183 @@
+// Package filelock keeps two writers of one file apart, wherever they run.
+//
+// The lock is a hidden file beside the one that is written, because that is the only place that all nodes of a cluster
+// see. Where the file system has flock(2) across its clients (NFS, Lustre with the option flock, GPFS, anything local),
+// the kernel keeps the lock and drops it with its process. Where it has not (Lustre without the option), the file's
+// existence is the lock, and its holder touches it every few seconds: one that was not touched for a minute belongs to a
+// process that is gone.
+package filelock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lock is a held lock.
+type Lock struct {
+	f       *os.File
+	path    string
+	stop    chan struct{} // ends the heartbeat of a lock that is kept by touching
+	stopped sync.WaitGroup
+}
+
+// How often a waiting process looks again, from the first time to the rarest.
+const (
+	firstLook  = 20 * time.Millisecond
+	rarestLook = time.Second
+)
+
+// How often a lock without flock is touched, and after how long without that it is nobody's.
+const (
+	heartbeat = 5 * time.Second
+	abandoned = time.Minute
+)
+
+// Path returns the lock file of the file at path.
+func Path(path string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".lock")
+}
+
+// Acquire locks the file at path, which need not exist, for writing. While another process holds the lock it waits, until
+// ctx ends; waiting, unless nil, is called once before the first wait.
+func Acquire(ctx context.Context, path string, waiting func()) (*Lock, error) {
+	name := Path(path)
+	look := firstLook
+	for {
+		l, err := try(name)
+		if err != nil {
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		if l != nil {
+			return l, nil
+		}
+		if waiting != nil {
+			waiting()
+			waiting = nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(look):
+		}
+		look = min(2*look, rarestLook)
+	}
+}
+
+// try returns the lock, or nil when somebody else holds it.
+func try(name string) (*Lock, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	switch {
+	case err == nil:
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return nil, f.Close()
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOLCK), errors.Is(err, unix.EINVAL):
+		f.Close()
+		return tryByName(name + ".held")
+	default:
+		return nil, errors.Join(err, f.Close())
+	}
+	// Whoever held the lock before may have removed the file between our open and our lock: then it locks nothing.
+	if same, err := isAt(f, name); err != nil || !same {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &Lock{f: f, path: name}, nil
+}
+
+// isAt reports whether f is still the file at name.
+func isAt(f *os.File, name string) (bool, error) {
+	held, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	there, err := os.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && os.SameFile(held, there), err
+}
+
+// tryByName takes a lock by making its file, on a file system without flock.
+func tryByName(name string) (*Lock, error) {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, removeAbandoned(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	l := &Lock{f: f, path: name, stop: make(chan struct{})}
+	l.stopped.Go(l.keep)
+	return l, nil
+}
+
+// keep touches the lock file until the lock is released. The write makes the server's clock set the time.
+func (l *Lock) keep() {
+	tick := time.NewTicker(heartbeat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-tick.C:
+			_, _ = l.f.WriteAt([]byte("held\n"), 0) // when this fails for a minute the lock is lost, which its rename survives
+		}
+	}
+}
+
+// removeAbandoned removes a lock file that its holder has stopped to touch. The time is compared with that of a fresh file
+// in the same directory, because the clocks of nodes and servers differ.
+func removeAbandoned(name string) error {
+	held, err := os.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	now, err := serverTime(filepath.Dir(name))
+	if err != nil || now.Sub(held.ModTime()) < abandoned {
+		return err
+	}
+	// Two waiters may both come here. Renaming lets only one of them have the old file.
+	away := fmt.Sprintf("%s.%d", name, held.ModTime().UnixNano())
+	if err := os.Rename(name, away); err != nil {
+		return nil //nolint:nilerr // the other waiter was first
+	}
+	return os.Remove(away)
+}
+
+func serverTime(dir string) (time.Time, error) {
+	f, err := os.CreateTemp(dir, ".clock-*")
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return time.Time{}, err
+	}
+	return st.ModTime(), nil
+}
+
+// Release gives the lock up and removes its file.
+func (l *Lock) Release() {
+	if l.stop != nil {
+		close(l.stop)
+		l.stopped.Wait()
+	}
+	os.Remove(l.path) // while it is held, so that nobody's lock is removed
+	l.f.Close()
+}

@@ -1,0 +1,127 @@
+package filelock
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// The test binary is also the other process.
+const holdEnv = "SCONCE_TEST_HOLD"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(holdEnv); path != "" {
+		l, err := Acquire(context.Background(), path, nil)
+		if err != nil {
+			os.Exit(1)
+		}
+		os.Stdout.WriteString("held\n")
+		time.Sleep(time.Hour) // until it is killed
+		l.Release()
+	}
+	os.Exit(m.Run())
+}
+
+func TestOneAtATime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.sqsh")
+	var inside atomic.Int32
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 20 {
+				l, err := Acquire(t.Context(), path, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if inside.Add(1) != 1 {
+					t.Error("two hold the lock")
+				}
+				inside.Add(-1)
+				l.Release()
+			}
+		})
+	}
+	all.Wait()
+	if left, _ := os.ReadDir(filepath.Dir(path)); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestLockOfAKilledProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.sqsh")
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), holdEnv+"="+path)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "held\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	waited := false
+	if l, err := Acquire(ctx, path, func() { waited = true }); !errors.Is(err, context.DeadlineExceeded) || !waited {
+		t.Fatalf("while another process holds it: %v, %v, waited %v", l, err, waited)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	l, err := Acquire(t.Context(), path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Release()
+}
+
+func TestByName(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "lock")
+	l, err := tryByName(name)
+	if err != nil || l == nil {
+		t.Fatal(l, err)
+	}
+	if again, err := tryByName(name); err != nil || again != nil {
+		t.Fatal("taken twice", err)
+	}
+	l.Release()
+	if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("the file is left", err)
+	}
+
+	abandonedLock, err := tryByName(name)
+	if err != nil || abandonedLock == nil {
+		t.Fatal(err)
+	}
+	defer abandonedLock.Release()
+	old := time.Now().Add(-2 * abandoned)
+	if err := os.Chtimes(name, old, old); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tryByName(name); err != nil { // removes it
+		t.Fatal(err)
+	}
+	fresh, err := tryByName(name)
+	if err != nil || fresh == nil {
+		t.Fatal("an abandoned lock is not taken over", err)
+	}
+	fresh.Release()
+}
+
+func TestDirectoryThatCannotBeWritten(t *testing.T) {
+	if _, err := Acquire(t.Context(), filepath.Join(t.TempDir(), "missing", "x.sqsh"), nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
