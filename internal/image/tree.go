@@ -26,7 +26,7 @@ import (
 // lib -> usr/lib and a layer brings lib/x, lib is a directory with the single file x.
 type Tree struct {
 	root   *Node
-	layers []*layer.Index // without their entries
+	layers []*layer.Index // for the contents; their entries are not used
 }
 
 // Node is one object of the tree. Its Type is never HardLink: each name of a file is a Regular node, and those with
@@ -47,6 +47,14 @@ type Node struct {
 // Name returns the last component of the node's path.
 func (n *Node) Name() string { return n.name }
 
+// Content says where the bytes of a regular file are: the layer, 0 the lowest, and Offset and Sparse in its tar. They are
+// the same for all names of the file, wherever those come from.
+func (n *Node) Content() (number int, at layer.IndexEntry) {
+	at = n.content
+	at.Entry = n.Entry
+	return n.from, at
+}
+
 // Tree returns the merged tree of the image's layers.
 func (im *Image) Tree(ctx context.Context, st *store.Store) (*Tree, error) {
 	return NewTree(ctx, st, im.Layers)
@@ -66,6 +74,18 @@ func NewTree(ctx context.Context, st *store.Store, layers []layer.Descriptor) (*
 		ix.Entries = nil // the nodes hold what is needed of them
 	}
 	return &Tree{root: b.finish(), layers: indexes}, nil
+}
+
+// TreeOf merges layers whose indexes are there, lowest first. It leaves the indexes as they are; contents are read through
+// them.
+func TreeOf(indexes []*layer.Index) (*Tree, error) {
+	b := newTreeBuilder()
+	for i, ix := range indexes {
+		if err := b.apply(i, ix.Entries); err != nil {
+			return nil, fmt.Errorf("merge layer %d: %w", i+1, err)
+		}
+	}
+	return &Tree{root: b.finish(), layers: slices.Clone(indexes)}, nil
 }
 
 func openIndexes(ctx context.Context, st *store.Store, layers []layer.Descriptor) ([]*layer.Index, error) {
@@ -158,9 +178,8 @@ func (t *Tree) ReadDir(name string) ([]*Node, error) {
 
 // Open opens the content of a regular file.
 func (t *Tree) Open(n *Node) (io.ReadCloser, error) {
-	e := n.content
-	e.Entry = n.Entry
-	return t.layers[n.from].OpenContent(e)
+	from, at := n.Content()
+	return t.layers[from].OpenContent(at)
 }
 
 // ReadFile reads the file name, following symlinks. A file of more than limit bytes is an error.

@@ -1,9 +1,16 @@
 package layer
 
 import (
+	"bufio"
+	"context"
+	"errors"
+	"hash"
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
+
+	"sconce.dev/sconce/internal/ctxio"
 )
 
 // The sizes of what an aheadReader holds, in buffers and bytes each.
@@ -13,47 +20,83 @@ const (
 )
 
 // aheadReader reads from another reader in a goroutine of its own, so that decompressing overlaps with what is done with
-// the result.
+// the result. A third one hashes what was read.
 type aheadReader struct {
-	full  chan []byte
-	empty chan []byte
-	stop  chan struct{}
-	once  sync.Once
-	cur   []byte // what is left of buf
-	buf   []byte
-	err   error // set before full is closed; io.EOF at the end
-	ended sync.WaitGroup
+	full    chan *piece
+	hashing chan *piece // nil when nothing is to be hashed
+	empty   chan *piece
+	stop    chan struct{}
+	once    sync.Once
+	cur     []byte // what is left of buf
+	buf     *piece
+	err     error // set before full is closed; io.EOF at the end
+	ended   sync.WaitGroup
 }
 
-// newAhead starts to read r. Each piece is given to seen first.
-func newAhead(r io.Reader, seen io.Writer) *aheadReader {
-	a := &aheadReader{full: make(chan []byte, aheadBuffers), empty: make(chan []byte, aheadBuffers), stop: make(chan struct{})}
+// piece is a part of what was read.
+type piece struct {
+	data  []byte
+	users atomic.Int32 // that still read data
+}
+
+// newAhead starts to read r. What is read is also given to sum, unless that is nil; sum may be asked after Close.
+func newAhead(r io.Reader, sum hash.Hash) *aheadReader {
+	a := &aheadReader{full: make(chan *piece, aheadBuffers), empty: make(chan *piece, aheadBuffers), stop: make(chan struct{})}
 	for range aheadBuffers {
-		a.empty <- make([]byte, aheadSize)
+		a.empty <- &piece{data: make([]byte, aheadSize)}
 	}
-	a.ended.Go(func() { a.fill(r, seen) })
+	if sum != nil {
+		a.hashing = make(chan *piece, aheadBuffers)
+		a.ended.Go(func() { a.sumUp(sum) })
+	}
+	a.ended.Go(func() { a.fill(r) })
 	return a
 }
 
-func (a *aheadReader) fill(r io.Reader, seen io.Writer) {
+func (a *aheadReader) fill(r io.Reader) {
 	defer close(a.full)
+	if a.hashing != nil {
+		defer close(a.hashing)
+	}
 	for {
-		var buf []byte
+		var p *piece
 		select {
-		case buf = <-a.empty:
+		case p = <-a.empty:
 		case <-a.stop:
 			a.err = os.ErrClosed
 			return
 		}
-		n, err := fillUp(r, buf[:cap(buf)])
-		if _, seenErr := seen.Write(buf[:n]); seenErr != nil {
-			err = seenErr
-		}
-		a.full <- buf[:n] // never waits: there are as many places as buffers
+		n, err := fillUp(r, p.data[:cap(p.data)])
+		p.data = p.data[:n]
+		a.pass(p)
 		if err != nil {
 			a.err = err
 			return
 		}
+	}
+}
+
+// pass hands p on. It never waits: there are as many places as buffers.
+func (a *aheadReader) pass(p *piece) {
+	p.users.Store(1)
+	if a.hashing != nil {
+		p.users.Store(2)
+		a.hashing <- p
+	}
+	a.full <- p
+}
+
+func (a *aheadReader) sumUp(sum hash.Hash) {
+	for p := range a.hashing {
+		sum.Write(p.data)
+		a.release(p)
+	}
+}
+
+// release gives p back once everybody has read it.
+func (a *aheadReader) release(p *piece) {
+	if p.users.Add(-1) == 0 {
+		a.empty <- p
 	}
 }
 
@@ -72,25 +115,73 @@ func fillUp(r io.Reader, p []byte) (int, error) {
 }
 
 func (a *aheadReader) Read(p []byte) (int, error) {
-	for len(a.cur) == 0 {
-		if a.buf != nil {
-			a.empty <- a.buf[:cap(a.buf)]
-			a.buf = nil
-		}
-		buf, ok := <-a.full
-		if !ok {
-			return 0, a.err
-		}
-		a.buf, a.cur = buf, buf
+	if err := a.more(); err != nil {
+		return 0, err
 	}
 	n := copy(p, a.cur)
 	a.cur = a.cur[n:]
 	return n, nil
 }
 
-// Close ends the goroutine. The source may be closed afterwards.
+// more makes sure that cur holds something.
+func (a *aheadReader) more() error {
+	for len(a.cur) == 0 {
+		if a.buf != nil {
+			a.release(a.buf)
+			a.buf = nil
+		}
+		p, ok := <-a.full
+		if !ok {
+			return a.err
+		}
+		a.buf, a.cur = p, p.data
+	}
+	return nil
+}
+
+// skip passes over n bytes without copying them.
+func (a *aheadReader) skip(n int64) error {
+	for n > 0 {
+		err := a.more()
+		if errors.Is(err, io.EOF) {
+			return nil // the next Read tells
+		}
+		if err != nil {
+			return err
+		}
+		m := min(n, int64(len(a.cur)))
+		a.cur = a.cur[m:]
+		n -= m
+	}
+	return nil
+}
+
+// Close ends the goroutines. The source may be closed afterwards.
 func (a *aheadReader) Close() error {
 	a.once.Do(func() { close(a.stop) })
 	a.ended.Wait()
 	return nil
 }
+
+// aheadTar is the uncompressed tar of a layer, decompressed ahead of who reads it.
+type aheadTar struct {
+	*aheadReader
+	format format
+	under  io.Closer
+}
+
+// decompressAhead decompresses r, which it does not close, until ctx ends. sum may be nil, as for newAhead.
+func decompressAhead(ctx context.Context, r io.Reader, sum hash.Hash) (*aheadTar, error) {
+	br := bufio.NewReaderSize(ctxio.Reader(ctx, r), 64<<10)
+	f, err := sniffReader(br)
+	if err != nil {
+		return nil, err
+	}
+	rc, err := decompress(br, f)
+	if err != nil {
+		return nil, err
+	}
+	return &aheadTar{newAhead(rc, sum), f, rc}, nil
+}
+
+func (i *aheadTar) Close() error { return errors.Join(i.aheadReader.Close(), i.under.Close()) }

@@ -118,11 +118,20 @@ const maxWindow = 128 << 20
 // the result does not close r.
 func Decompress(r io.Reader) (io.ReadCloser, error) {
 	br := bufio.NewReaderSize(r, 64<<10)
-	head, err := br.Peek(len(magicXZ))
-	if err != nil && !errors.Is(err, io.EOF) {
+	f, err := sniffReader(br)
+	if err != nil {
 		return nil, err
 	}
-	return decompress(br, sniff(head))
+	return decompress(br, f)
+}
+
+// sniffReader tells the format of what br is about to read.
+func sniffReader(br *bufio.Reader) (format, error) {
+	head, err := br.Peek(len(magicXZ))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return formatTar, err
+	}
+	return sniff(head), nil
 }
 
 func decompress(br *bufio.Reader, f format) (io.ReadCloser, error) {

@@ -7,11 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"github.com/klauspost/compress/zstd"
-
-	"sconce.dev/sconce/internal/store"
 )
 
 // Open opens the content of the i-th entry, a regular file. In a layer made here only the chunks that hold it are
@@ -33,7 +30,7 @@ func (ix *Index) OpenContent(e IndexEntry) (io.ReadCloser, error) {
 	}
 	r, err := ix.open(e)
 	if err != nil {
-		return nil, fmt.Errorf("open %s in layer %s: %w", quotePath(e.Path), ix.digest.Short(), err)
+		return nil, fmt.Errorf("open %s in %s: %w", quotePath(e.Path), ix.from, err)
 	}
 	return r, nil
 }
@@ -55,14 +52,16 @@ func (ix *Index) open(e IndexEntry) (io.ReadCloser, error) {
 	return readCloser{io.LimitReader(tr, e.Size), r.Close}, nil
 }
 
+var errBeyondEnd = errors.New("it lies beyond the end of the layer")
+
 // section reads size bytes of the uncompressed tar.
 func (ix *Index) section(at, size int64) (io.ReadCloser, error) {
 	if at < 0 || size < 0 || at > ix.RawSize-size {
-		return nil, errors.New("it lies beyond the end of the layer")
+		return nil, errBeyondEnd
 	}
 	switch {
 	case ix.format == formatTar:
-		f, err := ix.st.OpenBlob(ix.digest)
+		f, err := ix.from.open()
 		if err != nil {
 			return nil, err
 		}
@@ -103,7 +102,7 @@ func (s *sectionReader) Read(p []byte) (int, error) {
 // collected, so one may be forgotten.
 type stream struct {
 	r   io.Reader
-	f   *os.File
+	f   io.Closer
 	pos int64
 }
 
@@ -151,7 +150,7 @@ func (s *stream) skipTo(at int64) error {
 }
 
 func (ix *Index) newStream() (*stream, error) {
-	f, err := ix.st.OpenBlob(ix.digest)
+	f, err := ix.from.open()
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +179,7 @@ func (ix *Index) spillOut() (*os.File, error) {
 		return nil, err
 	}
 	defer s.f.Close()
-	f, err := namelessFile(ix.st)
+	f, err := ix.from.scratch()
 	if err != nil {
 		return nil, err
 	}
@@ -189,16 +188,6 @@ func (ix *Index) spillOut() (*os.File, error) {
 		return nil, errors.Join(err, io.ErrUnexpectedEOF)
 	}
 	return f, nil
-}
-
-// namelessFile makes a file in the store's place for temporary things and removes its name at once.
-func namelessFile(st *store.Store) (*os.File, error) {
-	dir, err := st.TempDir("spill-*")
-	if err != nil {
-		return nil, err
-	}
-	defer store.RemoveAll(dir)
-	return os.OpenFile(filepath.Join(dir, "tar"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
 // streamContent is a file's content read from a stream; when it is closed the next file may go on from there.

@@ -65,7 +65,7 @@ type gathered struct {
 }
 
 func (g *gathering) read(ctx context.Context, r io.Reader) error {
-	ahead := newAhead(ctxio.Reader(ctx, r), io.Discard)
+	ahead := newAhead(ctxio.Reader(ctx, r), nil)
 	defer ahead.Close()
 	tr := newTarReader(ahead)
 	tr.strict = true

@@ -42,7 +42,7 @@ const maxFuzzed = 1 << 20
 func FuzzIndex(f *testing.F) {
 	seedTars(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		ix, err := scan(bytes.NewReader(data))
+		ix, err := scan(context.Background(), nil, bytes.NewReader(data), nil)
 		if err != nil {
 			return
 		}
@@ -58,10 +58,11 @@ func FuzzIndex(f *testing.F) {
 			t.Fatalf("%d entries became %d", len(ix.Entries), len(back.Entries))
 		}
 		st := fuzzStore(t)
-		if ix.digest, err = st.PutBlob(data); err != nil {
+		digest, err := st.PutBlob(data)
+		if err != nil {
 			t.Fatal(err)
 		}
-		ix.st = st
+		ix.from = storedBlob{st, digest}
 		for i, e := range ix.Entries {
 			if e.Type != Regular || e.Size > maxFuzzed {
 				continue

@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -25,14 +24,13 @@ import (
 // .wh.* that they are (OCI image-spec, layer, "Whiteouts"). Its methods may be called from many goroutines.
 type Index struct {
 	Entries []IndexEntry // may be set to nil by an owner who keeps what it needs of them
-	DiffID  store.Digest // of the uncompressed tar
+	DiffID  store.Digest // of the uncompressed tar; empty when it is in no store
 	RawSize int64        // of the uncompressed tar, in bytes
 
 	format format
 	chunks []mark // where each chunk starts, then the end; nil when the blob is not made of chunks
 
-	st     *store.Store
-	digest store.Digest
+	from origin
 
 	mu      sync.Mutex
 	recent  []decoded // chunks, the latest last
@@ -62,37 +60,45 @@ type indexRecord struct {
 // OpenIndex returns the index of a layer whose blob is in the store. A layer that was not made here is read once, from
 // beginning to end, to make it. The layer must be what d.DiffID, unless that is empty, promises.
 func OpenIndex(ctx context.Context, st *store.Store, d Descriptor) (*Index, error) {
-	ix, err := openIndex(ctx, st, d)
+	ix, _, err := passThrough(ctx, st, d, nil)
 	if err != nil {
 		return nil, fmt.Errorf("read layer %s: %w", d.Digest.Short(), err)
 	}
-	if d.DiffID != "" && d.DiffID != ix.DiffID {
-		return nil, fmt.Errorf("read layer %s: the image says that it unpacks to %s, but it unpacks to %s", d.Digest.Short(), d.DiffID, ix.DiffID)
-	}
-	ix.st, ix.digest = st, d.Digest
 	return ix, nil
 }
 
-func openIndex(ctx context.Context, st *store.Store, d Descriptor) (*Index, error) {
-	if ix := loadIndex(st, d.Digest); ix != nil {
-		return ix, nil
+// passThrough returns the index of a layer. When the store does not have it, it is made by reading the layer, and made is
+// true; then the entries were shown to visit, unless that is nil.
+func passThrough(ctx context.Context, st *store.Store, d Descriptor, visit visitor) (ix *Index, made bool, err error) {
+	if ix = loadIndex(st, d.Digest); ix == nil {
+		ix, made, err = makeIndex(ctx, st, d, visit)
 	}
+	if err != nil {
+		return nil, false, err
+	}
+	if d.DiffID != "" && d.DiffID != ix.DiffID {
+		return nil, false, fmt.Errorf("the image says that it unpacks to %s, but it unpacks to %s", d.DiffID, ix.DiffID)
+	}
+	return ix, made, nil
+}
+
+func makeIndex(ctx context.Context, st *store.Store, d Descriptor, visit visitor) (ix *Index, made bool, err error) {
 	if st.ReadOnly() {
-		return scanBlob(ctx, st, d)
+		ix, err = scanBlob(ctx, st, d, visit)
+		return ix, true, err
 	}
 	l, err := st.Lock(ctx, string(indexKind)+" "+string(d.Digest))
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer l.Unlock()
 	if ix := loadIndex(st, d.Digest); ix != nil {
-		return ix, nil
+		return ix, false, nil
 	}
-	ix, err := scanBlob(ctx, st, d)
-	if err != nil {
-		return nil, err
+	if ix, err = scanBlob(ctx, st, d, visit); err != nil {
+		return nil, false, err
 	}
-	return ix, ix.save(st, d)
+	return ix, true, ix.save(st, d)
 }
 
 // Known returns d completed with what the store knows about the blob: DiffID and RawSize. It reports whether the store
@@ -123,7 +129,7 @@ func loadIndex(st *store.Store, blob store.Digest) *Index {
 	if err != nil || ix.chunks != nil && ix.chunks[len(ix.chunks)-1].raw != r.RawSize {
 		return nil
 	}
-	ix.DiffID, ix.RawSize = r.DiffID, r.RawSize
+	ix.DiffID, ix.RawSize, ix.from = r.DiffID, r.RawSize, storedBlob{st, blob}
 	return ix
 }
 
@@ -141,46 +147,36 @@ func (ix *Index) save(st *store.Store, d Descriptor) error {
 }
 
 // scanBlob makes an index by reading the whole layer.
-func scanBlob(ctx context.Context, st *store.Store, d Descriptor) (*Index, error) {
-	f, err := st.OpenBlob(d.Digest)
+func scanBlob(ctx context.Context, st *store.Store, d Descriptor, visit visitor) (*Index, error) {
+	from := storedBlob{st, d.Digest}
+	f, err := from.open()
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	task := event.Begin(ctx, "index", d.Digest.Short(), d.Size)
-	ix, err := scan(ctxio.Reader(ctx, io.TeeReader(f, task)))
+	ix, err := scan(ctx, from, io.TeeReader(f, task), visit)
 	return ix, task.End(err)
 }
 
-// scan makes the index of a layer's bytes, compressed or not.
-func scan(r io.Reader) (*Index, error) {
-	br := bufio.NewReaderSize(r, 64<<10)
-	head, err := br.Peek(len(magicXZ))
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	ix := &Index{format: sniff(head)}
-	rc, err := decompress(br, ix.format)
+// scan makes the index of a layer's bytes, compressed or not, and shows the entries to visit, unless that is nil.
+func scan(ctx context.Context, from origin, r io.Reader, visit visitor) (*Index, error) {
+	hash := sha256.New()
+	tar, err := decompressAhead(ctx, r, hash)
 	if err != nil {
 		return nil, err
 	}
-	defer rc.Close()
-	hash := sha256.New()
-	ahead := newAhead(rc, hash)
-	defer ahead.Close()
-	tr := newTarReader(ahead)
-	for {
-		e, err := tr.next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		ix.Entries = append(ix.Entries, e)
+	defer tar.Close()
+	ix := &Index{format: tar.format, from: from}
+	tr := newTarReader(tar)
+	if ix.Entries, err = readEntries(ctx, from, tr, visit); err != nil {
+		return nil, err
 	}
 	// The tar may be followed by padding, which the hash covers.
 	if ix.RawSize, err = tr.drain(); err != nil {
+		return nil, err
+	}
+	if err := tar.Close(); err != nil {
 		return nil, err
 	}
 	ix.DiffID = store.SumDigest(hash)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sort"
 	"sync"
 
@@ -114,45 +113,57 @@ func (ix *Index) chunk(number int) ([]byte, error) {
 }
 
 func (ix *Index) decodeChunk(number int) ([]byte, error) {
-	from, to := ix.chunks[number], ix.chunks[number+1]
-	if to.blob-from.blob > 2*ChunkSize {
-		return nil, errors.New("the layer index is damaged")
-	}
-	f, err := ix.st.OpenBlob(ix.digest)
+	f, err := ix.from.open()
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	packed := make([]byte, to.blob-from.blob)
-	if _, err := f.ReadAt(packed, from.blob); err != nil {
+	packed, err := ix.readChunk(f, number, nil)
+	if err != nil {
 		return nil, err
 	}
-	return unpackChunk(ix.format, packed, to.raw-from.raw)
+	return unpackChunk(ix.format, packed, make([]byte, ix.rawLen(number)))
+}
+
+// readChunk reads the compressed bytes of a chunk of at most ChunkSize bytes into buf, if there is room.
+func (ix *Index) readChunk(f io.ReaderAt, number int, buf []byte) ([]byte, error) {
+	from, to := ix.chunks[number], ix.chunks[number+1]
+	size := to.blob - from.blob
+	if size > 2*ChunkSize {
+		return nil, errors.New("the layer index is damaged")
+	}
+	if int64(cap(buf)) < size {
+		buf = make([]byte, size)
+	}
+	buf = buf[:size]
+	if n, err := f.ReadAt(buf, from.blob); n < len(buf) {
+		return nil, unexpected(err)
+	}
+	return buf, nil
 }
 
 var chunkDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
 	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(ChunkSize), zstd.WithDecoderMaxWindow(ChunkSize))
 })
 
-// unpackChunk decompresses a chunk of size bytes.
-func unpackChunk(f format, packed []byte, size int64) ([]byte, error) {
-	data := make([]byte, 0, size)
+// unpackChunk decompresses a chunk that fills data.
+func unpackChunk(f format, packed, data []byte) ([]byte, error) {
 	if f == formatZstd {
 		z, err := chunkDecoder()
 		if err != nil {
 			return nil, err
 		}
-		if data, err = z.DecodeAll(packed, data); err == nil && int64(len(data)) != size {
-			err = fmt.Errorf("it has %d bytes, not %d", len(data), size)
+		got, err := z.DecodeAll(packed, data[:0])
+		if err == nil && len(got) != len(data) {
+			err = fmt.Errorf("it has %d bytes, not %d", len(got), len(data))
 		}
-		return data, err
+		return got, err
 	}
 	z, err := decompress(bufio.NewReader(bytes.NewReader(packed)), f)
 	if err != nil {
 		return nil, err
 	}
 	defer z.Close()
-	data = data[:size]
 	if _, err := io.ReadFull(z, data); err != nil {
 		return nil, err
 	}
@@ -174,14 +185,14 @@ func atEnd(r io.Reader) error {
 
 // longChunk is a chunk that is decompressed while it is read. Its Read gives io.EOF only when all of it was right.
 type longChunk struct {
-	f    *os.File
+	f    io.Closer
 	z    io.ReadCloser
 	left int64
 }
 
 // openLong opens a chunk at a place in it.
 func (ix *Index) openLong(number int, within int64) (*longChunk, error) {
-	f, err := ix.st.OpenBlob(ix.digest)
+	f, err := ix.from.open()
 	if err != nil {
 		return nil, err
 	}

@@ -37,9 +37,24 @@ type counter struct {
 func (c *counter) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	if c.n += int64(n); c.n > maxRawSize {
-		return n, fmt.Errorf("the layer is larger than %d bytes", int64(maxRawSize))
+		return n, errTooLarge
 	}
 	return n, err
+}
+
+var errTooLarge = fmt.Errorf("the layer is larger than %d bytes", int64(maxRawSize))
+
+// Seek lets archive/tar pass over contents, which it does if a seek to where it stands succeeds.
+func (c *counter) Seek(offset int64, whence int) (int64, error) {
+	f, ok := c.r.(forward)
+	if !ok || whence != io.SeekCurrent || offset < 0 {
+		return -1, errors.ErrUnsupported
+	}
+	if offset > maxRawSize-c.n {
+		return -1, errTooLarge
+	}
+	c.n += offset
+	return c.n, f.skip(offset)
 }
 
 // newTarReader reads from r in small pieces; r should be buffered.

@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/store"
 )
@@ -48,15 +47,16 @@ func unpack(ctx context.Context, st *store.Store, d Descriptor, dir string, o Un
 		return err
 	}
 	defer f.Close()
-	rc, err := Decompress(ctxio.Reader(ctx, f))
+	hash := sha256.New()
+	tar, err := decompressAhead(ctx, f, hash)
 	if err != nil {
 		return err
 	}
-	defer rc.Close()
-	hash := sha256.New()
-	ahead := newAhead(rc, hash)
-	defer ahead.Close()
-	if err := unpackTar(ahead, dir, o); err != nil {
+	defer tar.Close()
+	if err := unpackTar(tar, dir, o); err != nil {
+		return err
+	}
+	if err := tar.Close(); err != nil {
 		return err
 	}
 	if got := store.SumDigest(hash); d.DiffID != "" && got != d.DiffID {
