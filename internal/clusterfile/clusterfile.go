@@ -1,0 +1,287 @@
+// Package clusterfile writes images as the single files that clusters run: squashfs (.sqsh), for enroot, pyxis and the
+// Container Engine, and SIF (.sif), for Apptainer and Singularity.
+//
+// The files are made straight from the layers. Nothing is unpacked: the layers are walked from the top down, what a layer
+// above hides is passed over, and what is left is compressed in the order in which it lies in its layer. The merged tree,
+// which says what the file system holds, is made of the indexes that walking the layers has left behind.
+//
+// What was compressed for a layer is kept in the store, so that the next image with that layer copies it. The bytes of a
+// file are the same either way.
+package clusterfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/personality"
+	"sconce.dev/sconce/internal/sif"
+	"sconce.dev/sconce/internal/squashfs"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Options say how a file is written.
+type Options struct {
+	Store    *store.Store
+	Squashfs squashfs.Options
+	NoReuse  bool // compress everything, and keep nothing for the next image
+}
+
+// Input is an image to be written.
+type Input struct {
+	Layers []Layer // lowest first
+	Config v1.ConfigFile
+	Digest store.Digest // of the image's manifest; "" when it has none
+}
+
+// Layer is a layer of an image.
+type Layer struct {
+	Source layer.Source
+	Digest store.Digest // of its blob, under which compressed files are kept; "" for one that is not worth it
+	Name   string       // for people
+	Size   int64        // of the uncompressed tar, in bytes; 0 when not known
+}
+
+// FromImage is an image whose layers are in the store.
+func FromImage(st *store.Store, im *image.Image) Input {
+	in := Input{Config: im.Config, Digest: im.Digest}
+	for _, d := range im.Layers {
+		d, _ = layer.Known(st, d)
+		in.Layers = append(in.Layers, Layer{Source: layer.Stored(st, d), Digest: d.Digest, Name: d.Digest.Short(), Size: d.RawSize})
+	}
+	return in
+}
+
+// WriteSquashfs writes an image into the empty file f as a squashfs file system.
+func WriteSquashfs(ctx context.Context, f *os.File, in Input, o Options) error {
+	_, err := write(ctx, f, 0, in, o)
+	return err
+}
+
+// WriteSIF writes an image into the empty file f as a SIF.
+func WriteSIF(ctx context.Context, f *os.File, in Input, o Options) error {
+	spec, err := Spec(in.Config, in.Digest)
+	if err != nil {
+		return err
+	}
+	return sif.Write(f, spec, func(base int64) (int64, error) { return write(ctx, f, base, in, o) })
+}
+
+// writer writes one file system.
+type writer struct {
+	ctx context.Context // of the one call that the writer serves
+	in  Input
+	o   Options
+	f   *os.File
+
+	sq     *squashfs.Writer
+	reuse  *reuse
+	cover  image.Cover
+	placed map[place]*squashfs.Data
+}
+
+// place names the content of a file: where it lies in which layer.
+type place struct {
+	layer int
+	at    squashfs.Key
+}
+
+func placeOf(number int, e layer.IndexEntry) place {
+	return place{number, squashfs.Key{Offset: e.Offset, Nth: e.Sparse}}
+}
+
+func write(ctx context.Context, f *os.File, base int64, in Input, o Options) (size int64, err error) {
+	if o.Squashfs.ModTime.IsZero() {
+		o.Squashfs.ModTime = created(in.Config)
+	}
+	sq, err := squashfs.NewWriter(f, base, o.Squashfs)
+	if err != nil {
+		return 0, err
+	}
+	// The inner function's name for the error keeps what the workers met last from hiding what happened first.
+	defer func() { err = errors.Join(err, sq.Close()) }()
+	w := &writer{ctx: ctx, in: in, o: o, f: f, sq: sq, placed: map[place]*squashfs.Data{}}
+	w.reuse = newReuse(ctx, o)
+	defer w.reuse.close()
+	return w.run()
+}
+
+func (w *writer) run() (int64, error) {
+	for _, p := range personality.Paths() {
+		w.cover.Add(layer.Entry{Path: strings.TrimPrefix(p, "/"), Type: layer.Regular})
+	}
+	for number := range slices.Backward(w.in.Layers) {
+		if err := w.layer(number); err != nil {
+			return 0, err
+		}
+	}
+	indexes, err := w.indexes()
+	if err != nil {
+		return 0, err
+	}
+	tree, err := image.TreeOf(indexes)
+	if err != nil {
+		return 0, err
+	}
+	for _, warning := range personality.Warnings(w.in.Config, tree) {
+		event.Warn(w.ctx, warning.Text, warning.Hint)
+	}
+	if tree, err = w.personality(indexes, tree); err != nil {
+		return 0, err
+	}
+	if err := w.late(tree); err != nil {
+		return 0, err
+	}
+	root, err := w.inodes(tree)
+	if err != nil {
+		return 0, err
+	}
+	if err := w.reuse.wait(); err != nil {
+		return 0, err
+	}
+	return w.sq.Finish(root)
+}
+
+// layer places the files of a layer that the layers above let see, in the order of its tar.
+func (w *writer) layer(number int) error {
+	l := w.in.Layers[number]
+	task := event.Begin(w.ctx, "squash", l.Name, l.Size)
+	return task.End(w.segment(number, func() error {
+		err := l.Source.Walk(w.ctx, func(e layer.IndexEntry, open opener) error {
+			task.Add(e.Size)
+			if e.Type != layer.Regular || e.Size == 0 || w.cover.Hides(e.Path) {
+				return nil
+			}
+			return w.add(placeOf(number, e), e.Size, e.Path, open)
+		})
+		if err != nil {
+			return err
+		}
+		return w.hide(l.Source)
+	}))
+}
+
+// hide adds the entries of a layer to what is hidden from those below.
+func (w *writer) hide(s layer.Source) error {
+	ix, err := s.Index(w.ctx)
+	if err != nil {
+		return err
+	}
+	for i := range ix.Entries {
+		w.cover.Add(ix.Entries[i].Entry)
+	}
+	return nil
+}
+
+// segment writes files of one layer, and keeps them for the next image with that layer.
+func (w *writer) segment(number int, fill func() error) error {
+	digest := w.in.Layers[number].Digest
+	packs := w.reuse.packs(digest)
+	if err := w.sq.StartSegment(packs...); err != nil {
+		return err
+	}
+	if err := fill(); err != nil {
+		return err
+	}
+	seg, err := w.sq.EndSegment()
+	if err != nil {
+		return err
+	}
+	w.reuse.keep(digest, w.f, seg)
+	return nil
+}
+
+// opener opens a file's content.
+type opener = func() (readCloser, error)
+
+func (w *writer) add(p place, size int64, name string, open opener) error {
+	data, err := w.sq.Add(w.ctx, p.at, size, open)
+	if err != nil {
+		return fmt.Errorf("%q: %w", name, err)
+	}
+	w.placed[p] = data
+	return nil
+}
+
+func (w *writer) indexes() ([]*layer.Index, error) {
+	indexes := make([]*layer.Index, len(w.in.Layers))
+	for i, l := range w.in.Layers {
+		var err error
+		if indexes[i], err = l.Source.Index(w.ctx); err != nil {
+			return nil, err
+		}
+	}
+	return indexes, nil
+}
+
+// personality puts the files that runtimes look for on top of the image.
+func (w *writer) personality(indexes []*layer.Index, tree *image.Tree) (*image.Tree, error) {
+	d, err := personality.Layer(w.ctx, w.o.Store, personality.Image{Config: w.in.Config, Digest: w.in.Digest}, tree)
+	if err != nil {
+		return nil, err
+	}
+	top, err := layer.OpenIndex(w.ctx, w.o.Store, d)
+	if err != nil {
+		return nil, err
+	}
+	w.in.Layers = append(slices.Clone(w.in.Layers), Layer{Name: "personality"})
+	return image.TreeOf(append(indexes, top))
+}
+
+// late places contents that are seen although the walk passed them over: those of files that have another name than the one
+// that a layer above hides, and of the personality. Upper layers come first here too.
+func (w *writer) late(tree *image.Tree) error {
+	missing, err := w.missing(tree)
+	if err != nil {
+		return err
+	}
+	for number := range slices.Backward(w.in.Layers) {
+		nodes := missing[number]
+		if len(nodes) == 0 {
+			continue
+		}
+		err := w.segment(number, func() error { return w.addNodes(tree, nodes) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// missing returns the files whose contents have no place yet, by layer and in the order of their tar.
+func (w *writer) missing(tree *image.Tree) (map[int][]*image.Node, error) {
+	found := map[int][]*image.Node{}
+	seen := map[place]bool{}
+	err := tree.Walk(func(n *image.Node) error {
+		number, at := n.Content()
+		p := placeOf(number, at)
+		if n.Type != layer.Regular || n.Size == 0 || w.placed[p] != nil || seen[p] {
+			return nil
+		}
+		seen[p] = true
+		found[number] = append(found[number], n)
+		return nil
+	})
+	for _, nodes := range found {
+		slices.SortFunc(nodes, byContent)
+	}
+	return found, err
+}
+
+func (w *writer) addNodes(tree *image.Tree, nodes []*image.Node) error {
+	for _, n := range nodes {
+		number, at := n.Content()
+		if err := w.add(placeOf(number, at), n.Size, n.Path, func() (readCloser, error) { return tree.Open(n) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package clusterfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"sconce.dev/sconce/internal/ctxio"
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/squashfs"
+	"sconce.dev/sconce/internal/store"
+)
+
+// packKind is the record that leads from a layer's digest and the compression to what was compressed of it.
+const packKind store.Kind = "squashfs-packs"
+
+// packRecord lists the packs of a layer, the newest last. There may be several, since images show different parts of it.
+type packRecord struct {
+	Packs []storedPack `json:"packs"`
+}
+
+type storedPack struct {
+	Index store.Digest `json:"index"` // blob: where each file is in Data
+	Data  store.Digest `json:"data"`  // blob: compressed blocks
+	Size  int64        `json:"size"`  // of Data, in bytes
+}
+
+// maxPacks is how many packs of a layer are kept.
+const maxPacks = 4
+
+// maxPackIndex bounds the index of a pack, in bytes.
+const maxPackIndex = 1 << 30
+
+// reuse keeps what was compressed for layers in the store, and finds it there.
+type reuse struct {
+	ctx    context.Context // of the one file that is written
+	st     *store.Store
+	key    string // of the compression
+	off    bool
+	opened []*os.File
+	known  map[store.Digest][]*squashfs.Pack
+	saving errgroup.Group
+}
+
+func newReuse(ctx context.Context, o Options) *reuse {
+	r := &reuse{ctx: ctx, st: o.Store, key: o.Squashfs.Key(), off: o.NoReuse, known: map[store.Digest][]*squashfs.Pack{}}
+	r.saving.SetLimit(1) // it is the disk that is busy
+	return r
+}
+
+// close lets go of the packs that were read.
+func (r *reuse) close() {
+	_ = r.wait()
+	for _, f := range r.opened {
+		f.Close()
+	}
+}
+
+// wait waits until everything that is to be kept is in the store. The next image would do without, so what goes wrong is
+// only a warning, unless the work was called off.
+func (r *reuse) wait() error {
+	if err := r.saving.Wait(); err != nil {
+		event.Warn(r.ctx, fmt.Sprintf("what was compressed could not be kept for the next image: %v", err), "see `sconce cache info`")
+	}
+	return r.ctx.Err()
+}
+
+func (r *reuse) recordKey(layer store.Digest) string {
+	return store.DigestOf([]byte(string(layer) + "\n" + r.key)).Hex()
+}
+
+// packs returns what the store has of a layer. What cannot be read is as good as nothing: it is compressed again.
+func (r *reuse) packs(layer store.Digest) []*squashfs.Pack {
+	if r.off || layer == "" {
+		return nil
+	}
+	if known, ok := r.known[layer]; ok {
+		return known
+	}
+	var record packRecord
+	if ok, err := r.st.GetRecord(packKind, r.recordKey(layer), &record); err != nil || !ok {
+		return nil
+	}
+	var packs []*squashfs.Pack
+	for _, stored := range record.Packs {
+		p, err := r.open(stored)
+		if err != nil {
+			event.Warn(r.ctx, fmt.Sprintf("what was compressed of layer %s before cannot be used: %v", layer.Short(), err), "run `sconce cache verify`")
+			continue
+		}
+		packs = append(packs, p)
+	}
+	r.known[layer] = packs
+	return packs
+}
+
+func (r *reuse) open(stored storedPack) (*squashfs.Pack, error) {
+	index, err := r.st.ReadBlob(stored.Index, maxPackIndex)
+	if err != nil {
+		return nil, err
+	}
+	f, err := r.st.OpenBlob(stored.Data)
+	if err != nil {
+		return nil, err
+	}
+	r.opened = append(r.opened, f)
+	return squashfs.DecodePack(index, f, stored.Size)
+}
+
+// keep puts a finished segment of f into the store, in the background, if there is something new in it.
+func (r *reuse) keep(layer store.Digest, f *os.File, seg *squashfs.Segment) {
+	if r.off || layer == "" || seg.Fresh == 0 || r.st.ReadOnly() {
+		return
+	}
+	r.saving.Go(func() error { return r.save(layer, f, seg) })
+}
+
+func (r *reuse) save(layer store.Digest, f *os.File, seg *squashfs.Segment) error {
+	data, err := r.copyToStore(f, seg)
+	if err != nil {
+		return err
+	}
+	index, err := r.st.PutBlob(seg.Pack.Encode())
+	if err != nil {
+		return err
+	}
+	return r.addPack(layer, seg.Pack, storedPack{Index: index, Data: data, Size: seg.End - seg.Start})
+}
+
+func (r *reuse) copyToStore(f *os.File, seg *squashfs.Segment) (store.Digest, error) {
+	w, err := r.st.NewBlob()
+	if err != nil {
+		return "", err
+	}
+	defer w.Close()
+	section := io.NewSectionReader(f, seg.Start, seg.End-seg.Start)
+	if _, err := io.CopyBuffer(w, ctxio.Reader(r.ctx, section), make([]byte, 1<<20)); err != nil {
+		return "", err
+	}
+	return w.Commit("")
+}
+
+// addPack adds a pack to the record of its layer. Those that have nothing more than the new one are dropped.
+func (r *reuse) addPack(layer store.Digest, fresh *squashfs.Pack, stored storedPack) error {
+	key := r.recordKey(layer)
+	lock, err := r.st.Lock(r.ctx, string(packKind)+" "+key)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	var record packRecord
+	if _, err := r.st.GetRecord(packKind, key, &record); err != nil {
+		record = packRecord{}
+	}
+	record.Packs = slices.DeleteFunc(record.Packs, func(old storedPack) bool { return old == stored || r.covered(old, fresh) })
+	record.Packs = append(record.Packs, stored)
+	record.Packs = record.Packs[max(0, len(record.Packs)-maxPacks):]
+	var refs []store.Digest
+	for _, p := range record.Packs {
+		refs = append(refs, p.Index, p.Data)
+	}
+	return r.st.PutRecord(packKind, key, refs, record)
+}
+
+// covered reports whether everything of an old pack is in a new one.
+func (r *reuse) covered(old storedPack, fresh *squashfs.Pack) bool {
+	index, err := r.st.ReadBlob(old.Index, maxPackIndex)
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist)
+	}
+	p, err := squashfs.DecodePack(index, nil, old.Size)
+	return err != nil || fresh.Covers(p)
+}

@@ -1,0 +1,28 @@
+package clusterfile
+
+import (
+	"encoding/json"
+	"fmt"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/personality"
+	"sconce.dev/sconce/internal/sif"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Spec returns what a SIF of an image says about it, beside the file system.
+func Spec(c v1.ConfigFile, digest store.Digest) (sif.Spec, error) {
+	metadata, err := personality.Metadata(personality.Image{Config: c, Digest: digest})
+	if err != nil {
+		return sif.Spec{}, err
+	}
+	config, err := json.Marshal(c.Config)
+	if err != nil {
+		return sif.Spec{}, fmt.Errorf("image config: %w", err)
+	}
+	return sif.Spec{
+		Arch: c.Architecture, Deffile: []byte(personality.Deffile(personality.Image{Config: c, Digest: digest})),
+		Metadata: metadata, Config: config,
+	}, nil
+}
