@@ -1,0 +1,301 @@
+package squashfs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// dirListing is where the entries of a directory are.
+type dirListing struct {
+	block   uint32 // of the directory table
+	offset  uint16 // in that
+	size    int64  // bytes
+	indexes int    // entries of the index that large directories have
+	indexAt uint64 // where it is in the inode table, as references are
+}
+
+// Limits of directories.
+const (
+	dirExtra       = 3         // the size of a directory counts . and .., which are not stored
+	dirRun         = 256       // entries that may share a header
+	maxListing     = 512 << 20 // bytes of one directory; some 20 million names
+	maxLinksInPath = 40        // symlinks followed for one path, as in Linux
+)
+
+// Entry is a name in a directory.
+type Entry struct {
+	Name   string
+	Type   Type
+	Number uint32 // of the inode
+
+	r   *Reader
+	ref uint64
+}
+
+// Open reads the inode that the entry names.
+func (e Entry) Open() (*File, error) {
+	f, err := e.r.open(e.ref)
+	if err != nil {
+		return nil, err
+	}
+	if f.Type != e.Type {
+		return nil, formatError("its directory and its inode have different types")
+	}
+	return f, nil
+}
+
+// errNotDir reports a directory that is none.
+const errNotDir = syscall.ENOTDIR
+
+// ReadDir returns the entries of a directory, sorted by name, bytewise.
+func (f *File) ReadDir() ([]Entry, error) {
+	if f.Type != Dir {
+		return nil, errNotDir
+	}
+	text, err := f.readListing(0, f.listing.block, int(f.listing.offset))
+	if err != nil {
+		return nil, err
+	}
+	entries, err := f.r.parseListing(text)
+	if err != nil {
+		return nil, err
+	}
+	byName := func(a, b Entry) int { return strings.Compare(a.Name, b.Name) }
+	if !slices.IsSortedFunc(entries, byName) { // mksquashfs and others sort, as Linux needs it for its index
+		slices.SortFunc(entries, byName)
+	}
+	for i := range entries[min(len(entries), 1):] {
+		if entries[i].Name == entries[i+1].Name {
+			return nil, formatError("directory with two entries %q", entries[i].Name)
+		}
+	}
+	return entries, nil
+}
+
+// readListing returns a directory's listing from a byte on, which is where block and offset say.
+func (f *File) readListing(from int64, block uint32, offset int) (string, error) {
+	n := f.listing.size - from
+	if n <= 0 {
+		return "", nil
+	}
+	if n > maxListing {
+		return "", formatError("directory of %d bytes", n)
+	}
+	c, err := f.r.cursor(f.r.dirs, int64(block), offset)
+	if err != nil {
+		return "", err
+	}
+	b, err := c.bytes(n)
+	return string(b), err
+}
+
+// parseListing parses runs of entries. The names are parts of text.
+func (r *Reader) parseListing(text string) ([]Entry, error) {
+	entries := make([]Entry, 0, len(text)/24)
+	for len(text) > 0 {
+		run, rest, err := parseRun(text)
+		if err != nil {
+			return nil, err
+		}
+		text = rest
+		for range run.count {
+			e, rest, err := run.entry(text)
+			if err != nil {
+				return nil, err
+			}
+			e.r, text = r, rest
+			entries = append(entries, e)
+		}
+	}
+	return entries, nil
+}
+
+// entryRun is the header of entries whose inodes are in one metadata block and have close numbers.
+type entryRun struct {
+	count  int
+	block  uint32
+	number uint32
+}
+
+func parseRun(s string) (entryRun, string, error) {
+	if len(s) < 12 {
+		return entryRun{}, "", formatError("directory that ends in a header")
+	}
+	run := entryRun{count: int(le32(s)) + 1, block: le32(s[4:]), number: le32(s[8:])}
+	if run.count < 1 || run.count > dirRun {
+		return entryRun{}, "", formatError("directory with a run of %d entries", run.count)
+	}
+	return run, s[12:], nil
+}
+
+func (run entryRun) entry(s string) (Entry, string, error) {
+	if len(s) < 8 {
+		return Entry{}, "", formatError("directory that ends in an entry")
+	}
+	offset, delta := le16(s), int16(le16(s[2:])) //nolint:gosec // it is signed
+	kind, n := le16(s[4:]), int(le16(s[6:]))+1
+	s = s[8:]
+	if n > maxNameLen || n > len(s) {
+		return Entry{}, "", formatError("directory with a name of %d bytes", n)
+	}
+	if kind < typeDir || kind > typeSocket {
+		return Entry{}, "", formatError("directory entry %q of type %d", s[:n], kind)
+	}
+	if err := checkName(s[:n]); err != nil {
+		return Entry{}, "", err
+	}
+	return Entry{
+		Name: s[:n], Type: Type(kind), Number: run.number + uint32(delta), //nolint:gosec // wraps as it should
+		ref: inodeRef(int64(run.block), int(offset)),
+	}, s[n:], nil
+}
+
+// checkName refuses names that would lead out of their directory.
+func checkName(name string) error {
+	if name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
+		return formatError("directory with an entry %q", name)
+	}
+	return nil
+}
+
+func le16(s string) uint16 { return uint16(s[0]) | uint16(s[1])<<8 }
+func le32(s string) uint32 { return uint32(le16(s)) | uint32(le16(s[2:]))<<16 }
+
+// Lookup opens the entry of a directory that has a name, by the directory's index if it has one. The error for a name that
+// is not there wraps fs.ErrNotExist.
+func (f *File) Lookup(name string) (*File, error) {
+	if f.Type != Dir {
+		return nil, errNotDir
+	}
+	from, block, offset, err := f.lookupIndex(name)
+	if err != nil {
+		return nil, err
+	}
+	text, err := f.readListing(from, block, offset)
+	if err != nil {
+		return nil, err
+	}
+	e, err := f.r.findEntry(text, name)
+	if err != nil {
+		return nil, err
+	}
+	return e.Open()
+}
+
+// findEntry finds a name in runs of entries.
+func (r *Reader) findEntry(text, name string) (Entry, error) {
+	for len(text) > 0 {
+		run, rest, err := parseRun(text)
+		if err != nil {
+			return Entry{}, err
+		}
+		text = rest
+		for range run.count {
+			e, rest, err := run.entry(text)
+			if err != nil {
+				return Entry{}, err
+			}
+			if e.Name == name {
+				e.r = r
+				return e, nil
+			}
+			text = rest
+		}
+	}
+	return Entry{}, fmt.Errorf("%q: %w", name, fs.ErrNotExist)
+}
+
+// lookupIndex finds where in its listing a directory may have a name: the last run that the index names whose first entry is not
+// greater.
+func (f *File) lookupIndex(name string) (from int64, block uint32, offset int, err error) {
+	l := &f.listing
+	from, block, offset = 0, l.block, int(l.offset)
+	if l.indexes == 0 {
+		return from, block, offset, nil
+	}
+	c, err := f.r.cursor(f.r.inodes, int64(l.indexAt>>16), int(l.indexAt&0xffff)) //nolint:gosec // 48 bits
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	for range l.indexes {
+		b, err := c.fixed(12)
+		if err != nil {
+			return 0, 0, 0, err
+		}
+		at, start, n := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint32(b[8:])
+		if n >= maxNameLen || int64(at) > l.size {
+			return 0, 0, 0, formatError("directory index with a name of %d bytes for byte %d of %d", int64(n)+1, at, l.size)
+		}
+		first, err := c.bytes(int64(n) + 1)
+		if err != nil {
+			return 0, 0, 0, err
+		}
+		if string(first) > name {
+			break
+		}
+		from, block, offset = int64(at), start, (int(at)+int(l.offset))%metadataSize
+	}
+	return from, block, offset, nil
+}
+
+// Lookup opens what a path names, whether it begins with a slash or not. Symlinks in the path are followed inside of the file
+// system, .. of the root is the root; the last one only if follow. Errors wrap fs.ErrNotExist where there is nothing.
+func (r *Reader) Lookup(path string, follow bool) (*File, error) {
+	f, err := r.lookup(path, follow)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, nil
+}
+
+func (r *Reader) lookup(path string, follow bool) (*File, error) {
+	at, err := r.Root()
+	if err != nil {
+		return nil, err
+	}
+	trail := []*File{at} // from the root to where we are
+	follow = follow || strings.HasSuffix(path, "/")
+	links := 0
+	for rest := path; rest != ""; {
+		var name string
+		name, rest, _ = strings.Cut(rest, "/")
+		if at = trail[len(trail)-1]; at.Type != Dir {
+			return nil, errNotDir
+		}
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			trail = trail[:max(len(trail)-1, 1)]
+			continue
+		}
+		f, err := at.Lookup(name)
+		if err != nil {
+			return nil, err
+		}
+		if f.Type != Symlink || rest == "" && !follow {
+			trail = append(trail, f)
+			continue
+		}
+		if links++; links > maxLinksInPath {
+			return nil, syscall.ELOOP
+		}
+		if strings.HasPrefix(f.Target, "/") {
+			trail = trail[:1]
+		}
+		rest = joinPath(f.Target, rest)
+	}
+	return trail[len(trail)-1], nil
+}
+
+// joinPath puts the rest of a path behind a symlink's target. It is bounded by the number of links that are followed.
+func joinPath(target, rest string) string {
+	if rest == "" {
+		return target
+	}
+	return target + "/" + rest
+}
