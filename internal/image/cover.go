@@ -31,13 +31,13 @@ func (c *Cover) Add(e layer.Entry) {
 	if c.at == nil {
 		c.at = map[string]cover{}
 	}
-	dir, base := path.Split(e.Path)
-	hidden, isWhiteout := strings.CutPrefix(base, layer.WhiteoutPrefix)
 	switch {
-	case base == layer.WhiteoutOpaque:
+	case path.Base(e.Path) == layer.WhiteoutOpaque:
 		c.at[above(e.Path)] |= hidesBelow
-	case isWhiteout:
-		c.at[dir+hidden] |= hidesFile | hidesBelow
+	case isWhiteout(e.Path):
+		if p := layer.WhitesOut(e.Path); p != "" {
+			c.at[p] |= hidesFile | hidesBelow
+		}
 	case e.Type == layer.Dir:
 		c.addDir(e.Path)
 	default:
@@ -45,6 +45,9 @@ func (c *Cover) Add(e layer.Entry) {
 		c.addDir(above(e.Path))
 	}
 }
+
+// isWhiteout reports whether an entry is an order to who merges layers, and no file.
+func isWhiteout(p string) bool { return strings.HasPrefix(path.Base(p), layer.WhiteoutPrefix) }
 
 // addDir adds a directory and those it lies in, which may have no entries.
 func (c *Cover) addDir(p string) {
@@ -55,7 +58,7 @@ func (c *Cover) addDir(p string) {
 
 // Hides reports whether the layers above hide the regular file p of a lower layer. A whiteout is a file that nobody sees.
 func (c *Cover) Hides(p string) bool {
-	if c.at[p]&hidesFile != 0 || strings.HasPrefix(path.Base(p), layer.WhiteoutPrefix) {
+	if c.at[p]&hidesFile != 0 || isWhiteout(p) {
 		return true
 	}
 	for p != "." {

@@ -29,7 +29,7 @@ func (b *treeBuilder) apply(number int, entries []layer.IndexEntry) error {
 	}
 	for i := range entries {
 		e := &entries[i]
-		if strings.HasPrefix(path.Base(e.Path), layer.WhiteoutPrefix) {
+		if isWhiteout(e.Path) {
 			continue
 		}
 		if e.Type != layer.HardLink {
@@ -43,28 +43,25 @@ func (b *treeBuilder) apply(number int, entries []layer.IndexEntry) error {
 
 // hide removes what the whiteout p names.
 func (b *treeBuilder) hide(p string) {
-	dirName, name := path.Split(p)
-	hidden, ok := strings.CutPrefix(name, layer.WhiteoutPrefix)
-	if !ok {
+	if path.Base(p) == layer.WhiteoutOpaque {
+		if dir := b.find(above(p)); dir != nil {
+			dir.building = nil
+		}
 		return
 	}
-	dir := b.find(strings.TrimSuffix(dirName, "/"))
-	if dir == nil {
+	hidden := layer.WhitesOut(p)
+	if hidden == "" {
 		return
 	}
-	switch {
-	case name == layer.WhiteoutOpaque:
-		dir.building = nil
-	case strings.HasPrefix(name, layer.WhiteoutMeta):
-	default:
-		delete(dir.building, hidden)
+	if dir := b.find(above(hidden)); dir != nil {
+		delete(dir.building, path.Base(hidden))
 	}
 }
 
 // find returns the node at p, following nothing, or nil.
 func (b *treeBuilder) find(p string) *Node {
 	n := b.root
-	if p == "" || p == "." {
+	if p == "." {
 		return n
 	}
 	for part := range strings.SplitSeq(p, "/") {

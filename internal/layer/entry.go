@@ -76,6 +76,16 @@ const (
 	WhiteoutMeta   = ".wh..wh."     // starts the names of aufs' own files, which are no part of any image
 )
 
+// WhitesOut returns the path that an entry named p hides, as the whiteout of a single name. It is "" for any other entry, one
+// that makes a directory opaque and files of aufs included.
+func WhitesOut(p string) string {
+	name, ok := strings.CutPrefix(path.Base(p), WhiteoutPrefix)
+	if !ok || strings.HasPrefix(path.Base(p), WhiteoutMeta) || name == "" || name == "." || name == ".." {
+		return ""
+	}
+	return path.Join(path.Dir(p), name)
+}
+
 // validate checks everything about an entry that does not depend on its neighbours.
 func (e *Entry) validate() error {
 	if err := validatePath(e.Path); err != nil {

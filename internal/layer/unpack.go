@@ -520,7 +520,7 @@ func (u *unpacker) settle(e Entry) error {
 func (u *unpacker) makeOpaque(p string) (string, error) {
 	opaque, absent := path.Dir(p), create
 	if path.Base(p) != WhiteoutOpaque {
-		opaque, absent = hiddenBy(p), fail
+		opaque, absent = WhitesOut(p), fail
 	}
 	if opaque == "" {
 		return "", nil
@@ -535,18 +535,8 @@ func (u *unpacker) makeOpaque(p string) (string, error) {
 	return opaque, setOpaque(fd)
 }
 
-// hiddenBy returns the path that the whiteout p hides, or "" when it is no such whiteout.
-func hiddenBy(p string) string {
-	base := path.Base(p)
-	name := strings.TrimPrefix(base, WhiteoutPrefix)
-	if strings.HasPrefix(base, WhiteoutMeta) || name == "" || name == "." || name == ".." {
-		return ""
-	}
-	return path.Join(path.Dir(p), name)
-}
-
 func (u *unpacker) whiteout(p string) error {
-	hidden := hiddenBy(p)
+	hidden := WhitesOut(p)
 	if hidden == "" {
 		return nil
 	}
