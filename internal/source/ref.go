@@ -23,8 +23,10 @@ const (
 	OCI           Transport = "oci"    // a directory in the OCI image layout
 	OCIArchive    Transport = "oci-archive"
 	DockerArchive Transport = "docker-archive"
-	Tar           Transport = "tar" // a root file system as a tar, compressed or not
-	Dir           Transport = "dir" // a root file system as a directory
+	Tar           Transport = "tar"  // a root file system as a tar, compressed or not
+	Dir           Transport = "dir"  // a root file system as a directory
+	Squashfs      Transport = "sqsh" // a squashfs file, as enroot and the Container Engine use it
+	SIF           Transport = "sif"  // a SIF file, as Apptainer uses it
 	Store         Transport = "store"
 )
 
@@ -111,7 +113,7 @@ func parse(s string) (Ref, error) {
 		switch t := Transport(transport); t {
 		case OCI, OCIArchive, DockerArchive:
 			return parsePath(t, rest, true)
-		case Tar, Dir:
+		case Tar, Dir, Squashfs, SIF:
 			return parsePath(t, rest, false)
 		case Store:
 			return parseStored(rest)
@@ -126,7 +128,7 @@ func parse(s string) (Ref, error) {
 func hasPrefix(s string) bool {
 	transport, _, ok := strings.Cut(s, ":")
 	switch Transport(transport) {
-	case Docker, OCI, OCIArchive, DockerArchive, Tar, Dir, Store:
+	case Docker, OCI, OCIArchive, DockerArchive, Tar, Dir, Squashfs, SIF, Store:
 		return ok
 	}
 	return false
@@ -141,7 +143,7 @@ func foreign(transport, rest string) error {
 	case "containers-storage", "podman":
 		how = "save it with `podman save --format oci-archive -o image.tar NAME` and use oci-archive:image.tar"
 	case "library", "shub", "oras":
-		how = "it holds SIF files, which this version does not read; use the image's registry or archive"
+		how = "it holds SIF files: get one with `apptainer pull image.sif " + transport + ":" + rest + "` and use sif:image.sif"
 	case "http", "https":
 		if !strings.HasPrefix(rest, "//") {
 			return nil

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -25,7 +26,11 @@ const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 // importRoot makes an image of one layer from a root file system.
 func importRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 	task := event.Begin(ctx, "import", ref.Value, 0)
-	im, err := makeRoot(ctx, ref, o)
+	makeImage := makeRoot
+	if ref.Transport == Squashfs || ref.Transport == SIF {
+		makeImage = makeClusterImage
+	}
+	im, err := makeImage(ctx, ref, o)
 	return im, task.End(err)
 }
 
@@ -38,7 +43,11 @@ func makeRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	platform, err := rootPlatform(tree, o.Platform)
+	have, err := detectPlatform(func(name string) (io.ReadCloser, error) { return openInTree(tree, name) })
+	if err != nil {
+		return nil, err
+	}
+	platform, err := choosePlatform(have, o.Platform)
 	if err != nil {
 		return nil, err
 	}
@@ -69,13 +78,10 @@ func rootLayer(ctx context.Context, ref Ref, o Options) (layer.Descriptor, error
 	return layer.FromTar(ctx, o.Store, r, layer.Options{ModTime: layer.KeepTimes})
 }
 
-// rootPlatform is what the root file system's shell runs on. What the user says must agree with it, and is believed
-// where there is no shell to ask.
-func rootPlatform(tree *image.Tree, want v1.Platform) (v1.Platform, error) {
-	have, err := detectPlatform(tree)
+// choosePlatform is what a root file system is for. What the user says must agree with what is known, and is believed
+// where nothing is.
+func choosePlatform(have *v1.Platform, want v1.Platform) (v1.Platform, error) {
 	switch {
-	case err != nil:
-		return v1.Platform{}, err
 	case have == nil && want.Architecture == "":
 		return v1.Platform{}, fault.Hint(errors.New("the root file system has none of "+fmt.Sprint(probed)+" to tell its architecture by"), "name the platform")
 	case have == nil:
@@ -96,13 +102,19 @@ var machines = map[elf.Machine]string{
 	elf.EM_386: "386", elf.EM_ARM: "arm", elf.EM_S390: "s390x",
 }
 
-func detectPlatform(tree *image.Tree) (*v1.Platform, error) {
+// detectPlatform is what a root file system's programs run on; nil when there are none. open gives the content of a
+// regular file, or an error that wraps fs.ErrNotExist.
+func detectPlatform(open func(name string) (io.ReadCloser, error)) (*v1.Platform, error) {
 	for _, name := range probed {
-		n, err := tree.Lookup(name)
-		if err != nil || n.Type != layer.Regular {
+		r, err := open(name)
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		machine, err := elfMachine(tree, n)
+		machine := elf.EM_NONE
+		if err == nil {
+			machine, err = elfMachine(r)
+			r.Close()
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
@@ -113,13 +125,17 @@ func detectPlatform(tree *image.Tree) (*v1.Platform, error) {
 	return nil, nil
 }
 
-// elfMachine reads e_machine of an ELF file; EM_NONE when it is none.
-func elfMachine(tree *image.Tree, n *image.Node) (elf.Machine, error) {
-	r, err := tree.Open(n)
-	if err != nil {
-		return elf.EM_NONE, err
+// openInTree opens a regular file; whatever else there is under the name is as good as nothing.
+func openInTree(tree *image.Tree, name string) (io.ReadCloser, error) {
+	n, err := tree.Lookup(name)
+	if err != nil || n.Type != layer.Regular {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 	}
-	defer r.Close()
+	return tree.Open(n)
+}
+
+// elfMachine reads e_machine of an ELF file; EM_NONE when it is none.
+func elfMachine(r io.Reader) (elf.Machine, error) {
 	var head [20]byte // up to and with e_machine
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

@@ -2,7 +2,6 @@ package source
 
 import (
 	"archive/tar"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"path"
 	"path/filepath"
 
-	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
 )
 
@@ -18,7 +16,7 @@ import (
 type nothingError struct{ path string }
 
 func (e *nothingError) Error() string {
-	return fmt.Sprintf("%s is neither an OCI layout, nor an archive of an image, nor a root file system", e.path)
+	return fmt.Sprintf("%s is neither an OCI layout, nor an archive of an image, nor a squashfs or SIF file, nor a root file system", e.path)
 }
 
 func isNothing(err error) bool {
@@ -53,34 +51,18 @@ func recogniseDir(name string) (Transport, error) {
 	return "", &nothingError{name}
 }
 
-// The magic numbers of files that hold images but are not read here (SIF specification; squashfs superblock), and where
-// they stand.
-var (
-	sifMagic      = []byte("SIF_MAGIC\x00")
-	squashfsMagic = []byte("hsqs")
-)
-
-const sifMagicOffset = 32
-
 func recogniseFile(name string) (Transport, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	head := make([]byte, sifMagicOffset+len(sifMagic))
-	n, err := io.ReadFull(f, head)
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+	head, err := readHead(f)
+	if err != nil {
 		return "", err
 	}
-	head = head[:n]
-	switch {
-	case bytes.HasPrefix(head, squashfsMagic):
-		return "", fault.Hint(fmt.Errorf("%s is a squashfs file, which this version does not read", name),
-			"unpack it with `unsquashfs -d ROOT "+name+"` and use dir:ROOT")
-	case len(head) > sifMagicOffset && bytes.Equal(head[sifMagicOffset:], sifMagic):
-		return "", fault.Hint(fmt.Errorf("%s is a SIF file, which this version does not read", name),
-			"unpack it with `apptainer build --sandbox ROOT "+name+"` and use dir:ROOT")
+	if t, _ := recogniseCluster(head); t != "" {
+		return t, nil
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return "", err

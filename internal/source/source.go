@@ -1,5 +1,5 @@
-// Package source opens images wherever they are: a registry, an OCI layout or archive, a docker archive, a root file
-// system as a tar or a directory, or the store itself.
+// Package source opens images wherever they are: a registry, an OCI layout or archive, a docker archive, a squashfs or SIF
+// file, a root file system as a tar or a directory, or the store itself.
 //
 // [Open] gives a lazy view: the manifest and config are read, the layers are brought only when they are asked for.
 // [Import] brings everything into the store.
@@ -63,7 +63,7 @@ func open(ctx context.Context, ref Ref, o Options) (v1.Image, error) {
 		return openOCIArchive(ctx, ref, o)
 	case DockerArchive:
 		return openDockerArchive(ctx, ref, o)
-	case Tar, Dir:
+	case Tar, Dir, Squashfs, SIF:
 		im, err := importRoot(ctx, ref, o)
 		if err != nil {
 			return nil, err

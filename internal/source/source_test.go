@@ -28,6 +28,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/sif"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -62,7 +63,7 @@ func process(dir, ref string) *exec.Cmd {
 	return cmd
 }
 
-func openStore(t *testing.T) *store.Store {
+func openStore(t testing.TB) *store.Store {
 	t.Helper()
 	st, err := store.Open(t.Context(), t.TempDir())
 	if err != nil {
@@ -116,7 +117,7 @@ const (
 	arm64 = 183
 )
 
-func put(t *testing.T, name string, data []byte) string {
+func put(t testing.TB, name string, data []byte) string {
 	t.Helper()
 	if err := os.WriteFile(name, data, 0o600); err != nil {
 		t.Fatal(err)
@@ -209,6 +210,7 @@ func TestEverySource(t *testing.T) {
 	registrytest.Run(t, "tar", "-C", rootDir, "-xf", tmp+"/root.tar")
 	registrytest.Run(t, "zstd", "-q", tmp+"/root.tar", "-o", tmp+"/root.tar.zst")
 	registrytest.Run(t, "xz", "-k", tmp+"/root.tar")
+	makeSIF(t, tmp+"/root.sif", makeSquashfs(t, rootDir, tmp+"/root.sqsh"), sif.Spec{Arch: "amd64"})
 	for _, tc := range []struct {
 		ref  string
 		same bool // the manifest is that of the original
@@ -234,6 +236,10 @@ func TestEverySource(t *testing.T) {
 		{tmp + "/root.tar.xz", false},
 		{"dir:" + rootDir, false},
 		{rootDir, false},
+		{"sqsh:" + tmp + "/root.sqsh", false},
+		{tmp + "/root.sqsh", false},
+		{"sif:" + tmp + "/root.sif", false},
+		{tmp + "/root.sif", false},
 	} {
 		t.Run(strings.NewReplacer(tmp, "TMP", layout, "LAYOUT", host, "HOST").Replace(tc.ref), func(t *testing.T) {
 			st := openStore(t)
@@ -633,17 +639,15 @@ func TestStoredImages(t *testing.T) {
 
 func TestHelpfulRefusals(t *testing.T) {
 	tmp := t.TempDir()
-	sif := append(append([]byte("#!/usr/bin/env run-singularity\n\x00"), sifMagic...), make([]byte, 200)...)
 	for _, tc := range []struct{ ref, want, hint string }{
-		{put(t, tmp+"/a.sif", sif), "SIF", "apptainer build --sandbox"},
-		{put(t, tmp+"/a.sqsh", append([]byte("hsqs"), make([]byte, 200)...)), "squashfs", "unsquashfs"},
 		{put(t, tmp+"/a.txt", []byte("hello")), "neither", ""},
 		{put(t, tmp+"/empty", nil), "neither", ""},
 		{tmp, "neither", ""},
 		{"./no/such/file", "no such file", ""},
 		{"docker-daemon:x", "docker-daemon", "docker save"},
 		{"podman://x", "podman", "podman save"},
-		{"library://x", "library", "SIF"},
+		{"library://x/y", "library", "apptainer pull image.sif library://x/y"},
+		{"sqsh:", "path is missing", ""},
 		{"https://host/x", "https", "docker://"},
 		{"UPPER/case", "not a registry", ""},
 		{"", "empty", ""},
@@ -681,6 +685,8 @@ func TestParse(t *testing.T) {
 		"docker-archive:f.tar:team/app:1.0": "docker-archive:f.tar:team/app:1.0",
 		"oci-archive:a:b.tar":               "oci-archive:a:b.tar",
 		"tar:x:y":                           "tar:x:y",
+		"sqsh:x:y.sqsh":                     "sqsh:x:y.sqsh",
+		"sif:x.sif" + d:                     "sif:x.sif" + d,
 		"store:app:v1":                      "store:app:v1",
 	} {
 		ref, err := Parse(s)
@@ -811,7 +817,7 @@ func TestDockerArchiveForms(t *testing.T) {
 }
 
 func FuzzParseRef(f *testing.F) {
-	for _, s := range []string{"debian:12", "docker://u@r.org#a/b:c", "oci:d:t", "docker-archive:f:a:b", "tar:x", "a@sha256:" + strings.Repeat("0", 64)} {
+	for _, s := range []string{"debian:12", "docker://u@r.org#a/b:c", "oci:d:t", "docker-archive:f:a:b", "tar:x", "sqsh:x", "sif:x", "a@sha256:" + strings.Repeat("0", 64)} {
 		f.Add(s)
 	}
 	dir := f.TempDir()

@@ -1,0 +1,100 @@
+package source
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"syscall"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/squashfs"
+)
+
+// makeClusterImage makes an image of one layer from a squashfs or SIF file. The same file gives the same image, under any
+// name.
+func makeClusterImage(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
+	c, err := OpenClusterFile(ref.Value)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if t := c.transport(); t != ref.Transport {
+		return nil, fault.Hint(fmt.Errorf("%s is not a %s file", ref.Value, ref.Transport), fmt.Sprintf("use %s:%s", t, ref.Value))
+	}
+	im, err := c.makeImage(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", ref.Value, err)
+	}
+	return im, nil
+}
+
+func (c *ClusterFile) makeImage(ctx context.Context, o Options) (*image.Image, error) {
+	was, err := c.Config()
+	if err != nil {
+		return nil, err
+	}
+	platform, err := choosePlatform(was.Platform(), o.Platform) // before the whole file is read
+	if err != nil {
+		return nil, err
+	}
+	desc, err := squashfsLayer(ctx, o.Store, c.FS, c.Partition.Size())
+	if err != nil {
+		return nil, err
+	}
+	return image.Assemble(ctx, o.Store, image.Spec{
+		Platform:  platform,
+		Additions: []image.Addition{{Layer: desc, CreatedBy: "root file system of a squashfs"}},
+		Created:   was.Created.Time,
+		Edit:      func(config *v1.Config) { *config = was.Config },
+	})
+}
+
+// Config finds out the configuration of the image that the file is or was made of. Its architecture is that of the programs
+// in it when nothing else tells, and empty when there are none either. The list of layers means nothing here.
+func (c *ClusterFile) Config() (v1.ConfigFile, error) {
+	was := v1.ConfigFile{Config: v1.Config{Env: []string{defaultPath}, Cmd: []string{"/bin/sh"}}}
+	if c.SIF != nil && len(c.SIF.Config) > 0 {
+		was.Config = v1.Config{}
+		if err := json.Unmarshal(c.SIF.Config, &was.Config); err != nil {
+			return was, fmt.Errorf("read oci-config.json: %w", err)
+		}
+	}
+	if was.Architecture == "" {
+		platform, err := c.detectPlatform()
+		if err != nil {
+			return was, err
+		}
+		was.OS, was.Architecture = platform.OS, platform.Architecture
+	}
+	return was, nil
+}
+
+// detectPlatform asks the SIF, then the programs.
+func (c *ClusterFile) detectPlatform() (v1.Platform, error) {
+	if c.SIF != nil && c.SIF.Arch != "" {
+		return v1.Platform{OS: "linux", Architecture: c.SIF.Arch}, nil
+	}
+	p, err := detectPlatform(c.openFile)
+	if p == nil || err != nil {
+		return v1.Platform{}, err
+	}
+	return *p, nil
+}
+
+// openFile opens a regular file. The error wraps fs.ErrNotExist when there is none under the name, whatever the reason.
+func (c *ClusterFile) openFile(name string) (io.ReadCloser, error) {
+	f, err := c.FS.Lookup(name, true)
+	if errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) || err == nil && f.Type != squashfs.Regular {
+		err = &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return io.NopCloser(f.Content()), nil
+}
