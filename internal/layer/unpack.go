@@ -70,7 +70,7 @@ func unpackTar(r io.Reader, dir string, o UnpackOptions) error {
 	if err != nil {
 		return &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	u := &unpacker{opts: o, open: []openDir{{".", root}}, dirs: map[string]Entry{}, buf: make([]byte, 256<<10)}
+	u := &unpacker{opts: o, open: []openDir{{".", root}}, dirs: map[string]Entry{}, opaque: map[string]bool{}, buf: make([]byte, 256<<10)}
 	defer u.closeTo(0)
 	u.dirs["."] = impliedDir(".")
 	tr := newTarReader(r)
@@ -98,6 +98,7 @@ type unpacker struct {
 	open      []openDir        // the root, and the directories that lead to the one in use
 	dirs      map[string]Entry // what directories get at the end: until then they must be writable, and their time changes
 	whiteouts []string
+	opaque    map[string]bool // directories that hide what layers below have in their place
 	buf       []byte
 }
 
@@ -127,7 +128,7 @@ func (u *unpacker) entry(e IndexEntry, content io.Reader) error {
 	switch e.Type {
 	case Dir:
 		u.dirs[e.Path] = e.Entry
-		return u.makeDir(dir, name)
+		return u.makeDir(dir, e.Path)
 	case Regular:
 		return u.file(dir, name, e, content)
 	case HardLink:
@@ -187,7 +188,7 @@ func (u *unpacker) enter(p string, m missing) (int, error) {
 		fd, err := openDirAt(at.fd, name)
 		if m == replace && err != nil || m == create && errors.Is(err, unix.ENOENT) {
 			u.dirs[sub] = impliedDir(sub)
-			if err = u.makeDir(at.fd, name); err == nil {
+			if err = u.makeDir(at.fd, sub); err == nil {
 				fd, err = openDirAt(at.fd, name)
 			}
 		}
@@ -216,20 +217,28 @@ func openDirAt(dir int, name string) (int, error) {
 	return unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// makeDir makes a directory, unless there is one.
-func (u *unpacker) makeDir(dir int, name string) error {
-	err := unix.Mkdirat(dir, name, 0o700)
+// makeDir makes the directory p, unless there is one, in that above it. A file in its place goes, and has hidden what layers
+// below have there.
+func (u *unpacker) makeDir(above int, p string) error {
+	name := path.Base(p)
+	err := unix.Mkdirat(above, name, 0o700)
 	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	var s unix.Stat_t
-	if err := unix.Fstatat(dir, name, &s, unix.AT_SYMLINK_NOFOLLOW); err != nil || s.Mode&unix.S_IFMT == unix.S_IFDIR {
+	fd, err := openDirAt(above, name)
+	if err == nil || !notThere(err) {
+		unix.Close(fd)
 		return err
 	}
-	if err := unix.Unlinkat(dir, name, 0); err != nil {
+	if err := errors.Join(unix.Unlinkat(above, name, 0), unix.Mkdirat(above, name, 0o700)); err != nil {
 		return err
 	}
-	return unix.Mkdirat(dir, name, 0o700)
+	if fd, err = openDirAt(above, name); err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	u.opaque[p] = true
+	return setOpaque(fd)
 }
 
 // replacing does make, which makes name in dir, and does it again without what was there before.
@@ -459,17 +468,16 @@ func (u *unpacker) setXattrs(dir int, name string, e Entry) error {
 // finish does what must come after everything else: whiteouts, which are void where the layer itself has the name, and the
 // attributes of directories, the deepest first.
 func (u *unpacker) finish() error {
-	opaque := map[string]bool{}
 	for _, p := range u.whiteouts {
 		dir, err := u.makeOpaque(p)
 		if err != nil {
 			return fmt.Errorf("whiteout %s: %w", quotePath(p), err)
 		}
-		opaque[dir] = dir != ""
+		u.opaque[dir] = dir != ""
 	}
 	for _, p := range u.whiteouts {
 		// In a directory that hides everything below it a whiteout has nothing to do, and overlay would list it as a name.
-		if opaque[path.Dir(p)] || slices.ContainsFunc(Parents(p), func(dir string) bool { return opaque[dir] }) {
+		if u.opaque[path.Dir(p)] || slices.ContainsFunc(Parents(p), func(dir string) bool { return u.opaque[dir] }) {
 			continue
 		}
 		if err := u.whiteout(p); err != nil {
