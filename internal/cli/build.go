@@ -31,6 +31,7 @@ type buildOptions struct {
 	json        bool
 	compression string
 	platform    string
+	squashfs    squashfsOptions
 }
 
 func newBuildCmd(a *app) *cobra.Command {
@@ -48,10 +49,11 @@ Where the image goes, besides the store:
   oci:DIR[:TAG]             an OCI layout, also when OUT has no prefix and does not end in .tar
   oci-archive:FILE[:TAG]    an OCI layout in a tar, also when OUT ends in .tar
   docker-archive:FILE[:TAG] what docker load and podman load read
+  sqsh:FILE, sif:FILE       what enroot, pyxis and Apptainer run, also when OUT ends in .sqsh or .sif
   dir:DIR, tar:FILE         the root file system`,
 		Example: examples(
 			"sconce build                                          build ./sconce.toml",
-			"sconce build demo -o demo.tar                         and write an OCI archive",
+			"sconce build demo -o demo.sqsh -o demo.sif            and write the files that clusters run",
 			"sconce build --locked --push registry.example.org/me/demo:1   build exactly the lock, and push",
 		),
 		Args: wants("[RECIPE]"),
@@ -69,6 +71,7 @@ Where the image goes, besides the store:
 	f.StringVar(&o.compression, "compression", "", "compress new layers with gzip or zstd (default: the recipe's, else gzip)")
 	f.StringVar(&o.platform, "platform", "", "build for linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
 	f.BoolVar(&o.json, "json", false, "print what was built as JSON")
+	addSquashfsFlags(cmd, &o.squashfs)
 	complete(cmd, "compression", "gzip", "zstd")
 	complete(cmd, "platform", "linux/amd64", "linux/arm64")
 	return cmd
@@ -88,6 +91,9 @@ type built struct {
 
 func (a *app) runBuild(ctx context.Context, o buildOptions) error {
 	began := time.Now()
+	if err := checkOutputs(o); err != nil {
+		return err
+	}
 	r, err := loadRecipe(o)
 	if err != nil {
 		return err
@@ -113,6 +119,17 @@ func (a *app) runBuild(ctx context.Context, o buildOptions) error {
 		return a.printJSON(b)
 	}
 	_, err = fmt.Fprintln(a.stdout, b.Digest)
+	return err
+}
+
+// checkOutputs finds mistakes in the flags before anything is built.
+func checkOutputs(o buildOptions) error {
+	for _, out := range o.outputs {
+		if _, err := export.ParseTarget(out); err != nil {
+			return err
+		}
+	}
+	_, err := o.squashfs.parse()
 	return err
 }
 
@@ -207,8 +224,12 @@ func (a *app) deliver(ctx context.Context, r *recipe.Recipe, im *image.Image, o 
 	if err := nameImage(st, r, im, b); err != nil {
 		return err
 	}
+	how, err := o.squashfs.exportOptions(st, o.force)
+	if err != nil {
+		return err
+	}
 	for _, out := range o.outputs {
-		if err := export.Write(ctx, im, out, export.Options{Store: st, Force: o.force}); err != nil {
+		if err := export.Write(ctx, im, out, how); err != nil {
 			return err
 		}
 		b.Outputs = append(b.Outputs, out)

@@ -6,7 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/clusterfile"
 	"sconce.dev/sconce/internal/export"
+	"sconce.dev/sconce/internal/source"
 )
 
 // copyOptions are the options of `sconce copy`.
@@ -14,6 +16,7 @@ type copyOptions struct {
 	from, to string
 	platform string
 	force    bool
+	squashfs squashfsOptions
 }
 
 func newCopyCmd(a *app) *cobra.Command {
@@ -32,36 +35,79 @@ DESTINATION is one of
   docker-archive:FILE[:TAG]    what ` + "`docker load`" + ` reads
   tar:FILE                     the root file system as a tar
   dir:DIR                      the root file system as a directory
+  sqsh:FILE                    the root file system as a squashfs, for enroot, pyxis and the Container Engine
+  sif:FILE                     the same for Apptainer and Singularity
 
-or a path: an OCI archive when it ends in .tar, else an OCI layout. What is written appears
-under its name when it is whole, in place of an earlier export; anything else that is there is replaced only with --force.
+or a path: an OCI archive when it ends in .tar, a squashfs when it ends in .sqsh, a SIF when it ends in .sif, else an OCI
+layout. What is written appears under its name when it is whole, in place of an earlier export; anything else that is there is
+replaced only with --force, and a .sqsh or .sif, which jobs may run from, always needs it.
+
+A .sqsh or .sif runs under all of these: it carries what each runtime looks for. It is compressed straight from the layers;
+what was compressed for an earlier image is copied. From .sqsh to .sif and back is a plain copy.
 
 ` + anyImage,
 		Example: examples(
 			"sconce copy docker://debian:bookworm-slim oci-archive:debian.tar",
 			"sconce copy llm-train:25.11 docker-archive:llm-train.tar",
+			"sconce copy docker://nvcr.io/nvidia/pytorch:25.11-py3 pytorch.sqsh",
+			"sconce copy pytorch.sqsh pytorch.sif",
 			"sconce copy docker-archive:saved.tar docker://registry.example.org/team/saved:1",
 		),
 		Args:              wants("IMAGE", "DESTINATION"),
 		ValidArgsFunction: a.completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.from, o.to = args[0], args[1]
+			o.squashfs.given = squashfsFlagsGiven(cmd)
 			return a.runCopy(cmd.Context(), o)
 		},
 	}
 	addPlatformFlag(cmd, &o.platform)
 	cmd.Flags().BoolVar(&o.force, "force", false, "replace a destination that holds something else")
+	addSquashfsFlags(cmd, &o.squashfs)
 	return cmd
 }
 
 func (a *app) runCopy(ctx context.Context, o copyOptions) error {
+	how, err := o.squashfs.exportOptions(nil, o.force)
+	if err != nil {
+		return err
+	}
+	if done, err := a.copyClusterFile(ctx, o, how); done || err != nil {
+		return err
+	}
 	im, ref, err := a.importImage(ctx, o.from, o.platform)
 	if err != nil {
 		return err
 	}
+	how.Store = a.opened
 	if strings.HasPrefix(o.to, dockerPrefix) {
 		_, tag := nameFor(a.opened, o.from, ref)
 		return a.push(ctx, im, withTag(o.to, tag))
 	}
-	return export.Write(ctx, im, o.to, export.Options{Store: a.opened, Force: o.force})
+	return export.Write(ctx, im, o.to, how)
+}
+
+// copyClusterFile copies what needs no store: the file system of a squashfs or SIF file into another one. It reports whether
+// this was such a copy.
+func (a *app) copyClusterFile(ctx context.Context, o copyOptions, how export.Options) (bool, error) {
+	if strings.HasPrefix(o.to, dockerPrefix) {
+		return false, nil
+	}
+	to, err := export.ParseTarget(o.to)
+	if err != nil {
+		return false, err
+	}
+	ref, _, err := a.sources(ctx, o.from, o.platform)
+	if err != nil || !isClusterFile(ref) || !to.IsClusterFile() || o.squashfs.given {
+		return false, err
+	}
+	from, err := source.OpenClusterFile(ref.Value)
+	if err != nil {
+		return false, err
+	}
+	defer from.Close()
+	if !clusterfile.RunsUnder(from.FS, to.Transport == source.SIF) {
+		return false, nil // it is written anew, with what the other runtime looks for
+	}
+	return true, export.CopyClusterFile(ctx, from, to, how)
 }

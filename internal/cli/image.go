@@ -24,6 +24,7 @@ const anyImage = `IMAGE is the name of an image in the store (see ` + "`sconce i
   docker-archive:FILE[:TAG]    what ` + "`docker save`" + ` writes
   tar:FILE                     a root file system as a tar, compressed or not
   dir:DIR                      a root file system as a directory
+  sqsh:FILE, sif:FILE          what enroot, pyxis and Apptainer run
 
 A path without a prefix is recognised by its content.`
 
@@ -119,8 +120,13 @@ func baseName(path string) string {
 		path = abs
 	}
 	name := filepath.Base(path)
-	for _, ext := range []string{".gz", ".zst", ".xz", ".tar", ".tgz", ".oci"} {
+	for _, ext := range []string{".gz", ".zst", ".xz", ".tar", ".tgz", ".oci", ".sqsh", ".squashfs", ".sqfs", ".sif"} {
 		name = strings.TrimSuffix(name, ext)
 	}
 	return name
+}
+
+// isClusterFile reports whether a reference is to a squashfs or SIF file.
+func isClusterFile(ref source.Ref) bool {
+	return ref.Transport == source.Squashfs || ref.Transport == source.SIF
 }

@@ -29,11 +29,13 @@ func newInspectCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect IMAGE",
 		Short: "Show what an image is made of and how it is configured",
-		Long:  "Show an image's configuration, and its layers with what made each. Layers are not downloaded.\n\n" + anyImage,
+		Long: "Show an image's configuration, and its layers with what made each. Layers are not downloaded. Of a .sqsh or .sif file\n" +
+			"the compression and the objects in it are shown.\n\n" + anyImage,
 		Example: examples(
 			"sconce inspect llm-train:25.11",
 			"sconce inspect docker://debian:bookworm-slim --platform linux/arm64",
 			"sconce inspect oci-archive:image.tar --json | jq .layers",
+			"sconce inspect pytorch.sif",
 		),
 		Args:              wants("IMAGE"),
 		ValidArgsFunction: a.completeImages,
@@ -59,6 +61,9 @@ func (a *app) runInspect(ctx context.Context, o inspectOptions) error {
 	if err != nil {
 		return err
 	}
+	if isClusterFile(ref) {
+		return a.inspectClusterFile(ref, o)
+	}
 	img, err := source.Open(ctx, ref, open)
 	if err != nil {
 		return sourceError(o.image, ref, err)
@@ -76,6 +81,22 @@ func (a *app) runInspect(ctx context.Context, o inspectOptions) error {
 		return fmt.Errorf("inspect %s: %w", o.image, err)
 	}
 	seen.Source = ref.String()
+	return a.printInspection(seen, o)
+}
+
+func (a *app) inspectClusterFile(ref source.Ref, o inspectOptions) error {
+	if o.raw {
+		return errNoManifest
+	}
+	seen, err := inspectClusterFile(ref.Value)
+	if err != nil {
+		return fmt.Errorf("inspect %s: %w", o.image, err)
+	}
+	seen.Source = ref.String()
+	return a.printInspection(seen, o)
+}
+
+func (a *app) printInspection(seen *inspection, o inspectOptions) error {
 	if o.json {
 		return a.printJSON(seen)
 	}
@@ -98,7 +119,8 @@ type inspection struct {
 	Volumes     []string          `json:"volumes"`
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
-	Layers      []inspectedLayer  `json:"layers"`
+	Layers      []inspectedLayer  `json:"layers,omitempty"`
+	File        *inspectedFile    `json:"file,omitempty"` // of a squashfs or SIF file, which has no layers
 }
 
 // inspectedLayer is a layer, the lowest first.
@@ -124,16 +146,9 @@ func inspect(img v1.Image) (*inspection, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &inspection{
-		Digest: digest.String(), MediaType: string(manifest.MediaType), Created: config.Created.Time,
-		Env: config.Config.Env, Entrypoint: config.Config.Entrypoint, Cmd: config.Config.Cmd,
-		Workdir: config.Config.WorkingDir, User: config.Config.User, Labels: config.Config.Labels,
-		Volumes: slices.Sorted(maps.Keys(config.Config.Volumes)), Annotations: manifest.Annotations,
-		Layers: inspectLayers(manifest, config),
-	}
-	if p := config.Platform(); p != nil {
-		in.Platform = p.String()
-	}
+	in := inspectConfig(config)
+	in.Digest, in.MediaType, in.Annotations = digest.String(), string(manifest.MediaType), manifest.Annotations
+	in.Layers = inspectLayers(manifest, config)
 	for _, l := range in.Layers {
 		in.Size += l.Size
 	}
@@ -173,7 +188,7 @@ func (in *inspection) print(w io.Writer) error {
 		{"Type", in.MediaType},
 		{"Platform", in.Platform},
 		{"Created", created},
-		{"Size", fmt.Sprintf("%s in %d layers", ui.Size(in.Size), len(in.Layers))},
+		{"Size", in.size()},
 		{"Entrypoint", words(in.Entrypoint)},
 		{"Command", words(in.Cmd)},
 		{"Workdir", in.Workdir},
@@ -218,6 +233,12 @@ func printList(w io.Writer, title string, lines []string) error {
 const madeByWidth = 80
 
 func (in *inspection) printLayers(w io.Writer) error {
+	if in.File != nil {
+		if len(in.File.Objects) == 0 {
+			return nil
+		}
+		return printTable(w, in.File.table())
+	}
 	rows := [][]string{{"LAYER", "SIZE", "MADE BY"}}
 	for _, l := range in.Layers {
 		_, hexed, _ := strings.Cut(l.Digest, ":")

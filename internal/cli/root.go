@@ -91,7 +91,7 @@ func newRootCmd(a *app) *cobra.Command {
 	)
 	addGroup(root, groupBuild, newInitCmd(a), newLockCmd(a), newBuildCmd(a), newSchemaCmd(a))
 	addGroup(root, groupImage, newImagesCmd(a), newInspectCmd(a), newPullCmd(a), newPushCmd(a), newCopyCmd(a))
-	addGroup(root, groupRun, newRunCmd(a), newShellCmd(a))
+	addGroup(root, groupRun, newRunCmd(a), newShellCmd(a), newPyxisCmd(a))
 	addGroup(root, groupHost, newCacheCmd(a), newInfoCmd(a), newVersionCmd(a), newCompletionCmd(a))
 	root.SetHelpCommandGroupID(groupHost)
 	return root

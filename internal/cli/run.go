@@ -18,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
 )
@@ -43,6 +44,8 @@ The command sees the image's files and environment, and runs as root there, whic
 bound directory are yours. Everything else that it writes is gone when it ends. Without a command, the image's own entrypoint
 and command run. sconce ends with the command's exit code, 128+N when signal N ended it.
 
+A .sqsh or .sif file is not unpacked: its files are read from where they are (/dev/fuse must be there).
+
 Of your environment the command gets TERM, and what --env names. The network, and the names it resolves, are the host's.
 
 `
@@ -59,6 +62,7 @@ func newRunCmd(a *app) *cobra.Command {
 			"sconce run llm-train:25.11 -- python -c 'import torch; print(torch.__version__)'",
 			"sconce run -B $PWD:/work -w /work llm-train python train.py",
 			"sconce run -B /data:/data:ro -e WANDB_API_KEY -e EPOCHS=3 llm-train python train.py",
+			"sconce run llm-train.sqsh -- python -c 'import torch'",
 		),
 		Args:              atLeastImage,
 		ValidArgsFunction: a.completeImages,
@@ -103,12 +107,20 @@ func (a *app) runRun(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return fault.Usage(err)
 	}
-	im, _, err := a.importImage(ctx, o.image, o.platform)
+	ref, _, err := a.sources(ctx, o.image, o.platform)
 	if err != nil {
 		return err
 	}
-	if err := canRun(im.Platform()); err != nil {
-		return fmt.Errorf("run %s: %w", o.image, err)
+	if isClusterFile(ref) {
+		err := a.runClusterFile(ctx, ref, o, binds, env)
+		if !errors.Is(err, sandbox.ErrNoFUSE) {
+			return err
+		}
+		event.Notef(ctx, fmt.Sprintf("%s is unpacked first: %v", o.image, err))
+	}
+	im, _, err := a.importImage(ctx, o.image, o.platform)
+	if err != nil {
+		return err
 	}
 	st, err := a.store(ctx)
 	if err != nil {
@@ -118,9 +130,41 @@ func (a *app) runRun(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return err
 	}
-	config := im.Config.Config
-	run := sandbox.Options{
-		Layers: layers, Binds: binds, Hostname: o.hostname, ReadOnly: o.readOnly, NoNetwork: o.noNetwork,
+	return a.runRoot(ctx, &im.Config, sandbox.Options{Layers: layers}, o, binds, env)
+}
+
+// runClusterFile runs a command in a squashfs or SIF file as it is.
+func (a *app) runClusterFile(ctx context.Context, ref source.Ref, o runOptions, binds []sandbox.Bind, env []string) error {
+	c, err := source.OpenClusterFile(ref.Value)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	config, err := c.Config()
+	if err != nil {
+		return err
+	}
+	tree, err := sandbox.Squashfs(c.FS)
+	if err != nil {
+		return err
+	}
+	return a.runRoot(ctx, &config, sandbox.Options{Tree: tree}, o, binds, env)
+}
+
+// runRoot runs a command in a root file system, which run has already.
+func (a *app) runRoot(ctx context.Context, image *v1.ConfigFile, run sandbox.Options, o runOptions, binds []sandbox.Bind, env []string) error {
+	if p := image.Platform(); p != nil {
+		if err := canRun(*p); err != nil {
+			return fmt.Errorf("run %s: %w", o.image, err)
+		}
+	}
+	st, err := a.store(ctx)
+	if err != nil {
+		return err
+	}
+	config := image.Config
+	run = sandbox.Options{
+		Layers: run.Layers, Tree: run.Tree, Binds: binds, Hostname: o.hostname, ReadOnly: o.readOnly, NoNetwork: o.noNetwork,
 		Args: commandLine(config, o), Env: environment(config.Env, env), WorkDir: config.WorkingDir,
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, ForwardSignals: true,
 	}

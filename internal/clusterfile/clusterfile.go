@@ -48,6 +48,7 @@ type Layer struct {
 	Digest store.Digest // of its blob, under which compressed files are kept; "" for one that is not worth it
 	Name   string       // for people
 	Size   int64        // of the uncompressed tar, in bytes; 0 when not known
+	Packed int64        // of the blob, in bytes, when it is compressed; else 0
 }
 
 // FromImage is an image whose layers are in the store.
@@ -55,7 +56,11 @@ func FromImage(st *store.Store, im *image.Image) Input {
 	in := Input{Config: im.Config, Digest: im.Digest}
 	for _, d := range im.Layers {
 		d, _ = layer.Known(st, d)
-		in.Layers = append(in.Layers, Layer{Source: layer.Stored(st, d), Digest: d.Digest, Name: d.Digest.Short(), Size: d.RawSize})
+		l := Layer{Source: layer.Stored(st, d), Digest: d.Digest, Name: d.Digest.Short(), Size: d.RawSize}
+		if d.RawSize == 0 || d.Size < d.RawSize {
+			l.Packed = d.Size
+		}
+		in.Layers = append(in.Layers, l)
 	}
 	return in
 }

@@ -15,22 +15,26 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/clusterfile"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
 )
 
 // Options say how an image is written.
 type Options struct {
-	Store *store.Store
-	Force bool // replace what is there, whatever it is
+	Store    *store.Store
+	Force    bool             // replace what is there, whatever it is
+	Squashfs squashfs.Options // of squashfs and SIF files; zero: squashfs.DefaultOptions
+	NoReuse  bool             // of those: compress everything anew
 }
 
 // Target is a destination on disk.
 type Target struct {
-	Transport source.Transport // oci, oci-archive, docker-archive, dir or tar
+	Transport source.Transport // oci, oci-archive, docker-archive, dir, tar, sqsh or sif
 	Path      string
 	Tag       string // in the layout or archive; may be empty
 }
@@ -44,8 +48,9 @@ func (t Target) String() string {
 	return s
 }
 
-// ParseTarget reads "oci:DIR[:TAG]", "oci-archive:F[:TAG]", "docker-archive:F[:TAG]", "dir:D" and "tar:F". Without a
-// transport, a name that ends in .tar is an OCI archive and everything else an OCI layout.
+// ParseTarget reads "oci:DIR[:TAG]", "oci-archive:F[:TAG]", "docker-archive:F[:TAG]", "dir:D", "tar:F", "sqsh:F" and
+// "sif:F". Without a transport the name says what it is: .tar an OCI archive, .sqsh, .squashfs and .sqfs a squashfs, .sif a
+// SIF, and everything else an OCI layout.
 func ParseTarget(s string) (Target, error) {
 	t, err := parseTarget(s)
 	if err != nil {
@@ -60,7 +65,7 @@ func parseTarget(s string) (Target, error) {
 	switch t.Transport {
 	case source.OCI, source.OCIArchive, source.DockerArchive:
 		t.Path, t.Tag = source.CutTag(rest)
-	case source.Dir, source.Tar:
+	case source.Dir, source.Tar, source.Squashfs, source.SIF:
 	case source.Docker, "podman", "docker-daemon", "containers-storage", "http", "https":
 		if ok {
 			return Target{}, fault.Hint(errors.New("it is not a file or directory"), "an image is sent to a registry with `sconce push` or `sconce build --push`")
@@ -79,13 +84,16 @@ func bareTarget(s string) (Target, error) {
 	if s == "" {
 		return Target{}, errors.New("the path is missing")
 	}
-	switch ext := filepath.Ext(s); ext {
+	t := Target{Transport: source.OCI, Path: s}
+	switch filepath.Ext(s) {
 	case ".tar":
-		return Target{Transport: source.OCIArchive, Path: s}, nil
-	case ".sif", ".sqsh", ".squashfs":
-		return Target{}, fault.Hint(fmt.Errorf("%s files are not written by this version", ext), "write an OCI archive (oci-archive:FILE.tar), which apptainer and enroot can convert")
+		t.Transport = source.OCIArchive
+	case ".sqsh", ".squashfs", ".sqfs":
+		t.Transport = source.Squashfs
+	case ".sif":
+		t.Transport = source.SIF
 	}
-	return Target{Transport: source.OCI, Path: s}, nil
+	return t, nil
 }
 
 // Write writes an image to a destination as [ParseTarget] reads it.
@@ -96,6 +104,9 @@ func Write(ctx context.Context, im *image.Image, dest string, o Options) error {
 	}
 	if t.Path, err = filepath.Abs(t.Path); err != nil {
 		return fmt.Errorf("write %s: %w", t, err)
+	}
+	if t.IsClusterFile() {
+		return WriteClusterFile(ctx, clusterfile.FromImage(o.Store, im), t, o)
 	}
 	if upToDate(im, t) {
 		event.Begin(ctx, "export", dest, 0).EndCached()

@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/export"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/filelock"
+	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/squashfs"
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/ui"
+)
+
+// pyxisOptions are the options of `sconce pyxis-importer`. Slurm starts the importer without arguments of the site's choice,
+// so each has a variable too.
+type pyxisOptions struct {
+	dir      string
+	keep     string
+	squashfs squashfsOptions
+}
+
+// The variables that stand for the flags.
+const (
+	pyxisDirEnv  = "SCONCE_PYXIS_DIR"
+	pyxisKeepEnv = "SCONCE_PYXIS_KEEP"
+)
+
+func newPyxisCmd(a *app) *cobra.Command {
+	var o pyxisOptions
+	cmd := &cobra.Command{
+		Use:   "pyxis-importer get URI | pyxis-importer release",
+		Short: "Import images for Slurm's pyxis plugin",
+		Long: `Import images for pyxis, the Slurm plugin behind srun --container-image. In plugstack.conf:
+
+  required /usr/lib64/slurm/spank_pyxis.so importer=/usr/local/bin/sconce-pyxis-importer
+
+where that file is a script (pyxis adds "get URI" or "release" to the name it is given):
+
+  #!/bin/sh
+  SCONCE_PYXIS_DIR=/scratch/$SLURM_JOB_UID/sconce exec sconce pyxis-importer "$@"
+
+get prints the path of a squashfs file of the image. The file is named after the digest of the image's manifest and made
+once: all nodes that share the directory wait for the first of them, so a job of a thousand nodes converts an image once,
+and the next job not at all. The directory is that of --dir, else $` + pyxisDirEnv + `, else $SCRATCH/.sconce-pyxis, else
+one beside the store.
+
+release is what pyxis calls when a job step ends, perhaps twice. It leaves the images for the next job, but for those that no
+job has asked for in the time that --keep or $` + pyxisKeepEnv + ` gives.`,
+		Example: examples(
+			"sconce pyxis-importer get docker://nvcr.io#nvidia/pytorch:25.11-py3",
+			"SCONCE_PYXIS_KEEP=30d sconce pyxis-importer release",
+		),
+		Args:      wants("get|release", "[URI]"),
+		ValidArgs: []string{"get", "release"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case args[0] == "get" && len(args) == 2:
+				return a.runPyxisGet(cmd.Context(), args[1], o)
+			case args[0] == "release" && len(args) == 1:
+				return a.runPyxisRelease(o)
+			}
+			return fault.Usage(fault.Hint(errors.New("pyxis calls this with \"get URI\" or \"release\""), "see `sconce pyxis-importer --help`"))
+		},
+	}
+	cmd.Flags().StringVar(&o.dir, "dir", os.Getenv(pyxisDirEnv), "`DIR`, shared by all nodes, that keeps the images")
+	cmd.Flags().StringVar(&o.keep, "keep", os.Getenv(pyxisKeepEnv), "on release remove images that were not used for this `TIME`: 12h, 30d, 2w (default: keep all)")
+	addSquashfsFlags(cmd, &o.squashfs)
+	return cmd
+}
+
+// imageDir returns the directory of the images.
+func (o pyxisOptions) imageDir() (string, error) {
+	if o.dir != "" {
+		return filepath.Abs(o.dir)
+	}
+	if scratch := os.Getenv("SCRATCH"); filepath.IsAbs(scratch) {
+		return filepath.Join(scratch, ".sconce-pyxis"), nil
+	}
+	dir, err := store.DefaultDir()
+	if err != nil {
+		return "", err
+	}
+	return dir + "-pyxis", nil
+}
+
+func (a *app) runPyxisGet(ctx context.Context, uri string, o pyxisOptions) error {
+	sq, err := o.squashfs.parse()
+	if err != nil {
+		return err
+	}
+	dir, err := o.imageDir()
+	if err != nil {
+		return err
+	}
+	ref, opts, err := a.sources(ctx, uri, "")
+	if err != nil {
+		return err
+	}
+	pinned, digest, err := source.Resolve(ctx, ref, opts)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, pyxisName(digest, sq))
+	if err := a.pyxisImage(ctx, pinned, opts, path, o); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(a.stdout, path)
+	return err
+}
+
+// pyxisName is the name of an image's file. One that is compressed otherwise is another file.
+func pyxisName(d store.Digest, o squashfs.Options) string {
+	name := "sha256-" + d.Hex()
+	if def := squashfs.DefaultOptions(); o.Key() != def.Key() {
+		name += "-" + store.DigestOf([]byte(o.Key())).Short()
+	}
+	return name + pyxisExt
+}
+
+const pyxisExt = ".sqsh"
+
+// pyxisImage makes the file of an image unless it is there. A file under its final name is whole.
+func (a *app) pyxisImage(ctx context.Context, ref source.Ref, opts source.Options, path string, o pyxisOptions) error {
+	if used(path) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	// One lock around the download too: it is the longer part.
+	lock, err := filelock.Acquire(ctx, strings.TrimSuffix(path, pyxisExt), func() {
+		event.Notef(ctx, "waiting for another node or process that imports the image")
+	})
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	if used(path) {
+		return nil
+	}
+	im, err := source.Import(ctx, ref, opts)
+	if err != nil {
+		return err
+	}
+	how, err := o.squashfs.exportOptions(opts.Store, false)
+	if err != nil {
+		return err
+	}
+	return export.Write(ctx, im, string(source.Squashfs)+":"+path, how)
+}
+
+// used reports whether the file is there, and notes that it was asked for.
+func used(path string) bool {
+	if st, err := os.Stat(path); err != nil || !st.Mode().IsRegular() {
+		return false
+	}
+	_ = os.Chtimes(path, time.Time{}, time.Now()) // another user's image is used all the same
+	return true
+}
+
+func (a *app) runPyxisRelease(o pyxisOptions) error {
+	if o.keep == "" {
+		return nil
+	}
+	age, err := ui.ParseAge(o.keep)
+	if err != nil {
+		return fault.Usage(fmt.Errorf("--keep: %w", err))
+	}
+	dir, err := o.imageDir()
+	if err != nil {
+		return err
+	}
+	found, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range found {
+		st, err := e.Info()
+		ours := strings.HasPrefix(e.Name(), "sha256-") && strings.HasSuffix(e.Name(), pyxisExt)
+		if err != nil || !ours || time.Since(st.ModTime()) < age {
+			continue // gone in the meantime, or not ours, or still of use
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/export"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/squashfs"
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/ui"
+)
+
+// squashfsOptions are the flags of commands that write squashfs and SIF files.
+type squashfsOptions struct {
+	compression string
+	level       int
+	blockSize   string
+	tailPacking bool
+	noReuse     bool
+	given       bool // the user asked for a compression, so that copying one as it is will not do
+}
+
+func addSquashfsFlags(cmd *cobra.Command, o *squashfsOptions) {
+	f := cmd.Flags()
+	f.StringVar(&o.compression, "sqsh-compression", "zstd", "compress .sqsh and .sif files with zstd, gzip, lz4 or none")
+	f.IntVar(&o.level, "sqsh-level", 0, "`LEVEL` of that compression: 1 is fast, higher is smaller (default: zstd 3, gzip 9)")
+	f.StringVar(&o.blockSize, "sqsh-block-size", "128KiB", "`SIZE` of the blocks of .sqsh and .sif files, a power of two from 4KiB to 1MiB")
+	f.BoolVar(&o.tailPacking, "sqsh-tail-packing", false, "pack the ends of large files together too: slightly smaller, slower to read")
+	f.BoolVar(&o.noReuse, "no-reuse", false, "compress .sqsh and .sif files anew instead of copying what was compressed for other images")
+	complete(cmd, "sqsh-compression", "zstd", "gzip", "lz4", "none")
+	complete(cmd, "sqsh-block-size", "64KiB", "128KiB", "256KiB", "1MiB")
+}
+
+// The highest level of each compression that has levels.
+var maxLevels = map[squashfs.Compressor]int{squashfs.Zstd: 22, squashfs.Gzip: 9, squashfs.LZ4: 12}
+
+// parse checks the flags.
+func (o squashfsOptions) parse() (squashfs.Options, error) {
+	c, err := squashfs.ParseCompressor(o.compression)
+	if err != nil {
+		return squashfs.Options{}, fault.Usage(fmt.Errorf("--sqsh-compression: %w", err))
+	}
+	if o.level < 0 || o.level > maxLevels[c] {
+		return squashfs.Options{}, fault.Usage(fmt.Errorf("--sqsh-level %d: %s takes 1 to %d", o.level, c, maxLevels[c]))
+	}
+	size, err := ui.ParseSize(o.blockSize)
+	if err != nil {
+		return squashfs.Options{}, fault.Usage(fmt.Errorf("--sqsh-block-size: %w", err))
+	}
+	if size < squashfs.MinBlockSize || size > squashfs.MaxBlockSize || size&(size-1) != 0 {
+		return squashfs.Options{}, fault.Usage(fault.Hint(fmt.Errorf("--sqsh-block-size %s: it is no power of two from 4KiB to 1MiB", o.blockSize), "128KiB is a good choice"))
+	}
+	return squashfs.Options{Compression: c, Level: o.level, BlockSize: int(size), TailPacking: o.tailPacking}, nil
+}
+
+// exportOptions puts together how images are written.
+func (o squashfsOptions) exportOptions(st *store.Store, force bool) (export.Options, error) {
+	sq, err := o.parse()
+	return export.Options{Store: st, Force: force, Squashfs: sq, NoReuse: o.noReuse}, err
+}
+
+// squashfsFlagsGiven reports whether the user chose how files are compressed.
+func squashfsFlagsGiven(cmd *cobra.Command) bool {
+	return cmd.Flags().Changed("sqsh-compression") || cmd.Flags().Changed("sqsh-level") ||
+		cmd.Flags().Changed("sqsh-block-size") || cmd.Flags().Changed("sqsh-tail-packing")
+}
