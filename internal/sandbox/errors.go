@@ -22,6 +22,8 @@ type Error struct {
 	Errno unix.Errno // what the kernel said, 0 if it was not asked
 	Fix   string     // what to do about it, may be empty
 	Code  int        // 125 no sandbox, 126 command not executable, 127 command not found
+
+	NoFUSE bool // it would have worked with unpacked layers: the error is an [ErrNoFUSE]
 }
 
 func (e *Error) Error() string {

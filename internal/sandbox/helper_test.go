@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,6 +28,7 @@ import (
 const (
 	helperEnv  = "SCONCE_TEST_HELPER"
 	optionsEnv = "SCONCE_TEST_OPTIONS"
+	treeEnv    = "SCONCE_TEST_TREE" // a squashfs for Options.Tree
 )
 
 func helper(mode string) int {
@@ -49,6 +51,10 @@ func helper(mode string) int {
 		return helperMounts()
 	case "covered":
 		return helperCovered()
+	case "ordinary":
+		return helperOrdinary()
+	case "nofuse":
+		return helperNoFUSE()
 	}
 	return 99
 }
@@ -60,9 +66,20 @@ func helperRun(ctx context.Context) int {
 		panic(err)
 	}
 	o.Stdin, o.Stdout, o.Stderr, o.ForwardSignals = os.Stdin, os.Stdout, os.Stderr, true
+	if name := os.Getenv(treeEnv); name != "" {
+		tree, done, err := openSquashfs(name)
+		if err != nil {
+			panic(err)
+		}
+		defer done()
+		o.Tree = tree
+	}
 	code, err := Run(ctx, o)
 	if err != nil {
-		fmt.Println("error:", err)
+		fmt.Printf("error: %v\nhint: %s\n", err, fault.HintOf(err))
+	}
+	if errors.Is(err, ErrNoFUSE) {
+		fmt.Println("no FUSE")
 	}
 	return code
 }

@@ -20,6 +20,9 @@ const (
 	workName  = "work"
 )
 
+// lowerName is where a tree that is served is mounted, below the base. Without one it is an empty directory.
+const lowerName = "lower"
+
 // basePoints are directories that every machine has one of. The sandbox's base, a small file system in memory that
 // nobody else sees, covers it while the sandbox is set up.
 var basePoints = []string{"/tmp", "/var/tmp", "/run", "/mnt"}
@@ -37,6 +40,7 @@ type builder struct {
 // mounted over it, and in this process's own mount namespace: the kernel binds nothing from another's.
 type hostFiles struct {
 	layers  []int // lowest first
+	fuse    int   // -1 when no tree is served
 	scratch int   // -1 for none
 	binds   []int
 	devices map[string]int // by name below /dev
@@ -56,7 +60,7 @@ func setup(s *spec, warn func(string)) error {
 		return err
 	}
 	defer b.host.close()
-	steps := []func() error{b.mountBase, b.mountRoot}
+	steps := []func() error{b.mountBase, b.mountTree, b.mountRoot}
 	if !s.Probe {
 		steps = append(steps, b.fillRoot, b.nameHost, b.enterRoot)
 	}
@@ -70,7 +74,12 @@ func setup(s *spec, warn func(string)) error {
 
 func (b *builder) openHost() (err error) {
 	h := &b.host
-	h.scratch, h.sys = -1, -1
+	h.scratch, h.sys, h.fuse = -1, -1, -1
+	if b.spec.Served {
+		if h.fuse, err = openFUSE(); err != nil {
+			return err
+		}
+	}
 	if h.proc, err = openPath("/proc"); err != nil {
 		return failed("find the host's /proc", err)
 	}
@@ -101,7 +110,7 @@ func (b *builder) openHost() (err error) {
 }
 
 func (h *hostFiles) close() {
-	fds := slices.Concat(h.layers, h.binds, []int{h.scratch, h.proc, h.sys})
+	fds := slices.Concat(h.layers, h.binds, []int{h.scratch, h.proc, h.sys, h.fuse})
 	for _, fd := range h.devices {
 		fds = append(fds, fd)
 	}
@@ -123,7 +132,7 @@ func (b *builder) mountBase() error {
 	if err != nil {
 		return failed("mount a file system in memory", err)
 	}
-	for _, name := range []string{"root", "files", "lower", upperName, workName} {
+	for _, name := range []string{"root", "files", lowerName, upperName, workName} {
 		if err := os.Mkdir(filepath.Join(b.base, name), 0o755); err != nil {
 			return failed("make a directory in memory", err)
 		}
@@ -188,8 +197,8 @@ func (b *builder) mountOverlay(target, writable string) error {
 
 // lowerNames lists the layers as overlayfs wants them, highest first.
 func (b *builder) lowerNames() (string, error) {
-	if b.spec.Probe {
-		fd, err := openPath(filepath.Join(b.base, "lower"))
+	if len(b.host.layers) == 0 { // nothing but a try
+		fd, err := openPath(filepath.Join(b.base, lowerName))
 		return strconv.Itoa(fd), err
 	}
 	names := make([]string, len(b.host.layers))
@@ -200,6 +209,9 @@ func (b *builder) lowerNames() (string, error) {
 }
 
 func (b *builder) overlayRefused(err error) error {
+	if b.spec.Served {
+		return noFUSE("mount the image's files below a writable layer (overlay)", err)
+	}
 	e := failed("mount the image's layers over each other (overlay)", err)
 	if len(b.spec.Layers) > 0 && e.Errno == unix.EINVAL {
 		e.Fix = fmt.Sprintf("the layers are on %s, which may not be able to carry an overlay: set SCONCE_STORE to a directory on a local disk or in /dev/shm",

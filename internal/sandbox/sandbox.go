@@ -8,6 +8,7 @@
 //	sandbox.go   what callers use            init.go     the second process, from its first line to its exit
 //	session.go   the caller's side           root.go     the overlay and the move into it
 //	layers.go    layers from the store       mounts.go   /proc, /dev, /sys, files of /etc, binds
+//	tree.go      files of a squashfs         serve.go    files that the caller serves
 //	check.go     can this host do it         inroot.go   paths inside a root that may be hostile
 //
 // The image is not trusted with the host's files: no path of it is followed out of its root while mounts are made, and
@@ -23,6 +24,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/fuse"
 )
 
 // MaxLayers is the number of layers that overlayfs can stack: OVL_MAX_STACK of the kernel.
@@ -40,10 +43,11 @@ type Bind struct {
 
 // Options says what to run, and in what.
 type Options struct {
-	Layers  []string // unpacked layers, lowest first; see [Layers]
-	Args    []string // the command; Args[0] is looked up in the image, along the PATH of Env
-	Env     []string // the whole environment, as KEY=VALUE
-	WorkDir string   // absolute, made when missing; "" is /
+	Layers  []string  // unpacked layers, lowest first; see [Layers]
+	Tree    fuse.Node // instead of Layers: the files of the image, served by this process; see [Squashfs] and [ErrNoFUSE]
+	Args    []string  // the command; Args[0] is looked up in the image, along the PATH of Env
+	Env     []string  // the whole environment, as KEY=VALUE
+	WorkDir string    // absolute, made when missing; "" is /
 
 	Stdin          io.Reader // nil reads as empty; an *os.File is handed over as it is, a terminal too
 	Stdout, Stderr io.Writer // nil discards

@@ -51,8 +51,8 @@ func TestAsOrdinaryUser(t *testing.T) {
 	}
 	cmd := exec.Command(binary, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), asUserEnv+"=1", "HOME="+dir, "TMPDIR="+dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinaryID, Gid: ordinaryID}}
+	cmd.Env = append(os.Environ(), asUserEnv+"=1", "HOME="+dir, "TMPDIR="+dir, helperEnv+"=ordinary")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()
 	t.Logf("as user %d:\n%s", ordinaryID, out)
 	if err != nil {

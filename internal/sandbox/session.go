@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -25,7 +26,8 @@ import (
 type session struct {
 	spec           *spec
 	noNetwork      bool
-	scratch        string // removed at the end, "" if there is none
+	tree           fuse.Node // nil if there are layers
+	scratch        string    // removed at the end, "" if there is none
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	pipeEnds       []*os.File // the group's ends of its pipes
@@ -33,6 +35,7 @@ type session struct {
 	cmd     *exec.Cmd
 	control *os.File // open as long as the sandbox may live
 	status  *os.File // what init tells, until its end
+	server  *server  // of the tree, nil if there is none
 	ctx     context.Context
 	done    chan struct{} // closed when everything is gone
 	heard   chan struct{} // closed when init has told all it will
@@ -52,7 +55,7 @@ func prepare(o Options, count int) (*session, error) {
 		return nil, err
 	}
 	s := newSession(sp)
-	s.noNetwork = o.NoNetwork
+	s.noNetwork, s.tree = o.NoNetwork, o.Tree
 	if o.ScratchDir == "" || o.ReadOnly {
 		return s, nil
 	}
@@ -147,11 +150,24 @@ func (s *session) launch(ctx context.Context) error {
 	defer statusW.Close()
 	s.ctx, s.control, s.status = ctx, controlW, statusR
 	s.cmd = s.command(ctx, controlR, statusW)
+	if s.tree != nil {
+		server, socket, err := newServer(s.tree)
+		if err != nil {
+			controlW.Close()
+			statusR.Close()
+			return failed("make a socket", err)
+		}
+		defer socket.Close()
+		s.server = server
+		s.cmd.ExtraFiles = append(s.cmd.ExtraFiles, socket)
+		server.start(ctx)
+	}
 	started := make(chan error)
 	go s.supervise(started)
 	if err := <-started; err != nil {
 		controlW.Close()
 		statusR.Close()
+		s.stopServing()
 		return explain(failed("start a process in new namespaces", err))
 	}
 	for _, f := range s.pipeEnds {
@@ -200,6 +216,7 @@ func (s *session) supervise(started chan<- error) {
 	}
 	_ = s.cmd.Wait() // how init ended is in ProcessState; with it every process of its pid namespace is gone
 	s.control.Close()
+	s.stopServing()
 	<-s.heard
 	if s.scratch != "" {
 		if rmErr := store.RemoveAll(s.scratch); rmErr != nil {
@@ -210,6 +227,12 @@ func (s *session) supervise(started chan<- error) {
 		s.setCode(i, exitCode(s.cmd.ProcessState.Sys().(syscall.WaitStatus)))
 	}
 	close(s.done)
+}
+
+func (s *session) stopServing() {
+	if s.server != nil {
+		s.server.stop()
+	}
 }
 
 // handshake sends the spec and waits until the command has been started.

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,7 +16,7 @@ import (
 const initName = "sconce-sandbox-init"
 
 // The file descriptors that init is started with, after its standard streams. From firstPipeFD on come the pipes of a
-// group: standard input and output of each process in turn.
+// group: standard input and output of each process in turn. Last comes the socket of spec.socketFD, if it is needed.
 const (
 	controlFD   = 3
 	statusFD    = 4
@@ -25,6 +26,7 @@ const (
 // spec is what the caller tells init.
 type spec struct {
 	Layers   []string `json:"layers"`
+	Served   bool     `json:"served"`  // the caller serves the image's files
 	Scratch  string   `json:"scratch"` // holds upper and work; "" for memory
 	Count    int      `json:"count"`   // processes to start
 	Piped    bool     `json:"piped"`   // each process has pipes of its own
@@ -40,6 +42,14 @@ type spec struct {
 	Resolv   []byte   `json:"resolv"`   // content of /etc/resolv.conf, nil for none
 	Hosts    []byte   `json:"hosts"`    // content of /etc/hosts, nil for none
 	Probe    bool     `json:"probe"`    // only try whether it can be done
+}
+
+// socketFD is the file descriptor of the socket over which a caller who serves the image's files gets the device.
+func (s *spec) socketFD() int {
+	if s.Piped {
+		return firstPipeFD + 2*s.Count
+	}
+	return firstPipeFD
 }
 
 // message is one thing that init tells the caller, a line of JSON each.
@@ -58,12 +68,14 @@ type exit struct {
 
 func newSpec(o Options, count int) (*spec, error) {
 	s := &spec{
-		Layers: withoutRepeats(o.Layers), Count: count, Args: o.Args, Env: o.Env, Binds: o.Binds, Tmpfs: o.Tmpfs,
+		Layers: withoutRepeats(o.Layers), Served: o.Tree != nil, Count: count, Args: o.Args, Env: o.Env, Binds: o.Binds, Tmpfs: o.Tmpfs,
 		WorkDir: path.Join("/", o.WorkDir), Hostname: o.Hostname, ReadOnly: o.ReadOnly, Loopback: o.NoNetwork,
 		Resolv: hostFile("/etc/resolv.conf"), Hosts: hostFile("/etc/hosts"),
 	}
 	switch {
-	case len(s.Layers) == 0:
+	case o.Tree != nil && len(s.Layers) > 0:
+		return nil, errors.New("the image is given twice, as layers and as a tree")
+	case o.Tree == nil && len(s.Layers) == 0:
 		return nil, &Error{What: "the image has no layers, so there is nothing to run", Code: codeNotMade}
 	case len(s.Layers) > MaxLayers:
 		return nil, &Error{What: fmt.Sprintf("the image has %d layers; the kernel can stack %d", len(s.Layers), MaxLayers), Code: codeNotMade}
