@@ -39,8 +39,8 @@ DESTINATION is one of
   sif:FILE                     the same for Apptainer and Singularity
 
 or a path: an OCI archive when it ends in .tar, a squashfs when it ends in .sqsh, a SIF when it ends in .sif, else an OCI
-layout. What is written appears under its name when it is whole, in place of an earlier export; anything else that is there is
-replaced only with --force, and a .sqsh or .sif, which jobs may run from, always needs it.
+layout. What is written appears under its name when it is whole, in place of an earlier export; anything else that is there
+is replaced only with --force, and so is any other .sqsh or .sif, which jobs may run from.
 
 A .sqsh or .sif runs under all of these: it carries what each runtime looks for. It is compressed straight from the layers;
 what was compressed for an earlier image is copied. From .sqsh to .sif and back is a plain copy.

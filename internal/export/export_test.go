@@ -466,13 +466,17 @@ func TestParseTarget(t *testing.T) {
 		"docker-archive:f:a/b:c": "docker-archive:f:a/b:c",
 		"dir:x:y":                "dir:x:y",
 		"tar:r.tar":              "tar:r.tar",
+		"a/x.sqsh":               "sqsh:a/x.sqsh",
+		"x.squashfs":             "sqsh:x.squashfs",
+		"x.sif":                  "sif:x.sif",
+		"sif:odd":                "sif:odd",
 	} {
 		got, err := ParseTarget(s)
 		if err != nil || got.String() != want {
 			t.Errorf("%s: %s, %v, want %s", s, got, err, want)
 		}
 	}
-	for _, s := range []string{"", "oci:", "x.sif", "x.sqsh", "docker://host/x"} {
+	for _, s := range []string{"", "oci:", "sif:", "docker://host/x"} {
 		if _, err := ParseTarget(s); fault.CodeOf(err) != fault.CodeUsage {
 			t.Errorf("%q: error %v, want a mistake of usage", s, err)
 		}
