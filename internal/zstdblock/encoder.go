@@ -41,6 +41,8 @@ type Encoder struct {
 	finder
 	huff   huff0.Scratch
 	tables [kinds]sequenceTable
+	bits   [maxBlock + 64]byte // the bit stream of the sequences
+	nbits  int
 	treed  bool // the decoder has a Huffman table from an earlier block of the frame
 }
 

@@ -24,8 +24,9 @@ type fseSymbol struct {
 	find uint32 // modulo 1<<32
 }
 
-// build makes the coding from norm, log and count.
-func (t *fseTable) build() {
+// build makes the table that has the log and shares of from.
+func (t *fseTable) build(from *fseTable) {
+	t.log, t.count, t.norm = from.log, from.count, from.norm
 	size := 1 << t.log
 	var symbols [1 << maxTableLog]uint8
 	t.spread(&symbols)

@@ -149,8 +149,10 @@ func (f *finder) find(from, to int) {
 
 	after:
 		if end < limit {
-			f.put(w.at64(p+2), p+2)
-			f.put(w.at64(end-2), end-2)
+			f.putShort(w.at64(p+1), p+1)
+			f.putLong(w.at64(p+2), p+2)
+			f.putLong(w.at64(end-2), end-2)
+			f.putShort(w.at64(end-1), end-1)
 		}
 		p = end
 		anchor = end
@@ -165,7 +167,8 @@ func (f *finder) find(from, to int) {
 				end = min(w.extend(p+8-rep2, p+8, to), to)
 			}
 			rep1, rep2 = rep2, rep1
-			f.put(x, p)
+			f.putLong(x, p)
+			f.putShort(x, p)
 			f.sequences[nseq] = pack(0, end-p, 1)
 			nseq++
 			p = end
@@ -176,11 +179,16 @@ func (f *finder) find(from, to int) {
 	f.reps.first, f.reps.second = rep1, rep2
 }
 
-// put notes that x is at p.
-func (f *finder) put(x uint64, p int) {
-	hl, hs := x*prime8, (x<<24)*prime5
-	f.long[hl>>(64-longLog)&f.longMask] = uint32(hl>>12)&^posMask + uint32(p)
-	f.short[hs>>(64-shortLog)&f.shortMask] = uint32(hs>>12)&^posMask + uint32(p)
+// putLong notes that the 8 bytes x are at p.
+func (f *finder) putLong(x uint64, p int) {
+	h := x * prime8
+	f.long[h>>(64-longLog)&f.longMask] = uint32(h>>12)&^posMask + uint32(p)
+}
+
+// putShort notes that the first 5 bytes of x are at p.
+func (f *finder) putShort(x uint64, p int) {
+	h := (x << 24) * prime5
+	f.short[h>>(64-shortLog)&f.shortMask] = uint32(h>>12)&^posMask + uint32(p)
 }
 
 // copyLiterals copies n bytes, 16 at a time: there is room behind, and most literals are that short.

@@ -21,12 +21,11 @@ const (
 	modeRepeat
 )
 
-// sequenceTable is the table of one kind and what the decoder knows of it from the block before.
+// sequenceTable is the table of one kind: the current one is that of the decoder after the block.
 type sequenceTable struct {
-	last  fseTable // what the decoder would use for modeRepeat
-	fresh fseTable
-	known bool
-	use   *fseTable
+	current fseTable
+	fresh   fseTable // not built
+	known   bool     // the next block may use the current one again
 }
 
 // A sequence is packed in 64 bits: length of the literals, length of the match - minMatch, and the value of the offset
@@ -103,7 +102,7 @@ var predefined = [kinds]fseTable{
 func predefinedTable(log int, norm []int16) (t fseTable) {
 	t.log, t.count = log, len(norm)
 	copy(t.norm[:], norm)
-	t.build()
+	t.build(&t)
 	return t
 }
 
@@ -180,8 +179,8 @@ func (t *sequenceTable) choose(dst []byte, k int, h *histogram, n int) ([]byte, 
 	hist, different := h.used()
 	if different == 1 {
 		symbol := len(hist) - 1
-		t.fresh.single(symbol)
-		t.use, t.known = &t.fresh, false
+		t.current.single(symbol)
+		t.known = false
 		return append(dst, byte(symbol)), modeRLE
 	}
 	t.fresh.normalize(hist, n, tableLog(n, different, mostLogs[k]))
@@ -190,76 +189,72 @@ func (t *sequenceTable) choose(dst []byte, k int, h *histogram, n int) ([]byte, 
 	price += 8 * (len(out) - len(dst))
 	fixed, ok := predefined[k].price(hist)
 	if t.known {
-		if again, can := t.last.price(hist); can && again < price && (!ok || again <= fixed) {
-			t.use = &t.last
+		if again, can := t.current.price(hist); can && again < price && (!ok || again <= fixed) {
 			return dst, modeRepeat
 		}
 	}
 	if ok && fixed < price {
-		t.use, t.known = &predefined[k], false
+		t.current, t.known = predefined[k], false
 		return dst, modePredefined
 	}
-	t.fresh.build()
-	t.last, t.known = t.fresh, true
-	t.use = &t.last
+	t.current.build(&t.fresh)
+	t.known = true
 	return out, modeCompressed
 }
 
 // appendBits writes the bit stream of the sequences, RFC 8878 section 3.1.1.3.2.1.2: from the last to the first, as the
-// decoder reads it backwards. It returns false if that does not fit in the capacity of dst.
+// decoder reads it backwards. It returns false if that would be longer than any block.
 func (e *Encoder) appendBits(dst []byte) ([]byte, bool) {
-	size, ok := e.writeBits(dst[len(dst):cap(dst)])
-	return dst[:len(dst)+size], ok
+	e.writeBits()
+	return append(dst, e.bits[:e.nbits]...), e.nbits > 0
 }
 
-func (e *Encoder) writeBits(out []byte) (int, bool) {
+// writeBits has all it needs at a fixed distance from e, because there are too few registers for more pointers.
+func (e *Encoder) writeBits() {
 	n := e.nsequences
-	sequences, codes := e.sequences[:n], e.codes[:n]
-	lt, ot, mt := e.tables[kindLiteral].use, e.tables[kindOffset].use, e.tables[kindMatch].use
-	c := codes[n-1]
+	lt, ot, mt := &e.tables[kindLiteral].current, &e.tables[kindOffset].current, &e.tables[kindMatch].current
+	c := e.codes[n-1]
 	ls, os, ms := lt.start(c), ot.start(c>>8), mt.start(c>>16)
-	held, width, at := sequences[n-1], c>>24, 0
-
+	held, width, at := e.sequences[n-1], c>>24, uint(0)
+	e.nbits = 0
 	for i := n - 2; i >= 0; i-- {
-		if at > len(out)-32 {
-			return 0, false
+		if at > maxBlock {
+			return
 		}
-		binary.LittleEndian.PutUint64(out[at:], held)
-		at += int(width >> 3)
+		binary.LittleEndian.PutUint64(e.bits[at:at+8], held)
+		at += uint(width >> 3)
 		held >>= width & 0x38
 		width &= 7
 
-		c := codes[i]
-		oc, mc, lc := ot.coding[c>>8&63], mt.coding[c>>16&63], lt.coding[c&63]
-		w := (os + oc.bits) >> 16 & 31
+		c := e.codes[i]
+		t := ot.coding[c>>8&63]
+		w := (os + t.bits) >> 16 & 31
 		held |= uint64(os&(1<<w-1)) << (width & 63)
 		width += w
-		os = uint32(ot.next[(os>>w+oc.find)&(1<<maxTableLog-1)])
+		os = uint32(ot.next[(os>>w+t.find)&(1<<maxTableLog-1)])
 
-		w = (ms + mc.bits) >> 16 & 31
+		t = mt.coding[c>>16&63]
+		w = (ms + t.bits) >> 16 & 31
 		held |= uint64(ms&(1<<w-1)) << (width & 63)
 		width += w
-		ms = uint32(mt.next[(ms>>w+mc.find)&(1<<maxTableLog-1)])
+		ms = uint32(mt.next[(ms>>w+t.find)&(1<<maxTableLog-1)])
 
-		w = (ls + lc.bits) >> 16 & 31
+		t = lt.coding[c&63]
+		w = (ls + t.bits) >> 16 & 31
 		held |= uint64(ls&(1<<w-1)) << (width & 63)
 		width += w
-		ls = uint32(lt.next[(ls>>w+lc.find)&(1<<maxTableLog-1)])
+		ls = uint32(lt.next[(ls>>w+t.find)&(1<<maxTableLog-1)])
 
-		more := c >> 24
-		if width+more > 63 {
-			binary.LittleEndian.PutUint64(out[at:], held)
-			at += int(width >> 3)
+		if width+(c>>24) > 63 {
+			binary.LittleEndian.PutUint64(e.bits[at:at+8], held)
+			at += uint(width >> 3)
 			held >>= width & 0x38
 			width &= 7
 		}
-		held |= sequences[i] << (width & 63)
-		width += more
+		held |= e.sequences[i] << (width & 63)
+		width += c >> 24
 	}
-	if at > len(out)-32 {
-		return 0, false
-	}
-	b := bitAppender{dst: out[:at]}
+	b := bitAppender{dst: e.bits[:at]}
 	b.add(uint32(held)&0xffffff, int(min(width, 24)))
 	b.add(uint32(held>>24)&0xffffff, int(min(max(width, 24)-24, 24)))
 	b.add(uint32(held>>48), int(max(width, 48)-48))
@@ -267,5 +262,5 @@ func (e *Encoder) writeBits(out []byte) (int, bool) {
 	b.add(os&(1<<ot.log-1), ot.log)
 	b.add(ls&(1<<lt.log-1), lt.log)
 	b.add(1, 1) // the end of the stream
-	return len(b.end()), true
+	e.nbits = len(b.end())
 }
