@@ -107,6 +107,10 @@ func (e *Encoder) block(dst, src []byte, from, to int, last bool) []byte {
 	}
 	before := e.reps
 	e.find(from, to)
+	if e.matched(64) < len(content)/128 && looksRandom(content) {
+		e.discard(before)
+		return append(appendBlockHeader(dst, blockRaw, len(content), last), content...)
+	}
 	var hist [kinds]histogram
 	e.split(&hist, from, to)
 	start := len(dst)
@@ -144,6 +148,27 @@ func isRun(b []byte) bool {
 		}
 	}
 	return true
+}
+
+// looksRandom reports whether a Huffman code would save less than about 1 % of b. The sum of the squares of the
+// probabilities tells: for 256 equal ones it is 1/256, and the entropy is at least -log2 of it.
+func looksRandom(b []byte) bool {
+	const runs, run, sample = 32, 64, 32 * 64 // runs, because in records of one size each field has its own distribution
+	if len(b) < 2*sample {
+		return false
+	}
+	var hist [256]int
+	for i := range runs {
+		at := i * (len(b) / runs)
+		for _, c := range b[at : at+run] {
+			hist[c]++
+		}
+	}
+	pairs := 0
+	for _, n := range hist {
+		pairs += n * (n - 1)
+	}
+	return pairs*256 < sample*(sample-1)*105/100
 }
 
 const (

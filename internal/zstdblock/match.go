@@ -179,6 +179,18 @@ func (f *finder) find(from, to int) {
 	f.reps.first, f.reps.second = rep1, rep2
 }
 
+// matched is the number of bytes in matches, if there are at most so many of them. Otherwise it is large.
+func (f *finder) matched(most int) int {
+	if f.nsequences > most {
+		return maxBlock
+	}
+	sum := 0
+	for _, s := range f.sequences[:f.nsequences] {
+		sum += int(s>>lengthBits&lengthMask) + minMatch
+	}
+	return sum
+}
+
 // putLong notes that the 8 bytes x are at p.
 func (f *finder) putLong(x uint64, p int) {
 	h := x * prime8
