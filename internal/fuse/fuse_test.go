@@ -99,7 +99,11 @@ func look(t *testing.T, root Node, what string) string {
 	dev, err := Receive(conn.(*net.UnixConn))
 	if err != nil {
 		cmd.Wait()
-		t.Skipf("nothing can be mounted here: %v: %s", err, out.String())
+		why := fmt.Sprintf("nothing can be mounted here: %v: %s", err, out.String())
+		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
+			t.Fatal(why)
+		}
+		t.Skip(why)
 	}
 	served := make(chan error, 1)
 	go func() { served <- Serve(dev, root, Options{Report: func(err error) { t.Logf("report: %v", err) }}) }()
@@ -130,7 +134,7 @@ func describe(dir string) string {
 		}
 		rel, _ := filepath.Rel(dir, name)
 		fmt.Fprintf(&b, "%s %o %d %d:%d %d %d %x", rel, st.Mode, st.Nlink, st.Uid, st.Gid, st.Size, st.Mtim.Sec, st.Rdev)
-		if d.Type()&fs.ModeType != st0(st.Mode) {
+		if d.Type()&fs.ModeType != fileType(st.Mode) {
 			fmt.Fprintf(&b, " listed as %v", d.Type())
 		}
 		b.WriteString(content(name, st.Mode) + "\n")
@@ -142,7 +146,7 @@ func describe(dir string) string {
 	return b.String()
 }
 
-func st0(mode uint32) fs.FileMode {
+func fileType(mode uint32) fs.FileMode {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		return fs.ModeDir

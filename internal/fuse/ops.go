@@ -62,10 +62,12 @@ var handlers = map[uint32]func(*worker, *inode, request) error{
 	opListxattr:   (*worker).listxattr,
 }
 
-// errnoOf is what a program is told of an error.
+// errnoOf is what a program is told of an error, 0 of none.
 func errnoOf(err error) syscall.Errno {
 	var errno syscall.Errno
 	switch {
+	case err == nil:
+		return 0
 	case errors.As(err, &errno):
 		return errno
 	case errors.Is(err, fs.ErrNotExist):

@@ -106,14 +106,12 @@ func (w *worker) handle(r request) {
 	if silent {
 		return
 	}
-	errno := syscall.Errno(0)
-	if err != nil {
-		if errno = errnoOf(err); errno == unix.EIO {
-			w.report(err)
-		}
-	}
+	errno := errnoOf(err)
 	if !w.send(r.unique, errno) {
 		w.send(r.unique, unix.EIO) // without an answer the program would wait forever
+	}
+	if errno == unix.EIO {
+		w.report(err)
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/squashfs"
+	"sconce.dev/sconce/internal/store"
 )
 
 // helperOrdinary becomes an ordinary user, for whom /dev/fuse is open as it is on most machines, and starts over.
@@ -165,7 +166,7 @@ func fillVariety(t *testing.T) func(dir string) {
 		_, err = holes.WriteAt(random(1000), 9<<20)
 		must(err)
 		must(holes.Close())
-		for i := range 3000 {
+		for i := range 1000 {
 			write(t, filepath.Join(dir, "many", fmt.Sprintf("name-%d-%s", i, strings.Repeat("n", i%200))), fmt.Sprint(i))
 		}
 		write(t, filepath.Join(dir, "a", "b", "c", "deep file with spaces"), "deep")
@@ -324,8 +325,8 @@ func TestTreeForGroup(t *testing.T) {
 func TestTreeOfAKilledCaller(t *testing.T) {
 	marker := fmt.Sprint("76543.", os.Getpid())
 	o := served(t, "trap '' HUP TERM INT; sleep "+marker+" & while :; do busybox sha256sum /data/* >/dev/null; done & while :; do busybox find / -xdev >/dev/null; done & echo ready; sleep "+marker, fillVariety(t))
-	o.Tree = nil // the helper has its own
-	o.Layers = nil
+	t.Cleanup(func() { store.RemoveAll(o.ScratchDir) }) // nobody is left to do it
+	o.Tree = nil                                        // the helper has its own
 	cmd := helperCommand(t, "run", o)
 	startHelper(t, cmd)
 	eventually(t, "start of both processes", func() bool { return len(processesWith(t, marker)) == 2 })
