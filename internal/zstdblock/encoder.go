@@ -40,6 +40,7 @@ const (
 type Encoder struct {
 	finder
 	huff   huff0.Scratch
+	hist   [kinds]histogram
 	tables [kinds]sequenceTable
 	bits   [maxBlock + 64]byte // the bit stream of the sequences
 	nbits  int
@@ -111,13 +112,12 @@ func (e *Encoder) block(dst, src []byte, from, to int, last bool) []byte {
 		e.discard(before)
 		return append(appendBlockHeader(dst, blockRaw, len(content), last), content...)
 	}
-	var hist [kinds]histogram
-	e.split(&hist, from, to)
+	e.split(from, to)
 	start := len(dst)
 	dst = append(dst, 0, 0, 0)
 	out, ok := e.appendLiterals(dst, e.literals[:e.nliterals], len(content))
 	if ok {
-		out, ok = e.appendSequences(out, &hist)
+		out, ok = e.appendSequences(out)
 	}
 	size := len(out) - start - blockHeader
 	if !ok || size >= len(content) {

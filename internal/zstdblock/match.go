@@ -135,7 +135,10 @@ func (f *finder) find(from, to int) {
 				goto found
 			}
 		}
-		p += 1 + (p-anchor)>>8
+		p++
+		if p-anchor >= 256 { // nothing for long: look less closely
+			p += (p - anchor) >> 8
+		}
 		continue
 
 	found:

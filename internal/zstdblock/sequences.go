@@ -122,7 +122,7 @@ func (h *histogram) used() (hist []uint32, different int) {
 }
 
 // appendSequences writes the sequences section of a block. It returns false if that does not fit in the capacity of dst.
-func (e *Encoder) appendSequences(dst []byte, hist *[kinds]histogram) ([]byte, bool) {
+func (e *Encoder) appendSequences(dst []byte) ([]byte, bool) {
 	n := e.nsequences
 	switch {
 	case n < 128:
@@ -137,9 +137,9 @@ func (e *Encoder) appendSequences(dst []byte, hist *[kinds]histogram) ([]byte, b
 	}
 	at := len(dst)
 	dst = append(dst, 0)
-	for k := range hist {
+	for k := range e.hist {
 		var mode int
-		dst, mode = e.tables[k].choose(dst, k, &hist[k], n)
+		dst, mode = e.tables[k].choose(dst, k, &e.hist[k], n)
 		dst[at] |= byte(mode << (6 - 2*k))
 	}
 	return e.appendBits(dst)
@@ -147,11 +147,11 @@ func (e *Encoder) appendSequences(dst []byte, hist *[kinds]histogram) ([]byte, b
 
 // split collects the literals of the block from:to, replaces every sequence by its extra bits, writes its codes beside
 // and counts them.
-func (e *Encoder) split(hist *[kinds]histogram, from, to int) {
+func (e *Encoder) split(from, to int) {
 	at, nlit := from, 0
-	n := e.nsequences
-	sequences, codes := e.sequences[:n], e.codes[:n]
-	for i, s := range sequences {
+	clear(e.hist[:])
+	for i := range min(e.nsequences, len(e.sequences)) {
+		s := e.sequences[i]
 		ll := uint32(s) & lengthMask
 		ml := uint32(s>>lengthBits) & lengthMask
 		of := uint32(s >> (2 * lengthBits))
@@ -162,14 +162,14 @@ func (e *Encoder) split(hist *[kinds]histogram, from, to int) {
 		lc, mc, ow := literalCode(ll), matchCode(ml), uint32(bits.Len32(of)-1)&31
 		lw, mw := lc&31, mc&31
 		lc, mc = lc>>8&63, mc>>8&63
-		hist[kindLiteral][lc]++
-		hist[kindMatch][mc]++
-		hist[kindOffset][ow]++
+		e.hist[kindLiteral][lc]++
+		e.hist[kindMatch][mc]++
+		e.hist[kindOffset][ow]++
 		// The lowest value of every code ends in as many zeros as there are extra bits.
 		x := uint64(of & (1<<ow - 1))
 		x = x<<mw | uint64(ml&(1<<mw-1))
-		sequences[i] = x<<lw | uint64(ll&(1<<lw-1))
-		codes[i] = lc | ow<<8 | mc<<16 | (lw+mw+ow)<<24
+		e.sequences[i] = x<<lw | uint64(ll&(1<<lw-1))
+		e.codes[i] = lc | ow<<8 | mc<<16 | (lw+mw+ow)<<24
 	}
 	e.nliterals = nlit + copy(e.literals[nlit:], e.window[at:to])
 }
