@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/personality"
 	"sconce.dev/sconce/internal/squashfs"
 )
 
@@ -55,14 +57,18 @@ func (c *ClusterFile) makeImage(ctx context.Context, o Options) (*image.Image, e
 	})
 }
 
-// Config finds out the configuration of the image that the file is or was made of. Its architecture is that of the programs
+// Config finds out the configuration of the image that the file is or was made of: from sconce's own record, from the OCI
+// configuration in a SIF, from the files of enroot or Apptainer, in this order. Its architecture is that of the programs
 // in it when nothing else tells, and empty when there are none either. The list of layers means nothing here.
 func (c *ClusterFile) Config() (v1.ConfigFile, error) {
-	was := v1.ConfigFile{Config: v1.Config{Env: []string{defaultPath}, Cmd: []string{"/bin/sh"}}}
-	if c.SIF != nil && len(c.SIF.Config) > 0 {
-		was.Config = v1.Config{}
-		if err := json.Unmarshal(c.SIF.Config, &was.Config); err != nil {
-			return was, fmt.Errorf("read oci-config.json: %w", err)
+	found, err := personality.Recover(c.readFile)
+	if err != nil {
+		return v1.ConfigFile{}, err
+	}
+	was := found.Config
+	if found.From != personality.FromRecord && c.SIF != nil && len(c.SIF.Config) > 0 {
+		if was.Config, err = c.ociConfig(found); err != nil {
+			return was, err
 		}
 	}
 	if was.Architecture == "" {
@@ -73,6 +79,53 @@ func (c *ClusterFile) Config() (v1.ConfigFile, error) {
 		was.OS, was.Architecture = platform.OS, platform.Architecture
 	}
 	return was, nil
+}
+
+// ociConfig is the configuration of the image that Apptainer built a SIF from. A recipe of Apptainer's may have given it
+// another run script or environment, which are in the root file system only: then Apptainer's way to start it remains.
+func (c *ClusterFile) ociConfig(found personality.Recovered) (v1.Config, error) {
+	var config v1.Config
+	if err := json.Unmarshal(c.SIF.Config, &config); err != nil {
+		return config, fmt.Errorf("read oci-config.json: %w", err)
+	}
+	if found.From != personality.FromApptainer {
+		return config, nil
+	}
+	own, err := c.hasOwnScripts()
+	if own {
+		config.Entrypoint, config.Cmd = found.Config.Config.Entrypoint, nil
+	}
+	return config, err
+}
+
+// What `apptainer build` writes of a recipe. Without %runscript the first runs what the OCI image says, and without
+// %environment the second holds comments only.
+const (
+	runScript         = "/.singularity.d/runscript"
+	ociRunScript      = "OCI_ENTRYPOINT="
+	environmentScript = "/.singularity.d/env/90-environment.sh"
+)
+
+func (c *ClusterFile) hasOwnScripts() (bool, error) {
+	run, err := c.readFile(runScript)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	environment, err := c.readFile(environmentScript)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	return len(run) > 0 && !bytes.Contains(run, []byte(ociRunScript)) || hasCode(environment), nil
+}
+
+// hasCode reports whether a shell script has more than comments.
+func hasCode(script []byte) bool {
+	for line := range bytes.Lines(script) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
+			return true
+		}
+	}
+	return false
 }
 
 // detectPlatform asks the SIF, then the programs.
@@ -97,4 +150,21 @@ func (c *ClusterFile) openFile(name string) (io.ReadCloser, error) {
 		return nil, err
 	}
 	return io.NopCloser(f.Content()), nil
+}
+
+// maxFile is the largest of the files that say something about an image, in bytes.
+const maxFile = 16 << 20
+
+// readFile reads one of them.
+func (c *ClusterFile) readFile(name string) ([]byte, error) {
+	r, err := c.openFile(name)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("%s is larger than %d bytes", name, maxFile)
+	}
+	return data, err
 }

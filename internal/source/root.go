@@ -43,11 +43,7 @@ func makeRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	have, err := detectPlatform(func(name string) (io.ReadCloser, error) { return openInTree(tree, name) })
-	if err != nil {
-		return nil, err
-	}
-	platform, err := choosePlatform(have, o.Platform)
+	platform, err := treePlatform(tree, o.Platform)
 	if err != nil {
 		return nil, err
 	}
