@@ -70,8 +70,8 @@ func environment(f *facts) (string, error) {
 // hostVariable is what enroot replaces in /etc/environment and /etc/fstab by a value of the host's environment.
 var hostVariable = regexp.MustCompile(`\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
 
-// quotedValue is what enroot takes a pair of quotes from, twice: once before and once after its hooks.
-var quotedValue = regexp.MustCompile(`^["'].*["'][\s\v]*$`)
+// quotedValue is what enroot takes a pair of quotes from. Its pattern counts backslashes among those.
+var quotedValue = regexp.MustCompile(`^[\\"'](.*)[\\"'][\s\v]*$`)
 
 // isReserved reports whether enroot drops the variable because it is one of its own.
 func isReserved(name string) bool { return strings.HasPrefix(name, "ENROOT_") }

@@ -284,8 +284,7 @@ func (r *root) environment() []string {
 	data, err := os.ReadFile(filepath.Join(r.dir, "etc/environment"))
 	r.must(err)
 	text := strings.ReplaceAll(string(data), "${HOME}", "/host")
-	once := environmentLines(text)
-	return environmentLines(strings.Join(once, "\n"))
+	return environmentLines(text)
 }
 
 // action runs one of Apptainer's actions with this environment.

@@ -106,6 +106,13 @@ func TestApptainersShell(t *testing.T) {
 	if got, _ := evaluate(t, string(run), []string{"A=1 2"}, "-e", "$A"); !slices.Equal(got, append(slices.Clone(all), "-e", "1 2")) {
 		t.Errorf("evaluated: %q", got)
 	}
+	tree, _ = dressed(t, configured(nil, []string{"/bin/show"}, nil))
+	if run, err = tree.ReadFile(runscriptPath, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := evaluate(t, string(run), nil, "-e", "x"); !slices.Equal(got, []string{"-e", "x"}) {
+		t.Errorf("an argument that looks like an option of set: %q", got)
+	}
 }
 
 // text makes up a text of what scripts get wrong.

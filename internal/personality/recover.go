@@ -137,10 +137,7 @@ func withPath(env []string) []string {
 	return append([]string{"PATH=" + defaultPath}, env...)
 }
 
-var (
-	environmentLine = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
-	quotedLine      = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)=["'](.*)["']\s*$`)
-)
+var environmentLine = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
 
 // environmentLines reads /etc/environment as enroot does. A variable of the host in a value stays what it is: enroot import
 // wrote it as it found it in an image.
@@ -151,18 +148,22 @@ func environmentLines(text string) []string {
 		if !environmentLine.MatchString(line) || isReserved(line) || strings.Contains(line, "\x00") {
 			continue
 		}
-		if m := quotedLine.FindStringSubmatch(line); m != nil {
-			line = m[1] + "=" + m[2]
+		name, value, _ := strings.Cut(line, "=")
+		for range 2 { // enroot does it before its hooks and once more after them
+			if m := quotedValue.FindStringSubmatch(value); m != nil {
+				value = m[1]
+			}
 		}
-		env = append(env, line)
+		env = append(env, name+"="+value)
 	}
 	return joinEnv(variables(env))
 }
 
+// joinEnv makes an environment for a configuration, which is JSON and can hold nothing but UTF-8.
 func joinEnv(vs []variable) []string {
 	env := make([]string, len(vs))
 	for i, v := range vs {
-		env[i] = v.name + "=" + v.value
+		env[i] = v.name + "=" + strings.ToValidUTF8(v.value, "\ufffd")
 	}
 	return env
 }
@@ -170,7 +171,7 @@ func joinEnv(vs []variable) []string {
 // commentLabels reads the labels that enroot import writes at the top of /etc/rc.
 func commentLabels(rc string) map[string]string {
 	var labels map[string]string
-	for line := range strings.SplitSeq(rc, "\n") {
+	for line := range strings.SplitSeq(strings.ToValidUTF8(rc, "\ufffd"), "\n") {
 		text, ok := strings.CutPrefix(line, "# ")
 		if !ok {
 			break

@@ -174,6 +174,16 @@ func TestStart(t *testing.T) {
 		if _, code := r.action(nil, "run", "exit"); code == 0 {
 			t.Error("a failing program is not noticed")
 		}
+		// pyxis leaves the entrypoint out, and starts a shell that stops itself.
+		r.write("etc/rc.local", "exec \"$@\"\n")
+		if out, code := r.enroot(shell, nil, "sh", "-c", "pwd; exit 5"); out != "/new/work dir\n" || code != 5 {
+			t.Errorf("pyxis: %q, exit code %d", out, code)
+		}
+		r.write("etc/rc.local", "export FROM_LOCAL=1\n")
+		if out, code := r.enroot(shell, nil, `$(printf 6)`); out != "/new/work dir\n" || code == 6 {
+			t.Errorf("enroot evaluates arguments: %q, exit code %d", out, code)
+		}
+		r.write("etc/rc.local", rcLocal)
 		// Without its working directory there is nothing to start; enroot makes it when it can.
 		dir := filepath.Join(r.dir, "new")
 		r.must(os.RemoveAll(dir))
