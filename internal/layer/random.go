@@ -3,13 +3,17 @@ package layer
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"sort"
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
+
+	"sconce.dev/sconce/internal/inflate"
 )
 
 // chunkReader reads a part of a layer that is made of chunks. One of at most [ChunkSize] bytes is decompressed whole, and
@@ -159,6 +163,9 @@ func unpackChunk(f format, packed, data []byte) ([]byte, error) {
 		}
 		return got, err
 	}
+	if f == formatGzip && bytes.HasPrefix(packed, plainMember) && len(packed) > len(gzipHeader)+gzipTrailer {
+		return data, unpackMember(packed, data)
+	}
 	z, err := decompress(bufio.NewReader(bytes.NewReader(packed)), f)
 	if err != nil {
 		return nil, err
@@ -168,6 +175,24 @@ func unpackChunk(f format, packed, data []byte) ([]byte, error) {
 		return nil, err
 	}
 	return data, atEnd(z)
+}
+
+// plainMember starts a gzip member without a name, a comment and the like, as ours are (RFC 1952, section 2.3).
+var plainMember = gzipHeader[:4]
+
+// unpackMember decompresses a plain member that fills data. In one piece that is faster than as a stream.
+func unpackMember(packed, data []byte) error {
+	stream, trailer := packed[len(gzipHeader):len(packed)-gzipTrailer], packed[len(packed)-gzipTrailer:]
+	n, used, err := inflate.Decode(data, stream)
+	switch {
+	case err != nil:
+		return err
+	case n != len(data) || used != len(stream):
+		return fmt.Errorf("it has %d bytes in %d, not %d in %d", n, used, len(data), len(stream))
+	case binary.LittleEndian.Uint32(trailer) != crc32.ChecksumIEEE(data) || binary.LittleEndian.Uint32(trailer[4:]) != uint32(n):
+		return inflate.ErrGzipChecksum
+	}
+	return nil
 }
 
 // atEnd makes sure that r ends here. Only there does a decompressor compare the checksum.
