@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -72,7 +73,7 @@ func (a *app) runCopy(ctx context.Context, o copyOptions) error {
 	if err != nil {
 		return err
 	}
-	if done, err := a.copyClusterFile(ctx, o, how); done || err != nil {
+	if done, err := a.copyDirectly(ctx, o, how); done || err != nil {
 		return err
 	}
 	im, ref, err := a.importImage(ctx, o.from, o.platform)
@@ -87,27 +88,49 @@ func (a *app) runCopy(ctx context.Context, o copyOptions) error {
 	return export.Write(ctx, im, o.to, how)
 }
 
-// copyClusterFile copies what needs no store: the file system of a squashfs or SIF file into another one. It reports whether
-// this was such a copy.
-func (a *app) copyClusterFile(ctx context.Context, o copyOptions, how export.Options) (bool, error) {
+// copyDirectly copies to a squashfs or SIF file what does not have to pass through the store: the file system of another
+// such file, and a root file system in a tar. It reports whether this was such a copy.
+func (a *app) copyDirectly(ctx context.Context, o copyOptions, how export.Options) (bool, error) {
 	if strings.HasPrefix(o.to, dockerPrefix) {
 		return false, nil
 	}
 	to, err := export.ParseTarget(o.to)
+	if err != nil || !to.IsClusterFile() {
+		return false, err
+	}
+	ref, opts, err := a.sources(ctx, o.from, o.platform)
 	if err != nil {
 		return false, err
 	}
-	ref, _, err := a.sources(ctx, o.from, o.platform)
-	if err != nil || !isClusterFile(ref) || !to.IsClusterFile() || o.squashfs.given {
-		return false, err
+	how.Store = opts.Store
+	switch {
+	case isClusterFile(ref) && !o.squashfs.given:
+		return copyPartition(ctx, ref, to, how)
+	case ref.Transport == source.Tar:
+		return copyTar(ctx, ref, opts, to, how)
 	}
+	return false, nil
+}
+
+// copyPartition copies a file system as it is. One that the runtime of the target does not know how to start has to be
+// written anew.
+func copyPartition(ctx context.Context, ref source.Ref, to export.Target, how export.Options) (bool, error) {
 	from, err := source.OpenClusterFile(ref.Value)
 	if err != nil {
 		return false, err
 	}
 	defer from.Close()
 	if !clusterfile.RunsUnder(from.FS, to.Transport == source.SIF) {
-		return false, nil // it is written anew, with what the other runtime looks for
+		return false, nil
 	}
 	return true, export.CopyClusterFile(ctx, from, to, how)
+}
+
+func copyTar(ctx context.Context, ref source.Ref, opts source.Options, to export.Target, how export.Options) (bool, error) {
+	t, err := source.OpenTarRoot(ctx, ref, opts)
+	if t == nil || err != nil {
+		return false, err
+	}
+	defer t.Close()
+	return true, export.WriteClusterFile(ctx, clusterfile.FromTar(t, filepath.Base(ref.Value)), to, how)
 }

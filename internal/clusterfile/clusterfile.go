@@ -24,6 +24,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/personality"
 	"sconce.dev/sconce/internal/sif"
+	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
 )
@@ -63,6 +64,11 @@ func FromImage(st *store.Store, im *image.Image) Input {
 		in.Layers = append(in.Layers, l)
 	}
 	return in
+}
+
+// FromTar is a root file system in a tar, read where it is. Nothing of it is kept for reuse.
+func FromTar(t *source.TarRoot, name string) Input {
+	return Input{Config: t.Config, Layers: []Layer{{Source: t.Layer, Name: name, Size: t.Size}}}
 }
 
 // WriteSquashfs writes an image into the empty file f as a squashfs file system.

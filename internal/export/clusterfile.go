@@ -24,7 +24,12 @@ import (
 // file, wherever they run, one writes and the others find it done.
 func WriteClusterFile(ctx context.Context, in clusterfile.Input, t Target, o Options) error {
 	dest := t.String()
-	if t.IsClusterFile() && holds(t, in, o) {
+	path, err := filepath.Abs(t.Path)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", t, err)
+	}
+	t.Path = path
+	if holds(t, in, o) {
 		event.Begin(ctx, "export", dest, 0).EndCached()
 		return nil
 	}
