@@ -131,6 +131,9 @@ func served(t testing.TB, script string, fill func(dir string), options ...strin
 	if fill != nil {
 		fill(data)
 	}
+	if options == nil {
+		options = []string{"-comp", "lz4"} // is made in no time
+	}
 	image := squashed(t, root, options...)
 	t.Setenv(treeEnv, image) // for a helper
 	tree, done, err := openSquashfs(image)
@@ -194,7 +197,7 @@ func TestTreeIsTheSame(t *testing.T) {
 	if ownsFiles() {
 		owner = "%u:%g"
 	}
-	for _, options := range [][]string{nil, {"-comp", "zstd", "-b", "1M"}, {"-no-fragments", "-noI", "-noD"}} {
+	for _, options := range [][]string{{"-comp", "gzip"}, {"-comp", "zstd", "-Xcompression-level", "3", "-b", "1M"}, {"-no-fragments", "-noI", "-noD"}} {
 		var dir string
 		o := served(t, "cd /data; "+strings.ReplaceAll(describeScript, "OWNER", owner), func(d string) {
 			dir = d
@@ -257,7 +260,7 @@ func TestTreeExitCodes(t *testing.T) {
 }
 
 func TestTreeParallelReaders(t *testing.T) {
-	data := random(5<<20 + 1)
+	data := random(2<<20 + 1)
 	o := served(t, `for i in $(busybox seq 100); do busybox md5sum </data/big & done; wait`, func(dir string) {
 		if err := os.WriteFile(filepath.Join(dir, "big"), data, 0o644); err != nil {
 			t.Fatal(err)
