@@ -5,9 +5,10 @@
 // /dev/fuse, and only the part of it that reading needs. As nothing ever changes, the kernel may keep names, attributes
 // and contents for as long as it likes; most of what a program reads twice never comes here again.
 //
-//	fuse.go    the tree, as it must be described     mount.go   the device and the mount, handover.go its way to the server
-//	server.go  requests, from the kernel and back    proto.go   numbers and layout of the protocol
-//	ops.go     the answer to each kind of request    table.go   what the kernel knows by number
+//	fuse.go      the tree, as it must be described     mount.go   the device and the mount
+//	server.go    requests, from the kernel and back    proto.go   numbers and layout of the protocol
+//	ops.go       the answer to each kind of request    table.go   what the kernel knows by number
+//	handover.go  the device, from mounter to server
 package fuse
 
 import (
