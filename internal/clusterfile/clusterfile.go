@@ -92,6 +92,7 @@ type writer struct {
 	in  Input
 	o   Options
 	f   *os.File
+	own *store.Store // has the personality
 
 	sq     *squashfs.Writer
 	reuse  *reuse
@@ -109,20 +110,58 @@ func placeOf(number int, e layer.IndexEntry) place {
 	return place{number, squashfs.Key{Offset: e.Offset, Nth: e.Sparse}}
 }
 
-func write(ctx context.Context, f *os.File, base int64, in Input, o Options) (size int64, err error) {
+// write writes the file system at offset base of f. When what was compressed before turns out to be damaged on the way, it
+// begins again without.
+func write(ctx context.Context, f *os.File, base int64, in Input, o Options) (int64, error) {
 	if o.Squashfs.ModTime.IsZero() {
 		o.Squashfs.ModTime = created(in.Config)
 	}
+	r := newReuse(ctx, o)
+	size, err := writeWith(ctx, f, base, in, o, r)
+	if errors.Is(err, squashfs.ErrPack) {
+		event.Warn(ctx, fmt.Sprintf("everything is compressed again: %v", err), verifyHint)
+		if err := f.Truncate(base); err != nil {
+			return 0, err
+		}
+		r = newReuse(ctx, o)
+		r.anew = true
+		size, err = writeWith(ctx, f, base, in, o, r)
+	}
+	return size, err
+}
+
+func writeWith(ctx context.Context, f *os.File, base int64, in Input, o Options, r *reuse) (size int64, err error) {
+	defer r.close()
 	sq, err := squashfs.NewWriter(f, base, o.Squashfs)
 	if err != nil {
 		return 0, err
 	}
 	// The inner function's name for the error keeps what the workers met last from hiding what happened first.
 	defer func() { err = errors.Join(err, sq.Close()) }()
-	w := &writer{ctx: ctx, in: in, o: o, f: f, sq: sq, placed: map[place]*squashfs.Data{}}
-	w.reuse = newReuse(ctx, o)
-	defer w.reuse.close()
+	w := &writer{ctx: ctx, in: in, o: o, f: f, sq: sq, reuse: r, placed: map[place]*squashfs.Data{}}
+	if w.own = o.Store; o.Store.ReadOnly() {
+		var remove func()
+		if w.own, remove, err = temporaryStore(ctx); err != nil {
+			return 0, err
+		}
+		defer remove()
+	}
 	return w.run()
+}
+
+// temporaryStore makes a store for the few files that are generated, where the real one cannot be written.
+func temporaryStore(ctx context.Context) (st *store.Store, remove func(), err error) {
+	dir, err := os.MkdirTemp("", "sconce-*")
+	if err != nil {
+		return nil, nil, err
+	}
+	if st, err = store.Open(ctx, dir); err != nil {
+		return nil, nil, errors.Join(err, store.RemoveAll(dir))
+	}
+	return st, func() {
+		st.Close()
+		_ = store.RemoveAll(dir) // what is left of it is in the way of nobody
+	}, nil
 }
 
 func (w *writer) run() (int64, error) {
@@ -216,7 +255,7 @@ type opener = func() (readCloser, error)
 func (w *writer) add(p place, size int64, name string, open opener) error {
 	data, err := w.sq.Add(w.ctx, p.at, size, open)
 	if err != nil {
-		return fmt.Errorf("%q: %w", name, err)
+		return fmt.Errorf("layer %s, file %q: %w", w.in.Layers[p.layer].Name, name, err)
 	}
 	w.placed[p] = data
 	return nil
@@ -235,11 +274,11 @@ func (w *writer) indexes() ([]*layer.Index, error) {
 
 // personality puts the files that runtimes look for on top of the image.
 func (w *writer) personality(indexes []*layer.Index, tree *image.Tree) (*image.Tree, error) {
-	d, err := personality.Layer(w.ctx, w.o.Store, personality.Image{Config: w.in.Config, Digest: w.in.Digest}, tree)
+	d, err := personality.Layer(w.ctx, w.own, personality.Image{Config: w.in.Config, Digest: w.in.Digest}, tree)
 	if err != nil {
 		return nil, err
 	}
-	top, err := layer.OpenIndex(w.ctx, w.o.Store, d)
+	top, err := layer.OpenIndex(w.ctx, w.own, d)
 	if err != nil {
 		return nil, err
 	}

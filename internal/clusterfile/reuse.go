@@ -1,6 +1,7 @@
 package clusterfile
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -33,15 +34,22 @@ type storedPack struct {
 // maxPacks is how many packs of a layer are kept.
 const maxPacks = 4
 
+const verifyHint = "run `sconce cache verify --remove`"
+
 // maxPackIndex bounds the index of a pack, in bytes.
 const maxPackIndex = 1 << 30
 
 // reuse keeps what was compressed for layers in the store, and finds it there.
+//
+// An index is only used when it has its hash. Compressed blocks are copied without being looked at, as the kernel does it
+// fastest, so a bit of theirs that has flipped on the disk gets into the files that are made with them: `sconce cache
+// verify` finds it, and --no-reuse avoids it. A block that has to be taken apart is checked.
 type reuse struct {
 	ctx    context.Context // of the one file that is written
 	st     *store.Store
 	key    string // of the compression
 	off    bool
+	anew   bool // use nothing of what the store has: it is damaged
 	opened []*os.File
 	known  map[store.Digest][]*squashfs.Pack
 	saving errgroup.Group
@@ -76,7 +84,7 @@ func (r *reuse) recordKey(layer store.Digest) string {
 
 // packs returns what the store has of a layer. What cannot be read is as good as nothing: it is compressed again.
 func (r *reuse) packs(layer store.Digest) []*squashfs.Pack {
-	if r.off || layer == "" {
+	if r.off || r.anew || layer == "" {
 		return nil
 	}
 	if known, ok := r.known[layer]; ok {
@@ -90,7 +98,7 @@ func (r *reuse) packs(layer store.Digest) []*squashfs.Pack {
 	for _, stored := range record.Packs {
 		p, err := r.open(stored)
 		if err != nil {
-			event.Warn(r.ctx, fmt.Sprintf("what was compressed of layer %s before cannot be used: %v", layer.Short(), err), "run `sconce cache verify`")
+			event.Warn(r.ctx, fmt.Sprintf("what was compressed of layer %s before cannot be used: %v", layer.Short(), err), verifyHint)
 			continue
 		}
 		packs = append(packs, p)
@@ -109,6 +117,13 @@ func (r *reuse) open(stored storedPack) (*squashfs.Pack, error) {
 		return nil, err
 	}
 	r.opened = append(r.opened, f)
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if st.Size() != stored.Size {
+		return nil, fmt.Errorf("blob %s has %d bytes, not %d", stored.Data.Short(), st.Size(), stored.Size)
+	}
 	return squashfs.DecodePack(index, f, stored.Size)
 }
 
@@ -121,25 +136,25 @@ func (r *reuse) keep(layer store.Digest, f *os.File, seg *squashfs.Segment) {
 }
 
 func (r *reuse) save(layer store.Digest, f *os.File, seg *squashfs.Segment) error {
-	data, err := r.copyToStore(f, seg)
+	data, err := r.copyToStore(io.NewSectionReader(f, seg.Start, seg.End-seg.Start))
 	if err != nil {
 		return err
 	}
-	index, err := r.st.PutBlob(seg.Pack.Encode())
+	index, err := r.copyToStore(bytes.NewReader(seg.Pack.Encode()))
 	if err != nil {
 		return err
 	}
 	return r.addPack(layer, seg.Pack, storedPack{Index: index, Data: data, Size: seg.End - seg.Start})
 }
 
-func (r *reuse) copyToStore(f *os.File, seg *squashfs.Segment) (store.Digest, error) {
+// copyToStore makes a blob, also where the store has it: what it has may be damaged.
+func (r *reuse) copyToStore(from io.Reader) (store.Digest, error) {
 	w, err := r.st.NewBlob()
 	if err != nil {
 		return "", err
 	}
 	defer w.Close()
-	section := io.NewSectionReader(f, seg.Start, seg.End-seg.Start)
-	if _, err := io.CopyBuffer(w, ctxio.Reader(r.ctx, section), make([]byte, 1<<20)); err != nil {
+	if _, err := io.CopyBuffer(w, ctxio.Reader(r.ctx, from), make([]byte, 1<<20)); err != nil {
 		return "", err
 	}
 	return w.Commit("")
