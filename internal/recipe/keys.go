@@ -65,7 +65,7 @@ var keys = map[string]key{
 	"base": {Doc: "What the image stands on: `image` or `bootstrap`, exactly one of them."},
 	"base.image": {
 		Doc: "An existing image: a registry reference (`debian:12`, `docker://nvcr.io/nvidia/cuda:12.8.1-base-ubuntu24.04`), " +
-			"`oci:DIR[:TAG]`, `oci-archive:FILE[:TAG]`, `docker-archive:FILE[:TAG]`, `tar:FILE` (a root file system, compressed or not) " +
+			"`oci:DIR[:TAG]`, `oci-archive:FILE[:TAG]`, `docker-archive:FILE[:TAG]`, `tar:FILE` (a root file system, compressed or not), `sqsh:FILE`, `sif:FILE` " +
 			"or `dir:DIR`. Relative paths start at the recipe's directory.",
 		Example: `"debian:12-slim"`,
 		Form:    formImage, FormName: "an image reference without spaces around it",

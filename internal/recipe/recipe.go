@@ -207,7 +207,9 @@ func resolve(dir, path string) string {
 func (p Python) CompilesBytecode() bool { return p.Bytecode == nil || *p.Bytecode }
 
 // pathTransports are the ways of naming a base that is a file or directory, with whether a tag may follow the path.
-var pathTransports = map[string]bool{"oci": true, "oci-archive": true, "docker-archive": true, "tar": false, "dir": false}
+var pathTransports = map[string]bool{
+	"oci": true, "oci-archive": true, "docker-archive": true, "tar": false, "dir": false, "sqsh": false, "sif": false,
+}
 
 // BaseReference returns base.image with a relative path in it made absolute, or "" when the base is a bootstrap.
 // A bare path counts as one when it starts with "." or exists beside the recipe.
