@@ -18,7 +18,7 @@ import (
 // Options are how a file system is written.
 type Options struct {
 	Compression Compressor
-	Level       int       // of the compressor; 0: zstd 3, gzip 9, lz4's fast mode
+	Level       int       // of the compressor; 0: zstd 3, gzip 6, lz4's fast mode
 	BlockSize   int       // in bytes, a power of two from MinBlockSize to MaxBlockSize; 0: DefaultBlockSize
 	Workers     int       // goroutines that compress; 0: GOMAXPROCS
 	ModTime     time.Time // of the file system, in its superblock

@@ -126,7 +126,7 @@ func runTool(t testing.TB, name string, args ...string) string {
 	return string(out)
 }
 
-func TestWriterSmoke(t *testing.T) {
+func TestToolsReadCompressors(t *testing.T) {
 	for _, c := range []Compressor{Zstd, Gzip, LZ4, Stored} {
 		t.Run(c.String(), func(t *testing.T) {
 			b := newBuild(t, 0, Options{Compression: c})
@@ -148,7 +148,12 @@ func TestWriterSmoke(t *testing.T) {
 					t.Errorf("%s: %v, %d bytes of %d", name, err, len(got), len(want))
 				}
 			}
-			t.Log(runTool(t, "unsquashfs", "-s", image))
+			facts := map[Compressor]string{
+				Zstd: "compression-level 3", Gzip: "compression-level 6", LZ4: "Compression lz4", Stored: "Data is uncompressed",
+			}
+			if s := runTool(t, "unsquashfs", "-s", image); !strings.Contains(s, facts[c]) {
+				t.Errorf("%q is not among the facts:\n%s", facts[c], s)
+			}
 		})
 	}
 }
