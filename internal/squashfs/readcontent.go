@@ -20,7 +20,8 @@ var (
 	_ io.WriterTo   = (*Content)(nil)
 )
 
-// Content returns a reader of a regular file's bytes. That of anything else fails when it is read.
+// Content returns a reader of a regular file's bytes. That of a directory or symlink fails when it is read; devices, pipes and
+// sockets have no bytes.
 func (f *File) Content() *Content { return &Content{f: f} }
 
 // Size is the length in bytes.
@@ -31,7 +32,7 @@ func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 	switch f := c.f; {
 	case f.Type == Dir:
 		return 0, syscall.EISDIR
-	case f.Type != Regular, off < 0:
+	case f.Type == Symlink, off < 0:
 		return 0, syscall.EINVAL
 	case off >= f.Size:
 		return 0, io.EOF
@@ -39,10 +40,10 @@ func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 	n := 0
 	for n < len(p) && off < c.f.Size {
 		m, err := c.readSome(p[n:], off)
-		n, off = n+m, off+int64(m)
 		if err != nil {
 			return n, err
 		}
+		n, off = n+m, off+int64(m)
 	}
 	if n < len(p) {
 		return n, io.EOF
@@ -54,15 +55,18 @@ func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 func (c *Content) readSome(p []byte, off int64) (int, error) {
 	f, size := c.f, int64(c.f.r.super.BlockSize)
 	i, skip := off/size, int(off%size)
-	if n := f.partSize(i); skip == 0 && n <= len(p) && i < f.contents.count {
-		if err := f.readPart(i, p[:n:n]); err != nil {
-			return 0, err
-		}
-		return n, nil
+	n := f.partSize(i)
+	if skip == 0 && n <= len(p) && i < f.contents.count {
+		return n, f.readPart(i, p[:n:n])
 	}
 	b, err := f.part(i)
 	if err != nil {
 		return 0, err
+	}
+	if b == nil {
+		n = min(n-skip, len(p))
+		clear(p[:n])
+		return n, nil
 	}
 	return copy(p, b[skip:]), nil
 }
@@ -98,6 +102,13 @@ func (c *Content) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
 // pieceSize is about how much one goroutine decompresses before it is written, in bytes.
 const pieceSize = 256 << 10
 
@@ -106,12 +117,8 @@ const maxAhead = 32
 
 // WriteTo writes the rest of the file to w. Blocks are decompressed ahead, in parallel.
 func (c *Content) WriteTo(w io.Writer) (int64, error) {
-	if c.f.Type != Regular {
-		_, err := c.ReadAt(nil, 0)
-		return 0, err
-	}
-	if c.pos >= c.f.Size {
-		return 0, nil
+	if _, err := c.ReadAt(nil, c.pos); err != nil {
+		return 0, noEOF(err)
 	}
 	size := int64(c.f.r.super.BlockSize)
 	a := &ahead{f: c.f, span: max(pieceSize/size, 1), next: c.pos / size}

@@ -167,7 +167,7 @@ func (f *File) readPart(i int64, p []byte) error {
 	return err
 }
 
-// part returns the i-th part of a file, which must not be changed. It is remembered for some time.
+// part returns the i-th part of a file, which must not be changed, or nil for a hole. It is remembered for some time.
 func (f *File) part(i int64) ([]byte, error) {
 	if i >= f.contents.count {
 		return f.tail()
@@ -180,10 +180,10 @@ func (f *File) part(i int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := f.partSize(i)
 	if word&blockMask == 0 {
-		return make([]byte, n), nil
+		return nil, nil
 	}
+	n := f.partSize(i)
 	b, err := f.r.data(dataKey{place, word, n})
 	if err == nil && len(b) != n {
 		return nil, formatError("block at %d has %d bytes and should have %d", place, len(b), n)

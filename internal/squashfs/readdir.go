@@ -56,7 +56,7 @@ func (f *File) ReadDir() ([]Entry, error) {
 	if f.Type != Dir {
 		return nil, errNotDir
 	}
-	text, err := f.readListing(0, f.listing.block, int(f.listing.offset))
+	text, err := f.r.readListing(f.listing.whole())
 	if err != nil {
 		return nil, err
 	}
@@ -76,20 +76,28 @@ func (f *File) ReadDir() ([]Entry, error) {
 	return entries, nil
 }
 
-// readListing returns a directory's listing from a byte on, which is where block and offset say.
-func (f *File) readListing(from int64, block uint32, offset int) (string, error) {
-	n := f.listing.size - from
-	if n <= 0 {
+// listingPart is a part of a directory's listing: where it begins and how many bytes it has.
+type listingPart struct {
+	block  int64
+	offset int
+	size   int64
+}
+
+func (l *dirListing) whole() listingPart { return listingPart{int64(l.block), int(l.offset), l.size} }
+
+// readListing reads a part of a listing.
+func (r *Reader) readListing(p listingPart) (string, error) {
+	if p.size <= 0 {
 		return "", nil
 	}
-	if n > maxListing {
-		return "", formatError("directory of %d bytes", n)
+	if p.size > maxListing {
+		return "", formatError("directory of %d bytes", p.size)
 	}
-	c, err := f.r.cursor(f.r.dirs, int64(block), offset)
+	c, err := r.cursor(r.dirs, p.block, p.offset)
 	if err != nil {
 		return "", err
 	}
-	b, err := c.bytes(n)
+	b, err := c.bytes(p.size)
 	return string(b), err
 }
 
@@ -171,11 +179,11 @@ func (f *File) Lookup(name string) (*File, error) {
 	if f.Type != Dir {
 		return nil, errNotDir
 	}
-	from, block, offset, err := f.lookupIndex(name)
+	part, err := f.findPart(name)
 	if err != nil {
 		return nil, err
 	}
-	text, err := f.readListing(from, block, offset)
+	text, err := f.r.readListing(part)
 	if err != nil {
 		return nil, err
 	}
@@ -209,37 +217,49 @@ func (r *Reader) findEntry(text, name string) (Entry, error) {
 	return Entry{}, fmt.Errorf("%q: %w", name, fs.ErrNotExist)
 }
 
-// lookupIndex finds where in its listing a directory may have a name: the last run that the index names whose first entry is not
-// greater.
-func (f *File) lookupIndex(name string) (from int64, block uint32, offset int, err error) {
+// findPart finds where in its listing a directory may have a name. The index has the names that parts of about 8 KiB begin with.
+func (f *File) findPart(name string) (listingPart, error) {
 	l := &f.listing
-	from, block, offset = 0, l.block, int(l.offset)
+	part := l.whole()
 	if l.indexes == 0 {
-		return from, block, offset, nil
+		return part, nil
 	}
 	c, err := f.r.cursor(f.r.inodes, int64(l.indexAt>>16), int(l.indexAt&0xffff)) //nolint:gosec // 48 bits
 	if err != nil {
-		return 0, 0, 0, err
+		return part, err
 	}
+	begin := int64(0)
 	for range l.indexes {
-		b, err := c.fixed(12)
+		at, block, first, err := readIndex(c)
 		if err != nil {
-			return 0, 0, 0, err
+			return part, err
 		}
-		at, start, n := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint32(b[8:])
-		if n >= maxNameLen || int64(at) > l.size {
-			return 0, 0, 0, formatError("directory index with a name of %d bytes for byte %d of %d", int64(n)+1, at, l.size)
+		if at < begin || at > l.size {
+			return part, formatError("index of a directory of %d bytes that names byte %d after %d", l.size, at, begin)
 		}
-		first, err := c.bytes(int64(n) + 1)
-		if err != nil {
-			return 0, 0, 0, err
-		}
-		if string(first) > name {
+		if first > name {
+			part.size = at - begin
 			break
 		}
-		from, block, offset = int64(at), start, (int(at)+int(l.offset))%metadataSize
+		begin = at
+		part = listingPart{block, int((at + int64(l.offset)) % metadataSize), l.size - at}
 	}
-	return from, block, offset, nil
+	return part, nil
+}
+
+// readIndex reads an entry of a directory's index: the byte of the listing, its metadata block and the name there.
+func readIndex(c *metaCursor) (at, block int64, name string, err error) {
+	b, err := c.fixed(12)
+	if err != nil {
+		return 0, 0, "", err
+	}
+	at, block = int64(binary.LittleEndian.Uint32(b)), int64(binary.LittleEndian.Uint32(b[4:]))
+	n := int64(binary.LittleEndian.Uint32(b[8:])) + 1
+	if n > maxNameLen {
+		return 0, 0, "", formatError("directory index with a name of %d bytes", n)
+	}
+	first, err := c.bytes(n)
+	return at, block, string(first), err
 }
 
 // Lookup opens what a path names, whether it begins with a slash or not. Symlinks in the path are followed inside of the file
@@ -289,7 +309,10 @@ func (r *Reader) lookup(path string, follow bool) (*File, error) {
 		}
 		rest = joinPath(f.Target, rest)
 	}
-	return trail[len(trail)-1], nil
+	if at = trail[len(trail)-1]; at.Type != Dir && strings.HasSuffix(path, "/") {
+		return nil, errNotDir
+	}
+	return at, nil
 }
 
 // joinPath puts the rest of a path behind a symlink's target. It is bounded by the number of links that are followed.
