@@ -48,6 +48,11 @@ gcc gcc
 /usr/include/stdio.h libc6-dev
 useradd passwd
 setpriv util-linux
+mount mount
+unsquashfs squashfs-tools
+sqfs2tar squashfs-tools-ng
+squashfuse squashfuse
+umoci umoci
 END
 if [ "${#missing[@]}" -gt 0 ]; then
 	need_debian no-such-command "${missing[@]}"
