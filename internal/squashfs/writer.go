@@ -11,8 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/klauspost/compress/zstd"
 )
 
 // Options are how a file system is written.
@@ -36,7 +34,7 @@ func (o Options) Key() string {
 	o = o.complete()
 	level := fmt.Sprint(o.Level)
 	if o.Compression == Zstd { // which knows fewer levels
-		level = zstd.EncoderLevelFromZstd(o.Level).String()
+		level = zstdLevelName(o.Level)
 	}
 	return fmt.Sprintf("squashfs-%d %s %s block=%d tails=%t", codecVersion, o.Compression, level, o.BlockSize, o.TailPacking)
 }
