@@ -181,7 +181,7 @@ func packTar(t testing.TB, archive []byte, tool string, options ...string) strin
 	image := filepath.Join(t.TempDir(), "image.sqfs")
 	args := append([]string{image, "--no-skip", "--quiet"}, options...)
 	if tool == "mksquashfs" {
-		args = append([]string{"-", image, "-tar", "-noappend", "-quiet", "-no-progress", "-root-mode", "755", "-root-time", "12345"}, options...)
+		args = append([]string{"-", image, "-tar", "-noappend", "-quiet", "-no-progress", "-root-mode", "755", "-root-uid", "0", "-root-gid", "0", "-root-time", "12345"}, options...)
 	}
 	cmd := exec.Command(tool, args...)
 	cmd.Stdin = bytes.NewReader(archive)
