@@ -58,7 +58,9 @@ func FromImage(st *store.Store, im *image.Image) Input {
 	for _, d := range im.Layers {
 		d, _ = layer.Known(st, d)
 		l := Layer{Source: layer.Stored(st, d), Digest: d.Digest, Name: d.Digest.Short(), Size: d.RawSize}
-		if d.RawSize == 0 || d.Size < d.RawSize {
+		if strings.HasSuffix(d.MediaType, ".tar") { // neither OCI's nor Docker's types of compressed layers end so
+			l.Size = d.Size
+		} else if d.RawSize == 0 || d.Size < d.RawSize {
 			l.Packed = d.Size
 		}
 		in.Layers = append(in.Layers, l)

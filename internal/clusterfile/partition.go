@@ -148,7 +148,7 @@ func Estimate(in Input, o squashfs.Options) int64 {
 	for _, l := range in.Layers {
 		switch {
 		case o.Compression == squashfs.Stored:
-			sum += l.Size
+			sum += max(l.Size, l.Packed)
 		case l.Packed > 0:
 			sum += l.Packed
 		default:

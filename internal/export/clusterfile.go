@@ -144,15 +144,17 @@ func (c *clusterWriter) checkSpace() error {
 	if expected == 0 || there.Size == 0 {
 		return nil // nothing is known
 	}
-	event.Notef(c.ctx, fmt.Sprintf("%s will take about %s; %s are free there", c.target.Path, megabytes(expected), megabytes(there.Free)))
+	event.Notef(c.ctx, fmt.Sprintf("%s will take about %s; %s are free there", c.target.Path, megabytes(expected), wholeMegabytes(there.Free)))
 	if there.Free < expected {
-		return fault.Hint(fmt.Errorf("it will take about %s, and only %s are free there", megabytes(expected), megabytes(there.Free)),
+		return fault.Hint(fmt.Errorf("it will take about %s, and only %s are free there", megabytes(expected), wholeMegabytes(there.Free)),
 			"make room, or write to another file system")
 	}
 	return nil
 }
 
-func megabytes(n int64) string { return fmt.Sprintf("%d MB", (n+999_999)/1_000_000) }
+func megabytes(n int64) string { return wholeMegabytes(n + 999_999) }
+
+func wholeMegabytes(n int64) string { return fmt.Sprintf("%d MB", n/1_000_000) }
 
 // writeLocked writes the file without a name, checks it, and gives it its name when it is whole.
 func (c *clusterWriter) writeLocked(fill func(*os.File) error) error {
