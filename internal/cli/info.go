@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/ui"
@@ -41,6 +42,7 @@ type sandboxState struct {
 	Works bool   `json:"works"`
 	Error string `json:"error,omitempty"`
 	Hint  string `json:"hint,omitempty"`
+	FUSE  string `json:"fuseError,omitempty"` // why squashfs and SIF files have to be unpacked before they run
 }
 
 func (a *app) runInfo(ctx context.Context, asJSON bool) error {
@@ -54,6 +56,9 @@ func (a *app) runInfo(ctx context.Context, asJSON bool) error {
 	}
 	if err := sandbox.Check(); err != nil {
 		in.Sandbox = sandboxState{Error: err.Error(), Hint: fault.HintOf(err)}
+	}
+	if err := fuse.Check(); err != nil {
+		in.Sandbox.FUSE = err.Error()
 	}
 	if in.Refusals == nil {
 		in.Refusals = []host.Refusal{} // [] rather than null
@@ -77,6 +82,9 @@ func (in hostInfo) text() string {
 	} else {
 		line("Sandbox:", "does not work: %s", in.Sandbox.Error)
 		line("", "%s", in.Sandbox.Hint)
+	}
+	if in.Sandbox.FUSE != "" {
+		line("", ".sqsh and .sif files are unpacked before they run: %s", in.Sandbox.FUSE)
 	}
 	for _, r := range in.Refusals {
 		line("", "for ordinary users, %s = %s: %s; %s", r.Setting, r.Value, r.Reason, r.Fix)

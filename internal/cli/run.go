@@ -17,6 +17,7 @@ import (
 
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
@@ -112,11 +113,14 @@ func (a *app) runRun(ctx context.Context, o runOptions) error {
 		return err
 	}
 	if isClusterFile(ref) {
-		err := a.runClusterFile(ctx, ref, o, binds, env)
-		if !errors.Is(err, sandbox.ErrNoFUSE) {
-			return err
+		err := fuse.Check() // here already, while what is done instead can be shown
+		if err == nil {
+			err = a.runClusterFile(ctx, ref, o, binds, env)
+			if !errors.Is(err, sandbox.ErrNoFUSE) {
+				return err
+			}
 		}
-		event.Notef(ctx, fmt.Sprintf("%s is unpacked first: %v", o.image, err))
+		event.Warn(ctx, fmt.Sprintf("%s is unpacked first: %v", o.image, err), "ask for /dev/fuse to be opened to users")
 	}
 	im, _, err := a.importImage(ctx, o.image, o.platform)
 	if err != nil {

@@ -42,8 +42,11 @@ func (o squashfsOptions) parse() (squashfs.Options, error) {
 	if err != nil {
 		return squashfs.Options{}, fault.Usage(fmt.Errorf("--sqsh-compression: %w", err))
 	}
-	if o.level < 0 || o.level > maxLevels[c] {
-		return squashfs.Options{}, fault.Usage(fmt.Errorf("--sqsh-level %d: %s takes 1 to %d", o.level, c, maxLevels[c]))
+	switch most := maxLevels[c]; {
+	case most == 0 && o.level != 0:
+		return squashfs.Options{}, fault.Usage(fmt.Errorf("--sqsh-level %d: without compression there are no levels", o.level))
+	case o.level < 0 || o.level > most:
+		return squashfs.Options{}, fault.Usage(fmt.Errorf("--sqsh-level %d: %s takes 1 to %d", o.level, c, most))
 	}
 	size, err := ui.ParseSize(o.blockSize)
 	if err != nil {

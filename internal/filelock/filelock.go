@@ -73,8 +73,8 @@ func Acquire(ctx context.Context, path string, waiting func()) (*Lock, error) {
 
 // try returns the lock, or nil when somebody else holds it.
 func try(name string) (*Lock, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o644)
-	if err != nil {
+	f, err := openLockFile(name)
+	if err != nil || f == nil {
 		return nil, err
 	}
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -93,6 +93,25 @@ func try(name string) (*Lock, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return &Lock{f: f, path: name}, nil
+}
+
+// openLockFile opens the lock file, which is made for everybody if it is not there: the next writer may be another user. It
+// returns nil when somebody made or removed it meanwhile.
+func openLockFile(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	switch {
+	case errors.Is(err, fs.ErrPermission): // another user's, with a mask; NFS alone wants a writer
+		f, err = os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	case errors.Is(err, fs.ErrNotExist):
+		// Without O_EXCL a directory with the sticky bit may refuse another user's file (sysctl fs.protected_regular).
+		if f, err = os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666); err == nil {
+			err = f.Chmod(0o666)
+		}
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil, nil
+	}
+	return f, err
 }
 
 // isAt reports whether f is still the file at name.

@@ -21,6 +21,15 @@ func Open() (int, error) {
 	return fd, nil
 }
 
+// Check reports whether this process may open the device. Whether the kernel lets it mount is seen only when it does.
+func Check() error {
+	fd, err := Open()
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
 // Mount mounts what fd's server will serve on the directory target, read-only. It does not wait for the server, but
 // whatever looks into the mount does; so does everything that happens to hold a path below it. The kernel checks
 // permissions by the files' owners and modes.

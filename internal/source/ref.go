@@ -174,6 +174,10 @@ func parseBare(s string) (Ref, error) {
 }
 
 func looksLikePath(s string) bool {
+	switch filepath.Ext(s) {
+	case ".sqsh", ".squashfs", ".sqfs", ".sif": // no image in a registry is called that
+		return true
+	}
 	return filepath.IsAbs(s) || strings.HasPrefix(s, "./") || strings.HasPrefix(s, "../") || s == "." || s == ".."
 }
 

@@ -12,7 +12,7 @@ import (
 // Sizes of what is written or copied at once, in bytes.
 const (
 	sinkBuffer  = 1 << 20
-	copyAtOnce  = 1 << 30  // with one system call
+	copyAtOnce  = 32 << 20 // with one system call
 	copyThrough = 64 << 10 // shorter copies go through the buffer, together with what is around them
 )
 
@@ -94,7 +94,14 @@ func (s *sink) writeAt(p []byte, at int64) error {
 	if _, err := s.f.WriteAt(p, s.base+at); err != nil {
 		return fmt.Errorf("write file system: %w", err)
 	}
+	s.startWriteback(at, int64(len(p)))
 	return nil
+}
+
+// startWriteback lets the disk begin with what was written, without waiting for it: the caller will sync the file in the
+// end, and then there is little left to wait for.
+func (s *sink) startWriteback(at, n int64) {
+	_ = unix.SyncFileRange(int(s.f.Fd()), s.base+at, n, unix.SYNC_FILE_RANGE_WRITE) // only a hint
 }
 
 // settle makes the copy that waits.
@@ -158,6 +165,7 @@ func (s *sink) copyInKernel(n int64) (done int64, err error) {
 		case k == 0: // the file is too short, as reading will tell
 			return done, nil
 		default:
+			s.startWriteback(s.pos+done, int64(k))
 			done += int64(k)
 		}
 	}
