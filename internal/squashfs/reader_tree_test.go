@@ -174,6 +174,13 @@ func (o objects) tarOf(t testing.TB) []byte {
 	return b.Bytes()
 }
 
+// takeRoot gives the root what mksquashfs does not take from a tar file.
+func (o objects) takeRoot(from objects) {
+	root, w := o["."], from["."]
+	root.Time, root.UID, root.GID = w.Time, w.UID, w.GID
+	o["."] = root
+}
+
 // packTar has a tool make an image of a tar file.
 func packTar(t testing.TB, archive []byte, tool string, options ...string) string {
 	t.Helper()
@@ -181,7 +188,7 @@ func packTar(t testing.TB, archive []byte, tool string, options ...string) strin
 	image := filepath.Join(t.TempDir(), "image.sqfs")
 	args := append([]string{image, "--no-skip", "--quiet"}, options...)
 	if tool == "mksquashfs" {
-		args = append([]string{"-", image, "-tar", "-noappend", "-quiet", "-no-progress", "-root-mode", "755", "-root-uid", "0", "-root-gid", "0", "-root-time", "12345"}, options...)
+		args = append([]string{"-", image, "-tar", "-noappend", "-quiet", "-no-progress", "-root-mode", "755"}, options...)
 	}
 	cmd := exec.Command(tool, args...)
 	cmd.Stdin = bytes.NewReader(archive)
