@@ -63,7 +63,10 @@ func (s *sink) copy(from io.ReaderAt, at, n int64) error {
 	}
 	s.fromLen += n
 	s.pos += n
-	return nil
+	if s.fromLen < copyAtOnce {
+		return nil
+	}
+	return s.settle() // while the caller looks for more
 }
 
 // rewind goes back to where the sink was before some writes, and drops them.
