@@ -19,6 +19,7 @@ import (
 
 // handmade is an image of stored metadata that a test composes byte by byte.
 type handmade struct {
+	data         []byte // blocks of files, behind the superblock
 	inodes, dirs []byte
 	change       func(*superblock)
 }
@@ -66,9 +67,9 @@ func metadataOf(b []byte) (out []byte) {
 func (h *handmade) image(root uint64) []byte {
 	s := superblock{
 		Magic: Magic, Inodes: 9, BlockSize: 4096, BlockLog: 12, Compressor: uint16(Gzip), IDs: 1, Major: 4, Root: root,
-		InodeTable: superblockSize, XattrTable: noTable, ExportTable: noTable, FragmentTable: noTable,
+		InodeTable: superblockSize + uint64(len(h.data)), XattrTable: noTable, ExportTable: noTable, FragmentTable: noTable,
 	}
-	body := metadataOf(h.inodes)
+	body := append(bytes.Clone(h.data), metadataOf(h.inodes)...)
 	s.DirTable = superblockSize + uint64(len(body))
 	body = append(body, metadataOf(h.dirs)...)
 	ids := uint64(superblockSize + len(body))
@@ -273,6 +274,19 @@ func TestUnknownCompressor(t *testing.T) {
 	}
 }
 
+func zlibOf(t testing.TB, b []byte) []byte {
+	t.Helper()
+	var z bytes.Buffer
+	w := zlib.NewWriter(&z)
+	if _, err := w.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return z.Bytes()
+}
+
 // bombs compresses zeros by each compressor.
 func bombs(t testing.TB, n int) map[Compressor][]byte {
 	t.Helper()
@@ -282,11 +296,7 @@ func bombs(t testing.TB, n int) map[Compressor][]byte {
 			t.Fatal(err)
 		}
 	}
-	var z, x, l bytes.Buffer
-	zw := zlib.NewWriter(&z)
-	_, err := zw.Write(zeros)
-	must(err)
-	must(zw.Close())
+	var x, l bytes.Buffer
 	xw, err := xz.WriterConfig{DictCap: 1 << 20, CheckSum: xz.CRC32}.NewWriter(&x)
 	must(err)
 	_, err = xw.Write(zeros)
@@ -303,7 +313,7 @@ func bombs(t testing.TB, n int) map[Compressor][]byte {
 	m, err := lz4.CompressBlock(zeros, b, nil)
 	must(err)
 	return map[Compressor][]byte{
-		Gzip: z.Bytes(), XZ: x.Bytes(), LZMA: l.Bytes(), Zstd: e.EncodeAll(zeros, nil), LZ4: b[:m], LZO: lzoZeros(n),
+		Gzip: zlibOf(t, zeros), XZ: x.Bytes(), LZMA: l.Bytes(), Zstd: e.EncodeAll(zeros, nil), LZ4: b[:m], LZO: lzoZeros(n),
 	}
 }
 
