@@ -9,7 +9,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/pierrec/lz4/v4"
 
-	"sconce.dev/sconce/internal/inflate" //nolint:depguard // a codec that knows nothing of the house, three times as fast as the library
+	"sconce.dev/sconce/internal/inflate"
 )
 
 // expander decompresses a block into dst, which it must not outgrow, and returns its length. It is safe for concurrent use.
