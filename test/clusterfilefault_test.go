@@ -323,7 +323,7 @@ func TestCopyOverSomethingElse(t *testing.T) {
 	}
 	p.fails(1, []string{"directory"}, "copy", "--force", small(t), "d.sqsh")
 	p.write("text.sqsh", "no image")
-	p.fails(1, []string{"text.sqsh"}, "copy", "text.sqsh", "z.sif")
+	p.fails(2, []string{"text.sqsh", "nor a squashfs"}, "copy", "text.sqsh", "z.sif")
 	p.write("cut.sqsh", p.read("y.sqsh")[:100_000])
 	p.fails(1, []string{"cut.sqsh"}, "copy", "cut.sqsh", "z.sif")
 	p.fails(1, []string{"cut.sqsh"}, "run", "cut.sqsh", "--", "true")

@@ -152,6 +152,47 @@ func TestManyImages(t *testing.T) {
 	}
 }
 
+// Of many packs of one layer the newest are kept, and those that others have all of are not.
+func TestPacksOfOneLayer(t *testing.T) {
+	st := newStore(t)
+	var objects []object
+	for i := range 7 {
+		objects = append(objects, file(fmt.Sprint("f", i), prose(uint64(i), 3000)))
+	}
+	base := ownLayer(t, st, layer.Zstd, objects...)
+	showing := func(shown ...int) written { // an image that shows only some files of the layer
+		var hidden []object
+		for i := range 7 {
+			if !slices.Contains(shown, i) {
+				hidden = append(hidden, whiteout(fmt.Sprint("f", i)))
+			}
+		}
+		return writeTo(t, st, Options{}, base, ownLayer(t, st, layer.Zstd, append(hidden, file("top", nil))...))
+	}
+	packs := func() int {
+		var record packRecord
+		key := (&reuse{key: squashfs.DefaultOptions().Key()}).recordKey(base.Digest)
+		if ok, err := st.GetRecord(packKind, key, &record); err != nil || !ok {
+			t.Fatal(err)
+		}
+		return len(record.Packs)
+	}
+	for i, want := range []int{1, 2, 3, 4, 4, 4} {
+		if w := showing(i); !slices.Equal(w.opened, []string{fmt.Sprint("f", i)}) || packs() != want {
+			t.Errorf("image %d: %q was read, and there are %d packs, want %d", i, w.opened, packs(), want)
+		}
+	}
+	for shown, want := range map[int][]string{0: {"f0"}, 5: nil} { // the oldest was dropped, the newest was not
+		if w := showing(shown); !slices.Equal(w.opened, want) {
+			t.Errorf("%q was read, want %q", w.opened, want)
+		}
+	}
+	showing(0, 1, 2, 3, 4, 5, 6)
+	if n := packs(); n != 1 {
+		t.Errorf("beside a pack with everything there are %d", n-1)
+	}
+}
+
 // randomLayer makes objects under few names, with contents of which some are in many layers.
 func randomLayer(r *rand.Rand) []object {
 	var out []object

@@ -69,6 +69,7 @@ type clusterWriter struct {
 	target Target
 	o      Options
 	size   int64 // of the file system, in bytes; 0 when it has to be estimated
+	named  bool  // give an unfinished file a hidden name even where it needs none
 }
 
 func (c *clusterWriter) fill(f *os.File) error {
@@ -158,7 +159,7 @@ func wholeMegabytes(n int64) string { return fmt.Sprintf("%d MB", n/1_000_000) }
 
 // writeLocked writes the file without a name, checks it, and gives it its name when it is whole.
 func (c *clusterWriter) writeLocked(fill func(*os.File) error) error {
-	f, name, err := createBeside(c.target.Path)
+	f, name, err := createBeside(c.target.Path, c.named)
 	if err != nil {
 		return err
 	}
@@ -207,11 +208,12 @@ func (c *clusterWriter) check(f *os.File) error {
 // createBeside makes a file in the directory of path: without a name where the file system can, so that nothing is left of
 // a process that is killed, else under a hidden one. The caller holds the lock of path, so what an earlier process left
 // there is nobody's.
-func createBeside(path string) (f *os.File, name string, err error) {
-	dir := filepath.Dir(path)
-	fd, err := unix.Open(dir, unix.O_RDWR|unix.O_TMPFILE|unix.O_CLOEXEC, 0o600)
-	if err == nil {
-		return os.NewFile(uintptr(fd), path), "", nil
+func createBeside(path string, named bool) (f *os.File, name string, err error) {
+	if !named {
+		fd, err := unix.Open(filepath.Dir(path), unix.O_RDWR|unix.O_TMPFILE|unix.O_CLOEXEC, 0o600)
+		if err == nil {
+			return os.NewFile(uintptr(fd), path), "", nil
+		}
 	}
 	name = unfinishedName(path)
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -211,6 +211,46 @@ func TestClusterFileFails(t *testing.T) {
 	wantAlone(t, path)
 }
 
+// A file system that knows no files without a name, such as NFS and Lustre.
+func TestClusterFileWithoutUnnamedFiles(t *testing.T) {
+	st := openStore(t)
+	path := filepath.Join(t.TempDir(), "x.sqsh")
+	broken := errors.New("broken")
+	c := &clusterWriter{
+		ctx: t.Context(), in: clusterfile.FromImage(st, sample(t, st)), target: Target{Transport: source.Squashfs, Path: path},
+		o: clusterOptions(st), named: true,
+	}
+	err := c.write(func(f *os.File) error {
+		if f.Name() != unfinishedName(path) {
+			t.Errorf("the unfinished file is called %s", f.Name())
+		}
+		return broken
+	})
+	if !errors.Is(err, broken) {
+		t.Errorf("the error is %v", err)
+	}
+	if _, err := os.Stat(unfinishedName(path)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the unfinished file is left: %v", err)
+	}
+	mustPut(t, unfinishedName(path), strings.Repeat("of a process that was killed", 100_000))
+	if err := c.write(c.fill); err != nil {
+		t.Fatal(err)
+	}
+	wantAlone(t, path)
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o644 || contentOf(t, path, "etc/changed") != "new" {
+		t.Errorf("the file is %v: %v", st.Mode(), err)
+	}
+	usual := filepath.Join(t.TempDir(), "x.sqsh")
+	mustWriteCluster(t, st, sample(t, st), usual)
+	want, err := os.ReadFile(usual)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != string(want) {
+		t.Errorf("the file differs: %v", err)
+	}
+}
+
 type brokenLayer struct {
 	layer.Source
 	err error
