@@ -34,7 +34,7 @@ const (
 	bundleMagic  = "__CLANG_OFFLOAD_BUNDLE__"
 	packedMagic  = "CCOB"
 	maxTargets   = 4096
-	maxTargetID  = 1 << 10 // bytes
+	maxTargetID  = 256 // bytes
 	maxBundles   = 1 << 16
 	targetFields = 24       // bytes: offset, size, length of the ID
 	maxWindow    = 64 << 20 // bytes that zstd may look back
@@ -71,7 +71,7 @@ func (s *scanner) bundle(off, end int64) (Bundle, error) {
 	switch {
 	case bytes.HasPrefix(head, []byte(bundleMagic)):
 		b := Bundle{Offset: off, Compression: Stored}
-		size, err := b.readTargets(io.NewSectionReader(s.r, off, end-off))
+		size, err := s.targets(&b, io.NewSectionReader(s.r, off, end-off))
 		if err == nil && size > end-off {
 			err = badf(off, "an offload bundle of %d bytes where %d are left", size, end-off)
 		}
@@ -120,7 +120,7 @@ func (s *scanner) packedBundle(off, end int64, head []byte) (Bundle, error) {
 	default:
 		return b, badf(off, "an offload bundle of compression %d", method)
 	}
-	_, err := b.readTargets(unpacked)
+	_, err := s.targets(&b, unpacked)
 	return b, err
 }
 
@@ -129,8 +129,8 @@ func newZstd(r io.Reader) (*zstd.Decoder, error) {
 	return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 }
 
-// readTargets reads the table of an unpacked bundle and gives where the last target ends.
-func (b *Bundle) readTargets(r io.Reader) (size int64, err error) {
+// targets reads the table of an unpacked bundle and gives where the last target ends.
+func (s *scanner) targets(b *Bundle, r io.Reader) (size int64, err error) {
 	head := make([]byte, len(bundleMagic)+8)
 	if _, err := io.ReadFull(r, head); err != nil {
 		return 0, b.damaged(err)
@@ -141,6 +141,9 @@ func (b *Bundle) readTargets(r io.Reader) (size int64, err error) {
 	}
 	size = int64(len(head))
 	for range count {
+		if err := s.count(); err != nil {
+			return 0, err
+		}
 		t, err := b.readTarget(r)
 		if err != nil {
 			return 0, err

@@ -11,6 +11,7 @@ const (
 	relaSize    = 24
 	symbolSize  = 24
 	maxWrappers = maxRegions
+	errWrappers = limitError("it has too many wrappers")
 )
 
 // Wrapper is how a program names a region.
@@ -59,7 +60,7 @@ func (s *scanner) wrapperSection(o *object, sec section, targets map[int64]int64
 			return nil
 		}
 		if len(s.file.Wrappers) == maxWrappers {
-			return limitError("it has too many wrappers")
+			return errWrappers
 		}
 		w := Wrapper{Member: s.member, Offset: sec.off + at, Version: int(le.Uint32(b[4:]))}
 		target, relocated := targets[at+wrapperData]
@@ -114,8 +115,11 @@ func (s *scanner) relocationsOf(o *object, table, sec section, targets map[int64
 			return err
 		}
 		off := le.Uint64(b) - base
-		if off >= uint64(sec.size) {
+		if off >= uint64(sec.size) || off%wrapperSize != wrapperData {
 			continue
+		}
+		if len(targets) == maxWrappers {
+			return errWrappers
 		}
 		target, err := s.relocated(o, table, le.Uint64(b[8:]), le.Uint64(b[16:]))
 		if err != nil {
