@@ -9,10 +9,10 @@ export PATH := $(CURDIR)/.tools/bin:$(PATH)
 PACKAGES  ?= ./...
 TESTFLAGS ?=
 
-.PHONY: help build cross test race fuzz lint format setup demo bench clean
+.PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-files clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
 
 build: ## build bin/sconce, a static file
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/sconce ./cmd/sconce
@@ -47,9 +47,16 @@ demo: bin/sconce ## build and run an image with PyTorch
 bin/sconce: $(shell find cmd internal -type f -not -name '*_test.go') go.mod go.sum
 	$(MAKE) build
 
-bench: build ## measure sconce and its peers on the same packages
+bench: bench-builds bench-files ## measure sconce and its peers in one run
+
+bench-builds: build ## builds, on the same packages
 	. scripts/tools.sh && need_debian mmdebstrap mmdebstrap && need_debian buildah buildah && need_debian skopeo skopeo \
 		&& need_debian zstd zstd && need_uv && bench/run.sh
+
+bench-files: build ## squashfs files of one image
+	. scripts/tools.sh && need_debian mmdebstrap mmdebstrap && need_debian buildah buildah && need_debian umoci umoci \
+		&& need_debian mksquashfs squashfs-tools && need_debian tar2sqfs squashfs-tools-ng && need_debian squashfuse_ll squashfuse \
+		&& bench/clusterfile/run.sh
 
 clean: ## remove what was built here; the store stays
 	rm -rf bin

@@ -129,7 +129,7 @@ def timed_import(how, file, mount):
         drop_caches()
         began = time.monotonic()
         subprocess.run(
-            ["chroot", mount, "python3", "-c", "import torch"], check=True, env={"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+            ["/usr/sbin/chroot", mount, "/usr/bin/python3", "-B", "-c", "import torch"], check=True, env={"PATH": "/usr/bin:/bin"}
         )
         return time.monotonic() - began
     finally:
