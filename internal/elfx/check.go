@@ -142,8 +142,8 @@ func (k *check) libraries() {
 	}
 }
 
-// versions checks those that files need of each other. A library without any version is taken as it is, with a warning by
-// ld.so. musl's loader does not look at versions.
+// versions checks those that files need of each other. A library that defines none is taken as it is, with a warning, if
+// it has the table of its symbols' versions at least; most have it for those of libc. musl's loader does not look at versions.
 func (k *check) versions() {
 	if k.closure.Libc == Musl {
 		return
@@ -152,7 +152,7 @@ func (k *check) versions() {
 	for _, o := range k.closure.Objects {
 		for _, r := range o.File.Requires {
 			provider := providers[r.Library]
-			if provider == nil || k.skips(o) || len(provider.File.Provides) == 0 {
+			if provider == nil || k.skips(o) || len(provider.File.Provides) == 0 && provider.File.versym.size > 0 {
 				continue
 			}
 			for _, v := range r.Versions {

@@ -77,6 +77,11 @@ func compare(t *testing.T, l *Loader, judge, name string, env ...string) {
 		t.Error(err)
 		return
 	}
+	symbols = slices.DeleteFunc(symbols, func(line string) bool { // said once, with the version
+		return slices.ContainsFunc(problems, func(p Problem) bool {
+			return p.Kind == MissingVersion && strings.Contains(line, ", version "+p.Version+"\t")
+		})
+	})
 	if got := undefined(problems); !slices.Equal(got, symbols) && len(c.Missing()) == 0 {
 		t.Errorf("%s: undefined symbols\n got  %q\n want %q", name, got, symbols)
 	}
@@ -95,7 +100,7 @@ func TestLikeLoader(t *testing.T) {
 		files = elfFiles(t, strings.Fields(dirs)...)
 	} else {
 		for i, name := range elfFiles(t, "/usr/lib") {
-			if i%10 == 0 {
+			if i%40 == 0 {
 				files = append(files, name)
 			}
 		}

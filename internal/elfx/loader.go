@@ -66,7 +66,7 @@ type Closure struct {
 	Objects     []*Object // in the order in which symbols are looked up; the first is the file itself
 	Links       []Link    // each library that each object needs, in the order in which the loader looks for them
 	Libc        Libc      // whose rules were followed
-	Interpreter *Object   // nil for a static program, and when the image does not have it; in Objects unless only a library was asked about
+	Interpreter *Object   // nil for a static program, and when the image does not have it; in Objects when one needs it as a library
 }
 
 // Link is one object's need of one library.
@@ -177,9 +177,6 @@ func (l *Loader) Closure(name string, before ...*Closure) (*Closure, error) {
 		if err := s.follow(s.closure.Objects[at]); err != nil {
 			return nil, err
 		}
-	}
-	if i := s.closure.Interpreter; i != nil && f.Interpreter != "" {
-		s.add(i)
 	}
 	return s.closure, nil
 }
