@@ -126,6 +126,7 @@ def timed_import(how, file, mount):
         while not os.path.ismount(mount):
             time.sleep(0.02)
     try:
+        subprocess.run(["mount", "--bind", "/dev", mount / "dev"], check=True)
         drop_caches()
         began = time.monotonic()
         subprocess.run(
@@ -133,7 +134,7 @@ def timed_import(how, file, mount):
         )
         return time.monotonic() - began
     finally:
-        subprocess.run(["umount", mount], check=True)
+        subprocess.run(["umount", "-R", mount], check=True)
         if process:
             process.wait()
 
