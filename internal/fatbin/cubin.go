@@ -54,7 +54,7 @@ func (s *scanner) bareCubin(start, end int64) error {
 	if err != nil {
 		return s.note(err)
 	}
-	return s.add(Region{Place: Bare, Offset: start, Size: end - start, Headerless: true, Entries: []Entry{e}})
+	return s.add(Region{Place: Bare, Offset: start, Size: e.PaddedSize, Headerless: true, Entries: []Entry{e}})
 }
 
 // cubin reads the cubin at start, which has to end by end, as an entry without a header.

@@ -376,3 +376,34 @@ func TestReadErrors(t *testing.T) {
 		t.Errorf("verify: error %v, want that it was cancelled", err)
 	}
 }
+
+// TestLimits has files of headers only, which no real file comes near. The listing ends, and says so.
+func TestLimits(t *testing.T) {
+	entry := make([]byte, entryHeaderSize)
+	copy(entry, []byte{byte(ELFImage), 0, 1, 1, entryHeaderSize})
+	entries := bytes.Repeat(entry, maxEntries+1)
+	flood := append(bytes.Clone(regionMagic), le.AppendUint64(nil, uint64(len(entries)))...)
+	flood = append(flood, entries...)
+	f := scan(t, flood, Options{})
+	if len(f.Problems) != 1 || !strings.Contains(f.Problems[0].Text, "more than") {
+		t.Errorf("a flood of entries: problems %v, want one about the limit", f.Problems)
+	}
+
+	empty := append(bytes.Clone(regionMagic), make([]byte, 8)...)
+	f = scan(t, bytes.Repeat(empty, maxRegions+1), Options{})
+	if len(f.Regions) != maxRegions || len(f.Problems) != 1 {
+		t.Errorf("a flood of regions: %d, problems %v; want %d and one", len(f.Regions), f.Problems, maxRegions)
+	}
+
+	// Candidates in plain data, each of which has to be looked at: none is sound.
+	so := fixture(t, "host.so")
+	clear(so[40:48]) // without section headers the segments are searched
+	clear(so[58:64])
+	fake := append(bytes.Clone(regionMagic), bytes.Repeat([]byte{0xff}, 8)...)
+	for off := int64(elfHeaderSize + 56*12); off+16 <= int64(len(so)); off += 16 {
+		copy(so[off:], fake)
+	}
+	if f = scan(t, so, Options{}); len(f.Regions) != 0 {
+		t.Errorf("%d regions of candidates that are none", len(f.Regions))
+	}
+}

@@ -66,8 +66,9 @@ func (s *scanner) regions(off, end int64, like Region) error {
 
 // skipZeros gives the offset of the first byte in [off, end) that is not zero.
 func (s *scanner) skipZeros(off, end int64) (int64, error) {
-	for off < end {
-		b, err := s.bytes(off, min(windowSize, end-off))
+	n := int64(regionHeaderSize) // mostly there are none
+	for ; off < end; n = windowSize {
+		b, err := s.bytes(off, min(n, end-off))
 		if err != nil {
 			return off, err
 		}
