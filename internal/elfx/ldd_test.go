@@ -91,20 +91,31 @@ func compare(t *testing.T, l *Loader, judge, name string, env ...string) {
 	}
 }
 
-// TestLikeLoader compares with this machine's loader: all programs, and some of the libraries. ELFX_DIRS may name other
-// directories, of which all files are compared.
-func TestLikeLoader(t *testing.T) {
-	judge := loader(t)
-	files := elfFiles(t, "/usr/bin")
+// chosenFiles returns one of so many programs, and one of so many libraries. ELFX_DIRS may name other directories, of which
+// it returns all files.
+func chosenFiles(t testing.TB, programs, libraries int) []string {
+	t.Helper()
 	if dirs := os.Getenv("ELFX_DIRS"); dirs != "" {
-		files = elfFiles(t, strings.Fields(dirs)...)
-	} else {
-		for i, name := range elfFiles(t, "/usr/lib") {
-			if i%40 == 0 {
+		return elfFiles(t, strings.Fields(dirs)...)
+	}
+	var files []string
+	for _, from := range []struct {
+		dir   string
+		every int
+	}{{"/usr/bin", programs}, {"/usr/lib/" + machines[runtime.GOARCH].triplet, libraries}} {
+		for i, name := range elfFiles(t, from.dir) {
+			if i%from.every == 0 {
 				files = append(files, name)
 			}
 		}
 	}
+	return files
+}
+
+// TestLikeLoader compares with this machine's loader: all programs, and some of the libraries.
+func TestLikeLoader(t *testing.T) {
+	judge := loader(t)
+	files := chosenFiles(t, 1, 40)
 	if len(files) < 100 {
 		t.Fatalf("only %d files to compare", len(files))
 	}
