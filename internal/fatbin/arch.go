@@ -85,7 +85,7 @@ func (r *Region) Support(sm int) Support {
 
 // Devices are the compute capabilities of NVIDIA's chips since Maxwell, as 90 for 9.0.
 func Devices() []int {
-	return []int{50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121}
+	return []int{50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121}
 }
 
 // Coverage is how the regions of a file run on one device.

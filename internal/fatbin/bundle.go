@@ -3,6 +3,7 @@ package fatbin
 import (
 	"bytes"
 	"compress/zlib"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -67,11 +68,18 @@ func (s *scanner) bundles(off, end int64, section string) error {
 }
 
 func (s *scanner) bundle(off, end int64) (Bundle, error) {
-	head := s.head(off, end)
+	head, err := s.head(off, end)
+	if err != nil {
+		return Bundle{}, err
+	}
 	switch {
 	case bytes.HasPrefix(head, []byte(bundleMagic)):
 		b := Bundle{Offset: off, Compression: Stored}
-		size, err := s.targets(&b, io.NewSectionReader(s.r, off, end-off))
+		in := s.stream(off, end-off)
+		size, err := s.targets(&b, in)
+		if in.err != nil {
+			return b, in.err
+		}
 		if err == nil && size > end-off {
 			err = badf(off, "an offload bundle of %d bytes where %d are left", size, end-off)
 		}
@@ -101,27 +109,41 @@ func (s *scanner) packedBundle(off, end int64, head []byte) (Bundle, error) {
 	if b.Size <= headerSize || b.Size > end-off {
 		return b, badf(off, "a compressed offload bundle of %d bytes where %d are left", b.Size, end-off)
 	}
-	payload := io.NewSectionReader(s.r, off+headerSize, b.Size-headerSize)
+	in := s.stream(off+headerSize, b.Size-headerSize)
+	err := s.packedTargets(&b, le.Uint16(head[6:]), in)
+	if in.err != nil {
+		return b, in.err
+	}
+	return b, err
+}
+
+// stream reads n bytes at off, and keeps the errors that are not theirs.
+func (s *scanner) stream(off, n int64) *payload {
+	return &payload{ctx: context.Background(), in: io.NewSectionReader(s.r, off, n)}
+}
+
+// packedTargets reads the table of a compressed bundle.
+func (s *scanner) packedTargets(b *Bundle, method uint16, payload io.Reader) error {
 	var unpacked io.Reader
-	switch method := le.Uint16(head[6:]); method {
+	switch method {
 	case packedZlib:
 		z, err := zlib.NewReader(payload)
 		if err != nil {
-			return b, badf(off, "an offload bundle of zlib: %v", err)
+			return badf(b.Offset, "an offload bundle of zlib: %v", err)
 		}
 		unpacked, b.Compression = z, Zlib
 	case packedZstd:
 		z, err := newZstd(payload)
 		if err != nil {
-			return b, badf(off, "an offload bundle of zstd: %v", err)
+			return badf(b.Offset, "an offload bundle of zstd: %v", err)
 		}
 		defer z.Close()
 		unpacked, b.Compression = z, Zstd
 	default:
-		return b, badf(off, "an offload bundle of compression %d", method)
+		return badf(b.Offset, "an offload bundle of compression %d", method)
 	}
-	_, err := s.targets(&b, unpacked)
-	return b, err
+	_, err := s.targets(b, unpacked)
+	return err
 }
 
 // newZstd unpacks without goroutines and within bounds.

@@ -59,7 +59,11 @@ func (s *scanner) bareCubin(start, end int64) error {
 
 // cubin reads the cubin at start, which has to end by end, as an entry without a header.
 func (s *scanner) cubin(start, end int64) (Entry, error) {
-	h, is := decodeCubin(s.head(start, end))
+	head, err := s.head(start, end)
+	if err != nil {
+		return Entry{}, err
+	}
+	h, is := decodeCubin(head)
 	if !is {
 		return Entry{}, badf(start, "an ELF file of the kind or version of no cubin")
 	}

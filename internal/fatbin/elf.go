@@ -113,7 +113,7 @@ func (s *scanner) readSegments(o *object, off, n int64) error {
 }
 
 func (s *scanner) readSections(o *object, off, n int64, names uint32) error {
-	first, err := s.section(o, off)
+	first, err := s.sectionHeader(o, off)
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (s *scanner) readSections(o *object, off, n int64, names uint32) error {
 	}
 	o.sections = make([]section, n)
 	for i := range n {
-		if o.sections[i], err = s.section(o, off+i*sectionHeaderSize); err != nil {
+		if o.sections[i], err = s.sectionHeader(o, off+i*sectionHeaderSize); err != nil {
 			return err
 		}
 	}
@@ -144,7 +144,7 @@ func (s *scanner) readSections(o *object, off, n int64, names uint32) error {
 	return s.nameSections(o)
 }
 
-func (s *scanner) section(o *object, off int64) (section, error) {
+func (s *scanner) sectionHeader(o *object, off int64) (section, error) {
 	b, err := s.bytes(off, sectionHeaderSize)
 	if err != nil {
 		return section{}, err

@@ -365,6 +365,13 @@ func TestReadErrors(t *testing.T) {
 	if _, err := Scan(failing{bytes.NewReader(b)}, int64(len(b)), Options{}); !errors.Is(err, errDisk) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("error %v, want that of the disk", err)
 	}
+	archive := append([]byte(archiveMagic), oneMember("kernel.cubin/", fixture(t, "kernel.cubin"))...)
+	archive = append(archive, oneMember("kernel.ptx/", fixture(t, "kernel.ptx"))...)
+	for name, b := range map[string][]byte{"archive": archive, "bundle": bytes.Repeat(bundle("gfx942"), 2)} {
+		if _, err := Scan(failing{bytes.NewReader(b)}, int64(len(b)), Options{}); !errors.Is(err, errDisk) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s: error %v, want that of the disk", name, err)
+		}
+	}
 	f := scan(t, fixture(t, "zstd.fatbin"), Options{})
 	f.r = failing{f.r}
 	if _, err := f.Verify(context.Background()); !errors.Is(err, errDisk) {

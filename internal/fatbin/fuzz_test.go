@@ -55,11 +55,11 @@ func FuzzLZ4(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if packed := packLZ4(t, b); len(packed) > 0 {
-			if got, err := unpackLZ4(packed); err != nil || !bytes.Equal(got, b) {
+			if got, err := unpackLZ4(packed, lz4FuzzRoom); err != nil || !bytes.Equal(got, b) {
 				t.Fatalf("%x is packed to %x and unpacks to %x (%v)", b, packed, got, err)
 			}
 		}
-		got, err := unpackLZ4(b)
+		got, err := unpackLZ4(b, lz4FuzzRoom)
 		if err != nil {
 			return
 		}
@@ -83,8 +83,8 @@ func packLZ4(t testing.TB, b []byte) []byte {
 	return packed[:n]
 }
 
-func unpackLZ4(b []byte) ([]byte, error) {
+func unpackLZ4(b []byte, room int64) ([]byte, error) {
 	var got bytes.Buffer
-	err := newLZ4Block().unpack(&bounded{w: &got, left: lz4FuzzRoom}, bytes.NewReader(b))
+	err := newLZ4Block().unpack(&bounded{w: &got, left: room}, bytes.NewReader(b))
 	return got.Bytes(), err
 }

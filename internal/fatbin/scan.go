@@ -36,29 +36,30 @@ func (s *scanner) scan() error {
 		s.problem(0, "the rest is not listed: %v", limit)
 		return nil
 	}
-	return err
+	return s.note(err)
 }
 
 // whole reads the file by its first bytes.
 func (s *scanner) whole() error {
-	if _, err := s.bytes(0, min(64, s.size)); err != nil {
+	head, err := s.head(0, s.size)
+	if err != nil {
 		return err
 	}
-	if bytes.HasPrefix(s.head(0, s.size), []byte(archiveMagic)) {
+	if bytes.HasPrefix(head, []byte(archiveMagic)) {
 		s.file.Format = Archive
 		return s.archive()
 	}
+	refused := refusal(head) // before the window moves
 	format, err := s.object(0, s.size)
 	s.file.Format = format
 	if format == "" && err == nil {
-		return s.refuse()
+		return refused
 	}
 	return err
 }
 
-// refuse explains why a file is not read.
-func (s *scanner) refuse() error {
-	head := s.head(0, s.size)
+// refusal explains why a file that begins with head is not read.
+func refusal(head []byte) error {
 	switch {
 	case bytes.HasPrefix(head, []byte(thinMagic)):
 		return fmt.Errorf("%w: a thin archive holds only the names of its members; scan those", ErrFormat)
@@ -69,17 +70,16 @@ func (s *scanner) refuse() error {
 }
 
 // head gives the first bytes at off of something that ends at end: at most 64, fewer at the end.
-func (s *scanner) head(off, end int64) []byte {
-	b, err := s.bytes(off, min(64, end-off))
-	if err != nil {
-		return nil
-	}
-	return b
+func (s *scanner) head(off, end int64) ([]byte, error) {
+	return s.bytes(off, min(64, end-off))
 }
 
 // object reads a file that is no archive and fills [start, end). It gives "" for all that holds no GPU code.
 func (s *scanner) object(start, end int64) (Format, error) {
-	head := s.head(start, end)
+	head, err := s.head(start, end)
+	if err != nil {
+		return "", err
+	}
 	switch {
 	case isELF(head) && le.Uint16(head[18:]) == machineCUDA:
 		return Cubin, s.bareCubin(start, end)

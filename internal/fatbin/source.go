@@ -31,13 +31,10 @@ func newSource(r io.ReaderAt, size int64) *source {
 	return &source{r: r, size: size, left: min(size, 1<<60)*rereads + spare}
 }
 
-// errOutside says that a piece is not within the file.
-var errOutside = errors.New("it lies outside the file")
-
 // bytes gives n bytes at off, valid until the next call. Callers bound n.
 func (s *source) bytes(off, n int64) ([]byte, error) {
 	if !within(off, n, 0, s.size) {
-		return nil, errOutside
+		return nil, badf(off, "%d bytes here lie outside the file", n)
 	}
 	if !within(off, n, s.start, s.start+int64(len(s.window))) {
 		if err := s.load(off, n); err != nil {

@@ -87,8 +87,10 @@ func (s *scanner) stray(off, end int64) (Region, error) {
 
 func (s *scanner) strayRegion(off, end int64) (Region, error) {
 	r := Region{Place: Stray, Offset: off}
-	head := s.head(off, end)
-	var err error
+	head, err := s.head(off, end)
+	if err != nil {
+		return r, err
+	}
 	if bytes.HasPrefix(head, cubinMagic) {
 		e, err := s.cubin(off, end)
 		if err != nil {
