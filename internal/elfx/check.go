@@ -47,6 +47,9 @@ func (p Problem) String() string {
 		}
 		return fmt.Sprintf("%s needs %s, which is nowhere the loader looks", p.Object.Path, p.Library)
 	case UnusableLibrary:
+		if p.Object.Path == p.Library {
+			return fmt.Sprintf("%s cannot be used: %v", p.Library, p.Err)
+		}
 		return fmt.Sprintf("%s needs %s, which cannot be used: %v", p.Object.Path, p.Library, p.Err)
 	case ProcessorTooOld:
 		return fmt.Sprintf("%s needs a processor of level x86-64-v%d", p.Object.Path, p.Level)

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -124,6 +125,31 @@ func TestLikeLoader(t *testing.T) {
 		compare(t, l, judge, name)
 	}
 	t.Logf("%d files", len(files))
+}
+
+// TestAtOnce uses one loader from many goroutines.
+func TestAtOnce(t *testing.T) {
+	loader(t)
+	files := elfFiles(t, "/usr/bin")
+	files = files[:min(len(files), 40)]
+	l := &Loader{FS: hostFS{}}
+	var group sync.WaitGroup
+	for i := range 4 {
+		group.Go(func() {
+			for j := range files {
+				name := files[(j+10*i)%len(files)]
+				c, err := l.Closure(name)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if problems, err := l.Check(c, CheckOptions{}); err != nil || len(problems) > 0 {
+					t.Errorf("%s: %v, %v", name, problems, err)
+				}
+			}
+		})
+	}
+	group.Wait()
 }
 
 // hostLevel asks the loader which subdirectories for better processors it searches.

@@ -421,7 +421,7 @@ func TestProcessorTooOld(t *testing.T) {
 	}
 }
 
-// TestNoLibraryIsHeldOpen: a closure may be of hundreds.
+// TestSymbolsAfterClosure: a closure holds no file open, so each reading opens it again.
 func TestSymbolsAfterClosure(t *testing.T) {
 	loader(t)
 	dir := build(t, `lib a/liba.so 'int a;'`)

@@ -154,10 +154,14 @@ func (s *search) env() []place {
 	return s.fromEnv
 }
 
+// maxSearchDirs is how many directories of one search path are looked at.
+const maxSearchDirs = 4096
+
 // list splits a search path. Relative directories are left out: they depend on where the program is started.
 func (s *search) list(text, separators string, o *Object, rule Rule) []place {
 	var places []place
-	for _, dir := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(separators, r) }) {
+	dirs := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(separators, r) })
+	for _, dir := range dirs[:min(len(dirs), maxSearchDirs)] {
 		dir, ok := s.expand(dir, o)
 		if ok && path.IsAbs(dir) {
 			rule.Dir = dir
