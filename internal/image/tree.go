@@ -182,6 +182,13 @@ func (t *Tree) Open(n *Node) (io.ReadCloser, error) {
 	return t.layers[from].OpenContent(at)
 }
 
+// OpenAt opens the content of a regular file to be read in any order. It returns nil where that would be slow: see
+// [layer.Index.OpenAt].
+func (t *Tree) OpenAt(n *Node) (layer.RandomReader, error) {
+	from, at := n.Content()
+	return t.layers[from].OpenAt(at)
+}
+
 // ReadFile reads the file name, following symlinks. A file of more than limit bytes is an error.
 func (t *Tree) ReadFile(name string, limit int64) ([]byte, error) {
 	n, err := t.lookup("read", name, true)
