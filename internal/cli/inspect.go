@@ -22,6 +22,7 @@ type inspectOptions struct {
 	platform string
 	json     bool
 	raw      bool
+	gpu      bool
 }
 
 func newInspectCmd(a *app) *cobra.Command {
@@ -30,12 +31,16 @@ func newInspectCmd(a *app) *cobra.Command {
 		Use:   "inspect IMAGE",
 		Short: "Show what an image is made of and how it is configured",
 		Long: "Show an image's configuration, and its layers with what made each. Layers are not downloaded. Of a .sqsh or .sif file\n" +
-			"the compression and the objects in it are shown.\n\n" + anyImage,
+			"the compression and the objects in it are shown.\n\n" +
+			"With --gpu the device code of the image's libraries is shown: for which GPUs there is any, and how much room it takes.\n" +
+			"That reads all layers, so they are brought into the store; a .sqsh or .sif is read where it is. Nothing of the image runs.\n\n" +
+			anyImage,
 		Example: examples(
 			"sconce inspect llm-train:25.11",
 			"sconce inspect docker://debian:bookworm-slim --platform linux/arm64",
 			"sconce inspect oci-archive:image.tar --json | jq .layers",
 			"sconce inspect pytorch.sif",
+			"sconce inspect --gpu llm-train:25.11",
 		),
 		Args:              wants("IMAGE"),
 		ValidArgsFunction: a.completeImages,
@@ -47,7 +52,9 @@ func newInspectCmd(a *app) *cobra.Command {
 	addPlatformFlag(cmd, &o.platform)
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&o.raw, "raw", false, "print the manifest, byte by byte as it is")
+	cmd.Flags().BoolVar(&o.gpu, "gpu", false, "show for which GPUs the image has device code")
 	cmd.MarkFlagsMutuallyExclusive("json", "raw")
+	cmd.MarkFlagsMutuallyExclusive("gpu", "raw")
 	return cmd
 }
 
@@ -57,6 +64,9 @@ func addPlatformFlag(cmd *cobra.Command, to *string) {
 }
 
 func (a *app) runInspect(ctx context.Context, o inspectOptions) error {
+	if o.gpu {
+		return a.inspectGPU(ctx, o)
+	}
 	ref, open, err := a.sources(ctx, o.image, o.platform)
 	if err != nil {
 		return err

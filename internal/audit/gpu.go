@@ -1,0 +1,382 @@
+package audit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fatbin"
+)
+
+// GPUReport says which device code an image has. All sizes are those of the code as it is in the files, in bytes.
+type GPUReport struct {
+	Size          int64        `json:"size"`
+	Libraries     []Library    `json:"libraries"`     // the largest first
+	Groups        []Group      `json:"groups"`        // the largest first
+	Architectures []ArchTotal  `json:"architectures"` // by architecture
+	Capabilities  []Capability `json:"capabilities"`  // those of NVIDIA's chips that some library has code for
+	Warnings      []string     `json:"warnings"`      // of files that could not be understood in full
+}
+
+// Library is a file with device code.
+type Library struct {
+	Path    string        `json:"path"`
+	Group   string        `json:"group"` // the Python package, or else the directory
+	Format  fatbin.Format `json:"format"`
+	Size    int64         `json:"size"`
+	SASS    []Code        `json:"sass,omitempty"`  // machine code
+	PTX     []Code        `json:"ptx,omitempty"`   // which the driver compiles
+	LTO     []Code        `json:"ltoIR,omitempty"` // input of links
+	ROCm    []string      `json:"rocm,omitempty"`  // the targets of code for AMD's GPUs; not in the sizes
+	Damaged bool          `json:"damaged,omitempty"`
+
+	// Linked is whether programs run the code as it is. That of archives and object files is input of a link and counts for no
+	// capability.
+	Linked bool `json:"linked"`
+	// Regions are the sets of code that are registered when the library is loaded, and Own those that it loads by its own
+	// means. Only of the first is it known that a program needs all of them.
+	Regions int       `json:"regions"`
+	Own     int       `json:"ownRegions,omitempty"`
+	Runs    []Support `json:"runs,omitempty"` // for which capabilities there is any code
+}
+
+// Code is the code for an architecture.
+type Code struct {
+	Arch string `json:"arch"` // "80", "90a", "100f"
+	Size int64  `json:"size"`
+
+	arch fatbin.Arch
+}
+
+// Support is how a library runs on GPUs of a compute capability.
+type Support struct {
+	Capability string `json:"capability"`               // "9.0"
+	How        string `json:"how"`                      // "native" or "ptx": the best that any region has
+	PTX        int    `json:"ptxRegions,omitempty"`     // registered regions that run by PTX only
+	Lacking    int    `json:"lackingRegions,omitempty"` // registered regions that have nothing for it
+}
+
+// Group is a Python package, or a directory elsewhere.
+type Group struct {
+	Name      string `json:"name"`
+	Libraries int    `json:"libraries"`
+	Size      int64  `json:"size"`
+}
+
+// ArchTotal is the code for an architecture in all libraries.
+type ArchTotal struct {
+	Kind      string `json:"kind"` // "sass", "ptx" or "lto-ir"
+	Arch      string `json:"arch"`
+	Libraries int    `json:"libraries"`
+	Size      int64  `json:"size"`
+
+	arch fatbin.Arch
+}
+
+// Capability says how many of the linked libraries run on GPUs of a compute capability.
+type Capability struct {
+	Capability string   `json:"capability"`
+	Native     int      `json:"native"`            // with machine code
+	PTX        int      `json:"ptx"`               // only by PTX
+	Partly     int      `json:"partly"`            // of these two, libraries of which a part has no code
+	Without    []string `json:"without,omitempty"` // paths of the libraries that have none
+}
+
+const (
+	maxWarnings = 100 // and one that says so
+	maxArchs    = 100 // of one kind in one library
+)
+
+// GPU reads the device code's headers in all files. A file that is damaged gives a warning in the report, and what could be
+// read of it counts. Errors are those of the image and of ctx.
+func GPU(ctx context.Context, files Files) (*GPUReport, error) {
+	task := event.Begin(ctx, "scan", "device code", 0)
+	g := gpuScan{report: &GPUReport{Libraries: []Library{}, Warnings: []string{}}}
+	err := files.Walk(ctx, wantsDeviceCode, func(f File) error {
+		task.Add(f.Size)
+		return g.file(ctx, f)
+	})
+	if task.End(err) != nil {
+		return nil, fmt.Errorf("look for device code: %w", err)
+	}
+	g.finish()
+	return g.report, nil
+}
+
+type gpuScan struct {
+	report   *GPUReport
+	warnings int
+}
+
+func (g *gpuScan) warn(format string, args ...any) {
+	if g.warnings++; g.warnings <= maxWarnings {
+		g.report.Warnings = append(g.report.Warnings, fmt.Sprintf(format, args...))
+	}
+}
+
+// readerAt makes a long scan end with its context.
+type readerAt struct {
+	ctx context.Context
+	r   io.ReaderAt
+}
+
+func (r readerAt) ReadAt(p []byte, off int64) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.r.ReadAt(p, off)
+}
+
+func (g *gpuScan) file(ctx context.Context, f File) error {
+	code, err := fatbin.Scan(readerAt{ctx, f.Content}, f.Size, fatbin.Options{})
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, fatbin.ErrFormat):
+		return nil
+	case err != nil:
+		g.warn("%s: %v", f.Path, err)
+		return nil
+	}
+	for i, p := range code.Problems {
+		if i == 3 { // the first tell enough
+			g.warn("%s: %d more problems", f.Path, len(code.Problems)-i)
+			break
+		}
+		g.warn("%s: %v", f.Path, p)
+	}
+	if l := newLibrary(f, code); len(code.Regions)+len(l.ROCm) > 0 {
+		g.report.Libraries = append(g.report.Libraries, l)
+	}
+	return nil
+}
+
+// newLibrary sums up the code of a file.
+func newLibrary(file File, f *fatbin.File) Library {
+	l := Library{
+		Path: file.Path, Group: group(file.Path), Format: f.Format, Damaged: len(f.Problems) > 0,
+		Linked: f.Linked || f.Format == fatbin.Fatbin || f.Format == fatbin.Cubin || f.Format == fatbin.PTXText,
+		ROCm:   rocmTargets(f.Bundles),
+	}
+	sizes := map[string]map[fatbin.Arch]int64{}
+	for i := range f.Regions {
+		r := &f.Regions[i]
+		l.Size += r.Size
+		for j := range r.Entries {
+			addEntry(sizes, &r.Entries[j])
+		}
+		switch {
+		case r.Place == fatbin.Stray:
+			l.Own++
+		case r.Place != fatbin.Relocatable || !f.Linked:
+			l.Regions++
+		}
+	}
+	for _, b := range f.Bundles {
+		l.Size += min(max(b.Size, 0), file.Size)
+	}
+	l.SASS, l.PTX, l.LTO = codes(sizes[kindSASS]), codes(sizes[kindPTX]), codes(sizes[kindLTO])
+	if l.Linked {
+		l.Runs = runs(f)
+	}
+	return l
+}
+
+// The kinds of code.
+const (
+	kindSASS = "sass"
+	kindPTX  = "ptx"
+	kindLTO  = "lto-ir"
+)
+
+func kindOf(k fatbin.Kind) string {
+	switch k {
+	case fatbin.ELFImage, fatbin.AlternativeELF:
+		return kindSASS
+	case fatbin.PTX, fatbin.RelocatablePTX:
+		return kindPTX
+	case fatbin.LTOIR:
+		return kindLTO
+	}
+	return ""
+}
+
+func addEntry(sizes map[string]map[fatbin.Arch]int64, e *fatbin.Entry) {
+	if e.Kind != fatbin.Concatenated {
+		addCode(sizes, e, e.HeaderSize+e.PaddedSize)
+		return
+	}
+	// Images that are compressed as one share its size as they share the unpacked payload.
+	var all float64
+	for i := range e.Parts {
+		all += float64(e.Parts[i].PaddedSize)
+	}
+	for i := range e.Parts {
+		p := &e.Parts[i]
+		share := 1 / float64(len(e.Parts))
+		if all > 0 {
+			share = float64(p.PaddedSize) / all
+		}
+		addCode(sizes, p, int64(share*float64(e.HeaderSize+e.PaddedSize)))
+	}
+}
+
+func addCode(sizes map[string]map[fatbin.Arch]int64, e *fatbin.Entry, size int64) {
+	kind := kindOf(e.Kind)
+	m := sizes[kind]
+	if m == nil {
+		m = map[fatbin.Arch]int64{}
+		sizes[kind] = m
+	}
+	if _, known := m[e.Arch]; known || len(m) < maxArchs { // there are not so many, but for a damaged file
+		m[e.Arch] += size
+	}
+}
+
+func codes(sizes map[fatbin.Arch]int64) []Code {
+	var list []Code
+	for _, a := range slices.SortedFunc(maps.Keys(sizes), compareArchs) {
+		list = append(list, Code{archName(a), sizes[a], a})
+	}
+	return list
+}
+
+func compareArchs(a, b fatbin.Arch) int {
+	return cmp.Or(cmp.Compare(a.SM, b.SM), cmp.Compare(a.Variant, b.Variant))
+}
+
+func archName(a fatbin.Arch) string { return fmt.Sprintf("%d%s", a.SM, a.Variant) }
+
+func capabilityName(sm int) string { return fmt.Sprintf("%d.%d", sm/10, sm%10) }
+
+// runs tells for which devices a file has any code, in regions of either sort.
+func runs(f *fatbin.File) []Support {
+	var list []Support
+	for _, c := range f.Coverage() {
+		best := max(c.Any(), bestStray(f, c.SM))
+		if best != fatbin.Unsupported {
+			list = append(list, Support{capabilityName(c.SM), best.String(), c.Compiled, c.Unsupported})
+		}
+	}
+	return list
+}
+
+func bestStray(f *fatbin.File, sm int) fatbin.Support {
+	best := fatbin.Unsupported
+	for i := range f.Regions {
+		if r := &f.Regions[i]; r.Place == fatbin.Stray {
+			best = max(best, r.Support(sm))
+		}
+	}
+	return best
+}
+
+// finish makes the sums.
+func (g *gpuScan) finish() {
+	r := g.report
+	if more := g.warnings - maxWarnings; more > 0 {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("%d more warnings", more))
+	}
+	slices.SortFunc(r.Libraries, func(a, b Library) int {
+		return cmp.Or(cmp.Compare(b.Size, a.Size), cmp.Compare(a.Path, b.Path))
+	})
+	for i := range r.Libraries {
+		r.Size += r.Libraries[i].Size
+	}
+	r.Groups = groupTotals(r.Libraries)
+	r.Architectures = archTotals(r.Libraries)
+	r.Capabilities = capabilities(r.Libraries)
+}
+
+func groupTotals(libraries []Library) []Group {
+	totals := map[string]*Group{}
+	for i := range libraries {
+		l := &libraries[i]
+		t := totals[l.Group]
+		if t == nil {
+			t = &Group{Name: l.Group}
+			totals[l.Group] = t
+		}
+		t.Libraries++
+		t.Size += l.Size
+	}
+	list := make([]Group, 0, len(totals))
+	for _, t := range totals {
+		list = append(list, *t)
+	}
+	slices.SortFunc(list, func(a, b Group) int { return cmp.Or(cmp.Compare(b.Size, a.Size), cmp.Compare(a.Name, b.Name)) })
+	return list
+}
+
+func archTotals(libraries []Library) []ArchTotal {
+	list := []ArchTotal{}
+	for _, kind := range []string{kindSASS, kindPTX, kindLTO} {
+		totals := map[fatbin.Arch]*ArchTotal{}
+		for i := range libraries {
+			for _, c := range libraries[i].code(kind) {
+				t := totals[c.arch]
+				if t == nil {
+					t = &ArchTotal{Kind: kind, Arch: c.Arch, arch: c.arch}
+					totals[c.arch] = t
+				}
+				t.Libraries++
+				t.Size += c.Size
+			}
+		}
+		for _, a := range slices.SortedFunc(maps.Keys(totals), compareArchs) {
+			list = append(list, *totals[a])
+		}
+	}
+	return list
+}
+
+func (l *Library) code(kind string) []Code {
+	switch kind {
+	case kindSASS:
+		return l.SASS
+	case kindPTX:
+		return l.PTX
+	}
+	return l.LTO
+}
+
+// hasCUDA is whether the library has code that a program runs on NVIDIA's GPUs.
+func (l *Library) hasCUDA() bool { return l.Linked && l.Regions+l.Own > 0 }
+
+func capabilities(libraries []Library) []Capability {
+	list := []Capability{}
+	for _, sm := range fatbin.Devices() {
+		c := Capability{Capability: capabilityName(sm)}
+		for i := range libraries {
+			if libraries[i].hasCUDA() {
+				c.add(&libraries[i])
+			}
+		}
+		if c.Native+c.PTX > 0 {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+func (c *Capability) add(l *Library) {
+	i := slices.IndexFunc(l.Runs, func(s Support) bool { return s.Capability == c.Capability })
+	if i < 0 {
+		c.Without = append(c.Without, l.Path)
+		return
+	}
+	s := l.Runs[i]
+	if s.Lacking > 0 {
+		c.Partly++
+	}
+	if s.How == fatbin.Native.String() {
+		c.Native++
+	} else {
+		c.PTX++
+	}
+}

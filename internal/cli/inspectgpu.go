@@ -1,0 +1,189 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/ui"
+)
+
+// inspectGPU shows the device code of an image.
+func (a *app) inspectGPU(ctx context.Context, o inspectOptions) error {
+	report, err := a.auditGPU(ctx, o)
+	if err != nil {
+		return fmt.Errorf("inspect %s: %w", o.image, err)
+	}
+	if o.json {
+		return a.printJSON(report)
+	}
+	for _, w := range report.Warnings {
+		event.Warn(ctx, w, "")
+	}
+	return printGPU(a.out, report)
+}
+
+func (a *app) auditGPU(ctx context.Context, o inspectOptions) (*audit.GPUReport, error) {
+	ref, open, err := a.sources(ctx, o.image, o.platform)
+	if err != nil {
+		return nil, err
+	}
+	if isClusterFile(ref) {
+		c, err := source.OpenClusterFile(ref.Value)
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		return audit.GPU(ctx, audit.Squashfs(c.FS))
+	}
+	im, err := source.Import(ctx, ref, open)
+	if err != nil {
+		return nil, sourceError(o.image, ref, err)
+	}
+	tree, err := im.Tree(ctx, open.Store)
+	if err != nil {
+		return nil, err
+	}
+	return audit.GPU(ctx, audit.Tree(tree, open.Store))
+}
+
+func printGPU(w io.Writer, r *audit.GPUReport) error {
+	if len(r.Libraries) == 0 {
+		_, err := fmt.Fprintln(w, "no device code")
+		return err
+	}
+	tables := [][][]string{gpuLibraries(r), gpuGroups(r), gpuArchitectures(r)}
+	if len(r.Capabilities) > 0 {
+		tables = append(tables, gpuCapabilities(r))
+	}
+	for i, rows := range tables {
+		if i > 0 {
+			if _, err := fmt.Fprintln(w); err != nil {
+				return err
+			}
+		}
+		if err := printTable(w, rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func gpuLibraries(r *audit.GPUReport) [][]string {
+	rows := [][]string{{"LIBRARY", "SIZE", "SASS", "PTX", "NOTES"}}
+	for i := range r.Libraries {
+		l := &r.Libraries[i]
+		rows = append(rows, []string{shortPath(l), ui.Size(l.Size), archs(l.SASS), archs(l.PTX), strings.Join(gpuNotes(l), "; ")})
+	}
+	return rows
+}
+
+// shortPath leaves out where a Python package is.
+func shortPath(l *audit.Library) string {
+	for _, dir := range []string{"/site-packages/", "/dist-packages/"} {
+		if i := strings.LastIndex("/"+l.Path, dir); i >= 0 {
+			return ("/" + l.Path)[i+len(dir):]
+		}
+	}
+	return "/" + l.Path
+}
+
+func archs(list []audit.Code) string {
+	names := make([]string, 0, len(list))
+	for _, c := range list {
+		names = append(names, c.Arch)
+	}
+	return strings.Join(names, " ")
+}
+
+// gpuNotes says what the columns do not.
+func gpuNotes(l *audit.Library) []string {
+	var notes, whole, lacking, compiled []string
+	for _, s := range l.Runs {
+		if s.Lacking > 0 {
+			lacking = append(lacking, s.Capability)
+		} else {
+			whole = append(whole, s.Capability)
+		}
+		if s.PTX > 0 && s.How == "native" {
+			compiled = append(compiled, s.Capability)
+		}
+	}
+	switch {
+	case len(lacking) == 0:
+	case len(whole) == 0: // as in libraries that keep the code for each in regions of their own
+		notes = append(notes, "no capability has all parts")
+	case len(whole) < len(lacking):
+		notes = append(notes, "all parts only for "+strings.Join(whole, " "))
+	default:
+		notes = append(notes, "a part lacks "+strings.Join(lacking, " "))
+	}
+	if len(compiled) > 0 {
+		notes = append(notes, "a part has only PTX for "+strings.Join(compiled, " "))
+	}
+	switch {
+	case !l.Linked:
+		notes = append(notes, "for linking")
+	case l.Own > 0 && l.Regions > 0:
+		notes = append(notes, fmt.Sprintf("loads %d of %d regions itself", l.Own, l.Own+l.Regions))
+	case l.Own > 0:
+		notes = append(notes, "loads its code itself")
+	}
+	if len(l.LTO) > 0 {
+		notes = append(notes, "LTO-IR "+archs(l.LTO))
+	}
+	if len(l.ROCm) > 0 {
+		notes = append(notes, "ROCm "+strings.Join(l.ROCm, " "))
+	}
+	if l.Damaged {
+		notes = append(notes, "damaged")
+	}
+	return notes
+}
+
+func gpuGroups(r *audit.GPUReport) [][]string {
+	rows := [][]string{{"PACKAGE OR DIRECTORY", "LIBRARIES", "SIZE"}}
+	for _, g := range r.Groups {
+		rows = append(rows, []string{g.Name, fmt.Sprint(g.Libraries), ui.Size(g.Size)})
+	}
+	return rows
+}
+
+func gpuArchitectures(r *audit.GPUReport) [][]string {
+	rows := [][]string{{"ARCHITECTURE", "LIBRARIES", "SIZE"}}
+	for _, a := range r.Architectures {
+		name := map[string]string{"sass": "sm_", "ptx": "PTX compute_", "lto-ir": "LTO-IR lto_"}[a.Kind] + a.Arch
+		rows = append(rows, []string{name, fmt.Sprint(a.Libraries), ui.Size(a.Size)})
+	}
+	return append(rows, []string{"all", fmt.Sprint(len(r.Libraries)), ui.Size(r.Size)})
+}
+
+// gpuWithout is how many libraries are named that have no code for a capability.
+const gpuWithout = 3
+
+func gpuCapabilities(r *audit.GPUReport) [][]string {
+	rows := [][]string{{"CAPABILITY", "NATIVE", "PTX ONLY", "IN PART", "NONE"}}
+	for _, c := range r.Capabilities {
+		none := "-"
+		if n := len(c.Without); n > 0 {
+			none = fmt.Sprintf("%d: %s", n, baseNames(c.Without[:min(n, gpuWithout)]))
+			if n > gpuWithout {
+				none += " ..."
+			}
+		}
+		rows = append(rows, []string{c.Capability, fmt.Sprint(c.Native), fmt.Sprint(c.PTX), fmt.Sprint(c.Partly), none})
+	}
+	return rows
+}
+
+func baseNames(paths []string) string {
+	names := make([]string, 0, len(paths))
+	for _, p := range paths {
+		names = append(names, p[strings.LastIndexByte(p, '/')+1:])
+	}
+	return strings.Join(names, " ")
+}
