@@ -170,10 +170,7 @@ func (c *clusterWriter) writeLocked(fill func(*os.File) error) error {
 	if err := fill(f); err != nil {
 		return err
 	}
-	if err := c.check(f); err != nil {
-		return fmt.Errorf("what was written is not right: %w", err)
-	}
-	if err := errors.Join(f.Chmod(0o644), f.Sync()); err != nil { // for every user of the cluster, whatever the mask says
+	if err := c.checkAndSync(f); err != nil {
 		return err
 	}
 	if name == "" {
@@ -186,6 +183,17 @@ func (c *clusterWriter) writeLocked(fill func(*os.File) error) error {
 		return err
 	}
 	return syncDir(filepath.Dir(c.target.Path))
+}
+
+// checkAndSync reads what was written while the disk takes it.
+func (c *clusterWriter) checkAndSync(f *os.File) error {
+	synced := make(chan error, 1)
+	go func() { synced <- errors.Join(f.Chmod(0o644), f.Sync()) }() // for every user of the cluster, whatever the mask says
+	err := c.check(f)
+	if err != nil {
+		err = fmt.Errorf("what was written is not right: %w", err)
+	}
+	return errors.Join(err, <-synced)
 }
 
 // check reads everything but the contents of what was written.
