@@ -186,7 +186,11 @@ func randomData(r *rand.Rand, largest int) []byte {
 // what was written, and with archive/tar.
 func TestRoundTrip(t *testing.T) {
 	st, other := testStore(t), testStore(t)
-	for seed := range uint64(25) {
+	seeds := uint64(25)
+	if testing.Short() {
+		seeds = 4
+	}
+	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 1))
 		objects := randomTree(r)
 		c := []Compression{Zstd, Gzip, None}[seed%3]
