@@ -41,6 +41,7 @@ type initProcess struct {
 	control *os.File // the spec, then nothing until the caller is gone
 	status  *json.Encoder
 	signals chan os.Signal
+	keys    chan os.Signal // takes, for nobody, what keys of the terminal send as long as init is in the caller's group
 
 	mu   sync.Mutex
 	live map[int]int // processes that were started and not yet reaped, by pid: their index
@@ -48,7 +49,9 @@ type initProcess struct {
 
 func (in *initProcess) run() error {
 	in.signals = make(chan os.Signal, 64)
-	signal.Notify(in.signals, append([]os.Signal{unix.SIGCONT, unix.SIGWINCH}, forwarded...)...)
+	signal.Notify(in.signals, unix.SIGCONT, unix.SIGWINCH, unix.SIGHUP, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2)
+	in.keys = make(chan os.Signal, 1)
+	signal.Notify(in.keys, keySignals...)
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return failed("ask to end with the caller", err)
 	}
@@ -69,6 +72,7 @@ func (in *initProcess) run() error {
 	if err := in.spawnAll(); err != nil {
 		return err
 	}
+	in.leaveGroup()
 	in.letGo(null)
 	if err := in.started(nil); err != nil {
 		return err
@@ -133,8 +137,7 @@ func (in *initProcess) spawnAll() error {
 	return nil
 }
 
-// letGo closes what belongs to the command, so that its ends of pipes close when it closes them, and leaves its process
-// group, so that what the terminal sends reaches the command once and not a second time through init.
+// letGo closes what belongs to the command, so that its ends of pipes close when it closes them.
 func (in *initProcess) letGo(null *os.File) {
 	for fd := range 3 {
 		_ = unix.Dup3(int(null.Fd()), fd, 0)
@@ -145,7 +148,15 @@ func (in *initProcess) letGo(null *os.File) {
 			unix.Close(firstPipeFD + i)
 		}
 	}
+}
+
+// leaveGroup leaves the caller's process group, so that what a key of the terminal sends reaches the command once and not a
+// second time through init. What came before then has reached the command as well; the caller passes nothing on until it
+// has heard that the command was started. Stop returns when all that came has been taken.
+func (in *initProcess) leaveGroup() {
 	_ = unix.Setpgid(0, 0)
+	signal.Stop(in.keys)
+	signal.Notify(in.signals, keySignals...)
 }
 
 // forward passes on the signals that the caller sends.

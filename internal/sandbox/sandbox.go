@@ -152,3 +152,6 @@ func (p *Process) Kill() { p.session.kill() }
 // forwarded are the signals that a command may want to know about. Those that a terminal sends to stop and continue a
 // job reach the command without us, because it stays in this process's group.
 var forwarded = []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
+
+// keySignals are those of them that keys of a terminal send, to every process of its foreground group.
+var keySignals = []os.Signal{unix.SIGINT, unix.SIGQUIT}
