@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -138,7 +139,6 @@ func writeWith(ctx context.Context, f *os.File, base int64, in Input, o Options,
 	if err != nil {
 		return 0, err
 	}
-	// The inner function's name for the error keeps what the workers met last from hiding what happened first.
 	defer func() { err = errors.Join(err, sq.Close()) }()
 	w := &writer{ctx: ctx, in: in, o: o, f: f, sq: sq, reuse: r, placed: map[place]*squashfs.Data{}}
 	if w.own = o.Store; o.Store.ReadOnly() {
@@ -252,7 +252,7 @@ func (w *writer) segment(number int, fill func() error) error {
 }
 
 // opener opens a file's content.
-type opener = func() (readCloser, error)
+type opener = func() (io.ReadCloser, error)
 
 func (w *writer) add(p place, size int64, name string, open opener) error {
 	data, err := w.sq.Add(w.ctx, p.at, size, open)
@@ -331,7 +331,7 @@ func (w *writer) missing(tree *image.Tree) (map[int][]*image.Node, error) {
 func (w *writer) addNodes(tree *image.Tree, nodes []*image.Node) error {
 	for _, n := range nodes {
 		number, at := n.Content()
-		if err := w.add(placeOf(number, at), n.Size, n.Path, func() (readCloser, error) { return tree.Open(n) }); err != nil {
+		if err := w.add(placeOf(number, at), n.Size, n.Path, func() (io.ReadCloser, error) { return tree.Open(n) }); err != nil {
 			return err
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"path"
 	"strings"
@@ -16,8 +15,6 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/squashfs"
 )
-
-type readCloser = io.ReadCloser
 
 // byContent orders files as their contents lie in the layer.
 func byContent(a, b *image.Node) int {

@@ -65,6 +65,9 @@ type tarFile struct {
 }
 
 func (s *tarFile) Walk(ctx context.Context, visit func(e IndexEntry, open func() (io.ReadCloser, error)) error) error {
+	if s.ix != nil { // the headers have been read
+		return explain("read the tar "+quotePath(s.f.Name()), s.ix.visit(ctx, visit))
+	}
 	ix, err := s.read(ctx, visit)
 	if err != nil {
 		return explain("read the tar "+quotePath(s.f.Name()), err)
