@@ -1,0 +1,110 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/cluster"
+)
+
+// Severity says how bad a finding is.
+type Severity string
+
+// The severities, worst first.
+const (
+	Error   Severity = "error"   // it will not run there
+	Warning Severity = "warning" // it may not, or not as it should
+	Note    Severity = "note"    // worth knowing
+)
+
+// Finding is something that a rule found.
+type Finding struct {
+	Rule     string   `json:"rule"` // its ID
+	Severity Severity `json:"severity"`
+	Message  string   `json:"message"`           // what was seen, in a sentence without a full stop
+	Path     string   `json:"path,omitempty"`    // the file it is about, without a slash in front
+	Seen     []string `json:"seen,omitempty"`    // the evidence, a file with its number each, worst first
+	Why      string   `json:"why"`               // it matters
+	Remedy   string   `json:"remedy"`            // what to do
+	Allowed  string   `json:"allowed,omitempty"` // the reason that the recipe gives for living with it
+}
+
+// Rule looks for one thing that keeps an image from running well.
+type Rule struct {
+	ID       string // "gpu-no-code"; stable, as recipes name it
+	Severity Severity
+	Title    string // what it looks for: "Libraries without code for the GPU"
+	Why      string // it matters, in a sentence or two
+	Remedy   string // what to do
+
+	// look reports what it finds. Rule, Severity, Why and Remedy need not be set in a finding, but may be.
+	look func(s *Subject, report func(Finding)) error
+}
+
+// Subject is an image that is to run on a target.
+type Subject struct {
+	*Facts
+	Target  cluster.Profile
+	Context context.Context //nolint:containedctx // lives as long as one check
+}
+
+// Env returns a variable of the image's environment.
+func (s *Subject) Env(name string) (value string, set bool) {
+	for _, kv := range s.Config.Env {
+		if k, v, ok := strings.Cut(kv, "="); ok && k == name {
+			value, set = v, true
+		}
+	}
+	return value, set
+}
+
+// Rules returns all rules, by ID.
+func Rules() []Rule {
+	all := slices.Concat(gpuRules, driverRules, linkRules, pythonRules, environmentRules, fileRules, networkRules)
+	slices.SortFunc(all, func(a, b Rule) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}
+
+// Check looks at an image with all rules. The findings are the worst first, then by rule and path.
+func Check(ctx context.Context, f *Facts, target cluster.Profile) ([]Finding, error) {
+	s := &Subject{Facts: f, Target: target, Context: ctx}
+	findings := []Finding{}
+	for _, r := range Rules() {
+		report := func(found Finding) { findings = append(findings, r.complete(found)) }
+		if err := r.look(s, report); err != nil {
+			return nil, fmt.Errorf("rule %s: %w", r.ID, err)
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(findings, compareFindings)
+	return findings, nil
+}
+
+func (r *Rule) complete(f Finding) Finding {
+	f.Rule = r.ID
+	if f.Severity == "" {
+		f.Severity = r.Severity
+	}
+	if f.Why == "" {
+		f.Why = r.Why
+	}
+	if f.Remedy == "" {
+		f.Remedy = r.Remedy
+	}
+	return f
+}
+
+func compareFindings(a, b Finding) int {
+	order := []Severity{Error, Warning, Note}
+	if d := slices.Index(order, a.Severity) - slices.Index(order, b.Severity); d != 0 {
+		return d
+	}
+	if d := strings.Compare(a.Rule, b.Rule); d != 0 {
+		return d
+	}
+	return strings.Compare(a.Path, b.Path)
+}

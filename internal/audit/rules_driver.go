@@ -1,0 +1,4 @@
+package audit
+
+// driverRules are about ....
+var driverRules = []Rule{}

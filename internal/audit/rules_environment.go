@@ -1,0 +1,4 @@
+package audit
+
+// environmentRules are about ....
+var environmentRules = []Rule{}

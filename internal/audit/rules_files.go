@@ -1,0 +1,4 @@
+package audit
+
+// fileRules are about ....
+var fileRules = []Rule{}

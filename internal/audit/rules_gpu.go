@@ -1,0 +1,4 @@
+package audit
+
+// gpuRules are about ....
+var gpuRules = []Rule{}

@@ -1,0 +1,4 @@
+package audit
+
+// linkRules are about ....
+var linkRules = []Rule{}

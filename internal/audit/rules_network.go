@@ -1,0 +1,4 @@
+package audit
+
+// networkRules are about ....
+var networkRules = []Rule{}

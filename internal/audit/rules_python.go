@@ -1,0 +1,4 @@
+package audit
+
+// pythonRules are about ....
+var pythonRules = []Rule{}
