@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"sconce.dev/sconce/internal/device"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fuse"
@@ -37,6 +38,7 @@ type runOptions struct {
 	hostname   string
 	readOnly   bool
 	noNetwork  bool
+	gpu        string
 }
 
 const runLong = `Run a command in an image, without root rights: a user namespace of your own is enough.
@@ -46,6 +48,9 @@ bound directory are yours. Everything else that it writes is gone when it ends. 
 and command run. sconce ends with the command's exit code, 128+N when signal N ended it.
 
 A .sqsh or .sif file is not unpacked: its files are read from where they are (/dev/fuse must be there).
+
+With --gpu it gets this machine's GPUs: the devices and the driver's libraries, as a specification of the Container Device
+Interface in /etc/cdi says, or else as they are found. Nothing of the driver has to be in the image, and nothing should.
 
 Of your environment the command gets TERM, and what --env names. The network, and the names it resolves, are the host's.
 
@@ -63,6 +68,8 @@ func newRunCmd(a *app) *cobra.Command {
 			"sconce run llm-train:25.11 -- python -c 'import torch; print(torch.__version__)'",
 			"sconce run -B $PWD:/work -w /work llm-train python train.py",
 			"sconce run -B /data:/data:ro -e WANDB_API_KEY -e EPOCHS=3 llm-train python train.py",
+			"sconce run --gpu llm-train -- python -c 'import torch; print(torch.cuda.get_device_name())'",
+			"sconce run --gpu=0,1 llm-train torchrun --nproc-per-node 2 train.py",
 			"sconce run llm-train.sqsh -- python -c 'import torch'",
 		),
 		Args:              atLeastImage,
@@ -89,6 +96,8 @@ func addRunFlags(f *pflag.FlagSet, o *runOptions) {
 	f.StringVarP(&o.workdir, "workdir", "w", "", "run in this `DIR` of the image (default: the image's)")
 	f.StringVar(&o.hostname, "hostname", "", "`NAME` of the host, as the command sees it (default: this host's)")
 	f.BoolVar(&o.readOnly, "read-only", false, "let the command write nowhere but to /tmp, in memory, and to what is bound")
+	f.StringVar(&o.gpu, "gpu", "", "make GPUs usable: all, or those with the numbers `N,...` as nvidia-smi has them, or a CDI device's name")
+	f.Lookup("gpu").NoOptDefVal = device.All
 	f.BoolVar(&o.noNetwork, "no-network", false, "give the command no network but its own loopback")
 }
 
@@ -177,6 +186,11 @@ func (a *app) runRoot(ctx context.Context, image *v1.ConfigFile, run sandbox.Opt
 	}
 	if o.readOnly {
 		run.Tmpfs = []string{"/tmp"}
+	}
+	if o.gpu != "" {
+		if err := addGPUs(ctx, &run, config, o.gpu); err != nil {
+			return err
+		}
 	}
 	return a.runSandbox(ctx, st, run)
 }

@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/device"
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/sandbox"
+)
+
+// libraryPath is where the loader looks before all other places.
+const libraryPath = "LD_LIBRARY_PATH"
+
+// addGPUs gives a command the GPUs of this machine. The driver's libraries go before all others: a second copy in the image,
+// of another version, could not talk to the kernel.
+func addGPUs(ctx context.Context, run *sandbox.Options, config v1.Config, request string) error {
+	found, err := device.Host{}.Find(request)
+	if err != nil {
+		return fmt.Errorf("--gpu: %w", err)
+	}
+	binds := make([]sandbox.Bind, 0, len(found.Binds)+len(run.Binds))
+	for _, b := range found.Binds {
+		binds = append(binds, sandbox.Bind{Source: b.Source, Target: b.Target, ReadOnly: b.ReadOnly})
+	}
+	run.Binds = append(binds, run.Binds...) // the user's own may cover some of them
+	run.Env = environment(run.Env, append(found.Env, libraryPath+"="+searchPath(found.LibraryDirs, run.Env)))
+	warnSlimmed(ctx, config, device.Capabilities(ctx))
+	return nil
+}
+
+// searchPath puts directories before those of the command's environment.
+func searchPath(dirs, env []string) string {
+	for _, kv := range env {
+		if have, ok := strings.CutPrefix(kv, libraryPath+"="); ok && have != "" {
+			dirs = append(slices.Clone(dirs), have)
+		}
+	}
+	return strings.Join(dirs, ":")
+}
+
+// warnSlimmed says so when the image has lost the code for a GPU of this machine.
+func warnSlimmed(ctx context.Context, config v1.Config, capabilities []string) {
+	kept := strings.Fields(config.Labels[image.LabelSlim])
+	for _, c := range capabilities {
+		if len(kept) > 0 && !slices.ContainsFunc(kept, func(k string) bool { return runsOn(k, c) }) {
+			event.Warn(ctx,
+				fmt.Sprintf("the image was slimmed to GPUs of compute capability %s, and this machine has one of %s", strings.Join(kept, ", "), c),
+				"its kernels may be missing: use the image that was not slimmed, or slim that for "+c+" as well")
+		}
+	}
+}
+
+// runsOn is whether machine code for a compute capability runs on a GPU of another one: the same major number, and no later
+// minor one (CUDA C++ Programming Guide, "Binary Compatibility").
+func runsOn(code, gpu string) bool {
+	codeMajor, codeMinor, _ := strings.Cut(code, ".")
+	gpuMajor, gpuMinor, _ := strings.Cut(gpu, ".")
+	return codeMajor == gpuMajor && codeMinor <= gpuMinor // one digit each
+}

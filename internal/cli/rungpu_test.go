@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"context"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/image"
+)
+
+type eventList []event.Event
+
+func (l *eventList) Emit(e event.Event) { *l = append(*l, e) }
+
+func TestWarnSlimmed(t *testing.T) {
+	for _, test := range []struct {
+		label string
+		gpus  []string
+		warns int
+	}{
+		{"", []string{"8.0"}, 0},
+		{"9.0", []string{"9.0"}, 0},
+		{"8.0 9.0", []string{"8.6", "9.0"}, 0}, // code for 8.0 runs on 8.6
+		{"9.0", []string{"8.0"}, 1},
+		{"8.6", []string{"8.0"}, 1},
+		{"9.0", []string{"10.0", "12.0"}, 2},
+		{"9.0", nil, 0},
+	} {
+		var seen eventList
+		config := v1.Config{Labels: map[string]string{image.LabelSlim: test.label}}
+		warnSlimmed(event.With(context.Background(), &seen), config, test.gpus)
+		if len(seen) != test.warns {
+			t.Errorf("slimmed to %q, GPUs %v: %v", test.label, test.gpus, seen)
+		}
+	}
+}
+
+func TestSearchPath(t *testing.T) {
+	if got := searchPath([]string{"/a", "/b"}, []string{"X=1", "LD_LIBRARY_PATH=/c:/d"}); got != "/a:/b:/c:/d" {
+		t.Error(got)
+	}
+	if got := searchPath([]string{"/a"}, []string{"LD_LIBRARY_PATH="}); got != "/a" {
+		t.Error(got)
+	}
+}
