@@ -1,6 +1,12 @@
 // Package cluster knows the machines that images run on: profiles, which are the one place that says what a cluster is.
 package cluster
 
+import (
+	"reflect"
+	"strconv"
+	"strings"
+)
+
 // Profile says what a cluster is, as far as an image has to fit it. An empty field is not known, and nothing is judged by it.
 type Profile struct {
 	Name        string `toml:"name" json:"name,omitempty"`
@@ -44,3 +50,47 @@ const (
 	EFA        Fabric = "efa"        // of AWS, by libfabric's provider efa
 	Ethernet   Fabric = "ethernet"   // TCP only
 )
+
+// Override returns p with what o knows in place of what p does. Name and description stay p's.
+func (p Profile) Override(o Profile) Profile {
+	o.Name, o.Description = "", ""
+	to, from := reflect.ValueOf(&p).Elem(), reflect.ValueOf(o)
+	for i := range from.NumField() {
+		if !from.Field(i).IsZero() {
+			to.Field(i).Set(from.Field(i))
+		}
+	}
+	return p
+}
+
+// Empty reports whether nothing is known of the machine, whatever it is called.
+func (p Profile) Empty() bool {
+	p.Name, p.Description = "", ""
+	return reflect.ValueOf(p).IsZero()
+}
+
+// Words says what the machine is, in a line: "clariden: linux/arm64, GPU 9.0, container-engine".
+func (p Profile) Words() string {
+	var parts []string
+	add := func(title, value string) {
+		if value != "" {
+			parts = append(parts, title+value)
+		}
+	}
+	add("", p.Platform)
+	if p.CPULevel > 0 {
+		add("x86-64-v", strconv.Itoa(p.CPULevel))
+	}
+	add("GPU ", strings.Join(p.GPU, " "))
+	add("driver ", p.Driver)
+	add("glibc ", p.Glibc)
+	add("", string(p.Runtime))
+	add("", string(p.Fabric))
+	add("MPI ", p.MPI)
+	add("PMI ", p.PMI)
+	line := strings.Join(parts, ", ")
+	if p.Name != "" && line != "" {
+		return p.Name + ": " + line
+	}
+	return p.Name + line
+}

@@ -20,6 +20,7 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -248,7 +249,7 @@ func (k *locker) checkUpgraded(wheels []Wheel) error {
 
 // didYouMean offers the name that is nearest, if one is near.
 func didYouMean(name string, names map[string]bool) string {
-	if best := recipe.Nearest(name, slices.Sorted(maps.Keys(names))); best != "" {
+	if best := spelling.Nearest(name, slices.Sorted(maps.Keys(names))); best != "" {
 		return fmt.Sprintf("did you mean %q?", best)
 	}
 	return "the packages are those of pylock.toml"

@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"sconce.dev/sconce/internal/spelling"
 )
 
 // checker finds the mistakes of one recipe. First TOML itself, then every key and value against the shape that the Go
@@ -180,7 +182,7 @@ func (c *checker) checkString(n *node, s *shape, path string) {
 	case strings.ContainsFunc(n.text, unicode.IsControl):
 		c.add(n.value, "", "%s holds a control character in %q", path, n.text)
 	case s.key.Enum != nil && !slices.Contains(s.key.Enum, n.text):
-		c.add(n.value, didYouMean(Nearest(n.text, s.key.Enum)), "%s must be %s, not %q", path, oneOf(s.key.Enum), n.text)
+		c.add(n.value, didYouMean(spelling.Nearest(n.text, s.key.Enum)), "%s must be %s, not %q", path, oneOf(s.key.Enum), n.text)
 	case s.key.Form != nil && !s.key.Form.MatchString(n.text):
 		c.add(n.value, "", "%s must be %s, not %q", path, s.key.FormName, n.text)
 	}
@@ -230,7 +232,7 @@ func (c *checker) addUnknown(name string, n *node, s *shape) {
 
 func hintForUnknown(name string, n *node, s *shape) string {
 	isTable := n.kind == kindTable || n.kind == kindTables
-	if near := Nearest(name, s.candidates(isTable)); near != "" && isTable {
+	if near := spelling.Nearest(name, s.candidates(isTable)); near != "" && isTable {
 		return fmt.Sprintf("did you mean [%s]?", strings.TrimPrefix(s.path+"."+near, "."))
 	} else if near != "" {
 		return didYouMean(near)
@@ -294,7 +296,7 @@ func nearestElsewhere(name string) (string, []string) {
 			names = append(names, s.name)
 		}
 	})
-	near := Nearest(name, names)
+	near := spelling.Nearest(name, names)
 	return near, homesOf(near)
 }
 

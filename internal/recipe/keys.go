@@ -48,7 +48,12 @@ var (
 	formLabel   = regexp.MustCompile(`^[^\s=]+$`)
 	formAbsPath = regexp.MustCompile(`^/`)
 	formUser    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
-	formAny     = regexp.MustCompile(`^[\s\S]+$`)
+	// formGPU is a CUDA compute capability as TORCH_CUDA_ARCH_LIST has it, without names and PTX.
+	formGPU    = regexp.MustCompile(`^[0-9]{1,2}\.[0-9]$`)
+	formDriver = regexp.MustCompile(`^[0-9]{3,4}(\.[0-9]+){0,2}$`)
+	formGlibc  = regexp.MustCompile(`^2\.[0-9]{1,2}$`)
+	formRule   = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
+	formAny    = regexp.MustCompile(`^[\s\S]+$`)
 )
 
 // keys holds every key by its dotted path, tables included. TestKeys checks it against the Go types.
@@ -96,12 +101,46 @@ var keys = map[string]key{
 		Enum: []string{"essential", "apt", "minbase", "required", "buildd", "important", "standard"},
 	},
 
-	"target": {Doc: "What the image runs on."},
+	"target": {Doc: "What the image runs on. With any key but `platform`, `sconce build` checks that the image will run there."},
+	"target.cluster": {
+		Doc: "The cluster's profile: a name that `sconce clusters` lists, or a file, relative to the recipe's directory, whose path has a slash in it or ends in `.toml`. " +
+			"The other keys of this table override it. A file `clusters/NAME.toml` beside the recipe goes before any other of the name.",
+		Example: `"clariden"`,
+		Form:    formImage, FormName: "the name or the file of a cluster profile",
+	},
 	"target.platform": {
 		Doc: "The operating system and processor. An image for the other processor is assembled without running any of it. " +
 			"`amd64`, `x86_64`, `arm64` and `aarch64` alone are understood.",
-		Default: "this machine's", Example: `"linux/arm64"`,
+		Default: "the cluster's, else this machine's", Example: `"linux/arm64"`,
 		Form: formPlatform, FormName: "linux/amd64 or linux/arm64",
+	},
+	"target.gpu": {
+		Doc: "CUDA compute capabilities of the GPUs.", Example: `["9.0"]`,
+		Form: formGPU, FormName: `compute capabilities, such as "8.0" or "9.0"`,
+	},
+	"target.driver": {
+		Doc: "The version of NVIDIA's driver, the oldest on any node.", Example: `"550.54.15"`,
+		Form: formDriver, FormName: `a version of NVIDIA's driver, such as "550.54.15"`,
+	},
+	"target.glibc": {
+		Doc: "The version of the host's glibc, for which the libraries were built that the runtime mounts into containers.", Example: `"2.31"`,
+		Form: formGlibc, FormName: `a version of glibc, such as "2.31"`,
+	},
+	"target.runtime": {
+		Doc: "What starts the container: `container-engine` is that of CSCS, `apptainer` stands for Singularity too, `podman` for podman-hpc and Docker.", Example: `"apptainer"`,
+		Enum: []string{"container-engine", "pyxis", "enroot", "apptainer", "podman", "uenv"},
+	},
+	"target.fabric": {
+		Doc: "The network between nodes.", Example: `"slingshot"`,
+		Enum: []string{"slingshot", "infiniband", "roce", "efa", "ethernet"},
+	},
+	"target.mpi": {
+		Doc: "The family of the host's MPI, where the runtime puts it in place of the image's. Cray MPICH is `mpich`.", Example: `"mpich"`,
+		Enum: []string{"mpich", "openmpi"},
+	},
+	"target.pmi": {
+		Doc: "What Slurm's `srun` speaks with the processes that it starts.", Example: `"pmix"`,
+		Enum: []string{"pmix", "pmi2", "cray"},
 	},
 
 	"python": {Doc: "What the virtual environment `/opt/venv` holds. Without any of `packages`, `requirements`, `project` and `lock` there is none."},
@@ -179,6 +218,28 @@ var keys = map[string]key{
 	"image.max-layers": {
 		Doc: "The most layers the image may have, the base's included. Packages share layers to stay below it.", Default: "60", Example: `40`,
 		Min: 2, Max: 120,
+	},
+
+	"slim": {Doc: "What is taken out of the finished image."},
+	"slim.gpu": {
+		Doc: "Whether device code is taken out that the GPUs of `[target]` cannot run, base included. PyTorch for one GPU is about half as large.", Default: "false", Example: `true`,
+	},
+	"slim.ptx": {
+		Doc:     "What happens to PTX, from which the driver compiles for GPUs to come: with `drop-where-native` it goes where there is code for every GPU of the target.",
+		Default: DefaultPTX, Example: `"drop-where-native"`,
+		Enum: []string{"keep", "drop-where-native"},
+	},
+	"slim.relfatbin": {
+		Doc: "What happens to device code that is only there to be linked with more.", Default: DefaultRelfatbin, Example: `"drop"`,
+		Enum: []string{"keep", "drop"},
+	},
+
+	"check": {Doc: "How the finished image is judged: see `sconce check`."},
+	"check.allow": {
+		Doc:      "Rules whose findings are no errors for this image, each with the reason. `sconce check --list-rules` lists them.",
+		Example:  `{ "python-requirement-unmet" = "we never import it" }`,
+		NameForm: formRule, NameFormName: "the id of a rule",
+		Form: formAny, FormName: "a reason",
 	},
 
 	"publish": {Doc: "Where the image goes."},

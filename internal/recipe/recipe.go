@@ -9,6 +9,7 @@
 package recipe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -35,6 +36,8 @@ type Recipe struct {
 	Target  Target      `toml:"target"`
 	Python  Python      `toml:"python"`
 	Image   ImageConfig `toml:"image"`
+	Slim    Slim        `toml:"slim"`
+	Check   Check       `toml:"check"`
 	Publish Publish     `toml:"publish"`
 }
 
@@ -53,9 +56,24 @@ type Bootstrap struct {
 	Variant    string   `toml:"variant"`
 }
 
-// Target says what the image runs on.
+// Target says what the image runs on: a cluster, and what is to be known of it besides or otherwise.
 type Target struct {
-	Platform string `toml:"platform"` // linux/amd64 or linux/arm64, whichever alias was written
+	Cluster  string   `toml:"cluster"`  // name or file of a profile; "" is none
+	Platform string   `toml:"platform"` // linux/amd64 or linux/arm64, whichever alias was written
+	GPU      []string `toml:"gpu"`      // CUDA compute capabilities: "9.0"
+	Driver   string   `toml:"driver"`   // of NVIDIA, the oldest on any node
+	Glibc    string   `toml:"glibc"`    // the host's
+	Runtime  string   `toml:"runtime"`
+	Fabric   string   `toml:"fabric"`
+	MPI      string   `toml:"mpi"`
+	PMI      string   `toml:"pmi"`
+
+	AnyPlatform bool `toml:"-"` // none was written: Platform is this machine's, unless the cluster has another
+}
+
+// Named reports whether the recipe says of a machine more than its platform.
+func (t Target) Named() bool {
+	return t.Cluster != "" || len(t.GPU) > 0 || t.Driver+t.Glibc+t.Runtime+t.Fabric+t.MPI+t.PMI != ""
 }
 
 // Python says what the virtual environment holds.
@@ -84,6 +102,18 @@ type ImageConfig struct {
 	MaxLayers   int               `toml:"max-layers"`
 }
 
+// Slim says what is taken out of the finished image.
+type Slim struct {
+	GPU       bool   `toml:"gpu"`       // device code that the target cannot run
+	PTX       string `toml:"ptx"`       // "keep" or "drop-where-native"
+	Relfatbin string `toml:"relfatbin"` // "keep" or "drop"
+}
+
+// Check says how the finished image is judged.
+type Check struct {
+	Allow map[string]string `toml:"allow"` // by the id of a rule, why what it finds is no error here; the ids are not checked
+}
+
 // Publish says where the image goes.
 type Publish struct {
 	Repository string `toml:"repository"`
@@ -94,6 +124,8 @@ const (
 	DefaultVersion     = "latest"
 	DefaultCompression = "gzip"
 	DefaultVariant     = "minbase"
+	DefaultPTX         = "keep"
+	DefaultRelfatbin   = "keep"
 	// DefaultMaxLayers leaves room under the 127 layers that Docker's overlay driver can stack, and keeps the overlay
 	// mount of a layer-by-layer runtime within one page of mount options.
 	DefaultMaxLayers = 60
@@ -158,6 +190,10 @@ func (r *Recipe) fillDefaults() {
 	if r.Image.Compression == "" {
 		r.Image.Compression = DefaultCompression
 	}
+	if r.Slim.GPU {
+		r.Slim.PTX = cmp.Or(r.Slim.PTX, DefaultPTX)
+		r.Slim.Relfatbin = cmp.Or(r.Slim.Relfatbin, DefaultRelfatbin)
+	}
 	if r.Image.MaxLayers == 0 {
 		r.Image.MaxLayers = DefaultMaxLayers
 	}
@@ -169,6 +205,7 @@ func (r *Recipe) fillDefaults() {
 			b.Components = []string{"main"}
 		}
 	}
+	r.Target.AnyPlatform = r.Target.Platform == ""
 	r.Target.Platform = normalPlatform(r.Target.Platform)
 }
 

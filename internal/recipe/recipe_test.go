@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -84,7 +85,7 @@ func TestLoadDefaults(t *testing.T) {
 		Path: filepath.Join(dir, FileName), Dir: dir,
 		Name: "x", Version: "latest",
 		Base:   Base{Image: "debian:12"},
-		Target: Target{Platform: "linux/" + runtime.GOARCH},
+		Target: Target{Platform: "linux/" + runtime.GOARCH, AnyPlatform: true},
 		Image:  ImageConfig{Compression: "gzip", MaxLayers: 60},
 	}
 	if diff := cmp.Diff(want, r); diff != "" {
@@ -112,7 +113,10 @@ func TestLoadEverything(t *testing.T) {
 			Suite: "noble", Packages: []string{"python3", "libibverbs1=44.0-2", "libc6:amd64"}, Mirror: "https://mirror.example.org/ubuntu",
 			Components: []string{"main", "universe"}, Variant: "apt",
 		}},
-		Target: Target{Platform: "linux/arm64"},
+		Target: Target{
+			Cluster: "clariden", Platform: "linux/arm64", GPU: []string{"8.0", "9.0"}, Driver: "550.54.15", Glibc: "2.31",
+			Runtime: "apptainer", Fabric: "slingshot", MPI: "mpich", PMI: "pmix",
+		},
 		Python: Python{
 			Packages:     []string{"numpy", "torch[opt]>=2.7,<3 ; python_version >= '3.10'", "a @ https://example.org/a-1-py3-none-any.whl"},
 			Requirements: []string{"requirements.txt"}, Project: "project", TorchBackend: "cu128", Protect: &[]string{"torch"}, Bytecode: &no,
@@ -123,6 +127,8 @@ func TestLoadEverything(t *testing.T) {
 			Labels: map[string]string{"org.example.team": "vision"}, Volumes: []string{"/scratch"}, User: "1000:1000",
 			Compression: "zstd", MaxLayers: 40,
 		},
+		Slim:    Slim{GPU: true, PTX: "drop-where-native", Relfatbin: "keep"},
+		Check:   Check{Allow: map[string]string{"python-requirement-unmet": "never imported"}},
 		Publish: Publish{Repository: "registry.example.org:5000/team/llm"},
 	}
 	if diff := cmp.Diff(want, r); diff != "" {
@@ -214,22 +220,6 @@ func TestManyProblemsAreBounded(t *testing.T) {
 	}
 }
 
-func TestDistance(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{
-		{"", "", 0}, {"a", "", 1}, {"", "abc", 3}, {"kitten", "sitting", 3}, {"pakages", "packages", 1}, {"imgae", "image", 1}, {"ab", "ba", 1},
-	} {
-		if got := distance(c.a, c.b); got != c.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", c.a, c.b, got, c.want)
-		}
-		if got := distance(c.b, c.a); got != c.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", c.b, c.a, got, c.want)
-		}
-	}
-}
-
 func TestRequirementProblem(t *testing.T) {
 	for _, good := range []string{
 		"numpy", "numpy==1.26.4", "numpy >= 1.2, < 2", "numpy(>=1.2)", "a[b]", "a[b, c-d]==1.*", "a[]", "torch==2.7.0+cu128", "x~=1.0,",
@@ -284,6 +274,10 @@ func TestStarterComments(t *testing.T) {
 		changed := append([]string{}, lines...)
 		changed[i] = bare
 		tried++
+		if strings.HasPrefix(bare, "gpu = true") { // goes with the target's
+			j := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "# gpu = [") })
+			changed[j] = strings.TrimPrefix(lines[j], "# ")
+		}
 		if _, err := parse([]byte(strings.Join(changed, "\n")), FileName, dir); err != nil {
 			t.Errorf("%s", render(err))
 		}

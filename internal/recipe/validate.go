@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"sconce.dev/sconce/internal/spelling"
 )
 
 // validate finds the mistakes that no single key shows. r may be incomplete when other problems have been reported.
@@ -17,6 +19,8 @@ func (c *checker) validate(r *Recipe) {
 	}
 	c.validateBase(r.Base)
 	c.validatePython(r.Python)
+	c.validateTarget(r.Target)
+	c.validateSlim(r)
 	c.validateRepository(r.Publish.Repository)
 }
 
@@ -28,6 +32,23 @@ func (c *checker) validateRepository(repository string) {
 	}
 	c.add(c.at("publish", "repository"), "put the registry first, such as registry.example.org/"+repository,
 		"publish.repository %q names no registry", repository)
+}
+
+// validateTarget wants the file of a profile to be there. Whether there is a cluster of a name is not for the recipe to know.
+func (c *checker) validateTarget(t Target) {
+	if strings.Contains(t.Cluster, "/") || strings.HasSuffix(t.Cluster, ".toml") {
+		c.validateFile(t.Cluster, "target.cluster", c.at("target", "cluster"))
+	}
+}
+
+func (c *checker) validateSlim(r *Recipe) {
+	switch n := c.find("slim", "gpu"); {
+	case r.Slim.GPU && r.Target.Cluster == "" && len(r.Target.GPU) == 0 && !c.isMisspelt("target", "cluster") && !c.isMisspelt("target", "gpu"):
+		c.add(n.value, `add gpu = ["9.0"], or a cluster, under [target]`, "slim.gpu: the recipe does not say for which GPUs")
+	case r.Slim.GPU:
+	case r.Slim.PTX != "" || r.Slim.Relfatbin != "":
+		c.add(c.at("slim"), "add gpu = true", "[slim] says how, but nothing is slimmed without \"gpu\"")
+	}
 }
 
 func (c *checker) find(names ...string) *node {
@@ -88,7 +109,7 @@ func (c *checker) isMisspelt(path, name string) bool {
 		}
 	}
 	for _, given := range t.names {
-		if s.fields[given] == nil && Nearest(given, s.names) == name {
+		if s.fields[given] == nil && spelling.Nearest(given, s.names) == name {
 			return true
 		}
 	}

@@ -1,4 +1,5 @@
-package recipe
+// Package spelling finds the word that somebody meant who wrote another.
+package spelling
 
 import "strings"
 

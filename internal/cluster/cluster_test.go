@@ -1,0 +1,128 @@
+package cluster
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sconce.dev/sconce/internal/fault"
+)
+
+// home gives the test a configuration directory of its own, which it returns.
+func home(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", dir)
+	return dir
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBuiltIn(t *testing.T) {
+	home(t)
+	all, err := List("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range all {
+		names = append(names, f.Name)
+		if f.From == BuiltIn && (f.Description == "" || f.Platform == "" || len(f.GPU) == 0) {
+			t.Errorf("%s lacks what a profile is for: %+v", f.Name, f.Profile)
+		}
+	}
+	if !slices.Contains(names, "clariden") || !slices.IsSorted(names) {
+		t.Errorf("the profiles are %v", names)
+	}
+	f, err := Find("clariden", "")
+	if err != nil || f.Platform != "linux/arm64" || f.Runtime != ContainerEngine || f.Fabric != Slingshot || f.From != BuiltIn {
+		t.Errorf("clariden is %+v, %v", f, err)
+	}
+}
+
+// A profile beside the recipe goes before the user's, and that before the one that comes with sconce.
+func TestFindOrder(t *testing.T) {
+	config, recipe := home(t), t.TempDir()
+	user := filepath.Join(config, "sconce", "clusters", "clariden.toml")
+	write(t, user, `driver = "570.1"`)
+	if f, err := Find("clariden", recipe); err != nil || f.Driver != "570.1" || f.From != user || f.Name != "clariden" {
+		t.Errorf("the user's: %+v, %v", f, err)
+	}
+	beside := filepath.Join(recipe, "clusters", "clariden.toml")
+	write(t, beside, `driver = "580.1"`)
+	if f, err := Find("clariden", recipe); err != nil || f.Driver != "580.1" || f.From != beside {
+		t.Errorf("the recipe's: %+v, %v", f, err)
+	}
+	write(t, filepath.Join(recipe, "mine.toml"), `name = "Mine"`)
+	if f, err := Find("mine.toml", recipe); err != nil || f.Name != "Mine" {
+		t.Errorf("a file: %+v, %v", f, err)
+	}
+	write(t, filepath.Join(recipe, "clusters", "other.toml"), `gpu = ["9.0"]`)
+	all, err := List(recipe)
+	if err != nil || !slices.ContainsFunc(all, func(f Found) bool { return f.Name == "other" }) {
+		t.Errorf("the list lacks the recipe's: %v, %v", all, err)
+	}
+}
+
+func TestFindErrors(t *testing.T) {
+	home(t)
+	dir := t.TempDir()
+	for text, want := range map[string]string{
+		"drivr = \"550\"\n":            `line 1: unknown key "drivr"; did you mean "driver"?`,
+		"\nfrobnicate = 1\n":           `line 2: unknown key "frobnicate"; the keys are name`,
+		"gpu = \"9.0\"\n":              "line 1: ",
+		"gpu = [\"sm_90\"]\n":          `gpu: "sm_90" is not a compute capability`,
+		"driver = \"x\"\n":             `driver: "x" is not a version of NVIDIA's driver`,
+		"glibc = \"2\"\n":              `glibc: "2" is not a version of glibc`,
+		"cpu-level = 5\n":              "cpu-level: 5 is not between 1 and 4",
+		"platform = \"linux/riscv\"\n": "platform: ",
+		"runtime = \"docker\"\n":       `runtime: "docker" is none of "container-engine"`,
+		"fabric = \"x\"\n":             "fabric: ",
+		"mpi = \"x\"\n":                "mpi: ",
+		"pmi = \"x\"\n":                "pmi: ",
+		"hides = [\"tmp\"]\n":          `hides: "tmp" is not an absolute path`,
+		"injects = [\"/lib/x.so\"]\n":  `injects: "/lib/x.so" is not the name`,
+		"a = [\n":                      "line ",
+		strings.Repeat("#", 65<<10):    "larger than 64 KiB",
+	} {
+		file := filepath.Join(dir, "x.toml")
+		write(t, file, text)
+		_, err := Find(file, "")
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) || fault.CodeOf(err) != fault.CodeUsage {
+			t.Errorf("%q: error %v, want %q", text[:min(30, len(text))], err, want)
+		}
+	}
+	if _, err := Find("claridan", ""); fault.HintOf(err) != `did you mean "clariden"?` || fault.CodeOf(err) != fault.CodeUsage {
+		t.Errorf("misspelt: %v, hint %q", err, fault.HintOf(err))
+	}
+	if _, err := Find("./nowhere.toml", ""); err == nil || fault.CodeOf(err) != fault.CodeUsage {
+		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+func TestOverride(t *testing.T) {
+	p := Profile{Name: "a", Platform: "linux/amd64", GPU: []string{"8.0"}, Driver: "1"}
+	got := p.Override(Profile{Name: "b", GPU: []string{"9.0"}, Glibc: "2.31"})
+	want := Profile{Name: "a", Platform: "linux/amd64", GPU: []string{"9.0"}, Driver: "1", Glibc: "2.31"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got.Empty() || !(Profile{Name: "x", Description: "y"}).Empty() {
+		t.Error("Empty is wrong")
+	}
+	if words := got.Words(); words != "a: linux/amd64, GPU 9.0, driver 1, glibc 2.31" {
+		t.Errorf("in words: %s", words)
+	}
+}

@@ -1,0 +1,153 @@
+package cluster
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/spelling"
+)
+
+//go:embed profiles/*.toml
+var builtIn embed.FS
+
+// BuiltIn is where a profile is from that comes with sconce.
+const BuiltIn = "built in"
+
+// Dir is the directory beside a recipe that holds profiles of its own.
+const Dir = "clusters"
+
+// Found is a profile and where it is from: a file, or [BuiltIn].
+type Found struct {
+	Profile
+	From string
+}
+
+// maxProfile bounds a profile in bytes.
+const maxProfile = 64 << 10
+
+// Find returns the profile that name stands for. With a slash in it or .toml behind it, it is a file; else NAME.toml is
+// looked for in directory clusters beside the recipe, in $XDG_CONFIG_HOME/sconce/clusters and in /etc/sconce/clusters,
+// and last among those that come with sconce. recipe is the recipe's directory, "" without one; a relative file starts
+// there, too.
+//
+// Errors are of exit code 2.
+func Find(name, recipe string) (Found, error) {
+	if strings.Contains(name, "/") || strings.HasSuffix(name, ext) {
+		if recipe != "" && !filepath.IsAbs(name) {
+			name = filepath.Join(recipe, name)
+		}
+		return load(name)
+	}
+	for _, dir := range directories(recipe) {
+		found, err := load(filepath.Join(dir, name+ext))
+		if !errors.Is(err, fs.ErrNotExist) {
+			return found, err
+		}
+	}
+	data, err := builtIn.ReadFile("profiles/" + name + ext)
+	if err != nil {
+		return Found{}, unknown(name, recipe)
+	}
+	return parseFound(data, name, BuiltIn)
+}
+
+const ext = ".toml"
+
+func directories(recipe string) []string {
+	var dirs []string
+	if recipe != "" {
+		dirs = append(dirs, filepath.Join(recipe, Dir))
+	}
+	if config, err := os.UserConfigDir(); err == nil {
+		dirs = append(dirs, filepath.Join(config, "sconce", Dir))
+	}
+	return append(dirs, filepath.Join("/etc/sconce", Dir))
+}
+
+func unknown(name, recipe string) error {
+	hint := "`sconce clusters` lists them; a file of your own is named with its path"
+	all, err := List(recipe)
+	if err == nil {
+		names := make([]string, 0, len(all))
+		for _, f := range all {
+			names = append(names, f.Name)
+		}
+		if near := spelling.Nearest(name, names); near != "" {
+			hint = fmt.Sprintf("did you mean %q?", near)
+		}
+	}
+	return fault.Usage(fault.Hint(fmt.Errorf("there is no cluster %q", name), hint))
+}
+
+// load reads a file. The error wraps fs.ErrNotExist when there is none.
+func load(path string) (Found, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Found{}, fault.Usage(fmt.Errorf("read cluster profile: %w", err))
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxProfile+1))
+	if err != nil {
+		return Found{}, fault.Usage(fmt.Errorf("read cluster profile %s: %w", path, err))
+	}
+	if len(data) > maxProfile {
+		return Found{}, fault.Usage(fmt.Errorf("read cluster profile %s: it is larger than %d KiB", path, maxProfile>>10))
+	}
+	return parseFound(data, strings.TrimSuffix(filepath.Base(path), ext), path)
+}
+
+func parseFound(data []byte, name, from string) (Found, error) {
+	p, err := parse(data)
+	if err != nil {
+		return Found{}, fault.Usage(fmt.Errorf("cluster profile %s: %w", from, err))
+	}
+	if p.Name == "" {
+		p.Name = name
+	}
+	return Found{p, from}, nil
+}
+
+// List returns all profiles that [Find] finds by name, in the order of their names. A file that cannot be read is an error.
+func List(recipe string) ([]Found, error) {
+	names := map[string]bool{}
+	for _, dir := range directories(recipe) {
+		files, err := filepath.Glob(filepath.Join(globEscape(dir), "*"+ext))
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			names[strings.TrimSuffix(filepath.Base(f), ext)] = true
+		}
+	}
+	files, err := builtIn.ReadDir("profiles")
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		names[strings.TrimSuffix(f.Name(), ext)] = true
+	}
+	all := make([]Found, 0, len(names))
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		f, err := Find(name, recipe)
+		if err != nil {
+			return nil, err
+		}
+		f.Name = name // by which it is found, whatever it calls itself
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+// globEscape makes a directory's name stand for itself in a pattern.
+func globEscape(dir string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
+}
