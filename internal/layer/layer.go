@@ -252,6 +252,11 @@ func (w *Writer) close() (Descriptor, error) {
 	if err := errors.Join(writeErr, w.chunks.close(), w.ctx.Err()); err != nil {
 		return Descriptor{}, err
 	}
+	return w.commit()
+}
+
+// commit stores the blob, whose chunks are all written, and its index.
+func (w *Writer) commit() (Descriptor, error) {
 	size := w.blob.Size()
 	digest, err := w.blob.Commit("")
 	if err != nil {

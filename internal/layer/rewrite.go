@@ -1,0 +1,187 @@
+package layer
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Change gives a regular file of a layer another content of the same size.
+type Change struct {
+	Entry   IndexEntry                    // not one that is stored with holes
+	Content func(old io.Reader) io.Reader // the new content, which may be made of the old one while that is read
+}
+
+// Rewrite makes a layer like d with other contents in some files. Everything else of the tar is copied byte by byte: the order
+// of the entries, their headers, whiteouts, links, and what no entry speaks of. The result depends on d, the changes and
+// o.Compression alone.
+//
+// Without an o.Compression the layer is compressed as d is; with gzip, when d comes from elsewhere and is not compressed, or by
+// xz. Files of gzip layers that are chunks of their own and do not change are not compressed again.
+func Rewrite(ctx context.Context, st *store.Store, d Descriptor, changes []Change, o Options) (Descriptor, error) {
+	ix, err := OpenIndex(ctx, st, d)
+	if err != nil {
+		return Descriptor{}, err
+	}
+	task := event.Begin(ctx, "rewrite", d.Digest.Short(), ix.RawSize)
+	made, err := ix.rewrite(ctx, st, changes, o, task)
+	if task.End(err) != nil {
+		return Descriptor{}, fmt.Errorf("rewrite layer %s: %w", d.Digest.Short(), err)
+	}
+	return made, nil
+}
+
+func (ix *Index) rewrite(ctx context.Context, st *store.Store, changes []Change, o Options, task *event.Task) (Descriptor, error) {
+	if o.Compression == "" {
+		o.Compression = ix.compression()
+	}
+	w, err := NewWriter(ctx, st, o)
+	if err != nil {
+		return Descriptor{}, err
+	}
+	defer w.Abort()
+	packed, err := ix.from.open()
+	if err != nil {
+		return Descriptor{}, err
+	}
+	defer packed.Close()
+	tar, err := ix.readForward(ctx)
+	if err != nil {
+		return Descriptor{}, err
+	}
+	defer tar.Close()
+	r := rewriting{ctx: ctx, ix: ix, w: w, tar: tar, packed: packed, task: task}
+	if err := r.run(changes); err != nil {
+		return Descriptor{}, err
+	}
+	w.ended = true
+	defer w.blob.Close()
+	if err := errors.Join(w.chunks.close(), ctx.Err()); err != nil {
+		return Descriptor{}, err
+	}
+	w.entries = ix.Entries
+	return w.commit()
+}
+
+// compression is how a layer is compressed that takes the place of this one.
+func (ix *Index) compression() Compression {
+	switch {
+	case ix.format == formatZstd:
+		return Zstd
+	case ix.format == formatTar && ix.chunks != nil:
+		return None
+	}
+	return Gzip
+}
+
+// rewriting is the copying of a layer's tar.
+type rewriting struct {
+	ctx    context.Context // of the one call of Rewrite
+	ix     *Index
+	w      *Writer
+	tar    io.Reader // the old one, at pos
+	pos    int64
+	packed io.ReaderAt // the old blob, open until the chunks are closed
+	task   *event.Task
+}
+
+func (r *rewriting) run(changes []Change) error {
+	changes = slices.SortedFunc(slices.Values(changes), func(a, b Change) int { return cmp.Compare(a.Entry.Offset, b.Entry.Offset) })
+	for _, c := range changes {
+		e := c.Entry
+		if e.Type != Regular || e.Sparse != 0 || e.Offset < r.pos || e.Size > r.ix.RawSize-e.Offset {
+			return fmt.Errorf("%s: its content has no place of its own in the layer", quotePath(e.Path))
+		}
+		if err := r.copyTo(e.Offset); err != nil {
+			return err
+		}
+		if err := r.change(c); err != nil {
+			return fmt.Errorf("%s: %w", quotePath(e.Path), err)
+		}
+	}
+	if err := r.copyTo(r.ix.RawSize); err != nil {
+		return err
+	}
+	return atEnd(r.tar) // where checksums are compared
+}
+
+// copyTo copies what lies before an offset.
+func (r *rewriting) copyTo(end int64) error {
+	for r.pos < end {
+		to, stream := r.spliceable(end)
+		var err error
+		if size := to - r.pos; stream.Open != nil {
+			err = r.w.chunks.splice(r.ctx, r.old(size), size, stream)
+		} else {
+			err = r.w.chunks.readExactly(r.ctx, r.old(size), size)
+		}
+		if err != nil {
+			return err
+		}
+		r.advance(to)
+	}
+	return nil
+}
+
+func (r *rewriting) change(c Change) error {
+	old := r.old(c.Entry.Size)
+	if err := r.w.chunks.readExactly(r.ctx, c.Content(old), c.Entry.Size); err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, old); err != nil { // what the new content has no need of
+		return err
+	}
+	r.advance(c.Entry.Offset + c.Entry.Size)
+	return nil
+}
+
+func (r *rewriting) advance(to int64) {
+	r.task.Add(to - r.pos)
+	r.pos = to
+}
+
+// old reads the next bytes of the old tar.
+func (r *rewriting) old(size int64) io.Reader { return &announced{r.tar, size} }
+
+// spliceable returns how far to copy in one go, at most to end, and when these bytes are a chunk that can be taken as it is, its
+// stream.
+func (r *rewriting) spliceable(end int64) (int64, Deflated) {
+	if r.ix.chunks == nil || r.ix.format != formatGzip || r.w.opts.Compression != Gzip {
+		return end, Deflated{}
+	}
+	number := max(0, r.ix.chunkAt(r.pos))
+	if stream := r.stream(number); r.ix.chunks[number].raw == r.pos && r.ix.chunks[number+1].raw <= end && stream.Open != nil {
+		return r.ix.chunks[number+1].raw, stream
+	}
+	for number++; number < len(r.ix.chunks)-1 && r.ix.chunks[number].raw < end; number++ {
+		if r.ix.rawLen(number) > ChunkSize {
+			return r.ix.chunks[number].raw, Deflated{}
+		}
+	}
+	return end, Deflated{}
+}
+
+// stream is a long chunk of a gzip layer without its header and trailer, or nothing for other chunks.
+func (r *rewriting) stream(number int) Deflated {
+	from, to := r.ix.chunks[number], r.ix.chunks[number+1]
+	at, size := from.blob+int64(len(gzipHeader)), to.blob-from.blob-int64(len(gzipHeader))-gzipTrailer
+	head := make([]byte, len(plainMember))
+	if r.ix.rawLen(number) <= ChunkSize || size <= 0 {
+		return Deflated{}
+	}
+	if _, err := r.packed.ReadAt(head, from.blob); err != nil || !bytes.Equal(head, plainMember) {
+		return Deflated{}
+	}
+	d := Deflated{Size: size, Open: func() (io.Reader, error) { return io.NewSectionReader(r.packed, at, size), nil }}
+	if !d.worthTaking(r.ix.rawLen(number)) {
+		return Deflated{}
+	}
+	return d
+}
