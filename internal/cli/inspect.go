@@ -12,6 +12,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/ui"
 )
@@ -23,6 +24,7 @@ type inspectOptions struct {
 	json     bool
 	raw      bool
 	gpu      bool
+	verify   bool
 }
 
 func newInspectCmd(a *app) *cobra.Command {
@@ -33,7 +35,9 @@ func newInspectCmd(a *app) *cobra.Command {
 		Long: "Show an image's configuration, and its layers with what made each. Layers are not downloaded. Of a .sqsh or .sif file\n" +
 			"the compression and the objects in it are shown.\n\n" +
 			"With --gpu the device code of the image's libraries is shown: for which GPUs there is any, and how much room it takes.\n" +
-			"That reads all layers, so they are brought into the store; a .sqsh or .sif is read where it is. Nothing of the image runs.\n\n" +
+			"That reads all layers, so they are brought into the store; a .sqsh or .sif is read where it is. Nothing of the image runs.\n" +
+			"IMAGE may also be a single library, program, archive, fatbin or cubin; --verify unpacks its code and compares it with its\n" +
+			"headers.\n\n" +
 			anyImage,
 		Example: examples(
 			"sconce inspect llm-train:25.11",
@@ -41,6 +45,7 @@ func newInspectCmd(a *app) *cobra.Command {
 			"sconce inspect oci-archive:image.tar --json | jq .layers",
 			"sconce inspect pytorch.sif",
 			"sconce inspect --gpu llm-train:25.11",
+			"sconce inspect --gpu --verify libtorch_cuda.so",
 		),
 		Args:              wants("IMAGE"),
 		ValidArgsFunction: a.completeImages,
@@ -53,6 +58,7 @@ func newInspectCmd(a *app) *cobra.Command {
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&o.raw, "raw", false, "print the manifest, byte by byte as it is")
 	cmd.Flags().BoolVar(&o.gpu, "gpu", false, "show for which GPUs the image has device code")
+	cmd.Flags().BoolVar(&o.verify, "verify", false, "with --gpu and a single file: unpack all device code and compare it with its headers")
 	cmd.MarkFlagsMutuallyExclusive("json", "raw")
 	cmd.MarkFlagsMutuallyExclusive("gpu", "raw")
 	return cmd
@@ -64,6 +70,15 @@ func addPlatformFlag(cmd *cobra.Command, to *string) {
 }
 
 func (a *app) runInspect(ctx context.Context, o inspectOptions) error {
+	if o.gpu {
+		if f, code := openLibrary(o.image); f != nil {
+			defer f.Close()
+			return a.inspectLibrary(ctx, o, code)
+		}
+	}
+	if o.verify {
+		return fault.Usage(errVerifyFile)
+	}
 	if o.gpu {
 		return a.inspectGPU(ctx, o)
 	}
