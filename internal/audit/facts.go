@@ -20,7 +20,7 @@ type Root interface {
 
 // Info is an object of a file system.
 type Info struct {
-	Path    string // without a slash in front
+	Path    string // without a slash in front; "." for the root itself
 	Type    layer.Type
 	Mode    uint32 // permissions, with setuid, setgid and sticky: 0o7777
 	UID     int
@@ -30,42 +30,47 @@ type Info struct {
 	ModTime time.Time
 }
 
-// Facts are what is known of an image before any target is: gathered once, and the same for all.
+// Facts are what is known of an image before any target is: gathered once, and the same for all. [OfImage] and [OfClusterFile]
+// make them.
 type Facts struct {
 	Image    string    // as the user named it
 	Digest   string    // of the manifest; "" for a file system without one
 	Platform string    // "linux/amd64"
 	Config   v1.Config // environment, entrypoint, labels and so on
-	Root     Root
-	Paths    []Info // everything below the root that some rule may care for, see [Interesting]
+	Root     Root      // until Close
+	Paths    []Info    // everything below the root: all directories, files with each of their names, links and devices, as Root.All shows them
 
 	GPU     *GPUReport
-	Objects []Object // ELF files, by path
+	Objects []Object // ELF files of processors, by path; of several names of a file the first
 	Links   []LinkProblem
 	Pythons []Python // by directory
 
-	Warnings []string // of files that could not be understood
+	Warnings []string // of ELF files that could not be understood; those on device code are in GPU
+
+	close func() error
 }
 
-// Object is an ELF file.
+// Object is an ELF file. All of it but Path and Size is kept in the store, as JSON: see [factsVersion].
 type Object struct {
-	Path     string             `json:"path"`
-	Size     int64              `json:"size"`
-	Arch     string             `json:"arch"` // Go's name
-	Kind     string             `json:"kind"` // "executable", "pie", "shared", "other"
-	Dynamic  bool               `json:"dynamic,omitempty"`
-	Soname   string             `json:"soname,omitempty"`
-	Needed   []string           `json:"needed,omitempty"`
-	Rpath    string             `json:"rpath,omitempty"`
-	Runpath  string             `json:"runpath,omitempty"`
-	ISALevel int                `json:"isaLevel,omitempty"`
-	Requires []elfx.Requirement `json:"requires,omitempty"`
-	Provides []string           `json:"provides,omitempty"`
+	Path        string             `json:"path"`
+	Size        int64              `json:"size"`
+	Arch        string             `json:"arch"` // Go's name
+	Kind        string             `json:"kind"` // "executable", "pie", "shared", "other"
+	Dynamic     bool               `json:"dynamic,omitempty"`
+	Interpreter string             `json:"interpreter,omitempty"`
+	Soname      string             `json:"soname,omitempty"`
+	Needed      []string           `json:"needed,omitempty"`
+	Rpath       string             `json:"rpath,omitempty"`
+	Runpath     string             `json:"runpath,omitempty"`
+	ISALevel    int                `json:"isaLevel,omitempty"`
+	Requires    []elfx.Requirement `json:"requires,omitempty"`
+	Provides    []string           `json:"provides,omitempty"`
 }
 
 // LinkProblem is what the loader or a first call would stumble over in a file, libraries of the host left aside.
 type LinkProblem struct {
 	Path     string `json:"path"` // of the file that would be started or imported
+	Role     string `json:"role"` // of Path: "start", "import", "module", "program", "library"; see links.go
 	In       string `json:"in"`   // whose need is not met: Path or a library that it loads
 	Kind     string `json:"kind"` // "interpreter", "library", "unusable", "processor", "version", "symbol"
 	Library  string `json:"library,omitempty"`

@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fatbin"
 )
 
@@ -23,7 +21,7 @@ type GPUReport struct {
 	Warnings      []string     `json:"warnings"`      // of files that could not be understood in full
 }
 
-// Library is a file with device code.
+// Library is a file with device code. All of it but Path and Group is kept in the store, as JSON: see [factsVersion].
 type Library struct {
 	Path    string        `json:"path"`
 	Group   string        `json:"group"` // the Python package, or else the directory
@@ -92,20 +90,30 @@ const (
 	maxArchs    = 100 // of one kind in one library
 )
 
-// GPU reads the device code's headers in all files. A file that is damaged gives a warning in the report, and what could be
-// read of it counts. Errors are those of the image and of ctx.
+// GPU reads the device code's headers in all files, but those whose code the store knows. A file that is damaged gives a
+// warning in the report, and what could be read of it counts. Errors are those of the image and of ctx.
 func GPU(ctx context.Context, files Files) (*GPUReport, error) {
-	task := event.Begin(ctx, "scan", "device code", 0)
-	g := gpuScan{report: &GPUReport{Libraries: []Library{}, Warnings: []string{}}}
-	err := files.Walk(ctx, wantsDeviceCode, func(f File) error {
-		task.Add(f.Size)
-		return g.file(ctx, f)
-	})
-	if task.End(err) != nil {
+	found, err := scan(ctx, files)
+	if err != nil {
 		return nil, fmt.Errorf("look for device code: %w", err)
 	}
+	return gpuReport(found), nil
+}
+
+// gpuReport sums up what is in the files.
+func gpuReport(found []scanned) *GPUReport {
+	g := gpuScan{report: &GPUReport{Libraries: []Library{}, Warnings: []string{}}}
+	for i := range found {
+		f := &found[i]
+		for _, w := range f.CodeDamage {
+			g.warn("%s: %s", f.path, w)
+		}
+		if f.Library != nil {
+			g.report.Libraries = append(g.report.Libraries, *f.Library)
+		}
+	}
 	g.finish()
-	return g.report, nil
+	return g.report
 }
 
 type gpuScan struct {
@@ -119,41 +127,27 @@ func (g *gpuScan) warn(format string, args ...any) {
 	}
 }
 
-// readerAt makes a long scan end with its context.
-type readerAt struct {
-	ctx context.Context
-	r   io.ReaderAt
-}
-
-func (r readerAt) ReadAt(p []byte, off int64) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
+// deviceCode reads the device code of a file: nil when it has none. What is wrong with it is said in damage. The error is one of
+// reading the file.
+func deviceCode(f File) (l *Library, damage []string, err error) {
+	code, err := fatbin.Scan(f.Content, f.Size, fatbin.Options{})
+	if errors.Is(err, fatbin.ErrFormat) {
+		return nil, nil, nil
 	}
-	return r.r.ReadAt(p, off)
-}
-
-func (g *gpuScan) file(ctx context.Context, f File) error {
-	code, err := fatbin.Scan(readerAt{ctx, f.Content}, f.Size, fatbin.Options{})
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case errors.Is(err, fatbin.ErrFormat):
-		return nil
-	case err != nil:
-		g.warn("%s: %v", f.Path, err)
-		return nil
+	if err != nil {
+		return nil, nil, err
 	}
 	for i, p := range code.Problems {
 		if i == 3 { // the first tell enough
-			g.warn("%s: %d more problems", f.Path, len(code.Problems)-i)
+			damage = append(damage, fmt.Sprintf("%d more problems", len(code.Problems)-i))
 			break
 		}
-		g.warn("%s: %v", f.Path, p)
+		damage = append(damage, p.String())
 	}
-	if l := newLibrary(f, code); len(code.Regions)+len(l.ROCm) > 0 {
-		g.report.Libraries = append(g.report.Libraries, l)
+	if found := newLibrary(f, code); len(code.Regions)+len(found.ROCm) > 0 {
+		l = &found
 	}
-	return nil
+	return l, damage, nil
 }
 
 // newLibrary sums up the code of a file.

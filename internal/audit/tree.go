@@ -1,13 +1,9 @@
 package audit
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"sconce.dev/sconce/internal/ctxio"
@@ -16,7 +12,7 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// Tree are the files of an image in a store, which has room for temporary files.
+// Tree are the files of an image in a store, which has room for temporary files and for what is found in the layers.
 func Tree(t *image.Tree, st *store.Store) Files { return treeFiles{t, st} }
 
 type treeFiles struct {
@@ -55,11 +51,7 @@ func (t treeFiles) nodes() ([]*image.Node, error) {
 		nodes = append(nodes, n)
 		return nil
 	})
-	slices.SortStableFunc(nodes, func(a, b *image.Node) int {
-		layerA, atA := a.Content()
-		layerB, atB := b.Content()
-		return cmp.Or(cmp.Compare(layerA, layerB), cmp.Compare(atA.Offset, atB.Offset), cmp.Compare(atA.Sparse, atB.Sparse))
-	})
+	slices.SortStableFunc(nodes, compareContent)
 	return nodes, err
 }
 
@@ -108,17 +100,4 @@ func (t treeFiles) lookCopied(ctx context.Context, n *image.Node, wanted Filter,
 		return fmt.Errorf("read %q: %w", n.Path, err)
 	}
 	return visit(File{n.Path, n.Size, f})
-}
-
-// scratch makes a file without a name, in the store or, when that is only for reading, where temporary files are.
-func scratch(st *store.Store) (*os.File, error) {
-	dir, err := st.TempDir("audit-*")
-	if errors.Is(err, store.ErrReadOnly) {
-		dir, err = os.MkdirTemp("", "sconce-audit-*")
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer store.RemoveAll(dir)
-	return os.OpenFile(filepath.Join(dir, "file"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 }

@@ -101,6 +101,15 @@ func openIndexes(ctx context.Context, st *store.Store, layers []layer.Descriptor
 	return indexes, group.Wait()
 }
 
+// DiffIDs returns what the layers unpack to, lowest first; "" for one that is in no store.
+func (t *Tree) DiffIDs() []store.Digest {
+	ids := make([]store.Digest, len(t.layers))
+	for i, ix := range t.layers {
+		ids[i] = ix.DiffID
+	}
+	return ids
+}
+
 // Root returns the root directory.
 func (t *Tree) Root() *Node { return t.root }
 

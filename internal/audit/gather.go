@@ -1,0 +1,160 @@
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/clusterfile"
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/store"
+)
+
+// OfImage gathers the facts of an image in a store. name is what the user calls it. The caller closes the facts.
+func OfImage(ctx context.Context, st *store.Store, im *image.Image, name string) (*Facts, error) {
+	tree, err := im.Tree(ctx, st)
+	if err != nil {
+		return nil, err
+	}
+	c := newCopies(st, copiesRoom)
+	f := &Facts{
+		Image: name, Digest: string(im.Digest), Platform: platformName(im.Platform()), Config: im.Config.Config,
+		Root: &treeRoot{ctx: ctx, tree: tree, copies: c}, close: c.Close,
+	}
+	ids := []string{"layers"}
+	for _, id := range tree.DiffIDs() {
+		ids = append(ids, string(id))
+	}
+	g := gatherer{facts: f, cache: cache{st}, made: ids}
+	return g.gather(ctx, func() ([]scanned, error) {
+		found, err := scanTree(ctx, treeFiles{tree, st}, c)
+		return sortScanned(found), err
+	})
+}
+
+// OfClusterFile gathers the facts of a squashfs or SIF file, which stays open as long as they are used. They are kept in the
+// store, unless that is nil. The caller closes the facts, then the file.
+func OfClusterFile(ctx context.Context, st *store.Store, c *source.ClusterFile, name string) (*Facts, error) {
+	config, err := c.Config()
+	if err != nil {
+		return nil, err
+	}
+	digest, err := clusterfile.Digest(c.FS)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		digest = "" // what it says of itself is of no use
+	}
+	files, err := ClusterFile(c, st)
+	if err != nil {
+		return nil, err
+	}
+	root, err := newSquashRoot(c.FS)
+	if err != nil {
+		return nil, err
+	}
+	f := &Facts{
+		Image: name, Digest: string(digest), Platform: platformName(*config.Platform()), Config: config.Config, Root: root,
+	}
+	g := gatherer{facts: f, cache: cache{st}, made: []string{"tables", string(files.(*squashFiles).id)}}
+	return g.gather(ctx, func() ([]scanned, error) { return scan(ctx, files) })
+}
+
+func platformName(p v1.Platform) string {
+	if p.Architecture == "" {
+		return ""
+	}
+	return strings.TrimSuffix(p.OS+"/"+p.Architecture+"/"+p.Variant, "/")
+}
+
+// Close gives up the temporary files that Root reads from.
+func (f *Facts) Close() error {
+	if f.close == nil {
+		return nil
+	}
+	return f.close()
+}
+
+var _ io.Closer = (*Facts)(nil)
+
+// gatherer fills in the facts of an image whose Root is there.
+type gatherer struct {
+	facts *Facts
+	cache cache
+	made  []string // what names the files of the image
+}
+
+func (g *gatherer) gather(ctx context.Context, scan func() ([]scanned, error)) (*Facts, error) {
+	if err := g.fill(ctx, scan); err != nil {
+		return nil, errors.Join(fmt.Errorf("audit %s: %w", g.facts.Image, err), g.facts.Close())
+	}
+	return g.facts, nil
+}
+
+func (g *gatherer) fill(ctx context.Context, scan func() ([]scanned, error)) error {
+	f := g.facts
+	err := f.Root.All(func(i Info) error {
+		f.Paths = append(f.Paths, i)
+		return ctx.Err()
+	})
+	if err != nil {
+		return err
+	}
+	found, err := scan()
+	if err != nil {
+		return err
+	}
+	f.GPU = gpuReport(found)
+	f.addObjects(found)
+	return g.together(ctx)
+}
+
+func (f *Facts) addObjects(found []scanned) {
+	damaged := 0
+	for i := range found {
+		s := &found[i]
+		if s.Object != nil {
+			f.Objects = append(f.Objects, *s.Object)
+		}
+		for _, d := range s.Damage {
+			if damaged++; damaged <= maxWarnings {
+				f.Warnings = append(f.Warnings, s.path+": "+d)
+			}
+		}
+	}
+	if more := damaged - maxWarnings; more > 0 {
+		f.Warnings = append(f.Warnings, fmt.Sprintf("%d more warnings", more))
+	}
+}
+
+// together finds what shows only when all files are looked at: it depends on the configuration, too.
+func (g *gatherer) together(ctx context.Context) error {
+	f := g.facts
+	config, err := json.Marshal(f.Config)
+	if err != nil {
+		return err
+	}
+	key := g.cache.key(append([]string{f.Platform, string(config)}, g.made...)...)
+	var known imageFacts
+	if g.cache.get(imageFactsKind, key, &known) {
+		f.Links, f.Pythons = known.Links, known.Pythons
+		return nil
+	}
+	task := event.Begin(ctx, "scan", "Python packages and linked libraries", 0)
+	if f.Pythons, err = findPythons(ctx, f); err == nil {
+		f.Links, err = findLinks(ctx, f)
+	}
+	if task.End(err) != nil {
+		return err
+	}
+	if err := g.cache.put(imageFactsKind, key, imageFacts{f.Links, f.Pythons}); err != nil {
+		return fmt.Errorf("keep what was found: %w", err)
+	}
+	return nil
+}

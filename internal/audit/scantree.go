@@ -1,0 +1,237 @@
+package audit
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/store"
+)
+
+func (t treeFiles) scan(ctx context.Context) ([]scanned, error) {
+	c := newCopies(t.st, 0) // each is read once
+	defer c.Close()
+	return scanTree(ctx, t, c)
+}
+
+// scanTree looks at the files of an image. What the store knows of a layer is not read again, and what is found becomes known.
+func scanTree(ctx context.Context, t treeFiles, c *copies) ([]scanned, error) {
+	nodes, err := t.nodes()
+	if err != nil {
+		return nil, err
+	}
+	nodes = slices.DeleteFunc(nodes, func(n *image.Node) bool { return !mayHoldCode(n.Path) })
+	s := treeScan{tree: t.tree, copies: c, cache: cache{t.st}, ids: t.tree.DiffIDs()}
+	s.known = make([]map[place]fileFacts, len(s.ids))
+	s.fresh = make([]int, len(s.ids))
+	for i := range s.ids {
+		s.known[i] = s.cache.layer(s.ids[i])
+	}
+	if err := s.lookAt(ctx, s.unknown(nodes)); err != nil {
+		return nil, err
+	}
+	for i := range s.ids {
+		if s.fresh[i] > 0 {
+			if err := s.cache.keepLayer(s.ids[i], s.known[i]); err != nil {
+				return nil, fmt.Errorf("keep what was found in layer %d: %w", i+1, err)
+			}
+		}
+	}
+	var found []scanned
+	for _, n := range nodes {
+		id := idOf(n)
+		if c := s.known[id.layer][id.place]; !c.empty() {
+			found = append(found, c.at(n.Path, n.Size))
+		}
+	}
+	return found, nil
+}
+
+// treeScan is a scan of the layers side by side.
+type treeScan struct {
+	tree   *image.Tree
+	copies *copies
+	cache  cache
+	ids    []store.Digest // the layers' DiffIDs
+
+	mu    sync.Mutex
+	known []map[place]fileFacts // of each layer
+	fresh []int                 // how many of them are new
+	slow  [][]*image.Node       // of each layer: files that can only be read from beginning to end
+}
+
+func (s *treeScan) unknown(nodes []*image.Node) []*image.Node {
+	var list []*image.Node
+	for _, n := range nodes {
+		id := idOf(n)
+		if _, ok := s.known[id.layer][id.place]; !ok {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// maxScanners is how many files are looked at side by side. Each holds some megabytes.
+const maxScanners = 4
+
+func (s *treeScan) lookAt(ctx context.Context, nodes []*image.Node) error {
+	if len(nodes) == 0 {
+		return nil
+	}
+	task := event.Begin(ctx, "scan", "machine code", totalSize(nodes))
+	s.slow = make([][]*image.Node, len(s.ids))
+	err := sideBySide(ctx, nodeRuns(nodes), func(ctx context.Context, run []*image.Node) error {
+		for _, n := range run {
+			if err := s.fast(ctx, n, task); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return task.End(err)
+	}
+	return task.End(sideBySide(ctx, s.slow, func(ctx context.Context, run []*image.Node) error {
+		slices.SortFunc(run, compareContent)
+		for _, n := range run {
+			if err := s.copied(ctx, n, task); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+func totalSize(nodes []*image.Node) int64 {
+	var sum int64
+	for _, n := range nodes {
+		sum += n.Size
+	}
+	return sum
+}
+
+// sideBySide works on runs of files, those with the most bytes first.
+func sideBySide(ctx context.Context, runs [][]*image.Node, work func(context.Context, []*image.Node) error) error {
+	runs = slices.Clone(runs)
+	slices.SortStableFunc(runs, func(a, b []*image.Node) int { return cmp.Compare(totalSize(b), totalSize(a)) })
+	group, working := errgroup.WithContext(ctx)
+	group.SetLimit(min(runtime.GOMAXPROCS(0), maxScanners))
+	for _, run := range runs {
+		if len(run) > 0 && working.Err() == nil {
+			group.Go(func() error { return work(working, run) })
+		}
+	}
+	return cmp.Or(group.Wait(), ctx.Err())
+}
+
+// runSize is how many bytes of files that lie side by side are one piece of work: so many that few chunks are decompressed twice.
+const runSize = 32 << 20
+
+// nodeRuns cuts a list in the order of the contents into runs.
+func nodeRuns(nodes []*image.Node) [][]*image.Node {
+	var runs [][]*image.Node
+	start, size, last := 0, int64(0), 0
+	for i, n := range nodes {
+		number, _ := n.Content()
+		if i > start && (number != last || size+n.Size > runSize) {
+			runs = append(runs, nodes[start:i])
+			start, size = i, 0
+		}
+		size += n.Size
+		last = number
+	}
+	return append(runs, nodes[start:])
+}
+
+func compareContent(a, b *image.Node) int {
+	layerA, atA := a.Content()
+	layerB, atB := b.Content()
+	return cmp.Or(cmp.Compare(layerA, layerB), cmp.Compare(atA.Offset, atB.Offset), cmp.Compare(atA.Sparse, atB.Sparse))
+}
+
+func (s *treeScan) found(n *image.Node, c fileFacts) {
+	id := idOf(n)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known[id.layer][id.place] = c
+	s.fresh[id.layer]++
+}
+
+// fast looks at a file where it lies, or puts it off.
+func (s *treeScan) fast(ctx context.Context, n *image.Node, task *event.Task) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	r, err := s.tree.OpenAt(n)
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		number, _ := n.Content()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.slow[number] = append(s.slow[number], n)
+		return nil
+	}
+	defer r.Close()
+	defer task.Add(n.Size)
+	head := make([]byte, headSize)
+	if _, err := r.ReadAt(head, 0); err != nil {
+		return fmt.Errorf("read %q: %w", n.Path, err)
+	}
+	if !wantsDeviceCode(n.Path, head) {
+		s.found(n, fileFacts{})
+		return nil
+	}
+	c, err := look(ctx, File{n.Path, n.Size, r})
+	if err == nil {
+		s.found(n, c)
+	}
+	return err
+}
+
+// copied looks at a copy of a file.
+func (s *treeScan) copied(ctx context.Context, n *image.Node, task *event.Task) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	defer task.Add(n.Size)
+	r, err := s.tree.Open(n)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	head := make([]byte, headSize)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return fmt.Errorf("read %q: %w", n.Path, err)
+	}
+	if !wantsDeviceCode(n.Path, head) {
+		s.found(n, fileFacts{})
+		return nil
+	}
+	h, err := s.copies.open(ctx, idOf(n), n.Size, func() (io.ReadCloser, error) {
+		return io.NopCloser(io.MultiReader(bytes.NewReader(head), r)), nil
+	})
+	if err != nil {
+		return fmt.Errorf("read %q: %w", n.Path, err)
+	}
+	defer h.Close()
+	if err := r.Close(); err != nil && !errors.Is(err, io.EOF) { // the next file goes on from there
+		return fmt.Errorf("read %q: %w", n.Path, err)
+	}
+	c, err := look(ctx, File{n.Path, n.Size, h})
+	if err == nil {
+		s.found(n, c)
+	}
+	return err
+}
