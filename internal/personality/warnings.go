@@ -90,12 +90,36 @@ func ownNames(c v1.ConfigFile, _ *image.Tree) *Warning {
 	}
 }
 
+// LostByEnroot returns the variables whose values enroot's import writes to /etc/environment, from where they do not come back
+// as they were: values of several lines, in quotes, or with a ${NAME}. [Layer] has /etc/rc set them.
+func LostByEnroot(c v1.ConfigFile) []string {
+	return namesOf(c, func(v variable) bool { return !isReserved(v.name) && !v.bare && !v.survives() })
+}
+
+// EnvironmentWarnings returns what of an image's environment a runtime will not set, whatever the image holds.
+func EnvironmentWarnings(c v1.ConfigFile, apptainer, enroot bool) []Warning {
+	kinds := []func(v1.ConfigFile, *image.Tree) *Warning{badNames}
+	if enroot {
+		kinds = append(kinds, enrootNames)
+	}
+	if apptainer {
+		kinds = append(kinds, ownNames)
+	}
+	var all []Warning
+	for _, w := range kinds {
+		if found := w(c, nil); found != nil {
+			all = append(all, *found)
+		}
+	}
+	return all
+}
+
 // lostByOldRC is about images that bring enroot's own /etc/rc along: ours sets what /etc/environment cannot.
 func lostByOldRC(c v1.ConfigFile, tree *image.Tree) *Warning {
 	if !slices.Equal(c.Config.Entrypoint, enrootEntrypoint) || !hasFile(tree, rcPath) {
 		return nil
 	}
-	names := namesOf(c, func(v variable) bool { return !isReserved(v.name) && !v.bare && !v.survives() })
+	names := LostByEnroot(c)
 	if names == nil {
 		return nil
 	}
@@ -105,8 +129,16 @@ func lostByOldRC(c v1.ConfigFile, tree *image.Tree) *Warning {
 	}
 }
 
-// hidingDirs are what a runtime mounts something over: /tmp and /var/tmp Apptainer (mount tmp in apptainer.conf), /tmp,
-// /var/run, which mostly is /run, and /var/lock enroot (conf/mounts/10-system.fstab), and the rest both of them.
+// The directories of an image that a runtime mounts something over, without a slash in front: /tmp and /var/tmp Apptainer
+// (mount tmp in apptainer.conf), /tmp, /var/run, which mostly is /run, and /var/lock enroot (conf/mounts/10-system.fstab), and
+// the last three all of them.
+var (
+	HiddenByApptainer = []string{"tmp", "var/tmp", "dev", "proc", "sys"}
+	HiddenByEnroot    = []string{"tmp", "run", "var/run", "var/lock", "dev", "proc", "sys"}
+	HiddenByAll       = []string{"dev", "proc", "sys"}
+)
+
+// hidingDirs are those of all runtimes.
 var hidingDirs = []string{"tmp", "run", "var/tmp", "var/run", "var/lock", "dev", "proc", "sys"}
 
 // harmless are files that base images have there and nobody misses.
@@ -137,6 +169,9 @@ func hiddenFiles(_ v1.ConfigFile, tree *image.Tree) *Warning {
 	}
 }
 
+// Harmless reports whether a file, named without a slash in front, is one that base images have below a hidden directory.
+func Harmless(p string) bool { return slices.Contains(harmless, p) }
+
 // countFiles counts the regular files below a directory that have content.
 func countFiles(tree *image.Tree, dir *image.Node, count *int, example *string) {
 	children, err := tree.ReadDir(dir.Path)
@@ -147,7 +182,7 @@ func countFiles(tree *image.Tree, dir *image.Node, count *int, example *string) 
 		switch {
 		case n.Type == layer.Dir:
 			countFiles(tree, n, count, example)
-		case n.Type == layer.Regular && n.Size > 0 && !slices.Contains(harmless, n.Path):
+		case n.Type == layer.Regular && n.Size > 0 && !Harmless(n.Path):
 			if *count++; *example == "" {
 				*example = oneLine(n.Path)
 			}
