@@ -1,0 +1,316 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/export"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/slim"
+	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/ui"
+)
+
+// slimOptions are the options of `sconce slim`.
+type slimOptions struct {
+	image     string
+	gpus      []string
+	output    string
+	name      string
+	ptx       string
+	relfatbin string
+	explain   bool
+	json      bool
+	force     bool
+	platform  string
+	squashfs  squashfsOptions
+}
+
+func newSlimCmd(a *app) *cobra.Command {
+	var o slimOptions
+	cmd := &cobra.Command{
+		Use:   "slim IMAGE --gpu CAPABILITY",
+		Short: "Remove the device code that your GPUs cannot run",
+		Long: `Make an image without the device code that the given GPUs cannot run. Libraries keep their size, and the code that stays
+keeps its place in them; what is removed becomes zeros, which take next to nothing in a compressed layer or a .sqsh. Nothing
+of the image runs, and no GPU is needed. A file with anything unexpected in it is left as it is, and named.
+
+The new image is written to OUT, any destination of ` + "`sconce copy`" + `, or gets a name in the store: --name, or that of an image of
+the store with -sm90 behind its tag. Layers without such code stay the same; what was done for a layer is kept for the next
+image that has it. With --explain, nothing is written, only shown.
+
+PTX, which the driver compiles for GPUs that have no machine code of their own, stays unless --ptx drop-where-native is given:
+then it goes where there is machine code for all the GPUs given. --relfatbin drop removes input of device links that linked
+libraries still carry.
+
+` + anyImage,
+		Example: examples(
+			"sconce slim llm-train:25.11 --gpu 9.0                    in the store as llm-train:25.11-sm90",
+			"sconce slim llm-train:25.11 --gpu 9.0 --explain          what would go",
+			"sconce slim docker://nvcr.io/nvidia/pytorch:25.11-py3 --gpu 8.0,9.0 -o pytorch.sqsh",
+			"sconce slim pytorch.sqsh --gpu 9.0 --ptx drop-where-native --relfatbin drop -o smaller.sqsh",
+		),
+		Args:              wants("IMAGE"),
+		ValidArgsFunction: a.completeImages,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.image = args[0]
+			return a.runSlim(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&o.gpus, "gpu", nil, "compute `CAPABILITY` of the GPUs to keep code for: 9.0, or several as 8.0,9.0")
+	f.StringVarP(&o.output, "output", "o", "", "write the image to `OUT`")
+	f.StringVar(&o.name, "name", "", "`NAME[:TAG]` to give to the image in the store")
+	f.StringVar(&o.ptx, "ptx", string(slim.KeepPTX), "what happens to PTX: keep, drop-where-native")
+	f.StringVar(&o.relfatbin, "relfatbin", "keep", "what happens to input of device links in linked libraries: keep, drop")
+	f.BoolVar(&o.explain, "explain", false, "show what would go, and write nothing")
+	f.BoolVar(&o.json, "json", false, "print JSON")
+	f.BoolVar(&o.force, "force", false, "replace an output that holds something else")
+	addPlatformFlag(cmd, &o.platform)
+	addSquashfsFlags(cmd, &o.squashfs)
+	complete(cmd, "gpu", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
+	complete(cmd, "ptx", string(slim.KeepPTX), string(slim.DropWhereNative))
+	complete(cmd, "relfatbin", "keep", "drop")
+	for _, flag := range []string{"output", "name", "force"} {
+		cmd.MarkFlagsMutuallyExclusive("explain", flag)
+	}
+	return cmd
+}
+
+// parse checks what is to be removed.
+func (o slimOptions) parse() (slim.Options, error) {
+	how := slim.Options{PTX: slim.PTX(o.ptx), DropRelocatable: o.relfatbin == "drop"}
+	if len(o.gpus) == 0 {
+		return how, fault.Usage(fault.Hint(errors.New("--gpu is missing"), "say which GPUs the image is for, as in `sconce slim IMAGE --gpu 9.0`"))
+	}
+	var err error
+	if how.GPUs, err = cluster.ParseGPUs(o.gpus); err != nil {
+		return how, fault.Usage(fmt.Errorf("--gpu: %w", err))
+	}
+	if how.PTX != slim.KeepPTX && how.PTX != slim.DropWhereNative {
+		return how, fault.Usage(fmt.Errorf("--ptx %q: it is one of %s, %s", o.ptx, slim.KeepPTX, slim.DropWhereNative))
+	}
+	if o.relfatbin != "keep" && o.relfatbin != "drop" {
+		return how, fault.Usage(fmt.Errorf("--relfatbin %q: it is one of keep, drop", o.relfatbin))
+	}
+	return how, nil
+}
+
+// slimmed is what `sconce slim --json` prints.
+type slimmed struct {
+	Source string       `json:"source"`
+	Digest store.Digest `json:"digest,omitempty"` // of the new image
+	Name   string       `json:"name,omitempty"`   // in the store
+	Output string       `json:"output,omitempty"`
+	*slim.Report
+}
+
+func (a *app) runSlim(ctx context.Context, o slimOptions) error {
+	how, err := o.parse()
+	if err != nil {
+		return err
+	}
+	ref, open, err := a.sources(ctx, o.image, o.platform)
+	if err != nil {
+		return err
+	}
+	result := slimmed{Source: ref.String(), Output: o.output}
+	if o.explain {
+		result.Report, err = a.explainSlim(ctx, o, ref, open, how)
+	} else {
+		err = a.slim(ctx, o, ref, open, how, &result)
+	}
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return a.printJSON(result)
+	}
+	return printSlim(a.out, result.Report)
+}
+
+func (a *app) explainSlim(ctx context.Context, o slimOptions, ref source.Ref, open source.Options, how slim.Options) (*slim.Report, error) {
+	if isClusterFile(ref) {
+		c, err := source.OpenClusterFile(ref.Value)
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		return slim.Explain(ctx, audit.Squashfs(c.FS), how)
+	}
+	im, err := source.Import(ctx, ref, open)
+	if err != nil {
+		return nil, sourceError(o.image, ref, err)
+	}
+	tree, err := im.Tree(ctx, open.Store)
+	if err != nil {
+		return nil, err
+	}
+	return slim.Explain(ctx, audit.Tree(tree, open.Store), how)
+}
+
+func (a *app) slim(ctx context.Context, o slimOptions, ref source.Ref, open source.Options, how slim.Options, result *slimmed) error {
+	name, tag, err := o.target(open.Store, ref, how)
+	if err != nil {
+		return err
+	}
+	write, err := o.squashfs.exportOptions(open.Store, o.force)
+	if err != nil {
+		return err
+	}
+	if o.output != "" && !strings.HasPrefix(o.output, dockerPrefix) {
+		if _, err := export.ParseTarget(o.output); err != nil {
+			return err
+		}
+	}
+	im, err := source.Import(ctx, ref, open)
+	if err != nil {
+		return sourceError(o.image, ref, err)
+	}
+	made, report, err := slim.Image(ctx, open.Store, im, how)
+	if err != nil {
+		return err
+	}
+	result.Report, result.Digest = report, made.Digest
+	if made == im {
+		a.say("there is no device code in %s that these GPUs cannot run", o.image)
+	}
+	if err := a.writeSlim(ctx, made, o.output, tag, write); err != nil {
+		return err
+	}
+	if name == "" {
+		return nil
+	}
+	named, err := tagImage(open.Store, made, name, tag)
+	if err != nil {
+		return err
+	}
+	result.Name = named.FullName()
+	a.say("%s is %s (%s, %s)", named.FullName(), named.Digest, named.Platform, ui.Size(named.Size))
+	return nil
+}
+
+// target is the name that the image gets in the store, if any, and the tag that it has elsewhere.
+func (o slimOptions) target(st *store.Store, ref source.Ref, how slim.Options) (name, tag string, err error) {
+	if o.name != "" {
+		if name, tag = store.SplitImageName(o.name); tag == "" {
+			tag = store.DefaultTag
+		}
+		return name, tag, nil
+	}
+	name, tag = nameFor(st, o.image, ref)
+	tag += gpuSuffix(how.GPUs)
+	switch {
+	case o.output != "":
+		return "", tag, nil
+	case ref.Transport != source.Store:
+		err := fmt.Errorf("%s is in no store, so the new image has no name", o.image)
+		return "", "", fault.Usage(fault.Hint(err, "say where it goes: -o FILE.sqsh, or --name NAME:TAG for the store"))
+	}
+	return name, tag, nil
+}
+
+// gpuSuffix is what tells a slimmed image's tag from the original's: "-sm90".
+func gpuSuffix(gpus []int) string {
+	names := make([]string, 0, len(gpus))
+	for _, sm := range gpus {
+		names = append(names, strconv.Itoa(sm))
+	}
+	return "-sm" + strings.Join(names, "-")
+}
+
+func (a *app) writeSlim(ctx context.Context, im *image.Image, to, tag string, how export.Options) error {
+	switch {
+	case to == "":
+		return nil
+	case strings.HasPrefix(to, dockerPrefix):
+		return a.push(ctx, im, withTag(to, tag))
+	}
+	return export.Write(ctx, im, to, how)
+}
+
+func printSlim(w io.Writer, r *slim.Report) error {
+	if len(r.Files) == 0 {
+		_, err := fmt.Fprintln(w, "no device code")
+		return err
+	}
+	rows, refused, whole := slimRows(r)
+	if err := printTable(w, rows); err != nil {
+		return err
+	}
+	if whole > 0 {
+		if _, err := fmt.Fprintf(w, "\n%d of the %d files with device code lose none.\n", whole, len(r.Files)); err != nil {
+			return err
+		}
+	}
+	if len(refused) > 0 {
+		if err := printBelow(w, append([][]string{{"LEFT AS IT IS", "BECAUSE"}}, refused...)); err != nil {
+			return err
+		}
+	}
+	return printLayers(w, r.Layers)
+}
+
+func printBelow(w io.Writer, rows [][]string) error {
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	return printTable(w, rows)
+}
+
+// slimRows are the files that lose code, those that are left alone, and how many keep all they have.
+func slimRows(r *slim.Report) (rows, refused [][]string, whole int) {
+	rows = [][]string{{"LIBRARY", "KEPT", "DROPPED", "BEFORE", "AFTER"}}
+	for i := range r.Files {
+		f := &r.Files[i]
+		switch {
+		case f.Refused != "":
+			refused = append(refused, []string{shortPath(&audit.Library{Path: f.Path}), f.Refused})
+		case len(f.Dropped) == 0:
+			whole++
+		default:
+			rows = append(rows, []string{shortPath(&audit.Library{Path: f.Path}), codeNames(f.Kept), codeNames(f.Dropped), ui.Size(f.Before()), ui.Size(f.After())})
+		}
+	}
+	return append(rows, []string{"all", "", "", ui.Size(r.Before), ui.Size(r.After)}), refused, whole
+}
+
+// codeNames lists architectures: those of machine code first, without a word.
+func codeNames(code []slim.Code) string {
+	var names []string
+	last := "sass"
+	for _, c := range code {
+		if c.Kind != last {
+			names = append(names, map[string]string{"ptx": "PTX", "lto-ir": "LTO-IR"}[c.Kind])
+			last = c.Kind
+		}
+		names = append(names, c.Arch)
+	}
+	return strings.Join(names, " ")
+}
+
+func printLayers(w io.Writer, layers []slim.LayerReport) error {
+	if len(layers) == 0 {
+		return nil
+	}
+	rows := [][]string{{"LAYER", "SLIMMED", "BEFORE", "AFTER"}}
+	var before, after int64
+	for _, l := range layers {
+		before += l.Size
+		after += l.SlimmedSize
+		if l.Slimmed != l.Digest {
+			rows = append(rows, []string{l.Digest.Short(), l.Slimmed.Short(), ui.Size(l.Size), ui.Size(l.SlimmedSize)})
+		}
+	}
+	return printBelow(w, append(rows, []string{fmt.Sprintf("all %d", len(layers)), "", ui.Size(before), ui.Size(after)}))
+}

@@ -1,0 +1,186 @@
+package slim
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"path"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/layer"
+)
+
+// A distribution's RECORD (packaging.python.org, "Recording installed projects") lists its files with their hashes: CSV lines of
+// path, ALGORITHM=URL-SAFE-BASE64-WITHOUT-PADDING and size. Paths count from the directory that holds the .dist-info directory.
+// Only SHA-256 is looked for: pip and uv write nothing else.
+
+// rehash is a file whose content changed.
+type rehash struct {
+	Names []string `json:"names"` // all the file has in its layer
+	Old   string   `json:"old"`   // SHA-256 as RECORD writes it, without the algorithm
+	New   string   `json:"new"`
+}
+
+// isBelow reports whether the file has a name below a directory.
+func (r *rehash) isBelow(dir string) bool {
+	return slices.ContainsFunc(r.Names, func(name string) bool { return dir == "." || strings.HasPrefix(name, dir+"/") })
+}
+
+const recordAlgorithm = "sha256="
+
+func recordHash(h hash.Hash) string { return base64.RawURLEncoding.EncodeToString(h.Sum(nil)) }
+
+// isRecord reports whether a file of an image is a RECORD.
+func isRecord(p string) bool {
+	dir, name := path.Split(p)
+	return name == "RECORD" && strings.HasSuffix(dir, ".dist-info/")
+}
+
+// recordRoot is where the paths in a RECORD start.
+func recordRoot(p string) string { return path.Dir(path.Dir(p)) }
+
+// maxRecord is the largest RECORD that is changed, in bytes. That of torch, one of the largest, has 1.5 MB.
+const maxRecord = 32 << 20
+
+// changes are changed files by name. A layer may have several of one name, the last of which counts; so all are kept.
+type changes map[string][]*rehash
+
+func newChanges(list []*rehash) changes {
+	c := changes{}
+	for _, r := range list {
+		for _, n := range r.Names {
+			c[n] = append(c[n], r)
+		}
+	}
+	return c
+}
+
+// fix puts the new hashes of changed files into a RECORD, where it has their old ones, and returns which it has. A line with another
+// hash was wrong before, and stays so. Everything else of the RECORD is kept as it is written, and so is its size.
+func (c changes) fix(name string, record []byte) (fixed []byte, listed []*rehash, err error) {
+	lines := csv.NewReader(bytes.NewReader(record))
+	lines.FieldsPerRecord, lines.LazyQuotes, lines.ReuseRecord = -1, true, true
+	root := recordRoot(name)
+	for start := int64(0); ; start = lines.InputOffset() {
+		fields, err := lines.Read()
+		if errors.Is(err, io.EOF) {
+			return fixed, listed, nil
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if len(fields) < 2 || !strings.HasPrefix(fields[1], recordAlgorithm) {
+			continue
+		}
+		r := c.find(path.Join(root, fields[0]), strings.TrimRight(fields[1][len(recordAlgorithm):], "="))
+		if r == nil {
+			continue
+		}
+		if fixed == nil {
+			fixed = bytes.Clone(record)
+		}
+		line := fixed[start:lines.InputOffset()]
+		copy(line[bytes.LastIndex(line, []byte(r.Old)):], r.New)
+		listed = append(listed, r)
+	}
+}
+
+func (c changes) find(name, old string) *rehash {
+	for _, r := range c[name] {
+		if r.Old == old {
+			return r
+		}
+	}
+	return nil
+}
+
+// hashes are those of a file before and after.
+func (p *Plan) hashes(r io.Reader) (before, after string, err error) {
+	old, changed := sha256.New(), sha256.New()
+	// What is changed is changed in place, so the old bytes have to be hashed first: the tee is below.
+	if _, err := io.CopyBuffer(struct{ io.Writer }{changed}, p.Reader(io.TeeReader(r, old)), make([]byte, hashBuffer)); err != nil {
+		return "", "", err
+	}
+	return recordHash(old), recordHash(changed), nil
+}
+
+const hashBuffer = 256 << 10 // bytes
+
+// fixRecords puts new hashes into RECORDs. One that cannot be read is left as it is, with a warning.
+func fixRecords(ctx context.Context, records []record, c changes) (list []layer.Change, listed map[*rehash]bool) {
+	listed = map[*rehash]bool{}
+	for _, r := range records {
+		fixed, found, err := c.fix(r.entry.Path, r.data)
+		if err != nil {
+			event.Warn(ctx, fmt.Sprintf("the hashes of slimmed files are not updated: %v", err), "")
+			continue
+		}
+		for _, f := range found {
+			listed[f] = true
+		}
+		if fixed != nil {
+			list = append(list, layer.Change{Entry: r.entry, Content: func(io.Reader) io.Reader { return bytes.NewReader(fixed) }})
+		}
+	}
+	return list, listed
+}
+
+// list makes the RECORDs of a layer right for files of other layers, and returns what takes its place now. out is what became of the
+// layer so far.
+func (s *layers) list(ctx context.Context, d layer.Descriptor, out *outcome, elsewhere []*rehash) (*layer.Descriptor, error) {
+	var near []*rehash
+	wanted := map[string]bool{}
+	for _, r := range elsewhere {
+		for _, p := range out.Records {
+			if r.isBelow(recordRoot(p)) {
+				wanted[p] = true
+				near = append(near, r)
+			}
+		}
+	}
+	if near = slices.Compact(near); len(near) == 0 {
+		return out.Layer, nil
+	}
+	if out.Layer != nil {
+		d = *out.Layer
+	}
+	key, err := json.Marshal(near)
+	if err != nil {
+		return nil, err
+	}
+	relisted, err := s.once(ctx, d, string(key), func() (*outcome, error) { return s.relist(ctx, d, wanted, newChanges(near)) })
+	if err != nil || relisted.Layer == nil {
+		return out.Layer, err
+	}
+	return relisted.Layer, nil
+}
+
+func (s *layers) relist(ctx context.Context, d layer.Descriptor, wanted map[string]bool, c changes) (*outcome, error) {
+	ix, err := layer.OpenIndex(ctx, s.st, d)
+	if err != nil {
+		return nil, err
+	}
+	v := &survey{layers: s, ix: ix}
+	for _, e := range ix.Entries {
+		if e.Type == layer.Regular && wanted[e.Path] {
+			if err := v.keepRecord(e); err != nil {
+				return nil, err
+			}
+		}
+	}
+	list, _ := fixRecords(ctx, v.records, c)
+	if len(list) == 0 {
+		return &outcome{}, nil
+	}
+	made, err := layer.Rewrite(ctx, s.st, d, list, layer.Options{Workers: s.workers})
+	return &outcome{Layer: &made}, err
+}
