@@ -12,6 +12,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/ui"
@@ -20,11 +21,13 @@ import (
 // inspectOptions are the options of `sconce inspect`.
 type inspectOptions struct {
 	image    string
+	files    []string // image and what follows it on the command line
 	platform string
 	json     bool
 	raw      bool
 	gpu      bool
 	verify   bool
+	noSearch bool
 }
 
 func newInspectCmd(a *app) *cobra.Command {
@@ -36,8 +39,8 @@ func newInspectCmd(a *app) *cobra.Command {
 			"the compression and the objects in it are shown.\n\n" +
 			"With --gpu the device code of the image's libraries is shown: for which GPUs there is any, and how much room it takes.\n" +
 			"That reads all layers, so they are brought into the store; a .sqsh or .sif is read where it is. Nothing of the image runs.\n" +
-			"IMAGE may also be a single library, program, archive, fatbin or cubin; --verify unpacks its code and compares it with its\n" +
-			"headers.\n\n" +
+			"In place of IMAGE there may be libraries, programs, archives, fatbins or cubins; --verify unpacks their code and compares it\n" +
+			"with its headers.\n\n" +
 			anyImage,
 		Example: examples(
 			"sconce inspect llm-train:25.11",
@@ -45,12 +48,12 @@ func newInspectCmd(a *app) *cobra.Command {
 			"sconce inspect oci-archive:image.tar --json | jq .layers",
 			"sconce inspect pytorch.sif",
 			"sconce inspect --gpu llm-train:25.11",
-			"sconce inspect --gpu --verify libtorch_cuda.so",
+			"sconce inspect --gpu --verify libtorch_cuda.so libnccl.so.2",
 		),
-		Args:              wants("IMAGE"),
+		Args:              atLeastImage,
 		ValidArgsFunction: a.completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.image = args[0]
+			o.image, o.files = args[0], args
 			return a.runInspect(cmd.Context(), o)
 		},
 	}
@@ -58,7 +61,9 @@ func newInspectCmd(a *app) *cobra.Command {
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&o.raw, "raw", false, "print the manifest, byte by byte as it is")
 	cmd.Flags().BoolVar(&o.gpu, "gpu", false, "show for which GPUs the image has device code")
-	cmd.Flags().BoolVar(&o.verify, "verify", false, "with --gpu and a single file: unpack all device code and compare it with its headers")
+	cmd.Flags().BoolVar(&o.verify, "verify", false, "with --gpu and files: unpack all device code and compare it with its headers")
+	cmd.Flags().BoolVar(&o.noSearch, "no-search", false,
+		"with --gpu and files: look only where compilers put device code, as cuobjdump does, not in all other data")
 	cmd.MarkFlagsMutuallyExclusive("json", "raw")
 	cmd.MarkFlagsMutuallyExclusive("gpu", "raw")
 	return cmd
@@ -71,13 +76,12 @@ func addPlatformFlag(cmd *cobra.Command, to *string) {
 
 func (a *app) runInspect(ctx context.Context, o inspectOptions) error {
 	if o.gpu {
-		if f, code := openLibrary(o.image); f != nil {
-			defer f.Close()
-			return a.inspectLibrary(ctx, o, code)
+		if libraries := openLibraries(o.files, fatbin.Options{SectionsOnly: o.noSearch}); libraries != nil {
+			return a.inspectLibraries(ctx, o, libraries)
 		}
 	}
-	if o.verify {
-		return fault.Usage(errVerifyFile)
+	if o.verify || o.noSearch || len(o.files) > 1 {
+		return fault.Usage(errNoLibrary)
 	}
 	if o.gpu {
 		return a.inspectGPU(ctx, o)

@@ -7,7 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
 
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fatbin"
@@ -44,53 +48,118 @@ type verified struct {
 	Bytes  int64 `json:"bytes"`  // unpacked
 }
 
-// openLibrary opens a path that is a file with device code, or may be one. It returns nil for everything else, which is an
-// image.
-func openLibrary(name string) (*os.File, *fatbin.File) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, nil
-	}
-	info, err := f.Stat()
-	if err == nil && info.Mode().IsRegular() {
-		if code, err := fatbin.Scan(f, info.Size(), fatbin.Options{}); err == nil {
-			return f, code
-		}
-	}
-	f.Close()
-	return nil, nil
+// library is an open file that may hold device code.
+type library struct {
+	name string
+	file *os.File
+	code *fatbin.File
 }
 
-// inspectLibrary shows the device code of a single file, image by image if they are verified.
-func (a *app) inspectLibrary(ctx context.Context, o inspectOptions, code *fatbin.File) error {
-	r := newLibraryReport(o.image, code)
-	if o.verify {
-		v, err := code.Verify(ctx)
-		if err != nil {
-			return fmt.Errorf("verify %s: %w", o.image, err)
-		}
-		r.Verified = &verified{v.Images, v.Opaque, v.Bytes}
-		for _, p := range v.Problems {
-			r.Problems = append(r.Problems, p.String())
+// openLibraries opens the files if every one of them is of a kind that can hold device code. It returns nil for everything
+// else: an image, or a mistake. Headers are read with all cores.
+func openLibraries(names []string, o fatbin.Options) []*library {
+	libraries := make([]*library, len(names))
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, name := range names {
+		g.Go(func() (err error) {
+			libraries[i], err = openLibrary(name, o)
+			return err
+		})
+	}
+	if g.Wait() == nil {
+		return libraries
+	}
+	closeLibraries(libraries)
+	return nil
+}
+
+func closeLibraries(libraries []*library) {
+	for _, l := range libraries {
+		if l != nil {
+			l.file.Close()
 		}
 	}
-	if err := a.showLibrary(ctx, o, r); err != nil {
+}
+
+func openLibrary(name string, o fatbin.Options) (*library, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	l := &library{name: name, file: f}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fatbin.ErrFormat
+	}
+	if err == nil {
+		l.code, err = fatbin.Scan(f, info.Size(), o)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// inspectLibraries shows the device code of files.
+func (a *app) inspectLibraries(ctx context.Context, o inspectOptions, libraries []*library) error {
+	defer closeLibraries(libraries)
+	problems := 0
+	reports := make([]*libraryReport, len(libraries))
+	for i, l := range libraries {
+		r := newLibraryReport(l.name, l.code)
+		if err := r.verify(ctx, o.verify, l); err != nil {
+			return err
+		}
+		problems += len(r.Problems)
+		reports[i] = r
+	}
+	if err := a.showLibraries(ctx, o, reports); err != nil {
 		return err
 	}
-	if len(r.Problems) > 0 {
-		return fault.Problem(fmt.Errorf("%s is not what the format of CUDA's device code says, in %d places", o.image, len(r.Problems)))
+	if problems > 0 {
+		return fault.Problem(fmt.Errorf("in %d places the files are not what the format of device code says", problems))
 	}
 	return nil
 }
 
-func (a *app) showLibrary(ctx context.Context, o inspectOptions, r *libraryReport) error {
-	if o.json {
-		return a.printJSON(r)
+func (r *libraryReport) verify(ctx context.Context, wanted bool, l *library) error {
+	if !wanted {
+		return nil
 	}
-	for _, p := range r.Problems {
-		event.Warn(ctx, p, "")
+	v, err := l.code.Verify(ctx)
+	if err != nil {
+		return fmt.Errorf("verify %s: %w", l.name, err)
 	}
-	return r.print(a.out)
+	r.Verified = &verified{v.Images, v.Opaque, v.Bytes}
+	for _, p := range v.Problems {
+		r.Problems = append(r.Problems, p.String())
+	}
+	return nil
+}
+
+func (a *app) showLibraries(ctx context.Context, o inspectOptions, reports []*libraryReport) error {
+	switch {
+	case o.json && len(reports) == 1:
+		return a.printJSON(reports[0])
+	case o.json:
+		return a.printJSON(reports)
+	}
+	for i, r := range reports {
+		if len(reports) > 1 {
+			if _, err := fmt.Fprintf(a.out, "%s%s:\n", strings.Repeat("\n", min(i, 1)), ui.Clean(r.Path)); err != nil {
+				return err
+			}
+		}
+		for _, p := range r.Problems {
+			event.Warn(ctx, r.Path+": "+p, "")
+		}
+		if err := r.print(a.out); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func newLibraryReport(name string, code *fatbin.File) *libraryReport {
@@ -157,4 +226,5 @@ func (r *libraryReport) print(w io.Writer) error {
 	return nil
 }
 
-var errVerifyFile = errors.New("--verify takes a file with device code, such as a library")
+// errNoLibrary says what the options for files, and more than one argument, are for.
+var errNoLibrary = errors.New("several arguments, --verify and --no-search go with --gpu and files that can hold device code, such as libraries")
