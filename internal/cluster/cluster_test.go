@@ -69,7 +69,10 @@ func TestFindOrder(t *testing.T) {
 	if f, err := Find("mine.toml", recipe); err != nil || f.Name != "Mine" {
 		t.Errorf("a file: %+v, %v", f, err)
 	}
-	write(t, filepath.Join(recipe, "clusters", "other.toml"), `gpu = ["9.0"]`)
+	write(t, filepath.Join(recipe, "clusters", "other.toml"), `gpu = ["sm_90", "8.0"]`)
+	if f, err := Find("other", recipe); err != nil || !slices.Equal(f.GPU, []string{"8.0", "9.0"}) {
+		t.Errorf("GPUs in another notation: %v, %v", f.GPU, err)
+	}
 	all, err := List(recipe)
 	if err != nil || !slices.ContainsFunc(all, func(f Found) bool { return f.Name == "other" }) {
 		t.Errorf("the list lacks the recipe's: %v, %v", all, err)
@@ -83,7 +86,7 @@ func TestFindErrors(t *testing.T) {
 		"drivr = \"550\"\n":            `line 1: unknown key "drivr"; did you mean "driver"?`,
 		"\nfrobnicate = 1\n":           `line 2: unknown key "frobnicate"; the keys are name`,
 		"gpu = \"9.0\"\n":              "line 1: ",
-		"gpu = [\"sm_90\"]\n":          `gpu: "sm_90" is not a compute capability`,
+		"gpu = [\"H100\"]\n":           `gpu: "H100" is no compute capability`,
 		"driver = \"x\"\n":             `driver: "x" is not a version of NVIDIA's driver`,
 		"glibc = \"2\"\n":              `glibc: "2" is not a version of glibc`,
 		"cpu-level = 5\n":              "cpu-level: 5 is not between 1 and 4",

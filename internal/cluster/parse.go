@@ -23,7 +23,8 @@ func parse(data []byte) (Profile, error) {
 	if err := d.Decode(&p); err != nil {
 		return Profile{}, explain(err)
 	}
-	return p, p.Validate()
+	err := p.Normalize()
+	return p, err
 }
 
 // explain says where a file is wrong, and which key was meant.
@@ -68,16 +69,21 @@ var (
 const CPULevels = 4
 
 var (
-	formGPU    = regexp.MustCompile(`^[0-9]{1,2}\.[0-9]$`)
 	formDriver = regexp.MustCompile(`^[0-9]{3,4}(\.[0-9]+){0,2}$`)
 	formGlibc  = regexp.MustCompile(`^2\.[0-9]{1,2}$`)
 )
 
-// Validate says which field holds something that nothing could be judged by. Fields are named as in a file.
-func (p Profile) Validate() error {
-	for _, gpu := range p.GPU {
-		if !formGPU.MatchString(gpu) {
-			return fmt.Errorf("gpu: %q is not a compute capability, such as \"9.0\"", gpu)
+// Normalize writes the GPUs as "9.0", and says which field holds something that nothing could be judged by. Fields are named as
+// in a file.
+func (p *Profile) Normalize() error {
+	if len(p.GPU) > 0 {
+		gpus, err := ParseGPUs(p.GPU)
+		if err != nil {
+			return fmt.Errorf("gpu: %w", err)
+		}
+		p.GPU = nil
+		for _, sm := range gpus {
+			p.GPU = append(p.GPU, Capability(sm))
 		}
 	}
 	if p.CPULevel < 0 || p.CPULevel > CPULevels {
