@@ -5,8 +5,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-
-	"sconce.dev/sconce/internal/elfx"
 )
 
 // The families of MPI, as [cluster.Profile] has them.
@@ -14,6 +12,9 @@ const (
 	mpich   = "mpich"
 	openMPI = "openmpi"
 )
+
+// sharedKind is the [Object.Kind] of a library.
+const sharedKind = "shared"
 
 // mpiSonames are the libraries that programs of a family need.
 var mpiSonames = map[string]string{
@@ -42,7 +43,7 @@ func (s *Subject) mpis() []mpiCopy {
 	for i := range s.Objects {
 		o := &s.Objects[i]
 		family := mpiSonames[o.Soname]
-		if family == "" || o.Kind != elfx.Shared.String() {
+		if family == "" || o.Kind != sharedKind {
 			continue
 		}
 		m := mpiCopy{object: o, family: family}

@@ -259,7 +259,7 @@ func lookNotEvaluated(s *Subject, report func(Finding)) error {
 			continue
 		}
 		if strings.HasPrefix(found, "$(") {
-			found += "…)"
+			found = "$(…)"
 		}
 		report(Finding{Message: fmt.Sprintf("%s has %s in its value, which is not evaluated", v.name, found), Seen: []string{v.String()}})
 	}
@@ -299,7 +299,7 @@ func lookSearchPath(s *Subject, report func(Finding)) error {
 		}
 		if len(loose) > 0 {
 			report(Finding{
-				Message: fmt.Sprintf("%s has %s that is empty or relative", name, countOf(len(loose), "element")),
+				Message: fmt.Sprintf("%s has %s without an absolute path", name, countOf(len(loose), "element")),
 				Seen:    []string{setting{name, value}.String()},
 			})
 		}

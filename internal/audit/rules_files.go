@@ -77,34 +77,6 @@ var fileRules = []Rule{
 	},
 }
 
-// paths returns everything below the root.
-func (s *Subject) paths() ([]Info, error) {
-	if s.Paths != nil {
-		return s.Paths, nil
-	}
-	var all []Info
-	err := s.Root.All(func(i Info) error {
-		all = append(all, i)
-		return nil
-	})
-	return all, err
-}
-
-// fileRulesNeed reports whether a rule of this file would look at an object: what has rights that are not the usual, and what
-// is in places that matter.
-func fileRulesNeed(i Info) bool {
-	return isOdd(i) || i.Type == layer.Device || cacheOf(i.Path) != "" || isStatic(i) || secretKind(i) != nil ||
-		slices.ContainsFunc(hideable, func(d string) bool { return isBelow(i.Path, d) })
-}
-
-// isOdd reports whether an object has other permissions than most.
-func isOdd(i Info) bool {
-	return i.Type != layer.Symlink && (i.Mode&0o7002 != 0 || i.Type == layer.Dir && i.Mode&0o005 != 0o005 || i.Type == layer.Regular && i.Mode&0o005 == 0)
-}
-
-// hideable are all directories that some runtime mounts something over.
-var hideable = slices.Concat(personality.HiddenByApptainer, personality.HiddenByEnroot)
-
 // tally counts files under some heading.
 type tally struct {
 	name  string
@@ -173,12 +145,8 @@ func lookHidden(s *Subject, report func(Finding)) error {
 	if len(dirs) == 0 {
 		return nil
 	}
-	paths, err := s.paths()
-	if err != nil {
-		return err
-	}
 	var found tallies
-	for _, i := range paths {
+	for _, i := range s.Paths {
 		if i.Type != layer.Regular || i.Size == 0 || personality.Harmless(i.Path) {
 			continue
 		}
@@ -216,12 +184,8 @@ var usualSetuid = []string{
 }
 
 func lookSetuid(s *Subject, report func(Finding)) error {
-	paths, err := s.paths()
-	if err != nil {
-		return err
-	}
 	var usual, other []string
-	for _, i := range paths {
+	for _, i := range s.Paths {
 		if i.Type != layer.Regular || i.Mode&0o6000 == 0 || i.Mode&0o111 == 0 {
 			continue
 		}
@@ -249,13 +213,9 @@ func lookSetuid(s *Subject, report func(Finding)) error {
 }
 
 func lookWorldWritable(s *Subject, report func(Finding)) error {
-	paths, err := s.paths()
-	if err != nil {
-		return err
-	}
 	var seen []string
 	first := ""
-	for _, i := range paths {
+	for _, i := range s.Paths {
 		odd := i.Type == layer.Regular || i.Type == layer.Dir && i.Mode&0o1000 == 0
 		if !odd || i.Mode&0o002 == 0 || isVolatile(i.Path) {
 			continue
@@ -300,13 +260,9 @@ func lookUnreadable(s *Subject, report func(Finding)) error {
 	if r != cluster.Apptainer && r != cluster.ContainerEngine && r != cluster.Uenv {
 		return nil
 	}
-	paths, err := s.paths()
-	if err != nil {
-		return err
-	}
 	var found tallies
 	var closed []string // directories that others may not enter
-	for _, i := range paths {
+	for _, i := range s.Paths {
 		if usualPrivate.MatchString(i.Path) {
 			continue
 		}
@@ -330,13 +286,9 @@ func lookUnreadable(s *Subject, report func(Finding)) error {
 }
 
 func lookDevices(s *Subject, report func(Finding)) error {
-	paths, err := s.paths()
-	if err != nil {
-		return err
-	}
 	var seen []string
-	for _, i := range paths {
-		if i.Type == layer.Device && !isBelow(i.Path, "dev") {
+	for _, i := range s.Paths {
+		if (i.Type == layer.Char || i.Type == layer.Block) && !isBelow(i.Path, "dev") {
 			seen = append(seen, "/"+i.Path)
 		}
 	}
@@ -356,12 +308,8 @@ func cacheOf(p string) string { return strings.TrimSuffix(caches.FindString(p), 
 const smallCache = 5e6
 
 func lookCaches(s *Subject, report func(Finding)) error {
-	paths, err := s.paths()
-	if err != nil {
-		return err
-	}
 	var found tallies
-	for _, i := range paths {
+	for _, i := range s.Paths {
 		if c := cacheOf(i.Path); c != "" && i.Type == layer.Regular {
 			found.add(c, i.Size)
 		}
@@ -386,12 +334,8 @@ func isStatic(i Info) bool {
 }
 
 func lookStatic(s *Subject, report func(Finding)) error {
-	paths, err := s.paths()
-	if err != nil {
-		return err
-	}
 	var found tallies
-	for _, i := range paths {
+	for _, i := range s.Paths {
 		if isStatic(i) {
 			found.add(i.Path, i.Size)
 		}
@@ -455,11 +399,7 @@ func secretKind(i Info) []secretFile {
 }
 
 func lookSecrets(s *Subject, report func(Finding)) error {
-	paths, err := s.paths()
-	if err != nil {
-		return err
-	}
-	for _, i := range paths {
+	for _, i := range s.Paths {
 		kinds := secretKind(i)
 		if kinds == nil {
 			continue

@@ -221,7 +221,7 @@ func lookNetworkCopies(s *Subject, report func(Finding)) error {
 	for _, soname := range sharedOnce {
 		var paths []string
 		for _, o := range s.Objects {
-			if o.Kind == elfx.Shared.String() && o.Soname == soname {
+			if o.Kind == sharedKind && o.Soname == soname {
 				paths = append(paths, "/"+o.Path)
 			}
 		}

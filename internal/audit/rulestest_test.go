@@ -1,0 +1,168 @@
+package audit
+
+import (
+	"bytes"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/elfx"
+	"sconce.dev/sconce/internal/layer"
+)
+
+// mapRoot is a file system without links: files by path, without a slash in front, and directories, which end in one.
+type mapRoot map[string]string
+
+func (r mapRoot) info(name string) (Info, error) {
+	name = strings.Trim(path.Clean("/"+name), "/")
+	if data, ok := r[name]; ok {
+		return Info{Path: name, Type: layer.Regular, Mode: 0o644, Size: int64(len(data))}, nil
+	}
+	for p := range r {
+		if name == "" || strings.HasPrefix(p, name+"/") {
+			return Info{Path: name, Type: layer.Dir, Mode: 0o755}, nil
+		}
+	}
+	return Info{}, &fs.PathError{Op: "stat", Path: name, Err: fs.ErrNotExist}
+}
+
+func (r mapRoot) Stat(name string) (Info, error) { return r.info(name) }
+
+func (r mapRoot) Resolve(name string) (string, error) {
+	i, err := r.info(name)
+	return "/" + i.Path, err
+}
+
+func (r mapRoot) Open(name string) (elfx.Handle, error) {
+	i, err := r.info(name)
+	if err != nil {
+		return nil, err
+	}
+	if i.Type != layer.Regular {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
+	}
+	return mapFile{bytes.NewReader([]byte(r[i.Path]))}, nil
+}
+
+type mapFile struct{ *bytes.Reader }
+
+func (mapFile) Close() error  { return nil }
+func (f mapFile) Size() int64 { return f.Reader.Size() }
+
+func (r mapRoot) ReadDir(name string) ([]string, error) {
+	name = strings.Trim(path.Clean("/"+name), "/")
+	var names []string
+	for p := range r {
+		if rest, ok := strings.CutPrefix("/"+p, path.Join("/", name)+"/"); ok || name == "" {
+			first, _, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
+			names = append(names, first)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+func (r mapRoot) All(visit func(Info) error) error {
+	for p := range r {
+		i, err := r.info(p)
+		if err == nil {
+			err = visit(i)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// imageWith makes the facts of an image with these variables.
+func imageWith(env ...string) *Facts {
+	return &Facts{
+		Platform: "linux/amd64", Config: v1.Config{Env: env},
+		Root: mapRoot{"usr/bin/": "", "usr/lib/libc.so.6": "", "opt/venv/bin/python": "", "opt/venv/lib/python3.11/": ""},
+	}
+}
+
+// runs gives the facts code for GPUs.
+func (f *Facts) withGPU() *Facts {
+	f.GPU = &GPUReport{Libraries: []Library{{Path: "opt/venv/lib/libtorch_cuda.so", Linked: true, SASS: []Code{{Arch: "90"}}}}}
+	return f
+}
+
+func (f *Facts) withFiles(files map[string]string) *Facts {
+	r := mapRoot{}
+	for p, data := range f.Root.(mapRoot) {
+		r[p] = data
+	}
+	for p, data := range files {
+		r[p] = data
+	}
+	f.Root = r
+	return f
+}
+
+func (f *Facts) withPaths(paths ...Info) *Facts {
+	f.Paths = paths
+	return f
+}
+
+// regularInfo, directoryInfo: what a walk shows.
+func regularInfo(p string, mode uint32, size int64) Info {
+	return Info{Path: p, Type: layer.Regular, Mode: mode, Size: size}
+}
+
+func directoryInfo(p string, mode uint32) Info { return Info{Path: p, Type: layer.Dir, Mode: mode} }
+
+// ruleCase is an image and a target, and what one rule says of them.
+type ruleCase struct {
+	name   string
+	facts  *Facts
+	target cluster.Profile
+	want   []string // "severity: message"
+}
+
+// checkRule runs one rule.
+func checkRule(t *testing.T, id string, cases ...ruleCase) {
+	t.Helper()
+	i := slices.IndexFunc(Rules(), func(r Rule) bool { return r.ID == id })
+	if i < 0 {
+		t.Fatalf("no rule %s", id)
+	}
+	rule := Rules()[i]
+	for _, c := range cases {
+		t.Run(id+"/"+c.name, func(t *testing.T) {
+			var got []string
+			err := rule.look(&Subject{Facts: c.facts, Target: c.target, Context: t.Context()}, func(f Finding) {
+				f = rule.complete(f)
+				got = append(got, string(f.Severity)+": "+f.Message)
+				if f.Why == "" || f.Remedy == "" || strings.HasSuffix(f.Message, ".") {
+					t.Errorf("%+v", f)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(c.want, "\n\t"))
+			}
+		})
+	}
+}
+
+var (
+	onEnroot     = cluster.Profile{Runtime: cluster.Enroot, GPU: []string{"9.0"}}
+	onApptainer  = cluster.Profile{Runtime: cluster.Apptainer, GPU: []string{"9.0"}}
+	onEngine     = cluster.Profile{Runtime: cluster.ContainerEngine, Fabric: cluster.Slingshot, GPU: []string{"9.0"}}
+	onPodman     = cluster.Profile{Runtime: cluster.Podman}
+	onInfiniBand = cluster.Profile{Fabric: cluster.InfiniBand}
+	onSlingshot  = cluster.Profile{Fabric: cluster.Slingshot}
+)
+
+func sortInfos(list []Info) {
+	slices.SortFunc(list, func(a, b Info) int { return strings.Compare(a.Path, b.Path) })
+}
