@@ -33,10 +33,9 @@ type Index struct {
 	from origin
 
 	mu      sync.Mutex
-	recent  []decoded // chunks, the latest last
-	stream  *stream   // a decompressor that stands somewhere in the tar, ready to go on
-	rewinds int       // how often a decompressor had to start again
-	spill   *os.File  // the uncompressed tar, once reading it has cost too much
+	stream  *stream  // a decompressor that stands somewhere in the tar, ready to go on
+	rewinds int      // how often a decompressor had to start again
+	spill   *os.File // the uncompressed tar, once reading it has cost too much
 }
 
 // IndexEntry is an entry and the place of its content.

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"runtime"
+	"slices"
 	"sort"
 	"sync"
 
@@ -17,7 +19,7 @@ import (
 )
 
 // chunkReader reads a part of a layer that is made of chunks. One of at most [ChunkSize] bytes is decompressed whole, and
-// the index keeps it for whoever reads next; a longer one, which is a file, is decompressed while it is read.
+// kept for whoever reads next; a longer one, which is a file, is decompressed while it is read.
 type chunkReader struct {
 	ix       *Index
 	at, left int64
@@ -43,11 +45,7 @@ func (r *chunkReader) read(p []byte) (int, error) {
 		}
 		within := r.at - r.ix.chunks[number].raw
 		if r.ix.rawLen(number) <= ChunkSize {
-			data, err := r.ix.chunk(number)
-			if err != nil {
-				return 0, err
-			}
-			return copy(p, data[within:]), nil
+			return r.ix.copyChunk(p, number, within)
 		}
 		var err error
 		if r.long, err = r.ix.openLong(number, within); err != nil {
@@ -84,49 +82,109 @@ func (ix *Index) chunkAt(at int64) int {
 // rawLen returns the uncompressed length of a chunk, in bytes.
 func (ix *Index) rawLen(number int) int64 { return ix.chunks[number+1].raw - ix.chunks[number].raw }
 
+// chunkID names a chunk in this process.
+type chunkID struct {
+	from   origin
+	number int
+}
+
 // decoded is a chunk's uncompressed bytes.
 type decoded struct {
-	number int
-	data   []byte
+	id    chunkID
+	raw   *[]byte // data's memory
+	data  []byte
+	users int // who read data now, and one while it is kept
 }
 
-// keptChunks is how many decompressed chunks an index keeps: files that are read one after the other mostly share one.
-const keptChunks = 2
+// keptChunks keeps the chunks that were read last, of all layers: files that lie side by side mostly share one, and a file whose
+// parts are read in turn has several. Chunks of at most [ChunkSize] bytes are kept.
+type keptChunks struct {
+	mu   sync.Mutex
+	room int
+	list []*decoded // the one used last is the last
+}
 
-// chunk returns the bytes of a chunk of at most ChunkSize bytes.
-func (ix *Index) chunk(number int) ([]byte, error) {
-	ix.mu.Lock()
-	for _, d := range ix.recent {
-		if d.number == number {
-			ix.mu.Unlock()
-			return d.data, nil
-		}
+// chunksRead has room for what each of a processor's goroutines has in use: usually a place to go on from, and a table that it
+// comes back to.
+var chunksRead = keptChunks{room: min(2*runtime.GOMAXPROCS(0)+2, 16)}
+
+// use returns a chunk that is kept, or nil. The caller releases it.
+func (k *keptChunks) use(id chunkID) *decoded {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	i := slices.IndexFunc(k.list, func(d *decoded) bool { return d.id == id })
+	if i < 0 {
+		return nil
 	}
-	ix.mu.Unlock()
-	data, err := ix.decodeChunk(number)
+	d := k.list[i]
+	k.list = append(slices.Delete(k.list, i, i+1), d)
+	d.users++
+	return d
+}
+
+// keep keeps a chunk, in place of the one that was not used for the longest time.
+func (k *keptChunks) keep(d *decoded) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.list) == k.room {
+		k.list[0].release()
+		k.list = slices.Delete(k.list, 0, 1)
+	}
+	d.users++
+	k.list = append(k.list, d)
+}
+
+func (k *keptChunks) release(d *decoded) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	d.release()
+}
+
+func (d *decoded) release() {
+	if d.users--; d.users == 0 {
+		rawBuffers.Put(d.raw)
+	}
+}
+
+// copyChunk copies what fits of a chunk of at most ChunkSize bytes, from a place in it.
+func (ix *Index) copyChunk(p []byte, number int, within int64) (int, error) {
+	d, err := ix.chunk(number)
 	if err != nil {
+		return 0, err
+	}
+	defer chunksRead.release(d)
+	return copy(p, d.data[within:]), nil
+}
+
+// chunk returns a chunk of at most ChunkSize bytes. The caller releases it.
+func (ix *Index) chunk(number int) (*decoded, error) {
+	id := chunkID{ix.from, number}
+	if d := chunksRead.use(id); d != nil {
+		return d, nil
+	}
+	d := &decoded{id: id, raw: rawBuffers.Get().(*[]byte), users: 1}
+	if err := ix.decodeChunk(d); err != nil {
+		rawBuffers.Put(d.raw)
 		return nil, fmt.Errorf("chunk %d: %w", number, err)
 	}
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	if len(ix.recent) == keptChunks {
-		ix.recent = append(ix.recent[:0], ix.recent[1:]...)
-	}
-	ix.recent = append(ix.recent, decoded{number, data})
-	return data, nil
+	chunksRead.keep(d)
+	return d, nil
 }
 
-func (ix *Index) decodeChunk(number int) ([]byte, error) {
+func (ix *Index) decodeChunk(d *decoded) error {
 	f, err := ix.from.open()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer f.Close()
-	packed, err := ix.readChunk(f, number, nil)
+	buf := outBuffers.Get().(*[]byte)
+	defer outBuffers.Put(buf)
+	packed, err := ix.readChunk(f, d.id.number, (*buf)[:0])
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return unpackChunk(ix.format, packed, make([]byte, ix.rawLen(number)))
+	d.data, err = unpackChunk(ix.format, packed, (*d.raw)[:ix.rawLen(d.id.number)])
+	return err
 }
 
 // readChunk reads the compressed bytes of a chunk of at most ChunkSize bytes into buf, if there is room.
