@@ -58,6 +58,7 @@ type chunk struct {
 
 	out    *[]byte
 	stream *Deflated // instead of out
+	whole  bool      // stream is a chunk as it is
 	crc    uint32    // of what stream inflates to
 	err    error
 	done   chan struct{} // closed when out is there; nil for a stream, which always is
@@ -154,8 +155,9 @@ func (k *chunker) readExactly(ctx context.Context, r io.Reader, size int64) erro
 	return nil
 }
 
-// splice takes size bytes from r, and instead of compressing them passes on stream, which inflates to them.
-func (k *chunker) splice(ctx context.Context, r io.Reader, size int64, stream Deflated) error {
+// splice takes size bytes from r, and instead of compressing them passes on stream, which inflates to them; whole says that it is a
+// chunk of such a layer already.
+func (k *chunker) splice(ctx context.Context, r io.Reader, size int64, stream Deflated, whole bool) error {
 	if err := k.flush(); err != nil {
 		return err
 	}
@@ -169,7 +171,7 @@ func (k *chunker) splice(ctx context.Context, r io.Reader, size int64, stream De
 		return err
 	}
 	k.slots <- struct{}{}
-	k.order <- &chunk{size: size, stream: &stream, crc: k.crc}
+	k.order <- &chunk{size: size, stream: &stream, whole: whole, crc: k.crc}
 	return nil
 }
 
@@ -251,17 +253,20 @@ func (k *chunker) pass(c *chunk) error {
 	if c.err != nil {
 		return c.err
 	}
+	if c.stream != nil && k.copying == nil {
+		k.copying = make([]byte, 256<<10)
+	}
 	end := k.marks[len(k.marks)-1]
 	var n int64
 	var err error
-	if c.stream != nil {
-		if k.copying == nil {
-			k.copying = make([]byte, 256<<10)
-		}
-		n, err = c.stream.writeMember(k.w, c.size, c.crc, k.copying)
-	} else {
+	switch {
+	case c.stream == nil:
 		n = int64(len(*c.out))
 		_, err = k.w.Write(*c.out)
+	case c.whole:
+		n, err = c.stream.Size, c.stream.copyTo(k.w, k.copying)
+	default:
+		n, err = c.stream.writeMember(k.w, c.size, c.crc, k.copying)
 	}
 	k.marks = append(k.marks, mark{end.blob + n, end.raw + c.size})
 	return err

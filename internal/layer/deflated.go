@@ -36,19 +36,27 @@ func (d Deflated) writeMember(w io.Writer, size int64, crc uint32, buf []byte) (
 	if _, err := w.Write(gzipHeader); err != nil {
 		return 0, err
 	}
-	r, err := d.Open()
-	if err != nil {
+	if err := d.copyTo(w, buf); err != nil {
 		return 0, err
-	}
-	n, err := io.CopyBuffer(w, io.LimitReader(r, d.Size+1), buf)
-	if err != nil {
-		return 0, err
-	}
-	if n != d.Size {
-		return 0, fmt.Errorf("a deflate stream does not have the %d bytes announced, but %d or more", d.Size, n)
 	}
 	trailer := binary.LittleEndian.AppendUint32(make([]byte, 0, gzipTrailer), crc)
 	trailer = binary.LittleEndian.AppendUint32(trailer, uint32(size))
-	_, err = w.Write(trailer)
+	_, err := w.Write(trailer)
 	return int64(len(gzipHeader)) + d.Size + gzipTrailer, err
+}
+
+// copyTo writes the stream as it is.
+func (d Deflated) copyTo(w io.Writer, buf []byte) error {
+	r, err := d.Open()
+	if err != nil {
+		return err
+	}
+	n, err := io.CopyBuffer(w, io.LimitReader(r, d.Size+1), buf)
+	if err != nil {
+		return err
+	}
+	if n != d.Size {
+		return fmt.Errorf("a compressed stream does not have the %d bytes announced, but %d or more", d.Size, n)
+	}
+	return nil
 }

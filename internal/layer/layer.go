@@ -217,7 +217,7 @@ func (w *Writer) copyContent(size int64, open Content, d Deflated) error {
 	}
 	defer r.Close()
 	if w.opts.Compression == Gzip && d.worthTaking(size) {
-		err = w.chunks.splice(w.ctx, r, size, d)
+		err = w.chunks.splice(w.ctx, r, size, d, false)
 	} else {
 		err = w.chunks.readExactly(w.ctx, r, size)
 	}

@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -24,7 +23,7 @@ type Change struct {
 // o.Compression alone.
 //
 // Without an o.Compression the layer is compressed as d is; with gzip, when d comes from elsewhere and is not compressed, or by
-// xz. Files of gzip layers that are chunks of their own and do not change are not compressed again.
+// xz. Chunks in which nothing changes are not compressed again.
 func Rewrite(ctx context.Context, st *store.Store, d Descriptor, changes []Change, o Options) (Descriptor, error) {
 	ix, err := OpenIndex(ctx, st, d)
 	if err != nil {
@@ -118,7 +117,7 @@ func (r *rewriting) copyTo(end int64) error {
 		to, stream := r.spliceable(end)
 		var err error
 		if size := to - r.pos; stream.Open != nil {
-			err = r.w.chunks.splice(r.ctx, r.old(size), size, stream)
+			err = r.w.chunks.splice(r.ctx, r.old(size), size, stream, true)
 		} else {
 			err = r.w.chunks.readExactly(r.ctx, r.old(size), size)
 		}
@@ -150,38 +149,21 @@ func (r *rewriting) advance(to int64) {
 // old reads the next bytes of the old tar.
 func (r *rewriting) old(size int64) io.Reader { return &announced{r.tar, size} }
 
-// spliceable returns how far to copy in one go, at most to end, and when these bytes are a chunk that can be taken as it is, its
-// stream.
+// spliceable returns how far to copy in one go, at most to end, and when these bytes are a chunk that can be passed on as it is, the
+// chunk.
 func (r *rewriting) spliceable(end int64) (int64, Deflated) {
-	if r.ix.chunks == nil || r.ix.format != formatGzip || r.w.opts.Compression != Gzip {
+	if r.ix.chunks == nil || r.ix.format == formatTar || r.ix.format != formatOf(r.w.opts.Compression) {
 		return end, Deflated{}
 	}
-	number := max(0, r.ix.chunkAt(r.pos))
-	if stream := r.stream(number); r.ix.chunks[number].raw == r.pos && r.ix.chunks[number+1].raw <= end && stream.Open != nil {
-		return r.ix.chunks[number+1].raw, stream
+	number := r.ix.chunkAt(r.pos)
+	if number < 0 {
+		return end, Deflated{}
 	}
-	for number++; number < len(r.ix.chunks)-1 && r.ix.chunks[number].raw < end; number++ {
-		if r.ix.rawLen(number) > ChunkSize {
-			return r.ix.chunks[number].raw, Deflated{}
-		}
-	}
-	return end, Deflated{}
-}
-
-// stream is a long chunk of a gzip layer without its header and trailer, or nothing for other chunks.
-func (r *rewriting) stream(number int) Deflated {
 	from, to := r.ix.chunks[number], r.ix.chunks[number+1]
-	at, size := from.blob+int64(len(gzipHeader)), to.blob-from.blob-int64(len(gzipHeader))-gzipTrailer
-	head := make([]byte, len(plainMember))
-	if r.ix.rawLen(number) <= ChunkSize || size <= 0 {
-		return Deflated{}
+	if r.pos != from.raw || to.raw > end {
+		return min(end, to.raw), Deflated{}
 	}
-	if _, err := r.packed.ReadAt(head, from.blob); err != nil || !bytes.Equal(head, plainMember) {
-		return Deflated{}
-	}
-	d := Deflated{Size: size, Open: func() (io.Reader, error) { return io.NewSectionReader(r.packed, at, size), nil }}
-	if !d.worthTaking(r.ix.rawLen(number)) {
-		return Deflated{}
-	}
-	return d
+	size := to.blob - from.blob
+	open := func() (io.Reader, error) { return io.NewSectionReader(r.packed, from.blob, size), nil }
+	return to.raw, Deflated{Size: size, Open: open}
 }

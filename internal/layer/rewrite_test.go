@@ -102,6 +102,9 @@ func TestRewrite(t *testing.T) {
 			st := testStore(t)
 			d := writeDeflated(t, st, objects, streams, Options{Compression: c})
 			checkRewrite(t, st, d, c.MediaType(), r)
+			if same, err := Rewrite(t.Context(), st, d, nil, Options{}); err != nil || c != None && same.Digest != d.Digest {
+				t.Errorf("%s: without changes it is %s, %v; want %s", c, same.Digest, err, d.Digest)
+			}
 			other := testStore(t) // which does not know how the layer was made
 			copyBlob(t, st, other, d.Digest)
 			want := c.MediaType()
