@@ -21,6 +21,7 @@ import (
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -39,8 +40,9 @@ type Options struct {
 
 // Result is what a build gives.
 type Result struct {
-	Image *image.Image
-	Fresh bool // nothing had to be made
+	Image   *image.Image
+	Fresh   bool         // nothing had to be made
+	Slimmed *slim.Report // what slimming took out, if there was anything to slim now
 }
 
 // imageKind is the kind of the records that remember the image made under a key.
@@ -64,7 +66,7 @@ func Run(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Result{Image: im}, o.Store.PutRecord(imageKind, string(p.Image.Key), im.Refs(), im.Digest)
+	return &Result{Image: im, Slimmed: b.slimmed}, o.Store.PutRecord(imageKind, string(p.Image.Key), im.Refs(), im.Digest)
 }
 
 func remembered(ctx context.Context, st *store.Store, key plan.Key) (*image.Image, error) {
@@ -84,6 +86,7 @@ type builder struct {
 	cpu       *semaphore.Weighted // how many layers are made at once
 	base      func() (*image.Image, error)
 	compilers *compilers
+	slimmed   *slim.Report // once the image is made
 }
 
 // layersAtOnce is how many layers of wheels are made side by side. One keeps all cores busy while a large file passes
@@ -209,7 +212,11 @@ func (b *builder) makeImage(ctx context.Context, baseImage *image.Image, made []
 	spec.Edit = editor(b.plan.Image.Config, cuda)
 	task := event.Begin(ctx, "assemble", b.plan.Name, 0)
 	im, err := image.Assemble(ctx, b.opts.Store, spec)
-	return im, task.End(err)
+	if task.End(err) != nil || b.plan.Image.Slim == nil {
+		return im, err
+	}
+	im, b.slimmed, err = slim.Image(ctx, b.opts.Store, im, *b.plan.Image.Slim)
+	return im, err
 }
 
 // contents names the packages of a layer for the image's history.

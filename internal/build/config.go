@@ -67,6 +67,10 @@ func applyLabels(c plan.Config, to *v1.Config) {
 		labels = make(map[string]string)
 	}
 	maps.Copy(labels, c.Labels)
+	delete(labels, image.LabelUnchecked) // the base's own
+	if c.Unchecked {
+		labels[image.LabelUnchecked] = "true"
+	}
 	to.Labels = labels
 }
 

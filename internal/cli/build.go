@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/build"
+	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/fault"
@@ -16,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
 )
@@ -28,6 +32,7 @@ type buildOptions struct {
 	publish     bool
 	locked      bool
 	force       bool
+	noCheck     bool
 	json        bool
 	compression string
 	platform    string
@@ -44,6 +49,10 @@ store under the recipe's name and version. The digest of the image is printed.
 
 Only what is missing is made: what was built or downloaded before, for this image or another, is taken from the store. A
 recipe without a lock, or with one that no longer fits, is locked first (see sconce lock); --locked refuses instead.
+
+When the recipe says what the image is for, under [target], the image is checked before it goes anywhere (see sconce check). After
+an error it stays in the store, but nothing is written or pushed, and the exit code is 3; --no-check leaves the check out, and
+a label of the image says so.
 
 Where the image goes, besides the store:
   oci:DIR[:TAG]             an OCI layout, also when OUT has no prefix and does not end in .tar
@@ -68,6 +77,7 @@ Where the image goes, besides the store:
 	f.BoolVar(&o.publish, "publish", false, "push the image to the recipe's publish.repository, tagged with its version")
 	f.BoolVar(&o.locked, "locked", false, "refuse when the lock is missing or does not fit the recipe")
 	f.BoolVarP(&o.force, "force", "f", false, "replace outputs that exist and hold something else")
+	f.BoolVar(&o.noCheck, "no-check", false, "do not look whether the image will run on the recipe's target")
 	f.StringVar(&o.compression, "compression", "", "compress new layers with gzip or zstd (default: the recipe's, else gzip)")
 	f.StringVar(&o.platform, "platform", "", "build for linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
 	f.BoolVar(&o.json, "json", false, "print what was built as JSON")
@@ -85,6 +95,7 @@ type built struct {
 	Layers   int          `json:"layers"`
 	Size     int64        `json:"size"` // of the layers as stored, in bytes
 	Fresh    bool         `json:"upToDate"`
+	Check    *audit.Count `json:"check,omitempty"` // what the check for the recipe's target found
 	Outputs  []string     `json:"outputs,omitempty"`
 	Pushed   []string     `json:"pushed,omitempty"`
 }
@@ -98,15 +109,31 @@ func (a *app) runBuild(ctx context.Context, o buildOptions) error {
 	if err != nil {
 		return err
 	}
+	t, err := targetOf(r, "")
+	if err != nil {
+		return err
+	}
+	kept, err := slimFor(r, t)
+	if err != nil {
+		return err
+	}
 	l, err := a.lockFor(ctx, r, o)
 	if err != nil {
 		return err
 	}
-	result, err := a.build(ctx, r, l)
+	result, err := a.build(ctx, r, l, plan.Options{Slim: kept, Unchecked: o.noCheck})
 	if err != nil {
 		return err
 	}
 	b := describe(r, l, result)
+	if err := a.name(ctx, r, result.Image, &b); err != nil {
+		return err
+	}
+	if r.Target.Named() && !o.noCheck {
+		if b.Check, err = a.checkBuilt(ctx, r, result.Image, t); err != nil {
+			return err
+		}
+	}
 	if err := a.deliver(ctx, r, result.Image, o, &b); err != nil {
 		return err
 	}
@@ -143,6 +170,14 @@ func loadRecipe(o buildOptions) (*recipe.Recipe, error) {
 		if r.Target.Platform, err = recipe.ParsePlatform(o.platform); err != nil {
 			return nil, fault.Usage(fmt.Errorf("--platform: %w", err))
 		}
+		r.Target.AnyPlatform = false
+	}
+	if r.Target.AnyPlatform {
+		t, err := targetOf(r, "")
+		if err != nil {
+			return nil, err
+		}
+		r.Target.Platform = t.Platform
 	}
 	switch o.compression {
 	case "":
@@ -173,17 +208,17 @@ func (a *app) lockFor(ctx context.Context, r *recipe.Recipe, o buildOptions) (*l
 	return a.makeLock(ctx, r, lockOptions{})
 }
 
-func (a *app) build(ctx context.Context, r *recipe.Recipe, l *lock.Lock) (*build.Result, error) {
+func (a *app) build(ctx context.Context, r *recipe.Recipe, l *lock.Lock, how plan.Options) (*build.Result, error) {
 	wheels, err := l.Wheels(r)
 	if err != nil {
 		return nil, err
 	}
-	runsHere := l.Platform == "linux/"+runtime.GOARCH
-	if l.Python != nil && !runsHere && r.Python.CompilesBytecode() {
+	how.RunsHere = l.Platform == "linux/"+runtime.GOARCH
+	if l.Python != nil && !how.RunsHere && r.Python.CompilesBytecode() {
 		event.Warn(ctx, fmt.Sprintf("no byte code is compiled: programs for %s do not run on this machine", l.Platform),
 			"imports are slower the first time; build on a machine of that kind, or set bytecode = false under [python] to silence this")
 	}
-	p, err := plan.New(r, l, wheels, runsHere)
+	p, err := plan.New(r, l, wheels, how)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +236,41 @@ func (a *app) build(ctx context.Context, r *recipe.Recipe, l *lock.Lock) (*build
 	if l.Python != nil {
 		o.Protect = l.Python.Protected
 	}
-	return build.Run(ctx, p, o)
+	result, err := build.Run(ctx, p, o)
+	if err == nil && result.Slimmed != nil {
+		a.saySlimmed(result.Slimmed)
+	}
+	return result, err
+}
+
+// slimFor says what device code stays in the image; nil is all.
+func slimFor(r *recipe.Recipe, t target) (*slim.Options, error) {
+	if !r.Slim.GPU {
+		return nil, nil
+	}
+	if len(t.GPU) == 0 {
+		err := fmt.Errorf("%s: slim.gpu: the profile of cluster %s names no GPUs", r.Path, t.Name)
+		return nil, fault.Usage(fault.Hint(err, `add gpu = ["9.0"], or what the GPUs are, under [target]`))
+	}
+	gpus, err := cluster.ParseGPUs(t.GPU)
+	if err != nil {
+		return nil, fmt.Errorf("%s: slim.gpu: %w", r.Path, err)
+	}
+	return &slim.Options{GPUs: gpus, PTX: slim.PTX(r.Slim.PTX), DropRelocatable: r.Slim.Relfatbin == "drop"}, nil
+}
+
+func (a *app) saySlimmed(r *slim.Report) {
+	refused := 0
+	for _, f := range r.Files {
+		if f.Refused != "" {
+			refused++
+		}
+	}
+	text := fmt.Sprintf("slimmed to GPU %s: %s of %s of device code stay", strings.Join(r.GPUs, " "), ui.Size(r.After), ui.Size(r.Before))
+	if refused > 0 {
+		text += fmt.Sprintf("; %s left as they are (`sconce slim --explain` says why)", number(refused, "file"))
+	}
+	a.say("%s", text)
 }
 
 func describe(r *recipe.Recipe, l *lock.Lock, result *build.Result) built {
@@ -215,13 +284,19 @@ func describe(r *recipe.Recipe, l *lock.Lock, result *build.Result) built {
 	return b
 }
 
-// deliver names the image in the store, writes the outputs and pushes.
-func (a *app) deliver(ctx context.Context, r *recipe.Recipe, im *image.Image, o buildOptions, b *built) error {
+// name gives the image its name in the store.
+func (a *app) name(ctx context.Context, r *recipe.Recipe, im *image.Image, b *built) error {
 	st, err := a.store(ctx)
 	if err != nil {
 		return err
 	}
-	if err := nameImage(st, r, im, b); err != nil {
+	return nameImage(st, r, im, b)
+}
+
+// deliver writes the outputs and pushes.
+func (a *app) deliver(ctx context.Context, r *recipe.Recipe, im *image.Image, o buildOptions, b *built) error {
+	st, err := a.store(ctx)
+	if err != nil {
 		return err
 	}
 	how, err := o.squashfs.exportOptions(st, o.force)

@@ -83,8 +83,8 @@ func TestFindErrors(t *testing.T) {
 	home(t)
 	dir := t.TempDir()
 	for text, want := range map[string]string{
-		"drivr = \"550\"\n":            `line 1: unknown key "drivr"; did you mean "driver"?`,
-		"\nfrobnicate = 1\n":           `line 2: unknown key "frobnicate"; the keys are name`,
+		"drivr = \"550\"\n":            `line 1: unknown key "drivr"; hint: did you mean "driver"?`,
+		"\nfrobnicate = 1\n":           `line 2: unknown key "frobnicate"; hint: the keys are name`,
 		"gpu = \"9.0\"\n":              "line 1: ",
 		"gpu = [\"H100\"]\n":           `gpu: "H100" is no compute capability`,
 		"driver = \"x\"\n":             `driver: "x" is not a version of NVIDIA's driver`,
@@ -103,7 +103,7 @@ func TestFindErrors(t *testing.T) {
 		file := filepath.Join(dir, "x.toml")
 		write(t, file, text)
 		_, err := Find(file, "")
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) || fault.CodeOf(err) != fault.CodeUsage {
+		if err == nil || !strings.Contains(err.Error()+"; hint: "+fault.HintOf(err), want) || !strings.Contains(err.Error(), file) || fault.CodeOf(err) != fault.CodeUsage {
 			t.Errorf("%q: error %v, want %q", text[:min(30, len(text))], err, want)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -34,10 +35,11 @@ func explain(err error) error {
 		e := &unknown.Errors[0]
 		line, _ := e.Position()
 		key := strings.Join(e.Key(), ".")
+		hint := "the keys are " + strings.Join(keys(), ", ")
 		if near := spelling.Nearest(key, keys()); near != "" {
-			return fmt.Errorf("line %d: unknown key %q; did you mean %q?", line, key, near)
+			hint = fmt.Sprintf("did you mean %q?", near)
 		}
-		return fmt.Errorf("line %d: unknown key %q; the keys are %s", line, key, strings.Join(keys(), ", "))
+		return fault.Hint(fmt.Errorf("line %d: unknown key %q", line, key), hint)
 	}
 	var wrong *toml.DecodeError
 	if errors.As(err, &wrong) {

@@ -15,14 +15,21 @@ import (
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/slim"
 )
 
 // venvRoot is where the virtual environment lies in every image, relative to the root.
 const venvRoot = "opt/venv"
 
-// New plans the image that r asks for and l pins. runsHere says whether programs of the image's platform run on this
-// machine: byte code is compiled by the image's own Python.
-func New(r *recipe.Recipe, l *lock.Lock, wheels []lock.Wheel, runsHere bool) (*Plan, error) {
+// Options are what decides about an image besides the recipe and its lock.
+type Options struct {
+	RunsHere  bool          // programs of the image's platform run on this machine: byte code is compiled by the image's own Python
+	Slim      *slim.Options // what device code stays in the image; nil: all of it
+	Unchecked bool          // nobody looks whether the image will run on its target, which a label says
+}
+
+// New plans the image that r asks for and l pins.
+func New(r *recipe.Recipe, l *lock.Lock, wheels []lock.Wheel, o Options) (*Plan, error) {
 	platform, err := v1.ParsePlatform(l.Platform)
 	if err != nil {
 		return nil, fmt.Errorf("the lock's platform: %w", err)
@@ -38,9 +45,9 @@ func New(r *recipe.Recipe, l *lock.Lock, wheels []lock.Wheel, runsHere bool) (*P
 		return nil, err
 	}
 	if l.Python != nil {
-		p.planPython(r, l, wheels, runsHere, compression, modTime)
+		p.planPython(r, l, wheels, o.RunsHere, compression, modTime)
 	}
-	p.planImage(r, l, compression, modTime)
+	p.planImage(r, l, o, compression, modTime)
 	return p, nil
 }
 
@@ -138,16 +145,21 @@ func (p *Plan) wheelKeys() []Key {
 	return keys
 }
 
-func (p *Plan) planImage(r *recipe.Recipe, l *lock.Lock, c layer.Compression, created time.Time) {
+func (p *Plan) planImage(r *recipe.Recipe, l *lock.Lock, o Options, c layer.Compression, created time.Time) {
 	config := Config{
 		Env: r.Image.Env, Entrypoint: r.Image.Entrypoint, Cmd: r.Image.Cmd, WorkingDir: r.Image.Workdir,
 		User: r.Image.User, Volumes: r.Image.Volumes, Labels: labels(r, l), Created: created, Compression: c,
+		Unchecked: o.Unchecked,
 	}
 	if p.Env != nil {
 		config.PathPrefix = "/" + venvRoot + "/bin"
 		config.VirtualEnv = "/" + venvRoot
 	}
-	p.Image = &ImageStep{Config: config}
+	p.Image = &ImageStep{Config: config, Slim: o.Slim}
+	slimmed := "" // leaves the keys of all other images as they are
+	if o.Slim != nil {
+		slimmed = o.Slim.Key()
+	}
 	keys := append([]Key{p.Base.Key}, p.wheelKeys()...)
 	if p.Env != nil {
 		keys = append(keys, p.Env.Key)
@@ -156,7 +168,8 @@ func (p *Plan) planImage(r *recipe.Recipe, l *lock.Lock, c layer.Compression, cr
 		Platform string
 		Steps    []Key
 		Config   Config
-	}{p.Platform.String(), keys, config})
+		Slim     string `json:",omitempty"`
+	}{p.Platform.String(), keys, config, slimmed})
 }
 
 // labels are the standard annotations of the OCI image specification ("Pre-Defined Annotation Keys"), which the recipe's

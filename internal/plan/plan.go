@@ -19,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/slim"
 )
 
 // Key identifies what a step makes: 64 hexadecimal digits.
@@ -60,10 +61,11 @@ type EnvironmentStep struct {
 	Options     layer.Options
 }
 
-// ImageStep puts base, layers and configuration together.
+// ImageStep puts base, layers and configuration together, and slims what comes of it.
 type ImageStep struct {
 	Key    Key
 	Config Config
+	Slim   *slim.Options // what device code stays; nil: all of it
 }
 
 // Config is what the recipe says about the finished image.
@@ -79,6 +81,7 @@ type Config struct {
 	Labels      map[string]string
 	Created     time.Time
 	Compression layer.Compression
+	Unchecked   bool `json:",omitempty"` // a label says that nobody looked whether the image will run on its target
 }
 
 // The versions of the code that runs each kind of step. A change of what a step makes from the same inputs needs a new one.

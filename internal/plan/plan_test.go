@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -26,6 +27,9 @@ type subject struct {
 	lock     *lock.Lock
 	wheels   []lock.Wheel
 	runsHere bool
+
+	slim      *slim.Options
+	unchecked bool
 }
 
 // newSubject returns a recipe with packages, the first of them large.
@@ -65,7 +69,7 @@ func wheel(name string, size int64) lock.Wheel {
 
 func (s *subject) plan(t testing.TB) *Plan {
 	t.Helper()
-	p, err := New(s.recipe, s.lock, s.wheels, s.runsHere)
+	p, err := New(s.recipe, s.lock, s.wheels, Options{RunsHere: s.runsHere, Slim: s.slim, Unchecked: s.unchecked})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,6 +162,9 @@ func TestKeys(t *testing.T) {
 		"user":                    {func(s *subject) { s.recipe.Image.User = "1000" }, []string{"image"}},
 		"volume":                  {func(s *subject) { s.recipe.Image.Volumes = []string{"/data"} }, []string{"image"}},
 		"working directory":       {func(s *subject) { s.recipe.Image.Workdir = "/work" }, []string{"image"}},
+		"no check":                {func(s *subject) { s.unchecked = true }, []string{"image"}},
+		"slimmed":                 {func(s *subject) { s.slim = &slim.Options{GPUs: []int{90}} }, []string{"image"}},
+		"target of the recipe":    {func(s *subject) { s.recipe.Target.GPU = []string{"9.0"} }, nil},
 		"platform":                {func(s *subject) { s.lock.Platform = "linux/arm64" }, []string{"image"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -255,7 +262,7 @@ func TestSourceDateEpoch(t *testing.T) {
 	for _, bad := range []string{"yesterday", "-1", "99999999999999999999"} {
 		t.Setenv("SOURCE_DATE_EPOCH", bad)
 		s := newSubject(1)
-		_, err := New(s.recipe, s.lock, s.wheels, true)
+		_, err := New(s.recipe, s.lock, s.wheels, Options{RunsHere: true})
 		if err == nil || !strings.Contains(err.Error(), bad) || fault.CodeOf(err) != fault.CodeUsage {
 			t.Errorf("%s: %v", bad, err)
 		}
@@ -287,7 +294,7 @@ func TestLayerBudget(t *testing.T) {
 			for i := range test.small {
 				s.wheels = append(s.wheels, wheel(fmt.Sprintf("small-%d", i), 1<<10))
 			}
-			p, err := New(s.recipe, s.lock, s.wheels, true)
+			p, err := New(s.recipe, s.lock, s.wheels, Options{RunsHere: true})
 			if test.fails != "" {
 				if err == nil || !strings.Contains(err.Error(), test.fails) || !strings.Contains(fault.HintOf(err), "max-layers") {
 					t.Errorf("got %v", err)
@@ -329,7 +336,7 @@ func TestWithoutPython(t *testing.T) {
 	s.lock.Base.Layers, s.recipe.Image.MaxLayers = 50, 50
 	s.plan(t) // nothing is added
 	s.recipe.Image.MaxLayers = 49
-	if _, err := New(s.recipe, s.lock, nil, true); err == nil {
+	if _, err := New(s.recipe, s.lock, nil, Options{RunsHere: true}); err == nil {
 		t.Error("no error for a base of more layers than there may be")
 	}
 }

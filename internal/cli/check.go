@@ -1,0 +1,384 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/recipe"
+)
+
+// checkOptions are the options of `sconce check`.
+type checkOptions struct {
+	image     string
+	recipe    string
+	target    targetOptions
+	allow     []string
+	severity  string
+	json      bool
+	sarif     string // a file, or toStdout; "": none is written
+	listRules bool
+}
+
+// targetOptions say what an image is to run on.
+type targetOptions struct {
+	cluster  string
+	platform string
+	level    int
+	gpu      []string
+	driver   string
+	glibc    string
+	runtime  string
+	fabric   string
+	mpi      string
+	pmi      string
+}
+
+// toStdout stands for stdout where a file is named.
+const toStdout = "-"
+
+func newCheckCmd(a *app) *cobra.Command {
+	var o checkOptions
+	cmd := &cobra.Command{
+		Use:   "check IMAGE",
+		Short: "Tell whether an image will run on a cluster, without running it",
+		Long: `Look into an image for what would keep it from running on a machine, or from running well: device code for other GPUs, a
+driver that is too old, libraries that are missing or clash, Python packages that do not fit together, an environment that
+breaks under the runtime, and more (--list-rules). Nothing of the image runs, and no GPU is needed.
+
+The target is a cluster (see sconce clusters), or what the other flags say; they go before what the cluster's profile says.
+--recipe takes both the target and the rules that are allowed from a recipe. What the target does not say is not judged.
+
+Exit code 3 means that an error was found that is not allowed.
+
+` + anyImage,
+		Example: examples(
+			"sconce check llm-train:25.11 --cluster clariden",
+			"sconce check pytorch.sif --gpu 9.0 --driver 550.54 --runtime apptainer",
+			"sconce check docker://nvcr.io/nvidia/pytorch:25.06-py3 --cluster ./mycluster.toml --severity error",
+			"sconce check --recipe llm-train                     the image that was built of it, for its target",
+			"sconce check llm-train --cluster clariden --allow files-setuid='only su, of the base'",
+			"sconce check llm-train --cluster clariden --sarif=check.sarif",
+			"sconce check --list-rules",
+		),
+		Args:              wants("[IMAGE]"),
+		ValidArgsFunction: a.completeImages,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				o.image = args[0]
+			}
+			if o.listRules {
+				return a.listRules(o.json)
+			}
+			return a.runCheck(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	a.addTargetFlags(cmd, &o.target)
+	f.StringVar(&o.recipe, "recipe", "", "take target and allowed rules from the recipe in `DIR`; without IMAGE, check what it names")
+	f.StringArrayVar(&o.allow, "allow", nil, "count what this rule finds as no error, as `RULE=REASON` (repeatable)")
+	f.StringVar(&o.severity, "severity", string(audit.Note), "show what is at least this bad: error, warning, note")
+	f.BoolVar(&o.json, "json", false, "print JSON")
+	f.StringVar(&o.sarif, "sarif", "", "print SARIF 2.1.0, or write it to `FILE` with --sarif=FILE")
+	f.Lookup("sarif").NoOptDefVal = toStdout
+	f.BoolVar(&o.listRules, "list-rules", false, "list the rules")
+	complete(cmd, "severity", string(audit.Error), string(audit.Warning), string(audit.Note))
+	return cmd
+}
+
+func (a *app) addTargetFlags(cmd *cobra.Command, t *targetOptions) {
+	f := cmd.Flags()
+	f.StringVar(&t.cluster, "cluster", "", "judge for this cluster: a `NAME` that sconce clusters lists, or a profile's file")
+	f.StringSliceVar(&t.gpu, "gpu", nil, "compute `CAPABILITY` of the GPUs, such as 9.0 (repeatable)")
+	f.StringVar(&t.driver, "driver", "", "`VERSION` of NVIDIA's driver, such as 550.54")
+	f.StringVar(&t.glibc, "glibc", "", "`VERSION` of the host's glibc, such as 2.31")
+	f.StringVar(&t.runtime, "runtime", "", "what starts the container: "+list(cluster.Runtimes))
+	f.StringVar(&t.fabric, "fabric", "", "the network between nodes: "+list(cluster.Fabrics))
+	f.StringVar(&t.mpi, "mpi", "", "family of the host's MPI: "+list(cluster.MPIs))
+	f.StringVar(&t.pmi, "pmi", "", "what srun speaks: "+list(cluster.PMIs))
+	f.StringVar(&t.platform, "platform", "", "`OS/ARCH` of the machines, which is also chosen where there are several")
+	f.IntVar(&t.level, "cpu-level", 0, "x86-64 level `N` of the oldest processor, 1 to 4")
+	for flag, values := range map[string][]string{
+		"platform": cluster.Platforms, "runtime": strings.Split(list(cluster.Runtimes), ", "), "fabric": strings.Split(list(cluster.Fabrics), ", "),
+		"mpi": cluster.MPIs, "pmi": cluster.PMIs,
+	} {
+		complete(cmd, flag, values...)
+	}
+	err := cmd.RegisterFlagCompletionFunc("cluster", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		all, _ := cluster.List("") // a file that is wrong is no reason to complete nothing
+		var names []string
+		for _, f := range all {
+			names = append(names, f.Name)
+		}
+		return names, cobra.ShellCompDirectiveDefault
+	})
+	if err != nil {
+		panic(err) // there is no such flag: a mistake in this function
+	}
+}
+
+func list[T ~string](values []T) string {
+	var names []string
+	for _, v := range values {
+		names = append(names, string(v))
+	}
+	return strings.Join(names, ", ")
+}
+
+// profile is what the flags say of the machine.
+func (t targetOptions) profile() (cluster.Profile, error) {
+	p := cluster.Profile{
+		CPULevel: t.level, GPU: t.gpu, Driver: t.driver, Glibc: t.glibc,
+		Runtime: cluster.Runtime(t.runtime), Fabric: cluster.Fabric(t.fabric), MPI: t.mpi, PMI: t.pmi,
+	}
+	if t.platform != "" {
+		var err error
+		if p.Platform, err = recipe.ParsePlatform(t.platform); err != nil {
+			return p, fault.Usage(fmt.Errorf("--platform: %w", err))
+		}
+	}
+	if err := p.Normalize(); err != nil {
+		return p, fault.Usage(fmt.Errorf("--%w", err))
+	}
+	return p, nil
+}
+
+// checked is what `sconce check --json` prints.
+type checked struct {
+	Image    string          `json:"image"`
+	Digest   string          `json:"digest,omitempty"`
+	Platform string          `json:"platform"`
+	Target   cluster.Profile `json:"target"`
+	Profile  string          `json:"profile,omitempty"` // where the cluster's profile is from
+	Unknown  []string        `json:"notJudged"`         // what the target does not say
+	Findings []audit.Finding `json:"findings"`
+	audit.Count
+	Warnings []string `json:"unread,omitempty"` // files that could not be understood
+}
+
+// target is what an image is judged by.
+type target struct {
+	cluster.Profile
+	from  string            // where the profile is from
+	allow map[string]string // by rule, the reason
+}
+
+func (a *app) runCheck(ctx context.Context, o checkOptions) error {
+	if !slices.Contains(audit.Severities, audit.Severity(o.severity)) {
+		return fault.Usage(fmt.Errorf("--severity %q: it is one of %s", o.severity, list(audit.Severities)))
+	}
+	if o.json && o.sarif == toStdout {
+		return fault.Usage(fmt.Errorf("--json and --sarif cannot be used together; --sarif=FILE can"))
+	}
+	t, err := o.resolve()
+	if err != nil {
+		return err
+	}
+	facts, done, err := a.gatherFacts(ctx, o.image, t.Platform)
+	if err != nil {
+		return err
+	}
+	findings, err := audit.Check(ctx, facts, t.Profile)
+	if err = errors.Join(err, done()); err != nil {
+		return fmt.Errorf("check %s: %w", o.image, err)
+	}
+	audit.Allow(findings, t.allow)
+	c := checked{
+		Image: o.image, Digest: facts.Digest, Platform: facts.Platform, Target: t.Profile, Profile: t.from, Unknown: unknowns(t.Profile),
+		Count: audit.CountOf(findings), Warnings: facts.Warnings,
+	}
+	c.Findings = slices.DeleteFunc(slices.Clone(findings), func(f audit.Finding) bool { return !f.Severity.AtLeast(audit.Severity(o.severity)) })
+	if err := a.reportCheck(ctx, o, &c, facts); err != nil {
+		return err
+	}
+	return c.verdict()
+}
+
+// reportCheck prints what was found, in each form that was asked for.
+func (a *app) reportCheck(ctx context.Context, o checkOptions, c *checked, facts *audit.Facts) error {
+	if o.sarif != "" {
+		log, err := audit.SARIF(facts, c.Target, c.Findings, currentVersion().Version)
+		if err != nil {
+			return err
+		}
+		if o.sarif == toStdout {
+			_, err = a.out.Write(log)
+			return err
+		}
+		if err := os.WriteFile(o.sarif, log, 0o644); err != nil {
+			return fmt.Errorf("write SARIF: %w", err)
+		}
+	}
+	if o.json {
+		return a.printJSON(c)
+	}
+	for _, w := range c.Warnings {
+		event.Warn(ctx, w, "")
+	}
+	return a.printFindings(c)
+}
+
+// verdict is nil when the image will run there, as far as is known.
+func (c *checked) verdict() error {
+	if c.Errors == 0 {
+		return nil
+	}
+	return fault.Problem(fault.Hint(fmt.Errorf("%s: %s found", c.Image, number(c.Errors, "error")),
+		"an error that can be lived with is allowed by --allow RULE=REASON, or under [check] in the recipe"))
+}
+
+// resolve finds out what is to be checked, for what target.
+func (o *checkOptions) resolve() (target, error) {
+	t := target{allow: map[string]string{}}
+	if o.recipe != "" {
+		r, err := recipe.Load(o.recipe)
+		if err != nil {
+			return t, err
+		}
+		if o.image == "" {
+			o.image = r.Name + ":" + r.Version
+		}
+		if t, err = targetOf(r, o.target.cluster); err != nil {
+			return t, err
+		}
+	} else if err := t.find(o.target.cluster, ""); err != nil {
+		return t, err
+	}
+	if o.image == "" {
+		return t, fault.Usage(fault.Hint(fmt.Errorf("sconce check: IMAGE is missing"), "name an image, or a recipe with --recipe DIR"))
+	}
+	flags, err := o.target.profile()
+	if err != nil {
+		return t, err
+	}
+	t.Profile = t.Override(flags)
+	return t, t.addAllowed(o.allow)
+}
+
+// find takes a cluster's profile; name is a flag's value, so that a file's path starts here, not at a recipe.
+func (t *target) find(name, recipeDir string) error {
+	if name == "" {
+		return nil
+	}
+	if strings.Contains(name, "/") || strings.HasSuffix(name, ".toml") {
+		path, err := filepath.Abs(name)
+		if err != nil {
+			return err
+		}
+		name = path
+	}
+	found, err := cluster.Find(name, recipeDir)
+	t.Profile, t.from = found.Profile, found.From
+	return err
+}
+
+// addAllowed adds what flags allow.
+func (t *target) addAllowed(allow []string) error {
+	for _, text := range allow {
+		rule, reason, _ := strings.Cut(text, "=")
+		if strings.TrimSpace(reason) == "" {
+			return fault.Usage(fault.Hint(fmt.Errorf("--allow %s: the reason is missing", text), "write --allow "+rule+"='why it is no problem'"))
+		}
+		if err := audit.KnownRule(rule); err != nil {
+			return fmt.Errorf("--allow: %w", err)
+		}
+		t.allow[rule] = reason
+	}
+	return nil
+}
+
+// targetOf is what a recipe is for. clusterFlag, a flag's value, stands for another cluster than the recipe's: then nothing that
+// the recipe says of its own counts.
+func targetOf(r *recipe.Recipe, clusterFlag string) (target, error) {
+	t := target{allow: maps.Clone(r.Check.Allow)}
+	if t.allow == nil {
+		t.allow = map[string]string{}
+	}
+	for _, rule := range slices.Sorted(maps.Keys(t.allow)) {
+		if err := audit.KnownRule(rule); err != nil {
+			return t, fmt.Errorf("%s: check.allow: %w", r.Path, err)
+		}
+	}
+	if clusterFlag != "" {
+		return t, t.find(clusterFlag, r.Dir)
+	}
+	if r.Target.Cluster != "" {
+		found, err := cluster.Find(r.Target.Cluster, r.Dir)
+		if err != nil {
+			return t, fmt.Errorf("%s: target.cluster: %w", r.Path, err)
+		}
+		t.Profile, t.from = found.Profile, found.From
+	}
+	own := cluster.Profile{
+		GPU: r.Target.GPU, Driver: r.Target.Driver, Glibc: r.Target.Glibc, Runtime: cluster.Runtime(r.Target.Runtime),
+		Fabric: cluster.Fabric(r.Target.Fabric), MPI: r.Target.MPI, PMI: r.Target.PMI,
+	}
+	if !r.Target.AnyPlatform || t.Platform == "" {
+		own.Platform = r.Target.Platform
+	}
+	if err := own.Normalize(); err != nil {
+		return t, fault.Usage(fmt.Errorf("%s: target.%w", r.Path, err))
+	}
+	t.Profile = t.Override(own)
+	return t, nil
+}
+
+// unknowns lists what a target does not say, by the names of the flags that would.
+func unknowns(p cluster.Profile) []string {
+	missing := []string{}
+	for _, field := range []struct {
+		name  string
+		known bool
+	}{
+		{"platform", p.Platform != ""},
+		{"gpu", len(p.GPU) > 0},
+		{"driver", p.Driver != ""},
+		{"glibc", p.Glibc != ""},
+		{"runtime", p.Runtime != ""},
+		{"fabric", p.Fabric != ""},
+		{"mpi", p.MPI != ""},
+		{"pmi", p.PMI != ""},
+		{"cpu-level", p.CPULevel != 0 || p.Platform == "linux/arm64"},
+	} {
+		if !field.known {
+			missing = append(missing, field.name)
+		}
+	}
+	return missing
+}
+
+func (a *app) listRules(asJSON bool) error {
+	rules := audit.Rules()
+	if asJSON {
+		out := make([]listedRule, 0, len(rules))
+		for _, r := range rules {
+			out = append(out, listedRule{r.ID, r.Severity, r.Title, r.Why, r.Remedy})
+		}
+		return a.printJSON(out)
+	}
+	rows := [][]string{{"RULE", "SEVERITY", "WHAT IT LOOKS FOR"}}
+	for _, r := range rules {
+		rows = append(rows, []string{r.ID, string(r.Severity), r.Title})
+	}
+	return printTable(a.out, rows)
+}
+
+// listedRule is what `sconce check --list-rules --json` prints of each rule.
+type listedRule struct {
+	ID       string         `json:"id"`
+	Severity audit.Severity `json:"severity"`
+	Title    string         `json:"title"`
+	Why      string         `json:"why"`
+	Remedy   string         `json:"remedy"`
+}

@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/source"
+)
+
+// gatherFacts finds out what is to be known of an image, wherever it is. platform is what it should be for: where there are
+// several images, that one is taken, and where there is none, another, so that the check can say so. The caller closes the facts.
+func (a *app) gatherFacts(ctx context.Context, name, platform string) (*audit.Facts, func() error, error) {
+	ref, open, err := a.sources(ctx, name, platform)
+	if err != nil {
+		return nil, nil, err
+	}
+	if isClusterFile(ref) {
+		return a.clusterFileFacts(ctx, ref.Value, name)
+	}
+	im, err := source.Import(ctx, ref, open)
+	var wrong *source.PlatformError
+	if errors.As(err, &wrong) {
+		open.Platform.OS, open.Platform.Architecture = "", ""
+		im, err = source.Import(ctx, ref, open)
+	}
+	if err != nil {
+		return nil, nil, sourceError(name, ref, err)
+	}
+	facts, err := audit.OfImage(ctx, open.Store, im, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	return facts, facts.Close, nil
+}
+
+func (a *app) clusterFileFacts(ctx context.Context, path, name string) (*audit.Facts, func() error, error) {
+	st, err := a.store(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := source.OpenClusterFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	facts, err := audit.OfClusterFile(ctx, st, c, name)
+	if err != nil {
+		return nil, nil, errors.Join(err, c.Close())
+	}
+	return facts, func() error { return errors.Join(facts.Close(), c.Close()) }, nil
+}

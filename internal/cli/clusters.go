@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/ui"
+)
+
+// clustersOptions are the options of `sconce clusters`.
+type clustersOptions struct {
+	name   string
+	recipe string
+	json   bool
+}
+
+func newClustersCmd(a *app) *cobra.Command {
+	var o clustersOptions
+	cmd := &cobra.Command{
+		Use:   "clusters [NAME]",
+		Short: "List the clusters that sconce knows, or show one",
+		Long: `List the profiles of clusters, by which images are checked and slimmed, with where each is from; or show all that the
+profile of cluster NAME says. What a profile leaves out is not judged by.
+
+A profile is a TOML file, NAME.toml. Of several of one name the first counts: in directory clusters beside the recipe, in
+$XDG_CONFIG_HOME/sconce/clusters, in /etc/sconce/clusters, and what comes with sconce.`,
+		Example: examples(
+			"sconce clusters",
+			"sconce clusters clariden",
+			"sconce clusters clariden --json | jq .gpu",
+		),
+		Args: wants("[NAME]"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				o.name = args[0]
+			}
+			return a.runClusters(o)
+		},
+	}
+	cmd.Flags().StringVar(&o.recipe, "recipe", ".", "look beside the recipe in `DIR`, too")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	return cmd
+}
+
+// listedCluster is what `sconce clusters --json` prints of each.
+type listedCluster struct {
+	cluster.Profile
+	From string `json:"from"`
+}
+
+func (a *app) runClusters(o clustersOptions) error {
+	if o.name != "" {
+		return a.showCluster(o)
+	}
+	all, err := cluster.List(o.recipe)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		out := make([]listedCluster, 0, len(all))
+		for _, f := range all {
+			out = append(out, listedCluster(f))
+		}
+		return a.printJSON(out)
+	}
+	rows := [][]string{{"CLUSTER", "GPU", "PLATFORM", "RUNTIME", "FABRIC", "DESCRIPTION", "FROM"}}
+	for _, f := range all {
+		rows = append(rows, []string{
+			f.Name, strings.Join(f.GPU, " "), f.Platform, string(f.Runtime), string(f.Fabric), ui.Cut(f.Description, 50), f.From,
+		})
+	}
+	for _, row := range rows[1:] {
+		for i, cell := range row {
+			if cell == "" {
+				row[i] = "-"
+			}
+		}
+	}
+	return printTable(a.out, rows)
+}
+
+// showCluster prints a profile as its file would have it, so that a copy is a start for one's own.
+func (a *app) showCluster(o clustersOptions) error {
+	var t target
+	if err := t.find(o.name, o.recipe); err != nil {
+		return err
+	}
+	if o.json {
+		return a.printJSON(listedCluster{t.Profile, t.from})
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n", ui.Clean(t.from))
+	v := reflect.ValueOf(t.Profile)
+	for i := range v.NumField() {
+		field, name := v.Field(i), v.Type().Field(i).Tag.Get("toml")
+		switch {
+		case field.IsZero():
+		case field.Kind() == reflect.Slice:
+			items := make([]string, field.Len())
+			for j := range items {
+				items[j] = fmt.Sprintf("%q", field.Index(j).String())
+			}
+			fmt.Fprintf(&b, "%s = [%s]\n", name, strings.Join(items, ", "))
+		case field.Kind() == reflect.Int:
+			fmt.Fprintf(&b, "%s = %d\n", name, field.Int())
+		default:
+			fmt.Fprintf(&b, "%s = %q\n", name, ui.Clean(field.String()))
+		}
+	}
+	_, err := a.out.Write([]byte(b.String()))
+	return err
+}
