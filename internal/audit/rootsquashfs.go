@@ -59,9 +59,6 @@ func (s *squashRoot) find(op, name string) (*Info, error) {
 		part := rest[0]
 		rest = rest[1:]
 		if at.Type != layer.Dir {
-			if strings.Join(append(rest, part), "") == "" {
-				break // slashes at the end
-			}
 			return nil, notDir(op, name)
 		}
 		switch part {
