@@ -65,6 +65,17 @@ func (p *Plan) sortEdits() error {
 	return nil
 }
 
+// after is the index of the first edit that ends after off.
+func after(edits []edit, off int64) int {
+	return sort.Search(len(edits), func(i int) bool { return edits[i].end() > off })
+}
+
+// touches is whether some byte in [off, end) is edited.
+func (p *Plan) touches(off, end int64) bool {
+	i := after(p.edits, off)
+	return i < len(p.edits) && p.edits[i].off < end
+}
+
 // reader applies edits to what it reads, in order.
 type reader struct {
 	r     io.Reader
@@ -95,8 +106,7 @@ type readerAt struct {
 func (r readerAt) ReadAt(b []byte, off int64) (int, error) {
 	n, err := r.r.ReadAt(b, off)
 	b = b[:max(n, 0)]
-	first := sort.Search(len(r.edits), func(i int) bool { return r.edits[i].end() > off })
-	for _, e := range r.edits[first:] {
+	for _, e := range r.edits[after(r.edits, off):] {
 		if e.off >= off+int64(len(b)) {
 			break
 		}

@@ -102,10 +102,26 @@ func (p *Plan) prove(r io.ReaderAt, size int64, before *fatbin.File, keeps [][]b
 	if err := sameFile(before, after, keeps); err != nil {
 		return doubtf("the slimmed file would be another: %v", err)
 	}
+	if err := p.spares(before, keeps); err != nil {
+		return err
+	}
 	was, is := before.Coverage(o.gpus()...), after.Coverage(o.gpus()...)
 	for i := range was {
 		if was[i] != is[i] {
 			return doubtf("the slimmed file would not run as before on compute capability %d.%d", was[i].SM/10, was[i].SM%10)
+		}
+	}
+	return nil
+}
+
+// spares makes sure that no edit touches a payload that stays.
+func (p *Plan) spares(f *fatbin.File, keeps [][]bool) error {
+	for i := range f.Regions {
+		for j, stays := range keeps[i] {
+			e := &f.Regions[i].Entries[j]
+			if stays && p.touches(e.Offset+e.HeaderSize, e.End()) {
+				return doubtf("the slimmed file would lose a part of the image at byte %d", e.Offset)
+			}
 		}
 	}
 	return nil
