@@ -69,7 +69,7 @@ func (s *Subject) mpiUsers() map[string][]string {
 		base := path.Base(o.Path)
 		if strings.HasPrefix(base, "libmpi") || strings.HasPrefix(base, "libmca_") || strings.HasPrefix(base, "mca_") ||
 			strings.HasPrefix(base, "liboshmem") || strings.Contains(base, "bootstrap_mpi") || strings.Contains(base, "distributed_interface_mpi") ||
-			strings.HasPrefix(base, "MPI.") {
+			strings.HasPrefix(base, "MPI.") || strings.HasPrefix(base, "ompi") || strings.HasPrefix(base, "oshmem") || strings.Contains(o.Path, "/openmpi/") {
 			continue
 		}
 		for _, n := range o.Needed {

@@ -15,10 +15,12 @@ var updateRules = flag.Bool("update", false, "write docs/rules.md")
 
 const rulesPath = "../../docs/rules.md"
 
-// ruleGroups are what the IDs of rules begin with.
+// ruleGroups are what the IDs of rules begin with. Groups of one title stand together.
 var ruleGroups = []struct{ prefix, title string }{
 	{"gpu", "Device code"},
 	{"driver", "Driver and CUDA"},
+	{"cuda", "Driver and CUDA"},
+	{"duplicate", "Libraries of which there should be one"},
 	{"link", "Programs and libraries"},
 	{"python", "Python packages"},
 	{"env", "Environment"},
@@ -39,10 +41,10 @@ This page is generated: ` + "`go test ./internal/audit -run TestRulesPage -updat
 var traps = []struct{ what, rules, otherwise string }{
 	{"`ENV X=\"$(command)\"` in a Dockerfile is not evaluated", "env-not-evaluated env-build-flags", ""},
 	{"Removing or stripping files in a later layer does not make an image smaller", "files-caches files-static", "the rules see what is left; `sconce inspect` shows what each layer takes"},
-	{"`TORCH_CUDA_ARCH_LIST` without `+PTX`, and code for the wrong GPU", "gpu-", ""},
+	{"`TORCH_CUDA_ARCH_LIST` without `+PTX`, and code for the wrong GPU", "gpu-arch-list gpu-no-code gpu-ptx-only", ""},
 	{"A check that asks the GPU only, and not what the libraries have code for", "gpu-", ""},
 	{"Device code looked for in the wrong libraries", "gpu-", "all files are read"},
-	{"NCCL copied from the directory of another processor, or a second NCCL", "env-search-path link-", "a library for another processor is found with the programs and libraries"},
+	{"NCCL copied from the directory of another processor, or a second NCCL", "env-search-path duplicate- link-", "a library for another processor is found with the programs and libraries"},
 	{"`strip` breaks libraries that were patched", "link-", "such a library is damaged or lacks symbols"},
 	{"`MAX_JOBS` larger than the memory allows", "env-build-flags", "`sconce build` counts the memory itself"},
 	{"Unpinned base tags and downloads", "", "`sconce lock` pins them"},
@@ -72,15 +74,19 @@ func rulesPage(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(rulesIntro)
 	grouped := map[string]bool{}
+	last := ""
 	for _, g := range ruleGroups {
-		title := "\n## " + g.title + "\n"
+		title := ""
+		if g.title != last {
+			title = "\n## " + g.title + "\n"
+		}
 		for _, r := range Rules() {
 			if !strings.HasPrefix(r.ID, g.prefix+"-") {
 				continue
 			}
 			grouped[r.ID] = true
 			b.WriteString(title)
-			title = ""
+			title, last = "", g.title
 			fmt.Fprintf(&b, "\n### %s\n\n%s · %s.\n\n%s\n\n*What to do:* %s.\n", r.ID, r.Severity, forMarkdown(r.Title), forMarkdown(r.Why), forMarkdown(strings.TrimSuffix(r.Remedy, ".")))
 		}
 	}

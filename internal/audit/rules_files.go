@@ -216,7 +216,7 @@ func lookWorldWritable(s *Subject, report func(Finding)) error {
 	var seen []string
 	first := ""
 	for _, i := range s.Paths {
-		odd := i.Type == layer.Regular || i.Type == layer.Dir && i.Mode&0o1000 == 0
+		odd := i.Type == layer.Regular && i.Size > 0 || i.Type == layer.Dir && i.Mode&0o1000 == 0
 		if !odd || i.Mode&0o002 == 0 || isVolatile(i.Path) {
 			continue
 		}
@@ -252,7 +252,7 @@ func capped(lines []string) []string {
 // usualPrivate is what distributions keep for root, and no program of a user needs. Of root's home only what an installer put
 // there matters: the files that every home begins with do not.
 var usualPrivate = regexp.MustCompile(`^(tmp|run|dev|proc|sys|var|boot|lost\+found|root/\.[^/]*)(/|$)|` +
-	`^etc/(g?shadow|sudoers|ssl/private|security|polkit-1|ssh|\.pwd\.lock|crypt|cron|audit|at\.deny|cups|ppp|wpa_supplicant|NetworkManager|krb5|pam|` +
+	`^etc/(g?shadow|(passwd|group|subuid|subgid)-|sudoers|ssl/private|security|polkit-1|ssh|\.pwd\.lock|crypt|cron|audit|at\.deny|cups|ppp|wpa_supplicant|NetworkManager|krb5|pam|` +
 	`chatscripts|default/useradd|libaudit|selinux|firewalld|sssd|sysconfig)|^usr/(lib|libexec|share)/(dbus-1\.0|polkit-1|audit)(/|$)|^usr/lib/cups(/|$)`)
 
 func lookUnreadable(s *Subject, report func(Finding)) error {
@@ -263,10 +263,11 @@ func lookUnreadable(s *Subject, report func(Finding)) error {
 	var found tallies
 	var closed []string // directories that others may not enter
 	for _, i := range s.Paths {
-		if usualPrivate.MatchString(i.Path) {
+		in := slices.IndexFunc(closed, func(d string) bool { return strings.HasPrefix(i.Path, d+"/") })
+		open := i.Mode&0o005 != 0 && (i.Type != layer.Dir || i.Mode&0o001 != 0)
+		if in < 0 && open || i.Type == layer.Symlink || usualPrivate.MatchString(i.Path) {
 			continue
 		}
-		in := slices.IndexFunc(closed, func(d string) bool { return strings.HasPrefix(i.Path, d+"/") })
 		switch {
 		case i.Type == layer.Dir && in < 0 && i.Mode&0o001 == 0:
 			closed = append(closed, i.Path)
@@ -302,7 +303,13 @@ func lookDevices(s *Subject, report func(Finding)) error {
 var caches = regexp.MustCompile(`^(((root|home/[^/]+)/\.(cache/(pip|uv|conda|huggingface|torch|ccache|bazel|go-build|yarn|mamba)|npm/_cacache|conda/pkgs|cargo/registry|nv/ComputeCache))|` +
 	`var/cache/(apt|dnf|yum|apk|pacman|zypp)|var/lib/apt/lists|.*/(conda|mambaforge|miniforge3?|miniconda3?|anaconda3?|micromamba)/pkgs)/`)
 
-func cacheOf(p string) string { return strings.TrimSuffix(caches.FindString(p), "/") }
+// cacheOf returns the cache that a path is in. Most paths are in none, and the expression is slow.
+func cacheOf(p string) string {
+	if !strings.HasPrefix(p, "var/") && !strings.Contains(p, "/pkgs/") && !strings.HasPrefix(p, "root/.") && !strings.HasPrefix(p, "home/") {
+		return ""
+	}
+	return strings.TrimSuffix(caches.FindString(p), "/")
+}
 
 // smallCache is the size in bytes below which a cache is not worth a word.
 const smallCache = 5e6
@@ -310,7 +317,10 @@ const smallCache = 5e6
 func lookCaches(s *Subject, report func(Finding)) error {
 	var found tallies
 	for _, i := range s.Paths {
-		if c := cacheOf(i.Path); c != "" && i.Type == layer.Regular {
+		if i.Type != layer.Regular {
+			continue
+		}
+		if c := cacheOf(i.Path); c != "" {
 			found.add(c, i.Size)
 		}
 	}
@@ -326,7 +336,7 @@ func lookCaches(s *Subject, report func(Finding)) error {
 // largeStatic is the size in bytes from which a static library is worth a word, and manyStatic that of all together.
 const (
 	largeStatic = 10e6
-	manyStatic  = 100e6
+	manyStatic  = 500e6
 )
 
 func isStatic(i Info) bool {
@@ -385,8 +395,19 @@ var secretFiles = []secretFile{
 // testData is where packages keep keys that are no secret.
 var testData = regexp.MustCompile(`(^|/)(tests?|testing|testdata|test_data|examples?|samples?|docs?|demos?|fixtures|snakeoil)(/|$)|snakeoil|/site-packages/|/dist-packages/|^usr/share/|^var/lib/dpkg/`)
 
+// mayBeSecret is what names of files with secrets have in common. All expressions on all paths would take long.
+func mayBeSecret(p string) bool {
+	base := path.Base(p)
+	switch path.Ext(base) {
+	case ".key", ".pem", ".ppk", ".conf", ".json", ".toml", ".list":
+		return true
+	}
+	begins := func(prefix string) bool { return strings.HasPrefix(base, prefix) }
+	return begins(".") || begins("_netrc") || begins("id_") || begins("ssh_host_") || strings.Contains(p, "/.") || strings.Contains(p, "/apt/")
+}
+
 func secretKind(i Info) []secretFile {
-	if i.Type != layer.Regular || i.Size == 0 || i.Size > maxSecret || testData.MatchString(i.Path) {
+	if i.Type != layer.Regular || i.Size == 0 || i.Size > maxSecret || !mayBeSecret(i.Path) || testData.MatchString(i.Path) {
 		return nil
 	}
 	var kinds []secretFile

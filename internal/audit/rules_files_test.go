@@ -45,7 +45,7 @@ func TestFileRules(t *testing.T) {
 		t, "files-unreadable",
 		ruleCase{
 			"closed", imageWith().withPaths(
-				regularInfo("etc/app.conf", 0o600, 10), regularInfo("etc/shadow", 0o640, 10), directoryInfo("root", 0o700), regularInfo("root/.bashrc", 0o644, 10),
+				regularInfo("etc/app.conf", 0o600, 10), regularInfo("etc/passwd-", 0o600, 10), regularInfo("etc/shadow", 0o640, 10), directoryInfo("root", 0o700), regularInfo("root/.bashrc", 0o644, 10),
 				directoryInfo("root/miniconda3", 0o755), regularInfo("root/miniconda3/python", 0o755, 2e6), regularInfo("root/miniconda3/secret", 0o600, 1e6),
 				regularInfo("usr/bin/sudo", 0o4111, 10), directoryInfo("var/private", 0o700), regularInfo("var/private/x", 0o600, 3),
 			), onApptainer,
