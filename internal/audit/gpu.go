@@ -38,25 +38,35 @@ type Library struct {
 	Linked bool `json:"linked"`
 	// Regions are the sets of code that are registered when the library is loaded, and Own those that it loads by its own
 	// means. Only of the first is it known that a program needs all of them.
-	Regions int       `json:"regions"`
-	Own     int       `json:"ownRegions,omitempty"`
-	Runs    []Support `json:"runs,omitempty"` // for which capabilities there is any code
+	Regions int `json:"regions"`
+	Own     int `json:"ownRegions,omitempty"`
+	// Parts are those of the registered regions whose code is meant for any GPU: not those for one GPU only, nor empty ones.
+	Parts     int       `json:"parts,omitempty"`
+	PartsSize int64     `json:"partsSize,omitempty"`
+	Runs      []Support `json:"runs,omitempty"` // for which capabilities there is any code
 }
 
 // Code is the code for an architecture.
 type Code struct {
 	Arch string `json:"arch"` // "80", "90a", "100f"
 	Size int64  `json:"size"`
+	Own  int64  `json:"ownSize,omitempty"`    // of Size, in regions that the library loads by its own means
+	PTX  string `json:"ptxVersion,omitempty"` // the highest version of the PTX ISA: "8.4"
 
 	arch fatbin.Arch
 }
 
 // Support is how a library runs on GPUs of a compute capability.
 type Support struct {
-	Capability string `json:"capability"`               // "9.0"
-	How        string `json:"how"`                      // "native" or "ptx": the best that any region has
-	PTX        int    `json:"ptxRegions,omitempty"`     // registered regions that run by PTX only
-	Lacking    int    `json:"lackingRegions,omitempty"` // registered regions that have nothing for it
+	Capability string `json:"capability"`            // "9.0"
+	How        string `json:"how"`                   // "native" or "ptx": the best that any region has
+	PTX        int    `json:"ptxRegions,omitempty"`  // registered regions that run by PTX only
+	Version    string `json:"ptxVersion,omitempty"`  // of the PTX ISA that the driver must know for these
+	Zstd       int    `json:"zstdRegions,omitempty"` // registered regions whose code for it is compressed by zstd
+
+	Lacking     int   `json:"lackingParts,omitempty"` // parts that have nothing for it
+	LackingSize int64 `json:"lackingSize,omitempty"`
+	Partly      bool  `json:"partly,omitempty"` // whether so many or such parts lack code that a program may need them
 }
 
 // Group is a Python package, or a directory elsewhere.
@@ -79,10 +89,12 @@ type ArchTotal struct {
 // Capability says how many of the linked libraries run on GPUs of a compute capability.
 type Capability struct {
 	Capability string   `json:"capability"`
-	Native     int      `json:"native"`            // with machine code
-	PTX        int      `json:"ptx"`               // only by PTX
-	Partly     int      `json:"partly"`            // of these two, libraries of which a part has no code
-	Without    []string `json:"without,omitempty"` // paths of the libraries that have none
+	Native     int      `json:"native"`               // with machine code
+	PTX        int      `json:"ptx"`                  // only by PTX
+	Version    string   `json:"ptxVersion,omitempty"` // of the PTX ISA that these need, the highest
+	Driver     string   `json:"ptxDriver,omitempty"`  // that compiles it: "550 or newer"
+	Partly     int      `json:"partly"`               // of these two, libraries that lack code for parts, see Support
+	Without    []string `json:"without,omitempty"`    // paths of the libraries that have none
 }
 
 const (
@@ -157,26 +169,23 @@ func newLibrary(file File, f *fatbin.File) Library {
 		Linked: f.Linked || f.Format == fatbin.Fatbin || f.Format == fatbin.Cubin || f.Format == fatbin.PTXText,
 		ROCm:   rocmTargets(f.Bundles),
 	}
-	sizes := map[string]map[fatbin.Arch]int64{}
+	set, sizes := sortCode(f), codeSizes{}
+	l.Regions, l.Own, l.Parts, l.PartsSize = len(set.registered), len(set.own), len(set.parts), set.partsSize
 	for i := range f.Regions {
-		r := &f.Regions[i]
-		l.Size += r.Size
-		for j := range r.Entries {
-			addEntry(sizes, &r.Entries[j])
-		}
-		switch {
-		case r.Place == fatbin.Stray:
-			l.Own++
-		case r.Place != fatbin.Relocatable || !f.Linked:
-			l.Regions++
-		}
+		l.Size += f.Regions[i].Size
+	}
+	for _, r := range slices.Concat(set.registered, set.linkable) {
+		sizes.addRegion(r, false)
+	}
+	for _, r := range set.own {
+		sizes.addRegion(r, true)
 	}
 	for _, b := range f.Bundles {
 		l.Size += min(max(b.Size, 0), file.Size)
 	}
-	l.SASS, l.PTX, l.LTO = codes(sizes[kindSASS]), codes(sizes[kindPTX]), codes(sizes[kindLTO])
+	l.SASS, l.PTX, l.LTO = sizes.list(kindSASS), sizes.list(kindPTX), sizes.list(kindLTO)
 	if l.Linked {
-		l.Runs = runs(f)
+		l.Runs = set.runs()
 	}
 	return l
 }
@@ -200,9 +209,18 @@ func kindOf(k fatbin.Kind) string {
 	return ""
 }
 
-func addEntry(sizes map[string]map[fatbin.Arch]int64, e *fatbin.Entry) {
+// codeSizes are the sums for each kind and architecture.
+type codeSizes map[string]map[fatbin.Arch]*Code
+
+func (s codeSizes) addRegion(r *fatbin.Region, own bool) {
+	for i := range r.Entries {
+		s.addEntry(&r.Entries[i], own)
+	}
+}
+
+func (s codeSizes) addEntry(e *fatbin.Entry, own bool) {
 	if e.Kind != fatbin.Concatenated {
-		addCode(sizes, e, e.HeaderSize+e.PaddedSize)
+		s.add(e, e.HeaderSize+e.PaddedSize, own)
 		return
 	}
 	// Images that are compressed as one share its size as they share the unpacked payload.
@@ -216,26 +234,36 @@ func addEntry(sizes map[string]map[fatbin.Arch]int64, e *fatbin.Entry) {
 		if all > 0 {
 			share = float64(p.PaddedSize) / all
 		}
-		addCode(sizes, p, int64(share*float64(e.HeaderSize+e.PaddedSize)))
+		s.add(p, int64(share*float64(e.HeaderSize+e.PaddedSize)), own)
 	}
 }
 
-func addCode(sizes map[string]map[fatbin.Arch]int64, e *fatbin.Entry, size int64) {
+func (s codeSizes) add(e *fatbin.Entry, size int64, own bool) {
 	kind := kindOf(e.Kind)
-	m := sizes[kind]
-	if m == nil {
-		m = map[fatbin.Arch]int64{}
-		sizes[kind] = m
+	if s[kind] == nil {
+		s[kind] = map[fatbin.Arch]*Code{}
 	}
-	if _, known := m[e.Arch]; known || len(m) < maxArchs { // there are not so many, but for a damaged file
-		m[e.Arch] += size
+	c := s[kind][e.Arch]
+	if c == nil {
+		if len(s[kind]) >= maxArchs { // there are not so many, but for a damaged file
+			return
+		}
+		c = &Code{Arch: archName(e.Arch), arch: e.Arch}
+		s[kind][e.Arch] = c
+	}
+	c.Size += size
+	if own {
+		c.Own += size
+	}
+	if v := (ptxVersion{e.Major, e.Minor}); kind == kindPTX && v.compare(parsePTXVersion(c.PTX)) > 0 {
+		c.PTX = v.String()
 	}
 }
 
-func codes(sizes map[fatbin.Arch]int64) []Code {
+func (s codeSizes) list(kind string) []Code {
 	var list []Code
-	for _, a := range slices.SortedFunc(maps.Keys(sizes), compareArchs) {
-		list = append(list, Code{archName(a), sizes[a], a})
+	for _, a := range slices.SortedFunc(maps.Keys(s[kind]), compareArchs) {
+		list = append(list, *s[kind][a])
 	}
 	return list
 }
@@ -247,28 +275,6 @@ func compareArchs(a, b fatbin.Arch) int {
 func archName(a fatbin.Arch) string { return fmt.Sprintf("%d%s", a.SM, a.Variant) }
 
 func capabilityName(sm int) string { return fmt.Sprintf("%d.%d", sm/10, sm%10) }
-
-// runs tells for which devices a file has any code, in regions of either sort.
-func runs(f *fatbin.File) []Support {
-	var list []Support
-	for _, c := range f.Coverage() {
-		best := max(c.Any(), bestStray(f, c.SM))
-		if best != fatbin.Unsupported {
-			list = append(list, Support{capabilityName(c.SM), best.String(), c.Compiled, c.Unsupported})
-		}
-	}
-	return list
-}
-
-func bestStray(f *fatbin.File, sm int) fatbin.Support {
-	best := fatbin.Unsupported
-	for i := range f.Regions {
-		if r := &f.Regions[i]; r.Place == fatbin.Stray {
-			best = max(best, r.Support(sm))
-		}
-	}
-	return best
-}
 
 // finish makes the sums.
 func (g *gpuScan) finish() {
@@ -365,12 +371,15 @@ func (c *Capability) add(l *Library) {
 		return
 	}
 	s := l.Runs[i]
-	if s.Lacking > 0 {
+	if l.PartlyFor(c.Capability) {
 		c.Partly++
 	}
 	if s.How == fatbin.Native.String() {
 		c.Native++
-	} else {
-		c.PTX++
+		return
+	}
+	c.PTX++
+	if v := parsePTXVersion(s.Version); v.compare(parsePTXVersion(c.Version)) > 0 {
+		c.Version, c.Driver = s.Version, driverForPTX(v)
 	}
 }

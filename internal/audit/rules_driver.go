@@ -1,4 +1,699 @@
 package audit
 
-// driverRules are about ....
-var driverRules = []Rule{}
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sconce.dev/sconce/internal/cluster"
+)
+
+// driverRules are about NVIDIA's driver on the cluster, and what an image expects or brings of it.
+var driverRules = []Rule{
+	{
+		ID: "driver-too-old", Severity: Error,
+		Title: "CUDA that the driver is too old for",
+		Why: "CUDA does not start: \"CUDA driver version is insufficient for CUDA runtime version\", and torch says that the driver on your " +
+			"system is too old. Within a major version of CUDA an older driver will do, but not across.",
+		Remedy: "build with a CUDA that the driver takes ([python] torch-backend = \"target\" in the recipe chooses one), or install " +
+			"NVIDIA's cuda-compat package, which works on data-centre GPUs",
+		look: lookDriverTooOld,
+	},
+	{
+		ID: "driver-minor-version", Severity: Note,
+		Title: "CUDA that is newer than the driver",
+		Why: "It runs by minor-version compatibility. What does not: functions that are new in this CUDA, and PTX of its version, which the " +
+			"driver cannot compile.",
+		Remedy: "nothing, as long as the libraries have machine code for the GPU (rules gpu-no-code and gpu-ptx-only)",
+		look:   lookMinorVersion,
+	},
+	{
+		ID: "driver-too-old-for-compression", Severity: Error,
+		Title: "Device code that the driver cannot unpack",
+		Why: "The code is compressed by zstd, as nvcc does since CUDA 12.4 with --compress-mode and since 13.0 always. An older driver finds no " +
+			"code in it and says \"no kernel image is available\" or \"device kernel image is invalid\".",
+		Remedy: "use a build of the package for an older CUDA, or compile it with --compress-mode=speed: " +
+			"[python.compile.NAME] env = { NVCC_APPEND_FLAGS = \"--compress-mode=speed\" }",
+		look: lookCompression,
+	},
+	{
+		ID: "driver-requirement", Severity: Warning,
+		Title: "NVIDIA_REQUIRE_CUDA that the driver does not meet",
+		Why: "The tools that bring NVIDIA's driver into a container compare it with NVIDIA_REQUIRE_CUDA, and refuse to start the container: " +
+			"\"requirement error: unsatisfied condition\".",
+		Remedy: "use a base image for a CUDA that the driver was made for; or, where minor-version compatibility is enough, set in the recipe " +
+			"[image] env = { NVIDIA_DISABLE_REQUIRE = \"1\" }",
+		look: lookRequirement,
+	},
+	{
+		ID: "driver-compat-shadows", Severity: Error,
+		Title: "CUDA compatibility libraries older than the driver",
+		Why: "The image's libcuda.so.1 is found before the host's, and does not go with its kernel module: error 803, \"system has unsupported " +
+			"display driver / cuda driver combination\".",
+		Remedy: "take the compat directory out of LD_LIBRARY_PATH and of /etc/ld.so.conf.d: runtimes with NVIDIA's hook use " +
+			"/usr/local/cuda/compat by themselves where it helps",
+		look: lookCompatShadows,
+	},
+	{
+		ID: "driver-stubs-on-path", Severity: Error,
+		Title: "The stub of libcuda where the loader finds it",
+		Why: "The stub is for linking only: each of its functions fails with error 34, \"CUDA driver is a stub library\", and the " +
+			"host's driver behind it is never reached.",
+		Remedy: "take the stubs directory out of LD_LIBRARY_PATH and /etc/ld.so.conf.d, where LIBRARY_PATH is enough for linking",
+		look:   lookStubs,
+	},
+	{
+		ID: "driver-in-image", Severity: Warning,
+		Title: "NVIDIA's driver inside the image",
+		Why: "The driver's libraries must be of the version of the host's kernel module, so the runtime brings them from the host. Those in " +
+			"the image are in the way: the loader may find them first, and then says \"driver/library version mismatch\".",
+		Remedy: "remove the packages that brought them (libcuda1, libnvidia-compute-*, nvidia-driver-*), and install the CUDA toolkit without " +
+			"a driver: cuda-toolkit-*, not cuda or nvidia-cuda-toolkit",
+		look: lookDriverInImage,
+	},
+}
+
+// driver is that of the target, nil when it is not known.
+func (s *Subject) driver() driverVersion { return parseDriver(s.Target.Driver) }
+
+// userDriver is the version of the libcuda that programs will have: the host's, or that of compatibility libraries in front of
+// it that work there. It is nil when the target's driver is not known.
+func (s *Subject) userDriver() driverVersion {
+	driver := s.driver()
+	if driver == nil {
+		return nil
+	}
+	if c := s.newestCompat(); c != nil && driver.olderThan(c.version) && s.reaches(c) != "" && s.compatVerdict() != Error {
+		return c.version
+	}
+	return driver
+}
+
+// userLibrary is a library of the driver in the image.
+type userLibrary struct {
+	path    string // without a slash in front
+	version driverVersion
+	by      string // how the loader comes to its directory: "LD_LIBRARY_PATH", "/etc/ld.so.conf" or ""
+}
+
+func (c userLibrary) dir() string { return "/" + path.Dir(c.path) }
+
+var (
+	driverLibrary = regexp.MustCompile(`^lib(cuda|nvcuvid|nvoptix|nvidia-[a-z0-9-]+)\.so\.(\d{3,4}(\.\d{2,3}){1,2})$`)
+	compatDir     = regexp.MustCompile(`(^|/)(cuda-)?compat(-[\d.]+)?(/|$)`)
+)
+
+// driverLibraries are the parts of drivers in the image: in directories for forward compatibility, or elsewhere.
+func (s *Subject) driverLibraries(compat bool) []userLibrary {
+	var list []userLibrary
+	dirs := s.loaderDirs()
+	for i := range s.Objects {
+		o := &s.Objects[i]
+		m := driverLibrary.FindStringSubmatch(path.Base(o.Path))
+		if m == nil || compatDir.MatchString(path.Dir(o.Path)) != compat {
+			continue
+		}
+		list = append(list, userLibrary{o.Path, parseDriver(m[2]), dirs["/"+path.Dir(o.Path)]})
+	}
+	return list
+}
+
+// compats are the libcuda of packages for forward compatibility.
+func (s *Subject) compats() []userLibrary {
+	return slices.DeleteFunc(s.driverLibraries(true), func(c userLibrary) bool { return !strings.HasPrefix(path.Base(c.path), "libcuda.") })
+}
+
+// newestCompat is the compatibility library that programs will have, or could: one that the loader finds, else the newest.
+func (s *Subject) newestCompat() *userLibrary {
+	list := s.compats()
+	if len(list) == 0 {
+		return nil
+	}
+	found := slices.MaxFunc(list, func(a, b userLibrary) int {
+		return cmp.Or(boolCompare(a.by != "", b.by != ""), slices.Compare(a.version, b.version))
+	})
+	return &found
+}
+
+func boolCompare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// reaches says by what means programs come to a compatibility library, "" when they do not.
+func (s *Subject) reaches(c *userLibrary) string {
+	switch {
+	case c.by != "":
+		return c.by
+	case s.hasHook() && s.resolve("/usr/local/cuda/compat") == c.dir():
+		return "NVIDIA's hook" // libnvidia-container, and nvidia-cdi-hook enable-cuda-compat
+	}
+	return ""
+}
+
+// hasHook is whether the runtime starts containers through NVIDIA's container tools.
+func (s *Subject) hasHook() bool { return s.underEnroot() || s.Target.Runtime == cluster.Podman }
+
+// compatVerdict is how surely forward compatibility works on the target: Note for yes, Warning for maybe, Error for no.
+func (s *Subject) compatVerdict() Severity {
+	gpus := s.gpus()
+	switch {
+	case len(gpus) > 0 && s.driver().branch() < compatBranches[0]:
+		return Error
+	case len(gpus) == 0, slices.ContainsFunc(gpus, func(sm int) bool { return !takesCompat(sm) }):
+		return Warning
+	case !slices.Contains(compatBranches, s.driver().branch()):
+		return Warning
+	}
+	return Note
+}
+
+// resolve follows the links in a name. What is not there stays as it is.
+func (s *Subject) resolve(name string) string {
+	if s.Root != nil {
+		if real, err := s.Root.Resolve(name); err == nil {
+			return real
+		}
+	}
+	return path.Clean(name)
+}
+
+// loaderDirs are the directories that the loader is told to search before those built into it, and what tells it.
+func (s *Subject) loaderDirs() map[string]string {
+	dirs := map[string]string{}
+	value, _ := s.Env("LD_LIBRARY_PATH")
+	for _, dir := range strings.FieldsFunc(value, func(r rune) bool { return r == ':' || r == ';' }) {
+		if path.IsAbs(dir) {
+			dirs[s.resolve(dir)] = "LD_LIBRARY_PATH"
+		}
+	}
+	if s.Root == nil {
+		return dirs
+	}
+	for _, dir := range s.configDirs("/etc/ld.so.conf", map[string]bool{}) {
+		if real := s.resolve(dir); dirs[real] == "" {
+			dirs[real] = "/etc/ld.so.conf"
+		}
+	}
+	return dirs
+}
+
+const (
+	maxConfig      = 64 << 10 // bytes of a file of the loader's configuration
+	maxConfigFiles = 100
+)
+
+// configDirs reads the loader's configuration (ldconfig(8)) with what it includes. Files that cannot be read count for nothing.
+func (s *Subject) configDirs(name string, seen map[string]bool) []string {
+	if seen[name] || len(seen) >= maxConfigFiles {
+		return nil
+	}
+	seen[name] = true
+	text, err := s.readSmallFile(name, maxConfig)
+	if err != nil {
+		return nil
+	}
+	var dirs []string
+	for line := range strings.Lines(string(text)) {
+		line, _, _ = strings.Cut(line, "#")
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) == 0:
+		case fields[0] == "include":
+			for _, pattern := range fields[1:] {
+				if !path.IsAbs(pattern) {
+					pattern = path.Join(path.Dir(name), pattern)
+				}
+				for _, included := range s.matches(pattern) {
+					dirs = append(dirs, s.configDirs(included, seen)...)
+				}
+			}
+		case path.IsAbs(fields[0]):
+			dirs = append(dirs, fields[0])
+		}
+	}
+	return dirs
+}
+
+// matches are the files of a directory whose names a pattern matches.
+func (s *Subject) matches(pattern string) []string {
+	names, err := s.Root.ReadDir(path.Dir(pattern))
+	if err != nil {
+		return nil
+	}
+	var list []string
+	for _, n := range names {
+		if ok, err := path.Match(path.Base(pattern), n); ok && err == nil {
+			list = append(list, path.Join(path.Dir(pattern), n))
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// cudaRuntime is a CUDA that something in the image was made for.
+type cudaRuntime struct {
+	version cudaVersion
+	path    string
+	seen    string // the evidence
+	used    bool   // by more than the toolkit itself
+}
+
+var (
+	cudartName = regexp.MustCompile(`^libcudart(?:-[0-9a-f]+)?\.so\.(\d[\d.]*)$`)
+	torchCUDA  = regexp.MustCompile(`(?m)^cuda(?:\s*:[^=\n]*)?\s*=\s*['"](\d+\.\d+)`)
+)
+
+// runtimes finds every CUDA runtime of the image.
+func (s *Subject) runtimes() []cudaRuntime {
+	list := slices.Concat(s.runtimeLibraries(), s.runtimePackages())
+	value, _ := s.Env("CUDA_VERSION") // of NVIDIA's base images
+	if v, ok := parseCUDA(value); ok {
+		list = append(list, cudaRuntime{version: v, seen: "CUDA_VERSION=" + value})
+	}
+	return list
+}
+
+func (s *Subject) runtimeLibraries() []cudaRuntime {
+	users := map[string]bool{} // names of libraries that others than the toolkit's need
+	for i := range s.Objects {
+		if o := &s.Objects[i]; !ofToolkit(o.Path) && !toolLibrary.MatchString(path.Base(o.Path)) {
+			for _, n := range o.Needed {
+				users[n] = true
+			}
+		}
+	}
+	var list []cudaRuntime
+	for i := range s.Objects {
+		o := &s.Objects[i]
+		base := path.Base(o.Path)
+		m := cudartName.FindStringSubmatch(base)
+		if m == nil {
+			continue
+		}
+		if v, ok := parseCUDA(m[1]); ok {
+			list = append(list, cudaRuntime{v, o.Path, o.Path, users[base] || users[o.Soname]})
+		}
+	}
+	return list
+}
+
+// maxVersionFile is how large torch/version.py may be, in bytes.
+const maxVersionFile = 64 << 10
+
+func (s *Subject) runtimePackages() []cudaRuntime {
+	var list []cudaRuntime
+	for i := range s.Pythons {
+		p := &s.Pythons[i]
+		for _, d := range p.Distributions {
+			switch {
+			case d.Name == "nvidia-cuda-runtime", strings.HasPrefix(d.Name, "nvidia-cuda-runtime-cu"):
+				if v, ok := parseCUDA(d.Version); ok {
+					list = append(list, cudaRuntime{v, d.Dir, d.Name + " " + d.Version + " in " + p.Dir, true})
+				}
+			case d.Name == "torch" && s.Root != nil:
+				name := path.Join(p.Dir, "torch/version.py")
+				text, err := s.readSmallFile(name, maxVersionFile)
+				if err != nil {
+					continue
+				}
+				if m := torchCUDA.FindSubmatch(text); m != nil {
+					v, _ := parseCUDA(string(m[1]))
+					list = append(list, cudaRuntime{v, name, "torch " + d.Version + " is built for CUDA " + v.String(), true})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// family is all of one major version of CUDA that is used in the image.
+type family struct {
+	version cudaVersion // the newest
+	path    string
+	seen    []string
+}
+
+// cudas are the major versions of CUDA that programs of the image use, or when nothing tells that, all that are there.
+func (s *Subject) cudas() []family {
+	list := s.runtimes()
+	if slices.ContainsFunc(list, func(r cudaRuntime) bool { return r.used }) {
+		list = slices.DeleteFunc(list, func(r cudaRuntime) bool { return !r.used })
+	}
+	byMajor := map[int]*family{}
+	var families []*family
+	for _, r := range list {
+		f := byMajor[r.version.major]
+		if f == nil {
+			f = &family{version: r.version}
+			byMajor[r.version.major] = f
+			families = append(families, f)
+		}
+		if r.version.compare(f.version) > 0 {
+			f.version = r.version
+		}
+		if f.path == "" {
+			f.path = r.path
+		}
+		f.seen = append(f.seen, r.seen)
+	}
+	result := make([]family, 0, len(families))
+	for _, f := range families {
+		result = append(result, *f)
+	}
+	slices.SortFunc(result, func(a, b family) int { return b.version.compare(a.version) })
+	return result
+}
+
+func lookDriverTooOld(s *Subject, report func(Finding)) error {
+	driver := s.driver()
+	if driver == nil {
+		return nil
+	}
+	for _, f := range s.cudas() {
+		least := minimumDriver(f.version)
+		if least == nil || !driver.olderThan(least) {
+			continue
+		}
+		found := Finding{
+			Message: fmt.Sprintf("CUDA %s needs driver %s or newer, and the target has %s", f.version, least, driver),
+			Path:    f.path, Seen: f.seen,
+		}
+		if c := s.newestCompat(); c != nil && !c.version.olderThan(least) {
+			s.addCompat(&found, c)
+		}
+		report(found)
+	}
+	return nil
+}
+
+// driverTooOld is whether CUDA does not start with the driver that programs will have.
+func (s *Subject) driverTooOld() bool {
+	driver := s.userDriver()
+	return driver != nil && s.needsNewer(driver)
+}
+
+// needsNewer is whether some CUDA of the image is not for a driver.
+func (s *Subject) needsNewer(driver driverVersion) bool {
+	return slices.ContainsFunc(s.cudas(), func(f family) bool {
+		least := minimumDriver(f.version)
+		return least != nil && driver.olderThan(least)
+	})
+}
+
+// addCompat says what compatibility libraries, new enough for the CUDA, make of a driver that is not.
+func (s *Subject) addCompat(f *Finding, c *userLibrary) {
+	f.Seen = append(f.Seen, c.path)
+	by := s.reaches(c)
+	if by == "" {
+		f.Message += fmt.Sprintf("; the image has compatibility libraries of driver %s, which are not used", c.version)
+		f.Remedy = fmt.Sprintf("put %s first in LD_LIBRARY_PATH: [image] env in the recipe (on data-centre GPUs only)", c.dir())
+		return
+	}
+	f.Severity = s.compatVerdict()
+	switch f.Severity {
+	case Note:
+		f.Message += fmt.Sprintf("; the image's compatibility libraries of driver %s make up for it (found by %s)", c.version, by)
+		f.Why = "libcuda of the newer driver runs on the older kernel module (CUDA Compatibility, \"Forward Compatibility\"), without " +
+			"interoperation with OpenGL and Vulkan."
+		f.Remedy = "nothing"
+	default:
+		f.Message += fmt.Sprintf("; the image's compatibility libraries of driver %s may make up for it (found by %s)", c.version, by)
+		f.Why = "Forward compatibility works on data-centre GPUs and from long-lived branches of the driver (450, 470, 525, 535, 550, 570, " +
+			"580). On others CUDA ends with error 804, \"forward compatibility was attempted on non supported HW\"."
+	}
+}
+
+func lookMinorVersion(s *Subject, report func(Finding)) error {
+	driver := s.userDriver()
+	if driver == nil {
+		return nil
+	}
+	made := cudaOf(driver)
+	for _, f := range s.cudas() {
+		least := minimumDriver(f.version)
+		if least == nil || driver.olderThan(least) || f.version.major != made.major || f.version.minor <= made.minor {
+			continue
+		}
+		report(Finding{
+			Message: fmt.Sprintf("CUDA %s is newer than driver %s, which was made for CUDA %s", f.version, driver, made),
+			Path:    f.path, Seen: f.seen,
+		})
+	}
+	return nil
+}
+
+func lookCompression(s *Subject, report func(Finding)) error {
+	driver := s.userDriver()
+	if driver == nil || !driver.olderThan(zstdDriver) || s.GPU == nil {
+		return nil
+	}
+	if s.driverTooOld() {
+		return nil // it does not come to that
+	}
+	var list []*Library
+	var seen []string
+	for i := range s.GPU.Libraries {
+		l := &s.GPU.Libraries[i]
+		if n := s.zstdRegions(l); n > 0 && l.counts() && !s.hasReadableCopy(l) {
+			list = append(list, l)
+			seen = append(seen, fmt.Sprintf("%s: %d of %d regions", l.Path, n, l.Regions))
+		}
+	}
+	if len(list) > 0 {
+		report(Finding{
+			Message: fmt.Sprintf("%s %s code compressed by zstd, which needs driver %s or newer, and the target has %s",
+				libraryNames(list), has(list), zstdDriver, driver),
+			Path: list[0].Path, Seen: seen,
+		})
+	}
+	return nil
+}
+
+// hasReadableCopy is whether there is a copy of a library without such code: libbitsandbytes_cuda124 of libbitsandbytes_cuda130.
+func (s *Subject) hasReadableCopy(l *Library) bool {
+	return slices.ContainsFunc(s.GPU.Libraries, func(o Library) bool {
+		return o.Path != l.Path && o.Linked && len(o.Runs) > 0 && stem(o.Path) == stem(l.Path) && s.zstdRegions(&o) == 0
+	})
+}
+
+// zstdRegions is how many regions of a library a GPU of the target runs from zstd, of all GPUs when none is named.
+func (s *Subject) zstdRegions(l *Library) int {
+	if gpus := s.gpus(); len(gpus) > 0 {
+		most := 0
+		for _, sm := range gpus {
+			if c := l.supportFor(sm); c != nil {
+				most = max(most, c.Zstd)
+			}
+		}
+		return most
+	}
+	least := 0
+	for i, c := range l.Runs {
+		if i == 0 || c.Zstd < least {
+			least = c.Zstd
+		}
+	}
+	return least
+}
+
+func lookCompatShadows(s *Subject, report func(Finding)) error {
+	driver := s.driver()
+	if driver == nil {
+		return nil
+	}
+	for _, c := range s.compats() {
+		if c.by == "" {
+			continue
+		}
+		switch {
+		case c.version.branch() < driver.branch():
+			report(Finding{
+				Message: fmt.Sprintf("%s leads to libcuda of driver %s, older than the target's %s", c.by, c.version, driver),
+				Path:    c.path, Seen: []string{c.by + ": " + c.dir()},
+			})
+		case c.version.olderThan(driver):
+			report(Finding{
+				Severity: Warning,
+				Message:  fmt.Sprintf("%s leads to libcuda of driver %s, older than the target's %s", c.by, c.version, driver),
+				Path:     c.path, Seen: []string{c.by + ": " + c.dir()},
+			})
+		case driver.olderThan(c.version) && len(s.gpus()) > 0 && s.compatVerdict() != Note && !s.needsNewer(driver):
+			report(Finding{
+				Severity: Warning,
+				Message:  fmt.Sprintf("%s leads to libcuda of driver %s, newer than the target's %s, which would do", c.by, c.version, driver),
+				Path:     c.path, Seen: []string{c.by + ": " + c.dir()},
+				Why: "Newer libraries on an older kernel module work on data-centre GPUs only: on others CUDA ends with error 804, \"forward " +
+					"compatibility was attempted on non supported HW\".",
+			})
+		}
+	}
+	return nil
+}
+
+// stubSize is below what size a libcuda is a stub, in bytes: stubs have some 50 kB, drivers 10 MB and more.
+const stubSize = 1 << 20
+
+// builtinDirs are where a loader looks by itself; with the name of the architecture on Debian.
+var builtinDirs = regexp.MustCompile(`^(usr/)?lib(64)?(/[a-z0-9_]+-linux-gnu)?$`)
+
+func lookStubs(s *Subject, report func(Finding)) error {
+	dirs := s.loaderDirs()
+	for i := range s.Objects {
+		o := &s.Objects[i]
+		dir, base := path.Dir(o.Path), path.Base(o.Path)
+		if base != "libcuda.so" && base != "libcuda.so.1" || o.Size >= stubSize {
+			continue
+		}
+		by := dirs["/"+dir]
+		found := Finding{Path: o.Path, Seen: []string{fmt.Sprintf("%s: %s", o.Path, byteSize(o.Size))}}
+		switch {
+		case by == "" && builtinDirs.MatchString(dir) && base == "libcuda.so.1":
+			found.Message = "a stub of libcuda.so.1 is in /" + dir + ", where the host's driver is to be found"
+			found.Remedy = "remove /" + o.Path + ", which is a copy of the toolkit's stub"
+		case by == "LD_LIBRARY_PATH" && !s.isSonameIn(dir):
+			found.Severity = Warning
+			found.Message = "LD_LIBRARY_PATH leads to the stub of libcuda.so in /" + dir
+			found.Why = "Programs that load \"libcuda.so\" and not \"libcuda.so.1\" get the stub, whose functions all fail with error 34, " +
+				"\"CUDA driver is a stub library\"."
+		case by != "":
+			found.Message = by + " leads to the stub of libcuda.so.1 in /" + dir
+		default:
+			continue
+		}
+		report(found)
+	}
+	return nil
+}
+
+// isSonameIn is whether a directory, without a slash in front, has the name that programs look for.
+func (s *Subject) isSonameIn(dir string) bool {
+	if s.Root != nil && s.exists(path.Join(dir, "libcuda.so.1")) {
+		return true
+	}
+	return slices.ContainsFunc(s.Objects, func(o Object) bool { return o.Path == path.Join(dir, "libcuda.so.1") })
+}
+
+func lookDriverInImage(s *Subject, report func(Finding)) error {
+	byVersion := map[string][]string{}
+	for _, l := range s.driverLibraries(false) {
+		v := l.version.String()
+		byVersion[v] = append(byVersion[v], l.path)
+	}
+	for _, v := range slices.Sorted(maps.Keys(byVersion)) {
+		paths := slices.Sorted(slices.Values(byVersion[v]))
+		found := Finding{
+			Message: fmt.Sprintf("libraries of driver %s are in the image: %s", v, baseList(paths)),
+			Path:    paths[0], Seen: paths,
+		}
+		if parseDriver(v).String() == s.driver().String() && s.driver() != nil {
+			found.Severity = Note
+			found.Why = "They are those of the target's driver today, and will be in the way after its next update."
+		}
+		report(found)
+	}
+	return nil
+}
+
+func baseList(paths []string) string {
+	names := make([]string, 0, len(paths))
+	for _, p := range paths {
+		names = append(names, path.Base(p))
+	}
+	return listOf(names)
+}
+
+func lookRequirement(s *Subject, report func(Finding)) error {
+	driver := s.driver()
+	if off, _ := s.Env("NVIDIA_DISABLE_REQUIRE"); driver == nil || isOn(off) || s.Target.Runtime == cluster.Apptainer || s.Target.Runtime == cluster.Uenv {
+		return nil
+	}
+	for _, v := range s.environment() {
+		if !strings.HasPrefix(v.name, "NVIDIA_REQUIRE_") || v.name == "NVIDIA_REQUIRE_JETPACK" || s.meets(v.value) {
+			continue
+		}
+		found := Finding{
+			Message: fmt.Sprintf("%s asks for more than driver %s, which was made for CUDA %s", v.name, driver, cudaOf(driver)),
+			Seen:    []string{v.String()},
+		}
+		if s.Target.Runtime == cluster.Enroot || s.Target.Runtime == cluster.Pyxis { // its hook 98-nvidia.sh asks
+			found.Severity = Error
+		}
+		report(found)
+	}
+	return nil
+}
+
+// requirement is a condition of NVIDIA_REQUIRE_CUDA: "cuda>=12.4".
+var requirement = regexp.MustCompile(`^(\w+)(>=|<=|!=|=|<|>)([\w.]+)$`)
+
+// meets is whether the target meets one of the alternatives, which spaces part, in each of its conditions, which commas part
+// (libnvidia-container, "Requirements"). What is not known counts as met.
+func (s *Subject) meets(value string) bool {
+	alternatives := strings.Fields(value)
+	return len(alternatives) == 0 || slices.ContainsFunc(alternatives, func(a string) bool {
+		for condition := range strings.SplitSeq(a, ",") {
+			if m := requirement.FindStringSubmatch(condition); m != nil && !s.meetsOne(m[1], m[2], m[3]) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (s *Subject) meetsOne(key, op, value string) bool {
+	want := numbers(value)
+	switch key {
+	case "cuda":
+		made := cudaOf(s.driver())
+		return made.major == 0 || compareBy(op, slices.Compare([]int{made.major, made.minor}, want))
+	case "driver":
+		have := s.driver()
+		n := min(len(have), len(want))
+		if op == "<" || op == ">=" { // as far as both are known
+			return compareBy(op, slices.Compare(have[:n], want[:n]))
+		}
+		return true
+	case "arch":
+		gpus := s.gpus()
+		return len(gpus) == 0 || slices.ContainsFunc(gpus, func(sm int) bool { return compareBy(op, slices.Compare([]int{sm / 10, sm % 10}, want)) })
+	}
+	return true
+}
+
+func numbers(s string) (list []int) {
+	for part := range strings.SplitSeq(s, ".") {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			return list
+		}
+		list = append(list, n)
+	}
+	return list
+}
+
+func compareBy(op string, order int) bool {
+	switch op {
+	case ">=":
+		return order >= 0
+	case "<=":
+		return order <= 0
+	case ">":
+		return order > 0
+	case "<":
+		return order < 0
+	case "!=":
+		return order != 0
+	}
+	return order == 0
+}

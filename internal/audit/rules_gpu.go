@@ -1,4 +1,579 @@
 package audit
 
-// gpuRules are about ....
-var gpuRules = []Rule{}
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/fatbin"
+	"sconce.dev/sconce/internal/image"
+)
+
+// gpuRules are about the device code of an image and the GPUs that are to run it.
+var gpuRules = []Rule{
+	{
+		ID: "gpu-no-code", Severity: Error,
+		Title: "Libraries without code for the GPU",
+		Why: "The first kernel that such a library starts ends with \"no kernel image is available for execution on the device\": there is " +
+			"neither machine code that this GPU runs nor PTX that the driver could compile for it.",
+		Remedy: "take a build of the package for this GPU (for torch another torch-backend or version), or compile it: " +
+			"[python.compile.NAME] in the recipe, with [target] gpu set",
+		look: lookNoCode,
+	},
+	{
+		ID: "gpu-ptx-only", Severity: Warning,
+		Title: "Libraries that run by PTX only",
+		Why: "The driver compiles PTX at the first start on each node, which takes minutes for large libraries and is done again where " +
+			"the cache in ~/.nv is not kept; the code is that of an older GPU, without the new one's units. A driver older than the PTX " +
+			"refuses it: \"the provided PTX was compiled with an unsupported toolchain\".",
+		Remedy: "take a build of the package with machine code for this GPU, or compile it: [python.compile.NAME] in the recipe, with " +
+			"[target] gpu set",
+		look: lookPTXOnly,
+	},
+	{
+		ID: "gpu-part-without-code", Severity: Warning,
+		Title: "Libraries of which a part has no code for the GPU",
+		Why: "The library loads and its other kernels run, but those of this part end with \"no kernel image is available for " +
+			"execution on the device\", possibly hours into a job.",
+		Remedy: "test what you use of the library on this GPU, or take a build of the package in which all files were compiled for it",
+		look:   lookPartWithoutCode,
+	},
+	{
+		ID: "gpu-slimmed-for-other", Severity: Error,
+		Title: "Images slimmed for other GPUs",
+		Why: "sconce slim took out the device code that the GPUs it was told of cannot run. Kernels that only another GPU has code for " +
+			"are gone: the first one to start ends with \"no kernel image is available for execution on the device\".",
+		Remedy: "take the image from before it was slimmed, or slim that one for all of the GPUs: sconce slim IMAGE --gpu 8.0,9.0 -o OUT",
+		look:   lookSlimmed,
+	},
+	{
+		ID: "gpu-arch-list", Severity: Warning,
+		Title: "TORCH_CUDA_ARCH_LIST without the GPU",
+		Why: "PyTorch compiles extensions in this image for the architectures of TORCH_CUDA_ARCH_LIST only, and with PTX only for those " +
+			"marked +PTX. What is compiled here or on the cluster will not run on this GPU.",
+		Remedy: "set [target] gpu in the recipe, which sets TORCH_CUDA_ARCH_LIST while compiling, or correct the variable",
+		look:   lookArchList,
+	},
+	{
+		ID: "gpu-unneeded-code", Severity: Note,
+		Title:  "Device code for other GPUs",
+		Why:    "Code that no GPU of the target can run makes the image larger to store and to load, and is of no other effect.",
+		Remedy: "take it out: sconce slim IMAGE --gpu 9.0 -o OUT, or [slim] gpu = true in the recipe",
+		look:   lookUnneededCode,
+	},
+	{
+		ID: "gpu-rocm", Severity: Error,
+		Title:  "Code for AMD's GPUs on a cluster with NVIDIA's",
+		Why:    "The libraries were built with ROCm, whose code no GPU of NVIDIA's runs; torch says that there is no GPU.",
+		Remedy: `install the CUDA builds of the packages: for torch, [python] torch-backend = "target" in the recipe chooses one`,
+		look:   lookROCm,
+	},
+}
+
+// gpus are the compute capabilities of the target, as 90 for 9.0. What is none is left out: whoever read the profile has said so.
+func (s *Subject) gpus() []int {
+	list, err := cluster.ParseGPUs(s.Target.GPU)
+	if err != nil {
+		return nil
+	}
+	return list
+}
+
+// slimmedTo are the capabilities that an image was slimmed to, nil when it was not.
+func (s *Subject) slimmedTo() []int {
+	list, err := cluster.ParseGPUs([]string{s.Config.Labels[image.LabelSlim]})
+	if err != nil {
+		return nil
+	}
+	return list
+}
+
+// judgedGPUs are those of the target's GPUs whose code is worth a look: not those that slimming has left out.
+func (s *Subject) judgedGPUs() []int {
+	if s.GPU == nil {
+		return nil
+	}
+	list, slim := s.gpus(), s.slimmedTo()
+	if len(slim) > 0 {
+		list = slices.DeleteFunc(list, func(sm int) bool { return !slices.Contains(slim, sm) })
+	}
+	return list
+}
+
+// negligible is how much device code a library may have without anybody missing it, in bytes: that of a file without kernels.
+const negligible = 8 << 10
+
+// The names of libraries that do without code for a GPU.
+var (
+	// tools watch other programs, and have code for every GPU that they know.
+	toolLibrary = regexp.MustCompile(`^lib(cupti|checkpoint|nvperf_\w+|sanitizer\w*|InterceptorInjection\w*|TreeLauncher\w*|nvToolsExt)\b`)
+	// optionalLibrary are NVIDIA's and PyTorch's libraries that are made for some GPUs only, or that few programs use; those
+	// that use them ask first or are told with an error of the library's.
+	optionalLibrary = regexp.MustCompile(`^lib(cusparseLt|cufile|cufftw|cusolverMg|cudss\w*|cutensor\w*|nvshmem\w*|torch_nvshmem|nvjpeg\w*|npp\w+|` +
+		`nvinfer\w*|cudnn_engines_(runtime_compiled|tensor_ir))\b`)
+	// oneGPU are names of libraries that have one for each architecture, or that are for one only, and are chosen by the GPU.
+	oneGPU = regexp.MustCompile(`(?i)(^|[_/.-])(sm_?\d{2,3}[af]?|\d{2,3}[af]|compute_?\d+|fa3|flash_attn_3|hopper|blackwell|ampere|flashmla)([_/.-]|$)`)
+)
+
+// coreLibrary are the libraries without which PyTorch does nothing.
+var coreLibrary = regexp.MustCompile(`^lib(torch_cuda\w*|torch_hip|c10_cuda)\b`)
+
+// reach is how much a library matters on a GPU that it has no code for.
+type reach int
+
+const (
+	harmless reach = iota // nobody will miss it
+	optional              // chosen or not by the GPU, but nothing of the package has code for it
+	needed
+)
+
+// reachOf judges a library for a capability that it has no code for, or not as good code as a copy of it.
+func (s *Subject) reachOf(l *Library, sm int) reach {
+	inPackage := !strings.HasPrefix(l.Group, "/")
+	switch {
+	case !l.counts(), s.hasBetterCopy(l, sm):
+		return harmless
+	case coreLibrary.MatchString(path.Base(l.Path)), ofToolkit(l.Path):
+		return needed
+	case inPackage && s.packageRunsOn(l, sm): // it chooses, as vLLM does among its attention kernels
+		return harmless
+	case l.Regions == 0, l.forSpecificGPUs(), oneGPU.MatchString(l.inPackage()):
+		return optional
+	case inPackage && l.lowest() > sm: // kernels that need what only newer GPUs have
+		return optional
+	}
+	return needed
+}
+
+// counts is whether a library is one that programs may need code of.
+func (l *Library) counts() bool {
+	base := path.Base(l.Path)
+	return l.hasCUDA() && l.Format == fatbin.ELF && l.codeSize() > negligible && !toolLibrary.MatchString(base) && !optionalLibrary.MatchString(base)
+}
+
+// packageRunsOn is whether another library of the same Python package has code for a capability.
+func (s *Subject) packageRunsOn(l *Library, sm int) bool {
+	return slices.ContainsFunc(s.GPU.Libraries, func(o Library) bool {
+		return o.Group == l.Group && o.Path != l.Path && o.Linked && o.supportFor(sm) != nil
+	})
+}
+
+// lowest is the oldest capability that the library has code for.
+func (l *Library) lowest() int {
+	least := math.MaxInt
+	for _, c := range slices.Concat(l.SASS, l.PTX) {
+		least = min(least, c.arch.SM)
+	}
+	return least
+}
+
+func (l *Library) codeSize() int64 {
+	var sum int64
+	for _, c := range slices.Concat(l.SASS, l.PTX) {
+		sum += c.Size
+	}
+	return sum
+}
+
+// inPackage is the path of a library from its package on.
+func (l *Library) inPackage() string {
+	for _, dir := range []string{"/site-packages/", "/dist-packages/"} {
+		if i := strings.LastIndex("/"+l.Path, dir); i >= 0 {
+			return ("/" + l.Path)[i+len(dir):]
+		}
+	}
+	return path.Base(l.Path)
+}
+
+// forSpecificGPUs is whether all code is for one GPU or family: sm_90a and sm_100f, as in kernels written for one chip.
+func (l *Library) forSpecificGPUs() bool {
+	return !slices.ContainsFunc(slices.Concat(l.SASS, l.PTX), func(c Code) bool { return c.arch.Variant == "" })
+}
+
+// hasBetterCopy is whether another copy of a library has better code for a capability: of two versions of cuBLAS, or of
+// libbitsandbytes_cuda118 and libbitsandbytes_cuda128, programs take one.
+func (s *Subject) hasBetterCopy(l *Library, sm int) bool {
+	for i := range s.GPU.Libraries {
+		o := &s.GPU.Libraries[i]
+		if o != l && o.Linked && stem(o.Path) == stem(l.Path) && o.supportAs(sm) > l.supportAs(sm) {
+			return true
+		}
+	}
+	return false
+}
+
+// withoutCode are the libraries that have none for a capability and matter as much as is said.
+func (s *Subject) withoutCode(sm int, want reach) []*Library {
+	var list []*Library
+	for i := range s.GPU.Libraries {
+		if l := &s.GPU.Libraries[i]; l.supportFor(sm) == nil && s.reachOf(l, sm) == want {
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+func lookNoCode(s *Subject, report func(Finding)) error {
+	for _, sm := range s.judgedGPUs() {
+		if list := s.withoutCode(sm, needed); len(list) > 0 {
+			report(Finding{
+				Message: fmt.Sprintf("%s %s no code for compute capability %s", libraryNames(list), has(list), capabilityName(sm)),
+				Path:    list[0].Path, Seen: seenCode(list),
+			})
+			continue
+		}
+		if list := s.withoutCode(sm, optional); len(list) > 0 {
+			report(Finding{
+				Severity: Note,
+				Message: fmt.Sprintf("%s %s no code for compute capability %s, and may not need any",
+					libraryNames(list), has(list), capabilityName(sm)),
+				Path: list[0].Path, Seen: seenCode(list),
+				Why: "The library was made for other GPUs, and packages that have such libraries mostly leave them alone where they do not " +
+					"run. A program that insists on one fails on this GPU.",
+				Remedy: "nothing, unless your program insists on the library",
+			})
+		}
+	}
+	return nil
+}
+
+// libraryNames names the first of a list, which is the largest, and counts the others.
+func libraryNames(list []*Library) string {
+	name := path.Base(list[0].Path)
+	switch n := len(list) - 1; n {
+	case 0:
+		return name
+	case 1:
+		return name + " and 1 other library"
+	default:
+		return fmt.Sprintf("%s and %d other libraries", name, n)
+	}
+}
+
+func has(list []*Library) string {
+	if len(list) == 1 {
+		return "has"
+	}
+	return "have"
+}
+
+// seenCode says of each library what it has code for.
+func seenCode(list []*Library) []string {
+	seen := make([]string, 0, len(list))
+	for _, l := range list {
+		seen = append(seen, l.Path+": "+l.codeWords())
+	}
+	return seen
+}
+
+// codeWords lists the code: "machine code 8.0 9.0a, PTX 9.0".
+func (l *Library) codeWords() string {
+	words := func(list []Code) string {
+		names := make([]string, 0, len(list))
+		for _, c := range list {
+			names = append(names, capabilityName(c.arch.SM)+c.arch.Variant)
+		}
+		return strings.Join(names, " ")
+	}
+	switch {
+	case len(l.PTX) == 0:
+		return "machine code " + words(l.SASS) + ", no PTX"
+	case len(l.SASS) == 0:
+		return "PTX " + words(l.PTX) + ", no machine code"
+	}
+	return "machine code " + words(l.SASS) + ", PTX " + words(l.PTX)
+}
+
+// compiled is a library that runs by PTX only.
+type compiled struct {
+	*Library
+
+	version ptxVersion
+}
+
+// compiledOn are the libraries that matter and run by PTX only on a capability, those with the newest PTX first.
+func (s *Subject) compiledOn(sm int) []compiled {
+	var list []compiled
+	for i := range s.GPU.Libraries {
+		l := &s.GPU.Libraries[i]
+		support := l.supportFor(sm)
+		if support == nil || support.How != fatbin.Compiled.String() || s.reachOf(l, sm) != needed {
+			continue
+		}
+		list = append(list, compiled{l, parsePTXVersion(support.Version)})
+	}
+	slices.SortStableFunc(list, func(a, b compiled) int {
+		return cmp.Or(b.version.compare(a.version), cmp.Compare(b.Size, a.Size))
+	})
+	return list
+}
+
+func lookPTXOnly(s *Subject, report func(Finding)) error {
+	driver := s.userDriver()
+	if s.driverTooOld() {
+		driver = nil // it does not come to that
+	}
+	for _, sm := range s.judgedGPUs() {
+		list := s.compiledOn(sm)
+		var refused, taken []*Library
+		for _, c := range list {
+			if driver != nil && !driver.compiles(c.version) {
+				refused = append(refused, c.Library)
+			} else {
+				taken = append(taken, c.Library)
+			}
+		}
+		if len(refused) > 0 {
+			newest := list[0].version
+			report(Finding{
+				Severity: refusedSeverity(refused),
+				Message: fmt.Sprintf("%s %s only PTX %v for compute capability %s, which needs driver %s, and the target has %s",
+					libraryNames(refused), has(refused), newest, capabilityName(sm), driverForPTX(newest), driver),
+				Path: refused[0].Path, Seen: seenPTX(refused, sm),
+				Why: "The driver compiles PTX only of versions that it knows, and ends with \"the provided PTX was compiled with an " +
+					"unsupported toolchain\". Minor-version compatibility does not cover PTX.",
+			})
+		}
+		if len(taken) > 0 {
+			report(Finding{
+				Message: fmt.Sprintf("%s %s no machine code for compute capability %s, but PTX that the driver compiles%s",
+					libraryNames(taken), has(taken), capabilityName(sm), firstDriver(taken, sm)),
+				Path: taken[0].Path, Seen: seenPTX(taken, sm),
+			})
+		}
+	}
+	return nil
+}
+
+// refusedSeverity is an error when PyTorch or one of NVIDIA's libraries, or a program, cannot run. Of a package's own kernels it
+// is not known whether they are used.
+func refusedSeverity(list []*Library) Severity {
+	for _, l := range list {
+		if coreLibrary.MatchString(path.Base(l.Path)) || ofToolkit(l.Path) || strings.HasPrefix(l.Group, "/") {
+			return Error
+		}
+	}
+	return Warning
+}
+
+// firstDriver says which driver compiles the newest PTX of libraries.
+func firstDriver(list []*Library, sm int) string {
+	var newest ptxVersion
+	for _, l := range list {
+		if v := parsePTXVersion(l.supportFor(sm).Version); v.compare(newest) > 0 {
+			newest = v
+		}
+	}
+	if from := driverForPTX(newest); from != "" {
+		return " if it is " + from
+	}
+	return ""
+}
+
+func seenPTX(list []*Library, sm int) []string {
+	seen := make([]string, 0, len(list))
+	for _, l := range list {
+		text := l.Path + ": PTX"
+		if v := l.supportFor(sm).Version; v != "" {
+			text += " of version " + v
+		}
+		if from := driverForPTX(parsePTXVersion(l.supportFor(sm).Version)); from != "" {
+			text += ", for driver " + from
+		}
+		seen = append(seen, text)
+	}
+	return seen
+}
+
+func lookPartWithoutCode(s *Subject, report func(Finding)) error {
+	for _, sm := range s.judgedGPUs() {
+		var list []*Library
+		var seen []string
+		for i := range s.GPU.Libraries {
+			l := &s.GPU.Libraries[i]
+			if !l.counts() || !l.PartlyFor(capabilityName(sm)) {
+				continue
+			}
+			c := l.supportFor(sm)
+			list = append(list, l)
+			seen = append(seen, fmt.Sprintf("%s: %d of %d parts, %s of %s", l.Path, c.Lacking, l.Parts, byteSize(c.LackingSize), byteSize(l.PartsSize)))
+		}
+		if len(list) > 0 {
+			report(Finding{
+				Message: fmt.Sprintf("%s %s code for compute capability %s, but not in all parts: %d of %d lack it",
+					libraryNames(list), has(list), capabilityName(sm), list[0].supportFor(sm).Lacking, list[0].Parts),
+				Path: list[0].Path, Seen: seen,
+			})
+		}
+	}
+	return nil
+}
+
+func lookSlimmed(s *Subject, report func(Finding)) error {
+	slim := s.slimmedTo()
+	if len(slim) == 0 {
+		return nil
+	}
+	for _, sm := range s.gpus() {
+		if !slices.Contains(slim, sm) {
+			report(Finding{
+				Message: fmt.Sprintf("the image was slimmed for compute capability %s, and the target has %s",
+					capabilityNames(slim), capabilityName(sm)),
+				Seen: []string{"label " + image.LabelSlim + ": " + s.Config.Labels[image.LabelSlim]},
+			})
+		}
+	}
+	return nil
+}
+
+func capabilityNames(list []int) string {
+	names := make([]string, 0, len(list))
+	for _, sm := range list {
+		names = append(names, capabilityName(sm))
+	}
+	return strings.Join(names, ", ")
+}
+
+// torchNames are what TORCH_CUDA_ARCH_LIST may say in place of numbers (PyTorch, torch/utils/cpp_extension.py).
+var torchNames = map[string]string{
+	"maxwell": "5.0 5.2", "pascal": "6.0 6.1+PTX", "volta": "7.0+PTX", "turing": "7.5+PTX", "ampere": "8.0 8.6+PTX",
+	"ada": "8.9+PTX", "hopper": "9.0+PTX", "blackwell": "10.0 10.3 12.0 12.1+PTX",
+}
+
+// archList reads a TORCH_CUDA_ARCH_LIST as code. It is false for one with words that are not known.
+func archList(value string) (list []fatbin.Entry, ok bool) {
+	for _, name := range strings.FieldsFunc(value, func(r rune) bool { return r == ' ' || r == ';' || r == ',' }) {
+		if known, ok := torchNames[strings.ToLower(name)]; ok {
+			more, _ := archList(known)
+			list = append(list, more...)
+			continue
+		}
+		arch, ptx := strings.CutSuffix(name, "+PTX")
+		number := strings.TrimRight(arch, "af")
+		sm, err := cluster.ParseGPUs([]string{number})
+		if err != nil {
+			return nil, false
+		}
+		a := fatbin.Arch{SM: sm[0], Variant: arch[len(number):]}
+		list = append(list, fatbin.Entry{Kind: fatbin.ELFImage, Arch: a})
+		if ptx {
+			list = append(list, fatbin.Entry{Kind: fatbin.PTX, Arch: a})
+		}
+	}
+	return list, len(list) > 0
+}
+
+func lookArchList(s *Subject, report func(Finding)) error {
+	value, _ := s.Env("TORCH_CUDA_ARCH_LIST")
+	list, ok := archList(value)
+	if !ok {
+		return nil
+	}
+	region := fatbin.Region{Entries: list}
+	for _, sm := range s.gpus() {
+		seen := []string{"TORCH_CUDA_ARCH_LIST=" + quoteValue(value)}
+		switch region.Support(sm) {
+		case fatbin.Unsupported:
+			report(Finding{
+				Message: fmt.Sprintf("TORCH_CUDA_ARCH_LIST has nothing that runs on compute capability %s: extensions built in this image will "+
+					"have no code for it", capabilityName(sm)),
+				Seen: seen,
+			})
+		case fatbin.Compiled:
+			report(Finding{
+				Severity: Note,
+				Message: fmt.Sprintf("TORCH_CUDA_ARCH_LIST has only PTX for compute capability %s: extensions built in this image will be "+
+					"compiled by the driver", capabilityName(sm)),
+				Seen: seen,
+				Why:  "The driver compiles PTX at the first start on each node, for an older GPU than the one there is.",
+			})
+		}
+	}
+	return nil
+}
+
+// unneededSize is from how much code on that slimming is worth a note, in bytes.
+const unneededSize = 200_000_000
+
+func lookUnneededCode(s *Subject, report func(Finding)) error {
+	gpus := s.gpus()
+	if s.GPU == nil || len(gpus) == 0 {
+		return nil
+	}
+	if slices.ContainsFunc(gpus, func(sm int) bool { return len(s.withoutCode(sm, needed)) > 0 }) {
+		return nil // it has to be built again first
+	}
+	type waste struct {
+		library *Library
+		size    int64
+	}
+	var list []waste
+	var all, unneeded int64
+	for i := range s.GPU.Libraries {
+		l := &s.GPU.Libraries[i]
+		all += l.codeSize()
+		if w := l.unneeded(gpus); w > 0 {
+			list = append(list, waste{l, w})
+			unneeded += w
+		}
+	}
+	if unneeded < unneededSize {
+		return nil
+	}
+	slices.SortStableFunc(list, func(a, b waste) int { return cmp.Compare(b.size, a.size) })
+	var seen []string
+	for _, w := range list[:min(len(list), 10)] {
+		seen = append(seen, fmt.Sprintf("%s: %s of %s", w.library.Path, byteSize(w.size), byteSize(w.library.codeSize())))
+	}
+	report(Finding{
+		Message: fmt.Sprintf("%s of %s of device code are for other GPUs than %s", byteSize(unneeded), byteSize(all), capabilityNames(gpus)),
+		Seen:    seen,
+		Remedy:  fmt.Sprintf("take it out: sconce slim IMAGE --gpu %s -o OUT, or [slim] gpu = true in the recipe", strings.ReplaceAll(capabilityNames(gpus), ", ", ",")),
+	})
+	return nil
+}
+
+// unneeded is the size of the machine code that none of the capabilities can run, in bytes. Code that the library loads by its
+// own means is not counted, for slimming leaves it alone; nor is what is input of links.
+func (l *Library) unneeded(gpus []int) int64 {
+	if !l.Linked || l.Damaged || l.Format != fatbin.ELF {
+		return 0
+	}
+	var sum int64
+	for _, c := range l.SASS {
+		e := fatbin.Entry{Kind: fatbin.ELFImage, Arch: c.arch}
+		if !slices.ContainsFunc(gpus, func(sm int) bool { return e.Support(sm) == fatbin.Native }) {
+			sum += c.Size - c.Own
+		}
+	}
+	return sum
+}
+
+func lookROCm(s *Subject, report func(Finding)) error {
+	if s.GPU == nil || len(s.gpus()) == 0 {
+		return nil
+	}
+	var list []*Library
+	var seen []string
+	for i := range s.GPU.Libraries {
+		switch l := &s.GPU.Libraries[i]; {
+		case l.hasCUDA() && l.codeSize() > negligible && !toolLibrary.MatchString(path.Base(l.Path)):
+			return nil // it has both
+		case len(l.ROCm) > 0 && l.Linked:
+			list = append(list, l)
+			seen = append(seen, l.Path+": "+strings.Join(l.ROCm, " "))
+		}
+	}
+	if len(list) > 0 {
+		report(Finding{
+			Message: fmt.Sprintf("%s %s code for AMD's GPUs and the image none for NVIDIA's, which the target has", libraryNames(list), has(list)),
+			Path:    list[0].Path, Seen: seen,
+		})
+	}
+	return nil
+}

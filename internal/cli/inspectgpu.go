@@ -77,7 +77,7 @@ func gpuLibraries(r *audit.GPUReport) [][]string {
 	rows := [][]string{{"LIBRARY", "SIZE", "SASS", "PTX", "NOTES"}}
 	for i := range r.Libraries {
 		l := &r.Libraries[i]
-		rows = append(rows, []string{shortPath(l), ui.Size(l.Size), archs(l.SASS), archs(l.PTX), strings.Join(gpuNotes(l), "; ")})
+		rows = append(rows, []string{shortPath(l), ui.Size(l.Size), archs(l.SASS), ptxArchs(l.PTX), strings.Join(gpuNotes(l), "; ")})
 	}
 	return rows
 }
@@ -100,27 +100,29 @@ func archs(list []audit.Code) string {
 	return strings.Join(names, " ")
 }
 
+// ptxArchs are the architectures of PTX with the highest version of it: "80 90 (8.4)".
+func ptxArchs(list []audit.Code) string {
+	if v := audit.HighestPTX(list); v != "" {
+		return archs(list) + " (" + v + ")"
+	}
+	return archs(list)
+}
+
 // gpuNotes says what the columns do not.
 func gpuNotes(l *audit.Library) []string {
-	var notes, whole, lacking, compiled []string
+	var notes, lacking, compiled []string
+	most := 0
 	for _, s := range l.Runs {
-		if s.Lacking > 0 {
+		if l.PartlyFor(s.Capability) {
 			lacking = append(lacking, s.Capability)
-		} else {
-			whole = append(whole, s.Capability)
+			most = max(most, s.Lacking)
 		}
-		if s.PTX > 0 && s.How == "native" {
+		if s.PTX > 0 && s.How == "native" && !l.OfToolkit() {
 			compiled = append(compiled, s.Capability)
 		}
 	}
-	switch {
-	case len(lacking) == 0:
-	case len(whole) == 0: // as in libraries that keep the code for each in regions of their own
-		notes = append(notes, "no capability has all parts")
-	case len(whole) < len(lacking):
-		notes = append(notes, "all parts only for "+strings.Join(whole, " "))
-	default:
-		notes = append(notes, "a part lacks "+strings.Join(lacking, " "))
+	if len(lacking) > 0 {
+		notes = append(notes, fmt.Sprintf("%d of %d parts lack %s", most, l.Parts, strings.Join(lacking, " ")))
 	}
 	if len(compiled) > 0 {
 		notes = append(notes, "a part has only PTX for "+strings.Join(compiled, " "))
@@ -166,16 +168,19 @@ func gpuArchitectures(r *audit.GPUReport) [][]string {
 const gpuWithout = 3
 
 func gpuCapabilities(r *audit.GPUReport) [][]string {
-	rows := [][]string{{"CAPABILITY", "NATIVE", "PTX ONLY", "IN PART", "NONE"}}
+	rows := [][]string{{"CAPABILITY", "NATIVE", "PTX ONLY", "PTX NEEDS", "IN PART", "NONE"}}
 	for _, c := range r.Capabilities {
-		none := "-"
+		none, needs := "-", "-"
+		if c.Driver != "" {
+			needs = "driver " + c.Driver
+		}
 		if n := len(c.Without); n > 0 {
 			none = fmt.Sprintf("%d: %s", n, baseNames(c.Without[:min(n, gpuWithout)]))
 			if n > gpuWithout {
 				none += " ..."
 			}
 		}
-		rows = append(rows, []string{c.Capability, fmt.Sprint(c.Native), fmt.Sprint(c.PTX), fmt.Sprint(c.Partly), none})
+		rows = append(rows, []string{c.Capability, fmt.Sprint(c.Native), fmt.Sprint(c.PTX), needs, fmt.Sprint(c.Partly), none})
 	}
 	return rows
 }

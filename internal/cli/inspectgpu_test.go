@@ -53,8 +53,8 @@ func TestInspectGPU(t *testing.T) {
 	}
 	out := strings.Join(strings.Fields(inspect(some)), " ")
 	for _, want := range []string{
-		"LIBRARY SIZE SASS PTX NOTES torch/lib/libx.so ", " 75 80 90a 100f 75 80 ", "loads 2 of 4 regions itself",
-		"PACKAGE OR DIRECTORY LIBRARIES SIZE torch 1 ", " sm_90a 1 ", " PTX compute_80 1 ", " all 1 ", " 9.0 1 0 ", " 12.0 0 1 ",
+		"LIBRARY SIZE SASS PTX NOTES torch/lib/libx.so ", " 75 80 90a 100f 75 80 (9.5) ", "loads 2 of 4 regions itself",
+		"PACKAGE OR DIRECTORY LIBRARIES SIZE torch 1 ", " sm_90a 1 ", " PTX compute_80 1 ", " all 1 ", " 9.0 1 0 - ", " 12.0 0 1 driver newer than 615 ",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in: %s", want, out)
@@ -69,19 +69,21 @@ func TestGPUNotes(t *testing.T) {
 	runs := func(lacking ...int) []audit.Support {
 		var list []audit.Support
 		for i, n := range lacking {
-			list = append(list, audit.Support{Capability: []string{"8.0", "9.0", "10.0"}[i], How: "native", Lacking: n})
+			list = append(list, audit.Support{Capability: []string{"8.0", "9.0", "10.0"}[i], How: "native", Lacking: n, Partly: n > 1})
 		}
 		return list
 	}
+	compiled := []audit.Support{{Capability: "9.0", How: "native", PTX: 1}, {Capability: "12.0", How: "ptx", PTX: 2}}
 	for want, l := range map[string]audit.Library{
-		"":                            {Linked: true, Regions: 1, Runs: runs(0, 0, 0)},
-		"a part lacks 10.0":           {Linked: true, Regions: 2, Runs: runs(0, 0, 1)},
-		"all parts only for 8.0":      {Linked: true, Regions: 2, Runs: runs(0, 1, 1)},
-		"no capability has all parts": {Linked: true, Regions: 2, Runs: runs(1, 1, 1)},
-		"a part has only PTX for 9.0": {Linked: true, Regions: 2, Runs: []audit.Support{{Capability: "9.0", How: "native", PTX: 1}, {Capability: "12.0", How: "ptx", PTX: 2}}},
+		"":                            {Linked: true, Parts: 9, Regions: 9, Runs: runs(0, 1, 0)},
+		"2 of 9 parts lack 10.0":      {Linked: true, Parts: 9, Regions: 9, Runs: runs(0, 1, 2)},
+		"3 of 9 parts lack 8.0 10.0":  {Linked: true, Parts: 9, Regions: 9, Runs: runs(3, 0, 2)},
+		"a part has only PTX for 9.0": {Linked: true, Regions: 2, Runs: compiled},
 		"for linking":                 {Regions: 3},
 		"loads its code itself; LTO-IR 50; damaged": {Linked: true, Own: 3, LTO: []audit.Code{{Arch: "50"}}, Damaged: true},
 		"loads 3 of 4 regions itself; ROCm gfx942":  {Linked: true, Own: 3, Regions: 1, ROCm: []string{"gfx942"}},
+		// NVIDIA's own libraries choose by the GPU.
+		"loads 1 of 10 regions itself": {Path: "lib/libcublasLt.so.12", Linked: true, Parts: 9, Regions: 9, Own: 1, Runs: append(runs(3), compiled...)},
 	} {
 		if got := strings.Join(gpuNotes(&l), "; "); got != want {
 			t.Errorf("%q, want %q", got, want)
