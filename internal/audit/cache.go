@@ -22,6 +22,7 @@ const (
 	layerFactsKind store.Kind = "audit-layer" // a layerFacts under the layer's DiffID
 	fileFactsKind  store.Kind = "audit-file"  // a pathFacts under a hash of a cluster file's tables
 	imageFactsKind store.Kind = "audit-image" // an imageFacts under what the image is made of
+	pagesKind      store.Kind = "audit-pages" // a pageRecord under the DiffIDs of the layers
 )
 
 // maxRecord is how much JSON is kept under one key, in bytes. An image that needs more is read each time.

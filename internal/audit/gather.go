@@ -24,20 +24,33 @@ func OfImage(ctx context.Context, st *store.Store, im *image.Image, name string)
 	if err != nil {
 		return nil, err
 	}
-	c := newCopies(st, copiesRoom)
-	f := &Facts{
-		Image: name, Digest: string(im.Digest), Platform: platformName(im.Platform()), Config: im.Config.Config,
-		Root: &treeRoot{ctx: ctx, tree: tree, copies: c}, close: c.Close,
-	}
 	ids := []string{"layers"}
 	for _, id := range tree.DiffIDs() {
 		ids = append(ids, string(id))
 	}
-	g := gatherer{facts: f, cache: cache{st}, made: ids}
-	return g.gather(ctx, func() ([]scanned, error) {
-		found, err := scanTree(ctx, treeFiles{tree, st}, c)
+	root := &treeRoot{ctx: ctx, tree: tree, copies: newCopies(st, copiesRoom), pages: newPages()}
+	g := gatherer{cache: cache{st}, made: ids}
+	var kept pageRecord
+	key := g.cache.key(ids...)
+	if g.cache.get(pagesKind, key, &kept) {
+		root.pages.load(kept)
+	}
+	g.facts = &Facts{
+		Image: name, Digest: string(im.Digest), Platform: platformName(im.Platform()), Config: im.Config.Config, Root: root,
+		close: func() error {
+			defer root.copies.Close()
+			if !root.pages.add(&kept) {
+				return nil
+			}
+			return g.cache.put(pagesKind, key, kept)
+		},
+	}
+	f, err := g.gather(ctx, func() ([]scanned, error) {
+		found, err := scanTree(ctx, treeFiles{tree, st}, root.copies, root.pages)
 		return sortScanned(found), err
 	})
+	root.pages.gathered()
+	return f, err
 }
 
 // OfClusterFile gathers the facts of a squashfs or SIF file, which stays open as long as they are used. They are kept in the

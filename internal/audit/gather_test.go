@@ -1,8 +1,10 @@
 package audit
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -185,6 +187,50 @@ func TestUnreadIsNotKept(t *testing.T) {
 	}
 	if len((cache{}).layer(diffID)) > 0 || len((cache{st}).layer("")) > 0 {
 		t.Error("facts from nowhere")
+	}
+}
+
+// What rules read of contents that are slow to get at is there for the next check.
+func TestSlowReadsAreKept(t *testing.T) {
+	st := testStore(t)
+	lib := slices.Concat(fixture(t, "host.so"), bytes.Repeat([]byte("x"), 200_000))
+	im := imageOf(t, st, asForeign(t, st, chunked(t, st, []content{{path: "a.so", data: lib}, {path: "b.txt", data: []byte("small")}})))
+	read := func(f *Facts, name string, off, n int) ([]byte, error) {
+		h, err := f.Root.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		b := make([]byte, n)
+		n, err = h.ReadAt(b, int64(off))
+		return b[:n], err
+	}
+	first, err := OfImage(t.Context(), st, im, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range [][2]int{{0, 64}, {4000, 200}, {len(lib) - 10, 10}, {100_000, 60_000}} {
+		b, err := read(first, "/a.so", at[0], at[1])
+		if err != nil || !bytes.Equal(b, lib[at[0]:at[0]+at[1]]) {
+			t.Errorf("%d bytes at %d: %v, or other bytes", at[1], at[0], err)
+		}
+	}
+	if b, err := read(first, "/b.txt", 1, 10); string(b) != "mall" || !errors.Is(err, io.EOF) {
+		t.Errorf("%q, %v", b, err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	noLayers(t, st, im)
+	second := gathered(t, st, im)
+	if b, err := read(second, "/a.so", 100_001, 59_000); err != nil || !bytes.Equal(b, lib[100_001:159_001]) {
+		t.Errorf("a page that was read: %v, or other bytes", err)
+	}
+	if b, _ := read(second, "/b.txt", 0, 5); string(b) != "small" {
+		t.Errorf("%q", b)
+	}
+	if _, err := read(second, "/a.so", 50_000, 10); err == nil {
+		t.Error("a page was read that is nowhere")
 	}
 }
 

@@ -18,6 +18,7 @@ type treeRoot struct {
 	ctx    context.Context //nolint:containedctx // a Root lives as long as the facts of one image
 	tree   *image.Tree
 	copies *copies
+	pages  *pages
 }
 
 // find follows all links in a name. Unlike the tree, it takes a slash at the end as the kernel does: for a directory's.
@@ -53,22 +54,25 @@ func (r *treeRoot) Open(name string) (elfx.Handle, error) {
 	if n.Type != layer.Regular {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
 	}
-	return openNode(r.ctx, r.tree, n, r.copies)
-}
-
-// openNode opens a regular file, as a copy where it cannot be read in any order where it lies.
-func openNode(ctx context.Context, tree *image.Tree, n *image.Node, c *copies) (elfx.Handle, error) {
 	if n.Size == 0 {
 		return emptyHandle{}, nil
 	}
+	return &pagedFile{pages: r.pages, id: idOf(n), size: n.Size, open: func() (elfx.Handle, bool, error) {
+		return openNode(r.ctx, r.tree, n, r.copies)
+	}}, nil
+}
+
+// openNode opens a regular file that is not empty: as a copy, which is slow, where it cannot be read in any order where it lies.
+func openNode(ctx context.Context, tree *image.Tree, n *image.Node, c *copies) (h elfx.Handle, slow bool, err error) {
 	at, err := tree.OpenAt(n)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if at != nil {
-		return sizedHandle{at, n.Size}, nil
+		return sizedHandle{at, n.Size}, false, nil
 	}
-	return c.open(ctx, idOf(n), n.Size, func() (io.ReadCloser, error) { return tree.Open(n) })
+	h, err = c.open(ctx, idOf(n), n.Size, func() (io.ReadCloser, error) { return tree.Open(n) })
+	return h, true, err
 }
 
 func idOf(n *image.Node) contentID {

@@ -92,10 +92,13 @@ func (r readerAt) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // look reads a file's headers, for processors and for GPUs. The error is that of ctx: a file that cannot be read is damaged.
-func look(ctx context.Context, f File) (fileFacts, error) {
+func look(ctx context.Context, f File) (fileFacts, error) { return lookThrough(ctx, f, f.Content) }
+
+// lookThrough is look for a file of which headers, the same bytes, may remember what is read.
+func lookThrough(ctx context.Context, f File, headers io.ReaderAt) (fileFacts, error) {
 	var c fileFacts
 	f.Content = readerAt{ctx, f.Content}
-	object, err := elfx.Open(f.Content, f.Size)
+	object, err := elfx.Open(readerAt{ctx, headers}, f.Size)
 	switch {
 	case err == nil:
 		c.Object = newObject(object)

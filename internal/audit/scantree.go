@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"sconce.dev/sconce/internal/elfx"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/store"
@@ -21,17 +22,17 @@ import (
 func (t treeFiles) scan(ctx context.Context) ([]scanned, error) {
 	c := newCopies(t.st, 0) // each is read once
 	defer c.Close()
-	return scanTree(ctx, t, c)
+	return scanTree(ctx, t, c, newPages())
 }
 
 // scanTree looks at the files of an image. What the store knows of a layer is not read again, and what is found becomes known.
-func scanTree(ctx context.Context, t treeFiles, c *copies) ([]scanned, error) {
+func scanTree(ctx context.Context, t treeFiles, c *copies, p *pages) ([]scanned, error) {
 	nodes, err := t.nodes()
 	if err != nil {
 		return nil, err
 	}
 	nodes = slices.DeleteFunc(nodes, func(n *image.Node) bool { return !mayHoldCode(n.Path) })
-	s := treeScan{tree: t.tree, copies: c, cache: cache{t.st}, ids: t.tree.DiffIDs()}
+	s := treeScan{tree: t.tree, copies: c, pages: p, cache: cache{t.st}, ids: t.tree.DiffIDs()}
 	s.known = make([]map[place]fileFacts, len(s.ids))
 	s.fresh = make([]int, len(s.ids))
 	for i := range s.ids {
@@ -61,6 +62,7 @@ func scanTree(ctx context.Context, t treeFiles, c *copies) ([]scanned, error) {
 type treeScan struct {
 	tree   *image.Tree
 	copies *copies
+	pages  *pages
 	cache  cache
 	ids    []store.Digest // the layers' DiffIDs
 
@@ -193,7 +195,7 @@ func (s *treeScan) fast(ctx context.Context, n *image.Node, task *event.Task) er
 		s.found(n, fileFacts{})
 		return nil
 	}
-	c, err := look(ctx, File{n.Path, n.Size, r})
+	c, err := s.look(ctx, n, sizedHandle{r, n.Size})
 	if err == nil {
 		s.found(n, c)
 	}
@@ -229,9 +231,15 @@ func (s *treeScan) copied(ctx context.Context, n *image.Node, task *event.Task) 
 	if err := r.Close(); err != nil && !errors.Is(err, io.EOF) { // the next file goes on from there
 		return fmt.Errorf("read %q: %w", n.Path, err)
 	}
-	c, err := look(ctx, File{n.Path, n.Size, h})
+	c, err := s.look(ctx, n, h)
 	if err == nil {
 		s.found(n, c)
 	}
 	return err
+}
+
+// look looks at an open file, and remembers its headers for the loader.
+func (s *treeScan) look(ctx context.Context, n *image.Node, h elfx.Handle) (fileFacts, error) {
+	headers := &pagedFile{pages: s.pages, id: idOf(n), size: n.Size, file: h}
+	return lookThrough(ctx, File{n.Path, n.Size, h}, headers)
 }
