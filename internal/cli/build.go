@@ -50,9 +50,9 @@ store under the recipe's name and version. The digest of the image is printed.
 Only what is missing is made: what was built or downloaded before, for this image or another, is taken from the store. A
 recipe without a lock, or with one that no longer fits, is locked first (see sconce lock); --locked refuses instead.
 
-When the recipe says what the image is for, under [target], the image is checked before it goes anywhere (see sconce check). After
-an error it stays in the store, but nothing is written or pushed, and the exit code is 3; --no-check leaves the check out, and
-a label of the image says so.
+When the recipe says what the image is for, under [target], the image is checked before it goes anywhere (see sconce
+check). After an error it stays in the store, but nothing is written or pushed, and the exit code is 3. --no-check leaves
+the check out, and a label of the image says so.
 
 Where the image goes, besides the store:
   oci:DIR[:TAG]             an OCI layout, also when OUT has no prefix and does not end in .tar

@@ -1,0 +1,139 @@
+package test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/registry/registrytest"
+)
+
+// finding is what a test looks at in `sconce check --json`.
+type finding struct {
+	Rule, Severity, Message, Path, Remedy, Allowed string
+	Seen                                           []string
+}
+
+type verdict struct {
+	Platform string
+	Findings []finding
+	Errors   int
+	Warnings int
+}
+
+// check runs sconce check, which has to end with a code, and returns what it found.
+func (p *place) check(code int, args ...string) verdict {
+	p.t.Helper()
+	r := p.sconce(append([]string{"check", "--json"}, args...)...)
+	if r.code != code {
+		p.t.Fatalf("exit code %d, want %d: %v", r.code, code, r)
+	}
+	var v verdict
+	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil {
+		p.t.Fatalf("%v: %v", err, r)
+	}
+	return v
+}
+
+// find returns the finding of a rule.
+func (v verdict) find(t *testing.T, rule string) finding {
+	t.Helper()
+	for _, f := range v.Findings {
+		if f.Rule == rule {
+			return f
+		}
+	}
+	t.Errorf("%s found nothing: %+v", rule, v.Findings)
+	return finding{}
+}
+
+// stubbed writes an image of PyTorch's kind in which the loader finds the toolkit's stub of libcuda before any driver.
+func stubbed(t *testing.T, dir string) string {
+	t.Helper()
+	libraries, err := filepath.Glob("/lib/*/libdl.so.2") // as small as a stub, and for this machine
+	if err != nil || len(libraries) == 0 {
+		t.Skip("no libdl.so.2 of the C library here to make a stub from")
+	}
+	data, err := os.ReadFile(libraries[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newTarLayer(t)
+	l.dir("usr", "usr/bin", "usr/local", "usr/local/cuda", "usr/local/cuda/lib64", "usr/local/cuda/lib64/stubs")
+	l.file("usr/local/cuda/lib64/stubs/libcuda.so.1", string(data))
+	return writeLayout(t, dir, v1.Config{Env: []string{
+		"PATH=/usr/bin", "LD_LIBRARY_PATH=/usr/local/cuda/lib64/stubs",
+		"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+	}}, l.gzipped())
+}
+
+// The same image gives the same verdict wherever it is.
+func TestCheckFromAnywhere(t *testing.T) {
+	begin(t)
+	p := newPlace(t, nil)
+	ref := stubbed(t, p.path("layout"))
+	p.own()
+	p.must("pull", ref, "--name", "stubbed:1")
+	p.must("copy", "stubbed:1", "stubbed.sqsh")
+	p.must("copy", "stubbed:1", "stubbed.sif")
+	refs := []string{ref, "stubbed:1", "stubbed.sqsh", "stubbed.sif"}
+	host := registrytest.Start(t, false)
+	p.must("push", "stubbed:1", host+"/stubbed:1")
+	refs = append(refs, "docker://"+host+"/stubbed:1")
+	for _, ref := range refs {
+		v := p.check(3, ref, "--gpu", "9.0", "--driver", "550.54")
+		f := v.find(t, "driver-stubs-on-path")
+		if f.Severity != "error" || !strings.Contains(f.Message, "/usr/local/cuda/lib64/stubs") || f.Remedy == "" || v.Errors != 1 || v.Platform != "linux/"+goArch() {
+			t.Errorf("%s: %+v", ref, v)
+		}
+		v = p.check(0, ref, "--gpu", "9.0", "--allow", "driver-stubs-on-path=the job unsets LD_LIBRARY_PATH")
+		if f := v.find(t, "driver-stubs-on-path"); f.Allowed != "the job unsets LD_LIBRARY_PATH" {
+			t.Errorf("%s: %+v", ref, f)
+		}
+	}
+}
+
+// A build of what will not run on its target makes no files and sends nothing; without the check it does, and says so.
+func TestBuildOfWhatWillNotRun(t *testing.T) {
+	begin(t)
+	host, seen := watch(t, registrytest.Start(t, false))
+	p := newPlace(t, ordinary(t))
+	ref := stubbed(t, p.path("layout"))
+	p.write("app/sconce.toml", "name = \"app\"\nversion = \"1\"\nbase.image = \""+ref+"\"\ntarget.gpu = [\"9.0\"]\n")
+	output, pushed := p.path("app.tar"), host+"/team/app:1"
+	for range 2 { // remembered, it is no better
+		p.fails(3, []string{"driver-stubs-on-path", "will not run", "app:1"}, "build", "app", "-o", output, "--push", pushed)
+		if _, err := os.Lstat(output); err == nil {
+			t.Fatal("the image was written")
+		}
+		if n := seen.take(); n["upload"]+n["data"]+n["manifest"] != 0 {
+			t.Fatalf("the image was pushed: %v", n)
+		}
+	}
+	if r := p.must("images"); !strings.Contains(r.stdout, "app") {
+		t.Errorf("the image is not in the store: %v", r)
+	}
+	p.check(3, "--recipe", "app")
+	unchecked := p.build("app", "--no-check", "-o", output, "--push", pushed)
+	if n := seen.take(); n["manifest"] != 1 {
+		t.Errorf("requests of the push: %v", n)
+	}
+	if r := p.must("inspect", output); !strings.Contains(r.stdout, "dev.sconce.unchecked=true") {
+		t.Errorf("no label says that nobody looked: %v", r)
+	}
+	p.write("app/sconce.toml", "name = \"app\"\nversion = \"1\"\nbase.image = \""+ref+"\"\ntarget.gpu = [\"9.0\"]\n"+
+		"[check]\nallow = { driver-stubs-on-path = \"the job unsets LD_LIBRARY_PATH\" }\n")
+	if checked := p.build("app", "--force", "-o", output); checked == unchecked {
+		t.Error("the image says of itself that it was not checked")
+	}
+	again := p.must("build", "app")
+	if !strings.Contains(again.stderr, "up to date") || strings.Contains(again.stderr, "scan ") {
+		t.Errorf("a build with nothing to do did something: %v", again)
+	}
+	p.wantSound()
+	p.wantTidy()
+}
