@@ -46,7 +46,7 @@ var traps = []struct{ what, rules, otherwise string }{
 	{"Device code looked for in the wrong libraries", "gpu-", "all files are read"},
 	{"NCCL copied from the directory of another processor, or a second NCCL", "env-search-path duplicate- link-", "a library for another processor is found with the programs and libraries"},
 	{"`strip` breaks libraries that were patched", "link-", "such a library is damaged or lacks symbols"},
-	{"`MAX_JOBS` larger than the memory allows", "env-build-flags", "`sconce build` counts the memory itself"},
+	{"`MAX_JOBS` larger than the memory allows", "env-build-flags", ""},
 	{"Unpinned base tags and downloads", "", "`sconce lock` pins them"},
 	{"Flags of a build that are gone, as `BUILD_CAFFE2` and `USE_OPENCV`", "env-build-flags", ""},
 }
