@@ -263,7 +263,8 @@ func (d duplicated) twoMajors() {
 			needs[at][need] = cmp.Or(needs[at][need], o.Path)
 		}
 	}
-	for at, by := range needs {
+	for _, at := range slices.Sorted(maps.Keys(needs)) {
+		by := needs[at]
 		if len(by) < 2 || at == "" {
 			continue
 		}
