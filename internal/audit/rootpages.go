@@ -12,7 +12,7 @@ import (
 const (
 	pageSize  = 4 << 10
 	maxPaged  = 64 << 10 // of one read; larger ones go through a file once
-	pagesRoom = 32 << 20 // in memory
+	pagesRoom = 16 << 20 // in memory
 	keptPages = 4 << 20  // in a store
 	maxPages  = pagesRoom / pageSize
 )

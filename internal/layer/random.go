@@ -104,9 +104,8 @@ type keptChunks struct {
 	list []*decoded // the one used last is the last
 }
 
-// chunksRead has room for what each of a processor's goroutines has in use: usually a place to go on from, and a table that it
-// comes back to.
-var chunksRead = keptChunks{room: min(2*runtime.GOMAXPROCS(0)+2, 16)}
+// chunksRead has room for the chunk that each processor's goroutine goes on from, and for some with tables that they come back to.
+var chunksRead = keptChunks{room: min(runtime.GOMAXPROCS(0)+2, 8)}
 
 // use returns a chunk that is kept, or nil. The caller releases it.
 func (k *keptChunks) use(id chunkID) *decoded {
