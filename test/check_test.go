@@ -137,3 +137,40 @@ func TestBuildOfWhatWillNotRun(t *testing.T) {
 	p.wantSound()
 	p.wantTidy()
 }
+
+// A recipe for one GPU makes an image without the code for others, which says so and is made once.
+func TestBuildSlims(t *testing.T) {
+	begin(t)
+	p := newPlace(t, ordinary(t))
+	data, err := os.ReadFile("../internal/fatbin/testdata/host.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.write("root/usr/bin/empty", "")
+	p.write("root/usr/lib/libkernels.so", string(data))
+	text := "name = \"app\"\nversion = \"1\"\nbase.image = \"dir:../root\"\ntarget = { platform = \"linux/amd64\", gpu = [\"9.0\"] }\n"
+	p.write("app/sconce.toml", text)
+	whole := p.build("app")
+	p.write("app/sconce.toml", text+"[slim]\ngpu = true\nptx = \"drop-where-native\"\n")
+	r := p.must("build", "app")
+	slimmed := digestOf(t, r)
+	if slimmed == whole || !strings.Contains(r.stderr, "slimmed to GPU 9.0: ") {
+		t.Errorf("nothing was slimmed: %v", r)
+	}
+	if r := p.must("inspect", "app:1"); !strings.Contains(r.stdout, "dev.sconce.slim=9.0") {
+		t.Errorf("the label is missing: %v", r)
+	}
+	if r := p.must("inspect", "--gpu", "app:1"); strings.Contains(r.stdout, "sm_75") || !strings.Contains(r.stdout, "sm_90a") {
+		t.Errorf("the wrong code stays: %v", r)
+	}
+	if again := p.must("build", "app"); digestOf(t, again) != slimmed || !strings.Contains(again.stderr, "up to date") {
+		t.Errorf("built again: %v", again)
+	}
+	p.check(3, "app:1", "--gpu", "8.0").find(t, "gpu-slimmed-for-other")
+	p.write("app/sconce.toml", text)
+	if again := p.build("app"); again != whole {
+		t.Errorf("without slimming the image is %s, want %s", again, whole)
+	}
+	p.wantSound()
+	p.wantTidy()
+}
