@@ -24,7 +24,7 @@ const flagsAlways = fatbin.Flag64Bit | fatbin.FlagLinux
 // The entries that most tests use.
 func sass(sm int) entrySpec { return entrySpec{kind: fatbin.ELFImage, sm: sm, flags: fatbin.FlagZstd} }
 func ptx(sm int) entrySpec  { return entrySpec{kind: fatbin.PTX, sm: sm, flags: fatbin.FlagZstd} }
-func lto(sm int) entrySpec { return entrySpec{kind: fatbin.LTOIR, sm: sm, flags: fatbin.FlagZstd} }
+func lto(sm int) entrySpec  { return entrySpec{kind: fatbin.LTOIR, sm: sm, flags: fatbin.FlagZstd} }
 
 func relPTX(sm int) entrySpec {
 	return entrySpec{kind: fatbin.RelocatablePTX, sm: sm, flags: fatbin.FlagZstd}

@@ -34,9 +34,7 @@ func TestAgainstCuobjdump(t *testing.T) {
 	}
 	for _, name := range []string{"zstd.fatbin", "lz4.fatbin", "stored.fatbin", "debug.fatbin", "concatenated.fatbin", "host.so", "host.exe"} {
 		t.Run(name, func(t *testing.T) {
-			for _, o := range []Options{for90, least, {GPUs: []int{75}, PTX: DropWhereNative}} {
-				judge(t, tool, filepath.Join("..", "fatbin", "testdata", name), o)
-			}
+			judge(t, tool, filepath.Join("..", "fatbin", "testdata", name), for90, least, Options{GPUs: []int{75}, PTX: DropWhereNative})
 		})
 	}
 	dir := os.Getenv(librariesEnv)
@@ -44,10 +42,8 @@ func TestAgainstCuobjdump(t *testing.T) {
 		return
 	}
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() && strings.Contains(d.Name(), ".so") {
-			for _, o := range []Options{for90, least} {
-				t.Run(d.Name(), func(t *testing.T) { judge(t, tool, path, o) })
-			}
+		if err == nil && d.Type().IsRegular() && libraryName.MatchString(d.Name()) {
+			t.Run(d.Name(), func(t *testing.T) { judge(t, tool, path, for90, least) })
 		}
 		return err
 	})
@@ -56,7 +52,9 @@ func TestAgainstCuobjdump(t *testing.T) {
 	}
 }
 
-func judge(t *testing.T, tool, path string, o Options) {
+var libraryName = regexp.MustCompile(`\.so(\.|$)`)
+
+func judge(t *testing.T, tool, path string, options ...Options) {
 	t.Helper()
 	file, err := os.Open(path)
 	if err != nil {
@@ -67,35 +65,49 @@ func judge(t *testing.T, tool, path string, o Options) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start := time.Now()
-	p, err := Look(context.Background(), file, info.Size(), o)
-	took := time.Since(start)
-	if errors.Is(err, fatbin.ErrFormat) {
-		t.Skip(err)
-	}
-	if err != nil || p.Report.Refused != "" {
-		t.Fatalf("%s: %v, %s", path, err, p.Report.Refused)
-	}
-	if p.Empty() {
-		return
-	}
-	small := filepath.Join(t.TempDir(), filepath.Base(path))
-	write(t, small, p.Reader(file))
-	listing, images := extract(t, tool, small)
-	f, err := fatbin.Scan(p.ReaderAt(file), info.Size(), fatbin.Options{SectionsOnly: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(expected(f), listing); d != "" {
-		t.Errorf("%s, %s: images (-kept +cuobjdump):\n%s", path, o.Key(), d)
-	}
-	_, all := extract(t, tool, path)
-	for sum, n := range images {
-		if all[sum] < n {
-			t.Errorf("%s, %s: %d extracted images are not those of the file", path, o.Key(), n-all[sum])
+	var all map[[32]byte]int
+	for _, o := range options {
+		start := time.Now()
+		p, err := Look(context.Background(), file, info.Size(), o)
+		took := time.Since(start)
+		if errors.Is(err, fatbin.ErrFormat) {
+			t.Skip(err)
 		}
+		if err != nil || p.Report.Refused != "" {
+			t.Fatalf("%s: %v, %s", path, err, p.Report.Refused)
+		}
+		if p.Empty() {
+			continue
+		}
+		small := filepath.Join(t.TempDir(), filepath.Base(path))
+		write(t, small, p.Reader(io.NewSectionReader(file, 0, info.Size())))
+		listing, images := extract(t, tool, small)
+		os.Remove(small)
+		f := sectionsAt(t, p.ReaderAt(file), info.Size())
+		if d := cmp.Diff(expected(f), listing); d != "" {
+			t.Errorf("%s, %s: images (-kept +cuobjdump):\n%s", path, o.Key(), d)
+		}
+		// The tool does not look at the relocatable regions of linked files.
+		if v, err := f.Verify(context.Background()); err != nil || len(v.Problems) > 0 {
+			t.Errorf("%s, %s: images that do not unpack: %v, %v", path, o.Key(), v.Problems, err)
+		}
+		if all == nil {
+			_, all = extract(t, tool, path)
+		}
+		count := 0
+		for sum, n := range images {
+			if count += n; all[sum] < n {
+				t.Errorf("%s, %s: %d extracted images are not those of the file", path, o.Key(), n-all[sum])
+			}
+		}
+		for _, n := range listing {
+			count -= n
+		}
+		if count != 0 {
+			t.Errorf("%s, %s: %d more images are extracted than listed", path, o.Key(), count)
+		}
+		t.Logf("%d MB, %d of them zeroed, %d images left, %v", info.Size()/1e6, p.Report.Zeroed/1e6, len(images), took)
 	}
-	t.Logf("%s: %d MB, %d of them zeroed, %v", filepath.Base(path), info.Size()/1e6, p.Report.Zeroed/1e6, took)
 }
 
 func write(t *testing.T, path string, r io.Reader) {
