@@ -42,6 +42,13 @@ func siteContaining(sites []string, name string) string {
 	return ""
 }
 
+// topLevel returns the name that a module's file, or a directory above it, has in its site directory.
+func topLevel(site, name string) string {
+	first, _, _ := strings.Cut(strings.TrimPrefix(name, site+"/"), "/")
+	module, _, _ := strings.Cut(first, ".")
+	return module
+}
+
 // foreignPackage is a package with compiled modules that cannot be imported.
 type foreignPackage struct {
 	site    string
@@ -125,9 +132,10 @@ func (m *moduleScan) scan() {
 		if site == "" || parts == nil {
 			continue
 		}
-		key := site + "\n" + group(n.Path)
+		name := topLevel(site, n.Path)
+		key := site + "\n" + name
 		if m.packages[key] == nil {
-			m.packages[key] = &foreignPackage{site: site, name: group(n.Path)}
+			m.packages[key] = &foreignPackage{site: site, name: name}
 		}
 		switch {
 		case m.fits(site, parts):
@@ -140,12 +148,18 @@ func (m *moduleScan) scan() {
 	}
 	for _, n := range m.f.Paths {
 		dir, name := path.Split(n.Path)
+		if pkg := path.Dir(n.Path); name == "__init__.py" {
+			if _, asked := m.beside[pkg]; asked {
+				m.beside[pkg] = true
+			}
+			continue
+		}
 		module, rest, _ := strings.Cut(name, ".")
 		if _, asked := m.beside[dir+module]; !asked {
 			continue
 		}
 		parts := extensionName.FindStringSubmatch(name)
-		if parts == nil && (rest == "py" || rest == "so" || rest == "abi3.so" || n.Type == layer.Dir) ||
+		if parts == nil && (rest == "py" || rest == "so" || rest == "abi3.so") ||
 			parts != nil && m.fits(siteContaining(m.sites, n.Path), parts) {
 			m.beside[dir+module] = true
 		}
@@ -173,7 +187,8 @@ func (m *moduleScan) fits(site string, parts []string) bool {
 // importable says whether there is another build of a module.
 func (m *moduleScan) importable(name string) bool {
 	module, _, _ := strings.Cut(path.Base(name), ".")
-	key := siteContaining(m.sites, name) + "\n" + group(name)
+	site := siteContaining(m.sites, name)
+	key := site + "\n" + topLevel(site, name)
 	return m.beside[path.Dir(name)+"/"+module] || m.inside[key+"\n"+module]
 }
 

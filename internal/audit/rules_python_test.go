@@ -146,6 +146,11 @@ func TestPythonRules(t *testing.T) {
 			want:  []found{{Error, "2 compiled modules of numpy for CPython 3.10 on x86_64-linux-gnu, and Python 3.12 on x86_64 (glibc) cannot import them"}},
 		},
 		{
+			name: "a directory of stubs is no other build", rule: "python-abi",
+			files: basePython(distribution(site12, "x", "1"), map[string]string{site12 + "x/_C.cpython-310-x86_64-linux-gnu.so": "", site12 + "x/_C/__init__.pyi": ""}),
+			want:  []found{{Error, "1 compiled module of x for CPython 3.10"}},
+		},
+		{
 			name: "modules for musl", rule: "python-abi",
 			files: basePython(taggedWheel(site12, "x", "1", "cp312-cp312-musllinux_1_2_x86_64", "x/_m.cpython-312-x86_64-linux-musl.so")),
 			want:  []found{{Error, "1 compiled module of x for CPython 3.12 on x86_64-linux-musl, and Python 3.12 on x86_64 (glibc) cannot import it"}},
@@ -162,7 +167,7 @@ func TestPythonRules(t *testing.T) {
 				site12 + "x/b.cpython-310-x86_64-linux-gnu.so": "", site12 + "x/b.abi3.so": "",
 				site12 + "x/c.cpython-310-x86_64-linux-gnu.so": "", site12 + "x/c.py": "",
 				site12 + "x/py10/d.cpython-310-x86_64-linux-gnu.so": "", site12 + "x/py12/d.cpython-312-x86_64-linux-gnu.so": "",
-				site12 + "x/libplain.so": "", site12 + "x/hash__mypyc.cpython-310-x86_64-linux-gnu.so": "",
+				site12 + "x/libplain.so": "", site12 + "x/e.cpython-310-x86_64-linux-gnu.so": "", site12 + "x/e/__init__.py": "", site12 + "x/hash__mypyc.cpython-310-x86_64-linux-gnu.so": "",
 			}),
 		},
 		{
@@ -474,5 +479,28 @@ func TestNoPython(t *testing.T) {
 	if got := pyFindings(t, f, cluster.Profile{GPU: []string{"9.0"}}); len(got) > 0 {
 		logFindings(t, got)
 		t.Error("findings")
+	}
+}
+
+// Stacks as people install them have nothing worse than missing byte code, and versions that hide those of the Python they
+// are put on. SCONCE_TEST_SITES lists their site directories, of one version of Python.
+func TestCleanPythonStacks(t *testing.T) {
+	sites := os.Getenv("SCONCE_TEST_SITES")
+	if sites == "" {
+		t.Skip("SCONCE_TEST_SITES is not set")
+	}
+	for _, site := range filepath.SplitList(sites) {
+		t.Run(filepath.Base(site), func(t *testing.T) {
+			f := pyFacts(t, "/", []string{"PYTHONPATH=" + site}, strings.TrimPrefix(site, "/"))
+			if len(f.Pythons) != 1 || len(f.Pythons[0].Distributions) == 0 {
+				t.Fatalf("found %v", f.Pythons)
+			}
+			for _, x := range pyFindings(t, f, cluster.Profile{GPU: []string{"9.0"}}) {
+				if x.Rule != "python-no-bytecode" {
+					logFindings(t, []Finding{x})
+					t.Error("a finding")
+				}
+			}
+		})
 	}
 }
