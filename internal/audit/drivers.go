@@ -35,12 +35,11 @@ func (v driverVersion) olderThan(o driverVersion) bool {
 func (v driverVersion) String() string {
 	var b strings.Builder
 	for i, n := range v {
-		switch {
-		case i == 0:
+		if i == 0 {
 			fmt.Fprint(&b, n)
-		default:
-			fmt.Fprintf(&b, ".%02d", n)
+			continue
 		}
+		fmt.Fprintf(&b, ".%02d", n)
 	}
 	return b.String()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/fatbin"
@@ -63,6 +64,7 @@ type codeSet struct {
 	registered []*fatbin.Region // with the library
 	own        []*fatbin.Region // loaded by the program's own means
 	linkable   []*fatbin.Region // that device-linked regions are linked from again
+	special    []*fatbin.Region // of the registered ones, those for one architecture
 	parts      []part
 	partsSize  int64
 }
@@ -88,15 +90,19 @@ func sortCode(f *fatbin.File) *codeSet {
 			c.registered = append(c.registered, r)
 		}
 	}
-	all := map[int]bool{}
+	all := map[fatbin.Arch]bool{}
 	for _, r := range c.registered {
-		for sm := range plainArchs(r) {
-			all[sm] = true
+		for e := range r.Images() {
+			all[e.Arch] = true
 		}
 	}
 	for _, r := range c.registered {
 		archs := plainArchs(r)
-		if len(archs) == 0 || len(archs) == 1 && len(all) > 1 || isEmpty(r) {
+		switch {
+		case isEmpty(r):
+			continue
+		case len(archs) == 0, len(archs) == 1 && len(all) > 1:
+			c.special = append(c.special, r)
 			continue
 		}
 		p := part{Region: r}
@@ -175,12 +181,18 @@ func (c *codeSet) support(sm int) (Support, bool) {
 		}
 	}
 	c.addLack(&s, sm)
+	if best == fatbin.Native && s.PTX == 0 {
+		version = ptxVersion{}
+	}
 	s.How, s.Version = best.String(), version.String()
 	return s, best != fatbin.Unsupported
 }
 
 // addLack looks for parts without code.
 func (c *codeSet) addLack(s *Support, sm int) {
+	if slices.ContainsFunc(c.special, func(r *fatbin.Region) bool { return wayOf(r, sm).how == fatbin.Native }) {
+		return // it has kernels of its own for this GPU
+	}
 	var newer, newerSize int
 	for i := range c.parts {
 		p := &c.parts[i]
