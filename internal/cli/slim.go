@@ -291,7 +291,7 @@ func codeNames(code []slim.Code) string {
 	last := "sass"
 	for _, c := range code {
 		if c.Kind != last {
-			names = append(names, map[string]string{"ptx": "PTX", "lto-ir": "LTO-IR"}[c.Kind])
+			names = append(names, map[string]string{"ptx": "PTX", "lto-ir": "LTO-IR", "other": "other"}[c.Kind])
 			last = c.Kind
 		}
 		names = append(names, c.Arch)
