@@ -80,6 +80,7 @@ func TestCheckFromAnywhere(t *testing.T) {
 	p.must("pull", ref, "--name", "stubbed:1")
 	p.must("copy", "stubbed:1", "stubbed.sqsh")
 	p.must("copy", "stubbed:1", "stubbed.sif")
+	otherPlatform := map[string]string{"amd64": "linux/arm64", "arm64": "linux/amd64"}[goArch()]
 	refs := []string{ref, "stubbed:1", "stubbed.sqsh", "stubbed.sif"}
 	host := registrytest.Start(t, false)
 	p.must("push", "stubbed:1", host+"/stubbed:1")
@@ -92,6 +93,10 @@ func TestCheckFromAnywhere(t *testing.T) {
 		}
 		v = p.check(0, ref, "--gpu", "9.0", "--allow", "driver-stubs-on-path=the job unsets LD_LIBRARY_PATH")
 		if f := v.find(t, "driver-stubs-on-path"); f.Allowed != "the job unsets LD_LIBRARY_PATH" {
+			t.Errorf("%s: %+v", ref, f)
+		}
+		// An image for the wrong processor is no mistake in the command, but what the check is for.
+		if f := p.check(3, ref, "--platform", otherPlatform).find(t, "link-cpu-architecture"); !strings.Contains(f.Message, otherPlatform) {
 			t.Errorf("%s: %+v", ref, f)
 		}
 	}

@@ -110,7 +110,8 @@ func checkKey(im *image.Image, t cluster.Profile) (string, error) {
 		Image  store.Digest
 		Target cluster.Profile
 		Rules  string
-	}{im.Digest, t, audit.RulesKey()})
+		Sconce string
+	}{im.Digest, t, audit.RulesKey(), currentVersion().Version})
 	if err != nil {
 		return "", err
 	}

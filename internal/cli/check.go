@@ -196,7 +196,10 @@ func (a *app) runCheck(ctx context.Context, o checkOptions) error {
 	audit.Allow(findings, t.allow)
 	c := checked{
 		Image: o.image, Digest: facts.Digest, Platform: facts.Platform, Target: t.Profile, Profile: t.from, Unknown: unknowns(t.Profile),
-		Count: audit.CountOf(findings), Warnings: facts.Warnings,
+		Count: audit.CountOf(findings), Warnings: slices.Clone(facts.Warnings),
+	}
+	if facts.GPU != nil {
+		c.Warnings = append(c.Warnings, facts.GPU.Warnings...)
 	}
 	c.Findings = slices.DeleteFunc(slices.Clone(findings), func(f audit.Finding) bool { return !f.Severity.AtLeast(audit.Severity(o.severity)) })
 	if err := a.reportCheck(ctx, o, &c, facts); err != nil {
