@@ -19,8 +19,8 @@
 // Of each region, for each target GPU: the machine code for exactly its architecture, or else that for the best lower one of the same
 // major number, after the rules of binary compatibility that package fatbin has. PTX stays, unless [DropWhereNative] is chosen.
 // LTO-IR, kinds and flags that are not known, code outside the sections that nvcc fills, object files and archives are never touched.
-// Images that are compressed as one stay or go together. A region of which nothing would stay keeps its smallest entry, since no toolkit makes empty ones. A file with anything unexpected
-// in it is left alone, and the report says why.
+// Images that are compressed as one stay or go together. A region of which nothing would stay keeps its smallest entry, since no
+// toolkit makes empty ones. A file with anything unexpected in it is left alone, and the report says why.
 package slim
 
 import (
