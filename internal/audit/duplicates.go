@@ -56,7 +56,10 @@ func (s *Subject) suppliers(dirs []string, libraryPath string, wants func(need s
 				continue
 			}
 			file := strings.TrimPrefix(l.To.Real, "/")
-			all = append(all, supplied{o.Path, l.Name, file, s.libraryVersion(file), l.Rule.Kind == elfx.FromEnv, l.To.File.Runpath != ""})
+			all = append(all, supplied{
+				consumer: o.Path, need: l.Name, file: file, version: s.libraryVersion(file),
+				byEnv: l.Rule.Kind == elfx.FromEnv, runpath: l.To.File.Runpath != "",
+			})
 		}
 	}
 	return all, nil
@@ -175,11 +178,12 @@ func (d duplicated) overwritten() {
 			continue
 		}
 		d.report(Finding{
-			Path:    first.Dir,
-			Message: fmt.Sprintf("%s lay their library in one place, /%s/nvidia/%s/lib, where the one installed last is left", strings.Join(names, " and "), p.Dir, d.stem),
-			Seen:    names,
-			Why:     "The file that is left is of one version and one CUDA, and the package that wanted the other gets it too.",
-			Remedy:  "Uninstall both, then install again the one that belongs to the CUDA version of PyTorch.",
+			Path: first.Dir,
+			Message: fmt.Sprintf("%s lay their library in one place, /%s/nvidia/%s/lib, where the one installed last is left",
+				strings.Join(names, " and "), p.Dir, d.stem),
+			Seen:   names,
+			Why:    "The file that is left is of one version and one CUDA, and the package that wanted the other gets it too.",
+			Remedy: "Uninstall both, then install again the one that belongs to the CUDA version of PyTorch.",
 		})
 	}
 }
@@ -197,10 +201,11 @@ func (d duplicated) overridden(got, alone []supplied) bool {
 			continue
 		}
 		f := Finding{
-			Path:    c.file,
-			Message: fmt.Sprintf("LD_LIBRARY_PATH puts %s %s before version %s, which %s would get by itself", d.title, c.version, alone[i].version, path.Base(c.consumer)),
-			Seen:    []string{c.String(), alone[i].file + " has version " + alone[i].version},
-			Remedy:  "Take /" + path.Dir(c.file) + " out of LD_LIBRARY_PATH in the image's environment.",
+			Path: c.file,
+			Message: fmt.Sprintf("LD_LIBRARY_PATH puts %s %s before version %s, which %s would get by itself",
+				d.title, c.version, alone[i].version, path.Base(c.consumer)),
+			Seen:   []string{c.String(), alone[i].file + " has version " + alone[i].version},
+			Remedy: "Take /" + path.Dir(c.file) + " out of LD_LIBRARY_PATH in the image's environment.",
 		}
 		if order < 0 {
 			f.Severity = Error
@@ -239,9 +244,10 @@ func (d duplicated) disagree(e *pyEnv, got []supplied) {
 				continue
 			}
 			d.report(Finding{
-				Path:    a.file,
-				Message: fmt.Sprintf("packages of %s get different versions of %s: %s gets %s, and %s gets %s", e.label(), d.title, group(a.consumer), a.version, group(b.consumer), b.version),
-				Seen:    []string{a.String(), b.String()},
+				Path: a.file,
+				Message: fmt.Sprintf("packages of %s get different versions of %s: %s gets %s, and %s gets %s",
+					e.label(), d.title, group(a.consumer), a.version, group(b.consumer), b.version),
+				Seen: []string{a.String(), b.String()},
 			})
 			return
 		}
@@ -315,9 +321,10 @@ func (d duplicated) parts(got []supplied) {
 			}
 			d.report(Finding{
 				Severity: Error, Path: part,
-				Message: fmt.Sprintf("LD_LIBRARY_PATH has parts of cuDNN %s, which %s %s loads in place of its own", d.s.libraryVersion(part), path.Base(c.file), c.version),
-				Seen:    []string{c.String(), part},
-				Remedy:  "Take " + dir + " out of LD_LIBRARY_PATH in the image's environment.",
+				Message: fmt.Sprintf("LD_LIBRARY_PATH has parts of cuDNN %s, which %s %s loads in place of its own",
+					d.s.libraryVersion(part), path.Base(c.file), c.version),
+				Seen:   []string{c.String(), part},
+				Remedy: "Take " + dir + " out of LD_LIBRARY_PATH in the image's environment.",
 			})
 			return
 		}

@@ -197,10 +197,12 @@ func (m *moduleScan) finding(p *foreignPackage) Finding {
 	f := Finding{Path: p.foreign[0], Seen: someFiles(p.foreign)}
 	what := moduleTarget(p.foreign[0])
 	if p.good == 0 {
-		f.Message = fmt.Sprintf("%s of %s for %s, and Python %s on %s (%s) cannot import %s", modules(len(p.foreign)), p.name, what, versions, m.machine, m.libcName(), itThem(len(p.foreign)))
+		f.Message = fmt.Sprintf("%s of %s for %s, and Python %s on %s (%s) cannot import %s",
+			modules(len(p.foreign)), p.name, what, versions, m.machine, m.libcName(), itThem(len(p.foreign)))
 	} else {
 		f.Severity = Warning
-		f.Message = fmt.Sprintf("%s of %s for %s only, beside %d that Python %s can import", modules(len(p.foreign)), p.name, what, p.good, versions)
+		f.Message = fmt.Sprintf("%s of %s for %s only, beside %d that Python %s can import",
+			modules(len(p.foreign)), p.name, what, p.good, versions)
 	}
 	if strings.HasSuffix(p.site, "lib/python3/dist-packages") {
 		f.Severity = Warning
@@ -264,7 +266,8 @@ func (m *moduleScan) foreignWheels(e *pyEnv, reported map[string]bool, report fu
 	for _, tag := range i.Tags() {
 		tags[tag] = true
 	}
-	if e.version == "" || len(tags) == 0 || slices.ContainsFunc(e.own, func(p *Python) bool { return strings.Contains(p.Dir, "t/site-packages") }) {
+	threaded := func(p *Python) bool { return strings.Contains(p.Dir, "t/site-packages") } // has tags of its own
+	if e.version == "" || len(tags) == 0 || slices.ContainsFunc(e.own, threaded) {
 		return
 	}
 	e.visible(func(p *Python, d *Distribution) {
@@ -279,9 +282,10 @@ func (m *moduleScan) foreignWheels(e *pyEnv, reported map[string]bool, report fu
 		}
 		f := Finding{
 			Severity: Warning, Path: d.Dir,
-			Message: fmt.Sprintf("%s %s was installed from a wheel for %s, which Python %s on %s (%s) does not take", d.Name, d.Version, d.Tags[0], e.version, m.machine, m.libcName()),
-			Seen:    append([]string{d.Dir + "/WHEEL has Tag: " + d.Tags[0]}, someFiles(compiled)...),
-			Why:     "The package was made for another Python, C library or processor. Its compiled files may not load.",
+			Message: fmt.Sprintf("%s %s was installed from a wheel for %s, which Python %s on %s (%s) does not take",
+				d.Name, d.Version, d.Tags[0], e.version, m.machine, m.libcName()),
+			Seen: append([]string{d.Dir + "/WHEEL has Tag: " + d.Tags[0]}, someFiles(compiled)...),
+			Why:  "The package was made for another Python, C library or processor. Its compiled files may not load.",
 		}
 		if len(compiled) == 0 {
 			f.Severity = Note

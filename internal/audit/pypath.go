@@ -48,7 +48,8 @@ func (e *pyEnv) find(name string) []*Distribution {
 }
 
 func (p *Python) find(name string) []*Distribution {
-	i, ok := slices.BinarySearchFunc(p.Distributions, name, func(d Distribution, name string) int { return cmp.Compare(d.Name, name) })
+	byName := func(d Distribution, name string) int { return cmp.Compare(d.Name, name) }
+	i, ok := slices.BinarySearchFunc(p.Distributions, name, byName)
 	if !ok {
 		return nil
 	}
@@ -153,7 +154,10 @@ func (b *envBuilder) group() {
 		case !p.System:
 			if venvs[prefix] == nil {
 				v := readPyvenv(b.f.Root, "/"+path.Join(prefix, "pyvenv.cfg"))
-				venvs[prefix] = &pyEnv{prefix: prefix, version: p.Version, full: fullVersion(p.Version, v.version), venv: true, runs: true, whole: true}
+				venvs[prefix] = &pyEnv{
+					prefix: prefix, version: p.Version, full: fullVersion(p.Version, v.version),
+					venv: true, runs: true, whole: true,
+				}
 				b.venvs = append(b.venvs, venvs[prefix])
 			}
 			venvs[prefix].own = append(venvs[prefix].own, p)

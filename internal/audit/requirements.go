@@ -198,7 +198,8 @@ func (u unmet) remedy() string {
 	if u.found == nil {
 		return fmt.Sprintf("Add %q to python.packages in the recipe, or install it: python -m pip install %q.", need, need)
 	}
-	return fmt.Sprintf("Put %q beside %q in python.packages and lock again, so that both fit; pip check says the same of a container.", need, u.by.Name)
+	return fmt.Sprintf("Put %q beside %q in python.packages and lock again, so that both fit; pip check says the same of a container.",
+		need, u.by.Name)
 }
 
 // torchLacks returns a library that torch's libraries need and that no file of the image is, and who needs it. Without

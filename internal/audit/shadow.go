@@ -68,8 +68,9 @@ func (h shadowing) compiled() bool {
 func shadowFinding(e *pyEnv, front, back *Python, list []shadowing) Finding {
 	first := list[0]
 	f := Finding{
-		Path:    first.by.Dir,
-		Message: fmt.Sprintf("%s %s in /%s hides version %s in /%s", first.by.Name, first.by.Version, front.Dir, first.d.Version, back.Dir),
+		Path: first.by.Dir,
+		Message: fmt.Sprintf("%s %s in /%s hides version %s in /%s",
+			first.by.Name, first.by.Version, front.Dir, first.d.Version, back.Dir),
 	}
 	if more := len(list) - 1; more > 0 {
 		f.Message += fmt.Sprintf(", and %d more of its packages are hidden by other versions", more)
@@ -80,7 +81,8 @@ func shadowFinding(e *pyEnv, front, back *Python, list []shadowing) Finding {
 	f.Seen = someFiles(f.Seen)
 	if !first.compiled() {
 		f.Severity = Note
-		f.Why = fmt.Sprintf("%s imports the version that comes first, whichever a package of the other directory was tested with.", e.label())
+		f.Why = fmt.Sprintf("%s imports the version that comes first, whichever a package of the other directory was tested with.",
+			e.label())
 	}
 	return f
 }
@@ -103,11 +105,12 @@ func otherPythonPath(f *Facts, envs []*pyEnv, report func(Finding)) {
 			}
 			seen[dir] = true
 			found := Finding{
-				Path:    dir,
-				Message: fmt.Sprintf("PYTHONPATH puts /%s, which is for Python %s, on the path of %s", dir, f.Pythons[i].Version, e.label()),
-				Seen:    []string{"PYTHONPATH has /" + dir},
-				Why:     "Every Python in the container imports from there first, before its own packages, and cannot use what is compiled for another version.",
-				Remedy:  "Take the directory out of PYTHONPATH; call the program of the environment that it belongs to, or put that environment's bin in front of PATH.",
+				Path: dir,
+				Message: fmt.Sprintf("PYTHONPATH puts /%s, which is for Python %s, on the path of %s",
+					dir, f.Pythons[i].Version, e.label()),
+				Seen:   []string{"PYTHONPATH has /" + dir},
+				Why:    "Every Python in the container imports from there first, before its own packages, and cannot use what is compiled for another version.",
+				Remedy: "Take the directory out of PYTHONPATH; call the program of the environment that it belongs to, or put that environment's bin in front of PATH.",
 			}
 			if versions[f.Pythons[i].Version] {
 				found.Severity = Note // the Python it is for is there too

@@ -80,7 +80,8 @@ func torchWithoutCUDA(s *Subject, report func(Finding)) error {
 		}
 		f := Finding{
 			Path: t.dist.Dir, Seen: []string{t.seen},
-			Message: fmt.Sprintf("torch %s is a build for %s, and the target has GPUs of compute capability %s", t.dist.Version, t.kind(), strings.Join(s.Target.GPU, ", ")),
+			Message: fmt.Sprintf("torch %s is a build for %s, and the target has GPUs of compute capability %s",
+				t.dist.Version, t.kind(), strings.Join(s.Target.GPU, ", ")),
 		}
 		if one { // another environment has it
 			f.Severity = Warning
@@ -128,9 +129,10 @@ func toolkitDiffers(s *Subject, report func(Finding)) error {
 			continue
 		}
 		f := Finding{
-			Path:    t.dist.Dir,
-			Message: fmt.Sprintf("torch %s was built for CUDA %s, and the CUDA toolkit of the image is %s", t.dist.Version, t.cuda, k.version),
-			Seen:    []string{t.seen, k.seen},
+			Path: t.dist.Dir,
+			Message: fmt.Sprintf("torch %s was built for CUDA %s, and the CUDA toolkit of the image is %s",
+				t.dist.Version, t.cuda, k.version),
+			Seen: []string{t.seen, k.seen},
 		}
 		switch {
 		case own == major:
@@ -231,7 +233,10 @@ func (u unmet) torchPair() bool {
 		return false
 	}
 	_, compiled := compiledForTorch[u.by.Name]
-	return u.found.Name == "torch" && compiled || u.by.Name == "torch" && (u.found.Name == "triton" || u.found.Name == "pytorch-triton")
+	if u.by.Name == "torch" {
+		return u.found.Name == "triton" || u.found.Name == "pytorch-triton"
+	}
+	return u.found.Name == "torch" && compiled
 }
 
 var pinned = regexp.MustCompile(`^===?\s*([0-9]+\.[0-9]+)`)
@@ -278,12 +283,14 @@ func (t torchBuild) pairs(report func(Finding)) {
 		case torch != "" && torch != release(t.dist.Version):
 			f.Message = fmt.Sprintf("%s %s was built for PyTorch %s, and torch is %s", d.Name, d.Version, torch, t.dist.Version)
 		case m[3] != "" && cuda != "" && m[3] != cuda:
-			f.Message = fmt.Sprintf("%s %s was built for CUDA %s, and torch %s for CUDA %s", d.Name, d.Version, m[3], t.dist.Version, t.cuda)
+			f.Message = fmt.Sprintf("%s %s was built for CUDA %s, and torch %s for CUDA %s",
+				d.Name, d.Version, m[3], t.dist.Version, t.cuda)
 			if d.Name == "torchvision" || d.Name == "torchaudio" { // which compare at the import
 				f.Severity = Error
 			}
 		case m[4] != "" && cuda != "":
-			f.Message = fmt.Sprintf("%s %s is a build without CUDA, and torch %s has CUDA %s", d.Name, d.Version, t.dist.Version, t.cuda)
+			f.Message = fmt.Sprintf("%s %s is a build without CUDA, and torch %s has CUDA %s",
+				d.Name, d.Version, t.dist.Version, t.cuda)
 			f.Why = "Its operators have no code for GPUs: \"Could not run … with arguments from the 'CUDA' backend\"."
 		default:
 			return
