@@ -292,7 +292,7 @@ func (l *linker) modules(ctx context.Context) (modules []*linkRoot, rest []*Obje
 	err = each(ctx, candidates, func(c *candidate) error {
 		name := path.Base(c.object.Path)
 		c.is = c.site != nil && (l.isModule(c.object, c.site) ||
-			usesTorch(c.object) && plainModule.MatchString(name) && !strings.HasPrefix(name, "lib") && !within(c.object.Path, c.site.dir+"/torch"))
+			usesTorch(c.object) && plainModule.MatchString(name) && !within(c.object.Path, c.site.dir+"/torch")) // for torch.ops.load_library
 		return nil
 	})
 	for _, c := range candidates {
@@ -553,6 +553,9 @@ func isSymbol(p elfx.Problem) bool { return p.Kind == elfx.UndefinedSymbol }
 // library that is only to be preloaded may stay away.
 func missing(r *linkRoot) []LinkProblem {
 	var problems []LinkProblem
+	if r.closure.Objects[0].File.Interpreter != "" && r.closure.Interpreter == nil {
+		return nil // nobody looks for them
+	}
 	for _, link := range r.closure.Missing() {
 		if r.loaded[link.By.Real] || !slices.Contains(link.By.File.Needed, link.Name) {
 			continue

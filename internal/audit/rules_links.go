@@ -106,13 +106,20 @@ func groupLinks(s *Subject, kind string, judge func(LinkProblem) Severity) []*li
 	return groups
 }
 
-// subject is what a finding is about: the file, or the package when there are several.
+// subject is what a finding is about: the file, or the package when there are several. needs is it with the verb.
 func (g *linkGroup) subject() string {
 	files := distinctOf(g.problems, func(p LinkProblem) string { return p.In })
 	if len(files) == 1 {
 		return files[0]
 	}
-	return fmt.Sprintf("%s in %s", countOf(len(files), "file"), g.name)
+	return fmt.Sprintf("%d files in %s", len(files), g.name)
+}
+
+func (g *linkGroup) needs() string {
+	if subject := g.subject(); subject != g.problems[0].In {
+		return subject + " need"
+	}
+	return g.problems[0].In + " needs"
 }
 
 func (g *linkGroup) finding(message string) Finding {
@@ -148,9 +155,9 @@ func undefinedSymbols(s *Subject, report func(Finding)) error {
 		}
 		return Warning
 	}) {
-		symbols := distinctOf(g.problems, func(p LinkProblem) string { return p.Symbol })
+		symbols := distinctOf(g.problems, func(p LinkProblem) string { return symbolName(p.Symbol) })
 		if !torch(g.problems[0]) {
-			f := g.finding(fmt.Sprintf("%s needs symbols that nothing defines: %s", g.subject(), listOf(symbols)))
+			f := g.finding(fmt.Sprintf("%s symbols that nothing defines: %s", g.needs(), listOf(symbols)))
 			f.Remedy = "Install the package and the libraries that it needs in versions that belong together."
 			report(f)
 			continue
@@ -166,6 +173,14 @@ func undefinedSymbols(s *Subject, report func(Finding)) error {
 		report(f)
 	}
 	return nil
+}
+
+// symbolName leaves the arguments of a function out.
+func symbolName(symbol string) string {
+	if i := strings.Index(symbol, "("); i > 0 && symbol[i-1] != ' ' {
+		return symbol[:i]
+	}
+	return symbol
 }
 
 var digits = regexp.MustCompile(`\d+`)
@@ -253,8 +268,7 @@ func isOptional(p LinkProblem) bool {
 func missingLibraries(s *Subject, report func(Finding)) error {
 	for _, g := range groupLinks(s, "library", s.missingSeverity) {
 		names := distinctOf(g.problems, func(p LinkProblem) string { return p.Library })
-		what := "needs " + listOf(names) + ", which the loader does not find in the image"
-		f := g.finding(g.subject() + " " + what)
+		f := g.finding(g.needs() + " " + listOf(names) + ", which the loader does not find in the image")
 		for _, name := range names {
 			if there := s.otherVersion(name); there != "" {
 				f.Seen = append(f.Seen, fmt.Sprintf("there is %s instead of %s", there, name))
@@ -304,7 +318,7 @@ func missingVersions(s *Subject, report func(Finding)) error {
 		if worst.Has != "" {
 			has = "has versions up to " + worst.Has
 		}
-		report(g.finding(fmt.Sprintf("%s needs version %s of %s, but the image's (%s) %s", g.subject(), worst.Version, worst.Library, worst.Provider, has)))
+		report(g.finding(fmt.Sprintf("%s version %s of %s, but the image's (%s) %s", g.needs(), worst.Version, worst.Library, worst.Provider, has)))
 	}
 	return nil
 }
@@ -429,7 +443,7 @@ func processorLevel(s *Subject, report func(Finding)) error {
 		highest = max(highest, o.ISALevel)
 	}
 	if count > 0 {
-		f.Message = fmt.Sprintf("%s of the image need x86-64-v%d, the target's processors have x86-64-v%d", countOf(count, "file"), highest, s.Target.CPULevel)
+		f.Message = fmt.Sprintf("Up to x86-64-v%d is needed by %s of the image, the target's processors have x86-64-v%d", highest, countOf(count, "file"), s.Target.CPULevel)
 		report(f)
 	}
 	return nil
@@ -455,7 +469,7 @@ func missingInterpreters(s *Subject, report func(Finding)) error {
 		return Warning
 	}) {
 		names := distinctOf(g.problems, func(p LinkProblem) string { return p.Library })
-		report(g.finding(fmt.Sprintf("%s needs the loader %s, which the image does not have", g.subject(), listOf(names))))
+		report(g.finding(fmt.Sprintf("%s the loader %s, which the image does not have", g.needs(), listOf(names))))
 	}
 	return nil
 }
