@@ -348,12 +348,17 @@ func (l *Library) code(kind string) []Code {
 // hasCUDA is whether the library has code that a program runs on NVIDIA's GPUs.
 func (l *Library) hasCUDA() bool { return l.Linked && l.Regions+l.Own > 0 }
 
+// isLeftover is whether there is nothing but what the linker made of code without kernels, as in libcufftw.
+func (l *Library) isLeftover() bool {
+	return l.Format == fatbin.ELF && l.Regions == 0 && l.codeSize() <= negligible
+}
+
 func capabilities(libraries []Library) []Capability {
 	list := []Capability{}
 	for _, sm := range fatbin.Devices() {
 		c := Capability{Capability: capabilityName(sm)}
 		for i := range libraries {
-			if libraries[i].hasCUDA() {
+			if l := &libraries[i]; l.hasCUDA() && !l.isLeftover() {
 				c.add(&libraries[i])
 			}
 		}
