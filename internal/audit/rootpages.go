@@ -22,8 +22,16 @@ const (
 // slow contents after the facts were gathered is also kept in the store for the next time.
 type pages struct {
 	mu    sync.Mutex
-	known map[pageID]*[pageSize]byte
-	late  map[pageID]bool // to be kept in the store; nil while facts are gathered
+	known map[pageID]*page
+	late  bool // the facts are gathered
+}
+
+// page is a piece of a content, with zeros behind the end of that.
+type page struct {
+	data *[pageSize]byte
+	slow bool // to get at
+	late bool // read after the facts were gathered
+	kept bool // in the store
 }
 
 // pageID is a page's content and its number there.
@@ -32,7 +40,7 @@ type pageID struct {
 	number int64
 }
 
-func newPages() *pages { return &pages{known: map[pageID]*[pageSize]byte{}} }
+func newPages() *pages { return &pages{known: map[pageID]*page{}} }
 
 // keptPage is a page in a record.
 type keptPage struct {
@@ -51,7 +59,7 @@ func (p *pages) load(r pageRecord) {
 	for i := range r.Pages {
 		k := &r.Pages[i]
 		if len(k.Data) == pageSize {
-			p.known[pageID{contentID{k.Layer, k.At}, k.Number}] = (*[pageSize]byte)(k.Data)
+			p.known[pageID{contentID{k.Layer, k.At}, k.Number}] = &page{data: (*[pageSize]byte)(k.Data), slow: true, kept: true}
 		}
 	}
 }
@@ -60,19 +68,40 @@ func (p *pages) load(r pageRecord) {
 func (p *pages) gathered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.late = map[pageID]bool{}
+	p.late = true
+}
+
+// use returns a page that is known, or nil.
+func (p *pages) use(id pageID) *[pageSize]byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := p.known[id]
+	if known == nil {
+		return nil
+	}
+	known.late = known.late || p.late
+	return known.data
+}
+
+func (p *pages) learn(id pageID, data *[pageSize]byte, slow bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.known) < maxPages {
+		p.known[id] = &page{data: data, slow: slow, late: p.late}
+	}
 }
 
 // add puts what is new to a record, and reports whether there was anything.
 func (p *pages) add(r *pageRecord) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for id := range p.late {
-		if len(r.Pages) < keptPages/pageSize {
-			r.Pages = append(r.Pages, keptPage{id.layer, id.place, id.number, p.known[id][:]})
+	before := len(r.Pages)
+	for id, known := range p.known {
+		if known.slow && known.late && !known.kept && len(r.Pages) < keptPages/pageSize {
+			r.Pages = append(r.Pages, keptPage{id.layer, id.place, id.number, known.data[:]})
 		}
 	}
-	return len(p.late) > 0
+	return len(r.Pages) > before
 }
 
 // pagedFile reads a content through pages. It is opened when a page is missing.
@@ -135,31 +164,21 @@ func (f *pagedFile) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// page returns a page, with zeros behind the end of the content.
+// page returns a page of the content.
 func (f *pagedFile) page(number int64) (*[pageSize]byte, error) {
 	id := pageID{f.id, number}
-	f.pages.mu.Lock()
-	page := f.pages.known[id]
-	f.pages.mu.Unlock()
-	if page != nil {
-		return page, nil
+	if data := f.pages.use(id); data != nil {
+		return data, nil
 	}
 	h, slow, err := f.content()
 	if err != nil {
 		return nil, err
 	}
-	page = new([pageSize]byte)
-	b := page[:min(pageSize, f.size-number*pageSize)]
+	data := new([pageSize]byte)
+	b := data[:min(pageSize, f.size-number*pageSize)]
 	if n, err := h.ReadAt(b, number*pageSize); n < len(b) {
 		return nil, err
 	}
-	f.pages.mu.Lock()
-	defer f.pages.mu.Unlock()
-	if len(f.pages.known) < maxPages {
-		f.pages.known[id] = page
-		if f.pages.late != nil && slow {
-			f.pages.late[id] = true
-		}
-	}
-	return page, nil
+	f.pages.learn(id, data, slow)
+	return data, nil
 }

@@ -140,4 +140,13 @@ var textual = map[string]bool{
 }
 
 // mayHoldCode is whether a file is worth reading its first bytes.
-func mayHoldCode(name string) bool { return !textual[path.Ext(name)] }
+func mayHoldCode(name string) bool { return !textual[path.Ext(name)] && !isReadLater(name) }
+
+// isReadLater is whether a file is text that findPythons or the loader may want: metadata of packages and configuration.
+func isReadLater(name string) bool {
+	switch path.Base(name) {
+	case "METADATA", "PKG-INFO", "WHEEL", "requires.txt", "pyvenv.cfg", "os-release":
+		return true
+	}
+	return path.Ext(name) == ".conf" || path.Ext(name) == ".pth" || path.Base(path.Dir(name)) == "conda-meta"
+}

@@ -16,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/elfx"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -103,7 +104,13 @@ func (s *treeScan) lookAt(ctx context.Context, nodes []*image.Node) error {
 	if err != nil {
 		return task.End(err)
 	}
+	later, err := s.readLater()
+	if err != nil {
+		return task.End(err)
+	}
 	return task.End(sideBySide(ctx, s.slow, func(ctx context.Context, run []*image.Node) error {
+		number, _ := run[0].Content()
+		run = slices.Concat(run, later[number])
 		slices.SortFunc(run, compareContent)
 		for _, n := range run {
 			if err := s.copied(ctx, n, task); err != nil {
@@ -112,6 +119,29 @@ func (s *treeScan) lookAt(ctx context.Context, nodes []*image.Node) error {
 		}
 		return nil
 	}))
+}
+
+// maxLater is how large a file may be to be copied unasked, in bytes.
+const maxLater = 1 << 20
+
+// readLater returns files of the slow layers that are read when all is looked at together: to get at one of them after the
+// others were passed is to begin again. There is no need of copies that nothing will read, so a scan for GPU code has none.
+func (s *treeScan) readLater() (map[int][]*image.Node, error) {
+	later := map[int][]*image.Node{}
+	if s.copies.room == 0 {
+		return later, nil
+	}
+	seen := map[contentID]bool{}
+	err := s.tree.Walk(func(n *image.Node) error {
+		number, _ := n.Content()
+		if n.Type != layer.Regular || n.Size == 0 || n.Size > maxLater || len(s.slow[number]) == 0 || !isReadLater(n.Path) || seen[idOf(n)] {
+			return nil
+		}
+		seen[idOf(n)] = true
+		later[number] = append(later[number], n)
+		return nil
+	})
+	return later, err
 }
 
 func totalSize(nodes []*image.Node) int64 {
@@ -195,7 +225,7 @@ func (s *treeScan) fast(ctx context.Context, n *image.Node, task *event.Task) er
 		s.found(n, fileFacts{})
 		return nil
 	}
-	c, err := s.look(ctx, n, sizedHandle{r, n.Size})
+	c, err := s.look(ctx, n, sizedHandle{r, n.Size}, false)
 	if err == nil {
 		s.found(n, c)
 	}
@@ -206,6 +236,13 @@ func (s *treeScan) fast(ctx context.Context, n *image.Node, task *event.Task) er
 func (s *treeScan) copied(ctx context.Context, n *image.Node, task *event.Task) error {
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if isReadLater(n.Path) {
+		h, _, err := openNode(ctx, s.tree, n, s.copies)
+		if err != nil {
+			return err
+		}
+		return h.Close()
 	}
 	defer task.Add(n.Size)
 	r, err := s.tree.Open(n)
@@ -231,7 +268,7 @@ func (s *treeScan) copied(ctx context.Context, n *image.Node, task *event.Task) 
 	if err := r.Close(); err != nil && !errors.Is(err, io.EOF) { // the next file goes on from there
 		return fmt.Errorf("read %q: %w", n.Path, err)
 	}
-	c, err := s.look(ctx, n, h)
+	c, err := s.look(ctx, n, h, true)
 	if err == nil {
 		s.found(n, c)
 	}
@@ -239,7 +276,7 @@ func (s *treeScan) copied(ctx context.Context, n *image.Node, task *event.Task) 
 }
 
 // look looks at an open file, and remembers its headers for the loader.
-func (s *treeScan) look(ctx context.Context, n *image.Node, h elfx.Handle) (fileFacts, error) {
-	headers := &pagedFile{pages: s.pages, id: idOf(n), size: n.Size, file: h}
+func (s *treeScan) look(ctx context.Context, n *image.Node, h elfx.Handle, slow bool) (fileFacts, error) {
+	headers := &pagedFile{pages: s.pages, id: idOf(n), size: n.Size, file: h, slow: slow}
 	return lookThrough(ctx, File{n.Path, n.Size, h}, headers)
 }
