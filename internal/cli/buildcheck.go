@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/audit"
@@ -25,7 +27,7 @@ func (a *app) checkBuilt(ctx context.Context, r *recipe.Recipe, im *image.Image,
 	}
 	audit.Allow(findings, t.allow)
 	count := audit.CountOf(findings)
-	again := fmt.Sprintf("`sconce check --recipe %s` shows all of it", r.Dir)
+	again := fmt.Sprintf("`sconce check --recipe %s` shows all of it", filepath.Dir(r.Path))
 	if count.Warnings > 0 {
 		text := fmt.Sprintf("the check for %s found %s:\n%s", t.title(), number(count.Warnings, "warning"), brief(findings, audit.Warning, false))
 		event.Warn(ctx, text, again)
@@ -51,22 +53,18 @@ const briefFindings = 3
 
 // brief tells the first findings of a severity that are not allowed, a line each, with what to do about them if that is wanted.
 func brief(findings []audit.Finding, s audit.Severity, remedies bool) string {
+	counted, _ := split(findings)
+	counted = slices.DeleteFunc(counted, func(f audit.Finding) bool { return f.Severity != s })
 	var lines []string
-	n := 0
-	for _, f := range findings {
-		if f.Severity != s || f.Allowed != "" {
-			continue
-		}
-		if n++; n > briefFindings {
-			continue
-		}
+	for i, f := range counted[:min(len(counted), briefFindings)] {
 		lines = append(lines, fmt.Sprintf("%s [%s]", f.Message, f.Rule))
-		if remedies && f.Remedy != "" {
+		last := i+1 == min(len(counted), briefFindings) || counted[i+1].Remedy != f.Remedy
+		if remedies && last && f.Remedy != "" {
 			lines = append(lines, "  fix: "+f.Remedy)
 		}
 	}
-	if n > briefFindings {
-		lines = append(lines, fmt.Sprintf("and %d more", n-briefFindings))
+	if more := len(counted) - briefFindings; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(lines, "\n")
 }
