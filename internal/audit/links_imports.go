@@ -67,7 +67,7 @@ func (s *importSearch) reaches(pkg string) bool {
 			continue
 		}
 		s.seen[module] = true
-		if parent, _, ok := cutLast(module); ok {
+		if parent := parentOf(module); parent != "" {
 			queue = append(queue, parent)
 		}
 		text, isPackage := s.source(module)
@@ -76,13 +76,8 @@ func (s *importSearch) reaches(pkg string) bool {
 	return false
 }
 
-func cutLast(module string) (parent, name string, ok bool) {
-	i := strings.LastIndexByte(module, '.')
-	if i < 0 {
-		return "", module, false
-	}
-	return module[:i], module[i+1:], true
-}
+// parentOf returns the package that a module is in; "" for one that is in none.
+func parentOf(module string) string { return module[:max(0, strings.LastIndexByte(module, '.'))] }
 
 // source reads a module that is written in Python; "" for any other.
 func (s *importSearch) source(module string) (text string, isPackage bool) {
@@ -104,9 +99,7 @@ func imports(text, module string, isPackage bool) []string {
 	text = strings.ReplaceAll(text, "\\\n", " ")
 	for _, m := range importLine.FindAllStringSubmatch(text, -1) {
 		if m[3] != "" {
-			for _, item := range items(m[3]) {
-				names = append(names, item)
-			}
+			names = append(names, items(m[3])...)
 			continue
 		}
 		from := resolveImport(m[1], module, isPackage)
@@ -143,7 +136,7 @@ func resolveImport(name, module string, isPackage bool) string {
 		points--
 	}
 	for range points {
-		module, _, _ = cutLast(module)
+		module = parentOf(module)
 	}
 	return strings.Trim(module+"."+rest, ".")
 }
