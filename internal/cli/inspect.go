@@ -28,6 +28,9 @@ type inspectOptions struct {
 	gpu      bool
 	verify   bool
 	noSearch bool
+	html     string // the file that the page is written to
+	cluster  string
+	force    bool
 }
 
 func newInspectCmd(a *app) *cobra.Command {
@@ -41,6 +44,8 @@ func newInspectCmd(a *app) *cobra.Command {
 			"That reads all layers, so they are brought into the store; a .sqsh or .sif is read where it is. Nothing of the image runs.\n" +
 			"In place of IMAGE there may be libraries, programs, archives, fatbins or cubins; --verify unpacks their code and compares it\n" +
 			"with its headers.\n\n" +
+			"With --html a page is written for a browser: where the image's bytes are, its device code, and what `sconce check` finds,\n" +
+			"for the cluster that --cluster names. The page stands alone and loads nothing.\n\n" +
 			anyImage,
 		Example: examples(
 			"sconce inspect llm-train:25.11",
@@ -49,6 +54,7 @@ func newInspectCmd(a *app) *cobra.Command {
 			"sconce inspect pytorch.sif",
 			"sconce inspect --gpu llm-train:25.11",
 			"sconce inspect --gpu --verify libtorch_cuda.so libnccl.so.2",
+			"sconce inspect --html report.html llm-train:25.11 --cluster clariden",
 		),
 		Args:              atLeastImage,
 		ValidArgsFunction: a.completeImages,
@@ -64,8 +70,15 @@ func newInspectCmd(a *app) *cobra.Command {
 	cmd.Flags().BoolVar(&o.verify, "verify", false, "with --gpu and files: unpack all device code and compare it with its headers")
 	cmd.Flags().BoolVar(&o.noSearch, "no-search", false,
 		"with --gpu and files: look only where compilers put device code, as cuobjdump does, not in all other data")
+	cmd.Flags().StringVar(&o.html, "html", "", "write a page for a browser to `FILE`")
+	cmd.Flags().StringVar(&o.cluster, "cluster", "", "with --html: judge for this cluster, a `NAME` that sconce clusters lists or a profile's file")
+	cmd.Flags().BoolVar(&o.force, "force", false, "with --html: replace FILE, whatever it is")
+	if err := cmd.RegisterFlagCompletionFunc("cluster", completeClusters); err != nil {
+		panic(err) // there is no such flag: a mistake in this function
+	}
 	cmd.MarkFlagsMutuallyExclusive("json", "raw")
-	cmd.MarkFlagsMutuallyExclusive("gpu", "raw")
+	cmd.MarkFlagsMutuallyExclusive("gpu", "raw", "html")
+	cmd.MarkFlagsMutuallyExclusive("json", "html")
 	return cmd
 }
 
@@ -75,6 +88,9 @@ func addPlatformFlag(cmd *cobra.Command, to *string) {
 }
 
 func (a *app) runInspect(ctx context.Context, o inspectOptions) error {
+	if o.html == "" && (o.cluster != "" || o.force) {
+		return fault.Usage(errNoPage)
+	}
 	if o.gpu {
 		if libraries := openLibraries(o.files, fatbin.Options{SectionsOnly: o.noSearch}); libraries != nil {
 			return a.inspectLibraries(ctx, o, libraries)
@@ -85,6 +101,9 @@ func (a *app) runInspect(ctx context.Context, o inspectOptions) error {
 	}
 	if o.gpu {
 		return a.inspectGPU(ctx, o)
+	}
+	if o.html != "" {
+		return a.inspectHTML(ctx, o)
 	}
 	ref, open, err := a.sources(ctx, o.image, o.platform)
 	if err != nil {
