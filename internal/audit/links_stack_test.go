@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -37,12 +38,17 @@ func TestRealStacks(t *testing.T) {
 				"usr": "/usr", "etc": "/etc", strings.Trim(prefix, "/"): prefix, "opt/venv/lib/" + version + "/site-packages": dir,
 			}}})
 			f.Config.Env = []string{"PATH=/opt/venv/bin:" + defaultPath}
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
 			start := time.Now()
 			links, err := findLinks(t.Context(), f)
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("%d objects, %d problems in %v", len(f.Objects), len(links), time.Since(start))
+			runtime.ReadMemStats(&after)
+			t.Logf("%d objects, %d problems in %v, %d MB of memory besides the %d MB of facts", len(f.Objects), len(links), time.Since(start),
+				(after.HeapSys-before.HeapInuse)>>20, before.HeapInuse>>20)
 			f.Links = links
 			for _, p := range links {
 				t.Logf("%s %s %s: %s", p.Role, p.Kind, p.Path, p.Text)
