@@ -86,7 +86,11 @@ func (p *pages) use(id pageID) *[pageSize]byte {
 func (p *pages) learn(id pageID, data *[pageSize]byte, slow bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.known) < maxPages {
+	room := maxPages
+	if p.late {
+		room += keptPages / pageSize // those that are worth the most come last
+	}
+	if len(p.known) < room {
 		p.known[id] = &page{data: data, slow: slow, late: p.late}
 	}
 }
