@@ -91,7 +91,8 @@ libraries still carry.
 func (o slimOptions) parse() (slim.Options, error) {
 	how := slim.Options{PTX: slim.PTX(o.ptx), DropRelocatable: o.relfatbin == "drop"}
 	if len(o.gpus) == 0 {
-		return how, fault.Usage(fault.Hint(errors.New("--gpu is missing"), "say which GPUs the image is for, as in `sconce slim IMAGE --gpu 9.0`"))
+		err := errors.New("--gpu is missing")
+		return how, fault.Usage(fault.Hint(err, "say which GPUs the image is for, as in `sconce slim IMAGE --gpu 9.0`"))
 	}
 	var err error
 	if how.GPUs, err = cluster.ParseGPUs(o.gpus); err != nil {
@@ -139,7 +140,9 @@ func (a *app) runSlim(ctx context.Context, o slimOptions) error {
 	return printSlim(a.out, result.Report)
 }
 
-func (a *app) explainSlim(ctx context.Context, o slimOptions, ref source.Ref, open source.Options, how slim.Options) (*slim.Report, error) {
+func (a *app) explainSlim(
+	ctx context.Context, o slimOptions, ref source.Ref, open source.Options, how slim.Options,
+) (*slim.Report, error) {
 	if isClusterFile(ref) {
 		c, err := source.OpenClusterFile(ref.Value)
 		if err != nil {
@@ -279,7 +282,10 @@ func slimRows(r *slim.Report) (rows, refused [][]string, whole int) {
 		case len(f.Dropped) == 0:
 			whole++
 		default:
-			rows = append(rows, []string{shortPath(&audit.Library{Path: f.Path}), codeNames(f.Kept), codeNames(f.Dropped), ui.Size(f.Before()), ui.Size(f.After())})
+			rows = append(rows, []string{
+				shortPath(&audit.Library{Path: f.Path}), codeNames(f.Kept), codeNames(f.Dropped),
+				ui.Size(f.Before()), ui.Size(f.After()),
+			})
 		}
 	}
 	return append(rows, []string{"all", "", "", ui.Size(r.Before), ui.Size(r.After)}), refused, whole

@@ -58,8 +58,9 @@ func parseGPU(s string) (int, error) {
 		return 0, notGPU(s)
 	}
 	if known := fatbin.Devices(); !slices.Contains(known, sm) {
-		return 0, fault.Hint(fmt.Errorf("there is no GPU of compute capability %s", Capability(sm)),
-			fmt.Sprintf("the nearest is %s; `nvidia-smi --query-gpu=compute_cap --format=csv` on a node tells the right one", Capability(nearest(known, sm))))
+		err := fmt.Errorf("there is no GPU of compute capability %s", Capability(sm))
+		return 0, fault.Hint(err, fmt.Sprintf("the nearest is %s; `nvidia-smi --query-gpu=compute_cap --format=csv` on a node tells the right one",
+			Capability(nearest(known, sm))))
 	}
 	return sm, nil
 }
