@@ -53,11 +53,14 @@ unsquashfs squashfs-tools
 sqfs2tar squashfs-tools-ng
 squashfuse squashfuse
 umoci umoci
+node nodejs
+chromium chromium
 END
 if [ "${#missing[@]}" -gt 0 ]; then
 	need_debian no-such-command "${missing[@]}"
 fi
 
 need_uv
+need_playwright
 need_go golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint "$GOLANGCI_LINT_VERSION"
 need_go gofumpt mvdan.cc/gofumpt "$GOFUMPT_VERSION"

@@ -35,3 +35,17 @@ need_uv() {
 	mkdir -p .tools/bin
 	ln -sf ../python/bin/uv .tools/bin/uv
 }
+
+# The release of playwright-core, which drives the browser of the tests.
+PLAYWRIGHT_VERSION=1.65.1
+
+# need_playwright: installs playwright-core from npm into .tools. It is JavaScript alone and brings no browser.
+need_playwright() {
+	local dir=playwright-core@$PLAYWRIGHT_VERSION
+	if [ ! -d ".tools/$dir/node_modules/playwright-core" ]; then
+		need_debian npm npm
+		mkdir -p ".tools/$dir"
+		npm install --silent --no-audit --no-fund --ignore-scripts --prefix ".tools/$dir" "playwright-core@$PLAYWRIGHT_VERSION"
+	fi
+	ln -sfn "$dir" .tools/playwright-core
+}

@@ -15,6 +15,7 @@ type device struct {
 	Groups       []deviceGroup
 	MoreGroups   int
 	Legend       []archClass
+	MoreLegend   int
 	Capabilities []capability
 	Listed       []audit.Library // the largest
 	MoreListed   int
@@ -25,6 +26,7 @@ type device struct {
 type deviceGroup struct {
 	audit.Group
 	Segments []segment
+	sums     map[string]int64 // by name of the architecture, in bytes
 }
 
 // segment is a part of a bar, in thousandths of the widest bar.
@@ -33,11 +35,23 @@ type segment struct {
 	X, Width float64
 }
 
+// thinSegment is the width from which on a segment has an edge that parts it from the next.
+const thinSegment = 8
+
+// Thin is a class of CSS for what would vanish behind its edge.
+func (s segment) Thin() string {
+	if s.Width < thinSegment {
+		return "thin"
+	}
+	return ""
+}
+
 // archClass is the code for an architecture.
 type archClass struct {
 	Kind  string // "sass", "ptx" or "lto-ir"
 	Name  string // "sm_90a", "PTX 9.0"
 	Class string // of CSS: "arch-9", by the architecture's major number
+	Shade string // of CSS: "shade-1", to tell neighbours of one class apart
 	Size  int64  // bytes
 }
 
@@ -56,22 +70,33 @@ var chips = map[string]string{
 	"10.0": "B200, GB200", "10.3": "B300, GB300", "11.0": "Thor", "12.0": "RTX PRO 6000", "12.1": "GB10",
 }
 
-const maxBars = 40
+const (
+	maxBars     = 40
+	legendShare = 500 // what is less than this part of all is not in the legend
+)
 
-// newDevice is nil for an image without device code.
-func newDevice(r *audit.GPUReport, target []string) *device {
+// LegendLeast is the size in bytes from which on an architecture is in the legend.
+func (d *device) LegendLeast() int64 { return d.Size / legendShare }
+
+// newDevice is nil for an image without device code. o knows the packages that the libraries belong to.
+func newDevice(r *audit.GPUReport, o *owners, target []string) *device {
 	if r == nil || len(r.Libraries) == 0 {
 		return nil
 	}
 	d := &device{GPUReport: r, Listed: r.Libraries[:min(len(r.Libraries), maxLibraries)]}
 	d.MoreListed = len(r.Libraries) - len(d.Listed)
-	for _, a := range r.Architectures {
-		d.Legend = append(d.Legend, newArch(a.Kind, a.Arch, a.Size))
+	archs := legend(r.Architectures)
+	for _, a := range archs {
+		if a.Size >= r.Size/legendShare {
+			d.Legend = append(d.Legend, a)
+		}
 	}
-	shown := r.Groups[:min(len(r.Groups), maxBars)]
-	d.MoreGroups = len(r.Groups) - len(shown)
-	for _, g := range shown {
-		d.Groups = append(d.Groups, deviceGroup{g, segments(r, g.Name, max(r.Groups[0].Size, 1))})
+	d.MoreLegend = len(archs) - len(d.Legend)
+	groups := deviceGroups(r.Libraries, archs, o)
+	d.Groups = groups[:min(len(groups), maxBars)]
+	d.MoreGroups = len(groups) - len(d.Groups)
+	for i := range d.Groups {
+		d.Groups[i].scale(max(groups[0].Size, 1))
 	}
 	for _, c := range r.Capabilities {
 		row := capability{Capability: c, Chips: chips[c.Capability], Target: isTarget(c.Capability, target), Of: c.Native + c.PTX + len(c.Without)}
@@ -99,36 +124,86 @@ func newArch(kind, arch string, size int64) archClass {
 	default:
 		major = "other"
 	}
-	name := map[string]string{"sass": "sm_", "ptx": "PTX ", "lto-ir": "LTO "}[kind] + arch
-	return archClass{Kind: kind, Name: name, Class: "arch-" + major, Size: size}
+	return archClass{Kind: kind, Name: archName(kind, arch), Class: "arch-" + major, Size: size}
 }
 
-// segments sums up a group's code by kind and architecture, in the order of the report's.
-func segments(r *audit.GPUReport, group string, widest int64) []segment {
-	sums := map[[2]string]int64{}
-	for i := range r.Libraries {
-		l := &r.Libraries[i]
-		if l.Group != group {
-			continue
+// legend lists the architectures; neighbours of one colour differ in shade.
+func legend(totals []audit.ArchTotal) []archClass {
+	list := make([]archClass, len(totals))
+	shade := 0
+	for i, t := range totals {
+		a := newArch(t.Kind, t.Arch, t.Size)
+		shade = (shade + 1) % 4
+		if i == 0 || list[i-1].Class != a.Class || list[i-1].Kind != a.Kind {
+			shade = 0
 		}
-		for kind, codes := range map[string][]audit.Code{"sass": l.SASS, "ptx": l.PTX, "lto-ir": l.LTO} {
-			for _, c := range codes {
-				sums[[2]string{kind, c.Arch}] += c.Size
-			}
-		}
-	}
-	var list []segment
-	x := 0.0
-	for _, a := range r.Architectures {
-		size := sums[[2]string{a.Kind, a.Arch}]
-		if size <= 0 {
-			continue
-		}
-		w := 1000 * float64(size) / float64(widest)
-		list = append(list, segment{newArch(a.Kind, a.Arch, size), x, w})
-		x += w
+		a.Shade = fmt.Sprintf("shade-%d", shade)
+		list[i] = a
 	}
 	return list
+}
+
+const rocmName = "for AMD's GPUs"
+
+// deviceGroups sums up the libraries' code by package, or by directory, the largest first.
+func deviceGroups(libraries []audit.Library, archs []archClass, o *owners) []deviceGroup {
+	at := map[string]int{}
+	var groups []deviceGroup
+	for i := range libraries {
+		l := &libraries[i]
+		name := l.Group
+		if n := o.of(l.Path); n > 0 {
+			name = o.packages[n].Name
+		}
+		if _, ok := at[name]; !ok {
+			at[name] = len(groups)
+			groups = append(groups, deviceGroup{Group: audit.Group{Name: name}, sums: map[string]int64{}})
+		}
+		groups[at[name]].add(l)
+	}
+	for i := range groups {
+		groups[i].order(archs)
+	}
+	slices.SortFunc(groups, func(a, b deviceGroup) int { return cmp.Or(cmp.Compare(b.Size, a.Size), cmp.Compare(a.Name, b.Name)) })
+	return groups
+}
+
+func (g *deviceGroup) add(l *audit.Library) {
+	g.Libraries++
+	g.Size += l.Size
+	rest := l.Size
+	for kind, codes := range map[string][]audit.Code{"sass": l.SASS, "ptx": l.PTX, "lto-ir": l.LTO} {
+		for _, c := range codes {
+			g.sums[archName(kind, c.Arch)] += c.Size
+			rest -= c.Size
+		}
+	}
+	if len(l.ROCm) > 0 {
+		g.sums[rocmName] += max(rest, 0)
+	}
+}
+
+// order makes the segments, in the order of the legend.
+func (g *deviceGroup) order(archs []archClass) {
+	for _, a := range append(slices.Clone(archs), archClass{Kind: "rocm", Name: rocmName, Class: "arch-other"}) {
+		if a.Size = g.sums[a.Name]; a.Size > 0 {
+			g.Segments = append(g.Segments, segment{archClass: a})
+		}
+	}
+}
+
+// scale fills in where the segments are.
+func (g *deviceGroup) scale(widest int64) {
+	x := 0.0
+	for i := range g.Segments {
+		s := &g.Segments[i]
+		s.X, s.Width = x, 1000*float64(s.Size)/float64(widest)
+		x += s.Width
+	}
+}
+
+func archName(kind, arch string) string {
+	return map[string]string{"sass": "sm_", "ptx": "PTX ", "lto-ir": "LTO "}[kind] + arch
 }
 
 // archList names the architectures of code: "80 90a".
@@ -179,10 +254,12 @@ func (c capability) Verdict() string {
 		return "all native"
 	case c.Native == 0 && c.PTX == 0:
 		return "none"
-	case len(c.Without) == 0 && c.More == 0 && c.Partly == 0:
-		return "all, some by PTX"
+	case c.None() > 0:
+		return "some"
+	case c.Partly > 0:
+		return "all, some in part"
 	}
-	return "some"
+	return "all, some by PTX"
 }
 
 // Parts are the shares of the bar in thousandths: native, by PTX, none.

@@ -88,7 +88,7 @@ func (r *Report) page() (*page, error) {
 	p := &page{
 		Report: r, Policy: policy, CSS: template.CSS(pageCSS), JS: template.JS(pageJS), //nolint:gosec // parts of this package
 		FilesSize: tree.size, Count: audit.CountOf(r.Findings), Versions: r.versions(), Sites: o.sites,
-		Groups: groupFindings(r.Findings), Device: newDevice(r.Facts.GPU, r.Target.GPU), Rows: r.layerRows(), Config: r.config(),
+		Groups: groupFindings(r.Findings), Device: newDevice(r.Facts.GPU, o, r.Target.GPU), Rows: r.layerRows(), Config: r.config(),
 		Unread: r.unread(), Kinds: kindNames[:],
 	}
 	p.Python = slices.DeleteFunc(slices.Clone(o.packages[1:]), func(p pkg) bool { return p.Files == 0 })
@@ -101,6 +101,23 @@ func (r *Report) page() (*page, error) {
 	data, err := json.Marshal(mapData{Tree: encoded, Layers: r.layerNames(), Packages: packageNames(o.packages), Sites: o.sites, Kinds: kindNames[:]})
 	p.Data = template.JS(data) //nolint:gosec // JSON as json.Marshal writes it is safe in a script element
 	return p, err
+}
+
+// Verdict says in a sentence what the findings mean.
+func (p *page) Verdict() string {
+	there := ""
+	if !p.Target.Empty() {
+		there = " there"
+	}
+	switch {
+	case p.Count.Errors > 0:
+		return "✖ It will not run" + there + " as it is."
+	case p.Count.Warnings > 0:
+		return "▲ It may not run" + there + " as it should."
+	case there == "":
+		return "✔ No error was found, nor a warning."
+	}
+	return "✔ Nothing speaks against running it there."
 }
 
 // Rowed are the packages that the table has.
@@ -270,13 +287,13 @@ func (r *Report) versions() []field {
 			case d.Name == "torch":
 				torches = append(torches, d.Version)
 			case strings.HasPrefix(d.Name, "nvidia-cuda-runtime"):
-				toolkits = append(toolkits, d.Version+" (Python package)")
+				toolkits = append(toolkits, d.Version)
 			}
 		}
 	}
 	for _, kv := range r.Facts.Config.Env {
 		if v, ok := strings.CutPrefix(kv, "CUDA_VERSION="); ok && v != "" {
-			toolkits = append(toolkits, v+" (CUDA_VERSION)")
+			toolkits = append(toolkits, v)
 		}
 	}
 	add("Python", pythons)

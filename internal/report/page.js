@@ -202,7 +202,9 @@
     e.style.top = cell.y + "px";
     e.style.width = Math.max(cell.w, 1) + "px";
     e.style.height = Math.max(cell.h, 1) + "px";
+    if (cell.w < 8 || cell.h < 8) e.classList.add("bare");
     if (cell.w > 34 && cell.h > 17) {
+      e.classList.add("named");
       const name = make("bdi", "", n.label + (n.kids && !n.named ? "/" : ""));
       if (framed) {
         const bold = make("b");
@@ -350,7 +352,13 @@
     tip.style.left = Math.max(8, Math.min(x + 14, innerWidth - box.width - 12)) + "px";
     tip.style.top = (y + 18 + box.height > innerHeight ? Math.max(8, y - box.height - 10) : y + 18) + "px";
   }
-  function hideTip() { tip.hidden = true; }
+  let told = null; // the cell that has the focus by the keyboard, while the tip tells of it
+  function hideTip() { tip.hidden = true; told = null; }
+  function tell(cell) {
+    const box = cell.element.getBoundingClientRect();
+    showTip(cell, box.left, Math.min(box.top + 24, box.bottom));
+    told = cell;
+  }
 
   map.addEventListener("pointermove", (e) => {
     const cell = cellOf(e);
@@ -361,11 +369,10 @@
   map.addEventListener("focusin", (e) => {
     const cell = cellOf(e);
     if (!cell || !e.target.matches(":focus-visible")) return;
-    const box = cell.element.getBoundingClientRect();
-    showTip(cell, box.left, Math.min(box.top + 24, box.bottom));
+    tell(cell);
   });
   map.addEventListener("focusout", hideTip);
-  addEventListener("scroll", hideTip, { passive: true });
+  addEventListener("scroll", () => told ? tell(told) : hideTip(), { passive: true });
 
   // ---- search ----
 
