@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/audit"
-	"sconce.dev/sconce/internal/ui"
 )
 
 var (
@@ -26,7 +25,7 @@ var (
 )
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"show": shown, "size": ui.Size, "number": number, "thousands": thousands,
+	"show": shown, "size": size, "number": number, "thousands": thousands,
 	"more": func(n int) int { return n - 1 },
 }).Parse(pageHTML))
 
@@ -143,8 +142,8 @@ func packageNames(packages []pkg) [][2]any {
 // layerNames says of each layer what made it, in a few words.
 func (r *Report) layerNames() []string {
 	names := []string{}
-	for i := range r.Layers {
-		names = append(names, ui.Cut(visible(r.Layers[i].CreatedBy), 100))
+	for i := range r.Layers[:min(len(r.Layers), maxLayers)] {
+		names = append(names, cut(shown(r.Layers[i].CreatedBy), 100))
 	}
 	return names
 }

@@ -208,13 +208,54 @@ func (d *dir) encode() *jsonDir {
 // maxTree bounds the JSON of the files, in bytes: what a browser reads in a fraction of a second.
 const maxTree = 3 << 19
 
+// leafCost is what a leaf or directory takes in the JSON besides its name, in bytes, roughly.
+const leafCost = 24
+
+// cost is roughly how much JSON the directory takes when files and directories of less than least bytes are put together.
+func (d *dir) cost(least int64) int {
+	n := len(d.name) + leafCost
+	for i := range d.files { // the largest first
+		if d.files[i].size < least {
+			n += leafCost
+			break
+		}
+		n += len(d.files[i].name) + leafCost
+	}
+	for _, below := range d.dirs {
+		if below.size < least {
+			break
+		}
+		n += below.cost(least)
+	}
+	return n
+}
+
 // encodeTree writes the tree with as many files as there is room for, and says from which size on there are all, in bytes.
 func encodeTree(root *dir) (data json.RawMessage, least int64, err error) {
-	for {
+	for room := maxTree; ; room -= room / 8 { // as the cost is a rough one
+		least = root.leastFor(room)
 		data, err = json.Marshal(root.coarse(least).encode())
-		if err != nil || len(data) <= maxTree || least > math.MaxInt64/2 {
+		if err != nil || len(data) <= maxTree || room < leafCost {
 			return data, least, err
 		}
-		least = max(2*least, 256)
 	}
+}
+
+// leastFor returns the size from which on files and directories have room, in bytes, within about a fiftieth.
+func (d *dir) leastFor(room int) int64 {
+	if d.cost(0) <= room {
+		return 0
+	}
+	low, high := int64(0), int64(256)
+	for d.cost(high) > room && high < math.MaxInt64/2 {
+		low, high = high, 2*high
+	}
+	for high-low > max(high/50, 1) {
+		if middle := low + (high-low)/2; d.cost(middle) > room {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	return high
 }
