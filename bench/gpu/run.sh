@@ -41,16 +41,15 @@ if command -v cuobjdump > /dev/null; then
 fi
 
 section "an image of this machine's PyTorch"
-cp "$here"/{operations.py,wheels.py} "$work"
 mkdir "$work/image"
-timed "$python" "$work/wheels.py" "$work/image" torch numpy | tail -40
+timed "$python" "$here/wheels.py" "$work/image" torch numpy | tail -40
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 # The root: Python, the C compiler that torch.compile wants, and the C library; not the driver, nor any CUDA.
 tar -C / --create --file="$work/image/root.tar" --exclude=usr/local --exclude=usr/share --exclude='usr/src' --exclude='usr/lib/jvm' \
 	--exclude='*/__pycache__' --exclude='*libcuda*' --exclude='*libnvidia*' --exclude='usr/lib/firmware' --exclude='usr/lib/modules' \
-	--ignore-failed-read bin sbin lib lib64 usr etc/ld.so.conf etc/ld.so.conf.d etc/passwd etc/group etc/alternatives etc/os-release \
+	--ignore-failed-read bin sbin lib lib64 usr etc/ld.so.conf etc/ld.so.conf.d etc/ld.so.cache etc/passwd etc/group etc/alternatives etc/os-release \
 	etc/nsswitch.conf 2> "$work/tar.log" || tail -3 "$work/tar.log"
-tar --list --file="$work/image/root.tar" | grep -q "usr/bin/python$version\$" || { echo "no python$version in the root"; exit 1; }
+tar --list --file="$work/image/root.tar" "usr/bin/python$version" > /dev/null
 cat > "$work/image/sconce.toml" << END
 name = "gpu-proof"
 [base]
@@ -60,7 +59,7 @@ gpu = ["$capability"]
 [python]
 lock = "pylock.toml"
 END
-timed "$sconce" build "$work/image" --no-check -o "$work/whole.sqsh"
+timed "$sconce" -q build "$work/image" --no-check -o "$work/whole.sqsh"
 du -h --apparent-size "$work/image/root.tar" "$work/whole.sqsh"
 
 section "what is in it"
@@ -71,10 +70,17 @@ section "will it run here"
 timed "$sconce" check "$work/whole.sqsh" --gpu "$capability" --driver "$driver" || echo "   exit code $?"
 
 section "slimmed to $capability"
-timed "$sconce" slim gpu-proof --gpu "$capability" --name gpu-proof:slim -o "$work/slim.sqsh"
-timed "$sconce" slim gpu-proof --gpu "$capability" --ptx drop-where-native --relfatbin drop --name gpu-proof:slimmest -o "$work/slimmest.sqsh"
-timed "$sconce" slim gpu-proof --gpu "$control" --ptx drop-where-native --relfatbin drop --name gpu-proof:control -o "$work/control.sqsh" > /dev/null
+timed "$sconce" -q slim gpu-proof --gpu "$capability" --name gpu-proof:slim -o "$work/slim.sqsh"
+timed "$sconce" -q slim gpu-proof --gpu "$capability" --ptx drop-where-native --relfatbin drop --name gpu-proof:slimmest -o "$work/slimmest.sqsh"
+timed "$sconce" -q slim gpu-proof --gpu "$control" --ptx drop-where-native --relfatbin drop --name gpu-proof:control -o "$work/control.sqsh" > /dev/null
 du -h --apparent-size "$work"/*.sqsh
+for name in whole slim slimmest; do
+	"$sconce" run -B "$here/sizes.py:/sizes.py:ro" "$work/$name.sqsh" -- sh -c 'python /sizes.py /opt/venv/lib/python*/site-packages' > "$work/$name.sizes"
+done
+for name in slim slimmest; do
+	printf '\n%s:\n' "$name"
+	"$python" "$here/smaller.py" "$work/whole.sizes" "$work/$name.sizes"
+done
 
 # operate runs the operations in an image: operate IMAGE NAME [VARIABLE=VALUE...]
 operate() {
@@ -83,8 +89,13 @@ operate() {
 	for v in CUDA_MODULE_LOADING NCCL_NVLS_ENABLE TORCH_SYMM_MEM_DISABLE_MULTICAST NVSHMEM_DISABLE_NVLS; do
 		[ -z "${!v:-}" ] || flags+=(-e "$v")
 	done
-	"$sconce" run --gpu "${flags[@]}" "${@/#/-e}" -B "$work/operations.py:/operations.py:ro" "$image" -- python /operations.py > "$results/$name.json"
+	"$sconce" run --gpu "${flags[@]}" "${@/#/-e}" -B "$here/operations.py:/operations.py:ro" "$image" -- python /operations.py > "$results/$name.json" 2> "$results/$name.err" || { tail -5 "$results/$name.err"; return 1; }
 }
+
+section "a GPU in an image"
+timed "$sconce" run --gpu "$work/whole.sqsh" -- nvidia-smi -L
+timed "$sconce" run --gpu "$work/whole.sqsh" -- python -c 'import torch
+print(torch.cuda.get_device_name(), torch.cuda.get_device_capability(), torch.cuda.device_count(), torch.zeros(3, device="cuda") + 1)'
 
 section "operations, in the image as it was built"
 timed operate "$work/whole.sqsh" whole

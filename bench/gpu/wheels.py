@@ -58,21 +58,18 @@ def tag_of(dist):
 def pack(dist, directory):
     name = re.sub(r"[-_.]+", "_", dist.metadata["Name"])
     file = os.path.join(directory, f"{name}-{dist.version}-{tag_of(dist)}.whl")
-    record, info = [], None
+    record, info = [], dist._path.name
+    made = tuple(f"{info}/{name}" for name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json"))
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as z:
         for f in dist.files or []:
             path = str(f)
-            if ".dist-info/" in path:
-                info = path.split("/")[0]
-            if path.startswith("..") or path.endswith((".pyc", "/RECORD", "/INSTALLER", "/REQUESTED", "/direct_url.json")) or not f.locate().is_file():
+            if path.startswith("..") or path.endswith(".pyc") or path in made or not f.locate().is_file():
                 continue  # what an installer made
             data = f.locate().read_bytes()
             entry = zipfile.ZipInfo(path, (1980, 1, 1, 0, 0, 0))
             entry.external_attr = (0o100755 if os.access(f.locate(), os.X_OK) else 0o100644) << 16
             z.writestr(entry, data)
             record.append(f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}")
-        if info is None:
-            raise SystemExit(f"{name} has no .dist-info")
         record.append(f"{info}/RECORD,,")
         z.writestr(zipfile.ZipInfo(f"{info}/RECORD", (1980, 1, 1, 0, 0, 0)), "\n".join(record) + "\n")
     return file
