@@ -96,3 +96,25 @@ func TestCoverageOfLinkedRegions(t *testing.T) {
 		t.Errorf("on 90 without the PTX of one input: %v, want unsupported", got)
 	}
 }
+
+// TestAcceleratorFlag: the bit that is the "a" of sm_90a had another meaning in cubins for older GPUs, as libcublas 12.4 has.
+func TestAcceleratorFlag(t *testing.T) {
+	for _, test := range []struct {
+		flags uint32
+		want  Arch
+	}{
+		{0x005a055a, Arch{90, ""}},
+		{0x005a0d5a, Arch{90, "a"}},
+		{0x00320d32, Arch{50, ""}},
+		{0x003c0d3c, Arch{60, ""}},
+	} {
+		head := make([]byte, 64)
+		copy(head, "\x7fELF\x02\x01\x01\x33\x07")
+		le.PutUint16(head[16:], typeExecutable)
+		le.PutUint16(head[18:], machineCUDA)
+		le.PutUint32(head[48:], test.flags)
+		if h, is := decodeCubin(head); !is || h.arch != test.want {
+			t.Errorf("%#x: %v %v", test.flags, h.arch, is)
+		}
+	}
+}

@@ -9,6 +9,11 @@ const (
 	typeExecutable = 2 // ET_EXEC
 	toolNote       = ".note.nv.tkinfo"
 	maxNote        = 4 << 10 // bytes
+
+	// flagAccelerators is EF_CUDA_ACCELERATORS, the "a" of sm_90a. The same bit had another meaning (EF_CUDA_SW_1729687)
+	// on GPUs before those of which there are variants.
+	flagAccelerators = 0x800
+	firstVariant     = 90
 )
 
 // cubinHeader is what a cubin's own header says.
@@ -35,7 +40,7 @@ func decodeCubin(head []byte) (cubinHeader, bool) {
 	switch head[7] {
 	case abiCUDA7:
 		h.arch.SM = int(flags & 0xFF)
-		if flags&0x800 != 0 {
+		if flags&flagAccelerators != 0 && h.arch.SM >= firstVariant {
 			h.arch.Variant = "a"
 		}
 	case abiCUDA8: // has no flag for the variant
