@@ -21,7 +21,8 @@
     while (n >= 999.95 && u < units.length - 1) { n /= 1000; u++; }
     return n.toFixed(1) + " " + units[u];
   }
-  const number = (n) => n.toLocaleString("en").replaceAll(",", "\u202f");
+  const grouped = new Intl.NumberFormat("en");
+  const number = (n) => grouped.format(n).replaceAll(",", "\u202f");
   const count = (n, noun) => number(n) + " " + noun + (n === 1 ? "" : "s");
   function percent(part, whole) {
     const p = whole > 0 ? 100 * part / whole : 0;
@@ -213,7 +214,7 @@
       } else {
         e.append(name);
         if (cell.h > 36) e.append(make("br"), size(n.size));
-        e.classList.toggle("wrapped", cell.h > 56);
+        e.classList.toggle("wrapped", cell.h > 56 && cell.w > 66);
       }
     }
     e.setAttribute("role", "treeitem");

@@ -15,6 +15,7 @@ import (
 
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/elfx"
 	"sconce.dev/sconce/internal/fault"
 )
 
@@ -134,6 +135,9 @@ func (j *jsonDir) sums() (size, files, named int) {
 // However many files there are, the page stays small, and no byte and no file is lost.
 func TestManyFiles(t *testing.T) {
 	for _, n := range []int{0, 1, 5000, 120_000} {
+		if n > 5000 && testing.Short() {
+			continue
+		}
 		r := example(n)
 		page := write(t, r)
 		if len(page) > 3_000_000 {
@@ -156,6 +160,9 @@ func TestManyFiles(t *testing.T) {
 
 // Packages and layers without end make no page without end.
 func TestManyOfAll(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long")
+	}
 	r := example(0)
 	for i := range 20_000 {
 		r.Layers = append(r.Layers, Layer{CreatedBy: strings.Repeat("x", 10_000)})
@@ -205,6 +212,62 @@ func TestOwnersByName(t *testing.T) {
 		"v/bin/torchrun":                                        "",
 		"usr/lib/python3.11/os.py":                              "",
 		"site-packages/x":                                       "",
+	} {
+		if got := o.packages[o.of(file)].Name; got != want {
+			t.Errorf("%s belongs to %q, want %q", file, got, want)
+		}
+	}
+}
+
+// memory is a root file system of a few files.
+type memory map[string]string
+
+type memoryFile struct{ *strings.Reader }
+
+func (memoryFile) Close() error { return nil }
+
+func (m memory) Resolve(name string) (string, error) { return name, nil }
+func (m memory) ReadDir(string) ([]string, error)    { return nil, nil }
+func (m memory) All(func(audit.Info) error) error    { return nil }
+func (m memory) Open(name string) (elfx.Handle, error) {
+	return memoryFile{strings.NewReader(m[name])}, nil
+}
+
+func (m memory) Stat(name string) (audit.Info, error) {
+	text, ok := m[name]
+	if !ok {
+		return audit.Info{}, os.ErrNotExist
+	}
+	return audit.Info{Size: int64(len(text))}, nil
+}
+
+// A package's own list goes before names: of packages that share a directory, and of files outside.
+func TestOwnersByRecord(t *testing.T) {
+	const site = "opt/venv/lib/python3.11/site-packages"
+	o := newOwners(&audit.Facts{
+		Root: memory{
+			"/" + site + "/nvidia_cublas-13.dist-info/RECORD": "nvidia/cu13/lib/libcublas.so.13,sha256=x,1\nnvidia/cu13/include/cublas.h,,\n",
+			"/" + site + "/nvidia_cufft-12.dist-info/RECORD":  "nvidia/cu13/lib/libcufft.so.12,,\n../../../bin/fft,,\n\"with,comma.py\",,\n/usr/share/fft.txt,,\n",
+			"/" + site + "/pillow-1.dist-info/RECORD":         "PIL/Image.py,,\n../../../../../../../../etc/passwd,,\n\x00\"\"\"broken",
+		},
+		Pythons: []audit.Python{{Dir: site, Distributions: []audit.Distribution{
+			{Name: "nvidia-cublas", Dir: site + "/nvidia_cublas-13.dist-info"},
+			{Name: "nvidia-cufft", Dir: site + "/nvidia_cufft-12.dist-info"},
+			{Name: "pillow", Dir: site + "/pillow-1.dist-info"},
+			{Name: "unlisted", Dir: site + "/unlisted-1.dist-info"},
+		}}},
+	})
+	for file, want := range map[string]string{
+		site + "/nvidia/cu13/lib/libcublas.so.13":       "nvidia-cublas",
+		site + "/nvidia/cu13/lib/libcufft.so.12":        "nvidia-cufft",
+		site + "/nvidia/cu13/include/unlisted.h":        "nvidia-cublas", // beside one of its files
+		site + "/with,comma.py":                         "nvidia-cufft",
+		site + "/PIL/__pycache__/Image.cpython-311.pyc": "pillow",
+		site + "/unlisted/x.py":                         "unlisted",
+		"opt/venv/bin/fft":                              "nvidia-cufft",
+		"opt/venv/bin/python":                           "",
+		"usr/share/fft.txt":                             "nvidia-cufft",
+		site + "/nvidia_cufft-12.dist-info/METADATA":    "nvidia-cufft",
 	} {
 		if got := o.packages[o.of(file)].Name; got != want {
 			t.Errorf("%s belongs to %q, want %q", file, got, want)
