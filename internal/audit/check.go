@@ -62,7 +62,7 @@ func (s *Subject) Env(name string) (value string, set bool) {
 
 // Rules returns all rules, by ID.
 func Rules() []Rule {
-	all := slices.Concat(gpuRules, driverRules, linkRules, pythonRules, environmentRules, fileRules, networkRules)
+	all := slices.Concat(gpuRules, driverRules, linkRules, pythonRules, environmentRules, fileRules, layerRules, networkRules)
 	slices.SortFunc(all, func(a, b Rule) int { return strings.Compare(a.ID, b.ID) })
 	return all
 }

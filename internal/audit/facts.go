@@ -6,6 +6,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/elfx"
+	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 )
 
@@ -33,12 +34,13 @@ type Info struct {
 // Facts are what is known of an image before any target is: gathered once, and the same for all. [OfImage] and [OfClusterFile]
 // make them.
 type Facts struct {
-	Image    string    // as the user named it
-	Digest   string    // of the manifest; "" for a file system without one
-	Platform string    // "linux/amd64"
-	Config   v1.Config // environment, entrypoint, labels and so on
-	Root     Root      // until Close
-	Paths    []Info    // everything below the root: all directories, files with each of their names, links and devices, as Root.All shows them
+	Image    string         // as the user named it
+	Digest   string         // of the manifest; "" for a file system without one
+	Platform string         // "linux/amd64"
+	Config   v1.Config      // environment, entrypoint, labels and so on
+	Root     Root           // until Close
+	Paths    []Info         // everything below the root: all directories, files with each of their names, links and devices, as Root.All shows them
+	Hidden   []image.Hidden // what upper layers remove or replace
 
 	GPU     *GPUReport
 	Objects []Object // ELF files of processors, by path; of several names of a file the first

@@ -36,7 +36,7 @@ func OfImage(ctx context.Context, st *store.Store, im *image.Image, name string)
 		root.pages.load(kept)
 	}
 	g.facts = &Facts{
-		Image: name, Digest: string(im.Digest), Platform: platformName(im.Platform()), Config: im.Config.Config, Root: root,
+		Image: name, Digest: string(im.Digest), Platform: platformName(im.Platform()), Config: im.Config.Config, Root: root, Hidden: tree.Hidden(),
 		close: func() error {
 			defer root.copies.Close()
 			if !root.pages.add(&kept) {

@@ -40,7 +40,7 @@ This page is generated: ` + "`go test ./internal/audit -run TestRulesPage -updat
 // traps are the mistakes that guides to building images for GPUs make most, and who sees them.
 var traps = []struct{ what, rules, otherwise string }{
 	{"`ENV X=\"$(command)\"` in a Dockerfile is not evaluated", "env-not-evaluated env-build-flags", ""},
-	{"Removing or stripping files in a later layer does not make an image smaller", "files-caches files-static", "the rules see what is left; `sconce inspect` shows what each layer takes"},
+	{"Removing or stripping files in a later layer does not make an image smaller", "files-in-hidden-layers files-caches files-static", ""},
 	{"`TORCH_CUDA_ARCH_LIST` without `+PTX`, and code for the wrong GPU", "gpu-arch-list gpu-no-code gpu-ptx-only", ""},
 	{"A check that asks the GPU only, and not what the libraries have code for", "gpu-", ""},
 	{"Device code looked for in the wrong libraries", "gpu-", "all files are read"},

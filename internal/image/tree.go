@@ -27,6 +27,7 @@ import (
 type Tree struct {
 	root   *Node
 	layers []*layer.Index // for the contents; their entries are not used
+	hidden []Hidden
 }
 
 // Node is one object of the tree. Its Type is never HardLink: each name of a file is a Regular node, and those with
@@ -71,9 +72,13 @@ func NewTree(ctx context.Context, st *store.Store, layers []layer.Descriptor) (*
 		if err := b.apply(i, ix.Entries); err != nil {
 			return nil, fmt.Errorf("merge layer %s: %w", layers[i].Digest.Short(), err)
 		}
+	}
+	t := &Tree{root: b.finish(), layers: indexes}
+	t.hidden = findHidden(t.root, indexes)
+	for _, ix := range indexes {
 		ix.Entries = nil // the nodes hold what is needed of them
 	}
-	return &Tree{root: b.finish(), layers: indexes}, nil
+	return t, nil
 }
 
 // TreeOf merges layers whose indexes are there, lowest first. It leaves the indexes as they are; contents are read through
