@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bufio"
 	"encoding/csv"
 	"errors"
 	"io"
@@ -39,6 +40,9 @@ const (
 	maxPackages = 5000
 	maxRecord   = 16 << 20 // bytes of one list of installed files; torch's has 2 MB
 	maxRecords  = 1 << 20  // lines of all lists together
+
+	// recordBuffer is more than what an image remembers of a read for the sake of its rules, in bytes.
+	recordBuffer = 256 << 10
 )
 
 // newOwners reads the lists of installed files (Python packaging specifications, "Recording installed projects"). One that is
@@ -90,7 +94,7 @@ func (o *owners) readRecord(root audit.Root, site, metadata string, n int) {
 		return
 	}
 	defer h.Close()
-	r := csv.NewReader(io.NewSectionReader(h, 0, info.Size))
+	r := csv.NewReader(bufio.NewReaderSize(io.NewSectionReader(h, 0, info.Size), recordBuffer))
 	r.FieldsPerRecord, r.ReuseRecord, r.LazyQuotes = -1, true, true
 	for len(o.files) < maxRecords {
 		row, err := r.Read()

@@ -102,6 +102,15 @@ func (r *Report) page() (*page, error) {
 	return p, err
 }
 
+// Unlisted is how many findings there was no room for at all.
+func (p *page) Unlisted() int {
+	n := len(p.Findings)
+	for _, g := range p.Groups {
+		n -= g.Total()
+	}
+	return n
+}
+
 // Verdict says in a sentence what the findings mean.
 func (p *page) Verdict() string {
 	there := ""
@@ -180,7 +189,11 @@ func (r *Report) config() []field {
 	c := r.Facts.Config
 	var fields []field
 	add := func(name, value string) {
-		if value != "" && len(fields) < maxRows {
+		switch {
+		case value == "" || len(fields) > maxRows:
+		case len(fields) == maxRows:
+			fields = append(fields, field{"…", "and more, which is left out here"})
+		default:
 			fields = append(fields, field{name, value})
 		}
 	}

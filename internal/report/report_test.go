@@ -170,8 +170,14 @@ func TestManyOfAll(t *testing.T) {
 		r.Findings = append(r.Findings, audit.Finding{Rule: fmt.Sprint(i), Message: strings.Repeat("y", 1000)})
 		r.Facts.Config.Env = append(r.Facts.Config.Env, strings.Repeat("z", 1000))
 	}
-	if page := write(t, r); len(page) > 12_000_000 {
+	page := write(t, r)
+	if len(page) > 12_000_000 {
 		t.Errorf("the page has %d bytes", len(page))
+	}
+	for _, told := range []string{"more; <code>sconce check --json</code>", "; the largest 1000", "; the first 300 of 20002", "which is left out here"} {
+		if !strings.Contains(page, told) {
+			t.Errorf("the page does not say %q", told)
+		}
 	}
 }
 
