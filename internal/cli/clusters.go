@@ -23,14 +23,15 @@ func newClustersCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clusters [NAME]",
 		Short: "List the clusters that sconce knows, or show one",
-		Long: `List the profiles of clusters, by which images are checked and slimmed, with where each is from; or show all that the
-profile of cluster NAME says. What a profile leaves out is not judged by.
+		Long: `List the profiles of clusters, by which images are checked and slimmed, and where each is from. With NAME, print the
+profile of that cluster, as a file to start one's own from. What a profile leaves out is not judged.
 
 A profile is a TOML file, NAME.toml. Of several of one name the first counts: in directory clusters beside the recipe, in
 $XDG_CONFIG_HOME/sconce/clusters, in /etc/sconce/clusters, and what comes with sconce.`,
 		Example: examples(
 			"sconce clusters",
 			"sconce clusters clariden",
+			"sconce clusters clariden > clusters/mycluster.toml",
 			"sconce clusters clariden --json | jq .gpu",
 		),
 		Args: wants("[NAME]"),
@@ -70,7 +71,7 @@ func (a *app) runClusters(o clustersOptions) error {
 	rows := [][]string{{"CLUSTER", "GPU", "PLATFORM", "RUNTIME", "FABRIC", "DESCRIPTION", "FROM"}}
 	for _, f := range all {
 		rows = append(rows, []string{
-			f.Name, strings.Join(f.GPU, " "), f.Platform, string(f.Runtime), string(f.Fabric), ui.Cut(f.Description, 50), f.From,
+			f.Name, strings.Join(f.GPU, " "), f.Platform, string(f.Runtime), string(f.Fabric), ui.Cut(f.Description, 80), f.From,
 		})
 	}
 	for _, row := range rows[1:] {

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
-	"text/tabwriter"
 
 	"sconce.dev/sconce/internal/ui"
 )
@@ -16,29 +14,6 @@ func (a *app) printJSON(v any) error {
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
-}
-
-// printTable prints rows in columns, the first row being the heads.
-func printTable(w io.Writer, rows [][]string) error {
-	var table strings.Builder
-	tw := tabwriter.NewWriter(&table, 0, 0, 3, ' ', 0)
-	for _, row := range rows {
-		for i := range row {
-			row[i] = ui.Clean(row[i])
-		}
-		if _, err := fmt.Fprintln(tw, strings.Join(row, "\t")); err != nil {
-			return err
-		}
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	for line := range strings.Lines(table.String()) {
-		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " \n")); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // say tells the user on stderr what was done, unless --quiet was given.

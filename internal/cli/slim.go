@@ -45,13 +45,14 @@ func newSlimCmd(a *app) *cobra.Command {
 keeps its place in them; what is removed becomes zeros, which take next to nothing in a compressed layer or a .sqsh. Nothing
 of the image runs, and no GPU is needed. A file with anything unexpected in it is left as it is, and named.
 
-The new image is written to OUT, any destination of ` + "`sconce copy`" + `, or gets a name in the store: --name, or that of an image of
-the store with -sm90 behind its tag. Layers without such code stay the same; what was done for a layer is kept for the next
-image that has it. With --explain, nothing is written, only shown.
+With -o the new image is written to OUT, any destination of ` + "`sconce copy`" + `. Else it gets a name in the store: --name, or the
+name of IMAGE with -sm90, for 9.0, behind its tag. Layers without such code stay the same; what was done for a layer is kept
+for the next image that has it. With --explain nothing is written, only shown.
 
-PTX, which the driver compiles for GPUs that have no machine code of their own, stays unless --ptx drop-where-native is given:
-then it goes where there is machine code for all the GPUs given. --relfatbin drop removes input of device links that linked
-libraries still carry.
+PTX, which the driver compiles for GPUs that have no machine code of their own, stays. With --ptx drop-where-native it goes
+where there is machine code for all the GPUs given. --relfatbin drop removes what is left over of device links in libraries.
+
+What vendors' licences say of changed libraries matters before such an image is given to others: see the guide.
 
 ` + anyImage,
 		Example: examples(
@@ -68,11 +69,11 @@ libraries still carry.
 		},
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&o.gpus, "gpu", nil, "compute `CAPABILITY` of the GPUs to keep code for: 9.0, or several as 8.0,9.0")
+	f.StringArrayVar(&o.gpus, "gpu", nil, "compute `CAPABILITY` of the GPUs to keep code for: 9.0, or several as 8.0,9.0 (required)")
 	f.StringVarP(&o.output, "output", "o", "", "write the image to `OUT`")
 	f.StringVar(&o.name, "name", "", "`NAME[:TAG]` to give to the image in the store")
-	f.StringVar(&o.ptx, "ptx", string(slim.KeepPTX), "what happens to PTX: keep, drop-where-native")
-	f.StringVar(&o.relfatbin, "relfatbin", "keep", "what happens to input of device links in linked libraries: keep, drop")
+	f.StringVar(&o.ptx, "ptx", string(slim.KeepPTX), "`WHAT` happens to PTX: keep, drop-where-native")
+	f.StringVar(&o.relfatbin, "relfatbin", "keep", "`WHAT` happens to what is left over of device links in libraries: keep, drop")
 	f.BoolVar(&o.explain, "explain", false, "show what would go, and write nothing")
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	f.BoolVar(&o.force, "force", false, "replace an output that holds something else")
