@@ -49,8 +49,8 @@ and command run. sconce ends with the command's exit code, 128+N when signal N e
 
 A .sqsh or .sif file is not unpacked: its files are read from where they are (/dev/fuse must be there).
 
-With --gpu it gets this machine's GPUs: the devices and the driver's libraries, as a specification of the Container Device
-Interface in /etc/cdi says, or else as they are found. Nothing of the driver has to be in the image, and nothing should.
+With --gpu it gets this machine's GPUs, with --gpu=0,1 those: their devices and the driver's libraries, as a specification of
+the Container Device Interface (CDI) in /etc/cdi says, or else as they are found. Nothing of the driver should be in the image.
 
 Of your environment the command gets TERM, and what --env names. The network, and the names it resolves, are the host's.
 
@@ -96,7 +96,7 @@ func addRunFlags(f *pflag.FlagSet, o *runOptions) {
 	f.StringVarP(&o.workdir, "workdir", "w", "", "run in this `DIR` of the image (default: the image's)")
 	f.StringVar(&o.hostname, "hostname", "", "`NAME` of the host, as the command sees it (default: this host's)")
 	f.BoolVar(&o.readOnly, "read-only", false, "let the command write nowhere but to /tmp, in memory, and to what is bound")
-	f.StringVar(&o.gpu, "gpu", "", "make GPUs usable: all, or those with the numbers `N,...` as nvidia-smi has them, or a CDI device's name")
+	f.StringVar(&o.gpu, "gpu", "", "make these `GPUS` usable: all, numbers as nvidia-smi has them, or a CDI device's name")
 	f.Lookup("gpu").NoOptDefVal = device.All
 	f.BoolVar(&o.noNetwork, "no-network", false, "give the command no network but its own loopback")
 }
@@ -109,6 +109,9 @@ func atLeastImage(cmd *cobra.Command, args []string) error {
 }
 
 func (a *app) runRun(ctx context.Context, o runOptions) error {
+	if err := checkGPUFlag(o); err != nil {
+		return err
+	}
 	env, err := givenEnv(o.envFiles, o.env)
 	if err != nil {
 		return fault.Usage(err)

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -10,12 +11,24 @@ import (
 
 	"sconce.dev/sconce/internal/device"
 	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/sandbox"
 )
 
 // libraryPath is where the loader looks before all other places.
 const libraryPath = "LD_LIBRARY_PATH"
+
+// gpuRequest is what may stand behind --gpu= and is no name of an image.
+var gpuRequest = regexp.MustCompile(`^(all|\d{1,2}(,\d{1,2})*|[\w.-]+/[\w.-]+=[^/]+)$`)
+
+// checkGPUFlag finds "--gpu 0 IMAGE". The flag's value is optional, so that it needs a "=", and 0 is taken for the image.
+func checkGPUFlag(o runOptions) error {
+	if o.gpu != device.All || !gpuRequest.MatchString(o.image) {
+		return nil
+	}
+	return fault.Usage(fault.Hint(fmt.Errorf("%q is no image, and --gpu takes its value with a =", o.image), "write --gpu="+o.image))
+}
 
 // addGPUs gives a command the GPUs of this machine. The driver's libraries go before all others: a second copy in the image,
 // of another version, could not talk to the kernel.
