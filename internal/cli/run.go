@@ -50,7 +50,7 @@ and command run. sconce ends with the command's exit code, 128+N when signal N e
 A .sqsh or .sif file is not unpacked: its files are read from where they are (/dev/fuse must be there).
 
 With --gpu it gets this machine's GPUs, with --gpu=0,1 those: their devices and the driver's libraries, as a specification of
-the Container Device Interface (CDI) in /etc/cdi says, or else as they are found. The image should have nothing of the driver.
+the Container Device Interface (CDI) in /etc/cdi says, or else as they are found. The image needs nothing of the driver.
 
 Of your environment the command gets TERM, and what --env names. The network, and the names it resolves, are the host's.
 
