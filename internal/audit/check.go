@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -76,7 +77,7 @@ func Check(ctx context.Context, f *Facts, target cluster.Profile) ([]Finding, er
 		if err := r.look(s, report); err != nil {
 			return nil, fmt.Errorf("rule %s: %w", r.ID, err)
 		}
-		if err := ctx.Err(); err != nil {
+		if err := cmp.Or(f.Missing(), ctx.Err()); err != nil {
 			return nil, err
 		}
 	}

@@ -49,7 +49,8 @@ type Facts struct {
 
 	Warnings []string // of ELF files that could not be understood; those on device code are in GPU
 
-	close func() error
+	close   func() error
+	missing func() error // nil for an image that is all there
 }
 
 // Object is an ELF file. All of it but Path and Size is kept in the store, as JSON: see [factsVersion].

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,36 +21,65 @@ import (
 
 // OfImage gathers the facts of an image in a store. name is what the user calls it. The caller closes the facts.
 func OfImage(ctx context.Context, st *store.Store, im *image.Image, name string) (*Facts, error) {
-	tree, err := im.Tree(ctx, st)
-	if err != nil {
-		return nil, err
+	l := newLayered(ctx, st, im, name)
+	var err error
+	if l.root.tree, err = im.Tree(ctx, st); err != nil {
+		return nil, errors.Join(err, l.facts.Close())
 	}
+	return l.gatherTree(ctx, st)
+}
+
+// OfOutline is OfImage for an image whose layers need not be in the store, and come only when something in them is wanted that
+// the store does not know.
+func OfOutline(ctx context.Context, st *store.Store, o *image.Outline, name string) (*Facts, error) {
+	l := newLayered(ctx, st, o.Image, name)
+	l.facts.missing = o.Err
+	l.root.pages.far = true
+	var err error
+	if l.root.tree, err = l.passing.tree(ctx, o); err != nil {
+		return nil, errors.Join(err, l.facts.Close())
+	}
+	return l.gatherTree(ctx, st)
+}
+
+// layered gathers the facts of an image that has layers.
+type layered struct {
+	gatherer
+	root    *treeRoot
+	passing *passing
+}
+
+func newLayered(ctx context.Context, st *store.Store, im *image.Image, name string) *layered {
 	ids := []string{"layers"}
-	for _, id := range tree.DiffIDs() {
-		ids = append(ids, string(id))
+	for _, d := range im.Layers {
+		ids = append(ids, string(d.DiffID))
 	}
-	root := &treeRoot{ctx: ctx, tree: tree, copies: newCopies(st, copiesRoom), pages: newPages()}
-	g := gatherer{cache: cache{st}, made: ids}
+	root := &treeRoot{ctx: ctx, copies: newCopies(st, copiesRoom), pages: newPages()}
+	l := &layered{gatherer{cache: cache{st}, made: ids}, root, newPassing(st, im, root.copies, root.pages)}
 	var kept pageRecord
-	key := g.cache.key(ids...)
-	if g.cache.get(pagesKind, key, &kept) {
+	key := l.cache.key(ids...)
+	if l.cache.get(pagesKind, key, &kept) {
 		root.pages.load(kept)
 	}
-	g.facts = &Facts{
-		Image: name, Digest: string(im.Digest), Platform: platformName(im.Platform()), Config: im.Config.Config, Root: root, Hidden: tree.Hidden(),
+	l.facts = &Facts{
+		Image: name, Digest: string(im.Digest), Platform: platformName(im.Platform()), Config: im.Config.Config, Root: root,
 		close: func() error {
 			defer root.copies.Close()
 			if !root.pages.add(&kept) {
 				return nil
 			}
-			return g.cache.put(pagesKind, key, kept)
+			return l.cache.put(pagesKind, key, kept)
 		},
 	}
-	f, err := g.gather(ctx, func() ([]scanned, error) {
-		found, err := scanTree(ctx, treeFiles{tree, st}, root.copies, root.pages)
+	return l
+}
+
+func (l *layered) gatherTree(ctx context.Context, st *store.Store) (*Facts, error) {
+	f, err := l.gather(ctx, func() ([]scanned, error) {
+		found, err := scanTree(ctx, treeFiles{l.root.tree, st}, l.passing)
 		return sortScanned(found), err
 	})
-	root.pages.gathered()
+	l.root.pages.gathered()
 	return f, err
 }
 
@@ -96,6 +126,14 @@ func (f *Facts) Close() error {
 
 var _ io.Closer = (*Facts)(nil)
 
+// Missing returns why a part of the image could not be brought. Files there were taken for damaged ones.
+func (f *Facts) Missing() error {
+	if f.missing == nil {
+		return nil
+	}
+	return f.missing()
+}
+
 // gatherer fills in the facts of an image whose Root is there.
 type gatherer struct {
 	facts *Facts
@@ -125,7 +163,7 @@ func (g *gatherer) fill(ctx context.Context, scan func() ([]scanned, error)) err
 	}
 	f.GPU = gpuReport(found)
 	f.addObjects(found)
-	return g.together(ctx)
+	return cmp.Or(g.together(ctx), f.Missing())
 }
 
 func (f *Facts) addObjects(found []scanned) {
@@ -162,6 +200,9 @@ func (g *gatherer) together(ctx context.Context) error {
 	task := event.Begin(ctx, "scan", "Python packages and linked libraries", 0)
 	if f.Pythons, err = findPythons(ctx, f); err == nil {
 		f.Links, err = findLinks(ctx, f)
+	}
+	if missing := f.Missing(); missing != nil {
+		err = missing
 	}
 	if task.End(err) != nil {
 		return err

@@ -24,6 +24,7 @@ type pages struct {
 	mu    sync.Mutex
 	known map[pageID]*page
 	late  bool // the facts are gathered
+	far   bool // all contents count as slow: they may have to be downloaded next time
 }
 
 // page is a piece of a content, with zeros behind the end of that.
@@ -91,7 +92,7 @@ func (p *pages) learn(id pageID, data *[pageSize]byte, slow bool) {
 		room += keptPages / pageSize // those that are worth the most come last
 	}
 	if len(p.known) < room {
-		p.known[id] = &page{data: data, slow: slow, late: p.late}
+		p.known[id] = &page{data: data, slow: slow || p.far, late: p.late}
 	}
 }
 

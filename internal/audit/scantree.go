@@ -23,21 +23,24 @@ import (
 func (t treeFiles) scan(ctx context.Context) ([]scanned, error) {
 	c := newCopies(t.st, 0) // each is read once
 	defer c.Close()
-	return scanTree(ctx, t, c, newPages())
+	return scanTree(ctx, t, &passing{copies: c, pages: newPages()})
 }
 
-// scanTree looks at the files of an image. What the store knows of a layer is not read again, and what is found becomes known.
-func scanTree(ctx context.Context, t treeFiles, c *copies, p *pages) ([]scanned, error) {
+// scanTree looks at the files of an image that were not looked at in passing. What the store knows of a layer is not read
+// again, and what is found becomes known.
+func scanTree(ctx context.Context, t treeFiles, p *passing) ([]scanned, error) {
 	nodes, err := t.nodes()
 	if err != nil {
 		return nil, err
 	}
 	nodes = slices.DeleteFunc(nodes, func(n *image.Node) bool { return !mayHoldCode(n.Path) })
-	s := treeScan{tree: t.tree, copies: c, pages: p, cache: cache{t.st}, ids: t.tree.DiffIDs()}
+	s := treeScan{tree: t.tree, copies: p.copies, pages: p.pages, cache: cache{t.st}, ids: t.tree.DiffIDs()}
 	s.known = make([]map[place]fileFacts, len(s.ids))
 	s.fresh = make([]int, len(s.ids))
 	for i := range s.ids {
-		s.known[i] = s.cache.layer(s.ids[i])
+		if s.known[i] = p.known[i]; s.known[i] == nil {
+			s.known[i] = s.cache.layer(s.ids[i])
+		}
 	}
 	if err := s.lookAt(ctx, s.unknown(nodes)); err != nil {
 		return nil, err

@@ -18,16 +18,16 @@ func (a *app) gatherFacts(ctx context.Context, name, platform string) (*audit.Fa
 	if isClusterFile(ref) {
 		return a.clusterFileFacts(ctx, ref.Value, name)
 	}
-	im, err := source.Import(ctx, ref, open)
+	outline, err := source.Outline(ctx, ref, open)
 	var wrong *source.PlatformError
 	if errors.As(err, &wrong) {
 		open.Platform.OS, open.Platform.Architecture = "", ""
-		im, err = source.Import(ctx, ref, open)
+		outline, err = source.Outline(ctx, ref, open)
 	}
 	if err != nil {
 		return nil, nil, sourceError(name, ref, err)
 	}
-	facts, err := audit.OfImage(ctx, open.Store, im, name)
+	facts, err := audit.OfOutline(ctx, open.Store, outline, name)
 	if err != nil {
 		return nil, nil, err
 	}

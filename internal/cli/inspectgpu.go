@@ -38,17 +38,17 @@ func (a *app) auditGPU(ctx context.Context, o inspectOptions) (*audit.GPUReport,
 			return nil, err
 		}
 		defer c.Close()
-		return audit.GPU(ctx, audit.Squashfs(c.FS))
+		files, err := audit.ClusterFile(c, open.Store)
+		if err != nil {
+			return nil, err
+		}
+		return audit.GPU(ctx, files)
 	}
-	im, err := source.Import(ctx, ref, open)
+	outline, err := source.Outline(ctx, ref, open)
 	if err != nil {
 		return nil, sourceError(o.image, ref, err)
 	}
-	tree, err := im.Tree(ctx, open.Store)
-	if err != nil {
-		return nil, err
-	}
-	return audit.GPU(ctx, audit.Tree(tree, open.Store))
+	return audit.GPU(ctx, audit.Outlined(outline, open.Store))
 }
 
 func printGPU(w io.Writer, r *audit.GPUReport) error {

@@ -51,6 +51,29 @@ func load(ctx context.Context, st *store.Store, digest store.Digest) (*Image, er
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	im, err := describe(st, digest)
+	if err != nil {
+		return nil, err
+	}
+	for i, d := range im.Layers {
+		if err := checkSize(st, d); err != nil {
+			return nil, fmt.Errorf("layer %d: %w", i+1, err)
+		}
+	}
+	return im, nil
+}
+
+// checkSize makes sure that a layer is in the store and as large as the manifest says.
+func checkSize(st *store.Store, d layer.Descriptor) error {
+	size, err := st.BlobSize(d.Digest)
+	if err == nil && size != d.Size {
+		err = fmt.Errorf("blob %s has %d bytes, the manifest says %d", d.Digest, size, d.Size)
+	}
+	return err
+}
+
+// describe reads the manifest and the config of an image.
+func describe(st *store.Store, digest store.Digest) (*Image, error) {
 	manifest, err := st.ReadBlob(digest, maxManifest)
 	if err != nil {
 		return nil, err
@@ -71,13 +94,6 @@ func load(ctx context.Context, st *store.Store, digest store.Digest) (*Image, er
 		return nil, err
 	}
 	for i, d := range im.Layers {
-		size, err := st.BlobSize(d.Digest)
-		if err != nil {
-			return nil, fmt.Errorf("layer %d: %w", i+1, err)
-		}
-		if size != d.Size {
-			return nil, fmt.Errorf("layer %d: blob %s has %d bytes, the manifest says %d", i+1, d.Digest, size, d.Size)
-		}
 		im.Layers[i], _ = layer.Known(st, d)
 	}
 	return im, nil

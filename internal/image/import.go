@@ -35,21 +35,9 @@ func Import(ctx context.Context, st *store.Store, img v1.Image, jobs int) (*Imag
 }
 
 func importBlobs(ctx context.Context, st *store.Store, img v1.Image, manifest []byte, jobs int) error {
-	if len(manifest) > maxManifest {
-		return fmt.Errorf("the manifest has %d bytes; at most %d are accepted", len(manifest), maxManifest)
-	}
-	m, err := parseManifest(manifest)
+	m, err := importDocuments(st, img, manifest)
 	if err != nil {
 		return err
-	}
-	// Layers that cannot be had are found before others are downloaded.
-	for i, d := range m.Layers {
-		if err := checkLayerType(d); err != nil {
-			return fmt.Errorf("layer %d: %w", i+1, err)
-		}
-	}
-	if err := importConfig(st, img, m.Config); err != nil {
-		return fmt.Errorf("config: %w", err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(max(jobs, 1))
@@ -71,6 +59,27 @@ func importBlobs(ctx context.Context, st *store.Store, img v1.Image, manifest []
 	}
 	_, err = st.PutBlob(manifest)
 	return err
+}
+
+// importDocuments copies the config of an image that can be had, and reads its manifest.
+func importDocuments(st *store.Store, img v1.Image, manifest []byte) (v1.Manifest, error) {
+	if len(manifest) > maxManifest {
+		return v1.Manifest{}, fmt.Errorf("the manifest has %d bytes; at most %d are accepted", len(manifest), maxManifest)
+	}
+	m, err := parseManifest(manifest)
+	if err != nil {
+		return m, err
+	}
+	// Layers that cannot be had are found before others are downloaded.
+	for i, d := range m.Layers {
+		if err := checkLayerType(d); err != nil {
+			return m, fmt.Errorf("layer %d: %w", i+1, err)
+		}
+	}
+	if err := importConfig(st, img, m.Config); err != nil {
+		return m, fmt.Errorf("config: %w", err)
+	}
+	return m, nil
 }
 
 func importConfig(st *store.Store, img v1.Image, d v1.Descriptor) error {

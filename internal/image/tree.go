@@ -67,6 +67,11 @@ func NewTree(ctx context.Context, st *store.Store, layers []layer.Descriptor) (*
 	if err != nil {
 		return nil, err
 	}
+	return mergeIndexes(indexes, layers)
+}
+
+// mergeIndexes merges the layers of an image, and takes the entries from their indexes.
+func mergeIndexes(indexes []*layer.Index, layers []layer.Descriptor) (*Tree, error) {
 	b := newTreeBuilder()
 	for i, ix := range indexes {
 		if err := b.apply(i, ix.Entries); err != nil {

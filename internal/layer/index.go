@@ -69,16 +69,24 @@ func OpenIndex(ctx context.Context, st *store.Store, d Descriptor) (*Index, erro
 // passThrough returns the index of a layer. When the store does not have it, it is made by reading the layer, and made is
 // true; then the entries were shown to visit, unless that is nil.
 func passThrough(ctx context.Context, st *store.Store, d Descriptor, visit visitor) (ix *Index, made bool, err error) {
-	if ix = loadIndex(st, d.Digest); ix == nil {
+	if ix = storedIndex(st, d.Digest); ix == nil {
 		ix, made, err = makeIndex(ctx, st, d, visit)
+	}
+	if err == nil {
+		err = ix.promised(d)
 	}
 	if err != nil {
 		return nil, false, err
 	}
-	if d.DiffID != "" && d.DiffID != ix.DiffID {
-		return nil, false, fmt.Errorf("the image says that it unpacks to %s, but it unpacks to %s", d.DiffID, ix.DiffID)
-	}
 	return ix, made, nil
+}
+
+// promised makes sure that a layer is what an image says.
+func (ix *Index) promised(d Descriptor) error {
+	if d.DiffID != "" && d.DiffID != ix.DiffID {
+		return fmt.Errorf("the image says that it unpacks to %s, but it unpacks to %s", d.DiffID, ix.DiffID)
+	}
+	return nil
 }
 
 func makeIndex(ctx context.Context, st *store.Store, d Descriptor, visit visitor) (ix *Index, made bool, err error) {
@@ -91,7 +99,7 @@ func makeIndex(ctx context.Context, st *store.Store, d Descriptor, visit visitor
 		return nil, false, err
 	}
 	defer l.Unlock()
-	if ix := loadIndex(st, d.Digest); ix != nil {
+	if ix := storedIndex(st, d.Digest); ix != nil {
 		return ix, false, nil
 	}
 	if ix, err = scanBlob(ctx, st, d, visit); err != nil {
@@ -100,8 +108,8 @@ func makeIndex(ctx context.Context, st *store.Store, d Descriptor, visit visitor
 	return ix, true, ix.save(st, d)
 }
 
-// Known returns d completed with what the store knows about the blob: DiffID and RawSize. It reports whether the store
-// has an index of it.
+// Known returns d completed with what the store knows about the blob, which need not be there: DiffID and RawSize. It
+// reports whether the store has an index of it.
 func Known(st *store.Store, d Descriptor) (Descriptor, bool) {
 	var r indexRecord
 	if ok, err := st.GetRecord(indexKind, d.Digest.Hex(), &r); err != nil || !ok {
@@ -114,7 +122,15 @@ func Known(st *store.Store, d Descriptor) (Descriptor, bool) {
 	return d, true
 }
 
-// loadIndex returns the stored index of a blob, or nil when there is none that can be used.
+// storedIndex is loadIndex for a blob that must be in the store.
+func storedIndex(st *store.Store, blob store.Digest) *Index {
+	if !st.HasBlob(blob) {
+		return nil
+	}
+	return loadIndex(st, blob)
+}
+
+// loadIndex returns the stored index of a blob, which need not be there itself, or nil when there is none that can be used.
 func loadIndex(st *store.Store, blob store.Digest) *Index {
 	var r indexRecord
 	if ok, err := st.GetRecord(indexKind, blob.Hex(), &r); err != nil || !ok {
@@ -141,8 +157,8 @@ func (ix *Index) save(st *store.Store, d Descriptor) error {
 	if err != nil {
 		return err
 	}
-	return st.PutRecord(indexKind, d.Digest.Hex(), []store.Digest{d.Digest, blob},
-		indexRecord{Index: blob, DiffID: ix.DiffID, RawSize: ix.RawSize})
+	// What the layer holds stays true when its blob is gone.
+	return st.PutRecord(indexKind, d.Digest.Hex(), []store.Digest{blob}, indexRecord{Index: blob, DiffID: ix.DiffID, RawSize: ix.RawSize})
 }
 
 // scanBlob makes an index by reading the whole layer.

@@ -2,6 +2,7 @@ package source
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"debug/elf"
 	"encoding/binary"
@@ -9,7 +10,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
+	"path"
 	"path/filepath"
+	"strings"
+	"syscall"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -35,6 +40,11 @@ func importRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 }
 
 func makeRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
+	if ref.Transport == Dir { // before all of it is read
+		if err := checkDir(ref.Value, o.Platform); err != nil {
+			return nil, err
+		}
+	}
 	desc, err := rootLayer(ctx, ref, o)
 	if err != nil {
 		return nil, err
@@ -56,6 +66,62 @@ func makeRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 		},
 	})
 }
+
+// checkDir refuses a directory for which no platform can be chosen.
+func checkDir(dir string, want v1.Platform) error {
+	have, err := dirPlatform(dir)
+	if err == nil {
+		_, err = choosePlatform(have, want)
+	}
+	return err
+}
+
+// dirPlatform is what the programs in a directory run on; nil when there are none.
+func dirPlatform(dir string) (*v1.Platform, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return detectPlatform(func(name string) (io.ReadCloser, error) { return openInDir(root, name) })
+}
+
+// openInDir opens a regular file below a directory as a process would that has it for its root. Whatever else there is under
+// the name is as good as nothing.
+func openInDir(root *os.Root, name string) (io.ReadCloser, error) {
+	missing := &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	at, rest := ".", strings.Split(name, "/")
+	for links := 0; len(rest) > 0; {
+		next := path.Join("/", at, rest[0])[1:] // ".." at the root stays there
+		rest = rest[1:]
+		info, err := root.Lstat(cmp.Or(next, "."))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			return nil, missing
+		}
+		if err != nil {
+			return nil, err
+		}
+		if info.Mode()&fs.ModeSymlink == 0 {
+			at = cmp.Or(next, ".")
+			continue
+		}
+		target, err := root.Readlink(next)
+		if links++; err != nil || links > maxSymlinks {
+			return nil, cmp.Or(err, error(missing))
+		}
+		if path.IsAbs(target) {
+			at = "."
+		}
+		rest = append(strings.Split(target, "/"), rest...)
+	}
+	if info, err := root.Lstat(at); err != nil || !info.Mode().IsRegular() {
+		return nil, cmp.Or(err, error(missing))
+	}
+	return root.Open(at)
+}
+
+// maxSymlinks is how many symlinks Linux follows in one path (path_resolution(7)).
+const maxSymlinks = 40
 
 func rootLayer(ctx context.Context, ref Ref, o Options) (layer.Descriptor, error) {
 	if ref.Transport == Dir {
