@@ -115,8 +115,8 @@ func columnWidths(rows [][]string) (widths, least []int) {
 func pieces(cell string) []string {
 	var list []string
 	for cell != "" {
-		n := strings.IndexAny(cell, " /_") + 1
-		if n == 0 {
+		n := strings.IndexAny(cell[1:], " /_") + 2 // a name may begin with one
+		if n == 1 {
 			n = len(cell)
 		}
 		list, cell = append(list, cell[:n]), cell[n:]
