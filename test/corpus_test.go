@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -365,4 +366,47 @@ func (f file) copy(h *os.File) error {
 		_, err = h.WriteAt([]byte{f.to}, f.at)
 	}
 	return err
+}
+
+// recipeKey is how a remedy names a key of the recipe: "[image] env" or "image.env".
+var recipeKey = regexp.MustCompile(`\[([a-z.]+)\] ([a-z-]+)|\b((?:base|target|system|python|image|slim|check|publish)\.[a-z.-]+[a-z])`)
+
+// What a remedy says about the recipe can be written into one.
+func TestRemediesNameKeys(t *testing.T) {
+	begin(t)
+	p := newPlace(t, nil)
+	var rules []struct{ ID, Remedy string }
+	var schema map[string]any
+	err := json.Unmarshal([]byte(p.must("check", "--list-rules", "--json").stdout), &rules)
+	if err = errors.Join(err, json.Unmarshal([]byte(p.must("schema").stdout), &schema)); err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, r := range rules {
+		for _, m := range recipeKey.FindAllStringSubmatch(r.Remedy, -1) {
+			if path.Ext(m[3]) == ".sqsh" { // a file's name
+				continue
+			}
+			named++
+			if key := m[1] + "." + m[2] + m[3]; !inSchema(schema, strings.Trim(key, ".")) {
+				t.Errorf("%s: there is no key %s in a recipe: %s", r.ID, strings.Trim(key, "."), r.Remedy)
+			}
+		}
+	}
+	if named < 10 {
+		t.Errorf("only %d keys are named", named)
+	}
+}
+
+// inSchema reports whether a JSON Schema of tables has a key. What follows the name of a free table may be anything.
+func inSchema(schema map[string]any, key string) bool {
+	for name := range strings.SplitSeq(key, ".") {
+		properties, _ := schema["properties"].(map[string]any)
+		next, ok := properties[name].(map[string]any)
+		if !ok {
+			return schema["additionalProperties"] != nil && schema["additionalProperties"] != false
+		}
+		schema = next
+	}
+	return true
 }

@@ -381,7 +381,7 @@ func fileImages(b binaries) []ailing {
 		one("files-caches", "dir", "", "root/.cache/pip/http/body", zeros(6_000_000), zeros(1000), "note", "root/.cache/pip",
 			"caches of package managers take 6.0 MB in 1 file, in /root/.cache/pip"),
 		one("files-static", "mksquashfs", "", cuda+"lib64/libcublas_static.a", zeros(600_000_000), zeros(9_000_000), "note", cuda+"lib64/libcublas_static.a",
-			"1 static library of more than 10.0 MB take 600.0 MB"),
+			"static libraries of more than 10.0 MB take 600.0 MB in 1 file"),
 		{
 			rule: "files-in-hidden-layers", from: "oci", image: content{below: files{"opt/source.tar": zeros(60 << 20)}, files: files{"opt/.wh.source.tar": text("")}},
 			cure: func(c *content) { c.below["opt/source.tar"] = text("") }, severity: "note",

@@ -20,8 +20,8 @@ var driverRules = []Rule{
 		Title: "CUDA that the driver is too old for",
 		Why: "CUDA does not start: \"CUDA driver version is insufficient for CUDA runtime version\", and torch says that the driver on your " +
 			"system is too old. Within a major version of CUDA an older driver will do, but not across.",
-		Remedy: "build with a CUDA that the driver takes ([python] torch-backend = \"target\" in the recipe chooses one), or install " +
-			"NVIDIA's cuda-compat package, which works on data-centre GPUs",
+		Remedy: "build with a CUDA that the driver takes ([python] torch-backend in the recipe names it: \"cu126\" is for drivers from 525 on), " +
+			"or install NVIDIA's cuda-compat package, which works on data-centre GPUs",
 		look: lookDriverTooOld,
 	},
 	{
@@ -37,8 +37,8 @@ var driverRules = []Rule{
 		Title: "Device code that the driver cannot unpack",
 		Why: "The code is compressed by zstd, as nvcc does since CUDA 12.4 with --compress-mode and since 13.0 always. An older driver finds no " +
 			"code in it and says \"no kernel image is available\" or \"device kernel image is invalid\".",
-		Remedy: "use a build of the package for an older CUDA, or compile it with --compress-mode=speed: " +
-			"[python.compile.NAME] env = { NVCC_APPEND_FLAGS = \"--compress-mode=speed\" }",
+		Remedy: "use a build of the package for an older CUDA, or compile it with NVCC_APPEND_FLAGS=--compress-mode=speed in the environment, " +
+			"and name the wheel in [python] packages: NAME @ file:///wheels/NAME.whl",
 		look: lookCompression,
 	},
 	{

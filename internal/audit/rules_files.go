@@ -353,7 +353,7 @@ func lookStatic(s *Subject, report func(Finding)) error {
 	if files, size := found.total(); size >= manyStatic {
 		lines := found.lines()
 		report(Finding{
-			Message: fmt.Sprintf("%s of more than %s take %s", strings.Replace(countOf(files, "static library"), "librarys", "libraries", 1), byteSize(largeStatic), byteSize(size)),
+			Message: fmt.Sprintf("static libraries of more than %s take %s in %s", byteSize(largeStatic), byteSize(size), countOf(files, "file")),
 			Path:    found.list[0].name, Seen: capped(lines),
 		})
 	}

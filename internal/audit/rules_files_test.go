@@ -70,7 +70,7 @@ func TestFileRules(t *testing.T) {
 	checkRule(
 		t, "files-static",
 		ruleCase{"toolkit", imageWith().withPaths(regularInfo("usr/local/cuda/lib64/libcublas_static.a", 0o644, 900e6), regularInfo("usr/lib/libc.a", 0o644, 20e6)), cluster.Profile{}, []string{
-			"note: 2 static libraries of more than 10.0 MB take 920.0 MB",
+			"note: static libraries of more than 10.0 MB take 920.0 MB in 2 files",
 		}},
 		ruleCase{"small", imageWith().withPaths(regularInfo("usr/lib/libc.a", 0o644, 20e6)), cluster.Profile{}, nil},
 	)

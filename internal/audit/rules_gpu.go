@@ -21,9 +21,8 @@ var gpuRules = []Rule{
 		Title: "Libraries without code for the GPU",
 		Why: "The first kernel that such a library starts ends with \"no kernel image is available for execution on the device\": there is " +
 			"neither machine code that this GPU runs nor PTX that the driver could compile for it.",
-		Remedy: "take a build of the package for this GPU (for torch another torch-backend or version), or compile it: " +
-			"[python.compile.NAME] in the recipe, with [target] gpu set",
-		look: lookNoCode,
+		Remedy: "take a build of the package for this GPU (for torch another [python] torch-backend or version), or " + compileWheel,
+		look:   lookNoCode,
 	},
 	{
 		ID: "gpu-ptx-only", Severity: Warning,
@@ -31,9 +30,8 @@ var gpuRules = []Rule{
 		Why: "The driver compiles PTX at the first start on each node, which takes minutes for large libraries and is done again where " +
 			"the cache in ~/.nv is not kept; the code is that of an older GPU, without the new one's units. A driver older than the PTX " +
 			"refuses it: \"the provided PTX was compiled with an unsupported toolchain\".",
-		Remedy: "take a build of the package with machine code for this GPU, or compile it: [python.compile.NAME] in the recipe, with " +
-			"[target] gpu set",
-		look: lookPTXOnly,
+		Remedy: "take a build of the package with machine code for this GPU, or " + compileWheel,
+		look:   lookPTXOnly,
 	},
 	{
 		ID: "gpu-part-without-code", Severity: Warning,
@@ -56,7 +54,7 @@ var gpuRules = []Rule{
 		Title: "TORCH_CUDA_ARCH_LIST without the GPU",
 		Why: "PyTorch compiles extensions in this image for the architectures of TORCH_CUDA_ARCH_LIST only, and with PTX only for those " +
 			"marked +PTX. What is compiled here or on the cluster will not run on this GPU.",
-		Remedy: "set [target] gpu in the recipe, which sets TORCH_CUDA_ARCH_LIST while compiling, or correct the variable",
+		Remedy: `set the variable to the GPUs of the target, in the recipe: [image] env = { TORCH_CUDA_ARCH_LIST = "9.0+PTX" }`,
 		look:   lookArchList,
 	},
 	{
@@ -70,10 +68,14 @@ var gpuRules = []Rule{
 		ID: "gpu-rocm", Severity: Error,
 		Title:  "Code for AMD's GPUs on a cluster with NVIDIA's",
 		Why:    "The libraries were built with ROCm, whose code no GPU of NVIDIA's runs; torch says that there is no GPU.",
-		Remedy: `install the CUDA builds of the packages: for torch, [python] torch-backend = "target" in the recipe chooses one`,
+		Remedy: `install the CUDA builds of the packages: for torch, [python] torch-backend = "cu128" in the recipe, or another CUDA that the driver takes`,
 		look:   lookROCm,
 	},
 }
+
+// compileWheel says how a package is compiled for a GPU.
+const compileWheel = "compile it where its CUDA toolkit is, TORCH_CUDA_ARCH_LIST=9.0 pip wheel --no-build-isolation --no-binary NAME NAME, " +
+	"and name the wheel in [python] packages: NAME @ file:///wheels/NAME.whl"
 
 // gpus are the compute capabilities of the target, as 90 for 9.0. What is none is left out: whoever read the profile has said so.
 func (s *Subject) gpus() []int {

@@ -18,14 +18,14 @@ var linkRules = []Rule{
 		ID: "link-undefined-symbol", Severity: Error,
 		Title:  "Symbols that no library defines",
 		Why:    "Python loads an extension module with all its symbols at once, so that the import fails: \"undefined symbol\". PyTorch's C++ interface changes with every release, and a module compiled against one fits no other.",
-		Remedy: "Install the package in the version that belongs to the PyTorch of the image, or compile it against that: pip install --no-build-isolation --no-binary NAME NAME; in a recipe, [python.compile.NAME] with isolation = false.",
+		Remedy: "Install the package in the version that belongs to the PyTorch of the image, or compile it against that: pip wheel --no-build-isolation --no-binary NAME NAME makes a wheel, which a recipe names in python.packages.",
 		look:   undefinedSymbols,
 	},
 	{
 		ID: "link-missing-library", Severity: Error,
 		Title:  "Libraries that are needed and not found",
 		Why:    "The loader stops: \"error while loading shared libraries\", or an ImportError with \"cannot open shared object file\".",
-		Remedy: "Install the package that has the library (system.packages in the recipe), or add its directory to LD_LIBRARY_PATH in image.env.",
+		Remedy: "Install the package that has the library (base.bootstrap.packages in a recipe that bootstraps its base), or add its directory to LD_LIBRARY_PATH in image.env.",
 		look:   missingLibraries,
 	},
 	{
@@ -168,7 +168,7 @@ func undefinedSymbols(s *Subject, report func(Finding)) error {
 		}
 		f := g.finding(fmt.Sprintf("%s was built for another PyTorch than the image's%s, which lacks %s", name, s.torchVersion(g.problems[0]), listOf(symbols)))
 		if d := s.distributionOf(g.problems[0].In); d != nil {
-			f.Remedy = fmt.Sprintf("Install the version of %[1]s for this PyTorch, or compile it against it: pip install --no-build-isolation --no-binary %[1]s %[1]s; in a recipe, [python.compile.%[1]s] with isolation = false.", d.Name)
+			f.Remedy = fmt.Sprintf("Install the version of %[1]s for this PyTorch, or compile it against it: pip wheel --no-build-isolation --no-binary %[1]s %[1]s makes a wheel, which a recipe names in python.packages.", d.Name)
 		}
 		report(f)
 	}

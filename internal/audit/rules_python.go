@@ -34,7 +34,7 @@ var pythonRules = []Rule{
 		ID: "python-torch-cpu", Severity: Error,
 		Title:  "PyTorch built without CUDA, for a target with NVIDIA GPUs",
 		Why:    "torch.cuda.is_available() is False with this build, on every node. Programs stop there or, worse, run on the processor alone.",
-		Remedy: `Take a CUDA build: torch-backend = "cu128" in [python] of the recipe, or uv pip install --torch-backend=cu128 torch.`,
+		Remedy: `Take a CUDA build: [python] torch-backend = "cu128" in the recipe, or uv pip install --torch-backend=cu128 torch.`,
 		look:   torchWithoutCUDA,
 	},
 	{
