@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/.tools/bin:$(PATH)
 PACKAGES  ?= ./...
 TESTFLAGS ?=
 
-.PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-files clean
+.PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-files bench-gpu clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -57,6 +57,12 @@ bench-files: build ## squashfs files of one image
 	. scripts/tools.sh && need_debian mmdebstrap mmdebstrap && need_debian buildah buildah && need_debian umoci umoci \
 		&& need_debian mksquashfs squashfs-tools && need_debian tar2sqfs squashfs-tools-ng && need_debian squashfuse_ll squashfuse \
 		&& bench/clusterfile/run.sh
+
+# make bench-gpu RESULTS=DIR; the log says which GPUs, driver and libraries were there.
+RESULTS ?= bench/gpu/results
+
+bench-gpu: build ## the proof on a GPU: device code read, an image slimmed, operations bit for bit
+	bench/gpu/run.sh bin/sconce $(RESULTS)
 
 clean: ## remove what was built here; the store stays
 	rm -rf bin
