@@ -59,7 +59,7 @@ bench-files: build ## squashfs files of one image
 		&& bench/clusterfile/run.sh
 
 # make bench-gpu RESULTS=DIR; the log says which GPUs, driver and libraries were there.
-RESULTS ?= bench/gpu/results
+RESULTS ?= bench/out/gpu
 
 bench-gpu: build ## the proof on a GPU: device code read, an image slimmed, operations bit for bit
 	bench/gpu/run.sh bin/sconce $(RESULTS)
