@@ -62,6 +62,8 @@ code() { gcc -shared -nostdlib -Wl,--build-id=none,-z,noseparate-code -o ${1%.s}
 
 prog sh '' -static-pie
 prog python 'int PyModule_Create2() { return 0; }' -rdynamic
+lib c libc.so.6 'int c;'; lib m libm.so.6 'int m;'
+prog python-linked 'int PyModule_Create2() { return 0; }' -rdynamic c m
 prog v3 '' -Wl,-z,x86-64-v3
 prog musl '' -Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1
 lib empty libempty.so ''

@@ -66,7 +66,7 @@ func TestCleanSites(t *testing.T) {
 	for dir := range strings.SplitSeq(sites, ":") {
 		name := filepath.Base(dir)
 		root := p.path(name)
-		join(b.base(), b.python(), systemFiles(t)).toDir(t, root)
+		join(b.base(), b.python(), systemFiles(t), files{"usr/local/bin/python3.12": b.prog("python-linked")}).toDir(t, root)
 		inside := filepath.Join(root, strings.TrimSuffix(site, "/"))
 		do(t, "mkdir", "-p", inside)
 		do(t, "cp", "-rlT", dir, inside)

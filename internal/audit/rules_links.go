@@ -242,8 +242,8 @@ func (s *Subject) distributionOf(name string) *Distribution {
 
 var (
 	// optionalFiles are loaded by who tries several, or by nobody on most machines: transports of NVSHMEM, UCX and
-	// cuFile, variants for versions of FFmpeg, MPI and CUDA, what NumPy-like packages try to import.
-	optionalFiles = regexp.MustCompile(`^(?:libcufile_rdma|nvshmem_(?:bootstrap|transport)_|libuct_|libucx_|libucm_|libplugin_|libmca_|mca_|_torio_ffmpeg|libtorio_ffmpeg|libtorchaudio_sox|_torchaudio_sox|libtorchcodec_|tbbpool\.|libonnxruntime_providers_|libbitsandbytes_|MPI\.)`)
+	// cuFile, thread pools of Numba, variants for versions of FFmpeg, MPI and CUDA, what NumPy-like packages try to import.
+	optionalFiles = regexp.MustCompile(`^(?:libcufile_rdma|nvshmem_(?:bootstrap|transport)_|libuct_|libucx_|libucm_|libplugin_|libmca_|mca_|_torio_ffmpeg|libtorio_ffmpeg|libtorchaudio_sox|_torchaudio_sox|libtorchcodec_|(?:tbb|omp)pool\.|libonnxruntime_providers_|libbitsandbytes_|MPI\.)`)
 	// optionalModules of Python's own library are left out where a distribution splits it.
 	optionalModules = regexp.MustCompile(`^(?:_tkinter|_gdbm|_dbm|_curses|_curses_panel|readline|nis|_lzma|_bz2|_sqlite3|_test\w*|_crypt|ossaudiodev)\.`)
 	// optionalLibraries are those of networks and of CUDA that plugins look for.
