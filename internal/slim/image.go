@@ -145,7 +145,7 @@ func slimLayers(ctx context.Context, st *store.Store, from []layer.Descriptor, o
 	}
 	slimmed := make([]layer.Descriptor, len(from))
 	return outcomes, slimmed, inParallel(ctx, order, atOnce, func(ctx context.Context, i int) error {
-		made, err := s.list(ctx, from[i], outcomes[i], unlisted(outcomes, i))
+		made, err := s.list(ctx, from[i], outcomes[i], changedElsewhere(outcomes, i))
 		if err != nil {
 			return err
 		}
@@ -166,12 +166,12 @@ func inParallel(ctx context.Context, order []int, atOnce int, do func(ctx contex
 	return group.Wait()
 }
 
-// unlisted are the changed files of all layers but one that no RECORD of their own layer lists.
-func unlisted(outcomes []*outcome, but int) []*rehash {
+// changedElsewhere are the changed files of all layers but one.
+func changedElsewhere(outcomes []*outcome, but int) []*rehash {
 	var list []*rehash
 	for i, out := range outcomes {
 		if i != but {
-			list = append(list, out.Unlisted...)
+			list = append(list, out.Changed...)
 		}
 	}
 	return list

@@ -567,6 +567,28 @@ func TestRecordElsewhere(t *testing.T) {
 	}
 }
 
+// A RECORD may be in two layers: in that of the wheel, and above it with the marks of a package that was asked for. The upper one is
+// what the image has.
+func TestRecordAbove(t *testing.T) {
+	st := testStore(t)
+	lib := cudaLibrary(20_000)
+	listed := recordOf(map[string][]byte{"torch/libtorch_cuda.so": lib})
+	above := append(bytes.Clone(listed), "torch-2.7.0.dist-info/REQUESTED,,0\n"...)
+	im := imageOf(
+		t, st,
+		chunked(t, st, layer.Gzip, fileOf(site+"torch-2.7.0.dist-info/RECORD", listed), fileOf(site+"torch/libtorch_cuda.so", lib)),
+		foreign(t, st, fileOf(site+"x-1.dist-info/RECORD", []byte("x/__init__.py,sha256=abc,3\n"))),
+		chunked(t, st, layer.Gzip, fileOf(site+"torch-2.7.0.dist-info/RECORD", above)),
+	)
+	made, _ := mustSlim(t, st, im, hopper)
+	if got := checkRecordsOf(t, st, made, "torch-2.7.0"); got != 1 {
+		t.Errorf("%d lines were checked, want 1", got)
+	}
+	if made.Layers[1] != im.Layers[1] || made.Layers[2] == im.Layers[2] {
+		t.Error("the wrong layers changed")
+	}
+}
+
 func checkRecordsOf(t *testing.T, st *store.Store, im *image.Image, dist string) int {
 	t.Helper()
 	files := contentsOf(t, st, im)

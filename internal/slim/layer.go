@@ -21,7 +21,7 @@ import (
 const layerKind store.Kind = "slim-layer"
 
 // layerVersion changes when the same plans make other layers.
-const layerVersion = "layer-v1"
+const layerVersion = "layer-v2"
 
 // outcome is what became of a layer.
 type outcome struct {
@@ -29,8 +29,8 @@ type outcome struct {
 	Files []FileReport      `json:"files,omitempty"` // those with device code
 
 	// A RECORD may list files of another layer, when only one of the two was changed later.
-	Records  []string  `json:"records,omitempty"`  // the layer's, as paths
-	Unlisted []*rehash `json:"unlisted,omitempty"` // changed files that none of them lists
+	Records []string  `json:"records,omitempty"` // the layer's, as paths
+	Changed []*rehash `json:"changed,omitempty"` // files
 }
 
 // layers slims the layers of images.
@@ -283,10 +283,9 @@ func (v *survey) changes(ctx context.Context) []layer.Change {
 	}
 	fixed, listed := fixRecords(ctx, v.records, newChanges(sums))
 	for _, s := range sums {
-		if !listed[s] {
-			v.out.Unlisted = append(v.out.Unlisted, s)
-		}
+		s.Lists = listed[s]
 	}
+	v.out.Changed = sums
 	return append(list, fixed...)
 }
 

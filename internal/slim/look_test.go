@@ -433,10 +433,10 @@ func (f *failing) ReadAt(b []byte, off int64) (int, error) {
 func TestOptions(t *testing.T) {
 	one := Options{GPUs: []int{90, 80, 90}}
 	two := Options{GPUs: []int{80, 90}, PTX: KeepPTX}
-	if one.Key() != two.Key() || one.Key() != "slim-v1 gpu=80,90 ptx=keep" {
+	if one.Key() != two.Key() || one.Key() != "slim-v2 gpu=80,90 ptx=keep" {
 		t.Errorf("keys %q, %q", one.Key(), two.Key())
 	}
-	if least.Key() != "slim-v1 gpu=90 ptx=drop-where-native relocatable=drop" {
+	if least.Key() != "slim-v2 gpu=90 ptx=drop-where-native relocatable=drop" {
 		t.Error(least.Key())
 	}
 	b := regionOf(sass(90))

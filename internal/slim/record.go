@@ -28,6 +28,17 @@ type rehash struct {
 	Names []string `json:"names"` // all the file has in its layer
 	Old   string   `json:"old"`   // SHA-256 as RECORD writes it, without the algorithm
 	New   string   `json:"new"`
+
+	Lists []string `json:"lists,omitempty"` // the RECORDs of its own layer that have it
+}
+
+// mayBeIn reports whether a RECORD of another layer may list the file: one that takes the place of that of its own layer, as a package
+// that was asked for has it when sconce or pip mark it so later; or any, when its own layer has none.
+func (r *rehash) mayBeIn(record string) bool {
+	if len(r.Lists) == 0 {
+		return r.isBelow(recordRoot(record))
+	}
+	return slices.Contains(r.Lists, record)
 }
 
 // isBelow reports whether the file has a name below a directory.
@@ -115,9 +126,10 @@ func (p *Plan) hashes(r io.Reader) (before, after string, err error) {
 
 const hashBuffer = 256 << 10 // bytes
 
-// fixRecords puts new hashes into RECORDs. One that cannot be read is left as it is, with a warning.
-func fixRecords(ctx context.Context, records []record, c changes) (list []layer.Change, listed map[*rehash]bool) {
-	listed = map[*rehash]bool{}
+// fixRecords puts new hashes into RECORDs, and returns which have which file. One that cannot be read is left as it is, with a
+// warning.
+func fixRecords(ctx context.Context, records []record, c changes) (list []layer.Change, listed map[*rehash][]string) {
+	listed = map[*rehash][]string{}
 	for _, r := range records {
 		fixed, found, err := c.fix(r.entry.Path, r.data)
 		if err != nil {
@@ -125,7 +137,9 @@ func fixRecords(ctx context.Context, records []record, c changes) (list []layer.
 			continue
 		}
 		for _, f := range found {
-			listed[f] = true
+			if !slices.Contains(listed[f], r.entry.Path) {
+				listed[f] = append(listed[f], r.entry.Path)
+			}
 		}
 		if fixed != nil {
 			list = append(list, layer.Change{Entry: r.entry, Content: func(io.Reader) io.Reader { return bytes.NewReader(fixed) }})
@@ -141,7 +155,7 @@ func (s *layers) list(ctx context.Context, d layer.Descriptor, out *outcome, els
 	wanted := map[string]bool{}
 	for _, r := range elsewhere {
 		for _, p := range out.Records {
-			if r.isBelow(recordRoot(p)) {
+			if r.mayBeIn(p) {
 				wanted[p] = true
 				near = append(near, r)
 			}

@@ -50,7 +50,7 @@ type Options struct {
 }
 
 // codeVersion changes when the same options make other files.
-const codeVersion = 1
+const codeVersion = 2
 
 // Key names the outcome: equal keys give equal files from equal files.
 func (o Options) Key() string {
