@@ -218,8 +218,8 @@ func (o slimOptions) target(st *store.Store, ref source.Ref, how slim.Options) (
 	case o.output != "":
 		return "", tag, nil
 	case ref.Transport != source.Store:
-		err := fmt.Errorf("%s is in no store, so the new image has no name", o.image)
-		return "", "", fault.Usage(fault.Hint(err, "say where it goes: -o FILE.sqsh, or --name NAME:TAG for the store"))
+		err := fmt.Errorf("%s is no image of the store, so the new image has no name", o.image)
+		return "", "", fault.Usage(fault.Hint(err, "`sconce images` lists those; or say where it goes: -o FILE.sqsh, or --name NAME:TAG for the store"))
 	}
 	return name, tag, nil
 }
@@ -249,10 +249,14 @@ func printSlim(w io.Writer, r *slim.Report) error {
 		return err
 	}
 	rows, refused, whole := slimRows(r)
-	if err := printTable(w, rows); err != nil {
+	if !r.Changes() {
+		if _, err := fmt.Fprintf(w, "%s with device code, and none to remove\n", number(len(r.Files), "file")); err != nil {
+			return err
+		}
+	} else if err := printTable(w, rows); err != nil {
 		return err
 	}
-	if whole > 0 {
+	if whole > 0 && r.Changes() {
 		if _, err := fmt.Fprintf(w, "\n%d of the %d files with device code lose none.\n", whole, len(r.Files)); err != nil {
 			return err
 		}
@@ -318,6 +322,9 @@ func printLayers(w io.Writer, layers []slim.LayerReport) error {
 		if l.Slimmed != l.Digest {
 			rows = append(rows, []string{l.Digest.Short(), l.Slimmed.Short(), ui.Size(l.Size), ui.Size(l.SlimmedSize)})
 		}
+	}
+	if len(rows) == 1 {
+		return nil
 	}
 	return printBelow(w, append(rows, []string{fmt.Sprintf("all %d", len(layers)), "", ui.Size(before), ui.Size(after)}))
 }
