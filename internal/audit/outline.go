@@ -61,8 +61,11 @@ func newPassing(st *store.Store, im *image.Image, c *copies, p *pages) *passing 
 
 // tree merges the layers of an image, of which some are brought and looked at.
 func (p *passing) tree(ctx context.Context, o *image.Outline) (*image.Tree, error) {
-	tree, err := o.Tree(ctx, func(number int, e layer.IndexEntry, open func() (io.ReadCloser, error)) error {
-		return p.visit(ctx, number, e, open)
+	tree, err := o.Tree(ctx, func(number int) func(layer.IndexEntry, func() (io.ReadCloser, error)) error {
+		p.begin(number)
+		return func(e layer.IndexEntry, open func() (io.ReadCloser, error)) error {
+			return p.visit(ctx, number, e, open)
+		}
 	})
 	if err != nil {
 		return nil, err
@@ -73,6 +76,15 @@ func (p *passing) tree(ctx context.Context, o *image.Outline) (*image.Tree, erro
 		}
 	}
 	return tree, nil
+}
+
+// begin forgets what was seen of a layer when its reading began before.
+func (p *passing) begin(number int) {
+	p.mu.Lock()
+	delete(p.known, number)
+	p.mu.Unlock()
+	p.copies.forgetLayer(number)
+	p.pages.forgetLayer(number)
 }
 
 // of returns what is known of a layer. Only one goroutine reads a layer.

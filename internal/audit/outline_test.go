@@ -1,12 +1,15 @@
 package audit
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -25,13 +28,27 @@ type elsewhere struct {
 }
 
 func (e *elsewhere) LayerByDigest(h v1.Hash) (v1.Layer, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.brought = append(e.brought, h)
-	if e.broken != nil {
-		return nil, e.broken
+	l, err := e.Image.LayerByDigest(h)
+	return elsewhereLayer{l, e}, err
+}
+
+type elsewhereLayer struct {
+	v1.Layer
+	e *elsewhere
+}
+
+func (l elsewhereLayer) Compressed() (io.ReadCloser, error) {
+	h, err := l.Digest()
+	l.e.mu.Lock()
+	defer l.e.mu.Unlock()
+	l.e.brought = append(l.e.brought, h)
+	if err == nil {
+		err = l.e.broken
 	}
-	return e.Image.LayerByDigest(h)
+	if err != nil {
+		return nil, err
+	}
+	return l.Layer.Compressed()
 }
 
 func (e *elsewhere) asked() int {
@@ -51,7 +68,7 @@ func away(t *testing.T, st *store.Store, im *image.Image) *elsewhere {
 	return &elsewhere{Image: img}
 }
 
-func outlineOf(t *testing.T, st *store.Store, e *elsewhere) *image.Outline {
+func outlineOf(t *testing.T, st *store.Store, e v1.Image) *image.Outline {
 	t.Helper()
 	o, err := image.ReadOutline(t.Context(), st, e)
 	if err != nil {
@@ -60,7 +77,7 @@ func outlineOf(t *testing.T, st *store.Store, e *elsewhere) *image.Outline {
 	return o
 }
 
-func outlined(t *testing.T, st *store.Store, e *elsewhere) *Facts {
+func outlined(t *testing.T, st *store.Store, e v1.Image) *Facts {
 	t.Helper()
 	f, err := OfOutline(t.Context(), st, outlineOf(t, st, e), "test")
 	if err != nil {
@@ -191,5 +208,92 @@ func TestOutlineOfBrokenSource(t *testing.T) {
 	cancel()
 	if _, err := image.ReadOutline(ctx, st, e); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the interrupt: %v", err)
+	}
+}
+
+// arriving is an image whose layers arrive in a store piece by piece, at first with other bytes.
+type arriving struct {
+	*elsewhere
+	st    *store.Store
+	wrong []byte // what arrives in vain
+}
+
+func (a *arriving) LayerByDigest(h v1.Hash) (v1.Layer, error) {
+	l, err := a.elsewhere.LayerByDigest(h)
+	return arrivingLayer{l, a}, err
+}
+
+type arrivingLayer struct {
+	v1.Layer
+	a *arriving
+}
+
+func (l arrivingLayer) Follow(_ context.Context, read func(io.ReadCloser)) error {
+	h, err := l.Digest()
+	if err != nil {
+		return err
+	}
+	part, err := l.a.st.OpenPartial(store.Digest(h.String()))
+	if err != nil {
+		return err
+	}
+	defer part.Close()
+	r, err := part.Follow()
+	if err != nil {
+		return err
+	}
+	read(r)
+	if len(l.a.wrong) > 0 {
+		if _, err := part.Write(l.a.wrong); err != nil {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond) // it is looked at, or not
+		if err := part.Reset(); err != nil {
+			return err
+		}
+	}
+	right, err := l.Compressed()
+	if err != nil {
+		return err
+	}
+	defer right.Close()
+	if _, err := io.CopyBuffer(struct{ io.Writer }{part}, right, make([]byte, 1000)); err != nil {
+		return err
+	}
+	return part.Commit()
+}
+
+// A layer is looked at while it arrives, and what turns out wrong is forgotten.
+func TestOutlineOfArrivingLayers(t *testing.T) {
+	from := testStore(t)
+	const gz = "application/vnd.oci.image.layer.v1.tar+gzip"
+	im := imageOf(t, from, foreign(t, from, gzipped(t, tarOf(t, contents(t))), gz), chunked(t, from, withPackage(t)))
+	want := gathered(t, from, im)
+	for name, wrong := range map[string][]byte{
+		"right at once": nil,
+		"garbage first": bytes.Repeat([]byte("garbage"), 1000),
+		"another first": gzipped(t, tarOf(t, []content{
+			{path: "opt/cuda/lib/x.fatbin", data: fixture(t, "host.so")}, {path: "opt/evil.so", data: fixture(t, "host.so")}, {path: "etc/ld.so.conf", data: []byte("/evil\n")},
+		})),
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := testStore(t)
+			a := &arriving{away(t, from, im), st, wrong}
+			sameFacts(t, want, outlined(t, st, a))
+			if n := a.asked(); n != 2 {
+				t.Errorf("%d layers were brought", n)
+			}
+			lose(t, st, im)
+			sameFacts(t, want, outlined(t, st, a))
+			if n := a.asked(); n != 0 {
+				t.Errorf("%d layers were brought again", n)
+			}
+		})
+	}
+	st := testStore(t)
+	a := &arriving{away(t, from, im), st, []byte("x")}
+	a.broken = errors.New("cut")
+	if _, err := OfOutline(t.Context(), st, outlineOf(t, st, a), "test"); !errors.Is(err, a.broken) {
+		t.Errorf("a download that fails: %v", err)
 	}
 }

@@ -155,6 +155,17 @@ func (c *copies) forget(id contentID, k *copied) {
 	}
 }
 
+// forgetLayer forgets the copies of a layer's contents, none of which is in use.
+func (c *copies) forgetLayer(number int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id := range c.kept {
+		if id.layer == number {
+			delete(c.kept, id)
+		}
+	}
+}
+
 func (c *copies) release(s *spool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -109,6 +109,17 @@ func (p *pages) add(r *pageRecord) bool {
 	return len(r.Pages) > before
 }
 
+// forgetLayer forgets the pages of a layer's contents but those that come from a store.
+func (p *pages) forgetLayer(number int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, known := range p.known {
+		if id.layer == number && !known.kept {
+			delete(p.known, id)
+		}
+	}
+}
+
 // pagedFile reads a content through pages. It is opened when a page is missing.
 type pagedFile struct {
 	pages *pages

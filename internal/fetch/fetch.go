@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"sync"
@@ -88,6 +89,10 @@ type Request struct {
 	Header http.Header  // added to every attempt
 	Client *http.Client // nil: a client that knows netrc; a registry passes its authenticated one
 	Login  string       // where credentials for this server are looked for, for the error when it refuses
+
+	// Follow, unless nil, is called when the download begins, and not when the blob is there already or another process brings
+	// it. It must return at once, and see to it that r is closed. See [store.Partial.Follow].
+	Follow func(r io.ReadCloser)
 }
 
 // label is what a person sees of the request.
@@ -161,6 +166,13 @@ func (c *Client) download(ctx context.Context, r Request) error {
 		return explain("download", r, err)
 	}
 	defer part.Close()
+	if r.Follow != nil {
+		follower, err := part.Follow()
+		if err != nil {
+			return explain("download", r, err)
+		}
+		r.Follow(follower)
+	}
 	task := event.Begin(ctx, "download", r.label(), r.Size)
 	d := &download{client: c, request: r, part: part, task: task}
 	return task.End(explain("download", r, d.run(ctx)))

@@ -2,9 +2,9 @@ package image
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -49,37 +49,48 @@ func ReadOutline(ctx context.Context, st *store.Store, img v1.Image) (*Outline, 
 	return o, nil
 }
 
-// Visit is called for an entry of the layer with a number, 0 the lowest, as [layer.Source] calls it.
-type Visit func(number int, e layer.IndexEntry, open func() (io.ReadCloser, error)) error
+// Follower is a layer that can put itself into the store like an [Ensurer], and be read as it arrives: one of a registry.
+// read is called when the layer begins to arrive, if it does, and again when it begins anew. It returns at once, and sees to it
+// that r is closed. r gives io.EOF only when the layer is in the store, complete and right.
+type Follower interface {
+	Follow(ctx context.Context, read func(r io.ReadCloser)) error
+}
+
+// Look is called when the reading of a layer begins, 0 being the lowest, and returns what is to be called for its entries as
+// [layer.Source] does. It may begin again, when bytes have turned out wrong: then what was seen before is not to be believed.
+type Look func(number int) func(e layer.IndexEntry, open func() (io.ReadCloser, error)) error
 
 // maxBrought is how many layers are on their way at once. Whoever brings them may allow fewer.
 const maxBrought = 8
 
 // Tree merges the layers, and brings those of which the store does not know what they hold. These are read from beginning
-// to end as soon as they are there, and visit, unless it is nil, is called for their entries: side by side for several
-// layers, in the order of the tar for each. Others are brought while ctx lasts, when a content in them is opened.
-func (o *Outline) Tree(ctx context.Context, visit Visit) (*Tree, error) {
+// to end as they arrive, side by side, and shown to look, unless that is nil. Others are brought while ctx lasts, when a
+// content in them is opened.
+func (o *Outline) Tree(ctx context.Context, look Look) (*Tree, error) {
+	if look == nil {
+		look = func(int) func(layer.IndexEntry, func() (io.ReadCloser, error)) error { return nil }
+	}
 	indexes := make([]*layer.Index, len(o.Image.Layers))
-	reading := make(chan struct{}, runtime.GOMAXPROCS(0))
 	group, working := errgroup.WithContext(ctx)
 	group.SetLimit(maxBrought)
 	for i, d := range o.Image.Layers {
 		// What is opened in the tree comes after the group has ended.
 		ix, err := layer.KnownIndex(o.st, d, o.bringer(ctx, i))
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(err, group.Wait())
 		}
 		if ix != nil {
 			indexes[i] = ix
 			continue
 		}
 		group.Go(func() (err error) {
+			if indexes[i], err = o.follow(working, i, look); err != nil || indexes[i] != nil {
+				return err
+			}
 			if err = o.bringer(working, i)(); err != nil {
 				return err
 			}
-			reading <- struct{}{}
-			defer func() { <-reading }()
-			indexes[i], err = o.read(working, i, visit)
+			indexes[i], err = o.read(working, i, look)
 			return err
 		})
 	}
@@ -90,17 +101,50 @@ func (o *Outline) Tree(ctx context.Context, visit Visit) (*Tree, error) {
 }
 
 // read reads a layer that is in the store.
-func (o *Outline) read(ctx context.Context, number int, visit Visit) (*layer.Index, error) {
+func (o *Outline) read(ctx context.Context, number int, look Look) (*layer.Index, error) {
 	d := o.Image.Layers[number]
+	visit := look(number)
 	if visit == nil {
 		return layer.OpenIndex(ctx, o.st, d)
 	}
 	l := layer.Stored(o.st, d)
-	err := l.Walk(ctx, func(e layer.IndexEntry, open func() (io.ReadCloser, error)) error { return visit(number, e, open) })
-	if err != nil {
+	if err := l.Walk(ctx, visit); err != nil {
 		return nil, err
 	}
 	return l.Index(ctx)
+}
+
+// follow brings a layer and reads it as it arrives. The index is nil when that cannot be done, or did not succeed: then the
+// layer is to be read where it is.
+func (o *Outline) follow(ctx context.Context, number int, look Look) (*layer.Index, error) {
+	d := o.Image.Layers[number]
+	l, err := o.img.LayerByDigest(o.Image.Manifest.Layers[number].Digest)
+	if err != nil {
+		return nil, nil // bringing it fails in the same way
+	}
+	f, ok := l.(Follower)
+	if !ok || o.st.HasBlob(d.Digest) {
+		return nil, nil
+	}
+	var ix *layer.Index
+	reading := make(chan struct{})
+	close(reading)
+	err = f.Follow(ctx, func(r io.ReadCloser) {
+		before, now := reading, make(chan struct{})
+		reading = now
+		go func() {
+			defer close(now)
+			defer r.Close()
+			<-before
+			// When it cannot be read, reading it once more tells why.
+			ix, _ = layer.Arriving(ctx, o.st, d, r, look(number))
+		}()
+	})
+	<-reading
+	if err != nil {
+		return nil, o.failed(number, err)
+	}
+	return ix, ctx.Err()
 }
 
 // bringer returns what brings a layer into the store. What fails once is not tried again: thousands of files may be asked for.
@@ -114,17 +158,22 @@ func (o *Outline) bringer(ctx context.Context, number int) func() error {
 		if err == nil {
 			err = checkSize(o.st, d)
 		}
-		if err == nil {
-			return nil
-		}
-		err = fmt.Errorf("layer %d: %w", number+1, err)
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		if o.err == nil {
-			o.err = err
+		if err != nil {
+			err = o.failed(number, err)
 		}
 		return err
 	})
+}
+
+// failed notes that a layer does not come.
+func (o *Outline) failed(number int, err error) error {
+	err = fmt.Errorf("layer %d: %w", number+1, err)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.err = err
+	}
+	return err
 }
 
 // Err returns why a layer did not come. What was found out about the image is then not to be believed: to whoever reads them,

@@ -1,10 +1,14 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 
+	"sconce.dev/sconce/internal/ctxio"
+	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -20,6 +24,29 @@ func KnownIndex(st *store.Store, d Descriptor, bring func() error) (*Index, erro
 		return nil, fmt.Errorf("read layer %s: %w", d.Digest.Short(), err)
 	}
 	ix.from = &awayBlob{storedBlob{st, d.Digest}, bring}
+	return ix, nil
+}
+
+// Arriving returns the index of a layer that is read while it comes into the store: r gives io.EOF only when the blob is there,
+// complete and right. The entries are shown to visit as [Source] does. What it saw and what is returned counts only when there
+// is no error.
+func Arriving(ctx context.Context, st *store.Store, d Descriptor, r io.Reader, visit func(e IndexEntry, open func() (io.ReadCloser, error)) error) (*Index, error) {
+	task := event.Begin(ctx, "index", d.Digest.Short(), d.Size)
+	from := storedBlob{st, d.Digest}
+	r = ctxio.Reader(ctx, io.TeeReader(r, task))
+	ix, err := scan(ctx, from, r, visit)
+	if err == nil {
+		_, err = io.Copy(io.Discard, r) // what a decompressor leaves unread
+	}
+	if err == nil {
+		err = ix.promised(d)
+	}
+	if err == nil {
+		err = ix.save(st, d)
+	}
+	if task.End(err) != nil {
+		return nil, explain("read layer "+d.Digest.Short(), err)
+	}
 	return ix, nil
 }
 

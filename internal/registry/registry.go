@@ -245,11 +245,18 @@ func (r *Repository) HasManifest(ctx context.Context, reference string) (store.D
 // Blob brings a blob into the store of the repository's fetch client. size is in bytes, 0 when not known; name is the
 // label for progress.
 func (r *Repository) Blob(ctx context.Context, d store.Digest, size int64, name string) error {
+	return r.FollowBlob(ctx, d, size, name, nil)
+}
+
+// FollowBlob is Blob for a caller who reads the bytes as they arrive: see [fetch.Request].
+func (r *Repository) FollowBlob(ctx context.Context, d store.Digest, size int64, name string, follow func(io.ReadCloser)) error {
 	url, err := r.URL(ctx, "blobs/"+string(d))
 	if err != nil {
 		return err
 	}
-	return r.client.Blob(ctx, fetch.Request{URL: url, Digest: d, Size: size, Name: name, Client: r.calls, Login: loginHint(r.at)})
+	return r.client.Blob(ctx, fetch.Request{
+		URL: url, Digest: d, Size: size, Name: name, Client: r.calls, Login: loginHint(r.at), Follow: follow,
+	})
 }
 
 // Endpoint is where a repository is found.

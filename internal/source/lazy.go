@@ -25,6 +25,12 @@ type blobs interface {
 	ensure(ctx context.Context, d v1.Descriptor) error
 }
 
+// followable are blobs whose bytes can be read as they arrive.
+type followable interface {
+	// follow is ensure. read is called as [image.Follower] says.
+	follow(ctx context.Context, d v1.Descriptor, read func(io.ReadCloser)) error
+}
+
 // Limits on documents, in bytes.
 const (
 	maxManifest = registry.MaxManifest
@@ -156,6 +162,18 @@ func (l *lazyLayer) Ensure(ctx context.Context) error {
 		return err
 	}
 	return l.image.from.ensure(ctx, l.desc)
+}
+
+// Follow is Ensure for a caller who reads the layer as it arrives, where it arrives from far away.
+func (l *lazyLayer) Follow(ctx context.Context, read func(io.ReadCloser)) error {
+	from, ok := l.image.from.(followable)
+	if !ok {
+		return l.Ensure(ctx)
+	}
+	if _, err := checkDescriptor(l.desc); err != nil {
+		return err
+	}
+	return from.follow(ctx, l.desc, read)
 }
 
 // Compressed implements v1.Layer.

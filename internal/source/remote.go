@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"sync/atomic"
 
@@ -121,7 +122,10 @@ func (r *remote) read(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 }
 
 // ensure implements blobs.
-func (r *remote) ensure(ctx context.Context, d v1.Descriptor) error {
+func (r *remote) ensure(ctx context.Context, d v1.Descriptor) error { return r.follow(ctx, d, nil) }
+
+// follow implements followable.
+func (r *remote) follow(ctx context.Context, d v1.Descriptor, follow func(io.ReadCloser)) error {
 	digest, err := checkDescriptor(d)
 	if err != nil || r.opts.Store.HasBlob(digest) {
 		return err
@@ -131,7 +135,7 @@ func (r *remote) ensure(ctx context.Context, d v1.Descriptor) error {
 		label = "config " + label
 	}
 	return r.each(ctx, func(repo *registry.Repository) error {
-		if err := repo.Blob(ctx, digest, d.Size, label); err != nil {
+		if err := repo.FollowBlob(ctx, digest, d.Size, label, follow); err != nil {
 			return err
 		}
 		return registry.RememberOrigin(r.opts.Store, digest, repo.Name())

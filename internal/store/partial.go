@@ -21,6 +21,8 @@ type Partial struct {
 	want  Digest
 	hash  hash.Hash
 	size  int64
+
+	followers []*follower
 }
 
 // OpenPartial opens what was downloaded of blob d so far, hashing it on the way. Size says from where to go on.
@@ -53,12 +55,16 @@ func (p *Partial) Write(b []byte) (int, error) {
 	n, err := p.f.Write(b)
 	p.hash.Write(b[:n])
 	p.size += int64(n)
+	p.tell(nil)
 	return n, err
 }
 
 // Reset throws away what is here, for a server that cannot resume or bytes that turned out wrong.
 func (p *Partial) Reset() error {
 	p.hash.Reset()
+	if p.size > 0 {
+		p.tell(errWrongBytes)
+	}
 	p.size = 0
 	if err := p.f.Truncate(0); err != nil {
 		return err
@@ -76,7 +82,12 @@ func (p *Partial) Commit() error {
 	}
 	f := p.f
 	p.f = nil
-	return p.store.publish(f, p.store.blobPath(p.want))
+	if err := p.store.publish(f, p.store.blobPath(p.want)); err != nil {
+		p.tell(errAbandoned)
+		return err
+	}
+	p.tell(io.EOF)
+	return nil
 }
 
 // Close keeps what was downloaded for the next attempt.
@@ -84,6 +95,7 @@ func (p *Partial) Close() error {
 	if p.f == nil {
 		return nil
 	}
+	p.tell(errAbandoned)
 	err := p.f.Close()
 	p.f = nil
 	return err
