@@ -268,7 +268,7 @@ func (a *app) saySlimmed(r *slim.Report) {
 	}
 	text := fmt.Sprintf("slimmed to GPU %s: %s of %s of device code stay", strings.Join(r.GPUs, " "), ui.Size(r.After), ui.Size(r.Before))
 	if refused > 0 {
-		text += fmt.Sprintf("; %s left as they are (`sconce slim --explain` says why)", number(refused, "file"))
+		text += fmt.Sprintf("; %s left alone (`sconce slim --explain` says why)", number(refused, "file"))
 	}
 	a.say("%s", text)
 }
