@@ -75,6 +75,7 @@ func newLayered(ctx context.Context, st *store.Store, im *image.Image, name stri
 }
 
 func (l *layered) gatherTree(ctx context.Context, st *store.Store) (*Facts, error) {
+	l.facts.Hidden = l.root.tree.Hidden()
 	f, err := l.gather(ctx, func() ([]scanned, error) {
 		found, err := scanTree(ctx, treeFiles{l.root.tree, st}, l.passing)
 		return sortScanned(found), err
