@@ -1,0 +1,121 @@
+// Package rootemu lets an ordinary user's sandbox behave as if root ran in it: chown(2), mknod(2) and the calls that change
+// user and group ids succeed, and what was asked for is recorded.
+//
+// A user namespace without subordinate ids knows one user and one group. Package managers give files to users of their own,
+// set aside rights for the time of a download and make device nodes; the kernel refuses all of it. Here a seccomp(2) filter
+// hands those calls, and only those, to a supervisor (SECCOMP_RET_USER_NOTIF), which answers in the kernel's place:
+//
+//	rootemu.go      this page, and Start           supervisor.go  from a notification to its answer
+//	filter.go       the filter                     target.go      memory, paths and files of the calling process
+//	calls.go        which calls, by number         files.go       chown and mknod
+//	owners.go       what was asked for             identity.go    setuid and its kin
+//
+// # Files
+//
+// A chown is done as far as the kernel lets us, with the one user there is: that checks for read-only mounts, clears the
+// setuid bits where Linux clears them and copies the file up into the overlay's upper layer. The owner that was asked for
+// is recorded in [Owners] under the inode of the file in the upper layer, together with the generation that a file handle
+// gives, so that renames and hard links keep it and an inode number that is used again does not inherit it. Symbolic
+// links, sockets and FIFOs are recorded like files. A device node becomes an empty regular file and a record.
+//
+// Who makes a layer of the upper directory asks [Owners.Of] for each file in it, and then the record for the owner. Without
+// a record a file that is new belongs to user and group 0, and one that was copied up keeps the owner that it has in the
+// layers below:
+//
+//	record, ok := owners.Of(upper, rel, &st)
+//	if ok {
+//		owner = record.Owner(owner, below)   // below: the owner of what stands at rel in the layers below
+//		// record.Device: the layer gets a device node instead of the regular file, with the file's permissions
+//	}
+//
+// Setuid and setgid bits need no record, root of a user namespace can set them. The same holds for file capabilities, but
+// the kernel stores them bound to the user namespace (VFS_CAP_REVISION_3 with a rootid): a layer takes them as revision 2,
+// without it.
+//
+// Within the sandbox stat(2) goes on to show user 0 for every file: it is called too often to be answered by another
+// process.
+//
+// # Identities
+//
+// After setuid(2) and its kin a process sees the ids that it asked for, under the kernel's rules: who has given up user 0
+// does not get it back. Children inherit them. That is what apt, su, runuser and initdb look at. Rights stay what they
+// were, those of the one user there is, and what such a process creates is recorded only if somebody gives it away.
+//
+// None of this is a boundary: a call that the filter does not know goes to the kernel, which refuses it as ever. That is so
+// for calls of other architectures than the machine's own and, on amd64, i386.
+package rootemu
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Start puts the calling thread, and every process that is forked from it afterwards, under root emulation. The goroutine
+// must be locked to its thread, and no_new_privs be set. upper is a file descriptor of the directory that is the upper
+// layer of the overlay that is this process's root, and stays open; what it records is in owners as soon as the call
+// returns that asked for it.
+//
+// The supervisor lives in this process, on another thread. When this process dies, calls that wait for an answer fail
+// with ENOSYS; the caller should be the first process of a pid namespace, so that nobody is left to see it.
+func Start(upper int, owners *Owners) error {
+	s := &supervisor{upper: upper, owners: owners, identities: newIdentities()}
+	if err := s.open(); err != nil {
+		return err
+	}
+	ready, installed := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // for good: this thread changes its root and umask
+		if err := ownFS(); err != nil {
+			ready <- err
+			return
+		}
+		close(ready)
+		<-installed
+		s.serve()
+	}()
+	if err := <-ready; err != nil {
+		return err
+	}
+	if err := s.listen(); err != nil {
+		return err
+	}
+	close(installed)
+	return nil
+}
+
+// ownFS gives this thread a root, a working directory and a umask of its own.
+func ownFS() error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("separate the supervisor's working directory: %w", err)
+	}
+	unix.Umask(0)
+	return nil
+}
+
+// open opens what is needed of this process's own root.
+func (s *supervisor) open() (err error) {
+	if s.proc, err = unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("open /proc: %w", err)
+	}
+	if s.root, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("open /: %w", err)
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(s.root, "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_MNT_ID, &st); err != nil {
+		return fmt.Errorf("statx /: %w", err)
+	}
+	if st.Mask&unix.STATX_MNT_ID == 0 {
+		return errors.New("the kernel does not tell mounts apart: root emulation needs Linux 5.8 or later")
+	}
+	s.mount, s.rootIno = st.Mnt_id, st.Ino
+	self, err := readLinkAt(s.proc, "self")
+	if err != nil {
+		return fmt.Errorf("read /proc/self: %w", err)
+	}
+	s.self, s.foreign = self, self != strconv.Itoa(unix.Getpid())
+	return nil
+}

@@ -1,0 +1,116 @@
+package rootemu
+
+import (
+	"errors"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// supervisor answers system calls in the kernel's place.
+type supervisor struct {
+	listener int
+	sizes    sizes
+	upper    int    // directory that is the overlay's upper layer
+	proc     int    // /proc
+	root     int    // this process's root
+	rootIno  uint64 // its inode
+	mount    uint64 // id of the mount that it is on: the overlay
+	self     string // this process, as /proc calls it
+	foreign  bool   // /proc is that of another pid namespace
+
+	owners     *Owners
+	identities *identities
+	pids       map[int]string // by thread id: its directory in a foreign /proc
+}
+
+// notification is struct seccomp_notif of seccomp_unotify(2).
+type notification struct {
+	id     uint64
+	pid    uint32
+	_      uint32 // flags, none is defined
+	number int32
+	arch   uint32
+	_      uint64 // instruction pointer
+	args   [6]uint64
+}
+
+// response is struct seccomp_notif_resp.
+type response struct {
+	id    uint64
+	value int64
+	errno int32
+	flags uint32
+}
+
+// serve answers until the process ends.
+func (s *supervisor) serve() {
+	// In words, for the alignment of 64-bit numbers, and as large as this kernel's structures are.
+	in := make([]uint64, (max(int(s.sizes.notification), int(unsafe.Sizeof(notification{})))+7)/8)
+	out := make([]uint64, (max(int(s.sizes.response), int(unsafe.Sizeof(response{})))+7)/8)
+	n, r := (*notification)(unsafe.Pointer(&in[0])), (*response)(unsafe.Pointer(&out[0]))
+	for {
+		clear(in) // the kernel insists
+		if errno := s.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(n)); errno != 0 {
+			if errno == unix.EINTR || errno == unix.ENOENT { // ENOENT: the process was killed meanwhile
+				continue
+			}
+			panic(errno) // ends the sandbox: better than calls that are never answered
+		}
+		value, err := s.answer(n)
+		*r = response{id: n.id, value: value, errno: -int32(errnoOf(err))} //nolint:gosec // below 4096
+		_ = s.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(r))      // ENOENT: the process was killed meanwhile
+	}
+}
+
+func (s *supervisor) ioctl(request uintptr, arg unsafe.Pointer) unix.Errno {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s.listener), request, uintptr(arg))
+	return errno
+}
+
+// alive returns an error if the process that waits for the answer is gone. What was opened of a process, by its number, is
+// that process's if it still waits afterwards.
+func (s *supervisor) alive(n *notification) error {
+	id := n.id
+	if errno := s.ioctl(unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id)); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func errnoOf(err error) unix.Errno {
+	if err == nil {
+		return 0
+	}
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return unix.EIO
+}
+
+// answer does what was called for.
+func (s *supervisor) answer(n *notification) (int64, error) {
+	c, ok := find(n.arch, uint32(n.number)) //nolint:gosec // as the filter sees it
+	if !ok {
+		return 0, unix.ENOSYS
+	}
+	p := &process{supervisor: s, notification: n, short: c.short}
+	arg := func(i int) int { return int(int32(n.args[i])) } //nolint:gosec // file descriptors and flags have 32 bits
+	id := func(i int) uint32 { return p.id(n.args[i]) }
+	switch c.call {
+	case callChown:
+		return 0, p.chownAt(unix.AT_FDCWD, n.args[0], id(1), id(2), 0)
+	case callLchown:
+		return 0, p.chownAt(unix.AT_FDCWD, n.args[0], id(1), id(2), unix.AT_SYMLINK_NOFOLLOW)
+	case callFchown:
+		return 0, p.chownFD(arg(0), id(1), id(2))
+	case callFchownat:
+		return 0, p.chownAt(arg(0), n.args[1], id(2), id(3), arg(4))
+	case callMknod:
+		return 0, p.mknodAt(unix.AT_FDCWD, n.args[0], uint32(n.args[1]), n.args[2]) //nolint:gosec // a mode
+	case callMknodat:
+		return 0, p.mknodAt(arg(0), n.args[1], uint32(n.args[2]), n.args[3]) //nolint:gosec // a mode
+	}
+	return p.identify(c.call, n.args)
+}
