@@ -136,6 +136,8 @@ func validatePath(p string) error {
 		return fmt.Errorf("the path is not clean (%s would be)", quotePath(path.Clean(p)))
 	}
 	depth := 0
+	// A file of 255 bytes can be removed too: its whiteout never gets its own name in a file system.
+	p = strings.TrimSuffix(p, path.Base(p)) + strings.TrimPrefix(path.Base(p), WhiteoutPrefix)
 	for part := range strings.SplitSeq(p, "/") {
 		if depth++; len(part) > maxName || depth > maxDepth {
 			return fmt.Errorf("the path has a component longer than %d bytes or more than %d of them", maxName, maxDepth)

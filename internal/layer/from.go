@@ -123,20 +123,13 @@ func (d *dirReader) addFile(e Entry, full string, s *unix.Stat_t) error {
 
 // readXattrs returns the extended attributes of p that belong into an image.
 func readXattrs(p string) (map[string]string, error) {
-	size, err := unix.Llistxattr(p, nil)
-	if errors.Is(err, unix.ENOTSUP) || size == 0 && err == nil {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, &fs.PathError{Op: "listxattr", Path: p, Err: err}
-	}
-	list := make([]byte, size)
-	if size, err = unix.Llistxattr(p, list); err != nil {
-		return nil, &fs.PathError{Op: "listxattr", Path: p, Err: err}
+	names, err := listXattrs(p)
+	if err != nil || len(names) == 0 {
+		return nil, err
 	}
 	var m map[string]string
 	value := make([]byte, maxXattrBytes)
-	for name := range strings.SplitSeq(string(list[:size]), "\x00") {
+	for _, name := range names {
 		if !inImage(name) {
 			continue
 		}
@@ -150,6 +143,22 @@ func readXattrs(p string) (map[string]string, error) {
 		m[name] = string(value[:n])
 	}
 	return m, nil
+}
+
+// listXattrs returns the names of all extended attributes of p, which is not followed.
+func listXattrs(p string) ([]string, error) {
+	size, err := unix.Llistxattr(p, nil)
+	if errors.Is(err, unix.ENOTSUP) || size == 0 && err == nil {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "listxattr", Path: p, Err: err}
+	}
+	list := make([]byte, size)
+	if size, err = unix.Llistxattr(p, list); err != nil {
+		return nil, &fs.PathError{Op: "listxattr", Path: p, Err: err}
+	}
+	return strings.Split(strings.TrimSuffix(string(list[:size]), "\x00"), "\x00"), nil
 }
 
 // inImage reports whether an extended attribute is part of a file, not of the machine it lies on. What overlay notes for

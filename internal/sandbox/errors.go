@@ -23,7 +23,8 @@ type Error struct {
 	Fix   string     // what to do about it, may be empty
 	Code  int        // 125 no sandbox, 126 command not executable, 127 command not found
 
-	NoFUSE bool // it would have worked with unpacked layers: the error is an [ErrNoFUSE]
+	NoFUSE  bool // it would have worked with unpacked layers: the error is an [ErrNoFUSE]
+	NoUpper bool // it would have worked with another UpperDir: the error is an [ErrNoUpper]
 }
 
 func (e *Error) Error() string {

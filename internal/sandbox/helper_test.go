@@ -55,6 +55,10 @@ func helper(mode string) int {
 		return helperOrdinary()
 	case "nofuse":
 		return helperNoFUSE()
+	case "walk":
+		return helperWalk()
+	case "upperhere":
+		return helperUpperHere()
 	}
 	return 99
 }

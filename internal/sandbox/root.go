@@ -144,9 +144,17 @@ func (b *builder) mountBase() error {
 // there is no scratch directory, or its file system cannot hold one (a network file system, another overlay).
 func (b *builder) mountRoot() error {
 	target := filepath.Join(b.base, "root")
+	if b.spec.Keep {
+		if err := b.layPoints(); err != nil {
+			return err
+		}
+	}
 	err := errors.ErrUnsupported
 	if b.host.scratch >= 0 {
 		err = b.mountOverlay(target, fdPath(b.host.scratch))
+	}
+	if err != nil && b.spec.Keep {
+		return noUpper(b.spec.Scratch, err)
 	}
 	if err != nil {
 		if memErr := b.mountOverlay(target, b.base); memErr != nil {
@@ -186,8 +194,13 @@ func (b *builder) mountOverlay(target, writable string) error {
 		return err
 	}
 	options := fmt.Sprintf("userxattr,lowerdir=%s,upperdir=%d,workdir=%d", lower, upper, work)
+	if b.spec.Keep {
+		// With an index, a change to a file that layers below give several names would be seen under all of them, and stand
+		// under one in the upper directory.
+		options += ",index=off"
+	}
 	const flags = unix.MS_NOSUID | unix.MS_NODEV
-	// volatile: what is written is thrown away, so nothing needs to be synced for it.
+	// volatile: what is written is thrown away or soon read, so nothing needs to be synced for it.
 	err = unix.Mount("overlay", target, "overlay", flags, options+",volatile")
 	if errors.Is(err, unix.EINVAL) {
 		err = unix.Mount("overlay", target, "overlay", flags, options)

@@ -10,6 +10,7 @@
 //	layers.go    layers from the store       mounts.go   /proc, /dev, /sys, files of /etc, binds
 //	tree.go      files of a squashfs         serve.go    files that the caller serves
 //	check.go     can this host do it         inroot.go   paths inside a root that may be hostile
+//	upper.go     keeping what was changed
 //
 // The image is not trusted with the host's files: no path of it is followed out of its root while mounts are made, and
 // its command cannot gain privileges. It is still the caller's own process, with the host's network: a sandbox for
@@ -60,7 +61,15 @@ type Options struct {
 	// "", or a directory on a file system that cannot hold an overlay's upper layer, keeps the writes in memory.
 	ScratchDir string
 	ReadOnly   bool // the root cannot be written to
-	NoNetwork  bool // only a loopback device, instead of the host's network
+
+	// UpperDir, instead of ScratchDir, is an existing directory that keeps what the command changes: when it has ended by
+	// itself, with whatever exit code, the subdirectory [Upper] is the overlay's upper directory, from which
+	// layer.FromUpper makes a layer. Mount points that the sandbox made are not in it. When there is one already, the
+	// command goes on from it. Directories in it have the modes that the command gave them, none at all perhaps:
+	// store.RemoveAll removes them. The error is an [ErrNoUpper] when the file system cannot hold it.
+	UpperDir string
+
+	NoNetwork bool // only a loopback device, instead of the host's network
 
 	// ForwardSignals passes the signals that this process gets on to the command while [Run] runs.
 	ForwardSignals bool

@@ -24,8 +24,10 @@ import (
 // command was not started; it can be, from [Layers].
 var ErrNoFUSE = errors.New("image files cannot be served on this host")
 
-// Is makes errors.Is work for ErrNoFUSE, also after the error came from another process.
-func (e *Error) Is(target error) bool { return target == ErrNoFUSE && e.NoFUSE }
+// Is makes errors.Is work for ErrNoFUSE and ErrNoUpper, also after the error came from another process.
+func (e *Error) Is(target error) bool {
+	return target == ErrNoFUSE && e.NoFUSE || target == ErrNoUpper && e.NoUpper
+}
 
 // server is the caller's side of a tree that is served.
 type server struct {

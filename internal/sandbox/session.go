@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -19,7 +18,6 @@ import (
 
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fuse"
-	"sconce.dev/sconce/internal/store"
 )
 
 // session is the caller's side of one sandbox.
@@ -28,6 +26,8 @@ type session struct {
 	noNetwork      bool
 	tree           fuse.Node // nil if there are layers
 	scratch        string    // removed at the end, "" if there is none
+	keep           string    // holds what the command changes, "" if that is not kept
+	madeUpper      bool      // in keep, where nothing was before
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	pipeEnds       []*os.File // the group's ends of its pipes
@@ -41,6 +41,7 @@ type session struct {
 	heard   chan struct{} // closed when init has told all it will
 
 	cancelled atomic.Bool // ctx ended before the command did
+	failed    atomic.Bool // the command was not started
 
 	mu    sync.Mutex
 	codes []int           // by process, valid once ended
@@ -56,6 +57,14 @@ func prepare(o Options, count int) (*session, error) {
 	}
 	s := newSession(sp)
 	s.noNetwork, s.tree = o.NoNetwork, o.Tree
+	if o.UpperDir != "" {
+		sp.Scratch, sp.Keep = o.UpperDir, true
+		if err := s.prepareUpper(o.UpperDir); err != nil {
+			s.abandon()
+			return nil, err
+		}
+		return s, nil
+	}
 	if o.ScratchDir == "" || o.ReadOnly {
 		return s, nil
 	}
@@ -109,9 +118,8 @@ func (s *session) abandon() {
 		f.Close()
 	}
 	s.pipeEnds = nil
-	if s.scratch != "" {
-		store.RemoveAll(s.scratch)
-	}
+	s.failed.Store(true)
+	s.discard()
 }
 
 // start starts init, sends it the spec and returns once the command runs.
@@ -122,6 +130,7 @@ func (s *session) start(ctx context.Context) error {
 	}
 	messages := bufio.NewReader(s.status)
 	if err := s.handshake(messages); err != nil {
+		s.failed.Store(true)
 		close(s.heard)
 		s.kill()
 		<-s.done
@@ -218,11 +227,7 @@ func (s *session) supervise(started chan<- error) {
 	s.control.Close()
 	s.stopServing()
 	<-s.heard
-	if s.scratch != "" {
-		if rmErr := store.RemoveAll(s.scratch); rmErr != nil {
-			event.Warn(s.ctx, fmt.Sprintf("what the command wrote could not be removed: %v", rmErr), "")
-		}
-	}
+	s.discard()
 	for i := range s.codes { // those that init could not tell of, because it was killed
 		s.setCode(i, exitCode(s.cmd.ProcessState.Sys().(syscall.WaitStatus)))
 	}

@@ -28,6 +28,7 @@ type spec struct {
 	Layers   []string `json:"layers"`
 	Served   bool     `json:"served"`  // the caller serves the image's files
 	Scratch  string   `json:"scratch"` // holds upper and work; "" for memory
+	Keep     bool     `json:"keep"`    // what the command changes is kept
 	Count    int      `json:"count"`   // processes to start
 	Piped    bool     `json:"piped"`   // each process has pipes of its own
 	Args     []string `json:"args"`
@@ -84,6 +85,9 @@ func newSpec(o Options, count int) (*spec, error) {
 	}
 	if o.Hostname != "" && s.Hosts != nil {
 		s.Hosts = fmt.Appendf(s.Hosts, "\n127.0.1.1\t%s\n", o.Hostname)
+	}
+	if err := checkUpper(o); err != nil {
+		return nil, err
 	}
 	return s, checkBinds(o.Binds)
 }
