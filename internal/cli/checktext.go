@@ -100,7 +100,7 @@ func (p *findingsText) seen(lines []string) {
 			fmt.Fprintf(p, "    … and %d more\n", len(lines)-i)
 			return
 		}
-		p.WriteString("    " + ui.Cut(ui.Clean(line), max(p.width-4, 20)) + "\n")
+		p.WriteString("    " + wrap(ui.Clean(line), p.width, "      ", 4) + "\n")
 	}
 }
 

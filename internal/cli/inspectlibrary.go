@@ -119,7 +119,7 @@ func (a *app) inspectLibraries(ctx context.Context, o inspectOptions, libraries 
 		return err
 	}
 	if problems > 0 {
-		return fault.Problem(fmt.Errorf("in %d places the files are not what the format of device code says", problems))
+		return fault.Problem(fmt.Errorf("%s where device code is not what its format says", number(problems, "place")))
 	}
 	return nil
 }
