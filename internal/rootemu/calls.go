@@ -29,6 +29,13 @@ const (
 	callGetresgid
 	callGetgroups
 	callCapset
+	callOpen
+	callOpenat
+	callCreat
+	callMkdir
+	callMkdirat
+	callSymlink
+	callSymlinkat
 )
 
 // sysno is a call under one of its numbers.
@@ -70,6 +77,13 @@ var amd64ABI = abi{unix.AUDIT_ARCH_X86_64, []sysno{
 	{callGetresgid, 120, false},
 	{callGetgroups, 115, false},
 	{callCapset, 126, false},
+	{callOpen, 2, false},
+	{callOpenat, 257, false},
+	{callCreat, 85, false},
+	{callMkdir, 83, false},
+	{callMkdirat, 258, false},
+	{callSymlink, 88, false},
+	{callSymlinkat, 266, false},
 }}
 
 // i386ABI has the numbers of arch/x86/entry/syscalls/syscall_32.tbl, of the time of 16-bit ids and of today.
@@ -116,6 +130,13 @@ var i386ABI = abi{unix.AUDIT_ARCH_I386, []sysno{
 	{callGetresgid, 211, false},
 	{callGetgroups, 205, false},
 	{callCapset, 185, false},
+	{callOpen, 5, false},
+	{callOpenat, 295, false},
+	{callCreat, 8, false},
+	{callMkdir, 39, false},
+	{callMkdirat, 296, false},
+	{callSymlink, 83, false},
+	{callSymlinkat, 304, false},
 }}
 
 // arm64ABI has the numbers of include/uapi/asm-generic/unistd.h.
@@ -140,6 +161,9 @@ var arm64ABI = abi{unix.AUDIT_ARCH_AARCH64, []sysno{
 	{callGetresgid, 150, false},
 	{callGetgroups, 158, false},
 	{callCapset, 91, false},
+	{callOpenat, 56, false},
+	{callMkdirat, 34, false},
+	{callSymlinkat, 36, false},
 }}
 
 // find returns the call that a program of architecture arch means by number.

@@ -3,6 +3,7 @@ package rootemu
 import (
 	"errors"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -52,7 +53,11 @@ func (p *process) chown(fd int, uid, gid uint32) error {
 	if err := p.alive(p.notification); err != nil {
 		return err
 	}
-	err := unix.Fchownat(fd, "", mapped(uid), mapped(gid), unix.AT_EMPTY_PATH)
+	asked, err := p.mayGive(uid, gid)
+	if err != nil {
+		return err
+	}
+	err = unix.Fchownat(fd, "", mapped(uid), mapped(gid), unix.AT_EMPTY_PATH)
 	inImage := p.inImage(fd)
 	if errors.Is(err, unix.EPERM) && !inImage {
 		return nil // a file of the host's, such as /dev/null: nobody will ask for its owner
@@ -60,14 +65,36 @@ func (p *process) chown(fd int, uid, gid uint32) error {
 	if err != nil || !inImage {
 		return err
 	}
-	asked := IDs{Unset, Unset}
-	if uid != keep {
-		asked.UID = int(uid)
-	}
-	if gid != keep {
-		asked.GID = int(gid)
-	}
 	return p.record(fd, func(f file) error { return p.owners.chown(f, asked) })
+}
+
+// mayGive checks whether the process, as who it believes to be, may give a file to uid and gid. Only root gives files to
+// others; but who asks to give one to root has seen stat(2) tell that it belongs to root, and means to change nothing.
+func (p *process) mayGive(uid, gid uint32) (IDs, error) {
+	i, err := p.identity()
+	if err != nil {
+		return IDs{}, err
+	}
+	if i.users.effective != 0 {
+		if uid == 0 {
+			uid = keep
+		}
+		member := oneOf(gid, i.groups.effective) || slices.Contains(i.supplementary, gid)
+		if gid == 0 && !member {
+			gid, member = keep, true
+		}
+		if !member || !oneOf(uid, i.users.effective) {
+			return IDs{}, unix.EPERM
+		}
+	}
+	return IDs{askedID(uid), askedID(gid)}, nil
+}
+
+func askedID(id uint32) int {
+	if id == keep {
+		return Unset
+	}
+	return int(id)
 }
 
 // mapped returns the id by which the kernel knows the one user or group there is, unless nothing is to change.
@@ -84,21 +111,15 @@ func (s *supervisor) inImage(fd int) bool {
 	return unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st) == nil && st.Mnt_id == s.mount
 }
 
-// mknodAt is mknodat(2) for device nodes.
+// mknodAt is mknodat(2).
 func (p *process) mknodAt(dirfd int, addr uint64, mode uint32, dev uint64) error {
-	name, err := p.text(addr)
-	if err != nil {
-		return err
+	kind := mode & unix.S_IFMT
+	if kind != unix.S_IFCHR && kind != unix.S_IFBLK {
+		return p.makeOwned(dirfd, addr, func(parent int, base string, umask uint32) error {
+			return unix.Mknodat(parent, base, mode&^umask, int(dev)) //nolint:gosec // the kernel cuts it as well
+		})
 	}
-	if name == "" {
-		return unix.ENOENT
-	}
-	dir, base := splitLast(name)
-	umask, err := p.umask()
-	if err != nil {
-		return err
-	}
-	parent, err := p.find(dirfd, dir, unix.O_DIRECTORY)
+	parent, base, umask, err := p.findNew(dirfd, addr)
 	if err != nil {
 		return err
 	}
@@ -115,8 +136,25 @@ func (p *process) mknodAt(dirfd int, addr uint64, mode uint32, dev uint64) error
 		return nil
 	}
 	return p.record(fd, func(f file) error {
-		return p.owners.mknod(f, mode&unix.S_IFMT, uint64(uint32(dev))) //nolint:gosec // the kernel cuts it as well
+		return p.owners.mknod(f, kind, uint64(uint32(dev))) //nolint:gosec // the kernel cuts it as well
 	})
+}
+
+// findNew finds the directory in which the process wants to make a file, and the file's name in it.
+func (p *process) findNew(dirfd int, addr uint64) (parent int, base string, umask uint32, err error) {
+	name, err := p.text(addr)
+	if err != nil {
+		return -1, "", 0, err
+	}
+	if name == "" {
+		return -1, "", 0, unix.ENOENT
+	}
+	if umask, err = p.umask(); err != nil {
+		return -1, "", 0, err
+	}
+	dir, base := splitLast(name)
+	parent, err = p.find(dirfd, dir, unix.O_DIRECTORY)
+	return parent, base, umask, err
 }
 
 // splitLast splits a path before its last element, which keeps a slash behind it: the kernel makes no file there.

@@ -9,7 +9,7 @@ import (
 )
 
 // Offsets in struct seccomp_data, see seccomp(2). Both architectures are little-endian: the low half of an argument, which
-// holds all of a mode or an id, comes first.
+// holds all of a flag or an id, comes first.
 const (
 	offNumber = 0
 	offArch   = 4
@@ -36,7 +36,7 @@ func (a abi) instructions() []bpf.Instruction {
 	code := []bpf.Instruction{bpf.LoadAbsolute{Off: offNumber, Size: 4}}
 	for _, c := range a.calls {
 		verdict := c.verdict()
-		code = append(code, bpf.JumpIf{Cond: bpf.JumpEqual, Val: c.number, SkipFalse: uint8(len(verdict))}) //nolint:gosec // at most six
+		code = append(code, bpf.JumpIf{Cond: bpf.JumpEqual, Val: c.number, SkipFalse: uint8(len(verdict))}) //nolint:gosec // at most four
 		code = append(code, verdict...)
 	}
 	return append(code, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
@@ -50,16 +50,14 @@ func (c sysno) verdict() []bpf.Instruction {
 		// Rights that a program means to give up it keeps: they reach no further than its sandbox, and with them it can go
 		// on working on files that only seem to belong to the user it has become.
 		return []bpf.Instruction{bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO}}
-	case callMknod, callMknodat:
-		mode := uint32(1)
-		if c.call == callMknodat {
-			mode = 2
+	case callOpen, callOpenat:
+		flags := uint32(1)
+		if c.call == callOpenat {
+			flags = 2
 		}
-		return []bpf.Instruction{ // the kernel refuses device nodes only
-			bpf.LoadAbsolute{Off: offArgs + mode*argSize, Size: 4},
-			bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: unix.S_IFMT},
-			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.S_IFCHR, SkipTrue: 2},
-			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.S_IFBLK, SkipTrue: 1},
+		return []bpf.Instruction{ // only those that may make a file
+			bpf.LoadAbsolute{Off: offArgs + flags*argSize, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.O_CREAT, SkipTrue: 1},
 			bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW},
 			notify,
 		}

@@ -117,6 +117,14 @@ func (o *Owners) chown(f file, asked IDs) error {
 	return o.put(f, r)
 }
 
+// group returns the group that was asked for a file.
+func (o *Owners) group(f file) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	r, _ := o.find(f)
+	return r.GID
+}
+
 // mknod records that a new file stands for a device node.
 func (o *Owners) mknod(f file, kind uint32, rdev uint64) error {
 	o.mu.Lock()

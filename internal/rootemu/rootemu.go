@@ -8,6 +8,7 @@
 //	rootemu.go      this page, and Start           supervisor.go  from a notification to its answer
 //	filter.go       the filter                     target.go      memory, paths and files of the calling process
 //	calls.go        which calls, by number         files.go       chown and mknod
+//	create.go       files of those who are not root
 //	owners.go       what was asked for             identity.go    setuid and its kin
 //
 // # Files
@@ -25,6 +26,7 @@
 //	record, ok := owners.Of(upper, rel, &st)
 //	if ok {
 //		owner = record.Owner(owner, below)   // below: the owner of what stands at rel in the layers below
+//		// without a record, or a group in it: what is made in a directory with the setgid bit has the directory's group
 //		// record.Device: the layer gets a device node instead of the regular file, with the file's permissions
 //	}
 //
@@ -39,7 +41,7 @@
 //
 // After setuid(2) and its kin a process sees the ids that it asked for, under the kernel's rules: who has given up user 0
 // does not get it back. Children inherit them. That is what apt, su, runuser and initdb look at. Rights stay what they
-// were, those of the one user there is, and what such a process creates is recorded only if somebody gives it away.
+// were, those of the one user there is. The files that such a process makes are recorded as its own.
 //
 // None of this is a boundary: a call that the filter does not know goes to the kernel, which refuses it as ever. That is so
 // for calls of other architectures than the machine's own and, on amd64, i386.

@@ -43,6 +43,12 @@ type response struct {
 	flags uint32
 }
 
+// What an answer may be, besides a value and an error of the kernel.
+var (
+	errKernel   = errors.New("the kernel does it")
+	errAnswered = errors.New("the process has its answer")
+)
+
 // serve answers until the process ends.
 func (s *supervisor) serve() {
 	// In words, for the alignment of 64-bit numbers, and as large as this kernel's structures are.
@@ -58,8 +64,15 @@ func (s *supervisor) serve() {
 			panic(errno) // ends the sandbox: better than calls that are never answered
 		}
 		value, err := s.answer(n)
-		*r = response{id: n.id, value: value, errno: -int32(errnoOf(err))} //nolint:gosec // below 4096
-		_ = s.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(r))      // ENOENT: the process was killed meanwhile
+		switch {
+		case errors.Is(err, errAnswered):
+			continue
+		case errors.Is(err, errKernel):
+			*r = response{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
+		default:
+			*r = response{id: n.id, value: value, errno: -int32(errnoOf(err))} //nolint:gosec // below 4096
+		}
+		_ = s.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(r)) // ENOENT: the process was killed meanwhile
 	}
 }
 
@@ -111,6 +124,9 @@ func (s *supervisor) answer(n *notification) (int64, error) {
 		return 0, p.mknodAt(unix.AT_FDCWD, n.args[0], uint32(n.args[1]), n.args[2]) //nolint:gosec // a mode
 	case callMknodat:
 		return 0, p.mknodAt(arg(0), n.args[1], uint32(n.args[2]), n.args[3]) //nolint:gosec // a mode
+	}
+	if c.call >= callOpen {
+		return 0, p.create(c.call, n.args)
 	}
 	return p.identify(c.call, n.args)
 }

@@ -53,6 +53,8 @@ func helper(mode string) int {
 		return helperCovered()
 	case "ordinary":
 		return helperOrdinary()
+	case "install":
+		return helperInstall()
 	case "nofuse":
 		return helperNoFUSE()
 	case "walk":
@@ -84,6 +86,9 @@ func helperRun(ctx context.Context) int {
 	}
 	if errors.Is(err, ErrNoFUSE) {
 		fmt.Println("no FUSE")
+	}
+	if o.Owners != nil {
+		printRecords(o.Owners)
 	}
 	return code
 }

@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/rootemu"
 )
 
 // Init must be the first call of main. In a process that was started as the init of a sandbox it never returns; in
@@ -41,6 +43,8 @@ type initProcess struct {
 	control *os.File // the spec, then nothing until the caller is gone
 	status  *json.Encoder
 	signals chan os.Signal
+	upper   int            // the upper layer of the root, -1 unless root is emulated
+	owners  rootemu.Owners // what root would have given files
 	keys    chan os.Signal // takes, for nobody, what keys of the terminal send as long as init is in the caller's group
 
 	mu   sync.Mutex
@@ -66,7 +70,7 @@ func (in *initProcess) run() error {
 	if err != nil {
 		return failed("open /dev/null", err)
 	}
-	if err := setup(&in.spec, in.warn); err != nil || in.spec.Probe {
+	if in.upper, err = setup(&in.spec, in.warn); err != nil || in.spec.Probe {
 		return in.started(err)
 	}
 	if err := in.spawnAll(); err != nil {
@@ -78,7 +82,10 @@ func (in *initProcess) run() error {
 		return err
 	}
 	go in.forward()
-	return in.reap()
+	if err := in.reap(); err != nil {
+		return err
+	}
+	return in.tellOwners()
 }
 
 func (in *initProcess) warn(text string) { _ = in.status.Encode(message{Warning: text}) }
@@ -116,6 +123,9 @@ func keepOnlyStreams() error {
 // spawnAll starts the spec's processes.
 func (in *initProcess) spawnAll() error {
 	if err := dropPrivileges(in.spec.UserNS); err != nil {
+		return err
+	}
+	if err := in.emulateRoot(); err != nil {
 		return err
 	}
 	program, err := lookUp(in.spec.Args[0], in.spec.Env)

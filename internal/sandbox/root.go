@@ -29,11 +29,12 @@ var basePoints = []string{"/tmp", "/var/tmp", "/run", "/mnt"}
 
 // builder puts the root of a sandbox together.
 type builder struct {
-	spec *spec
-	warn func(string)
-	host hostFiles
-	base string // directory in memory
-	root inRoot
+	spec  *spec
+	warn  func(string)
+	host  hostFiles
+	base  string // directory in memory
+	upper int    // the upper layer of the root, if root is emulated
+	root  inRoot
 }
 
 // hostFiles are open file descriptors of what the sandbox takes from the host. They are opened before anything is
@@ -49,8 +50,15 @@ type hostFiles struct {
 }
 
 // setup makes the sandbox's file systems and moves this process into them.
-func setup(s *spec, warn func(string)) error {
-	b := &builder{spec: s, warn: warn}
+//
+// It returns a file descriptor of the directory that takes what is written, -1 unless root is emulated.
+func setup(s *spec, warn func(string)) (upper int, err error) {
+	b := &builder{spec: s, warn: warn, upper: -1}
+	err = b.build()
+	return b.upper, err
+}
+
+func (b *builder) build() error {
 	// Nothing mounted here may reach the host. What the host mounts later may still reach us: home directories are often
 	// mounted on first use.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
@@ -61,7 +69,7 @@ func setup(s *spec, warn func(string)) error {
 	}
 	defer b.host.close()
 	steps := []func() error{b.mountBase, b.mountTree, b.mountRoot}
-	if !s.Probe {
+	if !b.spec.Probe {
 		steps = append(steps, b.fillRoot, b.nameHost, b.enterRoot)
 	}
 	for _, step := range steps {
@@ -204,6 +212,9 @@ func (b *builder) mountOverlay(target, writable string) error {
 	err = unix.Mount("overlay", target, "overlay", flags, options+",volatile")
 	if errors.Is(err, unix.EINVAL) {
 		err = unix.Mount("overlay", target, "overlay", flags, options)
+	}
+	if err == nil && b.spec.Emulate {
+		err = b.keepUpper(upper)
 	}
 	return errors.Join(err, os.Chdir("/"))
 }

@@ -10,7 +10,7 @@
 //	layers.go    layers from the store       mounts.go   /proc, /dev, /sys, files of /etc, binds
 //	tree.go      files of a squashfs         serve.go    files that the caller serves
 //	check.go     can this host do it         inroot.go   paths inside a root that may be hostile
-//	upper.go     keeping what was changed
+//	upper.go     keeping what was changed    emulate.go  root's calls for one who is not root
 //
 // The image is not trusted with the host's files: no path of it is followed out of its root while mounts are made, and
 // its command cannot gain privileges. It is still the caller's own process, with the host's network: a sandbox for
@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/fuse"
+	"sconce.dev/sconce/internal/rootemu"
 )
 
 // MaxLayers is the number of layers that overlayfs can stack: OVL_MAX_STACK of the kernel.
@@ -68,6 +69,11 @@ type Options struct {
 	// command goes on from it. Directories in it have the modes that the command gave them, none at all perhaps:
 	// store.RemoveAll removes them. The error is an [ErrNoUpper] when the file system cannot hold it.
 	UpperDir string
+
+	// Owners makes the calls succeed by which root gives files to users and becomes somebody else, and takes what was asked
+	// for and could not be done; see package rootemu. It is complete when the sandbox is gone. For a process that is root
+	// itself the kernel does all of it, and Owners stays empty.
+	Owners *rootemu.Owners
 
 	NoNetwork bool // only a loopback device, instead of the host's network
 

@@ -18,16 +18,18 @@ import (
 
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fuse"
+	"sconce.dev/sconce/internal/rootemu"
 )
 
 // session is the caller's side of one sandbox.
 type session struct {
 	spec           *spec
 	noNetwork      bool
-	tree           fuse.Node // nil if there are layers
-	scratch        string    // removed at the end, "" if there is none
-	keep           string    // holds what the command changes, "" if that is not kept
-	madeUpper      bool      // in keep, where nothing was before
+	tree           fuse.Node       // nil if there are layers
+	owners         *rootemu.Owners // nil unless root is emulated
+	scratch        string          // removed at the end, "" if there is none
+	keep           string          // holds what the command changes, "" if that is not kept
+	madeUpper      bool            // in keep, where nothing was before
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	pipeEnds       []*os.File // the group's ends of its pipes
@@ -57,6 +59,7 @@ func prepare(o Options, count int) (*session, error) {
 	}
 	s := newSession(sp)
 	s.noNetwork, s.tree = o.NoNetwork, o.Tree
+	s.emulate(o.Owners)
 	if o.UpperDir != "" {
 		sp.Scratch, sp.Keep = o.UpperDir, true
 		if err := s.prepareUpper(o.UpperDir); err != nil {
@@ -268,6 +271,9 @@ func (s *session) collect(messages *bufio.Reader) {
 		m, err := readMessage(messages)
 		if err != nil {
 			return
+		}
+		if s.owners != nil {
+			s.owners.Add(m.Owners)
 		}
 		if m.Exit != nil && m.Exit.Index >= 0 && m.Exit.Index < len(s.codes) {
 			s.setCode(m.Exit.Index, m.Exit.Code)

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/rootemu"
 )
 
 // initName is the argv[0] by which the second process knows what it is.
@@ -42,6 +43,7 @@ type spec struct {
 	UserNS   bool     `json:"userNS"`   // root only within a user namespace
 	Resolv   []byte   `json:"resolv"`   // content of /etc/resolv.conf, nil for none
 	Hosts    []byte   `json:"hosts"`    // content of /etc/hosts, nil for none
+	Emulate  bool     `json:"emulate"`  // root's calls, see package rootemu
 	Probe    bool     `json:"probe"`    // only try whether it can be done
 }
 
@@ -59,6 +61,8 @@ type message struct {
 	Failure *Error `json:"failure,omitempty"`
 	Started bool   `json:"started,omitempty"`
 	Exit    *exit  `json:"exit,omitempty"`
+
+	Owners []rootemu.Entry `json:"owners,omitempty"`
 }
 
 // exit is the end of one process.
