@@ -12,18 +12,6 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// A build step runs on an image and what it changes becomes a layer:
-//
-//	dirs, err := sandbox.Layers(ctx, st, im.Layers)       // the image so far, unpacked
-//	work, err := st.TempDir("step-*")                     // defer store.RemoveAll(work)
-//	started := time.Now()
-//	code, err := sandbox.Run(ctx, sandbox.Options{Layers: dirs, UpperDir: work, Args: …})
-//	tree, err := im.Tree(ctx, st)
-//	d, err := layer.FromUpper(ctx, st, filepath.Join(work, sandbox.Upper), layer.UpperOptions{Base: tree.Base(), Started: started, …})
-//
-// The layer is the difference between what the base shows and what the step saw at its end, not a record of how the step
-// got there: what was opened for writing, touched, or written again with the same content is not in it.
-
 // UpperOptions says how a layer is made of an overlay's upper directory. The zero value is usable.
 type UpperOptions struct {
 	Options

@@ -114,15 +114,14 @@ func (u *upperReader) equalStreams(a, b io.Reader) (bool, error) {
 	for {
 		n, errA := io.ReadFull(a, u.copies[0])
 		m, errB := io.ReadFull(b, u.copies[1])
-		if !bytes.Equal(u.copies[0][:n], u.copies[1][:m]) {
-			return false, nil
-		}
 		endA, endB := ended(errA), ended(errB)
 		switch {
 		case errA != nil && !endA:
 			return false, errA
 		case errB != nil && !endB:
 			return false, errB
+		case !bytes.Equal(u.copies[0][:n], u.copies[1][:m]):
+			return false, nil
 		case endA || endB:
 			return endA && endB, nil
 		}
