@@ -29,6 +29,7 @@ const (
 	callGetresgid
 	callGetgroups
 	callCapset
+	callPrctl
 	callOpen
 	callOpenat
 	callCreat
@@ -77,6 +78,7 @@ var amd64ABI = abi{unix.AUDIT_ARCH_X86_64, []sysno{
 	{callGetresgid, 120, false},
 	{callGetgroups, 115, false},
 	{callCapset, 126, false},
+	{callPrctl, 157, false},
 	{callOpen, 2, false},
 	{callOpenat, 257, false},
 	{callCreat, 85, false},
@@ -130,6 +132,7 @@ var i386ABI = abi{unix.AUDIT_ARCH_I386, []sysno{
 	{callGetresgid, 211, false},
 	{callGetgroups, 205, false},
 	{callCapset, 185, false},
+	{callPrctl, 172, false},
 	{callOpen, 5, false},
 	{callOpenat, 295, false},
 	{callCreat, 8, false},
@@ -161,6 +164,7 @@ var arm64ABI = abi{unix.AUDIT_ARCH_AARCH64, []sysno{
 	{callGetresgid, 150, false},
 	{callGetgroups, 158, false},
 	{callCapset, 91, false},
+	{callPrctl, 167, false},
 	{callOpenat, 56, false},
 	{callMkdirat, 34, false},
 	{callSymlinkat, 36, false},

@@ -50,6 +50,13 @@ func (c sysno) verdict() []bpf.Instruction {
 		// Rights that a program means to give up it keeps: they reach no further than its sandbox, and with them it can go
 		// on working on files that only seem to belong to the user it has become.
 		return []bpf.Instruction{bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO}}
+	case callPrctl:
+		return []bpf.Instruction{
+			bpf.LoadAbsolute{Off: offArgs, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.PR_SET_KEEPCAPS, SkipTrue: 1},
+			bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW},
+			notify,
+		}
 	case callOpen, callOpenat:
 		flags := uint32(1)
 		if c.call == callOpenat {

@@ -17,6 +17,10 @@ type ids struct{ real, effective, saved, fs uint32 }
 type identity struct {
 	users, groups ids
 	supplementary []uint32
+
+	// keeps is the program that has asked to keep root's rights when it becomes another user (PR_SET_KEEPCAPS of prctl(2)),
+	// "" if it has not. They end with the next exec(2), which the supervisor does not hear of: the program is another then.
+	keeps string
 }
 
 // rootIdentity is who a process is that has never asked to be somebody else.
@@ -100,7 +104,7 @@ type identities struct {
 func newIdentities() *identities { return &identities{numbers: map[string]uint64{}} }
 
 func (all *identities) numberOf(i *identity) (uint64, error) {
-	key := fmt.Sprint(i.users, i.groups, i.supplementary)
+	key := fmt.Sprint(i.users, i.groups, i.supplementary, i.keeps)
 	n, ok := all.numbers[key]
 	if ok {
 		return n, nil
@@ -176,6 +180,8 @@ func (p *process) identify(c call, args [6]uint64) (int64, error) {
 		return 0, p.giveIDs(i.groups, args)
 	case callGetgroups:
 		return p.giveGroups(i.supplementary, args)
+	case callPrctl:
+		return 0, p.keepRights(i, args[1] != 0)
 	}
 	changed := *i
 	value, err := p.change(&changed, c, args)
@@ -185,9 +191,42 @@ func (p *process) identify(c call, args [6]uint64) (int64, error) {
 	return value, p.setIdentity(&changed)
 }
 
+// privileged reports whether the process has the rights of root to change its ids.
+func (p *process) privileged(i *identity) bool {
+	return i.users.effective == 0 || i.keeps != "" && i.keeps == p.program()
+}
+
+// program returns the path of the program that the process runs, "" if that cannot be found out.
+func (p *process) program() string {
+	dir, err := p.procDir(int(p.pid))
+	if err != nil {
+		return ""
+	}
+	name, err := readLinkAt(p.proc, dir+"/exe")
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// keepRights is prctl(2) with PR_SET_KEEPCAPS. Only root has rights that it could keep.
+func (p *process) keepRights(i *identity, keeps bool) error {
+	changed := *i
+	changed.keeps = ""
+	if keeps && p.privileged(i) {
+		changed.keeps = p.program()
+	}
+	if changed.keeps != i.keeps {
+		if err := p.setIdentity(&changed); err != nil {
+			return err
+		}
+	}
+	return errKernel
+}
+
 // change does a call that changes ids.
 func (p *process) change(i *identity, c call, args [6]uint64) (int64, error) {
-	privileged := i.users.effective == 0
+	privileged := p.privileged(i)
 	a, b, d := p.id(args[0]), p.id(args[1]), p.id(args[2])
 	switch c {
 	case callSetuid:

@@ -57,6 +57,8 @@ func TestFilter(t *testing.T) {
 			switch c.call {
 			case callCapset:
 				want = unix.SECCOMP_RET_ERRNO
+			case callPrctl:
+				args = []uint32{unix.PR_SET_KEEPCAPS, 1}
 			case callOpen:
 				args = []uint32{1, unix.O_CREAT | unix.O_RDWR, 0}
 			case callOpenat:

@@ -183,6 +183,7 @@ func TestEveryCall(t *testing.T) {
 			"root/mknod": "-:- c1.5",
 		}},
 		{"identity", map[string]string{}},
+		{"keep", map[string]string{}},
 		{"vfork", map[string]string{"root/vfork": "30:31"}},
 		{"chroot", map[string]string{"root/jail/a": "40:41", "root/jail/b": "42:43", "root/jail/c": "44:45"}},
 		{"threads", nil},
@@ -230,7 +231,7 @@ kill -9 -1 2>/dev/null & chown 5:6 g; echo alive; exit 3`)
 // When the caller is killed nobody waits for an answer for ever.
 func TestEmulationEndsWithTheCaller(t *testing.T) {
 	marker := fmt.Sprint("87655.", os.Getpid())
-	o, _ := emulated(t, "touch f; echo ready; while :; do chown 1:1 f; done & while chown 2:2 f; do :; done & sleep "+marker)
+	o, _ := emulated(t, "exec 2>/dev/null; touch f; echo ready; while :; do chown 1:1 f; done & while chown 2:2 f; do :; done & sleep "+marker)
 	cmd := helperCommand(t, "run", o)
 	startHelper(t, cmd)
 	eventually(t, "start", func() bool { return len(processesWith(t, marker)) > 0 })

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -103,6 +104,25 @@ static void bad(void)
 	REFUSED(syscall(SYS_fchownat, AT_FDCWD, "/proc/1/root/etc", 1, 1, 0), ELOOP);
 	REFUSED(syscall(SYS_fchownat, AT_FDCWD, "/proc/1/fd/5", 1, 1, 0), ELOOP);
 }
+
+static void keep(int again)
+{
+	if (again) { /* after exec */
+		REFUSED(syscall(SYS_setgid, 0), EPERM);
+		return;
+	}
+	CHECK(prctl(PR_SET_KEEPCAPS, 1), 0);
+	CHECK(prctl(PR_GET_KEEPCAPS), 1);
+	CHECK(syscall(SYS_setresuid, 70, 70, 70), 0);
+	CHECK(syscall(SYS_setresgid, 71, 71, 71), 0);
+	CHECK(syscall(SYS_setgroups, 0, NULL), 0);
+	CHECK(link("/bin/calls", "other"), 0);
+	execl("other", "other", "kept", NULL);
+	CHECK(0, 1);
+}
+
+static void before_exec(void) { keep(0); }
+static void after_exec(void) { keep(1); }
 
 static void identity(void)
 {
@@ -277,7 +297,7 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*run)(void);
 	} groups[] = {
-		{"native", native}, {"i386", i386}, {"bad", bad}, {"identity", identity}, {"vfork", after_vfork}, {"chroot", in_root}, {"threads", threads},
+		{"native", native}, {"i386", i386}, {"bad", bad}, {"identity", identity}, {"keep", before_exec}, {"kept", after_exec}, {"vfork", after_vfork}, {"chroot", in_root}, {"threads", threads},
 	};
 	setvbuf(stdout, NULL, _IONBF, 0);
 	for (unsigned i = 0; argc > 1 && i < sizeof groups / sizeof *groups; i++)
