@@ -38,7 +38,12 @@ func (k kernelRoot) open(name string) (int, error) {
 		return -1, err
 	}
 	defer unix.Close(dir)
-	return unix.Openat2(dir, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
+	for {
+		fd, err := unix.Openat2(dir, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
+		if err != unix.EAGAIN && err != unix.EINTR { // EAGAIN: something was renamed or mounted meanwhile, anywhere
+			return fd, err
+		}
+	}
 }
 
 func (k kernelRoot) Resolve(name string) (string, error) {
