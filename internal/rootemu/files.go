@@ -194,8 +194,8 @@ const renames = 100
 // openUpper opens the file in the upper layer that is behind an open file of the overlay, and returns its path in both. The overlay keeps a file's
 // path (directories are not redirected when an ordinary user mounts it) but not always its inode number.
 func (s *supervisor) openUpper(fd int) (upper int, name string, err error) {
-	link := s.self + "/fd/" + strconv.Itoa(fd)
-	name, err = readLinkAt(s.proc, link)
+	link := strconv.Itoa(fd)
+	name, err = readLinkAt(s.files, link)
 	for range renames {
 		if err != nil {
 			return -1, "", err
@@ -206,7 +206,7 @@ func (s *supervisor) openUpper(fd int) (upper int, name string, err error) {
 		}
 		upper, openErr := unix.Openat2(s.upper, "."+path.Clean(name), how)
 		was := name
-		if name, err = readLinkAt(s.proc, link); err == nil && name == was {
+		if name, err = readLinkAt(s.files, link); err == nil && name == was {
 			return upper, name, openErr
 		}
 		if openErr == nil {

@@ -35,7 +35,8 @@
 // without it.
 //
 // Within the sandbox stat(2) goes on to show user 0 for every file: it is called too often to be answered by another
-// process.
+// process. A program that copies owners (cp -a) therefore copies root, and one that checks whether its data belong to it,
+// as PostgreSQL's server does, refuses to work; that needs subordinate ids.
 //
 // # Identities
 //
@@ -102,6 +103,9 @@ func ownFS() error {
 func (s *supervisor) open() (err error) {
 	if s.proc, err = unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return fmt.Errorf("open /proc: %w", err)
+	}
+	if s.files, err = unix.Open("/proc/self/fd", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("open /proc/self/fd: %w", err)
 	}
 	if s.root, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return fmt.Errorf("open /: %w", err)

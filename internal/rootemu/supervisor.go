@@ -13,6 +13,7 @@ type supervisor struct {
 	sizes    sizes
 	upper    int    // directory that is the overlay's upper layer
 	proc     int    // /proc
+	files    int    // /proc/self/fd
 	root     int    // this process's root
 	rootIno  uint64 // its inode
 	mount    uint64 // id of the mount that it is on: the overlay
