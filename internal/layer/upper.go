@@ -29,12 +29,12 @@ type UpperOptions struct {
 	Started time.Time
 }
 
-// UpperFile is a file of the upper directory, with all that is needed to recognise it.
+// UpperFile is a file of the upper directory.
 type UpperFile struct {
-	Path string // in the image
-	Dir  int    // file descriptor of the directory that holds it
-	Name string // in that directory
-	Stat *unix.Stat_t
+	Upper string // names the upper directory as long as FromUpper runs
+	Path  string // in it, and in the image
+	Stat  *unix.Stat_t
+	Below *BaseEntry // what the base has at the path, nil for nothing or without a base
 }
 
 // Ownership is what only root can give to a file.

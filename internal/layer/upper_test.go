@@ -266,7 +266,10 @@ func TestUpperAgainstBase(t *testing.T) {
 	defer socket.Close()
 	o := ownedByRoot
 	o.Base = base
-	u.want(o, "d 1 2750 7:8", "d/.wh.socket 0 600 0:0", `d/chmod 0 640 0:0 security.capability="c"`, "d/other 0 4755 7:8",
+	u.mkdir("d/new") // which the group of d is handed on to, with the bit that does it
+	u.file("d/new/f", "")
+	u.want(o, "d 1 2750 7:8", "d/.wh.socket 0 600 0:0", `d/chmod 0 640 0:0 security.capability="c"`, "d/new 1 2755 0:8", "d/new/f 0 644 0:8",
+		"d/other 0 4755 7:8",
 		"way 1 755 0:0", "way/same 0 644 0:0")
 
 	u.file("broken", "decide")
@@ -292,7 +295,7 @@ func TestUpperOwner(t *testing.T) {
 	o.Base = base
 	o.Owner = func(f UpperFile, o Ownership) Ownership {
 		var again unix.Stat_t
-		if err := unix.Fstatat(f.Dir, f.Name, &again, unix.AT_SYMLINK_NOFOLLOW); err != nil || again.Ino != f.Stat.Ino {
+		if err := unix.Lstat(f.Upper+"/"+f.Path, &again); err != nil || again.Ino != f.Stat.Ino {
 			t.Errorf("%s is not what it is said to be: %v", f.Path, err)
 		}
 		switch f.Path {

@@ -62,6 +62,10 @@ type upperDir struct {
 	shines bool // what the base has in its place is seen through it
 	hides  bool // it says that the base's is not to be seen
 	holds  bool // overlayfs was told that xattrs make whiteouts in it
+
+	gid    int
+	mode   uint32 // permissions in the layer
+	hidden bool   // the step did not see its setgid bit
 }
 
 // upperChild is a file of such a directory.
@@ -95,7 +99,7 @@ func (u *upperReader) scanRoot() error {
 		return err
 	}
 	attrs.origin = true
-	n := u.node(UpperFile{".", u.root, ".", &s}, attrs, base)
+	n := u.node(upperDir{}, UpperFile{fdName(u.root), ".", &s, base}, attrs)
 	if base != nil {
 		n.unchanged = u.same(&n)
 		n.ModTime = base.ModTime
@@ -225,7 +229,7 @@ func (u *upperReader) child(d upperDir, c upperChild) error {
 	if err != nil {
 		return err
 	}
-	n := u.node(UpperFile{p, d.fd, c.name, &s}, attrs, base)
+	n := u.node(d, UpperFile{fdName(u.root), p, &s, base}, attrs)
 	switch {
 	case n.Type == Dir:
 		return u.subdir(d, s.Mode, attrs.opaque, n)
@@ -245,7 +249,7 @@ func whiteout(p string) upperNode { return upperNode{Entry: Entry{Path: p, Mode:
 func (u *upperReader) subdir(d upperDir, mode uint32, opaque string, n upperNode) error {
 	// Whether there is a directory in the base to look through, or to hide.
 	below := d.shines && (u.opts.Base == nil || n.base != nil && n.base.Type == Dir)
-	sub := upperDir{path: n.Path, holds: opaque == "x"}
+	sub := upperDir{path: n.Path, holds: opaque == "x", gid: n.GID, mode: n.Mode, hidden: mode&unix.S_ISGID == 0}
 	sub.hides = below && opaque == "y"
 	sub.shines = below && !sub.hides
 	if sub.shines && n.base != nil {
@@ -304,8 +308,8 @@ func imageXattrs(all map[string]string) map[string]string {
 }
 
 // node makes the node of a file. The target of a symlink is still missing.
-func (u *upperReader) node(f UpperFile, attrs upperAttrs, base *BaseEntry) upperNode {
-	s := f.Stat
+func (u *upperReader) node(d upperDir, f UpperFile, attrs upperAttrs) upperNode {
+	s, base := f.Stat, f.Below
 	n := upperNode{Entry: Entry{Path: f.Path, Xattrs: attrs.kept, ModTime: u.clamp(s)}, disk: s.Mode & 0o7777, base: base}
 	o := Ownership{UID: int(s.Uid), GID: int(s.Gid), Mode: s.Mode, Rdev: s.Rdev, Capability: attrs.kept[capability]}
 	if u.uid != 0 && o.UID == u.uid {
@@ -314,9 +318,13 @@ func (u *upperReader) node(f UpperFile, attrs upperAttrs, base *BaseEntry) upper
 	if u.uid != 0 && o.GID == u.gid {
 		o.GID = 0
 	}
-	if !u.opts.Unpacked.Owners && copiedUp(s, attrs, base) {
+	switch {
+	case u.opts.Unpacked.Owners: // the file system says all of it
+	case copiedUp(s, attrs, base):
 		n.inherited = true
 		o = u.inherit(o, base)
+	default:
+		o = d.bequeath(o)
 	}
 	if u.opts.Owner != nil {
 		given := u.opts.Owner(f, o)
@@ -394,6 +402,21 @@ func (u *upperReader) inherit(o Ownership, base *BaseEntry) Ownership {
 	}
 	if o.Mode&0o7777 == shown {
 		o.Mode = o.Mode&unix.S_IFMT | base.Mode
+	}
+	return o
+}
+
+// bequeath gives a new file what a directory with the setgid bit hands on (inode(7), "S_ISGID"). The kernel did so only
+// where it knew of the bit.
+func (d upperDir) bequeath(o Ownership) Ownership {
+	if d.mode&unix.S_ISGID == 0 {
+		return o
+	}
+	if o.GID == 0 {
+		o.GID = d.gid
+	}
+	if o.Mode&unix.S_IFMT == unix.S_IFDIR && d.hidden {
+		o.Mode |= unix.S_ISGID
 	}
 	return o
 }

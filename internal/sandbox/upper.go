@@ -12,6 +12,8 @@ import (
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/rootemu"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -99,6 +101,26 @@ func (s *session) discard() {
 		if err := store.RemoveAll(dir); err != nil && s.ctx != nil {
 			event.Warn(s.ctx, fmt.Sprintf("what the command wrote could not be removed: %v", err), "")
 		}
+	}
+}
+
+// Owner returns what a step asked for with Options.Owners, for layer.UpperOptions.
+func Owner(owners *rootemu.Owners) func(layer.UpperFile, layer.Ownership) layer.Ownership {
+	return func(f layer.UpperFile, o layer.Ownership) layer.Ownership {
+		r, ok := owners.Of(f.Upper, f.Path, f.Stat)
+		if !ok {
+			return o
+		}
+		var below rootemu.IDs
+		if f.Below != nil {
+			below = rootemu.IDs{UID: f.Below.UID, GID: f.Below.GID}
+		}
+		ids := r.Owner(rootemu.IDs{UID: o.UID, GID: o.GID}, below)
+		o.UID, o.GID = ids.UID, ids.GID
+		if r.Device != 0 {
+			o.Mode, o.Rdev = o.Mode&^unix.S_IFMT|r.Device, r.Rdev
+		}
+		return o
 	}
 }
 

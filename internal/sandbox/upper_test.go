@@ -32,6 +32,7 @@ import (
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/rootemu"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -249,6 +250,7 @@ func TestSteps(t *testing.T) {
 	}
 	for _, test := range stepTests {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			o := base.options(t, "sh", "-ec", test.script)
 			o.Binds = []Bind{{Source: t.TempDir(), Target: "/data"}, {Source: "/etc/passwd", Target: "/one"}}
 			o.Tmpfs = []string{"/memory/here"}
@@ -314,6 +316,40 @@ func TestStepIsDeterministic(t *testing.T) {
 		if d := base.layer(t, o, started); string(d.DiffID) != want {
 			t.Errorf("umask %#o: layer %s, want %s:\n%s", umask, d.DiffID, want, strings.Join(base.entries(t, d), "\n"))
 		}
+	}
+}
+
+// What a step gives to other users is theirs in the layer, whether root runs it or somebody else.
+func TestStepGivesFilesAway(t *testing.T) {
+	base := stepBase(t)
+	var owners rootemu.Owners
+	o := base.options(t, "sh", "-ec", `umask 022; mkdir -p /srv/mail; echo x >/srv/mail/box; busybox chown -R 7:8 /srv; chmod 2750 /srv/mail; ln /srv/mail/box /srv/box
+		busybox chown -h 5:6 /d/link; busybox mknod /null c 1 3; chmod 666 /null; busybox chown 0:33 /d/file; chmod 4755 /d/file; mv /d/file /d/moved
+		busybox chown 9 /d/owned; busybox chown 33:44 /d/owned; echo y >>/d/sub/deep/x; busybox chown 1:1 /d/sub/file /d/setuid`)
+	o.Owners = &owners
+	started := time.Now()
+	if code, _ := run(t, o); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	up := base.upperOptions(t, started)
+	up.Owner = Owner(&owners)
+	d, err := layer.FromUpper(t.Context(), base.st, filepath.Join(o.UpperDir, Upper), up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"d/ 755", "d/.wh.file", "d/link -> file 5:6", "d/moved 4755 0:33", "d/setuid 755 1:1", "d/sub/ 750 33:33 user.dir", "d/sub/deep/ 755",
+		"d/sub/deep/x 644", "d/sub/file 600 1:1", "null 666", "srv/ 755 7:8", "srv/box 644 7:8", "srv/mail/ 2750 7:8", "srv/mail/box = srv/box 7:8",
+	}
+	if diff := cmp.Diff(want, base.entries(t, d)); diff != "" {
+		t.Errorf("layer (-want +got):\n%s", diff)
+	}
+	if n, err := base.tree(t, d).Lstat("null"); err != nil || n.Type != layer.Char || n.Major != 1 || n.Minor != 3 {
+		t.Errorf("the device is %+v, %v", n, err)
+	}
+	const same = "sha256:4df8317bec8b93c5750d367c4646ffbde85542bd1740cea9435c39503ca15ba9"
+	if string(d.DiffID) != same {
+		t.Errorf("layer %s, want %s, whoever runs the step", d.DiffID, same)
 	}
 }
 
@@ -610,6 +646,9 @@ func TestLayerIsWhatTheStepSaw(t *testing.T) {
 	for _, test := range stepTests {
 		if test.name == "touch" || strings.Contains(test.name, "mount") || test.name == "special files" || strings.HasPrefix(test.name, "change in") {
 			continue // touching a file takes the names apart that it had in layers below
+		}
+		if testing.Short() {
+			break
 		}
 		t.Run(test.name, func(t *testing.T) { check(t, base.options(t, "sh", "-ec", "{ "+test.script+"\n} >&2; exec /walker")) })
 	}
