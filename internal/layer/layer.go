@@ -19,9 +19,12 @@
 //	dirs, err := sandbox.Layers(ctx, st, im.Layers)
 //	work, err := st.TempDir("step-*") // and defer store.RemoveAll(work)
 //	started := time.Now()
-//	code, err := sandbox.Run(ctx, sandbox.Options{Layers: dirs, UpperDir: work, Args: args, Env: env})
+//	var owners rootemu.Owners
+//	code, err := sandbox.Run(ctx, sandbox.Options{Layers: dirs, UpperDir: work, Owners: &owners, Args: args, Env: env})
 //	tree, err := im.Tree(ctx, st)
-//	d, err := layer.FromUpper(ctx, st, filepath.Join(work, sandbox.Upper), layer.UpperOptions{Base: tree.Base(), Started: started})
+//	d, err := layer.FromUpper(ctx, st, filepath.Join(work, sandbox.Upper), layer.UpperOptions{
+//		Base: tree.Base(), Unpacked: sandbox.Unpacked(), Owner: sandbox.Owner(&owners), Started: started,
+//	})
 //
 // The layer is the difference between what the image had and what the step saw at its end, and not a record of how the step
 // got there: what was opened for writing, touched, or written again with the same content is not in it.

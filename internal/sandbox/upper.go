@@ -104,6 +104,9 @@ func (s *session) discard() {
 	}
 }
 
+// Unpacked says how [Layers] unpacks, for layer.UpperOptions.
+func Unpacked() layer.UnpackOptions { return layer.UnpackOptions{Owners: ownsFiles()} }
+
 // Owner returns what a step asked for with Options.Owners, for layer.UpperOptions.
 func Owner(owners *rootemu.Owners) func(layer.UpperFile, layer.Ownership) layer.Ownership {
 	return func(f layer.UpperFile, o layer.Ownership) layer.Ownership {

@@ -136,7 +136,7 @@ func (im stepImage) upperOptions(t testing.TB, started time.Time) layer.UpperOpt
 	t.Helper()
 	return layer.UpperOptions{
 		Options: layer.Options{Compression: layer.None},
-		Base:    im.tree(t).Base(), Unpacked: layer.UnpackOptions{Owners: ownsFiles()}, Started: started,
+		Base:    im.tree(t).Base(), Unpacked: Unpacked(), Started: started,
 	}
 }
 
