@@ -50,7 +50,8 @@ func mountLoop(t *testing.T, file string, offset int64) string {
 		t.Fatalf("mount: %v\n%s", err, out)
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("umount", at).CombinedOutput(); err != nil {
+		// lazy: a process that a test beside this one just forked may still have a file of it open
+		if out, err := exec.Command("umount", "--lazy", at).CombinedOutput(); err != nil {
 			t.Errorf("umount: %v\n%s", err, out)
 		}
 	})
@@ -74,7 +75,8 @@ func mountFUSE(t *testing.T, file string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("umount", at).CombinedOutput(); err != nil {
+		// lazy: a process that a test beside this one just forked may still have a file of it open
+		if out, err := exec.Command("umount", "--lazy", at).CombinedOutput(); err != nil {
 			t.Errorf("umount: %v\n%s", err, out)
 			_ = cmd.Process.Kill()
 		}

@@ -161,7 +161,8 @@ func mounted(t *testing.T, image string, base int64) string {
 		t.Skipf("mount: %v\n%s", err, out)
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+		// lazy: a process that a test beside this one just forked may still have a file of it open
+		if out, err := exec.Command("umount", "--lazy", dir).CombinedOutput(); err != nil {
 			t.Errorf("umount: %v\n%s", err, out)
 		}
 	})
