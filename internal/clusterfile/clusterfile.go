@@ -19,6 +19,7 @@ import (
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/image"
@@ -276,7 +277,14 @@ func (w *writer) indexes() ([]*layer.Index, error) {
 
 // personality puts the files that runtimes look for on top of the image.
 func (w *writer) personality(indexes []*layer.Index, tree *image.Tree) (*image.Tree, error) {
-	d, err := personality.Layer(w.ctx, w.own, personality.Image{Config: w.in.Config, Digest: w.in.Digest}, tree)
+	im := personality.Image{Config: w.in.Config, Digest: w.in.Digest}
+	d, err := personality.Layer(w.ctx, w.own, im, tree)
+	if errors.Is(err, unix.ENOSPC) { // taken by what is being kept for the next image, which gives it back if it does not fit
+		if err := w.reuse.wait(); err != nil {
+			return nil, err
+		}
+		d, err = personality.Layer(w.ctx, w.own, im, tree)
+	}
 	if err != nil {
 		return nil, err
 	}

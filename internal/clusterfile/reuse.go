@@ -52,13 +52,18 @@ type reuse struct {
 	anew   bool // use nothing of what the store has: it is damaged
 	opened []*os.File
 	known  map[store.Digest][]*squashfs.Pack
-	saving errgroup.Group
+	saving *errgroup.Group
 }
 
 func newReuse(ctx context.Context, o Options) *reuse {
 	r := &reuse{ctx: ctx, st: o.Store, key: o.Squashfs.Key(), off: o.NoReuse, known: map[store.Digest][]*squashfs.Pack{}}
-	r.saving.SetLimit(1) // it is the disk that is busy
+	r.begin()
 	return r
+}
+
+func (r *reuse) begin() {
+	r.saving = new(errgroup.Group)
+	r.saving.SetLimit(1) // it is the disk that is busy
 }
 
 // close lets go of the packs that were read.
@@ -72,7 +77,9 @@ func (r *reuse) close() {
 // wait waits until everything that is to be kept is in the store. The next image would do without, so what goes wrong is
 // only a warning, unless the work was called off.
 func (r *reuse) wait() error {
-	if err := r.saving.Wait(); err != nil {
+	err := r.saving.Wait()
+	r.begin()
+	if err != nil {
 		event.Warn(r.ctx, fmt.Sprintf("what was compressed could not be kept for the next image: %v", err), "see `sconce cache info`")
 	}
 	return r.ctx.Err()
