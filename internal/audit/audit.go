@@ -4,10 +4,10 @@
 package audit
 
 import (
-	"bytes"
 	"context"
 	"io"
-	"path"
+
+	"sconce.dev/sconce/internal/fatbin"
 )
 
 // Files are the files of an image.
@@ -28,18 +28,6 @@ type File struct {
 }
 
 const (
-	minSize  = 4 << 10 // bytes; no smaller file is worth a look
-	headSize = 4       // bytes
+	minSize  = fatbin.MinSize
+	headSize = fatbin.HeadSize
 )
-
-// wantsDeviceCode is the [Filter] for files that can hold GPU code.
-func wantsDeviceCode(name string, head []byte) bool {
-	if bytes.HasPrefix(head, []byte("\x7fELF")) {
-		return true
-	}
-	switch path.Ext(name) {
-	case ".a", ".cubin", ".fatbin":
-		return true
-	}
-	return false
-}

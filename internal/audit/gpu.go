@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 
+	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fatbin"
 )
 
@@ -274,8 +275,6 @@ func compareArchs(a, b fatbin.Arch) int {
 
 func archName(a fatbin.Arch) string { return fmt.Sprintf("%d%s", a.SM, a.Variant) }
 
-func capabilityName(sm int) string { return fmt.Sprintf("%d.%d", sm/10, sm%10) }
-
 // finish makes the sums.
 func (g *gpuScan) finish() {
 	r := g.report
@@ -356,7 +355,7 @@ func (l *Library) isLeftover() bool {
 func capabilities(libraries []Library) []Capability {
 	list := []Capability{}
 	for _, sm := range fatbin.Devices() {
-		c := Capability{Capability: capabilityName(sm)}
+		c := Capability{Capability: cluster.Capability(sm)}
 		for i := range libraries {
 			if l := &libraries[i]; l.hasCUDA() && !l.isLeftover() {
 				c.add(&libraries[i])

@@ -7,6 +7,7 @@ import (
 	"io"
 	"sync"
 
+	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
@@ -136,7 +137,7 @@ func (p *passing) look(ctx context.Context, id contentID, e layer.IndexEntry, op
 	if _, err := io.ReadFull(r, head); err != nil {
 		return fileFacts{}, fmt.Errorf("read %q: %w", e.Path, err)
 	}
-	if !wantsDeviceCode(e.Path, head) {
+	if !fatbin.MayHold(e.Path, head) {
 		return fileFacts{}, nil
 	}
 	h, err := p.copies.open(ctx, id, e.Size, func() (io.ReadCloser, error) {

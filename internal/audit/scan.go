@@ -11,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/elfx"
 	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fatbin"
 )
 
 // scanned is a file and what was found in it.
@@ -62,7 +63,7 @@ func scan(ctx context.Context, files Files) ([]scanned, error) {
 	}
 	var found []scanned
 	task := event.Begin(ctx, "scan", "machine code", 0)
-	err := files.Walk(ctx, wantsDeviceCode, func(f File) error {
+	err := files.Walk(ctx, fatbin.MayHold, func(f File) error {
 		task.Add(f.Size)
 		c, err := look(ctx, f)
 		if err == nil && !c.empty() {

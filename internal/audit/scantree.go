@@ -15,6 +15,7 @@ import (
 
 	"sconce.dev/sconce/internal/elfx"
 	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
@@ -224,7 +225,7 @@ func (s *treeScan) fast(ctx context.Context, n *image.Node, task *event.Task) er
 	if _, err := r.ReadAt(head, 0); err != nil {
 		return fmt.Errorf("read %q: %w", n.Path, err)
 	}
-	if !wantsDeviceCode(n.Path, head) {
+	if !fatbin.MayHold(n.Path, head) {
 		s.found(n, fileFacts{})
 		return nil
 	}
@@ -257,7 +258,7 @@ func (s *treeScan) copied(ctx context.Context, n *image.Node, task *event.Task) 
 	if _, err := io.ReadFull(r, head); err != nil {
 		return fmt.Errorf("read %q: %w", n.Path, err)
 	}
-	if !wantsDeviceCode(n.Path, head) {
+	if !fatbin.MayHold(n.Path, head) {
 		s.found(n, fileFacts{})
 		return nil
 	}

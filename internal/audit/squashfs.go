@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
@@ -157,7 +158,7 @@ func (s *squashFiles) scanAll(ctx context.Context) ([]scanned, error) {
 		}
 		group.Go(func() error {
 			defer task.Add(f.file.Size)
-			return s.look(f.path, f.file, wantsDeviceCode, func(file File) error {
+			return s.look(f.path, f.file, fatbin.MayHold, func(file File) error {
 				c, err := look(working, file)
 				if err != nil || c.empty() {
 					return err

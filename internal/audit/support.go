@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fatbin"
 )
 
@@ -155,7 +156,7 @@ func (c *codeSet) runs() []Support {
 }
 
 func (c *codeSet) support(sm int) (Support, bool) {
-	s := Support{Capability: capabilityName(sm)}
+	s := Support{Capability: cluster.Capability(sm)}
 	best := fatbin.Unsupported
 	var version ptxVersion
 	look := func(r *fatbin.Region) way {
@@ -277,7 +278,7 @@ func (c *codeSet) relinked(sm int) way {
 // supportFor returns how a library runs on a capability, as 90 for 9.0. It is nil when there is no code for it.
 func (l *Library) supportFor(sm int) *Support {
 	for i := range l.Runs {
-		if l.Runs[i].Capability == capabilityName(sm) {
+		if l.Runs[i].Capability == cluster.Capability(sm) {
 			return &l.Runs[i]
 		}
 	}

@@ -17,7 +17,7 @@ func Explain(ctx context.Context, files audit.Files, o Options) (*Report, error)
 	}
 	r := &Report{GPUs: capabilities(o.gpus()), Files: []FileReport{}}
 	task := event.Begin(ctx, "scan", "device code", 0)
-	err := files.Walk(ctx, mayHoldCode, func(f audit.File) error {
+	err := files.Walk(ctx, fatbin.MayHold, func(f audit.File) error {
 		task.Add(f.Size)
 		plan, err := Look(ctx, f.Content, f.Size, o)
 		switch {

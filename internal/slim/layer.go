@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path"
 	"path/filepath"
 
 	"sconce.dev/sconce/internal/ctxio"
@@ -144,7 +143,7 @@ func (v *survey) look(ctx context.Context) error {
 		case e.Type != layer.Regular:
 		case isRecord(e.Path):
 			err = v.keepRecord(e)
-		case e.Size > minSize:
+		case e.Size > fatbin.MinSize:
 			err = v.lookAt(ctx, e)
 		}
 		if err != nil {
@@ -175,7 +174,7 @@ func (v *survey) keepRecord(e layer.IndexEntry) error {
 
 // lookAt plans for a file: where it lies, or else in a temporary copy.
 func (v *survey) lookAt(ctx context.Context, e layer.IndexEntry) error {
-	head := make([]byte, headSize)
+	head := make([]byte, fatbin.HeadSize)
 	r, err := v.ix.OpenAt(e)
 	if err != nil {
 		return err
@@ -185,7 +184,7 @@ func (v *survey) lookAt(ctx context.Context, e layer.IndexEntry) error {
 		if _, err := r.ReadAt(head, 0); err != nil {
 			return fmt.Errorf("read %q: %w", e.Path, err)
 		}
-		if !mayHoldCode(e.Path, head) {
+		if !fatbin.MayHold(e.Path, head) {
 			return nil
 		}
 		return v.plan(ctx, e, r)
@@ -198,7 +197,7 @@ func (v *survey) lookAt(ctx context.Context, e layer.IndexEntry) error {
 	if _, err := io.ReadFull(c, head); err != nil {
 		return fmt.Errorf("read %q: %w", e.Path, err)
 	}
-	if !mayHoldCode(e.Path, head) {
+	if !fatbin.MayHold(e.Path, head) {
 		return nil
 	}
 	if err := v.copyOut(io.MultiReader(bytes.NewReader(head), ctxio.Reader(ctx, c)), e.Size); err != nil {
@@ -287,21 +286,4 @@ func (v *survey) changes(ctx context.Context) []layer.Change {
 	}
 	v.out.Changed = sums
 	return append(list, fixed...)
-}
-
-const (
-	minSize  = 4 << 10 // bytes; no smaller file has device code
-	headSize = 4       // bytes
-)
-
-// mayHoldCode tells by a file's name and its first bytes whether to look into it.
-func mayHoldCode(name string, head []byte) bool {
-	if bytes.HasPrefix(head, []byte("\x7fELF")) {
-		return true
-	}
-	switch path.Ext(name) {
-	case ".a", ".cubin", ".fatbin":
-		return true
-	}
-	return false
 }
