@@ -18,12 +18,7 @@ func (a *app) gatherFacts(ctx context.Context, name, platform string) (*audit.Fa
 	if isClusterFile(ref) {
 		return a.clusterFileFacts(ctx, ref.Value, name)
 	}
-	outline, err := source.Outline(ctx, ref, open)
-	var wrong *source.PlatformError
-	if errors.As(err, &wrong) {
-		open.Platform.OS, open.Platform.Architecture = "", ""
-		outline, err = source.Outline(ctx, ref, open)
-	}
+	outline, err := anyPlatform(ctx, ref, open, source.Outline)
 	if err != nil {
 		return nil, nil, sourceError(name, ref, err)
 	}
@@ -32,6 +27,19 @@ func (a *app) gatherFacts(ctx context.Context, name, platform string) (*audit.Fa
 		return nil, nil, err
 	}
 	return facts, facts.Close, nil
+}
+
+// anyPlatform opens an image, and when there is none for the platform wanted, what there is: a check says so, and does not refuse.
+func anyPlatform[T any](ctx context.Context, ref source.Ref, o source.Options,
+	open func(context.Context, source.Ref, source.Options) (T, error),
+) (T, error) {
+	opened, err := open(ctx, ref, o)
+	var wrong *source.PlatformError
+	if errors.As(err, &wrong) {
+		o.Platform.OS, o.Platform.Architecture = "", ""
+		return open(ctx, ref, o)
+	}
+	return opened, err
 }
 
 func (a *app) clusterFileFacts(ctx context.Context, path, name string) (*audit.Facts, func() error, error) {

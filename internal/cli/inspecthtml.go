@@ -58,10 +58,10 @@ func (a *app) gatherReport(ctx context.Context, o inspectOptions, targetPlatform
 	if isClusterFile(ref) {
 		return clusterFileReport(ctx, open.Store, ref.Value, o.image, r)
 	}
-	im, err := source.Import(ctx, ref, open)
-	var wrong *source.PlatformError
-	if o.platform == "" && errors.As(err, &wrong) {
-		open.Platform.OS, open.Platform.Architecture = "", ""
+	var im *image.Image
+	if o.platform == "" {
+		im, err = anyPlatform(ctx, ref, open, source.Import)
+	} else {
 		im, err = source.Import(ctx, ref, open)
 	}
 	if err != nil {
