@@ -34,10 +34,13 @@ type Recipe struct {
 	Version string      `toml:"version"`
 	Base    Base        `toml:"base"`
 	Target  Target      `toml:"target"`
+	System  System      `toml:"system"`
 	Python  Python      `toml:"python"`
+	Steps   []Step      `toml:"step"`
 	Image   ImageConfig `toml:"image"`
 	Slim    Slim        `toml:"slim"`
 	Check   Check       `toml:"check"`
+	Cache   Cache       `toml:"cache"`
 	Publish Publish     `toml:"publish"`
 }
 
@@ -76,6 +79,11 @@ func (t Target) Named() bool {
 	return t.Cluster != "" || len(t.GPU) > 0 || t.Driver+t.Glibc+t.Runtime+t.Fabric+t.MPI+t.PMI != ""
 }
 
+// System says what the base's own package manager installs.
+type System struct {
+	Packages []string `toml:"packages"` // as that manager takes them: NAME, NAME=VERSION, ...
+}
+
 // Python says what the virtual environment holds.
 type Python struct {
 	Packages     []string  `toml:"packages"`     // PEP 508 requirements
@@ -87,6 +95,36 @@ type Python struct {
 	Bytecode     *bool     `toml:"bytecode"` // nil: true
 	Extras       []string  `toml:"extras"`
 	Groups       []string  `toml:"groups"`
+
+	Compile map[string]Compile `toml:"compile"` // by the package's name, normalised (PEP 503)
+}
+
+// Compile says how a Python package that has no wheel is built into one.
+type Compile struct {
+	Isolation    *bool             `toml:"isolation"` // nil: as is known of the package, else true
+	Requires     []string          `toml:"requires"`  // PEP 508: what else must be there while it is built
+	Env          map[string]string `toml:"env"`
+	MemoryPerJob string            `toml:"memory-per-job"` // see Compile.JobMemory; "" is not known
+	Jobs         int               `toml:"jobs"`           // 0: from the cores and the memory
+	Base         string            `toml:"base"`           // image to build in, as written; "" is the image itself
+	Depends      []string          `toml:"depends"`        // PEP 508: its Requires-Dist, when its metadata cannot be had without building
+}
+
+// Step is one change of the image: files copied, then patches applied, then a script run. At least one of Run, Copy and
+// Patch is given.
+type Step struct {
+	Name    string            `toml:"name"`
+	Run     string            `toml:"run"`
+	Copy    []string          `toml:"copy"`  // see ParseCopy
+	Patch   []string          `toml:"patch"` // see ParsePatch
+	Env     map[string]string `toml:"env"`
+	Workdir string            `toml:"workdir"` // absolute; "" is the image's
+	User    string            `toml:"user"`    // USER[:GROUP]; "" is root
+	Shell   []string          `toml:"shell"`   // what Run is given to, as the last argument
+	Mounts  []string          `toml:"mounts"`  // see Recipe.ParseMount
+	Network *bool             `toml:"network"` // nil: true
+
+	Line int `toml:"-"` // of the recipe, from 1
 }
 
 // ImageConfig is what the finished image says about itself.
@@ -107,11 +145,21 @@ type Slim struct {
 	GPU       bool   `toml:"gpu"`       // device code that the target cannot run
 	PTX       string `toml:"ptx"`       // "keep" or "drop-where-native"
 	Relfatbin string `toml:"relfatbin"` // "keep" or "drop"
+
+	Strip         bool     `toml:"strip"`          // symbols that nothing needs at run time
+	Remove        []string `toml:"remove"`         // patterns of files that no layer of the build shall have
+	PackageCaches bool     `toml:"package-caches"` // what package managers leave behind
 }
 
 // Check says how the finished image is judged.
 type Check struct {
 	Allow map[string]string `toml:"allow"` // by the id of a rule, why what it finds is no error here; the ids are not checked
+}
+
+// Cache says where what a build made is kept for others.
+type Cache struct {
+	Registry string `toml:"registry"` // a repository without a tag; "" is none
+	Push     *bool  `toml:"push"`     // nil: true
 }
 
 // Publish says where the image goes.
