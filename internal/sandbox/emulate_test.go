@@ -168,6 +168,17 @@ touch after`)
 	})
 }
 
+// A command may start as somebody else than root.
+func TestInitialIdentity(t *testing.T) {
+	o, upper := emulated(t, `id; id -u; sh -c 'id -G'; touch /tmp/file; mkdir /tmp/dir; chown 9:9 /tmp/file 2>/dev/null || echo refused`)
+	o.UID, o.GID, o.Groups = 70, 71, []int{71, 80}
+	wantRecords(t, o, upper, "uid=70(user) gid=71(staff) groups=71(staff),80\n70\n71 80\nrefused\n",
+		map[string]string{"tmp/file": "70:71", "tmp/dir": "70:71"})
+	o, upper = emulated(t, `id -u; id -g; touch /root/file`)
+	o.GID = 71
+	wantRecords(t, o, upper, "0\n71\n", map[string]string{"root/file": "0:71"})
+}
+
 // Each call under each of its numbers, of threads, after vfork, in another root, by every way to name a file.
 func TestEveryCall(t *testing.T) {
 	for _, test := range []struct {

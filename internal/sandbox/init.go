@@ -138,7 +138,7 @@ func (in *initProcess) spawnAll() error {
 		if in.spec.Piped {
 			files[0], files[1] = uintptr(firstPipeFD+2*i), uintptr(firstPipeFD+2*i+1)
 		}
-		pid, err := syscall.ForkExec(program, in.spec.Args, &syscall.ProcAttr{Env: in.spec.Env, Files: files})
+		pid, err := syscall.ForkExec(program, in.spec.Args, &syscall.ProcAttr{Env: in.spec.Env, Files: files, Sys: in.spec.user()})
 		if err != nil {
 			return notExecutable(program, err)
 		}

@@ -1,11 +1,16 @@
 package sandbox
 
 import (
+	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/fault"
 )
 
 // mayMount reports whether this process can mount without a user namespace of its own.
@@ -61,4 +66,33 @@ func dropPrivileges(userNS bool) error {
 	}
 	unix.Umask(0o022)
 	return nil
+}
+
+// checkUser checks whether the command can start as who it is to start as.
+func (s *session) checkUser() error {
+	for _, id := range append([]int{s.spec.UID, s.spec.GID}, s.spec.Groups...) {
+		if id < 0 || id >= math.MaxUint32 {
+			return fault.Usage(fmt.Errorf("%d is no id of a user or group: they go from 0 to %d", id, uint32(math.MaxUint32-1)))
+		}
+	}
+	if s.spec.user() != nil && !s.spec.Emulate && !ownsFiles() {
+		return &Error{
+			What: fmt.Sprintf("the command cannot run as user %d and group %d: in an ordinary user's sandbox there is nobody but root",
+				s.spec.UID, s.spec.GID), Code: codeNotMade,
+		}
+	}
+	return nil
+}
+
+// user returns how the command becomes who it is to run as, nil for root. Under root emulation the calls by which it does
+// so are answered like those of the command itself.
+func (s *spec) user() *syscall.SysProcAttr {
+	if s.UID == 0 && s.GID == 0 && len(s.Groups) == 0 {
+		return nil
+	}
+	c := &syscall.Credential{Uid: uint32(s.UID), Gid: uint32(s.GID)} //nolint:gosec // checkUser has looked
+	for _, g := range s.Groups {
+		c.Groups = append(c.Groups, uint32(g)) //nolint:gosec // checkUser has looked
+	}
+	return &syscall.SysProcAttr{Credential: c}
 }

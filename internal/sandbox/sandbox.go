@@ -51,6 +51,11 @@ type Options struct {
 	Env     []string  // the whole environment, as KEY=VALUE
 	WorkDir string    // absolute, made when missing; "" is /
 
+	// UID, GID and Groups are who the command starts as; 0, 0 and nil is root. For anybody else this process must be root
+	// itself, or root be emulated (Owners).
+	UID, GID int
+	Groups   []int // supplementary ones
+
 	Stdin          io.Reader // nil reads as empty; an *os.File is handed over as it is, a terminal too
 	Stdout, Stderr io.Writer // nil discards
 

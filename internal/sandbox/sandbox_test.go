@@ -190,6 +190,21 @@ func wantOutput(t testing.TB, o Options, want string) {
 	}
 }
 
+// Root's commands become somebody else for good; in an ordinary user's sandbox there is nobody else.
+func TestUser(t *testing.T) {
+	o := shell(t, `id -u; id -g; id -G; touch /root/file 2>/dev/null || echo refused; cd /dev/shm && touch file && stat -c %u:%g file`)
+	o.UID, o.GID, o.Groups = 70, 71, []int{71, 80}
+	if ownsFiles() {
+		wantOutput(t, o, "70\n71\n71 80\nrefused\n70:71\n")
+	} else if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "cannot run as user 70 and group 71") {
+		t.Errorf("error %v", err)
+	}
+	o.UID = -1
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "-1 is no id") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestExitCode(t *testing.T) {
 	for _, test := range []struct {
 		script string

@@ -60,6 +60,9 @@ func prepare(o Options, count int) (*session, error) {
 	s := newSession(sp)
 	s.noNetwork, s.tree = o.NoNetwork, o.Tree
 	s.emulate(o.Owners)
+	if err := s.checkUser(); err != nil {
+		return nil, err
+	}
 	if o.UpperDir != "" {
 		sp.Scratch, sp.Keep = o.UpperDir, true
 		if err := s.prepareUpper(o.UpperDir); err != nil {

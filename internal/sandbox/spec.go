@@ -35,6 +35,9 @@ type spec struct {
 	Args     []string `json:"args"`
 	Env      []string `json:"env"`
 	WorkDir  string   `json:"workDir"`
+	UID      int      `json:"uid"`
+	GID      int      `json:"gid"`
+	Groups   []int    `json:"groups"`
 	Binds    []Bind   `json:"binds"`
 	Tmpfs    []string `json:"tmpfs"`
 	Hostname string   `json:"hostname"`
@@ -74,7 +77,7 @@ type exit struct {
 func newSpec(o Options, count int) (*spec, error) {
 	s := &spec{
 		Layers: withoutRepeats(o.Layers), Served: o.Tree != nil, Count: count, Args: o.Args, Env: o.Env, Binds: o.Binds, Tmpfs: o.Tmpfs,
-		WorkDir: path.Join("/", o.WorkDir), Hostname: o.Hostname, ReadOnly: o.ReadOnly, Loopback: o.NoNetwork,
+		WorkDir: path.Join("/", o.WorkDir), UID: o.UID, GID: o.GID, Groups: o.Groups, Hostname: o.Hostname, ReadOnly: o.ReadOnly, Loopback: o.NoNetwork,
 		Resolv: hostFile("/etc/resolv.conf"), Hosts: hostFile("/etc/hosts"),
 	}
 	switch {
