@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -69,6 +71,9 @@ func (in *initProcess) run() error {
 	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
 	if err != nil {
 		return failed("open /dev/null", err)
+	}
+	if !in.spec.UserNS {
+		limitPIDs(in.spec.Limit)
 	}
 	if in.upper, err = setup(&in.spec, in.warn); err != nil || in.spec.Probe {
 		return in.started(err)
@@ -133,6 +138,8 @@ func (in *initProcess) spawnAll() error {
 		return err
 	}
 	in.live = map[int]int{}
+	started := limitProcesses(in.spec.Limit)
+	defer func() { started(slices.Collect(maps.Keys(in.live))...) }()
 	for i := range in.spec.Count {
 		files := []uintptr{0, 1, 2}
 		if in.spec.Piped {

@@ -12,7 +12,7 @@ import (
 
 // fillRoot mounts what a command expects to find besides the image's files.
 func (b *builder) fillRoot() error {
-	steps := []func() error{b.mountProc, b.mountDev, b.mountSys, b.mountTmp, b.mountEtc, b.mountTmpfs, b.mountBinds, b.makeWorkDir}
+	steps := []func() error{b.mountProc, b.mountDev, b.mountSys, b.mountTmp, b.mountEtc, b.mountTmpfs, b.mountBinds, b.mountMounts, b.makeWorkDir}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err

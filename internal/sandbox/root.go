@@ -44,6 +44,7 @@ type hostFiles struct {
 	fuse    int   // -1 when no tree is served
 	scratch int   // -1 for none
 	binds   []int
+	mounts  []attached
 	devices map[string]int // by name below /dev
 	proc    int
 	sys     int // -1 when the host has none
@@ -68,7 +69,7 @@ func (b *builder) build() error {
 		return err
 	}
 	defer b.host.close()
-	steps := []func() error{b.mountBase, b.mountTree, b.mountRoot}
+	steps := []func() error{b.mountBase, b.mountTree, b.prepareMounts, b.mountRoot}
 	if !b.spec.Probe {
 		steps = append(steps, b.fillRoot, b.nameHost, b.enterRoot)
 	}
@@ -105,6 +106,9 @@ func (b *builder) openHost() (err error) {
 		}
 		h.binds = append(h.binds, fd)
 	}
+	if err := b.openMounts(); err != nil {
+		return err
+	}
 	if b.spec.Scratch != "" {
 		if h.scratch, err = openPath(b.spec.Scratch); err != nil {
 			return failed("open the directory for what the command writes", err)
@@ -121,6 +125,9 @@ func (h *hostFiles) close() {
 	fds := slices.Concat(h.layers, h.binds, []int{h.scratch, h.proc, h.sys, h.fuse})
 	for _, fd := range h.devices {
 		fds = append(fds, fd)
+	}
+	for _, m := range h.mounts {
+		fds = append(append(fds, m.layers...), m.source)
 	}
 	for _, fd := range fds {
 		if fd > 0 {
@@ -180,9 +187,7 @@ func (b *builder) mountRoot() error {
 	return nil
 }
 
-// mountOverlay mounts the layers with upper and work below writable. Mount options are limited to one page, so
-// directories are named by number, relative to /proc/self/fd: 500 layers take 2 KB, and no character of a path
-// needs quoting.
+// mountOverlay mounts the layers with upper and work below writable.
 func (b *builder) mountOverlay(target, writable string) error {
 	upper, err := openPath(filepath.Join(writable, upperName))
 	if err != nil {
@@ -194,42 +199,50 @@ func (b *builder) mountOverlay(target, writable string) error {
 		return err
 	}
 	defer unix.Close(work)
-	lower, err := b.lowerNames()
-	if err != nil {
-		return err
+	layers := b.host.layers
+	if len(layers) == 0 { // nothing but a try
+		empty, err := openPath(filepath.Join(b.base, lowerName))
+		if err != nil {
+			return err
+		}
+		defer unix.Close(empty)
+		layers = []int{empty}
+	}
+	options := ""
+	if b.spec.Keep {
+		// With an index, a change to a file that layers below give several names would be seen under all of them, and stand
+		// under one in the upper directory.
+		options = ",index=off"
+	}
+	err = overlay(target, layers, upper, work, options)
+	if err == nil && b.spec.Emulate {
+		err = b.keepUpper(upper)
+	}
+	return err
+}
+
+// overlay mounts layers, lowest first, over each other, and upper with its work directory over them unless they are 0. Mount
+// options are limited to one page, so directories are named by number, relative to /proc/self/fd: 500 layers take 2 KB, and
+// no character of a path needs quoting.
+func overlay(target string, layers []int, upper, work int, more string) error {
+	names := make([]string, len(layers)) // highest first
+	for i, fd := range layers {
+		names[len(names)-1-i] = strconv.Itoa(fd)
+	}
+	options := "userxattr,lowerdir=" + strings.Join(names, ":") + more
+	if upper > 0 {
+		// volatile: what is written is thrown away or soon read, so nothing needs to be synced for it.
+		options += fmt.Sprintf(",upperdir=%d,workdir=%d,volatile", upper, work)
 	}
 	if err := os.Chdir("/proc/self/fd"); err != nil {
 		return err
 	}
-	options := fmt.Sprintf("userxattr,lowerdir=%s,upperdir=%d,workdir=%d", lower, upper, work)
-	if b.spec.Keep {
-		// With an index, a change to a file that layers below give several names would be seen under all of them, and stand
-		// under one in the upper directory.
-		options += ",index=off"
-	}
 	const flags = unix.MS_NOSUID | unix.MS_NODEV
-	// volatile: what is written is thrown away or soon read, so nothing needs to be synced for it.
-	err = unix.Mount("overlay", target, "overlay", flags, options+",volatile")
-	if errors.Is(err, unix.EINVAL) {
-		err = unix.Mount("overlay", target, "overlay", flags, options)
-	}
-	if err == nil && b.spec.Emulate {
-		err = b.keepUpper(upper)
+	err := unix.Mount("overlay", target, "overlay", flags, options)
+	if errors.Is(err, unix.EINVAL) && upper > 0 {
+		err = unix.Mount("overlay", target, "overlay", flags, strings.TrimSuffix(options, ",volatile"))
 	}
 	return errors.Join(err, os.Chdir("/"))
-}
-
-// lowerNames lists the layers as overlayfs wants them, highest first.
-func (b *builder) lowerNames() (string, error) {
-	if len(b.host.layers) == 0 { // nothing but a try
-		fd, err := openPath(filepath.Join(b.base, lowerName))
-		return strconv.Itoa(fd), err
-	}
-	names := make([]string, len(b.host.layers))
-	for i, fd := range b.host.layers {
-		names[len(names)-1-i] = strconv.Itoa(fd)
-	}
-	return strings.Join(names, ":"), nil
 }
 
 func (b *builder) overlayRefused(err error) error {

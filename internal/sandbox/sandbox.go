@@ -9,6 +9,7 @@
 //	session.go   the caller's side           root.go     the overlay and the move into it
 //	layers.go    layers from the store       mounts.go   /proc, /dev, /sys, files of /etc, binds
 //	tree.go      files of a squashfs         serve.go    files that the caller serves
+//	attach.go    files of other images       limits.go   how much a command may take
 //	check.go     can this host do it         inroot.go   paths inside a root that may be hostile
 //	upper.go     keeping what was changed    emulate.go  root's calls for one who is not root
 //
@@ -61,6 +62,7 @@ type Options struct {
 
 	Binds    []Bind   // in this order
 	Tmpfs    []string // directories of the image to cover with an empty file system in memory
+	Mounts   []Mount  // after these, in this order
 	Hostname string   // "" keeps the host's
 
 	// ScratchDir is an existing directory that takes what the command writes. It is gone when the command has ended.
@@ -79,6 +81,13 @@ type Options struct {
 	// for and could not be done; see package rootemu. It is complete when the sandbox is gone. For a process that is root
 	// itself the kernel does all of it, and Owners stays empty.
 	Owners *rootemu.Owners
+
+	// MaxProcesses, unless 0, bounds how many processes and threads the command and all that it starts can have at once. For
+	// the host's root it takes Linux 6.14, where it bounds their numbers (pids) too.
+	MaxProcesses int
+
+	// Usage, unless nil, is told what the command took, when the sandbox is gone.
+	Usage *Usage
 
 	NoNetwork bool // only a loopback device, instead of the host's network
 

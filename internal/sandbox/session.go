@@ -30,6 +30,7 @@ type session struct {
 	scratch        string          // removed at the end, "" if there is none
 	keep           string          // holds what the command changes, "" if that is not kept
 	madeUpper      bool            // in keep, where nothing was before
+	usage          *Usage
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	pipeEnds       []*os.File // the group's ends of its pipes
@@ -58,7 +59,7 @@ func prepare(o Options, count int) (*session, error) {
 		return nil, err
 	}
 	s := newSession(sp)
-	s.noNetwork, s.tree = o.NoNetwork, o.Tree
+	s.noNetwork, s.tree, s.usage = o.NoNetwork, o.Tree, o.Usage
 	s.emulate(o.Owners)
 	if err := s.checkUser(); err != nil {
 		return nil, err
@@ -230,6 +231,9 @@ func (s *session) supervise(started chan<- error) {
 		return
 	}
 	_ = s.cmd.Wait() // how init ended is in ProcessState; with it every process of its pid namespace is gone
+	if used, ok := s.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok && s.usage != nil {
+		s.usage.MaxRSS = used.Maxrss << 10 // of init, or the largest of those that it and its children have waited for
+	}
 	s.control.Close()
 	s.stopServing()
 	<-s.heard

@@ -40,6 +40,7 @@ type spec struct {
 	Groups   []int    `json:"groups"`
 	Binds    []Bind   `json:"binds"`
 	Tmpfs    []string `json:"tmpfs"`
+	Mounts   []Mount  `json:"mounts"`
 	Hostname string   `json:"hostname"`
 	ReadOnly bool     `json:"readOnly"`
 	Loopback bool     `json:"loopback"` // the network is private: bring its loopback device up
@@ -47,6 +48,7 @@ type spec struct {
 	Resolv   []byte   `json:"resolv"`   // content of /etc/resolv.conf, nil for none
 	Hosts    []byte   `json:"hosts"`    // content of /etc/hosts, nil for none
 	Emulate  bool     `json:"emulate"`  // root's calls, see package rootemu
+	Limit    int      `json:"limit"`    // processes and threads, 0 for any number
 	Probe    bool     `json:"probe"`    // only try whether it can be done
 }
 
@@ -76,7 +78,7 @@ type exit struct {
 
 func newSpec(o Options, count int) (*spec, error) {
 	s := &spec{
-		Layers: withoutRepeats(o.Layers), Served: o.Tree != nil, Count: count, Args: o.Args, Env: o.Env, Binds: o.Binds, Tmpfs: o.Tmpfs,
+		Layers: withoutRepeats(o.Layers), Served: o.Tree != nil, Count: count, Args: o.Args, Env: o.Env, Binds: o.Binds, Tmpfs: o.Tmpfs, Mounts: o.Mounts, Limit: o.MaxProcesses,
 		WorkDir: path.Join("/", o.WorkDir), UID: o.UID, GID: o.GID, Groups: o.Groups, Hostname: o.Hostname, ReadOnly: o.ReadOnly, Loopback: o.NoNetwork,
 		Resolv: hostFile("/etc/resolv.conf"), Hosts: hostFile("/etc/hosts"),
 	}
@@ -94,6 +96,9 @@ func newSpec(o Options, count int) (*spec, error) {
 		s.Hosts = fmt.Appendf(s.Hosts, "\n127.0.1.1\t%s\n", o.Hostname)
 	}
 	if err := checkUpper(o); err != nil {
+		return nil, err
+	}
+	if err := checkMounts(o.Mounts); err != nil {
 		return nil, err
 	}
 	return s, checkBinds(o.Binds)

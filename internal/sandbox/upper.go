@@ -24,8 +24,9 @@ import (
 //	UpperDir/upper    what the command changes, kept
 //	UpperDir/points   mount points, gone at the end
 //	UpperDir/work     overlayfs's own, gone at the end
+//	UpperDir/images   what is written over files of other images (Options.Mounts), gone at the end
 //
-// All three are on one file system, so that every file in the sandbox has the same device number: programs that stay on one
+// All are on one file system, so that every file in the sandbox has the same device number: programs that stay on one
 // file system (tar --one-file-system) would leave out files otherwise.
 
 // Upper is the subdirectory of Options.UpperDir that holds what the command changed.
@@ -92,7 +93,7 @@ func (s *session) discard() {
 		dirs = append(dirs, s.scratch)
 	}
 	if s.keep != "" {
-		dirs = append(dirs, filepath.Join(s.keep, workName), filepath.Join(s.keep, pointsName))
+		dirs = append(dirs, filepath.Join(s.keep, workName), filepath.Join(s.keep, pointsName), filepath.Join(s.keep, imagesName))
 		if s.madeUpper && (s.failed.Load() || s.cancelled.Load()) {
 			dirs = append(dirs, filepath.Join(s.keep, upperName))
 		}
@@ -176,6 +177,9 @@ func (b *builder) makePoints(root inRoot) {
 		} else {
 			closePoint(root.file(bind.Target))
 		}
+	}
+	for i := range b.spec.Mounts {
+		b.mountPoint(root, i)
 	}
 	closePoint(root.dir(b.spec.WorkDir))
 }
