@@ -1,7 +1,6 @@
 package stepcache
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -78,16 +77,14 @@ func (r *Remote) makeEntry(st *store.Store, tag string, name entryName, v any, b
 		return nil, fmt.Errorf("%d bytes with %d blobs: %w", len(value), len(blobs), errTooLarge)
 	}
 	m := manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1, ArtifactType: artifactType}
-	var config bytes.Buffer
-	e := json.NewEncoder(&config)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(entryConfig{name, value}); err != nil {
+	config, err := json.Marshal(entryConfig{name, value})
+	if err != nil {
 		return nil, err
 	}
-	if m.Config, err = putSmall(st, configType, config.Bytes()); err != nil {
+	if m.Config, err = putSmall(st, configType, config); err != nil {
 		return nil, err
 	}
-	m.Config.Data = config.Bytes()
+	m.Config.Data = config
 	for _, d := range blobs {
 		size, err := st.BlobSize(d)
 		if err != nil {

@@ -70,7 +70,7 @@ func New(repository string, o Options) (*Remote, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, path, _ := strings.Cut(ref.Value, "/"); path == "" || ref.Digest != "" || strings.HasSuffix(repository, ":"+ref.Tag) {
+	if _, path, _ := strings.Cut(ref.Value, "/"); strings.Trim(path, "/") == "" || ref.Digest != "" || strings.HasSuffix(repository, ":"+ref.Tag) {
 		err := fault.Usage(fmt.Errorf("cache %q: it is not the name of a repository", repository))
 		return nil, fault.Hint(err, "write it as HOST/PATH, without a tag: entries have tags of their own")
 	}
