@@ -36,6 +36,7 @@ type Package struct {
 	Name      string // as the lock spells it, which is normalised
 	Version   string // the lock's, else that of the wheel's file name
 	Wheel     WheelRef
+	Source    *Source    // instead of Wheel: what a wheel is to be built from; see [Lock.SelectSources]
 	Requested bool       // the user asked for it; the lock does not know, whoever reads it sets this
 	DirectURL *DirectURL // where it came from when that was no index (PEP 610)
 }

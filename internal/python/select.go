@@ -19,6 +19,10 @@ import (
 //
 // What cannot be installed is an error, of all packages at once: that no wheel fits, or that there are only sources.
 func (l *Lock) Select(env MarkerEnvironment, tags, extras, groups []string) ([]Package, error) {
+	return l.selectWith(env, tags, extras, groups, nil)
+}
+
+func (l *Lock) selectWith(env MarkerEnvironment, tags, extras, groups []string, fromSource func(string) bool) ([]Package, error) {
 	if groups == nil {
 		groups = l.DefaultGroups
 	}
@@ -30,7 +34,7 @@ func (l *Lock) Select(env MarkerEnvironment, tags, extras, groups []string) ([]P
 	if err != nil {
 		return nil, err
 	}
-	s := selector{dir: l.Dir, best: bestTag(tags), ranks: map[string]int{}}
+	s := selector{dir: l.Dir, best: bestTag(tags), ranks: map[string]int{}, fromSource: fromSource}
 	for i, t := range tags {
 		if _, ok := s.ranks[t]; !ok {
 			s.ranks[t] = i
@@ -128,6 +132,8 @@ type selector struct {
 	dir   string
 	ranks map[string]int // by tag; lower is better
 	best  string         // for messages: what this environment is
+
+	fromSource func(name string) bool // what is built even where a wheel fits; nil: nothing is built at all
 }
 
 // maxSelectErrors bounds how many packages are complained about.
@@ -151,7 +157,13 @@ func (s selector) all(chosen []lockedPackage) ([]Package, error) {
 }
 
 func (s selector) one(p lockedPackage) (Package, error) {
+	source, err := s.source(p)
+	if err != nil {
+		return Package{}, err
+	}
 	switch {
+	case source != nil:
+		return Package{Name: p.Name, Version: p.Version, Source: source, DirectURL: source.DirectURL()}, nil
 	case p.VCS != nil:
 		return Package{}, onlySource(p, "a repository")
 	case p.Directory != nil:
