@@ -2,8 +2,10 @@ package recipe
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -129,6 +131,10 @@ func (c *checker) checkTable(t *table, s *shape) {
 }
 
 func (c *checker) checkValue(n *node, s *shape) {
+	if s.kind == kindTables && n.kind == kindList {
+		c.checkTables(n, s) // step = [{ run = "…" }]
+		return
+	}
 	if n.kind != s.kind {
 		c.addWrongType(n, s)
 		return
@@ -136,6 +142,10 @@ func (c *checker) checkValue(n *node, s *shape) {
 	switch {
 	case s.free:
 		c.checkFree(n.table, s)
+	case s.element != nil:
+		c.checkChosen(n.table, s)
+	case s.kind == kindTables:
+		c.checkTables(n, s)
 	case s.kind == kindTable:
 		c.checkTable(n.table, s)
 	case s.kind == kindList:
@@ -145,6 +155,55 @@ func (c *checker) checkValue(n *node, s *shape) {
 	case s.kind == kindInteger:
 		c.checkInteger(n, s)
 	}
+}
+
+// checkTables checks a list of tables. Messages say which of them is meant.
+func (c *checker) checkTables(n *node, s *shape) {
+	for i, item := range n.items {
+		if item.kind != kindTable {
+			c.add(item.value, "", "%s must be %s, but this element is %s", s.path, s.expected(), item.kind)
+			continue
+		}
+		label := labelOf(s, i, item)
+		c.checkTable(item.table, s.one(label, label+": "))
+	}
+}
+
+// labelOf names one of a list of tables, counted from 1: step 2 ("NCCL").
+func labelOf(s *shape, i int, item *node) string {
+	label := fmt.Sprintf("%s %d", s.name, i+1)
+	if name := item.table.nodes["name"]; name != nil && name.text != "" && len(name.text) < 40 {
+		label += fmt.Sprintf(" (%q)", name.text)
+	}
+	return label
+}
+
+// checkChosen checks a table of tables whose keys the user chooses.
+func (c *checker) checkChosen(t *table, s *shape) {
+	for _, name := range t.names {
+		n := t.nodes[name]
+		path := s.path + "." + tomlKey(name)
+		switch {
+		case !s.key.NameForm.MatchString(name):
+			c.add(n.key, "", "%s: the name %q must be %s", s.path, name, s.key.NameFormName)
+		case n.kind != kindTable && s.element.fields[name] != nil:
+			c.add(n.key, fmt.Sprintf("put it under the name that it is for: %s", s.element.header), "%s.%s is for no package", s.path, name)
+		case n.kind != kindTable:
+			c.add(n.value, fmt.Sprintf("write [%s]", path), "%s must be a table, not %s", path, n.kind)
+		default:
+			c.checkTable(n.table, s.element.one("["+path+"]", path+"."))
+		}
+	}
+}
+
+// bareKey is a key that TOML takes without quotes.
+var bareKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+func tomlKey(name string) string {
+	if bareKey.MatchString(name) {
+		return name
+	}
+	return strconv.Quote(name)
 }
 
 func (c *checker) checkList(n *node, s *shape) {
@@ -179,7 +238,9 @@ func (c *checker) checkFree(t *table, s *shape) {
 
 func (c *checker) checkString(n *node, s *shape, path string) {
 	switch {
-	case strings.ContainsFunc(n.text, unicode.IsControl):
+	case s.key.Lines && n.text != "" && strings.ContainsFunc(unixLines(n.text), isControlInText):
+		c.add(n.value, "have the script write it, such as printf '\\033'", "%s holds a control character besides newlines and tabs", path)
+	case !s.key.Lines && strings.ContainsFunc(n.text, unicode.IsControl):
 		c.add(n.value, "", "%s holds a control character in %q", path, n.text)
 	case s.key.Enum != nil && !slices.Contains(s.key.Enum, n.text):
 		c.add(n.value, didYouMean(spelling.Nearest(n.text, s.key.Enum)), "%s must be %s, not %q", path, oneOf(s.key.Enum), n.text)
@@ -187,6 +248,11 @@ func (c *checker) checkString(n *node, s *shape, path string) {
 		c.add(n.value, "", "%s must be %s, not %q", path, s.key.FormName, n.text)
 	}
 }
+
+// unixLines ends every line as Unix does, whatever the editor of the recipe does.
+func unixLines(s string) string { return strings.ReplaceAll(s, "\r\n", "\n") }
+
+func isControlInText(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
 
 func (c *checker) checkInteger(n *node, s *shape) {
 	v, err := strconv.ParseInt(strings.ReplaceAll(n.text, "_", ""), 0, 64)
@@ -196,14 +262,36 @@ func (c *checker) checkInteger(n *node, s *shape) {
 }
 
 func (c *checker) addWrongType(n *node, s *shape) {
-	at, hint := n.value, ""
+	c.add(n.value, hintForType(n, s), "%s must be %s%s, not %s", s.path, s.expected(), s.example(), n.kind)
+	if s.kind == kindTables && n.kind == kindTable {
+		c.checkTable(n.table, s.one(s.header, s.path+"."))
+	}
+}
+
+// hintForType says how the value would be written that n may have been meant to be.
+func hintForType(n *node, s *shape) string {
 	switch {
 	case s.kind == kindList && n.kind == kindString && len(n.text) < 40:
-		hint = fmt.Sprintf("write %s = [%q]", s.name, n.text)
-	case s.kind == kindTable && !s.free && n.kind == kindTables:
-		hint = fmt.Sprintf("write [%s]", s.path)
+		return fmt.Sprintf("write %s = [%q]", s.name, n.text)
+	case s.key.Lines && n.kind == kindList:
+		return hintForLines(n, s)
+	case s.isTable() && s.kind == kindTables, s.isTable() && n.kind == kindTables:
+		return "write " + s.header
 	}
-	c.add(at, hint, "%s must be %s%s, not %s", s.path, s.expected(), s.example(), n.kind)
+	return ""
+}
+
+// hintForLines joins the elements of a short list to the one string that was wanted.
+func hintForLines(n *node, s *shape) string {
+	var lines []string
+	for _, item := range n.items {
+		lines = append(lines, item.text)
+	}
+	text := strings.Join(lines, "\n")
+	if text == "" || len(text) > 60 || strings.ContainsFunc(text, isControlInText) {
+		return "write one string, with a command on each line"
+	}
+	return fmt.Sprintf("write one string, with a command on each line: %s = %q", s.name, text)
 }
 
 // example returns ", e.g. VALUE" for messages about the type.
@@ -226,16 +314,19 @@ func (c *checker) addUnknown(name string, n *node, s *shape) {
 	case s.name == "":
 		c.add(n.key, hint, "unknown key %q", name)
 	default:
-		c.add(n.key, hint, "unknown key %q in [%s]", name, s.path)
+		c.add(n.key, hint, "unknown key %q in %s", name, s.header)
 	}
 }
 
 func hintForUnknown(name string, n *node, s *shape) string {
 	isTable := n.kind == kindTable || n.kind == kindTables
 	if near := spelling.Nearest(name, s.candidates(isTable)); near != "" && isTable {
-		return fmt.Sprintf("did you mean [%s]?", strings.TrimPrefix(s.path+"."+near, "."))
+		return fmt.Sprintf("did you mean %s?", cmp.Or(s.fields[near].header, "["+strings.TrimPrefix(s.path+"."+near, ".")+"]"))
 	} else if near != "" {
 		return didYouMean(near)
+	}
+	if s.name == chosen && isTable {
+		return fmt.Sprintf("a name with a dot in it needs quotes, such as [%s.%q]", strings.TrimSuffix(s.path, "."+chosen), "zope.interface")
 	}
 	if homes := homesOf(name); len(homes) > 0 {
 		return fmt.Sprintf("%q belongs in %s", name, strings.Join(homes, " or "))
@@ -250,9 +341,9 @@ func hintForUnknown(name string, n *node, s *shape) string {
 		return "the keys outside of any table are " + quotedList(s.candidates(false))
 	}
 	if len(s.names) == 1 {
-		return fmt.Sprintf("the only key of [%s] is %q", s.path, s.names[0])
+		return fmt.Sprintf("the only key of %s is %q", s.header, s.names[0])
 	}
-	return fmt.Sprintf("the keys of [%s] are %s", s.path, quotedList(s.names))
+	return fmt.Sprintf("the keys of %s are %s", s.header, quotedList(s.names))
 }
 
 // candidates returns the names that an unknown one in table s may stand for. At the top, tables and keys are told apart.
@@ -262,7 +353,7 @@ func (s *shape) candidates(isTable bool) []string {
 	}
 	var names []string
 	for _, n := range s.names {
-		if (s.fields[n].kind == kindTable) == isTable {
+		if s.fields[n].isTable() == isTable {
 			names = append(names, n)
 		}
 	}
@@ -280,19 +371,13 @@ func homesOf(name string) []string {
 	return homes
 }
 
-func home(s *shape) string {
-	table := strings.TrimSuffix(strings.TrimSuffix(s.path, s.name), ".")
-	if table == "" {
-		return "the top of the recipe, before any [table]"
-	}
-	return "[" + table + "]"
-}
+func home(s *shape) string { return cmp.Or(s.home, "the top of the recipe, before any [table]") }
 
 // nearestElsewhere looks for the name in all tables.
 func nearestElsewhere(name string) (string, []string) {
 	var names []string
 	root().walk(func(s *shape) {
-		if s.kind != kindTable || s.free {
+		if !s.isTable() {
 			names = append(names, s.name)
 		}
 	})
@@ -303,7 +388,7 @@ func nearestElsewhere(name string) (string, []string) {
 func listTables() string {
 	var tables []string
 	for _, n := range root().candidates(true) {
-		tables = append(tables, "["+n+"]")
+		tables = append(tables, root().fields[n].header)
 	}
 	return strings.Join(tables, ", ")
 }

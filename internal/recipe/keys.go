@@ -19,8 +19,10 @@ type key struct {
 	FormName string // what Form means: "base.bootstrap.suite must be " + FormName
 	Enum     []string
 
-	NameForm     *regexp.Regexp // of the keys of a string table
+	NameForm     *regexp.Regexp // of the keys that the user chooses
 	NameFormName string
+
+	Lines bool // a string that may have many lines, and tabs
 
 	Min, Max int // of a number
 }
@@ -52,6 +54,10 @@ var (
 	formGPU    = regexp.MustCompile(`^[0-9]{1,2}\.[0-9]$`)
 	formDriver = regexp.MustCompile(`^[0-9]{3,4}(\.[0-9]+){0,2}$`)
 	formGlibc  = regexp.MustCompile(`^2\.[0-9]{1,2}$`)
+	// formSystem is a name as apt, dnf or apk take it, with a version if they do. A dash at its end would make apt remove it.
+	formSystem = regexp.MustCompile(`^[A-Za-z0-9@]([A-Za-z0-9+._:~@/=<>^-]*[A-Za-z0-9+])?$`)
+	formSize   = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?\s?[kKMGT](i?B)?$`)
+	formScript = regexp.MustCompile(`^[\s\S]*\S[\s\S]*$`)
 	formRule   = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 	formAny    = regexp.MustCompile(`^[\s\S]+$`)
 )
@@ -143,6 +149,13 @@ var keys = map[string]key{
 		Enum: []string{"pmix", "pmi2", "cray"},
 	},
 
+	"system": {Doc: "What the base's own package manager (apt, dnf or apk) installs. `sconce lock` pins the versions."},
+	"system.packages": {
+		Doc:     "Packages as that package manager takes them, with what they depend on.",
+		Example: `["git", "libibverbs1"]`,
+		Form:    formSystem, FormName: `names of packages, each a string of its own, such as "git" or "libibverbs1=44.0-2"`,
+	},
+
 	"python": {Doc: "What the virtual environment `/opt/venv` holds. Without any of `packages`, `requirements`, `project` and `lock` there is none."},
 	"python.packages": {
 		Doc: "What is wanted, each as a requirement string (PEP 508).", Example: `["numpy"]`,
@@ -184,6 +197,91 @@ var keys = map[string]key{
 		Form: formPackage, FormName: `names of dependency groups, such as "dev"`,
 	},
 
+	"python.compile": {
+		Doc:      "How packages without a wheel for the target are built, by the package's name.",
+		NameForm: formPackage, NameFormName: "that of a Python package",
+	},
+	"python.compile.NAME": {Doc: "How the package of this name is built into a wheel."},
+	"python.compile.NAME.isolation": {
+		Doc: "Whether it is built in an environment of its own. `false` builds it on top of what it depends on, such as `torch`, " +
+			"as `pip install --no-build-isolation` does; its build requirements are there only while it is built.",
+		Default: "what is known of the package (`sconce recipes`), else true", Example: `false`,
+	},
+	"python.compile.NAME.requires": {
+		Doc: "Requirements (PEP 508) that must be there while it is built, besides those that it names itself.", Example: `["ninja", "packaging"]`,
+		Form: formAny, FormName: "requirements",
+	},
+	"python.compile.NAME.env": {
+		Doc:      "Environment variables of its build. They are part of what the wheel is kept under.",
+		Example:  `{ FLASH_ATTENTION_FORCE_BUILD = "TRUE" }`,
+		NameForm: formEnvName, NameFormName: "a letter or underscore, then letters, digits and underscores",
+	},
+	"python.compile.NAME.memory-per-job": {
+		Doc:     "How much memory one compiler needs. `MAX_JOBS` follows from it, the cores and the memory that is really there.",
+		Default: "what is known of the package", Example: `"5GiB"`,
+		Form: formSize, FormName: `a size such as "5GiB" or "500MB"`,
+	},
+	"python.compile.NAME.jobs": {
+		Doc: "The most compilers that run at once.", Default: "from the cores and the memory", Example: `8`,
+		Min: 1, Max: 1024,
+	},
+	"python.compile.NAME.base": {
+		Doc:     "An image to build it in, named as `base.image` names one: the compilers stay there, and only the wheel reaches this image. Both need the same Python version.",
+		Default: "the image itself", Example: `"nvcr.io/nvidia/cuda:12.8.1-devel-ubuntu24.04"`,
+		Form: formImage, FormName: "an image reference without spaces around it",
+	},
+	"python.compile.NAME.depends": {
+		Doc:     "What it requires once installed (PEP 508), for a package whose metadata cannot be had without building it. It is believed when the package is locked, and compared with the wheel once that is built.",
+		Example: `["torch", "einops"]`,
+		Form:    formAny, FormName: "requirements",
+	},
+
+	"step": {
+		Doc: "Changes of the image, in the order of the file. Each is made once and kept under a key of all that goes into it.",
+	},
+	"step.name": {
+		Doc: "What progress and messages call the step.", Default: "what it does", Example: `"NCCL tests"`,
+		Form: formAny, FormName: "a name",
+	},
+	"step.run": {
+		Doc: "A script that runs in the image, as root. The step fails with the first command that does.", Example: `"make -C /opt/src install"`,
+		Form: formScript, FormName: "a script", Lines: true,
+	},
+	"step.copy": {
+		Doc: "Files and directories to copy into the image, each `SRC:DEST`. `SRC` is a file, a directory, whose content is meant, or a pattern such as `src/**/*.c`, " +
+			"and starts at the recipe's directory. `DEST` is the new name, or a directory when it ends in `/`; a relative one starts at `workdir`, and without it `workdir` is meant.",
+		Example: `["src:/opt/src", "etc/*.conf:/etc/app/"]`,
+		Form:    formAny, FormName: `"SRC:DEST"`,
+	},
+	"step.patch": {
+		Doc:     "Patches to apply, as `git diff` and `diff -u` write them, each `FILE[:DIR]`. `FILE` starts at the recipe's directory; names in it lose their first part (`patch -p1`) and start at `DIR`, else at `workdir`.",
+		Example: `["fix-build.patch:/opt/src"]`,
+		Form:    formAny, FormName: `"FILE:DIR"`,
+	},
+	"step.env": {
+		Doc: "Environment variables of the script alone. Those of the finished image are under `[image]`.", Example: `{ CC = "gcc-12" }`,
+		NameForm: formEnvName, NameFormName: "a letter or underscore, then letters, digits and underscores",
+	},
+	"step.workdir": {
+		Doc: "The directory that the script starts in. It is made when it is not there.", Default: "/", Example: `"/opt/src"`,
+		Form: formAbsPath, FormName: "an absolute path",
+	},
+	"step.user": {
+		Doc: "The user that the script runs as: a name or number, optionally with a group after a colon.", Default: "root", Example: `"1000:1000"`,
+		Form: formUser, FormName: `a user, such as "nobody", "1000" or "1000:100"`,
+	},
+	"step.shell": {
+		Doc: "The program that `run` is given to as the last argument, with the arguments before it.", Default: "`[\"/bin/sh\", \"-ec\"]`", Example: `["/bin/bash", "-euo", "pipefail", "-c"]`,
+		Form: formAny, FormName: "a program and its arguments",
+	},
+	"step.mounts": {
+		Doc: "What the script sees while it runs and no layer holds: caches, files beside the recipe, memory, secrets and an ssh agent.", Example: `["cache:ccache", "bind:src:/src", "secret:token"]`,
+		Form: formAny, FormName: "mounts",
+	},
+	"step.network": {
+		Doc: "Whether the script reaches the network.", Default: "true", Example: `false`,
+	},
+
 	"image": {Doc: "What the finished image says about itself."},
 	"image.env": {
 		Doc: "Environment variables of every process in the image. `PATH` starts with the virtual environment in any case.", Example: `{ NCCL_DEBUG = "INFO" }`,
@@ -220,7 +318,7 @@ var keys = map[string]key{
 		Min: 2, Max: 120,
 	},
 
-	"slim": {Doc: "What is taken out of the finished image."},
+	"slim": {Doc: "What is taken out of the image."},
 	"slim.gpu": {
 		Doc: "Whether device code is taken out that the GPUs of `[target]` cannot run, base included. PyTorch for one GPU is about half as large.", Default: "false", Example: `true`,
 	},
@@ -234,12 +332,35 @@ var keys = map[string]key{
 		Enum: []string{"keep", "drop"},
 	},
 
+	"slim.strip": {
+		Doc:     "Whether symbols that only debuggers and linkers need are taken out of the programs and libraries that the build adds. Libraries that wheels bring along (`*.libs`) are left as they are.",
+		Default: "false", Example: `true`,
+	},
+	"slim.remove": {
+		Doc:     "Files and directories that the build leaves out of its layers. A pattern without a slash is a name anywhere; one that starts with a slash starts at the root; `**` stands for any number of directories.",
+		Example: `["*.a", "/usr/share/doc/**", "**/tests/**"]`,
+		Form:    formAny, FormName: "patterns",
+	},
+	"slim.package-caches": {
+		Doc: "Whether what package managers download and list for themselves is left out of the layers (apt, dnf, apk, pip, uv, conda).", Default: "false", Example: `true`,
+	},
+
 	"check": {Doc: "How the finished image is judged: see `sconce check`."},
 	"check.allow": {
 		Doc:      "Rules whose findings are no errors for this image, each with the reason. `sconce check --list-rules` lists them.",
 		Example:  `{ "python-requirement-unmet" = "we never import it" }`,
 		NameForm: formRule, NameFormName: "the id of a rule",
 		Form: formAny, FormName: "a reason",
+	},
+
+	"cache": {Doc: "Where what the build made is kept for other machines."},
+	"cache.registry": {
+		Doc:     "A repository, without a tag, from which layers of steps and compiled wheels are taken that another machine has made, and to which new ones are sent.",
+		Example: `"registry.example.org/team/cache"`,
+		Form:    formRepository, FormName: `a registry and a path, such as "registry.example.org/team/cache", without a tag`,
+	},
+	"cache.push": {
+		Doc: "Whether new ones are sent there. `false` only reads.", Default: "true", Example: `false`,
 	},
 
 	"publish": {Doc: "Where the image goes."},
@@ -252,13 +373,20 @@ var keys = map[string]key{
 // shape is the type of a key: what the Go field makes of it.
 type shape struct {
 	name   string // last part of the path; "" for the root
-	path   string // dotted
+	path   string // dotted; in a shape for one table among several, how messages name the key
+	header string // of a table: how the recipe writes it, "[python]" or "[[step]]"; "" for the root
+	home   string // the header of the table that has the key
 	key    key
-	kind   kind     // kindTable, kindString, kindBool, kindInteger or kindList (of strings)
-	free   bool     // a table whose keys the user chooses, all strings
-	names  []string // of a table with fixed keys, in the order of the Go fields
-	fields map[string]*shape
+
+	kind    kind     // kindTable, kindTables, kindString, kindBool, kindInteger or kindList (of strings)
+	free    bool     // a table whose keys the user chooses, all strings
+	element *shape   // of a table whose keys the user chooses, all tables: what each of them is
+	names   []string // of a table with fixed keys, in the order of the Go fields
+	fields  map[string]*shape
 }
+
+// chosen stands in paths for a key that the user chooses.
+const chosen = "NAME"
 
 // root is the shape of a whole recipe.
 var root = sync.OnceValue(func() *shape { return shapeOf(reflect.TypeFor[Recipe](), "", "") })
@@ -273,9 +401,14 @@ func shapeOf(t reflect.Type, name, path string) *shape {
 		s.kind = kindTable
 		s.addFields(t)
 	case reflect.Map:
-		s.kind, s.free = kindTable, true
+		s.kind = kindTable
+		s.addChosen(t.Elem())
 	case reflect.Slice:
 		s.kind = kindList
+		if t.Elem().Kind() == reflect.Struct {
+			s.kind = kindTables
+			s.addFields(t.Elem())
+		}
 	case reflect.Bool:
 		s.kind = kindBool
 	case reflect.Int:
@@ -288,6 +421,7 @@ func shapeOf(t reflect.Type, name, path string) *shape {
 
 func (s *shape) addFields(t reflect.Type) {
 	s.fields = map[string]*shape{}
+	s.header = s.writtenAs()
 	for f := range t.Fields() {
 		name := f.Tag.Get("toml")
 		if name == "-" {
@@ -295,14 +429,54 @@ func (s *shape) addFields(t reflect.Type) {
 		}
 		s.names = append(s.names, name)
 		s.fields[name] = shapeOf(f.Type, name, strings.TrimPrefix(s.path+"."+name, "."))
+		s.fields[name].home = s.header
 	}
 }
+
+func (s *shape) addChosen(value reflect.Type) {
+	s.header = s.writtenAs()
+	if s.free = value.Kind() == reflect.String; s.free {
+		return
+	}
+	s.element = shapeOf(value, chosen, s.path+"."+chosen)
+	s.element.home = s.header
+}
+
+func (s *shape) writtenAs() string {
+	switch {
+	case s.path == "":
+		return ""
+	case s.kind == kindTables:
+		return "[[" + s.path + "]]"
+	default:
+		return "[" + s.path + "]"
+	}
+}
+
+// one returns the shape of one table among several of shape s, which messages call header and whose keys they name with
+// the prefix.
+func (s *shape) one(header, prefix string) *shape {
+	c := *s
+	c.header, c.fields = header, map[string]*shape{}
+	for name, field := range s.fields {
+		f := *field
+		f.path = prefix + name
+		c.fields[name] = &f
+	}
+	return &c
+}
+
+// isTable reports whether the key is a table of its own, rather than a value in one.
+func (s *shape) isTable() bool { return (s.kind == kindTable || s.kind == kindTables) && !s.free }
 
 // walk calls f for the shape and everything below it, parents first.
 func (s *shape) walk(f func(*shape)) {
 	f(s)
 	for _, n := range s.names {
 		s.fields[n].walk(f)
+	}
+	if s.element != nil {
+		s.element.walk(f)
 	}
 }
 

@@ -99,34 +99,6 @@ type Python struct {
 	Compile map[string]Compile `toml:"compile"` // by the package's name, normalised (PEP 503)
 }
 
-// Compile says how a Python package that has no wheel is built into one.
-type Compile struct {
-	Isolation    *bool             `toml:"isolation"` // nil: as is known of the package, else true
-	Requires     []string          `toml:"requires"`  // PEP 508: what else must be there while it is built
-	Env          map[string]string `toml:"env"`
-	MemoryPerJob string            `toml:"memory-per-job"` // see Compile.JobMemory; "" is not known
-	Jobs         int               `toml:"jobs"`           // 0: from the cores and the memory
-	Base         string            `toml:"base"`           // image to build in, as written; "" is the image itself
-	Depends      []string          `toml:"depends"`        // PEP 508: its Requires-Dist, when its metadata cannot be had without building
-}
-
-// Step is one change of the image: files copied, then patches applied, then a script run. At least one of Run, Copy and
-// Patch is given.
-type Step struct {
-	Name    string            `toml:"name"`
-	Run     string            `toml:"run"`
-	Copy    []string          `toml:"copy"`  // see ParseCopy
-	Patch   []string          `toml:"patch"` // see ParsePatch
-	Env     map[string]string `toml:"env"`
-	Workdir string            `toml:"workdir"` // absolute; "" is the image's
-	User    string            `toml:"user"`    // USER[:GROUP]; "" is root
-	Shell   []string          `toml:"shell"`   // what Run is given to, as the last argument
-	Mounts  []string          `toml:"mounts"`  // see Recipe.ParseMount
-	Network *bool             `toml:"network"` // nil: true
-
-	Line int `toml:"-"` // of the recipe, from 1
-}
-
 // ImageConfig is what the finished image says about itself.
 type ImageConfig struct {
 	Env         map[string]string `toml:"env"`
@@ -166,6 +138,9 @@ type Cache struct {
 type Publish struct {
 	Repository string `toml:"repository"`
 }
+
+// Pushes reports whether what is new shall be sent to the registry.
+func (c Cache) Pushes() bool { return c.Registry != "" && (c.Push == nil || *c.Push) }
 
 // The values of keys that a recipe leaves out.
 const (
@@ -253,6 +228,10 @@ func (r *Recipe) fillDefaults() {
 			b.Components = []string{"main"}
 		}
 	}
+	for i := range r.Steps {
+		r.Steps[i].Run = unixLines(r.Steps[i].Run)
+	}
+	r.Python.Compile = normalNames(r.Python.Compile)
 	r.Target.AnyPlatform = r.Target.Platform == ""
 	r.Target.Platform = normalPlatform(r.Target.Platform)
 }
@@ -297,9 +276,11 @@ var pathTransports = map[string]bool{
 }
 
 // BaseReference returns base.image with a relative path in it made absolute, or "" when the base is a bootstrap.
-// A bare path counts as one when it starts with "." or exists beside the recipe.
-func (r *Recipe) BaseReference() string {
-	image := r.Base.Image
+func (r *Recipe) BaseReference() string { return r.ImageReference(r.Base.Image) }
+
+// ImageReference returns an image as the recipe names it, such as [Compile.Base], with a relative path in it made
+// absolute. A bare path counts as one when it starts with "." or exists beside the recipe.
+func (r *Recipe) ImageReference(image string) string {
 	if transport, value, ok := strings.Cut(image, ":"); ok {
 		if tagged, known := pathTransports[transport]; known {
 			return transport + ":" + r.resolveTagged(value, tagged)

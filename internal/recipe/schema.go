@@ -32,6 +32,7 @@ type property struct {
 	Additional  any                  `json:"additionalProperties,omitempty"` // false, or what every further key must be
 	Required    []string             `json:"required,omitempty"`
 	OneOf       []*property          `json:"oneOf,omitempty"`
+	AnyOf       []*property          `json:"anyOf,omitempty"`
 	Examples    []any                `json:"examples,omitempty"`
 }
 
@@ -47,6 +48,7 @@ func Schema() ([]byte, error) {
 	base := s.Properties["base"]
 	base.OneOf = []*property{{Required: []string{"image"}}, {Required: []string{"bootstrap"}}}
 	base.Properties["bootstrap"].Required = []string{"suite"}
+	s.Properties["step"].Items.AnyOf = []*property{{Required: []string{"run"}}, {Required: []string{"copy"}}, {Required: []string{"patch"}}}
 	out, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("write the schema: %w", err)
@@ -63,6 +65,13 @@ func schemaOf(s *shape) (*property, error) {
 	case s.free:
 		p.Type, p.Additional = "object", stringProperty(s)
 		p.Names = &property{Pattern: pattern(s.key.NameForm)}
+	case s.element != nil:
+		element, err := schemaOf(s.element)
+		p.Type, p.Additional, p.Names = "object", element, &property{Pattern: pattern(s.key.NameForm)}
+		return p, err
+	case s.kind == kindTables:
+		p.Type, p.Items = "array", &property{Type: "object", Additional: false}
+		return p, p.Items.addFields(s)
 	case s.kind == kindTable:
 		p.Type, p.Additional = "object", false
 		return p, p.addFields(s)

@@ -2,6 +2,7 @@ package recipe
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -12,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/pelletier/go-toml/v2"
 )
 
@@ -40,12 +41,12 @@ func TestKeys(t *testing.T) {
 		}
 	})
 	slices.Sort(fromTypes)
-	if diff := cmp.Diff(fromTypes, slices.Sorted(maps.Keys(keys))); diff != "" {
+	if diff := gocmp.Diff(fromTypes, slices.Sorted(maps.Keys(keys))); diff != "" {
 		t.Errorf("keys of the types (-) and of keys.go (+):\n%s", diff)
 	}
 }
 
-func isLeaf(s *shape) bool { return s.kind != kindTable || s.free }
+func isLeaf(s *shape) bool { return !s.isTable() }
 
 // Every example is accepted by the reader itself.
 func TestExamplesAreGood(t *testing.T) {
@@ -53,7 +54,7 @@ func TestExamplesAreGood(t *testing.T) {
 		if s.path == "" || !isLeaf(s) {
 			return
 		}
-		c := &checker{source: []byte(s.path + " = " + s.key.Example)}
+		c := &checker{source: []byte(s.home + "\n" + s.name + " = " + s.key.Example)}
 		if !c.isTOML() {
 			t.Errorf("%s: %v", s.path, c.err())
 			return
@@ -98,25 +99,36 @@ func TestSchemaHasEveryKey(t *testing.T) {
 	if err := json.Unmarshal(data, &schema); err != nil {
 		t.Fatal(err)
 	}
-	root().walk(func(s *shape) {
-		p := schema
-		for _, name := range strings.FieldsFunc(s.path, func(r rune) bool { return r == '.' }) {
-			properties, _ := p["properties"].(map[string]any)
-			if p, _ = properties[name].(map[string]any); p == nil {
-				t.Errorf("%s is not in the schema", s.path)
-				return
-			}
-		}
-		if isLeaf(s) {
-			return
-		}
-		if p["additionalProperties"] != false {
-			t.Errorf("%s: additionalProperties is %v", s.path, p["additionalProperties"])
-		}
-		if n := len(p["properties"].(map[string]any)); n != len(s.names) {
-			t.Errorf("%s: %d properties, want %d", s.path, n, len(s.names))
-		}
-	})
+	checkSchema(t, schema, root())
+}
+
+func checkSchema(t *testing.T, p map[string]any, s *shape) {
+	t.Helper()
+	if p == nil {
+		t.Errorf("%s is not in the schema", s.path)
+		return
+	}
+	if s.kind == kindTables {
+		p, _ = p["items"].(map[string]any)
+	}
+	switch {
+	case isLeaf(s):
+		return
+	case s.element != nil:
+		element, _ := p["additionalProperties"].(map[string]any)
+		checkSchema(t, element, s.element)
+		return
+	case p["additionalProperties"] != false:
+		t.Errorf("%s: additionalProperties is %v", s.path, p["additionalProperties"])
+	}
+	properties, _ := p["properties"].(map[string]any)
+	if len(properties) != len(s.names) {
+		t.Errorf("%s: %d properties, want %d", s.path, len(properties), len(s.names))
+	}
+	for _, name := range s.names {
+		field, _ := properties[name].(map[string]any)
+		checkSchema(t, field, s.fields[name])
+	}
 }
 
 // An independent validator agrees with the reader: what the reader accepts is valid, and what it refuses for a reason
@@ -190,27 +202,48 @@ func TestDocumentationTables(t *testing.T) {
 	}
 	got := doc
 	root().walk(func(s *shape) {
-		if !isLeaf(s) {
+		if len(s.names) > 0 {
 			got = replaceTable(t, got, s)
 		}
 	})
+	got = replaceMarked(t, got, "caches", markdownOfCaches())
 	checkGolden(t, docPath, string(got))
 }
 
 // replaceTable writes the table of s between its two marks.
 func replaceTable(t *testing.T, doc []byte, s *shape) []byte {
 	t.Helper()
-	name := s.path
-	if name == "" {
-		name = "top"
-	}
-	before, rest, found := bytes.Cut(doc, []byte("<!-- keys of "+name+" -->\n"))
+	return replaceMarked(t, doc, "keys of "+cmp.Or(s.path, "top"), markdown(s))
+}
+
+func replaceMarked(t *testing.T, doc []byte, mark, text string) []byte {
+	t.Helper()
+	start := []byte("<!-- " + mark + " -->\n")
+	before, rest, found := bytes.Cut(doc, start)
 	_, after, closed := bytes.Cut(rest, []byte("<!-- end -->\n"))
 	if !found || !closed {
-		t.Errorf("docs/recipe.md has no place for the keys of %s", name)
+		t.Errorf("docs/recipe.md has no place for the %s", mark)
 		return doc
 	}
-	return slices.Concat(before, []byte("<!-- keys of "+name+" -->\n"+markdown(s)+"<!-- end -->\n"), after)
+	return slices.Concat(before, start, []byte(text+"<!-- end -->\n"), after)
+}
+
+// markdownOfCaches is the rows of the table of caches.
+func markdownOfCaches() string {
+	var b strings.Builder
+	for _, name := range knownCacheNames() {
+		c := knownCaches[name]
+		target := slices.Sorted(maps.Values(c.targets))
+		set := make([]string, len(c.variables))
+		for i, v := range c.variables {
+			set[i] = "`" + strings.ReplaceAll(v, "@", target[0]) + "`"
+		}
+		if c.locked {
+			set = append(set, "`locked`")
+		}
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", name, strings.Join(target, "`, `"), strings.Join(set, ", "))
+	}
+	return b.String()
 }
 
 func markdown(s *shape) string {

@@ -7,6 +7,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/spelling"
@@ -19,19 +20,30 @@ func (c *checker) validate(r *Recipe) {
 	}
 	c.validateBase(r.Base)
 	c.validatePython(r.Python)
+	c.validateCompile(r.Python)
+	c.validateSteps(r.Steps)
 	c.validateTarget(r.Target)
 	c.validateSlim(r)
-	c.validateRepository(r.Publish.Repository)
+	c.validateRemove(r.Slim.Remove)
+	c.validateCache(r.Cache)
+	c.validateRepository(r.Publish.Repository, "publish", "repository")
 }
 
 // validateRepository wants the registry spelled out: what goes nowhere in particular must not go to a public one.
-func (c *checker) validateRepository(repository string) {
+func (c *checker) validateRepository(repository, table, name string) {
 	host, _, _ := strings.Cut(repository, "/")
 	if repository == "" || host == "localhost" || strings.ContainsAny(host, ".:") {
 		return
 	}
-	c.add(c.at("publish", "repository"), "put the registry first, such as registry.example.org/"+repository,
-		"publish.repository %q names no registry", repository)
+	c.add(c.at(table, name), "put the registry first, such as registry.example.org/"+repository,
+		"%s.%s %q names no registry", table, name, repository)
+}
+
+func (c *checker) validateCache(cache Cache) {
+	c.validateRepository(cache.Registry, "cache", "registry")
+	if n := c.find("cache", "push"); n != nil && cache.Registry == "" && !c.isMisspelt("cache", "registry") {
+		c.add(n.key, `add registry = "registry.example.org/team/cache"`, "cache.push: there is no registry to send anything to")
+	}
 }
 
 // validateTarget wants the file of a profile to be there. Whether there is a cluster of a name is not for the recipe to know.
@@ -47,7 +59,22 @@ func (c *checker) validateSlim(r *Recipe) {
 		c.add(n.value, `add gpu = ["9.0"], or a cluster, under [target]`, "slim.gpu: the recipe does not say for which GPUs")
 	case r.Slim.GPU:
 	case r.Slim.PTX != "" || r.Slim.Relfatbin != "":
-		c.add(c.at("slim"), "add gpu = true", "[slim] says how, but nothing is slimmed without \"gpu\"")
+		c.add(c.at("slim"), "add gpu = true", "[slim] says how device code is taken out, but not \"gpu\"")
+	}
+}
+
+// validateRemove refuses patterns that match nothing or everything.
+func (c *checker) validateRemove(patterns []string) {
+	for i, pattern := range patterns {
+		at := c.atItem(i, "slim", "remove")
+		switch _, err := path.Match(pattern, ""); {
+		case err != nil:
+			c.add(at, "", "slim.remove: %q is not a pattern: a bracket or a backslash has no end", pattern)
+		case strings.Trim(pattern, "*/.") == "":
+			c.add(at, `name what is not needed, such as "*.a" or "/usr/share/doc/**"`, "slim.remove: %q would remove everything", pattern)
+		case slices.Contains(strings.Split(pattern, "/"), ".."):
+			c.add(at, "", "slim.remove: %q must not have \"..\" in it", pattern)
+		}
 	}
 }
 
@@ -108,12 +135,14 @@ func (c *checker) isMisspelt(path, name string) bool {
 			t, s = n.table, s.fields[part]
 		}
 	}
-	for _, given := range t.names {
-		if s.fields[given] == nil && spelling.Nearest(given, s.names) == name {
-			return true
-		}
-	}
-	return false
+	return t.misspells(s, name)
+}
+
+// misspells reports whether t, which is of shape s, has an unknown key whose nearest known one is name.
+func (t *table) misspells(s *shape, name string) bool {
+	return slices.ContainsFunc(t.names, func(given string) bool {
+		return s.fields[given] == nil && spelling.Nearest(given, s.names) == name
+	})
 }
 
 const baseExample = `bootstrap = { suite = "bookworm", packages = ["python3"] }`
@@ -131,14 +160,13 @@ func (c *checker) validateBase(b Base) {
 	case !hasImage:
 		c.addMissing("base", "image", `image = "debian:12" or `+baseExample)
 	default:
-		c.validateImage(b.Image)
+		c.validateImage(b.Image, "base.image", c.at("base", "image"))
 	}
 }
 
 var transport = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]*)://`)
 
-func (c *checker) validateImage(image string) {
-	at := c.at("base", "image")
+func (c *checker) validateImage(image, name string, at span) {
 	if m := transport.FindStringSubmatch(image); m != nil && m[1] != "docker" {
 		hint := "a registry reference is written without it, or with docker://"
 		for t := range pathTransports {
@@ -146,11 +174,11 @@ func (c *checker) validateImage(image string) {
 				hint = fmt.Sprintf("write %s:PATH", t)
 			}
 		}
-		c.add(at, hint, "base.image cannot be read from %s://", m[1])
+		c.add(at, hint, "%s cannot be read from %s://", name, m[1])
 		return
 	}
 	if t, value, ok := strings.Cut(image, ":"); ok && value == "" {
-		c.add(at, "", "base.image %q names nothing after %q", image, t+":")
+		c.add(at, "", "%s %q names nothing after %q", name, image, t+":")
 	}
 }
 
@@ -170,11 +198,7 @@ func (c *checker) validateBootstrap(b *Bootstrap) {
 }
 
 func (c *checker) validatePython(p Python) {
-	for i, req := range p.Packages {
-		if message, hint := requirementProblem(req); message != "" {
-			c.add(c.atItem(i, "python", "packages"), hint, "python.packages: %q is not a requirement: %s", req, message)
-		}
-	}
+	c.validateRequirements(p.Packages, "python", "packages")
 	c.validateFiles(p)
 	if p.Lock != "" {
 		c.validateLockAlone()
@@ -184,6 +208,14 @@ func (c *checker) validatePython(p Python) {
 			if n := c.find("python", name); n != nil {
 				c.add(n.key, "add project or lock", "python.%s has nothing to choose from without python.project or python.lock", name)
 			}
+		}
+	}
+}
+
+func (c *checker) validateRequirements(requirements []string, names ...string) {
+	for i, req := range requirements {
+		if message, hint := requirementProblem(req); message != "" {
+			c.add(c.atItem(i, names...), hint, "%s: %q is not a requirement: %s", strings.Join(names, "."), req, message)
 		}
 	}
 }

@@ -1,0 +1,109 @@
+package recipe
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Compile says how a Python package that has no wheel is built into one.
+type Compile struct {
+	Isolation    *bool             `toml:"isolation"` // nil: as is known of the package, else true
+	Requires     []string          `toml:"requires"`  // PEP 508: what else must be there while it is built
+	Env          map[string]string `toml:"env"`
+	MemoryPerJob string            `toml:"memory-per-job"` // see Compile.JobMemory
+	Jobs         int               `toml:"jobs"`           // 0: from the cores and the memory
+	Base         string            `toml:"base"`           // image to build in, see Recipe.ImageReference; "" is the image itself
+	Depends      []string          `toml:"depends"`        // PEP 508: its Requires-Dist, when its metadata cannot be had without building
+}
+
+// JobMemory returns how many bytes one compiler needs, or 0 when the recipe does not say.
+func (c Compile) JobMemory() int64 {
+	n, err := ParseSize(c.MemoryPerJob)
+	if err != nil {
+		return 0 // what Load returns has been checked
+	}
+	return n
+}
+
+// sizeParts are those of a size: the number, the letter of the unit, and whether it counts by 1000 or 1024.
+var sizeParts = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)\s?(?:([kKMGTkmgt])(i?[bB])?)?$`)
+
+// ParseSize returns a number of bytes: "5GiB" and, as mount(8) and Docker read it, "5G" are 5·1024³, "5GB" is 5·1000³.
+func ParseSize(s string) (int64, error) {
+	m := sizeParts.FindStringSubmatch(s)
+	if m == nil {
+		return 0, fmt.Errorf("%q is not a size such as 5GiB or 500MB", s)
+	}
+	base := 1024.0
+	if strings.EqualFold(m[3], "b") {
+		base = 1000
+	}
+	n, err := strconv.ParseFloat(m[1], 64)
+	if m[2] != "" {
+		n *= math.Pow(base, float64(strings.Index("KMGT", strings.ToUpper(m[2]))+1))
+	}
+	if err != nil || n > math.MaxInt64/2 {
+		return 0, fmt.Errorf("%q is larger than any memory", s)
+	}
+	return int64(n), nil
+}
+
+var nameSeparators = regexp.MustCompile(`[-_.]+`)
+
+// normalName returns the one spelling of a Python package's name (packaging.python.org, "Names and normalization").
+func normalName(name string) string {
+	return strings.ToLower(nameSeparators.ReplaceAllString(name, "-"))
+}
+
+func normalNames(m map[string]Compile) map[string]Compile {
+	if m == nil {
+		return nil
+	}
+	normal := make(map[string]Compile, len(m))
+	for name, c := range m {
+		normal[normalName(name)] = c
+	}
+	return normal
+}
+
+// pythonSources are the keys that say which packages are wanted.
+var pythonSources = []string{"packages", "requirements", "project", "lock"}
+
+func (p Python) isEmpty() bool {
+	return len(p.Packages)+len(p.Requirements) == 0 && p.Project == "" && p.Lock == ""
+}
+
+func (c *checker) validateCompile(p Python) {
+	all := c.find("python", "compile")
+	if all == nil || all.table == nil {
+		return
+	}
+	if p.isEmpty() && !c.isMisspelt("", "python") && !slices.ContainsFunc(pythonSources, func(name string) bool { return c.isMisspelt("python", name) }) {
+		c.add(all.key, "name what is wanted in python.packages", "python.compile: nothing is installed that could be compiled")
+	}
+	seen := map[string]string{}
+	for _, name := range all.table.names {
+		n := all.table.nodes[name]
+		if other := seen[normalName(name)]; other != "" {
+			c.add(n.key, "keep one of them", "python.compile has %q and %q, which name the same package", other, name)
+		}
+		seen[normalName(name)] = name
+		c.validateCompiled(name, p.Compile[name])
+	}
+}
+
+func (c *checker) validateCompiled(name string, how Compile) {
+	path := []string{"python", "compile", name}
+	c.validateRequirements(how.Requires, append(path, "requires")...)
+	c.validateRequirements(how.Depends, append(path, "depends")...)
+	if how.Base != "" {
+		c.validateImage(how.Base, strings.Join(path, ".")+".base", c.at(append(path, "base")...))
+	}
+	if n := c.find(append(path, "memory-per-job")...); n != nil && formSize.MatchString(how.MemoryPerJob) && how.JobMemory() < 1<<20 {
+		c.add(n.value, "", "%s.memory-per-job is less than any compiler needs, or more than there is", strings.Join(path, "."))
+	}
+}
