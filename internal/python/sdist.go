@@ -1,0 +1,347 @@
+package python
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"compress/bzip2"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// Certainty says how much what a source states of its dependencies is worth.
+type Certainty int
+
+// From nothing to a promise.
+const (
+	Unknown Certainty = iota // it says nothing
+	// Recorded is what came out where the source distribution was made: mostly the same everywhere, but the author did
+	// not promise it (core metadata before 2.2, or a field that is listed as Dynamic).
+	Recorded
+	Static // every wheel built from it will say the same (core metadata 2.2, "Dynamic"; pyproject.toml, "dynamic")
+)
+
+// SourceInfo is what a source says about itself without any of its code being run.
+type SourceInfo struct {
+	Name, Version  string // "" when it says them only when it is built
+	RequiresPython string
+	Requires       []string // Requires-Dist, as written
+	Extras         []string
+	Certainty      Certainty // of Requires
+
+	// How it is built (packaging.python.org, "pyproject.toml specification", [build-system]).
+	BuildRequires []string
+	Backend       string
+	BackendPath   []string
+}
+
+// What builds a source that does not say what builds it (the same, "Specifying a build system").
+const legacyBackend = "setuptools.build_meta:__legacy__"
+
+var legacyRequires = []string{"setuptools>=40.8.0"}
+
+// Limits on a source: far above the largest known.
+const (
+	maxSourceFile    = 8 << 20  // bytes of one file that is read
+	maxSourceEntries = 2 << 20  // files in the archive
+	maxSourceBytes   = 32 << 30 // bytes of the unpacked archive that are read past
+)
+
+// ReadSdist reads what a source archive says about itself. name is the file's name, by which the form is known: .tar.gz,
+// .tgz, .tar.bz2, .tar or .zip; size is the archive's in bytes. subdirectory is where the package is in it, "" at the top.
+func ReadSdist(r io.ReaderAt, size int64, name, subdirectory string) (SourceInfo, error) {
+	files := sourceFiles{dir: subdirectory, found: make(map[string][]byte)}
+	var err error
+	section := io.NewSectionReader(r, 0, size)
+	switch lower := strings.ToLower(name); {
+	case strings.HasSuffix(lower, ".zip"):
+		err = files.zip(r, size)
+	case strings.HasSuffix(lower, ".tar.gz") || strings.HasSuffix(lower, ".tgz"):
+		var unpacked *gzip.Reader
+		if unpacked, err = gzip.NewReader(section); err == nil {
+			err = files.tar(unpacked)
+		}
+	case strings.HasSuffix(lower, ".tar.bz2"):
+		err = files.tar(bzip2.NewReader(section))
+	case strings.HasSuffix(lower, ".tar"):
+		err = files.tar(section)
+	default:
+		err = errors.New("it is no form of archive that source distributions come in (.tar.gz, .zip)")
+	}
+	if err != nil {
+		return SourceInfo{}, fmt.Errorf("read source %s: %w", name, err)
+	}
+	info, err := files.info()
+	if err != nil {
+		return info, fmt.Errorf("read source %s: %w", name, err)
+	}
+	return info, nil
+}
+
+// ReadSourceDir reads what the source in a directory says about itself.
+func ReadSourceDir(dir fs.FS) (SourceInfo, error) {
+	files := sourceFiles{found: make(map[string][]byte)}
+	for _, pattern := range []string{"PKG-INFO", "pyproject.toml", "*.egg-info/requires.txt", "*.egg-info/PKG-INFO"} {
+		names, err := fs.Glob(dir, pattern)
+		if err != nil {
+			return SourceInfo{}, err
+		}
+		for _, name := range names {
+			if strings.Contains(name, "egg-info") {
+				continue // of a checkout: what an earlier version left there
+			}
+			f, err := dir.Open(name)
+			if err != nil {
+				return SourceInfo{}, fmt.Errorf("read source: %w", err)
+			}
+			err = files.take(name, f)
+			f.Close()
+			if err != nil {
+				return SourceInfo{}, fmt.Errorf("read source: %w", err)
+			}
+		}
+	}
+	return files.info()
+}
+
+// sourceFiles are the files of a source that say something about it, by their path in the package's directory.
+type sourceFiles struct {
+	dir   string
+	top   string // the archive's one directory, "NAME-VERSION"
+	found map[string][]byte
+}
+
+var telling = regexp.MustCompile(`^(?:PKG-INFO|pyproject\.toml|(?:src/)?[^/]+\.egg-info/requires\.txt)$`)
+
+// wants returns the path in the package's directory of the archive's member called name, if it is one to read.
+func (s *sourceFiles) wants(name string) (string, bool) {
+	top, rest, ok := strings.Cut(path.Clean(strings.TrimPrefix(name, "./")), "/")
+	if !ok {
+		return "", false
+	}
+	if s.top == "" {
+		s.top = top
+	}
+	if top != s.top {
+		return "", false
+	}
+	if s.dir != "" {
+		if rest, ok = strings.CutPrefix(rest, s.dir+"/"); !ok {
+			return "", false
+		}
+	}
+	return rest, telling.MatchString(rest)
+}
+
+func (s *sourceFiles) take(name string, r io.Reader) error {
+	data, err := io.ReadAll(io.LimitReader(r, maxSourceFile+1))
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if len(data) > maxSourceFile {
+		return fmt.Errorf("%s is larger than %d MiB", name, maxSourceFile>>20)
+	}
+	s.found[name] = data
+	return nil
+}
+
+func (s *sourceFiles) tar(r io.Reader) error {
+	limited := &io.LimitedReader{R: r, N: maxSourceBytes}
+	archive := tar.NewReader(limited)
+	for range maxSourceEntries {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if name, ok := s.wants(h.Name); ok && h.Typeflag == tar.TypeReg {
+			if err := s.take(name, archive); err != nil {
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("it holds more than %d files", maxSourceEntries)
+}
+
+func (s *sourceFiles) zip(r io.ReaderAt, size int64) error {
+	archive, err := zip.NewReader(r, size)
+	if err != nil {
+		return err
+	}
+	for _, member := range archive.File {
+		name, ok := s.wants(member.Name)
+		if !ok || !member.Mode().IsRegular() {
+			continue
+		}
+		f, err := member.Open()
+		if err != nil {
+			return err
+		}
+		err = s.take(name, f)
+		f.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// info puts together what the files say.
+func (s *sourceFiles) info() (SourceInfo, error) {
+	info := SourceInfo{Backend: legacyBackend, BuildRequires: slices.Clone(legacyRequires)}
+	if data, ok := s.found["PKG-INFO"]; ok {
+		if err := info.metadata(data); err != nil {
+			return info, fmt.Errorf("PKG-INFO: %w", err)
+		}
+	}
+	if info.Certainty != Static && len(info.Requires) == 0 {
+		info.recorded(s.found)
+	}
+	if data, ok := s.found["pyproject.toml"]; ok {
+		if err := info.project(data); err != nil {
+			return info, fmt.Errorf("pyproject.toml: %w", err)
+		}
+	}
+	return info, nil
+}
+
+// metadata reads PKG-INFO.
+func (info *SourceInfo) metadata(data []byte) error {
+	h, err := parseHeaders(data)
+	if err != nil {
+		return err
+	}
+	m, err := ParseMetadata(data)
+	if err != nil {
+		return err
+	}
+	info.Name, info.Version = m.Name, m.Version
+	info.RequiresPython, info.Requires, info.Extras = m.RequiresPython, m.RequiresDist, m.ProvidesExtra
+	if len(m.RequiresDist) > 0 {
+		info.Certainty = Recorded
+	}
+	if static(h) {
+		info.Certainty = Static
+	}
+	return nil
+}
+
+// static reports whether the metadata promise that every wheel will have the same dependencies.
+func static(h headers) bool {
+	v, err := ParseVersion(h.get("Metadata-Version"))
+	least, _ := ParseVersion("2.2")
+	if err != nil || v.Compare(least) < 0 {
+		return false
+	}
+	return !slices.ContainsFunc(h["dynamic"], func(field string) bool {
+		field = strings.ToLower(strings.TrimSpace(field))
+		return field == "requires-dist" || field == "provides-extra"
+	})
+}
+
+// recorded reads the requires.txt that setuptools leaves beside its sources: sections of an extra, a marker or both, with a
+// requirement on each line (setuptools' documentation, "Eggs format").
+func (info *SourceInfo) recorded(found map[string][]byte) {
+	for name, data := range found {
+		if !strings.HasSuffix(name, "requires.txt") {
+			continue
+		}
+		info.Certainty = Recorded
+		extra, marker := "", ""
+		for line := range strings.Lines(string(data)) {
+			line = strings.TrimSpace(line)
+			switch {
+			case line == "":
+			case strings.HasPrefix(line, "[") && strings.HasSuffix(line, "]"):
+				extra, marker, _ = strings.Cut(line[1:len(line)-1], ":")
+			default:
+				info.Requires = append(info.Requires, withMarker(line, marker, extra))
+			}
+		}
+		return
+	}
+}
+
+// withMarker adds a condition and an extra to a requirement.
+func withMarker(requirement, marker, extra string) string {
+	name, own, has := strings.Cut(requirement, ";")
+	var all []string
+	for _, m := range []string{strings.TrimSpace(own), marker} {
+		if m != "" {
+			all = append(all, "("+m+")")
+		}
+	}
+	if extra != "" {
+		all = append(all, `extra == "`+extra+`"`)
+	}
+	if len(all) == 0 {
+		return strings.TrimSpace(requirement)
+	}
+	if has && len(all) == 1 && extra == "" {
+		return strings.TrimSpace(requirement)
+	}
+	return strings.TrimSpace(name) + " ; " + strings.Join(all, " and ")
+}
+
+// pyproject is what a pyproject.toml says of building and of the package.
+type pyproject struct {
+	BuildSystem *struct {
+		Requires    []string `toml:"requires"`
+		Backend     string   `toml:"build-backend"`
+		BackendPath []string `toml:"backend-path"`
+	} `toml:"build-system"`
+	Project *struct {
+		Name           string              `toml:"name"`
+		Version        string              `toml:"version"`
+		RequiresPython string              `toml:"requires-python"`
+		Dependencies   []string            `toml:"dependencies"`
+		Optional       map[string][]string `toml:"optional-dependencies"`
+		Dynamic        []string            `toml:"dynamic"`
+	} `toml:"project"`
+}
+
+func (info *SourceInfo) project(data []byte) error {
+	var p pyproject
+	if err := toml.NewDecoder(bytes.NewReader(data)).Decode(&p); err != nil {
+		return lockSyntax(err)
+	}
+	if b := p.BuildSystem; b != nil {
+		info.BuildRequires, info.BackendPath = b.Requires, b.BackendPath
+		if b.Backend != "" {
+			info.Backend = b.Backend
+		}
+	}
+	q := p.Project
+	if q == nil {
+		return nil
+	}
+	if info.Name == "" {
+		info.Name = q.Name
+	}
+	if info.Version == "" {
+		info.Version = q.Version
+	}
+	if info.Certainty == Static || slices.Contains(q.Dynamic, "dependencies") || slices.Contains(q.Dynamic, "optional-dependencies") {
+		return nil
+	}
+	info.Certainty, info.Requires, info.Extras = Static, slices.Clone(q.Dependencies), nil
+	info.RequiresPython = q.RequiresPython
+	for _, extra := range sortedKeys(q.Optional) {
+		info.Extras = append(info.Extras, extra)
+		for _, r := range q.Optional[extra] {
+			info.Requires = append(info.Requires, withMarker(r, "", extra))
+		}
+	}
+	return nil
+}
