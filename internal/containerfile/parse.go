@@ -1,17 +1,209 @@
 package containerfile
 
-import "github.com/moby/buildkit/frontend/dockerfile/parser"
+import (
+	"bytes"
+	"errors"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/moby/buildkit/frontend/dockerfile/command"
+	"github.com/moby/buildkit/frontend/dockerfile/instructions"
+	"github.com/moby/buildkit/frontend/dockerfile/parser"
+
+	"sconce.dev/sconce/internal/fault"
+)
 
 // File is a parsed Containerfile.
 type File struct {
 	Name   string
-	Syntax string // of the directive "# syntax=", which decides nothing here; or ""
+	Syntax string // what the directive "# syntax=" names: noted, not fetched, as nothing here depends on it
 
-	escape rune
-	nodes  []*parser.Node
+	escape   rune
+	globals  []*parser.Node // ARG instructions before the first FROM
+	stages   []*section
+	warnings []Warning
 }
 
-// Parse reads a Containerfile. name is used in messages.
+// section is a stage as it stands in the file. Its instructions are kept as nodes: expansion changes the typed ones.
+type section struct {
+	*instructions.Stage
+	line  int
+	nodes []*parser.Node
+}
+
+// Parse reads a Containerfile and checks the form of all its instructions. name is used in messages.
+// Mistakes are an [*Error] or [Errors].
 func Parse(name string, data []byte) (*File, error) {
-	return &File{Name: name}, nil
+	f := &File{Name: name}
+	result, err := parser.Parse(bytes.NewReader(data))
+	if err != nil {
+		return nil, f.at(lineOf(err), explain(err))
+	}
+	f.escape = result.EscapeToken
+	f.Syntax, _, _, _ = parser.DetectSyntax(data)
+	for _, w := range result.Warnings {
+		f.warnings = append(f.warnings, Warning{Line: w.Location.Start.Line, Message: "an empty line within an instruction", Hint: "remove it, or end the line before without " + string(f.escape)})
+	}
+	var mistakes Errors
+	for _, n := range result.AST.Children {
+		if err := f.add(n); err != nil {
+			mistakes = append(mistakes, f.at(n.StartLine, err))
+		}
+	}
+	if len(mistakes) == 0 && len(f.stages) == 0 {
+		last := result.AST.Children[len(result.AST.Children)-1]
+		return nil, f.at(last.StartLine, wrongf("FROM says what the image begins with; FROM scratch is an empty one", "there is no FROM"))
+	}
+	return f, mistakes.err()
+}
+
+// add takes the next instruction.
+func (f *File) add(n *parser.Node) error {
+	c, err := instruction(n)
+	switch c := c.(type) {
+	case *instructions.Stage:
+		if err := f.checkName(c); err != nil {
+			return err
+		}
+		f.stages = append(f.stages, &section{Stage: c, line: n.StartLine})
+		return nil
+	case *instructions.ArgCommand:
+		if len(f.stages) == 0 {
+			f.globals = append(f.globals, n)
+			return nil
+		}
+	}
+	if len(f.stages) == 0 {
+		if err == nil {
+			err = wrongf("begin with FROM; only ARG may stand before it", "%s before the first FROM", strings.ToUpper(n.Value))
+		}
+		if strings.EqualFold(n.Value, command.From) { // a stage all the same, or everything after it would be wrong too
+			f.stages = append(f.stages, &section{Stage: &instructions.Stage{}, line: n.StartLine})
+		}
+		return err
+	}
+	last := f.stages[len(f.stages)-1]
+	last.nodes = append(last.nodes, n)
+	return err
+}
+
+func (f *File) checkName(s *instructions.Stage) error {
+	if s.Name == Scratch {
+		return wrongf("", "a stage cannot be called %s: that is the empty image", Scratch)
+	}
+	for _, other := range f.stages {
+		if s.Name != "" && s.Name == other.Name {
+			return wrongf("", "the stage in line %d is called %s too", other.line, s.Name)
+		}
+	}
+	return nil
+}
+
+// instruction returns the typed form of a node, made anew.
+func instruction(n *parser.Node) (any, error) {
+	name := strings.ToLower(n.Value)
+	if _, known := command.Commands[name]; !known {
+		return nil, wrongf(didYouMean(strings.ToUpper(n.Value), instructionNames(), "a line that goes on ends in \\"), "there is no instruction %s", n.Value)
+	}
+	c, err := instructions.ParseInstruction(n)
+	if err != nil {
+		return nil, explainFlag(name, err)
+	}
+	switch name {
+	case command.Run, command.Cmd, command.Entrypoint:
+		empty := n.Next == nil || n.Next.Value == "" && n.Next.Next == nil
+		if empty && (name == command.Run || !n.Attributes["json"]) {
+			return nil, wrongf("", "%s without a command", strings.ToUpper(name))
+		}
+	case command.Onbuild:
+		return c, checkTrigger(n)
+	}
+	return c, nil
+}
+
+// checkTrigger checks the instruction within an ONBUILD.
+func checkTrigger(n *parser.Node) error {
+	if n.Next == nil || len(n.Next.Children) == 0 {
+		return wrongf("", "ONBUILD without an instruction")
+	}
+	inner := *n.Next.Children[0]
+	inner.Heredocs = n.Heredocs
+	_, err := instruction(&inner)
+	return err
+}
+
+func instructionNames() []string {
+	names := slices.Sorted(maps.Keys(command.Commands))
+	for i := range names {
+		names[i] = strings.ToUpper(names[i])
+	}
+	return names
+}
+
+// flags are the options of each instruction that has some.
+var flags = map[string][]string{
+	command.From:        {"--platform"},
+	command.Run:         {"--mount", "--network", "--security", "--device"},
+	command.Copy:        {"--from", "--chown", "--chmod", "--link", "--parents", "--exclude"},
+	command.Add:         {"--chown", "--chmod", "--link", "--exclude", "--checksum", "--keep-git-dir", "--unpack"},
+	command.Healthcheck: {"--interval", "--timeout", "--start-period", "--start-interval", "--retries"},
+}
+
+var (
+	unknownFlag = regexp.MustCompile(`unknown flag: (--\S+)`)
+	suggestion  = regexp.MustCompile(` \(did you mean (.*)\?\)$`)
+)
+
+// explainFlag is explain for an instruction whose options are known.
+func explainFlag(instruction string, err error) error {
+	m := unknownFlag.FindStringSubmatch(err.Error())
+	if m == nil {
+		return explain(err)
+	}
+	hint, upper := "it takes no options", strings.ToUpper(instruction)
+	if known := flags[instruction]; len(known) > 0 {
+		hint = didYouMean(m[1], known, upper+" takes "+strings.Join(known, ", "))
+	}
+	return wrongf(hint, "%s has no option %s", upper, m[1])
+}
+
+// explain takes the parser's suggestion out of its message.
+func explain(err error) error {
+	message := strings.TrimSpace(err.Error())
+	if m := suggestion.FindStringSubmatch(message); m != nil {
+		return wrongf("did you mean "+m[1]+"?", "%s", strings.TrimSuffix(message, m[0]))
+	}
+	switch {
+	case message == "unterminated heredoc":
+		return wrongf("its last line holds only the word after <<", "a here-document has no end")
+	case message == "file with no instructions":
+		return wrongf("begin with FROM", "it holds no instruction")
+	case strings.HasSuffix(message, "unsupported modifier (\uFFFD) in substitution"):
+		return wrongf("", "%s: a } is missing", strings.TrimSuffix(message, ": unsupported modifier (\uFFFD) in substitution"))
+	}
+	return wrong{message, fault.HintOf(err)}
+}
+
+// lineOf returns the line in which the parser saw a mistake.
+func lineOf(err error) int {
+	var at *parser.LocationError
+	if !errors.As(err, &at) || len(at.Locations) == 0 || len(at.Locations[0]) == 0 {
+		return 1
+	}
+	line := at.Locations[0][0].Start.Line
+	if strings.Contains(err.Error(), "escape token") || strings.Contains(err.Error(), "parser directive") {
+		line++ // the parser counts these from 0
+	}
+	return line
+}
+
+// label is what a stage without a name is called: its number.
+func (s *section) label(number int) string {
+	if s.Name != "" {
+		return s.Name
+	}
+	return strconv.Itoa(number)
 }
