@@ -65,11 +65,24 @@ func Pin(ctx context.Context, r *recipe.Recipe, platform v1.Platform, o Options)
 	if err != nil {
 		return nil, err
 	}
+	return pinReference(ctx, ref, r.Base.Image, platform, o)
+}
+
+// PinImage finds out what an image reference means today. Names of the store's own images go before those of registries.
+func PinImage(ctx context.Context, reference string, platform v1.Platform, o Options) (*Pinned, error) {
+	ref, err := source.ParseIn(reference, o.Store)
+	if err != nil {
+		return nil, err
+	}
+	return pinReference(ctx, ref, reference, platform, o)
+}
+
+func pinReference(ctx context.Context, ref source.Ref, written string, platform v1.Platform, o Options) (*Pinned, error) {
 	_, digest, err := source.Resolve(ctx, ref, o.source(platform))
 	if err != nil {
-		return nil, fmt.Errorf("resolve base %s: %w", r.Base.Image, err)
+		return nil, fmt.Errorf("resolve base %s: %w", written, err)
 	}
-	p := &Pinned{Reference: r.Base.Image, Digest: digest}
+	p := &Pinned{Reference: written, Digest: digest}
 	if ref.Transport == source.Docker {
 		p.Name = strings.TrimPrefix(source.Ref{Transport: ref.Transport, Value: ref.Value, Tag: ref.Tag}.String(), "docker://")
 	}
@@ -109,6 +122,25 @@ func identity(p *bootstrap.Pinned) *bootstrap.Pinned {
 	return &q
 }
 
+// Config reads the configuration of the base, an image, without its layers where those need not be read for it.
+func (p *Pinned) Config(ctx context.Context, platform v1.Platform, o Options) (*v1.ConfigFile, error) {
+	if im, err := image.Load(ctx, o.Store, p.Digest); err == nil {
+		return &im.Config, nil
+	}
+	ref, err := source.ParseIn(p.Reference, o.Store)
+	if err != nil {
+		return nil, err
+	}
+	if ref, err = source.Pin(ref, p.Digest); err != nil {
+		return nil, err
+	}
+	outline, err := source.Outline(ctx, ref, o.source(platform))
+	if err != nil {
+		return nil, fmt.Errorf("base %s: %w", p.Reference, err)
+	}
+	return &outline.Image.Config, nil
+}
+
 // Image brings the base into the store. reference resolves an image that is not there yet: it is the recipe's reference
 // with paths made absolute.
 func (p *Pinned) Image(ctx context.Context, reference string, platform v1.Platform, o Options) (*image.Image, error) {
@@ -118,7 +150,7 @@ func (p *Pinned) Image(ctx context.Context, reference string, platform v1.Platfo
 	if im, err := image.Load(ctx, o.Store, p.Digest); err == nil {
 		return im, nil
 	}
-	ref, err := source.Parse(reference)
+	ref, err := source.ParseIn(reference, o.Store)
 	if err != nil {
 		return nil, err
 	}

@@ -6,14 +6,15 @@
 package build
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"sync"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
-	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/image"
@@ -21,7 +22,9 @@ import (
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/slim"
+	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -33,6 +36,17 @@ type Options struct {
 	Cores   int              // that are really available; 0: one
 	Wheels  []lock.Wheel     // where the plan's wheels come from
 	Protect []lock.Protected // packages of the base that wheels must get along with
+
+	Memory int64  // that is really available, in bytes; 0: not known
+	Again  bool   // steps are made again, whatever the store and Remote have
+	Remote Remote // where other machines keep what steps made; nil: nowhere
+	Share  bool   // what steps make here goes to Remote
+
+	// For commands; see step.Runner.
+	Secrets   map[string]func() ([]byte, error)
+	SSH       map[string]string
+	Pass      []string
+	OnFailure func(ctx context.Context, f *step.Failure, o sandbox.Options)
 
 	// Authorize gives the headers with which a wheel's address may be read; nil: none are needed.
 	Authorize func(address string) http.Header
@@ -50,7 +64,7 @@ const imageKind store.Kind = "image-step"
 
 // Run makes the image of p.
 func Run(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
-	if im, err := remembered(ctx, o.Store, p.Image.Key); im != nil || err != nil {
+	if im, err := remembered(ctx, o.Store, p.Image.Key); !o.Again && (im != nil || err != nil) {
 		return &Result{Image: im, Fresh: true}, err
 	}
 	lock, err := o.Store.Lock(ctx, "image "+string(p.Image.Key))
@@ -58,7 +72,7 @@ func Run(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
 		return nil, err
 	}
 	defer lock.Unlock()
-	if im, err := remembered(ctx, o.Store, p.Image.Key); im != nil || err != nil {
+	if im, err := remembered(ctx, o.Store, p.Image.Key); !o.Again && (im != nil || err != nil) {
 		return &Result{Image: im, Fresh: true}, err // another process made it while this one waited
 	}
 	b := newBuilder(p, o)
@@ -80,21 +94,45 @@ func remembered(ctx context.Context, st *store.Store, key plan.Key) (*image.Imag
 
 // builder is one run of a plan.
 type builder struct {
-	plan      *plan.Plan
-	opts      Options
-	urls      map[store.Digest]lock.Wheel
-	cpu       *semaphore.Weighted // how many layers are made at once
-	base      func() (*image.Image, error)
-	compilers *compilers
-	slimmed   *slim.Report // once the image is made
+	plan    *plan.Plan
+	opts    Options
+	urls    map[store.Digest]lock.Wheel
+	runner  *step.Runner
+	cpu     *semaphore.Weighted // how many layers are made at once
+	runs    *semaphore.Weighted // how many commands run at once
+	slimmed *slim.Report        // once the image is made
+	doubted sync.Once           // of the remote cache
+
+	mu       sync.Mutex // of the next two
+	stages   map[*plan.Stage]func() (*made, error)
+	contexts map[contextOf]func() (layer.Descriptor, error)
 }
 
 // layersAtOnce is how many layers of wheels are made side by side. One keeps all cores busy while a large file passes
 // through; a second fills the gaps while the first one's wheels are opened and its blob is synced.
 const layersAtOnce = 2
 
+// memoryOfRun is what one command is expected to want when several run at once, in bytes: that of a few compilers.
+const memoryOfRun = 2 << 30
+
+// runsAtOnce is how many commands of independent stages run side by side: no more than there are cores and memory.
+func runsAtOnce(o Options) int64 {
+	n := int64(max(1, o.Cores))
+	if o.Memory > 0 {
+		n = min(n, max(1, o.Memory/memoryOfRun))
+	}
+	return n
+}
+
 func newBuilder(p *plan.Plan, o Options) *builder {
-	b := &builder{plan: p, opts: o, urls: make(map[store.Digest]lock.Wheel), cpu: semaphore.NewWeighted(layersAtOnce)}
+	b := &builder{
+		plan: p, opts: o, urls: make(map[store.Digest]lock.Wheel),
+		cpu: semaphore.NewWeighted(layersAtOnce), runs: semaphore.NewWeighted(runsAtOnce(o)),
+		stages: make(map[*plan.Stage]func() (*made, error)), contexts: make(map[contextOf]func() (layer.Descriptor, error)),
+	}
+	b.runner = &step.Runner{
+		Store: o.Store, Layer: p.Layer, Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, OnFailure: o.OnFailure,
+	}
 	for _, w := range o.Wheels {
 		b.urls[w.Digest] = w
 	}
@@ -109,36 +147,18 @@ type madeLayer struct {
 
 func (b *builder) run(ctx context.Context) (*image.Image, error) {
 	g, gctx := errgroup.WithContext(ctx)
-	// The base is asked for by several steps and made by the first of them.
-	b.base = sync.OnceValues(func() (*image.Image, error) { return b.makeBase(gctx) })
-	g.Go(func() error { _, err := b.base(); return err })
-	if env := b.plan.Env; env != nil {
-		b.compilers = newCompilers(gctx, b.opts.Store, b.base, env.Environment.Target.Python, max(1, b.opts.Cores))
-		defer b.compilers.close()
-	}
-	made := make([]madeLayer, len(b.plan.Wheels))
-	for i, step := range b.plan.Wheels {
-		g.Go(func() (err error) {
-			made[i], err = b.makeWheels(gctx, step)
-			return err
-		})
-	}
+	b.begin(gctx, g, b.plan.Stage)
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	baseImage, err := b.base()
+	m, err := b.stage(ctx, b.plan.Stage)
 	if err != nil {
 		return nil, err
 	}
-	return b.makeImage(ctx, baseImage, made)
+	return b.makeImage(ctx, m)
 }
 
-func (b *builder) makeBase(ctx context.Context) (*image.Image, error) {
-	s := b.plan.Base
-	return s.Pinned.Image(ctx, s.Reference, b.plan.Platform, base.Options{Store: b.opts.Store, Fetch: b.opts.Fetch, Offline: b.opts.Offline})
-}
-
-func (b *builder) makeWheels(ctx context.Context, s *plan.WheelsStep) (madeLayer, error) {
+func (b *builder) makeWheels(ctx context.Context, s *plan.WheelsStep, bytecode *compilers) (madeLayer, error) {
 	if d, m, ok := python.CachedLayer(b.opts.Store, string(s.Key)); ok {
 		return madeLayer{d, m}, nil
 	}
@@ -152,7 +172,7 @@ func (b *builder) makeWheels(ctx context.Context, s *plan.WheelsStep) (madeLayer
 	}
 	var compiler python.Compiler
 	if s.Bytecode {
-		compiler = b.compilers
+		compiler = bytecode
 	}
 	if err := b.cpu.Acquire(ctx, 1); err != nil {
 		return madeLayer{}, err
@@ -183,39 +203,24 @@ func (b *builder) request(it python.Item) fetch.Request {
 	return r
 }
 
-func (b *builder) makeImage(ctx context.Context, baseImage *image.Image, made []madeLayer) (*image.Image, error) {
-	spec := image.Spec{Base: baseImage, Platform: b.plan.Platform, Created: b.plan.Image.Config.Created}
-	var manifests []python.Manifest
-	for i, m := range made {
-		manifests = append(manifests, m.manifest)
-		spec.Additions = append(spec.Additions, image.Addition{Layer: m.layer, CreatedBy: "python packages: " + contents(b.plan.Wheels[i].Group)})
-	}
-	if err := python.CheckConflicts(manifests); err != nil {
-		return nil, err
-	}
-	if env := b.plan.Env; env != nil {
-		e := env.Environment
-		e.Manifests = manifests
-		d, err := python.BuildEnvironment(ctx, b.opts.Store, e, env.Options)
+func (b *builder) makeImage(ctx context.Context, m *made) (*image.Image, error) {
+	how := b.plan.Image
+	spec := image.Spec{Base: m.base, Platform: b.plan.Platform, Created: how.Config.Created, Additions: m.additions}
+	if how.Exact != nil {
+		spec.Author, spec.Edit = how.Author, func(c *v1.Config) { *c = *how.Exact.DeepCopy() }
+	} else {
+		cuda, err := b.holdsCUDA(ctx, m)
 		if err != nil {
 			return nil, err
 		}
-		spec.Additions = append(spec.Additions, image.Addition{Layer: d, CreatedBy: "python environment in /" + e.Target.Root})
+		spec.Edit = editor(how.Config, cuda)
 	}
-	if err := b.checkProtected(ctx, made); err != nil {
-		return nil, err
-	}
-	cuda, err := holdsCUDA(ctx, b.opts.Store, baseImage, manifests)
-	if err != nil {
-		return nil, err
-	}
-	spec.Edit = editor(b.plan.Image.Config, cuda)
-	task := event.Begin(ctx, "assemble", b.plan.Name, 0)
+	task := event.Begin(ctx, "assemble", cmp.Or(b.plan.Name, "image"), 0)
 	im, err := image.Assemble(ctx, b.opts.Store, spec)
-	if task.End(err) != nil || b.plan.Image.Slim == nil {
+	if task.End(err) != nil || how.Slim == nil {
 		return im, err
 	}
-	im, b.slimmed, err = slim.Image(ctx, b.opts.Store, im, *b.plan.Image.Slim)
+	im, b.slimmed, err = slim.Image(ctx, b.opts.Store, im, *how.Slim)
 	return im, err
 }
 

@@ -59,7 +59,7 @@ func run(ctx context.Context, st *store.Store, dir string) (*build.Result, error
 	if err != nil {
 		return nil, err
 	}
-	p, err := plan.New(r, l, wheels, plan.Options{RunsHere: true})
+	p, err := plan.New(context.Background(), r, l, wheels, plan.Options{RunsHere: true})
 	if err != nil {
 		return nil, err
 	}
@@ -467,7 +467,7 @@ func TestCancelled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := plan.New(r, l, wheels, plan.Options{RunsHere: true})
+	p, err := plan.New(t.Context(), r, l, wheels, plan.Options{RunsHere: true})
 	if err != nil {
 		t.Fatal(err)
 	}

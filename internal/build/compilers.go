@@ -8,31 +8,30 @@ import (
 	"strings"
 	"sync"
 
-	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
 )
 
-// compilers is the pool of Python processes that make byte code: the base's own Python, in sandboxes over the base. It is
-// started when the first source is to be compiled: until the base is there, layers are made as far as they go without.
+// compilers is the pool of Python processes that make byte code: the image's own Python, in sandboxes over base and
+// system packages. It is started when the first source is to be compiled: until those are there, layers are made as far as they go without.
 type compilers struct {
 	start func() (*python.CompilerPool, error) // once
 	pool  *python.CompilerPool                 // nil until started
 }
 
-// newCompilers returns a pool of n processes on the base's Python.
-func newCompilers(ctx context.Context, st *store.Store, base func() (*image.Image, error), interpreter python.Interpreter, n int) *compilers {
+// newCompilers returns a pool of n processes of the Python that ground has.
+func newCompilers(ctx context.Context, st *store.Store, ground func() (*made, error), interpreter python.Interpreter, n int) *compilers {
 	c := &compilers{}
 	c.start = sync.OnceValues(func() (*python.CompilerPool, error) {
-		im, err := base()
+		m, err := ground()
 		if err != nil {
 			return nil, err
 		}
 		if err := sandbox.Check(); err != nil {
 			return nil, fmt.Errorf("compile byte code: %w", err)
 		}
-		layers, err := sandbox.Layers(ctx, st, im.Layers)
+		layers, err := sandbox.Layers(ctx, st, m.layers())
 		if err != nil {
 			return nil, err
 		}

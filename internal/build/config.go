@@ -11,8 +11,6 @@ import (
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/plan"
-	"sconce.dev/sconce/internal/python"
-	"sconce.dev/sconce/internal/store"
 )
 
 // editor returns the function that turns the base's configuration into the image's. cuda says that the image holds CUDA
@@ -21,9 +19,8 @@ import (
 func editor(c plan.Config, cuda bool) func(*v1.Config) {
 	return func(to *v1.Config) {
 		env := environment(to.Env)
-		if c.PathPrefix != "" {
-			env.set("PATH", c.PathPrefix+":"+env.get("PATH", defaultPath))
-			env.set("VIRTUAL_ENV", c.VirtualEnv)
+		if c.VirtualEnv != "" {
+			env.enter(c.VirtualEnv)
 		}
 		if cuda {
 			env.setDefault("NVIDIA_VISIBLE_DEVICES", "all")
@@ -97,6 +94,12 @@ func (e *environment) set(name, value string) {
 	*e = append(*e, kv)
 }
 
+// enter makes programs see the virtual environment in dir.
+func (e *environment) enter(dir string) {
+	e.set("PATH", dir+"/bin:"+e.get("PATH", defaultPath))
+	e.set("VIRTUAL_ENV", dir)
+}
+
 func (e *environment) setDefault(name, value string) {
 	if e.find(name) < 0 {
 		e.set(name, value)
@@ -107,9 +110,9 @@ func (e *environment) setDefault(name, value string) {
 // them, from the toolkit, from NVIDIA's wheels or linked into PyTorch's.
 var cudaLibraries = []string{"libcudart.so", "libcublas.so", "libtorch_cuda.so", "libnccl.so", "libcudnn.so", "libnvrtc.so"}
 
-func holdsCUDA(ctx context.Context, st *store.Store, base *image.Image, manifests []python.Manifest) (bool, error) {
-	for _, m := range manifests {
-		for _, p := range m.Packages {
+func (b *builder) holdsCUDA(ctx context.Context, m *made) (bool, error) {
+	for _, w := range m.wheels {
+		for _, p := range w.manifest.Packages {
 			for _, f := range p.Files {
 				if isCUDA(f.Path) {
 					return true, nil
@@ -117,10 +120,7 @@ func holdsCUDA(ctx context.Context, st *store.Store, base *image.Image, manifest
 			}
 		}
 	}
-	if base == nil {
-		return false, nil
-	}
-	tree, err := base.Tree(ctx, st)
+	tree, err := image.NewTree(ctx, b.opts.Store, m.layers())
 	if err != nil {
 		return false, err
 	}

@@ -9,16 +9,17 @@ import (
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/python"
 )
 
 // checkProtected warns of wheels that want another version of what the base brings and protects. The resolver never saw
 // these: to it, protected packages do not exist.
-func (b *builder) checkProtected(ctx context.Context, made []madeLayer) error {
-	if len(b.opts.Protect) == 0 || b.plan.Env == nil {
+func (b *builder) checkProtected(ctx context.Context, s *plan.Stage, made []madeLayer) error {
+	if len(b.opts.Protect) == 0 {
 		return nil
 	}
-	env := python.EnvironmentOf(b.plan.Env.Environment.Target.Python).WithExtra("")
+	env := python.EnvironmentOf(s.Env.Environment.Target.Python).WithExtra("")
 	for _, m := range made {
 		metadata, err := b.readMetadata(ctx, m)
 		if err != nil {

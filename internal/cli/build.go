@@ -15,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/plan"
@@ -37,12 +38,21 @@ type buildOptions struct {
 	compression string
 	platform    string
 	squashfs    squashfsOptions
+	steps       stepOptions
+	noCache     bool
+
+	// Of a Containerfile.
+	file       string
+	buildArgs  []string
+	target     string
+	tag        string
+	ignoreFile string
 }
 
 func newBuildCmd(a *app) *cobra.Command {
 	var o buildOptions
 	cmd := &cobra.Command{
-		Use:   "build [RECIPE]",
+		Use:   "build [RECIPE | -f CONTAINERFILE [CONTEXT]]",
 		Short: "Build the image of a recipe",
 		Long: `Build the image that RECIPE (a sconce.toml or its directory, by default the current one) describes, and keep it in the
 store under the recipe's name and version. The digest of the image is printed.
@@ -76,7 +86,16 @@ Where the image goes, besides the store:
 	f.StringArrayVar(&o.push, "push", nil, "push the image to `REF` in a registry (repeatable)")
 	f.BoolVar(&o.publish, "publish", false, "push the image to the recipe's publish.repository, tagged with its version")
 	f.BoolVar(&o.locked, "locked", false, "refuse when the lock is missing or does not fit the recipe")
-	f.BoolVarP(&o.force, "force", "f", false, "replace outputs that exist and hold something else")
+	f.StringVarP(&o.file, "file", "f", "", "build this Containerfile or Dockerfile, \"-\" for standard input; the argument is the context then")
+	f.StringArrayVar(&o.buildArgs, "build-arg", nil, "`NAME[=VALUE]` of an ARG; without a value, this environment's (repeatable)")
+	f.StringVar(&o.target, "target", "", "build this `STAGE` of the Containerfile (default: the last)")
+	f.StringVarP(&o.tag, "tag", "t", "", "`NAME[:TAG]` of a Containerfile's image in the store (default: that of the context's directory)")
+	f.StringVar(&o.ignoreFile, "ignore-file", "", "`FILE` that says what the context leaves out (default: .containerignore, .dockerignore)")
+	f.StringArrayVar(&o.steps.secrets, "secret", nil, "a secret for steps that mount it: `id=ID,src=FILE` or id=ID,env=VARIABLE (repeatable)")
+	f.StringArrayVar(&o.steps.ssh, "ssh", nil, "an SSH agent for steps that mount it: `default|ID[=SOCKET]` (repeatable)")
+	f.BoolVar(&o.steps.shellOnFailure, "shell-on-failure", false, "open a shell in the file system of a step that failed")
+	f.BoolVar(&o.noCache, "no-cache", false, "run all steps again, whatever was made before")
+	f.BoolVar(&o.force, "force", false, "replace outputs that exist and hold something else")
 	f.BoolVar(&o.noCheck, "no-check", false, "do not look whether the image will run on the recipe's target")
 	f.StringVar(&o.compression, "compression", "", "compress new layers with gzip or zstd (default: the recipe's, else gzip)")
 	f.StringVar(&o.platform, "platform", "", "build for linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
@@ -101,9 +120,15 @@ type built struct {
 }
 
 func (a *app) runBuild(ctx context.Context, o buildOptions) error {
-	began := time.Now()
 	if err := checkOutputs(o); err != nil {
 		return err
+	}
+	file, dir, found := containerfileOf(o)
+	if err := checkBuildFlags(o, found); err != nil {
+		return err
+	}
+	if found {
+		return a.runBuildFile(ctx, o, file, dir)
 	}
 	r, err := loadRecipe(o)
 	if err != nil {
@@ -121,20 +146,43 @@ func (a *app) runBuild(ctx context.Context, o buildOptions) error {
 	if err != nil {
 		return err
 	}
-	result, err := a.build(ctx, r, l, plan.Options{Slim: kept, Unchecked: o.noCheck})
+	s, err := a.planRecipe(ctx, r, l, plan.Options{Slim: kept, Unchecked: o.noCheck, GPU: t.GPU})
 	if err != nil {
 		return err
 	}
-	b := describe(r, l, result)
-	if err := a.name(ctx, r, result.Image, &b); err != nil {
+	defer s.close()
+	s.target = t
+	return a.runPlan(ctx, s, o)
+}
+
+// buildSubject is what is built, from whatever it was written as.
+type buildSubject struct {
+	plan     *plan.Plan
+	contexts contexts
+	options  build.Options  // what is the subject's own
+	recipe   *recipe.Recipe // nil for a Containerfile
+	target   target
+}
+
+func (s buildSubject) close() { s.contexts.close() }
+
+// runPlan builds what is planned, checks it, and brings it where it shall go.
+func (a *app) runPlan(ctx context.Context, s buildSubject, o buildOptions) error {
+	began := time.Now()
+	result, err := a.makePlan(ctx, s, o)
+	if err != nil {
 		return err
 	}
-	if r.Target.Named() && !o.noCheck {
-		if b.Check, err = a.checkBuilt(ctx, r, result.Image, t); err != nil {
+	b := describe(s.plan, result)
+	if err := a.name(ctx, result.Image, &b); err != nil {
+		return err
+	}
+	if s.recipe != nil && s.recipe.Target.Named() && !o.noCheck {
+		if b.Check, err = a.checkBuilt(ctx, s.recipe, result.Image, s.target); err != nil {
 			return err
 		}
 	}
-	if err := a.deliver(ctx, r, result.Image, o, &b); err != nil {
+	if err := a.deliver(ctx, s.recipe, result.Image, o, &b); err != nil {
 		return err
 	}
 	if b.Fresh {
@@ -208,20 +256,32 @@ func (a *app) lockFor(ctx context.Context, r *recipe.Recipe, o buildOptions) (*l
 	return a.makeLock(ctx, r, lockOptions{})
 }
 
-func (a *app) build(ctx context.Context, r *recipe.Recipe, l *lock.Lock, how plan.Options) (*build.Result, error) {
+// planRecipe plans the image of a locked recipe. The subject is the caller's to close.
+func (a *app) planRecipe(ctx context.Context, r *recipe.Recipe, l *lock.Lock, how plan.Options) (s buildSubject, err error) {
 	wheels, err := l.Wheels(r)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
-	how.RunsHere = l.Platform == "linux/"+runtime.GOARCH
+	how.RunsHere = runsHere(l.Platform)
 	if l.Python != nil && !how.RunsHere && r.Python.CompilesBytecode() {
 		event.Warn(ctx, fmt.Sprintf("no byte code is compiled: programs for %s do not run on this machine", l.Platform),
 			"imports are slower the first time; build on a machine of that kind, or set bytecode = false under [python] to silence this")
 	}
-	p, err := plan.New(r, l, wheels, how)
-	if err != nil {
-		return nil, err
+	s.contexts = make(contexts)
+	how.Open, s.recipe = s.contexts.open, r
+	if s.plan, err = plan.New(ctx, r, l, wheels, how); err != nil {
+		s.close()
+		return s, err
 	}
+	s.options = build.Options{Wheels: wheels, Authorize: lock.Authorizer(r)}
+	if l.Python != nil {
+		s.options.Protect = l.Python.Protected
+	}
+	return s, a.addCache(ctx, r, &s.options)
+}
+
+// makePlan builds with what this machine has.
+func (a *app) makePlan(ctx context.Context, s buildSubject, o buildOptions) (*build.Result, error) {
 	st, err := a.store(ctx)
 	if err != nil {
 		return nil, err
@@ -230,13 +290,13 @@ func (a *app) build(ctx context.Context, r *recipe.Recipe, l *lock.Lock, how pla
 	if err != nil {
 		return nil, err
 	}
-	o := build.Options{
-		Store: st, Fetch: client, Offline: a.flags.offline, Cores: runtime.GOMAXPROCS(0), Wheels: wheels, Authorize: lock.Authorizer(r),
+	how := s.options
+	how.Store, how.Fetch, how.Offline, how.Again = st, client, a.flags.offline, o.noCache
+	how.Cores, how.Memory = runtime.GOMAXPROCS(0), host.AvailableMemory().Available
+	if err := o.steps.apply(a, &how); err != nil {
+		return nil, err
 	}
-	if l.Python != nil {
-		o.Protect = l.Python.Protected
-	}
-	result, err := build.Run(ctx, p, o)
+	result, err := build.Run(ctx, s.plan, how)
 	if err == nil && result.Slimmed != nil {
 		a.saySlimmed(result.Slimmed)
 	}
@@ -273,10 +333,9 @@ func (a *app) saySlimmed(r *slim.Report) {
 	a.say("%s", text)
 }
 
-func describe(r *recipe.Recipe, l *lock.Lock, result *build.Result) built {
+func describe(p *plan.Plan, result *build.Result) built {
 	b := built{
-		Name: r.Name + ":" + r.Version, Digest: result.Image.Digest, Platform: l.Platform,
-		Layers: len(result.Image.Layers), Fresh: result.Fresh,
+		Name: p.Name, Digest: result.Image.Digest, Platform: p.Platform.String(), Layers: len(result.Image.Layers), Fresh: result.Fresh,
 	}
 	for _, d := range result.Image.Layers {
 		b.Size += d.Size
@@ -285,12 +344,12 @@ func describe(r *recipe.Recipe, l *lock.Lock, result *build.Result) built {
 }
 
 // name gives the image its name in the store.
-func (a *app) name(ctx context.Context, r *recipe.Recipe, im *image.Image, b *built) error {
+func (a *app) name(ctx context.Context, im *image.Image, b *built) error {
 	st, err := a.store(ctx)
 	if err != nil {
 		return err
 	}
-	return nameImage(st, r, im, b)
+	return nameImage(st, im, b)
 }
 
 // deliver writes the outputs and pushes.
@@ -323,11 +382,12 @@ func (a *app) deliver(ctx context.Context, r *recipe.Recipe, im *image.Image, o 
 }
 
 // nameImage gives the image its name in the store, unless it has it: a build with nothing to do writes nothing.
-func nameImage(st *store.Store, r *recipe.Recipe, im *image.Image, b *built) error {
+func nameImage(st *store.Store, im *image.Image, b *built) error {
 	if old, err := st.FindImage(b.Name); err == nil && old.Digest == im.Digest {
 		return nil
 	}
+	name, tag := store.SplitImageName(b.Name)
 	return st.PutImage(store.ImageRef{
-		Name: r.Name, Tag: r.Version, Digest: im.Digest, Platform: b.Platform, Created: time.Now(), Size: b.Size,
+		Name: name, Tag: tag, Digest: im.Digest, Platform: b.Platform, Created: time.Now(), Size: b.Size,
 	}, im.Refs())
 }

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,8 +17,8 @@ import (
 
 // Addition is a layer put on top of an image, and what its history says of it.
 type Addition struct {
-	Layer     layer.Descriptor
-	CreatedBy string // the step, as a person would write it
+	Layer     layer.Descriptor // without a digest: the step made none, and only the history knows of it
+	CreatedBy string           // the step, as a person would write it
 	Comment   string
 }
 
@@ -27,6 +28,7 @@ type Spec struct {
 	Platform    v1.Platform       // zero: the base's
 	Additions   []Addition        // lowest first
 	Edit        func(*v1.Config)  // changes the base's configuration; may be nil
+	Author      string            // "": the base's
 	Created     time.Time         // zero: layer.DefaultModTime
 	Annotations map[string]string // of the manifest
 }
@@ -94,6 +96,9 @@ func (s *Spec) layers() ([]v1.Descriptor, error) {
 		}
 	}
 	for _, a := range s.Additions {
+		if a.Layer.Digest == "" {
+			continue
+		}
 		t, ok := layerTypes[types.MediaType(a.Layer.MediaType)]
 		if !ok {
 			return nil, fmt.Errorf("layer %s (%s) has the media type %q, which is not one of a layer", a.Layer.Digest.Short(), a.CreatedBy, a.Layer.MediaType)
@@ -126,13 +131,16 @@ func (s *Spec) config() (*v1.ConfigFile, error) {
 		return nil, fmt.Errorf("platform %q/%q is incomplete", c.OS, c.Architecture)
 	}
 	c.Created = v1.Time{Time: s.Created}
+	c.Author = cmp.Or(s.Author, c.Author)
 	c.RootFS.Type = "layers"
 	if c.RootFS.DiffIDs == nil {
 		c.RootFS.DiffIDs = []v1.Hash{}
 	}
 	for _, a := range s.Additions {
-		c.RootFS.DiffIDs = append(c.RootFS.DiffIDs, hash(a.Layer.DiffID))
-		c.History = append(c.History, v1.History{Created: c.Created, CreatedBy: a.CreatedBy, Comment: a.Comment})
+		c.History = append(c.History, v1.History{Created: c.Created, CreatedBy: a.CreatedBy, Comment: a.Comment, EmptyLayer: a.Layer.Digest == ""})
+		if a.Layer.Digest != "" {
+			c.RootFS.DiffIDs = append(c.RootFS.DiffIDs, hash(a.Layer.DiffID))
+		}
 	}
 	if s.Edit != nil {
 		// The maps are the caller's to change: DeepCopy has made them this image's own.

@@ -15,6 +15,7 @@ import (
 // with equal inputs share a lock.
 type Inputs struct {
 	Base   []string `toml:"base,multiline"`
+	System []string `toml:"system,omitempty,multiline"`
 	Python []string `toml:"python,omitempty,multiline"`
 }
 
@@ -23,6 +24,9 @@ type Inputs struct {
 func InputsOf(r *recipe.Recipe) (Inputs, error) {
 	var in Inputs
 	in.Base = baseInputs(r.Base)
+	for _, p := range r.System.Packages {
+		in.System = append(in.System, "package "+p)
+	}
 	if !hasPython(r) {
 		return in, nil
 	}
@@ -130,7 +134,7 @@ func hasPython(r *recipe.Recipe) bool {
 
 // diff returns what has to change in the lock's inputs to become now.
 func (in Inputs) diff(now Inputs) []string {
-	return append(diffLines("base", in.Base, now.Base), diffLines("python", in.Python, now.Python)...)
+	return slices.Concat(diffLines("base", in.Base, now.Base), diffLines("system", in.System, now.System), diffLines("python", in.Python, now.Python))
 }
 
 func diffLines(section string, was, is []string) []string {

@@ -124,7 +124,7 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock,
 		return nil, nil, err
 	}
 	l.Base = *pinned
-	if !hasPython(r) {
+	if !hasPython(r) && len(r.System.Packages) == 0 {
 		return l, nil, nil
 	}
 	im, err := pinned.Image(ctx, r.BaseReference(), *platform, o.base())
@@ -132,6 +132,14 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock,
 		return nil, nil, err
 	}
 	l.Base.Layers = len(im.Layers)
+	if len(r.System.Packages) > 0 {
+		if l.System, im, err = lockSystem(ctx, r, l, old, im, o); err != nil {
+			return nil, nil, err
+		}
+	}
+	if !hasPython(r) {
+		return l, nil, nil
+	}
 	k := &locker{recipe: r, old: old, opts: o, logins: LoginsOf(r), settings: settingsFile(r)}
 	pylock, err := k.lock(ctx, im, *platform)
 	if err != nil {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -16,6 +17,8 @@ import (
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/slim"
+	"sconce.dev/sconce/internal/system"
+	"sconce.dev/sconce/internal/transfer"
 )
 
 // venvRoot is where the virtual environment lies in every image, relative to the root.
@@ -23,13 +26,19 @@ const venvRoot = "opt/venv"
 
 // Options are what decides about an image besides the recipe and its lock.
 type Options struct {
-	RunsHere  bool          // programs of the image's platform run on this machine: byte code is compiled by the image's own Python
+	RunsHere bool // programs of the image's platform run on this machine: byte code is compiled by the image's own Python
+
+	// Open opens a directory that steps copy from or bind. Whoever gives it closes what it opened when the plan is not used
+	// any more.
+	Open      func(dir string) (*transfer.Context, error)
 	Slim      *slim.Options // what device code stays in the image; nil: all of it
+	GPU       []string      // compute capabilities of the target, as TORCH_CUDA_ARCH_LIST has them: what steps compile for
 	Unchecked bool          // nobody looks whether the image will run on its target, which a label says
 }
 
-// New plans the image that r asks for and l pins.
-func New(r *recipe.Recipe, l *lock.Lock, wheels []lock.Wheel, o Options) (*Plan, error) {
+// New plans the image that r asks for and l pins. Of this machine it reads the files that the recipe's steps copy, patch with
+// and bind, to know their digests.
+func New(ctx context.Context, r *recipe.Recipe, l *lock.Lock, wheels []lock.Wheel, o Options) (*Plan, error) {
 	platform, err := v1.ParsePlatform(l.Platform)
 	if err != nil {
 		return nil, fmt.Errorf("the lock's platform: %w", err)
@@ -38,17 +47,40 @@ func New(r *recipe.Recipe, l *lock.Lock, wheels []lock.Wheel, o Options) (*Plan,
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Name: r.Name + ":" + r.Version, Platform: *platform}
-	p.Base = &BaseStep{Key: Key(l.Base.Key()), Pinned: l.Base, Reference: r.BaseReference()}
 	compression := layer.Compression(r.Image.Compression)
+	p := &Plan{Name: r.Name + ":" + r.Version, Platform: *platform}
+	p.Stage = &Stage{Label: p.Name, Layer: layer.Options{Compression: compression, ModTime: modTime}}
+	p.Base = &BaseStep{Key: Key(l.Base.Key()), Pinned: l.Base, Platform: *platform, Reference: r.BaseReference()}
+	if l.System != nil {
+		p.System = &SystemStep{Key: Key(system.LayerKey(string(p.Base.Key), l.System, p.Layer)), Pinned: l.System}
+	}
 	if err := checkLayers(r, l); err != nil {
 		return nil, err
 	}
 	if l.Python != nil {
 		p.planPython(r, l, wheels, o.RunsHere, compression, modTime)
 	}
+	p.stand(p.foundation()...)
+	if err := p.planSteps(ctx, r, o); err != nil {
+		return nil, err
+	}
 	p.planImage(r, l, o, compression, modTime)
 	return p, nil
+}
+
+// foundation lists the keys of everything below the steps.
+func (s *Stage) foundation() []Key {
+	keys := []Key{s.Base.Key}
+	if s.System != nil {
+		keys = append(keys, s.System.Key)
+	}
+	for _, w := range s.Wheels {
+		keys = append(keys, w.Key)
+	}
+	if s.Env != nil {
+		keys = append(keys, s.Env.Key)
+	}
+	return keys
 }
 
 // fixedTime is the time of everything that the image adds: SOURCE_DATE_EPOCH where it is set
@@ -107,27 +139,47 @@ const (
 
 // layersForWheels is how many layers the wheels may take.
 func layersForWheels(r *recipe.Recipe, l *lock.Lock) int {
-	room := r.Image.MaxLayers - l.Base.Layers - environmentLayers
+	others := l.Base.Layers + environmentLayers + layersOfSteps(r)
+	room := r.Image.MaxLayers - others
 	if r.Image.MaxLayers == recipe.DefaultMaxLayers {
-		room = max(room, min(leastForWheels, stackable-l.Base.Layers-environmentLayers))
+		room = max(room, min(leastForWheels, stackable-others))
 	}
 	return room
 }
 
-// checkLayers makes sure that base, environment and at least one layer of wheels find room.
+// layersOfSteps is how many layers the recipe's steps make, with that of the system's packages.
+func layersOfSteps(r *recipe.Recipe) int {
+	n := 0
+	if len(r.System.Packages) > 0 {
+		n++
+	}
+	for _, s := range r.Steps {
+		n += len(s.Copy) + len(s.Patch)
+		if s.Run != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// checkLayers makes sure that base, environment, steps and at least one layer of wheels find room.
 func checkLayers(r *recipe.Recipe, l *lock.Lock) error {
 	limit := r.Image.MaxLayers
 	if limit == recipe.DefaultMaxLayers {
 		limit = stackable
 	}
-	tooMany := l.Base.Layers > limit
+	tooMany := l.Base.Layers+layersOfSteps(r) > limit
 	if l.Python != nil {
 		tooMany = layersForWheels(r, l) < 1
 	}
 	if !tooMany {
 		return nil
 	}
-	return fault.Hint(fmt.Errorf("the base alone has %d layers, and the image may have %d", l.Base.Layers, limit),
+	what := "the base alone has"
+	if layersOfSteps(r) > 0 {
+		what = "the base and the recipe's steps have"
+	}
+	return fault.Hint(fmt.Errorf("%s %d layers, and the image may have %d", what, l.Base.Layers+layersOfSteps(r), limit),
 		"raise max-layers under [image], or make the base one layer: `sconce copy BASE tar:base.tar`, then image = \"tar:base.tar\" under [base]")
 }
 
@@ -160,9 +212,9 @@ func (p *Plan) planImage(r *recipe.Recipe, l *lock.Lock, o Options, c layer.Comp
 	if o.Slim != nil {
 		slimmed = o.Slim.Key()
 	}
-	keys := append([]Key{p.Base.Key}, p.wheelKeys()...)
-	if p.Env != nil {
-		keys = append(keys, p.Env.Key)
+	keys := p.foundation()
+	for _, s := range p.Steps {
+		keys = append(keys, s.Key)
 	}
 	p.Image.Key = keyOf("image", imageVersion, struct {
 		Platform string

@@ -25,13 +25,11 @@ import (
 // Key identifies what a step makes: 64 hexadecimal digits.
 type Key string
 
-// Plan is the graph for one image. The zero value of a pointer field means that the image has no such step.
+// Plan is the graph for one image.
 type Plan struct {
-	Name     string // of the image: NAME:VERSION
+	Name     string // of the image: NAME:VERSION; "" if it has none
 	Platform v1.Platform
-	Base     *BaseStep
-	Wheels   []*WheelsStep // in the order of their layers
-	Env      *EnvironmentStep
+	*Stage   // whose layers are the image's; other stages are reached through its steps
 	Image    *ImageStep
 }
 
@@ -39,6 +37,7 @@ type Plan struct {
 type BaseStep struct {
 	Key       Key
 	Pinned    base.Pinned
+	Platform  v1.Platform
 	Reference string // where to look for the base, with paths made absolute; not part of the key
 }
 
@@ -65,6 +64,8 @@ type EnvironmentStep struct {
 type ImageStep struct {
 	Key    Key
 	Config Config
+	Exact  *v1.Config    // the image's configuration, whatever Config says of it; nil: the base's, changed as Config says
+	Author string        // of an exact one
 	Slim   *slim.Options // what device code stays; nil: all of it
 }
 
@@ -88,12 +89,13 @@ type Config struct {
 // Bases and layers of wheels carry theirs in packages bootstrap and python.
 const (
 	environmentVersion = 1
+	stepVersion        = 1
 	imageVersion       = 1
 )
 
 // keyOf hashes the canonical encoding of a step: JSON as encoding/json writes it, with struct fields in order and map
 // keys sorted.
-func keyOf(kind string, version int, content any) Key {
+func keyOf(kind string, version int, content any) Key { //nolint:unparam // each kind's version goes its own way
 	data, err := json.Marshal(struct {
 		Kind    string
 		Version int

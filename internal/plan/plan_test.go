@@ -69,7 +69,7 @@ func wheel(name string, size int64) lock.Wheel {
 
 func (s *subject) plan(t testing.TB) *Plan {
 	t.Helper()
-	p, err := New(s.recipe, s.lock, s.wheels, Options{RunsHere: s.runsHere, Slim: s.slim, Unchecked: s.unchecked})
+	p, err := New(t.Context(), s.recipe, s.lock, s.wheels, Options{RunsHere: s.runsHere, Slim: s.slim, Unchecked: s.unchecked})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func TestSourceDateEpoch(t *testing.T) {
 	for _, bad := range []string{"yesterday", "-1", "99999999999999999999"} {
 		t.Setenv("SOURCE_DATE_EPOCH", bad)
 		s := newSubject(1)
-		_, err := New(s.recipe, s.lock, s.wheels, Options{RunsHere: true})
+		_, err := New(t.Context(), s.recipe, s.lock, s.wheels, Options{RunsHere: true})
 		if err == nil || !strings.Contains(err.Error(), bad) || fault.CodeOf(err) != fault.CodeUsage {
 			t.Errorf("%s: %v", bad, err)
 		}
@@ -294,7 +294,7 @@ func TestLayerBudget(t *testing.T) {
 			for i := range test.small {
 				s.wheels = append(s.wheels, wheel(fmt.Sprintf("small-%d", i), 1<<10))
 			}
-			p, err := New(s.recipe, s.lock, s.wheels, Options{RunsHere: true})
+			p, err := New(t.Context(), s.recipe, s.lock, s.wheels, Options{RunsHere: true})
 			if test.fails != "" {
 				if err == nil || !strings.Contains(err.Error(), test.fails) || !strings.Contains(fault.HintOf(err), "max-layers") {
 					t.Errorf("got %v", err)
@@ -336,7 +336,7 @@ func TestWithoutPython(t *testing.T) {
 	s.lock.Base.Layers, s.recipe.Image.MaxLayers = 50, 50
 	s.plan(t) // nothing is added
 	s.recipe.Image.MaxLayers = 49
-	if _, err := New(s.recipe, s.lock, nil, Options{RunsHere: true}); err == nil {
+	if _, err := New(t.Context(), s.recipe, s.lock, nil, Options{RunsHere: true}); err == nil {
 		t.Error("no error for a base of more layers than there may be")
 	}
 }

@@ -1,0 +1,320 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/base"
+	"sconce.dev/sconce/internal/containerfile"
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/transfer"
+	"sconce.dev/sconce/internal/ui"
+)
+
+// containerfiles are the names that a directory's build file may have, the first that exists counts.
+var containerfiles = []string{"Containerfile", "Dockerfile"}
+
+// containerfileOf says which build file and context the arguments name. found is false when they name a recipe.
+func containerfileOf(o buildOptions) (file, dir string, found bool) {
+	if o.file != "" {
+		return o.file, o.recipe, true
+	}
+	info, err := os.Stat(o.recipe)
+	switch {
+	case err != nil:
+		return "", "", false // the recipe's reader explains it
+	case !info.IsDir():
+		return o.recipe, filepath.Dir(o.recipe), isContainerfile(o.recipe)
+	}
+	if _, err := os.Stat(filepath.Join(o.recipe, recipe.FileName)); err == nil {
+		return "", "", false
+	}
+	for _, name := range containerfiles {
+		file := filepath.Join(o.recipe, name)
+		if _, err := os.Stat(file); err == nil {
+			return file, o.recipe, true
+		}
+	}
+	return "", "", false
+}
+
+// isContainerfile goes by the usual names: Containerfile, Dockerfile.dev, train.Dockerfile.
+func isContainerfile(file string) bool {
+	name := strings.ToLower(filepath.Base(file))
+	for _, known := range []string{"containerfile", "dockerfile"} {
+		if name == known || strings.HasPrefix(name, known+".") || strings.HasSuffix(name, "."+known) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkBuildFlags refuses flags that mean nothing to what is built.
+func checkBuildFlags(o buildOptions, isFile bool) error {
+	misplaced := map[string]bool{"--locked": o.locked, "--publish": o.publish}
+	what, instead := "a Containerfile", "a recipe (sconce.toml)"
+	if !isFile {
+		misplaced = map[string]bool{"--build-arg": len(o.buildArgs) > 0, "--target": o.target != "", "--tag": o.tag != "", "--ignore-file": o.ignoreFile != ""}
+		what, instead = instead, what
+	}
+	for _, name := range []string{"--locked", "--publish", "--build-arg", "--target", "--tag", "--ignore-file"} {
+		if misplaced[name] {
+			return fault.Usage(fmt.Errorf("%s: this builds %s, and the flag is for %s", name, what, instead))
+		}
+	}
+	return nil
+}
+
+// runBuildFile builds the image of a Containerfile.
+func (a *app) runBuildFile(ctx context.Context, o buildOptions, file, dir string) error {
+	p, from, err := a.planFile(ctx, o, file, dir)
+	if err != nil {
+		return err
+	}
+	s := buildSubject{plan: p, contexts: contexts{dir: from}}
+	defer s.close()
+	return a.runPlan(ctx, s, o)
+}
+
+// planFile reads a Containerfile and decides what it means today. The context is open as long as the plan is used.
+func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (_ *plan.Plan, _ *transfer.Context, err error) {
+	platform, err := platformOf(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	name, err := imageName(o.tag, dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	evaluated, b, err := a.evaluate(ctx, o, file, platform)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := a.resolveURLs(ctx, evaluated); err != nil {
+		return nil, nil, err
+	}
+	from, err := transfer.OpenContext(dir, ignoreFileOf(o, file))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			from.Close()
+		}
+	}()
+	p, err := plan.NewContainerfile(ctx, evaluated, plan.ContainerfileOptions{
+		Name: name, Platform: platform, Context: from, Compression: compressionOf(o), Pin: b.pin,
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return p, from, nil
+}
+
+func compressionOf(o buildOptions) layer.Compression {
+	if o.compression == "" {
+		return layer.Gzip
+	}
+	return layer.Compression(o.compression)
+}
+
+// platformOf is what the image is built for: --platform, else this machine.
+func platformOf(o buildOptions) (v1.Platform, error) {
+	text := "linux/" + runtime.GOARCH
+	if o.platform != "" {
+		var err error
+		if text, err = recipe.ParsePlatform(o.platform); err != nil {
+			return v1.Platform{}, fault.Usage(fmt.Errorf("--platform: %w", err))
+		}
+	}
+	p, err := v1.ParsePlatform(text)
+	if err != nil {
+		return v1.Platform{}, err
+	}
+	return *p, nil
+}
+
+// ignoreFileOf is --ignore-file, else the one that stands beside the Containerfile and has its name: FILE.containerignore or
+// FILE.dockerignore; "" leaves the choice to the context.
+func ignoreFileOf(o buildOptions, file string) string {
+	if o.ignoreFile != "" {
+		return o.ignoreFile
+	}
+	for _, suffix := range []string{".containerignore", ".dockerignore"} {
+		if _, err := os.Stat(file + suffix); err == nil {
+			return file + suffix
+		}
+	}
+	return ""
+}
+
+var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
+
+// imageName is the name that the image gets in the store: --tag, else that of the context's directory.
+func imageName(tag, dir string) (string, error) {
+	if tag == "" {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return "", err
+		}
+		tag = strings.Trim(notInNames.ReplaceAllString(strings.ToLower(filepath.Base(abs)), "-"), "-")
+		if tag == "" {
+			tag = "image"
+		}
+	}
+	name, version := store.SplitImageName(tag)
+	if version == "" {
+		version = store.DefaultTag
+	}
+	return name + ":" + version, nil
+}
+
+// bases pins the images that a Containerfile names, each once.
+type bases struct {
+	opts base.Options
+	seen map[string]*base.Pinned
+}
+
+func (b *bases) pin(ctx context.Context, reference string, platform v1.Platform) (*base.Pinned, error) {
+	id := platform.String() + " " + reference
+	if p := b.seen[id]; p != nil {
+		return p, nil
+	}
+	p, err := base.PinImage(ctx, reference, platform, b.opts)
+	if err != nil {
+		return nil, err
+	}
+	b.seen[id] = p
+	return p, nil
+}
+
+func (b *bases) config(ctx context.Context, reference string, platform v1.Platform) (*v1.ConfigFile, error) {
+	p, err := b.pin(ctx, reference, platform)
+	if err != nil {
+		return nil, err
+	}
+	return p.Config(ctx, platform, b.opts)
+}
+
+// maxContainerfile bounds a Containerfile in bytes.
+const maxContainerfile = 4 << 20
+
+func (a *app) evaluate(ctx context.Context, o buildOptions, file string, platform v1.Platform) (*containerfile.Build, *bases, error) {
+	data, err := a.readBuildFile(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	parsed, err := containerfile.Parse(file, data)
+	if err != nil {
+		return nil, nil, err
+	}
+	args, err := buildArgs(o.buildArgs)
+	if err != nil {
+		return nil, nil, err
+	}
+	st, err := a.store(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := a.fetch(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	b := &bases{opts: base.Options{Store: st, Fetch: client, Offline: a.flags.offline}, seen: make(map[string]*base.Pinned)}
+	evaluated, err := parsed.Evaluate(ctx, containerfile.Options{BuildArgs: args, Target: o.target, Platform: platform}, b.config)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, w := range evaluated.Warnings {
+		event.Warn(ctx, fmt.Sprintf("%s:%d: %s", file, w.Line, w.Message), w.Hint)
+	}
+	return evaluated, b, nil
+}
+
+// readBuildFile reads the file, or standard input for "-".
+func (a *app) readBuildFile(file string) ([]byte, error) {
+	from := a.stdin
+	if file != "-" {
+		f, err := os.Open(file)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, fault.Usage(fault.Hint(fmt.Errorf("no file %s", file), "sconce build -f FILE [CONTEXT] builds a Containerfile, sconce build [RECIPE] a recipe"))
+		}
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		from = f
+	}
+	return readAtMost(from, maxContainerfile, file)
+}
+
+// buildArgs reads --build-arg NAME=VALUE, or NAME for a variable of this process.
+func buildArgs(flags []string) (map[string]string, error) {
+	args := make(map[string]string)
+	for _, text := range flags {
+		name, value, given := strings.Cut(text, "=")
+		if name == "" {
+			return nil, fault.Usage(fmt.Errorf("--build-arg %q is not of the form NAME=VALUE", text))
+		}
+		if !given {
+			if value, given = os.LookupEnv(name); !given {
+				continue // as if it was not said at all
+			}
+		}
+		args[name] = value
+	}
+	return args, nil
+}
+
+// resolveURLs downloads what ADD takes from the network and nobody has said the digest of: only its bytes tell whether a
+// step has to be made again.
+func (a *app) resolveURLs(ctx context.Context, b *containerfile.Build) error {
+	client, err := a.fetch(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range b.Stages {
+		for _, op := range s.Ops {
+			if op.Copy == nil {
+				continue
+			}
+			for i := range op.Copy.URLs {
+				u := &op.Copy.URLs[i]
+				if u.Digest != "" {
+					continue
+				}
+				if u.Digest, err = client.Unpinned(ctx, fetch.Request{URL: u.Address, Name: fetch.Redact(u.Address)}); err != nil {
+					return fmt.Errorf("line %d: %w", op.Line, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// readAtMost reads all of r, which must not be longer than limit bytes.
+func readAtMost(r io.Reader, limit int64, name string) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("read %s: it is larger than %s", name, ui.Size(limit))
+	}
+	return data, nil
+}

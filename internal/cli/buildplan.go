@@ -1,0 +1,194 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/build"
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/step"
+	"sconce.dev/sconce/internal/stepcache"
+	"sconce.dev/sconce/internal/transfer"
+	"sconce.dev/sconce/internal/ui"
+)
+
+// stepOptions are the options of a build that concern the commands it runs.
+type stepOptions struct {
+	secrets        []string
+	ssh            []string
+	shellOnFailure bool
+}
+
+// proxies are variables that say how the network is reached. Commands get them, and no key knows of them.
+var proxies = []string{"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"}
+
+// apply gives a build what its commands may use of this machine.
+func (s stepOptions) apply(a *app, to *build.Options) error {
+	var err error
+	if to.Secrets, err = parseSecrets(s.secrets); err != nil {
+		return fault.Usage(err)
+	}
+	if to.SSH, err = parseAgents(s.ssh); err != nil {
+		return fault.Usage(err)
+	}
+	for _, name := range proxies {
+		if value, ok := os.LookupEnv(name); ok {
+			to.Pass = append(to.Pass, name+"="+value)
+		}
+	}
+	if s.shellOnFailure {
+		to.OnFailure = a.openShell
+	}
+	return nil
+}
+
+// parseSecrets reads --secret id=ID[,src=FILE|,env=NAME]. Without a source it is the file or the variable ID.
+func parseSecrets(flags []string) (map[string]func() ([]byte, error), error) {
+	secrets := make(map[string]func() ([]byte, error))
+	for _, text := range flags {
+		fields, err := keyValues("--secret", text, "id", "src", "source", "env", "type")
+		if err != nil {
+			return nil, err
+		}
+		id, file, env := fields["id"], fields["src"]+fields["source"], fields["env"]
+		if id == "" {
+			return nil, fmt.Errorf("--secret %q has no id: write id=NAME,src=FILE or id=NAME,env=VARIABLE", text)
+		}
+		if _, set := os.LookupEnv(id); file == "" && env == "" && set {
+			env = id
+		}
+		if fields["type"] == "env" && env == "" {
+			env, file = file, ""
+		}
+		secrets[id] = secretFrom(file, env, id)
+		if _, err := secrets[id](); err != nil {
+			return nil, fmt.Errorf("--secret %s: %w", id, err)
+		}
+	}
+	return secrets, nil
+}
+
+// maxSecret bounds a secret in bytes, as BuildKit does.
+const maxSecret = 500 << 10
+
+func secretFrom(file, env, id string) func() ([]byte, error) {
+	if env != "" {
+		return func() ([]byte, error) {
+			value, ok := os.LookupEnv(env)
+			if !ok {
+				return nil, fmt.Errorf("the variable %s is not set", env)
+			}
+			return []byte(value), nil
+		}
+	}
+	if file == "" {
+		file = id
+	}
+	return func() ([]byte, error) {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		return readAtMost(f, maxSecret, file)
+	}
+}
+
+// parseAgents reads --ssh default|ID[=SOCKET]. Without a socket it is SSH_AUTH_SOCK.
+func parseAgents(flags []string) (map[string]string, error) {
+	agents := make(map[string]string)
+	for _, text := range flags {
+		id, socket, _ := strings.Cut(text, "=")
+		if socket == "" {
+			socket = os.Getenv("SSH_AUTH_SOCK")
+		}
+		if id == "" || socket == "" {
+			return nil, fmt.Errorf("--ssh %q: no agent's socket: SSH_AUTH_SOCK is not set; write --ssh default=SOCKET", text)
+		}
+		socket, err := filepath.Abs(socket)
+		if err != nil {
+			return nil, err
+		}
+		if info, err := os.Stat(socket); err != nil || info.Mode()&os.ModeSocket == 0 {
+			return nil, fmt.Errorf("--ssh %q: %s is not the socket of an SSH agent", text, socket)
+		}
+		agents[id] = socket
+	}
+	return agents, nil
+}
+
+// keyValues reads KEY=VALUE,KEY=VALUE with the given keys.
+func keyValues(flag, text string, known ...string) (map[string]string, error) {
+	fields := make(map[string]string)
+	for part := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(part, "=")
+		if !ok || !slices.Contains(known, key) {
+			return nil, fmt.Errorf("%s %q: %q is not one of %s", flag, text, part, strings.Join(known, "=, ")+"=")
+		}
+		fields[key] = value
+	}
+	return fields, nil
+}
+
+// openShell lets the user look around where a step failed.
+func (a *app) openShell(ctx context.Context, f *step.Failure, o sandbox.Options) {
+	if in, ok := a.stdin.(*os.File); !ok || !ui.IsTerminal(in) {
+		event.Warn(ctx, "--shell-on-failure: standard input is no terminal, so no shell was opened", "")
+		return
+	}
+	a.closeView() // the terminal is the shell's now
+	a.say("%v", f)
+	a.say("a shell in the failed step's file system; what is changed there is forgotten when it ends (exit or Ctrl-D)")
+	o.Args, o.Stdin, o.Stdout, o.Stderr = bestShell, a.stdin, a.stdout, a.stderr
+	if _, err := sandbox.Run(ctx, o); err != nil {
+		event.Warn(ctx, fmt.Sprintf("the shell could not be opened: %v", err), "")
+	}
+}
+
+// runsHere reports whether programs of a platform run on this machine.
+func runsHere(platform string) bool { return platform == "linux/"+runtime.GOARCH }
+
+// addCache makes the build read, and unless the recipe says otherwise write, the recipe's cache of steps.
+func (a *app) addCache(ctx context.Context, r *recipe.Recipe, to *build.Options) error {
+	if r.Cache.Registry == "" || a.flags.offline {
+		return nil
+	}
+	client, err := a.fetch(ctx)
+	if err != nil {
+		return err
+	}
+	remote, err := stepcache.New(r.Cache.Registry, stepcache.Options{Fetch: client})
+	if err != nil {
+		return fmt.Errorf("%s: cache.registry: %w", r.Path, err)
+	}
+	to.Remote, to.Share = remote, r.Cache.Push == nil || *r.Cache.Push
+	return nil
+}
+
+// contexts are the directories that a build reads files from.
+type contexts map[string]*transfer.Context
+
+func (c contexts) open(dir string) (*transfer.Context, error) {
+	if from := c[dir]; from != nil {
+		return from, nil
+	}
+	from, err := transfer.OpenContext(dir, "")
+	if err == nil {
+		c[dir] = from
+	}
+	return from, err
+}
+
+func (c contexts) close() {
+	for _, from := range c {
+		from.Close()
+	}
+}

@@ -1,0 +1,35 @@
+package lock
+
+import (
+	"context"
+	"slices"
+
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/step"
+	"sconce.dev/sconce/internal/system"
+)
+
+// lockSystem pins the system packages that r asks for on the base im, and returns the base together with them: its Python
+// may be one of them. What old has pinned stays as long as base and packages are the same.
+func lockSystem(ctx context.Context, r *recipe.Recipe, l, old *Lock, im *image.Image, o Options) (*system.Pinned, *image.Image, error) {
+	pinned, err := pinSystem(ctx, r, l, old, im, o)
+	if err != nil || pinned.Empty() || !hasPython(r) {
+		return pinned, im, err
+	}
+	with := layer.Options{Compression: layer.Compression(r.Image.Compression), ModTime: layer.DefaultModTime.UTC()} // as the planner has it
+	d, err := system.Layer(ctx, &step.Runner{Store: o.Store, Layer: with}, o.Fetch, system.LayerKey(l.Base.Key(), pinned, with), im.Layers, pinned)
+	if err != nil {
+		return nil, nil, err
+	}
+	im, err = image.Assemble(ctx, o.Store, image.Spec{Base: im, Additions: []image.Addition{{Layer: d, CreatedBy: "system packages"}}})
+	return pinned, im, err
+}
+
+func pinSystem(ctx context.Context, r *recipe.Recipe, l, old *Lock, im *image.Image, o Options) (*system.Pinned, error) {
+	if old != nil && old.System != nil && !o.Upgrade && old.Base.Key() == l.Base.Key() && slices.Equal(old.Inputs.System, l.Inputs.System) {
+		return old.System, nil
+	}
+	return system.Resolve(ctx, o.Store, system.Request{On: im.Layers, Platform: im.Platform(), Packages: r.System.Packages})
+}
