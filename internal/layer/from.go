@@ -164,7 +164,7 @@ func listXattrs(p string) ([]string, error) {
 // inImage reports whether an extended attribute is part of a file, not of the machine it lies on. What overlay notes for
 // itself is not, and set by a hostile image it could lead the mount astray.
 func inImage(name string) bool {
-	return name == capability || strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, overlayXattrs)
+	return name == capability || strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, overlayXattrs) && name != originalXattr
 }
 
 const (

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -22,8 +23,10 @@ import (
 
 // UnpackOptions says how a layer is unpacked.
 type UnpackOptions struct {
-	// Owners gives everything its owner, all permission bits, its capabilities and makes devices, which needs root.
-	// Without it, devices, setuid and setgid are left out, directories get at least u+rwx and files u+r.
+	// Owners gives everything its owner, its capabilities and makes devices, which needs root. Without it these are left out,
+	// directories get at least u+rwx and files u+r; what is taken from a file that way goes with it, see [Original].
+	//
+	// Either way files keep the setuid bit: the directory that dir is in must be closed to others.
 	Owners bool
 }
 
@@ -402,19 +405,12 @@ func (u *unpacker) attributes(dir int, name string, e Entry) error {
 			return fmt.Errorf("change owner: %w", err)
 		}
 	}
-	if e.Type != Symlink {
-		if err := unix.Fchmodat(dir, name, u.mode(e), 0); err != nil {
-			return fmt.Errorf("change mode: %w", err)
-		}
-	}
-	if len(e.Xattrs) > 0 && (e.Type == Regular || e.Type == Dir) {
-		if err := u.setXattrs(dir, name, e); err != nil {
-			return err
-		}
-	}
 	when := e.ModTime
 	if when.IsZero() {
 		when = DefaultModTime
+	}
+	if err := u.permit(dir, name, e, when); err != nil {
+		return err
 	}
 	t, err := unix.TimeToTimespec(when.Truncate(time.Second))
 	if err != nil {
@@ -426,37 +422,64 @@ func (u *unpacker) attributes(dir int, name string, e Entry) error {
 	return nil
 }
 
-// mode returns the permissions that e gets. Without owners, setuid would hand the caller's rights, not root's, to
-// everybody on the machine who can reach the store.
+// permit gives name its extended attributes and permissions, in this order: who may not write to a file may not give it
+// attributes of users.
+func (u *unpacker) permit(dir int, name string, e Entry, when time.Time) error {
+	if err := setXattrs(dir, name, u.xattrs(e, when)); err != nil {
+		return err
+	}
+	if e.Type == Symlink {
+		return nil
+	}
+	if err := unix.Fchmodat(dir, name, u.mode(e), 0); err != nil {
+		return fmt.Errorf("change mode: %w", err)
+	}
+	return nil
+}
+
+// mode returns the permissions that e gets.
 func (u *unpacker) mode(e Entry) uint32 {
 	if u.opts.Owners {
 		return e.Mode
 	}
-	m := e.Mode & 0o1777
-	if e.Type == Dir {
-		return m | 0o700
-	}
-	return m | 0o400
+	return shownMode(e)
 }
 
-func (u *unpacker) setXattrs(dir int, name string, e Entry) error {
-	kept := make([]string, 0, len(e.Xattrs))
-	for k := range e.Xattrs {
-		if inImage(k) && (u.opts.Owners || k != capability) {
-			kept = append(kept, k)
-		}
-	}
-	if len(kept) == 0 {
+// xattrs returns the extended attributes that e gets.
+func (u *unpacker) xattrs(e Entry, when time.Time) map[string]string {
+	if e.Type != Regular && e.Type != Dir {
 		return nil
 	}
-	slices.Sort(kept)
+	var from *original
+	if !u.opts.Owners {
+		from = originalOf(e, when)
+	}
+	if len(e.Xattrs) == 0 && from == nil {
+		return nil
+	}
+	given := make(map[string]string, len(e.Xattrs)+1)
+	for k, v := range e.Xattrs {
+		if inImage(k) && (u.opts.Owners || k != capability) {
+			given[k] = v
+		}
+	}
+	if from != nil {
+		given[originalXattr] = from.String()
+	}
+	return given
+}
+
+func setXattrs(dir int, name string, given map[string]string) error {
+	if len(given) == 0 {
+		return nil
+	}
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	for _, k := range kept {
-		err := unix.Fsetxattr(fd, k, []byte(e.Xattrs[k]), 0)
+	for _, k := range slices.Sorted(maps.Keys(given)) {
+		err := unix.Fsetxattr(fd, k, []byte(given[k]), 0)
 		// The file works without user.* attributes, which many file systems do not keep.
 		if err != nil && (k == capability || !errors.Is(err, unix.ENOTSUP)) {
 			return fmt.Errorf("set %s: %w", k, err)

@@ -106,7 +106,7 @@ func TestUnpackUnprivileged(t *testing.T) {
 	if err := Unpack(t.Context(), st, d, to, UnpackOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for p, want := range map[string]uint32{"secret": 0o40700, "secret/file": 0o100400, "secret/suid": 0o100755, "secret/gone": unix.S_IFCHR, "zz": 0o100644} {
+	for p, want := range map[string]uint32{"secret": 0o40700, "secret/file": 0o100400, "secret/suid": 0o106755, "secret/gone": unix.S_IFCHR, "zz": 0o100644} {
 		var s unix.Stat_t
 		if err := unix.Lstat(filepath.Join(to, p), &s); err != nil {
 			t.Errorf("%s: %v", p, err)

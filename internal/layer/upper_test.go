@@ -249,7 +249,7 @@ func TestUpperAgainstBase(t *testing.T) {
 	u := newUpper(t)
 	u.mkdir("d")
 	u.mkdir("way") // in place of the link
-	u.check(os.Chmod(u.at("d"), 0o750))
+	u.check(os.Chmod(u.at("d"), 0o750|os.ModeSetgid))
 	for _, f := range []struct {
 		name, content string
 		mode          os.FileMode

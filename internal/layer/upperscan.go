@@ -46,6 +46,7 @@ type upperNode struct {
 	disk      uint32 // permissions that the file has
 	base      *BaseEntry
 	inherited bool // owner and permissions are the base's
+	chowned   bool // but for the owner
 	unchanged bool // it is in no need of an entry
 }
 
@@ -80,6 +81,7 @@ type upperAttrs struct {
 	opaque   string
 	origin   bool // overlayfs copied it up from a layer below
 	whiteout bool
+	from     *original // what it was in its image, wherever that was; nil if it lost nothing
 }
 
 func (u *upperReader) scanRoot() error {
@@ -320,16 +322,21 @@ func (u *upperReader) node(d upperDir, f UpperFile, attrs upperAttrs) upperNode 
 	}
 	switch {
 	case u.opts.Unpacked.Owners: // the file system says all of it
+	case attrs.from != nil:
+		n.inherited = true
+		o = attrs.from.restore(o, s)
 	case copiedUp(s, attrs, base):
 		n.inherited = true
-		o = u.inherit(o, base)
+		o = u.inherit(o, s, base)
 	default:
 		o = d.bequeath(o)
 	}
 	if u.opts.Owner != nil {
 		given := u.opts.Owner(f, o)
-		if n.inherited && (given.UID != o.UID || given.GID != o.GID) && given.Mode == o.Mode {
-			given.Mode = s.Mode // chown(2) takes setuid away; a chmod after it has set the bit on disk
+		if n.chowned = given.UID != o.UID || given.GID != o.GID; n.chowned && given.Mode == o.Mode && given.Capability == o.Capability {
+			// chown(2) takes these away; what is there has been given after it.
+			given.Mode = o.Mode&^setIDs | s.Mode&setIDs
+			given.Capability = attrs.kept[capability]
 		}
 		o = given
 	}
@@ -391,19 +398,16 @@ func copiedUp(s *unix.Stat_t, attrs upperAttrs, base *BaseEntry) bool {
 	return attrs.origin || base.Type == Regular && base.Links > 1 || base.Type != Regular && base.Type != Dir
 }
 
-// inherit gives back what unpacking without owners took from a file.
-func (u *upperReader) inherit(o Ownership, base *BaseEntry) Ownership {
-	if o.UID == 0 && o.GID == 0 {
-		o.UID, o.GID = base.UID, base.GID
+// inherit gives back what unpacking without owners took from a file that could not take it with it.
+func (u *upperReader) inherit(o Ownership, s *unix.Stat_t, base *BaseEntry) Ownership {
+	if o.UID != 0 || o.GID != 0 {
+		return o
 	}
-	shown := (&unpacker{opts: u.opts.Unpacked}).mode(base.Entry)
-	if base.Path == "." {
-		shown = newRoot
-	}
-	if o.Mode&0o7777 == shown {
+	if base.Path == "." && o.Mode&0o7777 == newRoot {
 		o.Mode = o.Mode&unix.S_IFMT | base.Mode
 	}
-	return o
+	from := original{base.UID, base.GID, base.Mode, base.ModTime.Unix(), ""}
+	return from.restore(o, s)
 }
 
 // bequeath gives a new file what a directory with the setgid bit hands on (inode(7), "S_ISGID"). The kernel did so only
@@ -469,7 +473,7 @@ func (u *upperReader) xattrs(p string) (a upperAttrs, err error) {
 	}
 	for _, name := range names {
 		own := overlayName(name)
-		if own == "" && !inImage(name) {
+		if own == "" && !inImage(name) && name != originalXattr {
 			continue
 		}
 		n, err := unix.Lgetxattr(p, name, u.value)
@@ -479,6 +483,12 @@ func (u *upperReader) xattrs(p string) (a upperAttrs, err error) {
 		value := string(u.value[:n])
 		switch own {
 		case "":
+			if name == originalXattr {
+				if a.from, err = parseOriginal(value); err != nil {
+					return a, fmt.Errorf("%s: %w", quotePath(path.Base(p)), err)
+				}
+				continue
+			}
 			if a.kept == nil {
 				a.kept = map[string]string{}
 			}

@@ -54,7 +54,7 @@ func (u *upperReader) compare(n *upperNode) error {
 		return err
 	}
 	n.ModTime = n.base.ModTime
-	if given := n.base.Xattrs[capability]; n.inherited && given != "" && n.Xattrs[capability] == "" {
+	if given := n.base.Xattrs[capability]; n.inherited && !n.chowned && given != "" && n.Xattrs[capability] == "" {
 		n.setCapability(given)
 	}
 	n.unchanged = u.same(n)

@@ -35,30 +35,31 @@ func Layers(ctx context.Context, st *store.Store, layers []layer.Descriptor) ([]
 }
 
 func unpackOnce(ctx context.Context, st *store.Store, d layer.Descriptor, owners bool) (string, error) {
-	id := d.DiffID
-	if id == "" { // a descriptor that was never checked against a config
-		id = d.Digest
-	}
-	name := fmt.Sprintf("layer-%.32s-u", id.Hex())
-	if owners {
-		name = fmt.Sprintf("layer-%.32s-r", id.Hex())
-	}
-	dir, err := st.Tree(ctx, name, func(dir string) error {
+	dir, err := st.Tree(ctx, treeName(d, owners), func(dir string) error {
 		task := event.Begin(ctx, "unpack", "layer "+d.Digest.Short(), 0)
 		return task.End(unpack(ctx, st, d, dir, owners))
 	})
 	return filepath.Join(dir, rootDir), err
 }
 
-// rootDir holds the layer's root within its tree. The directory above it is closed to others: a tree of root's contains
-// programs with the setuid bit, from an image that nobody on this machine has vouched for.
+func treeName(d layer.Descriptor, owners bool) string {
+	id := d.DiffID
+	if id == "" { // a descriptor that was never checked against a config
+		id = d.Digest
+	}
+	if owners {
+		return fmt.Sprintf("layer-%.32s-r", id.Hex())
+	}
+	return fmt.Sprintf("layer-%.32s-o", id.Hex())
+}
+
+// rootDir holds the layer's root within its tree. The directory above it is closed to others: a tree contains programs
+// with the setuid bit, from an image that nobody on this machine has vouched for.
 const rootDir = "root"
 
 func unpack(ctx context.Context, st *store.Store, d layer.Descriptor, dir string, owners bool) error {
-	if owners {
-		if err := os.Chmod(dir, 0o700); err != nil {
-			return err
-		}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return err
 	}
 	root := filepath.Join(dir, rootDir)
 	if err := os.Mkdir(root, 0o755); err != nil {

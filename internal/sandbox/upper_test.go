@@ -229,6 +229,15 @@ var stepTests = []struct {
 	{"chmod", "chmod 600 /d/file; chmod 1770 /d/empty; chmod u+s,g+s /d/names/one; chmod 700 /d/setuid", []string{
 		"d/ 755", "d/empty/ 1770", "d/file 600", "d/names/ 755", "d/names/one 6644", "d/setuid 700",
 	}},
+	{"move what belongs to others", "mv /d/owned /d/setuid /d/cap /d/closed /d/sub/file /d/empty; rm /d/file; echo x >/d/file; mv /d/empty/setuid /d/open", []string{
+		"d/ 755", "d/.wh.cap", "d/.wh.closed", "d/.wh.owned", "d/.wh.setuid", "d/empty/ 700", "d/empty/cap 755 security.capability",
+		"d/empty/closed 0", "d/empty/file 600 33:0", "d/empty/owned 640 33:44", "d/file 644", "d/open/ 1777", "d/open/setuid 4755",
+		"d/sub/ 750 33:33 user.dir", "d/sub/.wh.file",
+	}},
+	{"clear what belongs to others", "for f in owned cap closed setuid sub/file; do : >/d/$f; done", []string{
+		"d/ 755", "d/cap 755", "d/closed 0", "d/owned 640 33:44", "d/setuid 4755", "d/sub/ 750 33:33 user.dir", "d/sub/file 600 33:0",
+	}},
+	{"no setuid", "chmod a-s /d/setuid; find /d -perm /6000", []string{"d/ 755", "d/setuid 755"}},
 	{"chmod of the root", "chmod 1755 /", []string{"./ 1755"}},
 	{"closed directories", "mkdir -p /a/b; echo x >/a/b/c; chmod 0 /a/b/c /a/b /a /d/file /d/sub", []string{
 		"a/ 0", "a/b/ 0", "a/b/c 0", "d/ 755", "d/file 0", "d/sub/ 0 33:33 user.dir",
@@ -502,7 +511,8 @@ func look(p string, st *unix.Stat_t) (seen, error) {
 	}
 	for _, k := range strings.FieldsFunc(string(list[:max(n, 0)]), func(r rune) bool { return r == 0 }) {
 		value := make([]byte, 1024)
-		if n, err := unix.Lgetxattr(p, k, value); err == nil && strings.HasPrefix(k, "user.") && !strings.HasPrefix(k, "user.overlay.") {
+		if n, err := unix.Lgetxattr(p, k, value); err == nil && strings.HasPrefix(k, "user.") && !strings.HasPrefix(k, "user.overlay.") &&
+			!strings.HasPrefix(k, "user.sconce.") { // which only tells what a file was
 			s.Xattrs[k] = string(value[:n])
 		}
 	}
