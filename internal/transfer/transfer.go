@@ -270,10 +270,6 @@ func pickedNode(n *node, name string) picked {
 	return p
 }
 
-func isMissing(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
-}
-
 // match finds what matches below a directory, component by component. Symlinks are not passed through; one that matches at the
 // end is followed.
 func match(from Files, root, dir *node, parts []string) ([]picked, error) {
