@@ -14,17 +14,17 @@
 package system
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
-	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -66,7 +66,7 @@ func (p *Pinned) Key() string {
 	q := *p
 	q.Packages = make([]Package, len(p.Packages))
 	for i, pkg := range p.Packages {
-		pkg.URL = ""
+		pkg.URL = "" // encoded as text, which is canonical
 		q.Packages[i] = pkg
 	}
 	data, err := json.Marshal(struct {
@@ -80,13 +80,46 @@ func (p *Pinned) Key() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Resolve asks the base's package manager, over the network, what installing r.Packages means today.
-func Resolve(ctx context.Context, st *store.Store, r Request) (*Pinned, error) {
-	return nil, errors.ErrUnsupported
+// A Package is written as one line, so that a lock has one line for it: NAME VERSION ARCHITECTURE SIZE SHA256 URL.
+
+// MarshalText writes the package as one line.
+func (p Package) MarshalText() ([]byte, error) {
+	return fmt.Appendf(nil, "%s %s %s %d %s %s", p.Name, p.Version, p.Architecture, p.Size, p.SHA256, p.URL), nil
 }
 
-// Layer makes the layer that p pins, on the base. The result is remembered in the store under key, which must say what
-// the base is and hold p.Key(); "" forgets it.
-func Layer(ctx context.Context, r *step.Runner, f *fetch.Client, key string, on []layer.Descriptor, p *Pinned) (layer.Descriptor, error) {
-	return layer.Descriptor{}, errors.ErrUnsupported
+// UnmarshalText reads what MarshalText wrote.
+func (p *Package) UnmarshalText(text []byte) error {
+	fields := strings.Split(string(text), " ")
+	if len(fields) != 6 {
+		return fmt.Errorf("%q is not a package: it has %d words, not NAME VERSION ARCHITECTURE SIZE SHA256 URL", text, len(fields))
+	}
+	size, err := strconv.ParseInt(fields[3], 10, 64)
+	if err != nil {
+		return fmt.Errorf("size of package %s: %w", fields[0], err)
+	}
+	*p = Package{Name: fields[0], Version: fields[1], Architecture: fields[2], Size: size, SHA256: store.Digest(fields[4]), URL: fields[5]}
+	return p.valid()
+}
+
+// What a package's fields may be: its name and architecture become names of files, and the other words must not end a line.
+var (
+	nameForm    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._-]*$`)
+	versionForm = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+~:^_-]*$`)
+	urlForm     = regexp.MustCompile(`^[a-z][a-z0-9+.-]*:[!-~]+$`)
+)
+
+func (p *Package) valid() error {
+	if !nameForm.MatchString(p.Name) || !nameForm.MatchString(p.Architecture) {
+		return fmt.Errorf("%q for %q cannot be a package", p.Name, p.Architecture)
+	}
+	if !versionForm.MatchString(p.Version) {
+		return fmt.Errorf("package %s cannot have the version %q", p.Name, p.Version)
+	}
+	if !urlForm.MatchString(p.URL) || p.Size < 0 {
+		return fmt.Errorf("package %s cannot come from %q with %d bytes", p.Name, p.URL, p.Size)
+	}
+	if _, err := store.ParseDigest(string(p.SHA256)); err != nil {
+		return fmt.Errorf("package %s: %w", p.Name, err)
+	}
+	return nil
 }

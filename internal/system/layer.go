@@ -1,0 +1,253 @@
+package system
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/step"
+	"sconce.dev/sconce/internal/store"
+)
+
+// layerKind is the kind of the records that remember layers.
+const layerKind store.Kind = "system"
+
+// Layer makes the layer that p pins, which must not be empty, on the layers of the base. What the store lacks of the
+// packages is downloaded first, in parallel. The result is remembered under key, which must tell bases and compressions
+// apart and hold p.Key(); with an empty key it is not.
+func Layer(ctx context.Context, r *step.Runner, f *fetch.Client, key string, on []layer.Descriptor, p *Pinned) (layer.Descriptor, error) {
+	var d layer.Descriptor
+	if key == "" {
+		return install(ctx, r, f, on, p)
+	}
+	if found, err := r.Store.GetRecord(layerKind, key, &d); found || err != nil {
+		return d, err
+	}
+	busy, err := r.Store.Lock(ctx, "system "+key)
+	if err != nil {
+		return d, err
+	}
+	defer busy.Unlock()
+	if found, err := r.Store.GetRecord(layerKind, key, &d); found || err != nil {
+		return d, err // another process made it while this one waited
+	}
+	if d, err = install(ctx, r, f, on, p); err != nil {
+		return d, err
+	}
+	return d, r.Store.PutRecord(layerKind, key, []store.Digest{d.Digest}, d)
+}
+
+func install(ctx context.Context, r *step.Runner, f *fetch.Client, on []layer.Descriptor, p *Pinned) (layer.Descriptor, error) {
+	var none layer.Descriptor
+	if p.Manager != aptName {
+		return none, fault.Hint(fmt.Errorf("this sconce cannot install packages with %q, which the lock names", p.Manager), "`sconce lock` writes it anew")
+	}
+	if err := bring(ctx, r.Store, f, on, p.Packages); err != nil {
+		return none, err
+	}
+	dir, err := r.Store.TempDir("packages-*")
+	if err != nil {
+		return none, err
+	}
+	defer store.RemoveAll(dir)
+	if err := lay(r.Store, dir, p.Packages); err != nil {
+		return none, fmt.Errorf("prepare the system packages: %w", err)
+	}
+	d, err := r.Run(ctx, "install system packages", on, aptInstall(dir, p))
+	if err != nil {
+		return none, fault.Hint(err, installHint(err))
+	}
+	return d, nil
+}
+
+// installHint says what may help when packages cannot be installed.
+func installHint(err error) string {
+	if hint := fault.HintOf(err); hint != "" {
+		return hint
+	}
+	return "packages are installed without a network, and no services run; what a package cannot do that way may be done in a [[step]]"
+}
+
+// bring puts the package files into the store: from the network, and those that a base offers itself from there.
+func bring(ctx context.Context, st *store.Store, f *fetch.Client, on []layer.Descriptor, packages []Package) error {
+	var requests []fetch.Request
+	var inside []Package
+	for _, pkg := range packages {
+		u, err := url.Parse(pkg.URL)
+		if err != nil {
+			return fmt.Errorf("package %s: %w", pkg.Name, err)
+		}
+		switch u.Scheme {
+		case "http", "https":
+			requests = append(requests, fetch.Request{URL: pkg.URL, Digest: pkg.SHA256, Size: pkg.Size, Name: pkg.Name + " " + pkg.Version})
+		case "file", "copy":
+			if !st.HasBlob(pkg.SHA256) {
+				inside = append(inside, pkg)
+			}
+		default:
+			return fault.Hint(fmt.Errorf("package %s cannot be downloaded from %s", pkg.Name, fetch.Redact(pkg.URL)),
+				"the base's package sources must be at http, https or file addresses")
+		}
+	}
+	if len(inside) > 0 {
+		if err := bringInside(ctx, st, on, inside); err != nil {
+			return err
+		}
+	}
+	return gone(f.Blobs(ctx, requests))
+}
+
+// gone adds what to do when a distribution has replaced a package: mirrors keep only the newest.
+func gone(err error) error {
+	var status *fetch.StatusError
+	if errors.As(err, &status) && (status.Code == http.StatusNotFound || status.Code == http.StatusGone) {
+		return fault.Hint(err, "mirrors drop a package when there is a newer one: `sconce lock --upgrade` takes that; a base whose sources name a snapshot keeps all")
+	}
+	return err
+}
+
+// bringInside takes packages out of the base, which has a source of packages in itself.
+func bringInside(ctx context.Context, st *store.Store, on []layer.Descriptor, packages []Package) error {
+	tree, err := image.NewTree(ctx, st, on)
+	if err != nil {
+		return err
+	}
+	for _, pkg := range packages {
+		if err := takeFrom(tree, st, pkg); err != nil {
+			return fmt.Errorf("package %s, which the base has at %s: %w", pkg.Name, pkg.URL, err)
+		}
+	}
+	return nil
+}
+
+func takeFrom(tree *image.Tree, st *store.Store, pkg Package) error {
+	u, err := url.Parse(pkg.URL)
+	if err != nil {
+		return err
+	}
+	node, err := tree.Lookup(strings.TrimPrefix(u.Path, "/"))
+	if err != nil {
+		return err
+	}
+	if node.Type != layer.Regular {
+		return errors.New("it is not a file")
+	}
+	in, err := tree.Open(node)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	w, err := st.NewBlob()
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	if _, err := io.Copy(w, in); err != nil {
+		return err
+	}
+	_, err = w.Commit(pkg.SHA256)
+	return err
+}
+
+// lay puts the package files in dir, under names by which the manager knows them.
+func lay(st *store.Store, dir string, packages []Package) error {
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	for i, pkg := range packages {
+		from, err := st.BlobPath(pkg.SHA256)
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(dir, debName(i, pkg))
+		if os.Link(from, to) == nil {
+			continue
+		}
+		if err := copyFile(from, to); err != nil { // a shared store's, perhaps on another file system
+			return err
+		}
+	}
+	return nil
+}
+
+// debName is the file name of the i-th package: the number keeps names apart, and no version's colon is in it.
+func debName(i int, pkg Package) string {
+	return fmt.Sprintf("%04d_%s_%s.deb", i, pkg.Name, pkg.Architecture)
+}
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		out.Close()
+		return err
+	}
+	return out.Close()
+}
+
+//go:embed apt-install.sh
+var aptInstallScript string
+
+// Where the installing script finds what it needs; see apt-install.sh.
+const (
+	packagesDir = "/run/sconce-packages"
+	scratchDir  = "/run/sconce-scratch"
+	policyFile  = "/usr/sbin/policy-rc.d"
+	planFile    = "/run/sconce-plan"
+)
+
+// policy tells invoke-rc.d(8) that no service may be started: 101 is "action forbidden by policy".
+const policy = "#!/bin/sh\nexit 101\n"
+
+// aptInstall is the command that installs the packages in dir.
+func aptInstall(dir string, p *Pinned) step.Command {
+	return step.Command{
+		Args:      []string{"/bin/sh", "-c", aptInstallScript, "sh"},
+		Env:       environment(),
+		NoNetwork: true,
+		Mounts: []step.Mount{
+			{Kind: step.Bind, Target: packagesDir, Dir: dir, ReadOnly: true},
+			{Kind: step.Tmpfs, Target: scratchDir},
+		},
+		Files: []step.File{
+			{Target: policyFile, Mode: 0o755, Content: []byte(policy)},
+			{Target: planFile, Content: aptPlan(p)},
+		},
+	}
+}
+
+// aptPlan writes lines for the script: what to install, what to remove, and what must be there in the end.
+func aptPlan(p *Pinned) []byte {
+	var text bytes.Buffer
+	for i, pkg := range p.Packages {
+		state := "auto"
+		if slices.Contains(p.Asked, pkg.Name) || slices.Contains(p.Asked, pkg.Name+":"+pkg.Architecture) {
+			state = "manual"
+		}
+		fmt.Fprintln(&text, "install", debName(i, pkg), pkg.Name, pkg.Architecture, pkg.Version, state)
+	}
+	for _, name := range p.Remove {
+		fmt.Fprintln(&text, "remove", name)
+	}
+	return text.Bytes()
+}
