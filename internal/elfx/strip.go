@@ -21,6 +21,10 @@ import (
 // section, but for three fields of the ELF header that say where the table of sections is. What follows, sections that no
 // program sees, is laid down again without those that go.
 //
+// In a file to which patchelf has appended what is loaded, nothing moves. What goes becomes zeros, which take next to nothing
+// in a compressed layer or a squashfs, and its headers those of no section. The size stays, but for a new table of sections
+// when the old one is itself loaded.
+//
 // Of a file that is in any way unlike what linkers write, nothing is taken: the error is then a [KeptError]. Errors also
 // wrap [ErrNotELF], [ErrFormat] and what r returned.
 func Strip(r io.ReaderAt, size int64) (*Stripped, error) {
@@ -31,7 +35,7 @@ func Strip(r io.ReaderAt, size int64) (*Stripped, error) {
 		}
 	}
 	out := s.lay()
-	if out.Size >= size {
+	if out.Size-out.Zeroed >= size {
 		return nil, keptf("nothing can be stripped")
 	}
 	return out, s.prove(out)
@@ -47,6 +51,7 @@ func keptf(format string, args ...any) error { return &KeptError{fmt.Sprintf(for
 // Stripped is a file without what [Strip] takes out of it.
 type Stripped struct {
 	Size    int64    // bytes
+	Zeroed  int64    // bytes that became zeros
 	Removed []string // names of sections, in their order
 
 	pieces []piece
@@ -56,6 +61,15 @@ type Stripped struct {
 type piece struct {
 	from, size int64
 	data       []byte // instead of old bytes
+	zeros      bool   // instead of old bytes
+}
+
+// zeros reads as zeros without end.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
 }
 
 // Reader gives the stripped file, made of the old one, which is read from its start and not to its end.
@@ -63,7 +77,11 @@ func (s *Stripped) Reader(old io.Reader) io.Reader {
 	parts := make([]io.Reader, 0, len(s.pieces))
 	at := int64(0)
 	for _, p := range s.pieces {
-		if p.data != nil {
+		switch {
+		case p.zeros:
+			parts = append(parts, io.LimitReader(zeros{}, p.size))
+			continue
+		case p.data != nil:
 			parts = append(parts, bytes.NewReader(p.data))
 			continue
 		}
@@ -120,13 +138,12 @@ func (r strippedAt) ReadAt(b []byte, off int64) (int, error) {
 	}
 	total, start := 0, int64(0)
 	for _, p := range r.s.pieces {
-		n := int64(len(p.data))
-		if p.data == nil {
-			n = p.size
-		}
+		n := p.size
 		if at := off + int64(total); at < start+n && total < len(b) {
 			want := b[total:min(int64(len(b)), int64(total)+start+n-at)]
-			if p.data != nil {
+			if p.zeros {
+				clear(want)
+			} else if p.data != nil {
 				copy(want, p.data[at-start:])
 			} else if got, err := r.old.ReadAt(want, p.from+at-start); got < len(want) {
 				return total + got, unexpectedEnd(err)
@@ -172,8 +189,12 @@ type stripper struct {
 	head     []byte
 	segments []byte
 	sections []section
+	loaded   []span
 	end      int64 // of all that is loaded
 	keep     []bool
+
+	inPlace     bool // nothing moves
+	tableLoaded bool // nor may the table of sections change where it is
 }
 
 // section is a section header as it stands in the file.
@@ -299,6 +320,7 @@ func (s *stripper) findEnd() error {
 			return keptf("it is a file of symbols for debuggers, or was cut off: a segment goes beyond its end")
 		}
 		s.end = max(s.end, int64(off+size))
+		s.loaded = append(s.loaded, span{int64(off), int64(off + size)})
 		return nil
 	}
 	if err := cmp.Or(grow(0, header64), grow(le64.Uint64(s.head[32:]), uint64(len(s.segments)))); err != nil {
@@ -325,9 +347,7 @@ func (s *stripper) findEnd() error {
 			}
 		}
 	}
-	if le64.Uint64(s.head[fieldSections:]) < uint64(s.end) {
-		return keptf("something that is loaded stands after the table of sections, as patchelf leaves it")
-	}
+	s.inPlace = le64.Uint64(s.head[fieldSections:]) < uint64(s.end)
 	return nil
 }
 
@@ -350,34 +370,26 @@ func (s *stripper) choose() error {
 		}
 	}
 	goes[le64.Uint16(s.head[fieldSectionNames:])] = false
-	last := 0 // allocated
-	for i := range s.sections {
+	first, last := slices.Index(goes, true), 0
+	if first < 0 {
+		return keptf("nothing can be stripped")
+	}
+	for i := 1; i < len(s.sections); i++ {
 		sec := &s.sections[i]
-		if goes[i] {
-			s.keep[i] = false
-			continue
-		}
-		if sec.allocated {
+		switch {
+		case sec.allocated:
 			last = i
-		} else if i > 0 {
+		case goes[i]:
+			s.inPlace = s.inPlace || !sec.takesNothing && int64(sec.off) < s.end
+		default:
 			if err := s.mayMove(i); err != nil {
 				return err
 			}
 			s.keep[i] = true
 		}
 	}
-	first := slices.Index(goes, true)
-	switch {
-	case first < 0:
-		return keptf("nothing can be stripped")
-	case first < last:
-		return keptf("a section that could go is counted before one that is loaded")
-	}
-	for i := range s.sections {
-		if goes[i] && !s.sections[i].takesNothing && int64(s.sections[i].off) < s.end {
-			return keptf("something that is loaded stands after %s, as patchelf leaves it", s.sections[i].name)
-		}
-	}
+	// Symbols for the loader name loaded sections by their numbers.
+	s.inPlace = s.inPlace || first < last
 	return s.checkLinks(goes)
 }
 
@@ -401,11 +413,11 @@ func (s *stripper) mayMove(i int) error {
 	if sec.align > maxStripAlign || sec.align&(sec.align-1) != 0 {
 		return keptf("the section %s has an unusual alignment", sec.name)
 	}
-	if elf.SectionFlag(sec.flags)&(elf.SHF_COMPRESSED|elf.SHF_GROUP) != 0 || sec.kind == elf.SHT_NULL || sec.kind == elf.SHT_NOBITS {
+	if elf.SectionFlag(sec.flags)&(elf.SHF_COMPRESSED|elf.SHF_GROUP) != 0 || sec.kind == elf.SHT_NOBITS {
 		return keptf("the section %s is unusual", sec.name)
 	}
 	switch sec.kind {
-	case elf.SHT_NOTE:
+	case elf.SHT_NOTE, elf.SHT_NULL:
 		return nil
 	case elf.SHT_REL, addendRelocations:
 		return keptf("it keeps the relocations that linking left (%s)", sec.name)
@@ -464,6 +476,9 @@ type span struct{ off, end int64 }
 // checkRest makes sure that behind what is loaded there is nothing but sections and the table of them. Programs that unpack
 // themselves, and signatures, are bytes that no section knows of.
 func (s *stripper) checkRest() error {
+	if s.inPlace {
+		return s.checkApart()
+	}
 	table := int64(le64.Uint64(s.head[fieldSections:]))
 	spans := []span{{0, s.end}, {table, table + int64(len(s.sections))*section64}}
 	for i := range s.sections {
@@ -488,6 +503,40 @@ func (s *stripper) checkRest() error {
 	return nil
 }
 
+// checkApart makes sure that what becomes zero is nothing else too, and that nothing was appended.
+func (s *stripper) checkApart() error {
+	at := int64(le64.Uint64(s.head[fieldSections:]))
+	table := span{at, at + int64(len(s.sections))*section64}
+	end := max(s.end, table.end)
+	stay, gone := append([]span{}, s.loaded...), []span{table}
+	if s.tableLoaded = table.meets(s.loaded); s.tableLoaded {
+		gone = nil
+	}
+	for i := range s.sections {
+		sec := &s.sections[i]
+		if sec.takesNothing || sec.allocated {
+			continue
+		}
+		end = max(end, sec.end())
+		if p := (span{int64(sec.off), sec.end()}); s.keep[i] {
+			stay = append(stay, p)
+		} else {
+			gone = append(gone, p)
+		}
+	}
+	for i, p := range gone {
+		if p.meets(stay) || p.meets(gone[:i]) {
+			return keptf("its part at %d is also a part of something else", p.off)
+		}
+	}
+	return s.checkGap(end, s.size) // patchelf appends a zero
+}
+
+// meets reports whether the span has a byte in common with one of others.
+func (p span) meets(others []span) bool {
+	return slices.ContainsFunc(others, func(q span) bool { return p.off < q.end && q.off < p.end })
+}
+
 func (s *stripper) checkGap(from, to int64) error {
 	if from == to {
 		return nil
@@ -505,8 +554,56 @@ func (s *stripper) checkGap(from, to int64) error {
 	return nil
 }
 
+// layInPlace replaces parts of the file, each by as many bytes.
+func (s *stripper) layInPlace() *Stripped {
+	out := &Stripped{}
+	table := piece{from: int64(le64.Uint64(s.head[fieldSections:])), data: s.tableInPlace(out)}
+	head := bytes.Clone(s.head)
+	edits := []piece{{data: head}}
+	if !s.tableLoaded {
+		edits = append(edits, table)
+	}
+	for i := range s.sections {
+		if sec := &s.sections[i]; !s.keep[i] && !sec.takesNothing {
+			edits = append(edits, piece{from: int64(sec.off), size: int64(sec.size), zeros: true})
+			out.Zeroed += int64(sec.size)
+		}
+	}
+	slices.SortFunc(edits, func(a, b piece) int { return cmp.Compare(a.from, b.from) })
+	for _, e := range edits {
+		out.add(piece{from: out.Size, size: e.from - out.Size})
+		out.add(e)
+	}
+	out.add(piece{from: out.Size, size: s.size - out.Size})
+	if s.tableLoaded {
+		out.align(8)
+		le64.PutUint64(head[fieldSections:], uint64(out.Size))
+		out.add(table)
+	}
+	return out
+}
+
+// tableInPlace is the table of sections with nothing where sections were (gABI, chapter 4, SHT_NULL).
+func (s *stripper) tableInPlace(out *Stripped) []byte {
+	var table []byte
+	for i := range s.sections {
+		b := bytes.Clone(s.sections[i].bytes)
+		if link := s.sections[i].link; !s.keep[i] {
+			clear(b)
+			out.Removed = append(out.Removed, s.sections[i].name)
+		} else if !s.keep[link] {
+			le64.PutUint32(b[40:], 0)
+		}
+		table = append(table, b...)
+	}
+	return table
+}
+
 // lay puts the stripped file together.
 func (s *stripper) lay() *Stripped {
+	if s.inPlace {
+		return s.layInPlace()
+	}
 	out := &Stripped{}
 	numbers, names := s.number(), newNameTable()
 	head := bytes.Clone(s.head)
@@ -568,7 +665,9 @@ func (s *stripper) number() []int {
 	numbers := make([]int, len(s.sections))
 	n := 0
 	for i := range s.sections {
-		if s.keep[i] {
+		if s.inPlace {
+			numbers[i] = i
+		} else if s.keep[i] {
 			numbers[i] = n
 			n++
 		}
