@@ -321,7 +321,7 @@ func (c *checker) addUnknown(name string, n *node, s *shape) {
 func hintForUnknown(name string, n *node, s *shape) string {
 	isTable := n.kind == kindTable || n.kind == kindTables
 	if near := spelling.Nearest(name, s.candidates(isTable)); near != "" && isTable {
-		return fmt.Sprintf("did you mean %s?", cmp.Or(s.fields[near].header, "["+strings.TrimPrefix(s.path+"."+near, ".")+"]"))
+		return fmt.Sprintf("did you mean %s?", cmp.Or(s.fields[near].header, strconv.Quote(near)))
 	} else if near != "" {
 		return didYouMean(near)
 	}

@@ -41,13 +41,15 @@ type mountKind struct {
 var mountKinds = map[string]mountKind{
 	"cache": {
 		"cache:NAME[:TARGET][:ro][:private|locked]", "cache:ccache",
-		[]string{"id", "target"}, []string{"id", "target", "sharing", "ro", "rw", "mode", "uid", "gid"},
+		[]string{"id", "target"},
+		[]string{"id", "target", "sharing", "ro", "rw", "mode", "uid", "gid"},
 	},
 	"bind":  {"bind:SRC:TARGET[:rw]", "bind:src:/src", []string{"source", "target"}, []string{"source", "target", "ro", "rw"}},
 	"tmpfs": {"tmpfs:TARGET[:size=SIZE]", "tmpfs:/scratch:size=8GiB", []string{"target"}, []string{"target", "size", "mode"}},
 	"secret": {
 		"secret:ID[:TARGET][:env=NAME][:optional]", "secret:token:env=TOKEN",
-		[]string{"id", "target"}, []string{"id", "target", "env", "required", "optional", "mode", "uid", "gid"},
+		[]string{"id", "target"},
+		[]string{"id", "target", "env", "required", "optional", "mode", "uid", "gid"},
 	},
 	"ssh": {"ssh[:ID][:optional]", "ssh", []string{"id", "target"}, []string{"id", "target", "required", "optional", "mode", "uid", "gid"}},
 }
@@ -164,6 +166,9 @@ func (p *mountParser) readShort(text string) error {
 	parts := strings.Split(text, ":")
 	p.Kind = parts[0]
 	if err := p.knowKind(); err != nil {
+		if len(parts) > 1 && strings.HasPrefix(parts[1], "/") && spelling.Nearest(p.Kind, mountOrder) == "" {
+			return fault.Hint(err, fmt.Sprintf("write %q for a directory beside the recipe", "bind:"+text)) // as for docker run -v
+		}
 		return err
 	}
 	positions := mountKinds[p.Kind].positions

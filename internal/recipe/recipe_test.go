@@ -117,18 +117,35 @@ func TestLoadEverything(t *testing.T) {
 			Cluster: "clariden", Platform: "linux/arm64", GPU: []string{"8.0", "9.0"}, Driver: "550.54.15", Glibc: "2.31",
 			Runtime: "apptainer", Fabric: "slingshot", MPI: "mpich", PMI: "pmix",
 		},
+		System: System{Packages: []string{"git", "libibverbs1=44.0-2", "libc6:amd64", "@development-tools", "curl~8"}},
 		Python: Python{
 			Packages:     []string{"numpy", "torch[opt]>=2.7,<3 ; python_version >= '3.10'", "a @ https://example.org/a-1-py3-none-any.whl"},
 			Requirements: []string{"requirements.txt"}, Project: "project", TorchBackend: "cu128", Protect: &[]string{"torch"}, Bytecode: &no,
 			Extras: []string{"train"}, Groups: []string{"dev"},
+			Compile: map[string]Compile{
+				"flash-attn": {
+					Isolation: &no, Requires: []string{"ninja", "packaging>=24"}, Env: map[string]string{"FLASH_ATTENTION_FORCE_BUILD": "TRUE"},
+					MemoryPerJob: "5GiB", Jobs: 8, Base: "oci:devel", Depends: []string{"torch", "einops"},
+				},
+				"zope-interface": {},
+			},
+		},
+		Steps: []Step{
+			{
+				Name: "tools", Run: "set -u\n\tmake\n", Copy: []string{"project:/opt/src", "*.txt"}, Patch: []string{"requirements.txt"},
+				Env: map[string]string{"CC": "gcc-12"}, Workdir: "/opt", User: "1000:1000", Shell: []string{"/bin/bash", "-ec"},
+				Mounts: []string{"cache:ccache", "bind:project:/src", "type=secret,id=token"}, Network: &no, Line: 50,
+			},
+			{Copy: []string{"requirements.txt:/r.txt"}, Line: 65},
 		},
 		Image: ImageConfig{
 			Env: map[string]string{"NCCL_DEBUG": "INFO"}, Entrypoint: []string{"python"}, Cmd: []string{"-V"}, Workdir: "/w",
 			Labels: map[string]string{"org.example.team": "vision"}, Volumes: []string{"/scratch"}, User: "1000:1000",
 			Compression: "zstd", MaxLayers: 40,
 		},
-		Slim:    Slim{GPU: true, PTX: "drop-where-native", Relfatbin: "keep"},
+		Slim:    Slim{GPU: true, PTX: "drop-where-native", Relfatbin: "keep", Strip: true, Remove: []string{"*.a", "/usr/share/doc/**"}, PackageCaches: true},
 		Check:   Check{Allow: map[string]string{"python-requirement-unmet": "never imported"}},
+		Cache:   Cache{Registry: "registry.example.org/team/cache", Push: &no},
 		Publish: Publish{Repository: "registry.example.org:5000/team/llm"},
 	}
 	if diff := cmp.Diff(want, r); diff != "" {
@@ -305,6 +322,7 @@ func FuzzLoad(f *testing.F) {
 	}
 	f.Add([]byte("base.bootstrap.suite.x = 1\n[[base]]\n[base.bootstrap]\n"))
 	f.Add([]byte("\"\x1b[31m\" = 1"))
+	f.Add([]byte("step.a = 1\n[[python.compile.\"\\n\"]]\n"))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := parse(data, FileName, dir)
@@ -313,6 +331,7 @@ func FuzzLoad(f *testing.F) {
 				t.Fatalf("accepted without name or base: %+v", r)
 			}
 			r.BaseReference()
+			checkSteps(t, r)
 			return
 		}
 		problems := Problems(err)
@@ -323,6 +342,43 @@ func FuzzLoad(f *testing.F) {
 			checkProblem(t, p, data)
 		}
 	})
+}
+
+// checkSteps wants everything in a step that was accepted to be readable.
+func checkSteps(t *testing.T, r *Recipe) {
+	t.Helper()
+	for _, s := range r.Steps {
+		if s.Run == "" && len(s.Copy)+len(s.Patch) == 0 || s.Line < 1 || strings.ContainsAny(s.Title(), "\n\x1b") {
+			t.Fatalf("accepted: %+v", s)
+		}
+		for _, text := range s.Copy {
+			c, err := s.ParseCopy(text)
+			if dir, _ := r.CopySource(c); err != nil || !strings.HasPrefix(c.Dest, "/") || !filepath.IsAbs(dir) {
+				t.Fatalf("copy %q: %+v, %v", text, c, err)
+			}
+		}
+		for _, text := range s.Patch {
+			if p, err := s.ParsePatch(text); err != nil || !strings.HasPrefix(p.Dir, "/") {
+				t.Fatalf("patch %q: %+v, %v", text, p, err)
+			}
+		}
+		for _, text := range s.Mounts {
+			checkMounts(t, r, text)
+		}
+	}
+}
+
+func checkMounts(t *testing.T, r *Recipe, text string) {
+	t.Helper()
+	mounts, err := r.ParseMount(text)
+	if err != nil || len(mounts) == 0 {
+		t.Fatalf("%q: %v, %v", text, mounts, err)
+	}
+	for _, m := range mounts {
+		if m.Target != "" && (!strings.HasPrefix(m.Target, "/") || m.Target == "/") || m.Kind == "bind" && !filepath.IsAbs(m.Source) {
+			t.Fatalf("%q: %+v", text, m)
+		}
+	}
 }
 
 func checkProblem(t *testing.T, p *Error, data []byte) {

@@ -1,0 +1,39 @@
+package recipe
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// examples returns the recipes of the examples.
+func examples(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("../../examples/*/" + FileName)
+	if err != nil || len(files) < 4 {
+		t.Fatal("no examples", files, err)
+	}
+	return files
+}
+
+// Every example is a good recipe, with a page that says what it does, and is named for its directory.
+func TestExamples(t *testing.T) {
+	for _, file := range examples(t) {
+		r, err := Load(file)
+		if err != nil {
+			t.Errorf("%s:\n%s", file, render(err))
+			continue
+		}
+		dir := filepath.Base(filepath.Dir(file))
+		if r.Name != dir {
+			t.Errorf("%s names its image %q", file, r.Name)
+		}
+		page, err := os.ReadFile(filepath.Join(filepath.Dir(file), "README.md"))
+		if err != nil {
+			t.Error(err)
+		} else if !strings.Contains(string(page), "sconce build examples/"+dir) {
+			t.Errorf("the page of %s does not say how to build it", dir)
+		}
+	}
+}
