@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/tocontainerfile"
+)
+
+// exportOptions are the options of `sconce export containerfile`.
+type exportOptions struct {
+	build  buildOptions
+	output string
+	force  bool
+	how    tocontainerfile.Options
+}
+
+func newExportCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "Write a recipe in another tool's form",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newExportContainerfileCmd(a))
+	return cmd
+}
+
+func newExportContainerfileCmd(a *app) *cobra.Command {
+	var o exportOptions
+	cmd := &cobra.Command{
+		Use:   "containerfile [RECIPE]",
+		Short: "Write a recipe as a Containerfile",
+		Long: `Write RECIPE (a sconce.toml or its directory, by default the current one), as its lock pins it, as a Containerfile for
+BuildKit or buildah. It is built with the recipe's directory as its context.
+
+Base, system packages and Python packages are those of the lock; steps become COPY and RUN, with cache mounts. A base that
+is made from a distribution's packages becomes that distribution's own image; --base names another one. uv installs the
+Python packages, from an image that --uv names. Slimming and the check for a target have no counterpart.`,
+		Example: examples(
+			"sconce export containerfile                            print that of ./sconce.toml",
+			"sconce export containerfile llm -o llm/Containerfile   and `docker build llm` builds it",
+		),
+		Args: wants("[RECIPE]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.build.recipe = recipeArgument(args)
+			return a.runExportContainerfile(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.output, "output", "o", "", "write to `FILE` (default: standard output)")
+	f.BoolVar(&o.force, "force", false, "replace a file that is there already")
+	f.StringVar(&o.how.Base, "base", "", "start from this `IMAGE` instead of the recipe's base")
+	f.StringVar(&o.how.UV, "uv", tocontainerfile.DefaultUV, "`IMAGE` that has uv at /uv")
+	f.BoolVar(&o.build.locked, "locked", false, "refuse when the lock is missing or does not fit the recipe")
+	return cmd
+}
+
+func (a *app) runExportContainerfile(ctx context.Context, o exportOptions) error {
+	r, err := loadRecipe(o.build)
+	if err != nil {
+		return err
+	}
+	t, err := targetOf(r, "")
+	if err != nil {
+		return err
+	}
+	l, err := a.lockFor(ctx, r, o.build)
+	if err != nil {
+		return err
+	}
+	o.how.GPU = t.GPU
+	text, err := tocontainerfile.Write(r, l, o.how)
+	if err != nil {
+		return err
+	}
+	if o.output == "" {
+		_, err = fmt.Fprint(a.stdout, text)
+		return err
+	}
+	flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	if o.force {
+		flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	}
+	f, err := os.OpenFile(o.output, flags, 0o644)
+	if os.IsExist(err) {
+		return fault.Hint(fmt.Errorf("%s exists", o.output), "--force replaces it")
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}

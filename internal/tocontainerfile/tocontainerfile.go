@@ -1,0 +1,374 @@
+// Package tocontainerfile writes a locked recipe as a Containerfile, for sites that build with BuildKit or buildah.
+//
+// What the lock pins stays pinned: the base by digest, system packages by version, Python packages by the hashes in the
+// standard lock (PEP 751), which uv installs. What a Containerfile has no words for (the layers' determinism, slimming, the
+// check for a target) is said in comments. One of a bootstrapped base starts from the distribution's own image instead.
+package tocontainerfile
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/recipe"
+)
+
+// Options say what a recipe leaves open.
+type Options struct {
+	Base string   // instead of the recipe's: an image reference; "" is the recipe's, or one of a bootstrapped base's distribution
+	UV   string   // image that has uv at /uv; "" is DefaultUV
+	GPU  []string // compute capabilities that steps compile for
+}
+
+// DefaultUV is uv's own image.
+const DefaultUV = "ghcr.io/astral-sh/uv:latest"
+
+const venv = "/opt/venv"
+
+// Write returns the Containerfile of r as l pins it. It is built with the recipe's directory as its context.
+func Write(r *recipe.Recipe, l *lock.Lock, o Options) (string, error) {
+	w := &writer{recipe: r, lock: l, opts: o}
+	w.header()
+	w.base()
+	w.system()
+	w.python()
+	for _, s := range r.Steps {
+		if err := w.step(s); err != nil {
+			return "", fmt.Errorf("%s:%d: step %q: %w", r.Path, s.Line, s.Title(), err)
+		}
+	}
+	w.image()
+	return w.out.String(), nil
+}
+
+type writer struct {
+	recipe *recipe.Recipe
+	lock   *lock.Lock
+	opts   Options
+	out    strings.Builder
+}
+
+func (w *writer) line(format string, args ...any) { fmt.Fprintf(&w.out, format+"\n", args...) }
+
+func (w *writer) header() {
+	w.line("# syntax=docker/dockerfile:1")
+	w.line("# %s:%s, from %s as %s pins it.", w.recipe.Name, w.recipe.Version, filepath.Base(w.recipe.Path), filepath.Base(lock.Path(w.recipe)))
+	w.line("# The context is the recipe's directory.")
+	if w.recipe.Slim.GPU || w.recipe.Slim.Strip || w.recipe.Slim.PackageCaches || len(w.recipe.Slim.Remove) > 0 {
+		w.line("# Slimming, which the recipe asks for, is not in here: `sconce slim` does it to the finished image.")
+	}
+}
+
+func (w *writer) base() {
+	w.line("")
+	pinned := w.lock.Base
+	switch {
+	case w.opts.Base != "":
+		w.line("FROM %s", w.opts.Base)
+	case pinned.Bootstrap != nil:
+		w.line("# The recipe's base is made from packages of %s; this is the distribution's own image of it.", pinned.Bootstrap.Suite)
+		w.line("FROM %s", distributionImage(pinned.Bootstrap.Suite))
+		w.install(w.recipe.Base.Bootstrap.Packages)
+	case pinned.Name != "":
+		w.line("FROM %s@%s", withoutTag(pinned.Name), pinned.Digest)
+	default:
+		w.line("FROM %s", w.recipe.Base.Image)
+	}
+}
+
+// ubuntu are the suites that are not Debian's.
+var ubuntu = map[string]bool{"focal": true, "jammy": true, "noble": true, "oracular": true, "plucky": true, "questing": true, "resolute": true}
+
+func distributionImage(suite string) string {
+	if ubuntu[suite] {
+		return "docker.io/library/ubuntu:" + suite
+	}
+	return "docker.io/library/debian:" + suite + "-slim"
+}
+
+// withoutTag leaves the repository of a reference: beside a digest a tag says nothing, and not every tool takes both.
+func withoutTag(name string) string {
+	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
+		return name[:i]
+	}
+	return name
+}
+
+const aptMounts = "--mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt/lists,sharing=locked"
+
+func (w *writer) install(packages []string) {
+	if len(packages) == 0 {
+		return
+	}
+	w.line("RUN %s \\\n    apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \\\n        %s",
+		aptMounts, strings.Join(packages, " \\\n        "))
+}
+
+func (w *writer) system() {
+	pinned := w.lock.System
+	if pinned == nil || pinned.Empty() {
+		return
+	}
+	w.line("")
+	w.line("# System packages")
+	var packages []string
+	for _, p := range pinned.Packages {
+		packages = append(packages, p.Name+"="+p.Version)
+	}
+	w.install(packages)
+}
+
+func (w *writer) python() {
+	p := w.lock.Python
+	if p == nil {
+		return
+	}
+	site := ""
+	if p.SystemSitePackages {
+		site = " --system-site-packages"
+	}
+	file := filepath.ToSlash(p.File)
+	w.line("")
+	w.line("# Python packages, each with the hash that the lock has")
+	w.line("ENV VIRTUAL_ENV=%s PATH=%s/bin:$PATH", venv, venv)
+	w.line("RUN --mount=type=bind,from=%s,source=/uv,target=/usr/local/bin/uv \\", w.uv())
+	w.line("    --mount=type=bind,source=%s,target=/run/%s \\", file, filepath.Base(file))
+	w.line("    --mount=type=cache,target=/root/.cache/uv \\")
+	w.line("    uv venv --python %s%s %s && UV_LINK_MODE=copy uv pip sync%s /run/%s", p.Executable, site, venv, w.compileFlags(), filepath.Base(file))
+}
+
+func (w *writer) uv() string {
+	if w.opts.UV != "" {
+		return w.opts.UV
+	}
+	return DefaultUV
+}
+
+// compileFlags are what uv needs to know to build those packages that have no wheel.
+func (w *writer) compileFlags() string {
+	flags := ""
+	if w.recipe.Python.CompilesBytecode() {
+		flags += " --compile-bytecode"
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.recipe.Python.Compile)) {
+		if isolation := w.recipe.Python.Compile[name].Isolation; isolation != nil && !*isolation {
+			flags += " --no-build-isolation-package " + name
+		}
+	}
+	return flags
+}
+
+func (w *writer) step(s recipe.Step) error {
+	w.line("")
+	w.line("# %s", s.Title())
+	for _, text := range s.Copy {
+		c, err := s.ParseCopy(text)
+		if err != nil {
+			return err
+		}
+		if err := w.copy(s, c); err != nil {
+			return err
+		}
+	}
+	for _, text := range s.Patch {
+		p, err := s.ParsePatch(text)
+		if err != nil {
+			return err
+		}
+		if !filepath.IsLocal(p.File) {
+			return outside(p.File)
+		}
+		w.line("RUN --mount=type=bind,source=%s,target=/run/sconce.patch patch -p1 -d %s -i /run/sconce.patch", p.File, quote(p.Dir))
+	}
+	if s.Run == "" {
+		return nil
+	}
+	return w.run(s)
+}
+
+// outside says that a file cannot be reached: a Containerfile sees nothing but its context.
+func outside(file string) error {
+	return fmt.Errorf("%s is not below the recipe's directory, which is the Containerfile's context", file)
+}
+
+func (w *writer) copy(s recipe.Step, c recipe.Copy) error {
+	dir, pattern := w.recipe.CopySource(c)
+	if dir != w.recipe.Dir {
+		return outside(c.Source)
+	}
+	chown := ""
+	if s.User != "" {
+		chown = "--chown=" + s.User + " "
+	}
+	paths, err := json.Marshal([]string{pattern, c.Dest})
+	if err != nil {
+		return err
+	}
+	w.line("COPY %s%s", chown, paths)
+	return nil
+}
+
+func (w *writer) run(s recipe.Step) error {
+	flags, env, err := w.mounts(s)
+	if err != nil {
+		return err
+	}
+	if !s.HasNetwork() {
+		flags += "--network=none "
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
+		env = append(env, name+"="+s.Env[name])
+	}
+	if _, given := s.Env["TORCH_CUDA_ARCH_LIST"]; !given && len(w.opts.GPU) > 0 {
+		env = append(env, "TORCH_CUDA_ARCH_LIST="+strings.Join(w.opts.GPU, ";"))
+	}
+	args := s.Args()
+	if len(env) > 0 {
+		args = slices.Concat([]string{"env"}, env, args)
+	}
+	if s.Workdir != "" {
+		args = append([]string{"/bin/sh", "-c", `mkdir -p "$0" && cd "$0" && exec "$@"`, s.Workdir}, args...)
+	}
+	command, err := json.Marshal(args)
+	if err != nil {
+		return err
+	}
+	w.user(s.User, func() { w.line("RUN %s%s", flags, unescapeHTML(string(command))) })
+	return nil
+}
+
+// unescapeHTML undoes what encoding/json does for browsers.
+func unescapeHTML(s string) string {
+	return strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&").Replace(s)
+}
+
+// user runs as another user, and goes back to root.
+func (w *writer) user(name string, do func()) {
+	if name == "" {
+		do()
+		return
+	}
+	w.line("USER %s", name)
+	do()
+	w.line("USER root")
+}
+
+// mounts are a step's mounts as RUN has them, and the variables that come with them.
+func (w *writer) mounts(s recipe.Step) (flags string, env []string, err error) {
+	for _, text := range s.Mounts {
+		mounts, err := w.recipe.ParseMount(text)
+		if err != nil {
+			return "", nil, err
+		}
+		for _, m := range mounts {
+			flag, err := w.mount(m)
+			if err != nil {
+				return "", nil, err
+			}
+			flags += flag + " "
+			env = append(env, m.Variables...)
+		}
+	}
+	return flags, env, nil
+}
+
+func (w *writer) mount(m recipe.Mount) (string, error) {
+	f := []string{"type=" + m.Kind}
+	add := func(name, value string) {
+		if value != "" {
+			f = append(f, name+"="+value)
+		}
+	}
+	source := m.Source
+	if m.Kind == "bind" {
+		rel, err := filepath.Rel(w.recipe.Dir, m.Source)
+		if err != nil || !filepath.IsLocal(rel) {
+			return "", outside(m.Source)
+		}
+		source = rel
+	}
+	add("id", m.ID)
+	add("source", source)
+	add("target", m.Target)
+	if m.Sharing != "shared" {
+		add("sharing", m.Sharing)
+	}
+	add("env", m.Env)
+	if m.Required {
+		add("required", "true")
+	}
+	if m.ReadOnly && m.Kind == "cache" {
+		f = append(f, "readonly")
+	}
+	if !m.ReadOnly && m.Kind == "bind" {
+		f = append(f, "rw")
+	}
+	if m.Size > 0 {
+		add("size", strconv.FormatInt(m.Size, 10))
+	}
+	if m.Mode > 0 {
+		add("mode", "0"+strconv.FormatUint(uint64(m.Mode), 8))
+	}
+	if m.UID > 0 {
+		add("uid", strconv.Itoa(m.UID))
+	}
+	if m.GID > 0 {
+		add("gid", strconv.Itoa(m.GID))
+	}
+	return "--mount=" + strings.Join(f, ","), nil
+}
+
+// quote makes one word of a shell's command line.
+func quote(s string) string {
+	if !strings.ContainsAny(s, " \t\n'\"\\$`!*?[](){}<>|&;#~") {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+func (w *writer) image() {
+	c := w.recipe.Image
+	w.line("")
+	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
+		w.line("ENV %s=%s", name, value(c.Env[name]))
+	}
+	labels := map[string]string{
+		"org.opencontainers.image.title": w.recipe.Name, "org.opencontainers.image.version": w.recipe.Version,
+	}
+	maps.Copy(labels, c.Labels)
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		w.line("LABEL %s=%s", value(name), value(labels[name]))
+	}
+	for _, v := range c.Volumes {
+		w.list("VOLUME", []string{v})
+	}
+	if c.Workdir != "" {
+		w.line("WORKDIR %s", c.Workdir)
+	}
+	if c.User != "" {
+		w.line("USER %s", c.User)
+	}
+	if c.Entrypoint != nil {
+		w.list("ENTRYPOINT", c.Entrypoint)
+	}
+	if c.Cmd != nil {
+		w.list("CMD", c.Cmd)
+	}
+}
+
+func (w *writer) list(instruction string, words []string) {
+	data, err := json.Marshal(words)
+	if err == nil { // strings always marshal
+		w.line("%s %s", instruction, unescapeHTML(string(data)))
+	}
+}
+
+// value quotes what stands after an equals sign so that nothing in it is expanded.
+func value(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `$`, `\$`, "\n", `\n`).Replace(s) + `"`
+}

@@ -1,0 +1,163 @@
+package tocontainerfile
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/base"
+	"sconce.dev/sconce/internal/bootstrap"
+	"sconce.dev/sconce/internal/containerfile"
+	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/system"
+)
+
+const text = `
+name = "demo"
+version = "2"
+[base]
+image = "registry.example.org/cuda:12"
+[system]
+packages = ["git"]
+[python]
+packages = ["torch"]
+[python.compile.flash-attn]
+isolation = false
+[[step]]
+name = "build it"
+copy = ["src:/opt/src", "*.txt:/opt/notes/"]
+patch = ["fix.patch:/opt/src"]
+run = """
+make -C /opt/src && echo "a < b"
+make install
+"""
+env = { MODE = "release" }
+workdir = "/opt/src"
+mounts = ["cache:ccache", "bind:data:/data", "secret:token:env=TOKEN", "ssh", "tmpfs:/scratch:size=1GiB"]
+network = false
+[[step]]
+run = "id"
+user = "nobody"
+[image]
+env = { A = "say \"$HOME\"" }
+entrypoint = ["/bin/sh"]
+cmd = ["-c", "id && id"]
+workdir = "/work"
+user = "1000"
+volumes = ["/scratch"]
+[slim]
+strip = true
+`
+
+func load(t *testing.T, content string) *recipe.Recipe {
+	t.Helper()
+	dir := t.TempDir()
+	for name, data := range map[string]string{"sconce.toml": content, "src/Makefile": "all:\n", "a.txt": "a", "fix.patch": "--- a/x\n+++ b/x\n", "data/x": "x"} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := recipe.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func locked() *lock.Lock {
+	digest := store.DigestOf([]byte("base"))
+	return &lock.Lock{
+		Base:   base.Pinned{Reference: "registry.example.org/cuda:12", Name: "registry.example.org/cuda:12", Digest: digest},
+		System: &system.Pinned{Manager: "apt", Asked: []string{"git"}, Packages: []system.Package{{Name: "git", Version: "1:2.39.5-0"}}},
+		Python: &lock.Python{Executable: "/usr/bin/python3.11", File: "pylock.toml", SystemSitePackages: true},
+	}
+}
+
+func TestWrite(t *testing.T) {
+	got, err := Write(load(t, text), locked(), Options{GPU: []string{"9.0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const golden = "testdata/demo.containerfile"
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("-want +got; UPDATE_GOLDEN=1 takes it over\n%s", diff)
+	}
+	parsed, err := containerfile.Parse("Containerfile", []byte(got))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := func(_ context.Context, _ string, _ v1.Platform) (*v1.ConfigFile, error) {
+		return &v1.ConfigFile{Config: v1.Config{Env: []string{"PATH=/bin"}}}, nil
+	}
+	b, err := parsed.Evaluate(t.Context(), containerfile.Options{Platform: v1.Platform{OS: "linux", Architecture: "amd64"}}, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkMeaning(t, b.Stages[len(b.Stages)-1])
+}
+
+// checkMeaning reads what was written as a builder does.
+func checkMeaning(t *testing.T, s *containerfile.Stage) {
+	t.Helper()
+	if diff := cmp.Diff([]string{"PATH=/opt/venv/bin:/bin", "VIRTUAL_ENV=/opt/venv", `A=say "$HOME"`}, s.Config.Env, cmpopts.SortSlices(strings.Compare)); diff != "" {
+		t.Errorf("environment (-want +got)\n%s", diff)
+	}
+	var scripts []string
+	for _, op := range s.Ops {
+		if op.Run != nil {
+			scripts = append(scripts, op.Run.Args[len(op.Run.Args)-1])
+		}
+	}
+	if !strings.Contains(strings.Join(scripts, ""), "make -C /opt/src && echo \"a < b\"\nmake install\n") {
+		t.Errorf("the script is none of %q", scripts)
+	}
+	if s.Config.User != "1000" || s.Config.WorkingDir != "/work" || len(s.Config.Cmd) != 2 {
+		t.Errorf("configuration %+v", s.Config)
+	}
+}
+
+func TestBootstrapped(t *testing.T) {
+	r := load(t, "name = \"demo\"\n[base]\nbootstrap = { suite = \"noble\", packages = [\"python3\"] }\n")
+	l := &lock.Lock{Base: base.Pinned{Bootstrap: &bootstrap.Pinned{Suite: "noble"}}}
+	got, err := Write(r, l, Options{})
+	if err != nil || !strings.Contains(got, "FROM docker.io/library/ubuntu:noble\n") || !strings.Contains(got, "python3") {
+		t.Errorf("%v\n%s", err, got)
+	}
+	if got, err = Write(r, l, Options{Base: "mine:1"}); err != nil || !strings.Contains(got, "FROM mine:1\n") {
+		t.Errorf("%v\n%s", err, got)
+	}
+}
+
+func TestOutsideTheContext(t *testing.T) {
+	for what, change := range map[string]func(*recipe.Step){
+		"copy": func(s *recipe.Step) { s.Copy = []string{"../x:/x"} },
+		"bind": func(s *recipe.Step) { s.Mounts = []string{"bind:/etc:/x"} },
+	} {
+		r := load(t, "name = \"demo\"\n[base]\nimage = \"x\"\n[[step]]\nrun = \"id\"\n")
+		change(&r.Steps[0])
+		if _, err := Write(r, locked(), Options{}); err == nil || !strings.Contains(err.Error(), "not below the recipe's directory") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
