@@ -1,0 +1,403 @@
+package wheelbuild
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/step"
+	"sconce.dev/sconce/internal/store"
+)
+
+//go:embed driver.py
+var driver []byte
+
+// Where things are in the sandbox. The directory is always the same, because compilers write its name into what they make.
+const (
+	workDir    = "/sconce/build" // files of this machine: what is written there is in no layer
+	sourceDir  = "/sconce/source"
+	driverPath = "/sconce/driver.py"
+	orderPath  = "/sconce/order.json"
+	ccacheDir  = "/sconce/ccache"
+)
+
+// order is what the driver is told.
+type order struct {
+	Dir          string   `json:"dir"`
+	Archive      string   `json:"archive"`
+	Subdirectory string   `json:"subdirectory"`
+	Backend      string   `json:"backend"`
+	BackendPath  []string `json:"backendPath"`
+	Checked      bool     `json:"checked"` // what the backend wants was looked at
+}
+
+// exitMissing is the driver's word that the backend wants more than its source says.
+const exitMissing = 64
+
+// Limits on what the driver writes.
+const (
+	maxAnswer = 4 << 20 // bytes
+)
+
+func (s *site) build(ctx context.Context) (record, error) {
+	g, done, err := s.builder.Jobs.take(ctx, s.pkg)
+	if err != nil {
+		return record{}, err
+	}
+	defer done()
+	r, wanted, err := s.attempt(ctx, g, false)
+	if wanted == nil || err != nil {
+		return r, err
+	}
+	if err := s.checkWanted(*wanted); err != nil {
+		return r, err
+	}
+	r, _, err = s.attempt(ctx, g, true)
+	return r, err
+}
+
+// attempt runs the driver once. The requirements come back when the backend has some that have to be looked at.
+func (s *site) attempt(ctx context.Context, g grant, checked bool) (record, *wanted, error) {
+	dir, err := s.builder.store().TempDir("compile-*")
+	if err != nil {
+		return record{}, nil, err
+	}
+	defer store.RemoveAll(dir) //nolint:errcheck // what is left is removed as old
+	c, err := s.command(dir, g, checked)
+	if err != nil {
+		return record{}, nil, err
+	}
+	_, err = s.builder.Runner.Run(ctx, "compile "+s.pkg.Label(), s.layers, c)
+	var f *step.Failure
+	if errors.As(err, &f) && f.Code == exitMissing && !checked {
+		var w wanted
+		if err := readAnswer(dir, "requires.json", &w); err == nil {
+			return record{}, &w, nil
+		}
+	}
+	if err != nil {
+		return record{}, nil, s.explain(err, g)
+	}
+	r, err := s.take(dir)
+	if err != nil {
+		return r, nil, fmt.Errorf("compile %s: %w", s.pkg.Label(), err)
+	}
+	return r, nil, nil
+}
+
+func (s *site) command(dir string, g grant, checked bool) (step.Command, error) {
+	blob, err := s.builder.store().BlobPath(s.source.Digest)
+	if err != nil {
+		return step.Command{}, err
+	}
+	archive := path.Join(sourceDir, path.Base(s.source.File))
+	text, err := json.Marshal(order{
+		Dir: workDir, Archive: archive, Subdirectory: s.pkg.Source.Subdirectory, Backend: s.source.info.Backend,
+		BackendPath: s.source.info.BackendPath, Checked: checked,
+	})
+	if err != nil {
+		return step.Command{}, err
+	}
+	c := step.Command{
+		Args: []string{"/" + buildRoot + "/bin/python", driverPath, orderPath}, Env: s.env(g), WorkDir: workDir, NoNetwork: !s.pkg.Network,
+		Mounts: []step.Mount{
+			{Kind: step.Bind, Target: workDir, Dir: dir},
+			{Kind: step.Bind, Target: archive, Dir: blob, ReadOnly: true},
+		},
+		Files: []step.File{{Target: driverPath, Content: driver}, {Target: orderPath, Content: text}},
+	}
+	if s.ccache {
+		c.Mounts = append(c.Mounts, step.Mount{Kind: step.Cache, Target: ccacheDir, ID: "ccache"})
+	}
+	return c, nil
+}
+
+// defaultPath is what a program looks commands up along when an image does not say.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// env is the whole environment of the build.
+func (s *site) env(g grant) []string {
+	env := make(map[string]string)
+	for _, kv := range s.ground.Env {
+		name, value, _ := strings.Cut(kv, "=")
+		env[name] = value
+	}
+	dirs := []string{"/" + buildRoot + "/bin"}
+	if !s.pkg.Isolated && s.ground.Root != "" {
+		dirs = append(dirs, "/"+s.ground.Root+"/bin")
+	}
+	set := func(name, format string, args ...any) { env[name] = fmt.Sprintf(format, args...) }
+	if home := s.toolkit.home; home != "" {
+		dirs = append(dirs, home+"/bin")
+		set("CUDA_HOME", "%s", home)
+	}
+	if dir := s.masquerade(); dir != "" {
+		dirs = append(dirs, dir)
+	}
+	if env["PATH"] == "" {
+		env["PATH"] = defaultPath
+	}
+	set("PATH", "%s:%s", strings.Join(dirs, ":"), env["PATH"])
+	set("VIRTUAL_ENV", "/%s", buildRoot)
+	set("HOME", "%s/home", workDir)
+	set("TMPDIR", "%s/tmp", workDir)
+	set("LC_ALL", "C.UTF-8")
+	set("SOURCE_DATE_EPOCH", "%d", s.epoch())
+	set("PYTHONHASHSEED", "0")
+	set("PYTHONNOUSERSITE", "1")
+	set("PYTHONDONTWRITEBYTECODE", "1")
+	set("PYTHONUNBUFFERED", "1")
+	s.parallel(set, g)
+	s.forGPU(set)
+	s.forVersion(set)
+	s.forCcache(set)
+	maps.Copy(env, s.pkg.Env)
+	list := make([]string, 0, len(env))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
+	}
+	return list
+}
+
+// parallel says how many compilers may run, in all the ways that build systems ask for it.
+func (s *site) parallel(set func(name, format string, args ...any), g grant) {
+	for _, name := range []string{"MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL", "CARGO_BUILD_JOBS", "NPY_NUM_BUILD_JOBS"} {
+		set(name, "%d", g.jobs)
+	}
+	set("MAKEFLAGS", "-j%d", g.jobs)
+	set("NVCC_THREADS", "%d", g.threads)
+	set("NVTE_BUILD_THREADS_PER_JOB", "%d", g.threads)
+}
+
+// forGPU names the target's GPUs for torch's extensions and for CMake (cmake-env-variables(7), CUDAARCHS).
+func (s *site) forGPU(set func(name, format string, args ...any)) {
+	if len(s.pkg.Archs) == 0 {
+		return
+	}
+	set("TORCH_CUDA_ARCH_LIST", "%s", strings.Join(s.pkg.Archs, ";"))
+	var numbers []string
+	for _, arch := range s.pkg.Archs {
+		numbers = append(numbers, strings.ReplaceAll(strings.TrimSuffix(arch, "+PTX"), ".", "")+"-real")
+	}
+	set("CUDAARCHS", "%s", strings.Join(numbers, ";"))
+}
+
+// notInName is what a variable's name cannot hold.
+var notInName = regexp.MustCompile(`[^A-Za-z0-9]+`)
+
+// forVersion says the version to who would ask the repository for it, which is not there (setuptools-scm, "Overrides").
+func (s *site) forVersion(set func(name, format string, args ...any)) {
+	if s.pkg.Source.Kind == python.SourceArchive || s.pkg.Version == "" {
+		return
+	}
+	set("SETUPTOOLS_SCM_PRETEND_VERSION_FOR_"+strings.ToUpper(notInName.ReplaceAllString(s.pkg.Name, "_")), "%s", s.pkg.Version)
+}
+
+// forCcache puts ccache before the compilers: by a directory of its links on PATH where there is one, else by CMake's
+// launchers; torch takes nvcc's name from PYTORCH_NVCC.
+func (s *site) forCcache(set func(name, format string, args ...any)) {
+	if !s.ccache {
+		return
+	}
+	set("CCACHE_DIR", "%s", ccacheDir)
+	set("CCACHE_BASEDIR", "%s", workDir)
+	set("CCACHE_NOHASHDIR", "1")
+	set("CMAKE_CUDA_COMPILER_LAUNCHER", "ccache")
+	if s.masquerade() == "" {
+		for name, compiler := range map[string]string{"C": "gcc", "CXX": "g++"} {
+			set("CMAKE_"+name+"_COMPILER_LAUNCHER", "ccache")
+		}
+	}
+	if s.toolkit.home != "" {
+		set("PYTORCH_NVCC", "ccache %s/bin/nvcc", s.toolkit.home)
+	}
+}
+
+// masquerade returns the directory in which ccache goes by the names of compilers, "" when the distribution has none.
+func (s *site) masquerade() string {
+	for _, dir := range []string{"/usr/lib/ccache", "/usr/lib64/ccache"} {
+		if s.ccache && isFile(s.tree, dir+"/gcc") {
+			return dir
+		}
+	}
+	return ""
+}
+
+// readAnswer reads a file that the driver wrote. What the build did to it or to the directory is not trusted.
+func readAnswer(dir, name string, v any) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	f, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxAnswer))
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, v)
+}
+
+// take takes the wheel out of the build's directory.
+func (s *site) take(dir string) (record, error) {
+	var built struct{ File string }
+	if err := readAnswer(dir, "built.json", &built); err != nil {
+		return record{}, fmt.Errorf("the backend %s said nothing of a wheel: %w", s.source.info.Backend, err)
+	}
+	name, version, err := s.checkName(built.File)
+	if err != nil {
+		return record{}, err
+	}
+	root, err := os.OpenRoot(filepath.Join(dir, "dist"))
+	if err != nil {
+		return record{}, err
+	}
+	defer root.Close()
+	f, err := root.Open(name)
+	if err != nil {
+		return record{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return record{}, err
+	}
+	digest, size, err := normalize(s.builder.store(), f, info.Size(), s.builder.Runner.Layer.ModTime)
+	if err != nil {
+		return record{}, fmt.Errorf("the wheel %s: %w", name, err)
+	}
+	return record{File: name, Version: version, Digest: digest, Size: size}, nil
+}
+
+// checkName makes sure that the wheel is the one that was asked for, and fits.
+func (s *site) checkName(file string) (name, version string, err error) {
+	built, err := python.ParseWheelName(file)
+	if err != nil {
+		return "", "", fmt.Errorf("the backend %s made %q: %w", s.source.info.Backend, file, err)
+	}
+	if python.NormalizeName(built.Name) != s.pkg.Name {
+		return "", "", fmt.Errorf("the source of %s makes a package %s", s.pkg.Name, built.Name)
+	}
+	if s.pkg.Version != "" && !python.SamePublicVersion(built.Version, s.pkg.Version) {
+		return "", "", fault.Hint(fmt.Errorf("the build made version %s", built.Version), "lock again: `sconce lock`")
+	}
+	if !built.Fits(s.ground.Python.Tags()) {
+		return "", "", fmt.Errorf("the build made %s, which the image's Python %s does not take", file, s.ground.Python.Minor())
+	}
+	return file, built.Version, nil
+}
+
+// wanted is what a backend wants besides what its source says, and what there is.
+type wanted struct {
+	Wanted    []string          `json:"wanted"`
+	Installed map[string]string `json:"installed"`
+}
+
+// checkWanted compares the two (PEP 517, get_requires_for_build_wheel).
+func (s *site) checkWanted(w wanted) error {
+	have := make(map[string]string)
+	for name, version := range w.Installed {
+		have[python.NormalizeName(name)] = version
+	}
+	env := python.EnvironmentOf(s.ground.Python).WithExtra("")
+	var missing []string
+	for _, text := range w.Wanted {
+		r, err := python.ParseRequirement(text)
+		if err != nil {
+			return fmt.Errorf("compile %s: its backend wants %q: %w", s.pkg.Label(), text, err)
+		}
+		if r.Marker != nil {
+			if applies, err := r.Marker.Evaluate(env); err == nil && !applies {
+				continue
+			}
+		}
+		version, there := have[python.NormalizeName(r.Name)]
+		if v, err := python.ParseVersion(version); !there || err == nil && !r.Specifiers.Contains(v) {
+			missing = append(missing, strconv.Quote(text))
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fault.Hint(fmt.Errorf("compile %s: its backend wants %s, which is not there", s.pkg.Label(), strings.Join(missing, ", ")),
+		fmt.Sprintf("add it under [python.compile.%s]: requires = [%s]", s.pkg.Name, strings.Join(missing, ", ")))
+}
+
+// explain adds to a failed build what is to be done about it.
+func (s *site) explain(err error, g grant) error {
+	var f *step.Failure
+	if !errors.As(err, &f) {
+		return err
+	}
+	if f.OutOfMemory || killed(f) {
+		return s.outOfMemory(f, g)
+	}
+	if m := noModule.FindStringSubmatch(strings.Join(f.Tail, "\n")); m != nil {
+		name := strings.ReplaceAll(strings.Split(m[1], ".")[0], "_", "-")
+		if s.pkg.Isolated && name == "torch" {
+			return fault.Hint(err, fmt.Sprintf("it is built against the image's torch: isolation = false under [python.compile.%s]", s.pkg.Name))
+		}
+		return fault.Hint(err, fmt.Sprintf("add what it needs while it is built: requires = [%q] under [python.compile.%s]", name, s.pkg.Name))
+	}
+	if noNetwork.MatchString(strings.Join(f.Tail, "\n")) && !s.pkg.Network {
+		return fault.Hint(err, "packages are compiled without network; what it downloads has to be in its source, or a build requirement")
+	}
+	return err
+}
+
+var (
+	noModule  = regexp.MustCompile(`(?m)ModuleNotFoundError: No module named '([A-Za-z0-9_.]+)'`)
+	noNetwork = regexp.MustCompile(`(?i)Temporary failure in name resolution|Could not resolve host|Network is unreachable`)
+
+	// What compilers and those who drive them say when the kernel killed one.
+	killedText = regexp.MustCompile(`(?i)Killed signal terminated program|fatal error: Killed|died due to signal 9|virtual memory exhausted|out of memory allocating|cc1plus: out of memory`)
+)
+
+func killed(f *step.Failure) bool {
+	return slices.ContainsFunc(f.Tail, killedText.MatchString)
+}
+
+// outOfMemory says how many compilers would have fit.
+func (s *site) outOfMemory(f *step.Failure, g grant) error {
+	const gib = 1 << 30
+	at := s.builder.Jobs.memory
+	err := fmt.Errorf("compile %s: killed for lack of memory, with %s at once (%.1f GiB were there): %w", s.pkg.Label(), compilers(g.jobs), float64(at)/gib, f)
+	if g.jobs == 1 && g.threads == 1 {
+		return fault.Hint(err, "a single compiler did not fit: build it on a machine with more memory, and share it through [cache] registry")
+	}
+	// Its largest process, where that is known; else each took more than its share, and twice that is safe to assume.
+	took := f.Peak
+	if took <= 0 && g.jobs > 0 {
+		took = 2 * at / int64(g.jobs)
+	}
+	fit := max(1, g.jobs/2)
+	if took > 0 && at > 0 {
+		fit = min(fit, max(1, int(at/took)))
+	}
+	return fault.Hint(err, fmt.Sprintf("%s would fit: jobs = %d under [python.compile.%s], or memory-per-job = \"%dGiB\"",
+		compilers(fit), fit, s.pkg.Name, max(1, (at/int64(fit)+gib-1)/gib)))
+}
+
+func compilers(n int) string {
+	if n == 1 {
+		return "1 compiler"
+	}
+	return strconv.Itoa(n) + " compilers"
+}

@@ -1,0 +1,200 @@
+// Package wheelbuild makes a wheel of a Python package that has none.
+//
+// The package's own backend is called (PEP 517) in the sandbox, on the layers of an image: its base and system packages and,
+// for what is built against them, its Python packages. Build requirements lie above these in an environment of their own,
+// which no image ever holds. Nothing of the package runs outside of the sandbox, and by default nothing in it reaches the network.
+//
+// The wheel is kept under a key of what decides it ([Key]), which is not the image: two images with the same torch share it.
+//
+//	key.go      what decides a wheel            toolkit.go  where nvcc is, and which
+//	source.go   sources into the store          jobs.go     how many compilers at once
+//	layers.go   what lies above the image       driver.py   calls the backend
+//	run.go      the build and its errors        normal.go   the same bytes for the same wheel
+package wheelbuild
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/step"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Package is one package to build and how. It is plain data, pinned by a lock.
+type Package struct {
+	Name    string // normalised
+	Version string // "" when only the build will tell
+	Source  python.Source
+
+	// Isolated: it is built with its build requirements alone. Otherwise it also sees the packages of the image.
+	Isolated bool
+	Requires []Wheel  // build requirements that the image does not bring
+	Against  []string // packages of the image that decide what the wheel is like, torch above all: names, normalised
+
+	Env          map[string]string // variables that were declared; they go before all that is set here
+	Archs        []string          // compute capabilities, in the form of TORCH_CUDA_ARCH_LIST
+	CUDA         bool              // nvcc must be of the major version that torch was built with
+	Network      bool              // it may download while it is built
+	MemoryPerJob int64             // bytes that one compiler takes; 0: DefaultMemoryPerJob
+	Jobs         int               // compilers at once; 0: what cores and memory allow
+}
+
+// Label names the package to a person.
+func (p Package) Label() string {
+	if p.Version == "" {
+		return p.Name
+	}
+	return p.Name + " " + p.Version
+}
+
+// Wheel is a build requirement and where to get it.
+type Wheel struct {
+	python.Item
+	URL string
+}
+
+// Ground is the image, as far as it is there, that a package is built on.
+type Ground struct {
+	Layers     []layer.Descriptor // lowest first: the base, system packages, steps and, unless isolated, layers of wheels
+	Env        []string           // the image's environment, KEY=VALUE
+	Python     python.Interpreter // the base's, with the packages that it brings
+	Root       string             // where the layers of wheels put packages, relative to the image's root: "opt/venv"
+	Items      []python.Item      // the wheels in these layers
+	SystemSite bool               // the environment sees the base's packages
+}
+
+// Remote keeps records beyond this machine; see package stepcache.
+type Remote interface {
+	Get(ctx context.Context, st *store.Store, kind, key string, v any) (bool, error)
+	Put(ctx context.Context, st *store.Store, kind, key string, v any, blobs []store.Digest) error
+}
+
+// Builder builds packages. Its methods may be called from many goroutines, which is how several are built at once.
+type Builder struct {
+	Runner *step.Runner
+	Fetch  *fetch.Client
+	Jobs   *Jobs // shared by all that is built on this machine
+	Remote Remote
+	Share  bool // what is built here goes to Remote
+
+	Header func(url string) http.Header // logins for package indexes; nil: none
+	Login  string                       // where they are looked for, for errors
+}
+
+// recordKind is the kind of the records of wheels that were built.
+const recordKind store.Kind = "built-wheel"
+
+// record is what a build gave.
+type record struct {
+	File    string       `json:"file"`
+	Version string       `json:"version"`
+	Digest  store.Digest `json:"digest"`
+	Size    int64        `json:"size"`
+}
+
+func (r record) item(p Package) python.Item {
+	return python.Item{
+		Name: p.Name, Version: r.Version, File: r.File, Digest: r.Digest, Size: r.Size, DirectURL: p.Source.DirectURL(),
+	}
+}
+
+// Build returns the wheel of p, built on g or found under its key. The wheel is in the store.
+func (b *Builder) Build(ctx context.Context, p Package, g Ground) (python.Item, error) {
+	src, err := b.bring(ctx, p)
+	if err != nil {
+		return python.Item{}, err
+	}
+	s := &site{builder: b, pkg: p, ground: g, source: src}
+	if err := s.lookAround(ctx); err != nil {
+		return python.Item{}, err
+	}
+	key := s.key()
+	if r, ok := b.known(ctx, key); ok {
+		event.Begin(ctx, "compile", p.Label(), 0).EndCached()
+		return r.item(p), nil
+	}
+	busy, err := b.store().Lock(ctx, "compile "+key)
+	if err != nil {
+		return python.Item{}, err
+	}
+	defer busy.Unlock()
+	if r, ok := b.known(ctx, key); ok { // another process built it while this one waited
+		return r.item(p), nil
+	}
+	r, err := s.build(ctx)
+	if err != nil {
+		return python.Item{}, err
+	}
+	return r.item(p), b.keep(ctx, key, r)
+}
+
+func (b *Builder) store() *store.Store { return b.Runner.Store }
+
+// known returns the wheel under key from the store, else from the remote.
+func (b *Builder) known(ctx context.Context, key string) (record, bool) {
+	var r record
+	if ok, err := b.store().GetRecord(recordKind, key, &r); ok && err == nil {
+		return r, true
+	}
+	if b.Remote == nil {
+		return r, false
+	}
+	ok, err := b.Remote.Get(ctx, b.store(), string(recordKind), key, &r)
+	if err != nil {
+		event.Warn(ctx, fmt.Sprintf("the cache of compiled packages cannot be read: %v", err), "")
+	}
+	if !ok || err != nil || b.store().PutRecord(recordKind, key, []store.Digest{r.Digest}, r) != nil {
+		return record{}, false
+	}
+	return r, true
+}
+
+func (b *Builder) keep(ctx context.Context, key string, r record) error {
+	if err := b.store().PutRecord(recordKind, key, []store.Digest{r.Digest}, r); err != nil {
+		return err
+	}
+	if b.Remote == nil || !b.Share {
+		return nil
+	}
+	if err := b.Remote.Put(ctx, b.store(), string(recordKind), key, r, []store.Digest{r.Digest}); err != nil {
+		event.Warn(ctx, fmt.Sprintf("the compiled package is not shared: %v", err), "")
+	}
+	return nil
+}
+
+// Needs returns those of others, by name, that have to be laid down before p is built: the packages of the image that it is
+// built against and that are built themselves.
+func (p Package) Needs(others []Package) []string {
+	if p.Isolated {
+		return nil
+	}
+	var names []string
+	for _, o := range others {
+		if o.Name != p.Name && slices.Contains(p.Against, o.Name) {
+			names = append(names, o.Name)
+		}
+	}
+	return names
+}
+
+// site is one build: what there is and what is found out about it.
+type site struct {
+	builder *Builder
+	pkg     Package
+	ground  Ground
+	source  sourceBlob
+
+	tree      *image.Tree // of all layers, build requirements included
+	layers    []layer.Descriptor
+	toolkit   toolkit
+	torchCUDA string // the CUDA that the image's torch was built with, "" for none
+	libstdcxx string // the file name of the C++ library
+	ccache    bool
+}
