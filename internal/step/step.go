@@ -3,7 +3,7 @@ package step
 
 import (
 	"context"
-	"fmt"
+	"sync"
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/sandbox"
@@ -69,7 +69,7 @@ type Mount struct {
 	Env      string             // Secret: the variable that has it too; without a Target it is only there
 }
 
-// Runner runs steps. Its methods may be called from many goroutines.
+// Runner runs steps. Its methods may be called from many goroutines. It is not copied once it has run one.
 type Runner struct {
 	Store   *store.Store
 	Layer   layer.Options
@@ -80,28 +80,12 @@ type Runner struct {
 	// OnFailure, unless nil, is called when a command has failed, with what runs another one where it stood: in the same file
 	// system, with the same mounts. Its changes are in no layer. It is called for one failure at a time.
 	OnFailure func(ctx context.Context, f *Failure, o sandbox.Options)
-}
 
-// Failure is the error of a command that ended with an exit code.
-type Failure struct {
-	Title       string
-	Code        int      // exit code, 128+n for signal n
-	Tail        []string // the last lines it printed
-	Log         string   // path of the file with all of them
-	OutOfMemory bool     // it was killed because there was no memory left, or says so itself
-	Peak        int64    // bytes of memory that its largest process had, 0 when unknown
-}
-
-func (f *Failure) Error() string {
-	return fmt.Sprintf("%s: the command ended with exit code %d", f.Title, f.Code)
+	shell sync.Mutex // held while OnFailure is called
 }
 
 // Run runs a command on layers, lowest first, and returns the layer of what it changed. title names it in progress, log and
 // errors. A command that ended with another exit code than 0 is a [*Failure].
 func (r *Runner) Run(ctx context.Context, title string, on []layer.Descriptor, c Command) (layer.Descriptor, error) {
 	return r.run(ctx, title, on, c)
-}
-
-func (r *Runner) run(ctx context.Context, title string, on []layer.Descriptor, c Command) (layer.Descriptor, error) {
-	return layer.Descriptor{}, fmt.Errorf("%s: %w", title, ctx.Err())
 }

@@ -38,7 +38,7 @@ type PruneReport struct {
 	Blobs   int   `json:"blobs"`
 	Records int   `json:"records"`
 	Trees   int   `json:"trees"`
-	Temps   int   `json:"temporary"` // leftovers of processes that were killed, and stale downloads
+	Temps   int   `json:"temporary"` // leftovers of processes that were killed, stale downloads, old logs
 	Bytes   int64 `json:"bytes"`     // of all these files
 	Kept    int64 `json:"kept"`      // bytes of blobs and trees that stay
 }
@@ -104,7 +104,7 @@ func (s *Store) prune(ctx context.Context, o PruneOptions) (PruneReport, error) 
 	p := &pruner{store: s, opts: o, cutoff: cutoff(o), blobs: map[Digest]*prunable{}, needed: map[Digest]bool{}}
 	steps := []func() error{
 		p.listBlobs, p.readRecords, p.listTrees, p.choose,
-		p.removeRecords, p.removeObjects, p.removeTemps, p.removeLocks,
+		p.removeRecords, p.removeObjects, p.removeTemps, p.removeLogs, p.removeLocks,
 	}
 	for _, step := range steps {
 		if err := ctx.Err(); err != nil {

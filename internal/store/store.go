@@ -1,12 +1,13 @@
 // Package store is the content-addressed store that every build reads from and writes to.
 //
-// One directory holds four buckets, each named with the version of its layout:
+// One directory holds buckets, each named with the version of its layout:
 //
 //	blobs-v1/sha256/ab/abcd…   bytes under their own SHA-256: downloads, layers, manifests, configs
 //	records-v1/KIND/ab/KEY     small JSON documents under a key: what a step made, what a layer holds, image names
-//	trees-v1/NAME              directories that can be made again: layers unpacked for the sandbox
+//	trees-v1/NAME              directories that can be made again: layers unpacked for the sandbox, caches of build steps
 //	tmp-v1/                    what is being written now, and downloads to be resumed
 //	locks-v1/                  files that carry locks and nothing else
+//	logs-v1/                   what programs of build steps printed
 //
 // Contracts that callers rely on:
 //

@@ -19,12 +19,17 @@ import (
 // Trees are not synced file by file: after a crash of the machine a tree may be incomplete, so a tree made before the
 // last boot is only believed if the marker beside it was written after its files were synced.
 func (s *Store) Tree(ctx context.Context, name string, make func(dir string) error) (string, error) {
+	return s.tree(ctx, name, make, onDisk)
+}
+
+// tree returns a tree, made if necessary.
+func (s *Store) tree(ctx context.Context, name string, make func(dir string) error, how durability) (string, error) {
 	if !keyForm.MatchString(name) {
 		return "", fmt.Errorf("%q cannot be a tree's name", name)
 	}
 	for _, at := range s.all() {
 		dir := at.path(treeBucket, name)
-		if _, err := os.Stat(dir + doneSuffix); err == nil {
+		if treeDone(dir) {
 			at.touch(dir + doneSuffix)
 			return dir, nil
 		}
@@ -35,16 +40,16 @@ func (s *Store) Tree(ctx context.Context, name string, make func(dir string) err
 	}
 	defer l.Unlock()
 	dir := s.path(treeBucket, name)
-	if _, err := os.Stat(dir + doneSuffix); err == nil {
+	if treeDone(dir) {
 		return dir, nil
 	}
-	return dir, s.makeTree(dir, make)
+	return dir, s.makeTree(dir, make, how)
 }
 
-// doneSuffix marks a tree whose files are all there and on disk.
+// doneSuffix marks a tree whose files are all there: on disk, or as long as the boot lasts that the marker names.
 const doneSuffix = ".done"
 
-func (s *Store) makeTree(dir string, make func(dir string) error) error {
+func (s *Store) makeTree(dir string, make func(dir string) error, how durability) error {
 	tmp, err := os.MkdirTemp(s.path(tmpBucket), "tree-*")
 	if err != nil {
 		return fmt.Errorf("write to store: %w", err)
@@ -56,16 +61,20 @@ func (s *Store) makeTree(dir string, make func(dir string) error) error {
 	if err := make(tmp); err != nil {
 		return err
 	}
-	if err := syncFS(tmp); err != nil {
-		return err
+	if how.sync {
+		if err := syncFS(tmp); err != nil {
+			return err
+		}
 	}
-	if err := RemoveAll(dir); err != nil { // left by a crash between the rename and the marker
+	// What a crash left between the rename and the marker, or a tree that was not put on disk before it.
+	os.Remove(dir + doneSuffix)
+	if err := RemoveAll(dir); err != nil {
 		return err
 	}
 	if err := os.Rename(tmp, dir); err != nil {
 		return err
 	}
-	return os.WriteFile(dir+doneSuffix, nil, 0o444)
+	return markTree(dir, how.boot)
 }
 
 // TempDir makes a directory for work that leaves nothing behind. The caller removes it with [RemoveAll]; prune removes

@@ -8,7 +8,7 @@ import (
 
 // BucketUsage says how much one bucket holds.
 type BucketUsage struct {
-	Name    string `json:"name"`    // "blobs", "records", "trees", "temporary"
+	Name    string `json:"name"`    // "blobs", "records", "trees", "temporary"; logs count as temporary
 	Objects int    `json:"objects"` // blobs, records, trees; files being written
 	Bytes   int64  `json:"bytes"`   // sum of the files' lengths, hard links once
 }
@@ -31,6 +31,11 @@ func (s *Store) Usage() ([]BucketUsage, error) {
 	if err != nil {
 		return nil, err
 	}
+	logs, err := countFiles("logs", s.path(logBucket))
+	if err != nil {
+		return nil, err
+	}
+	temps.Objects, temps.Bytes = temps.Objects+logs.Objects, temps.Bytes+logs.Bytes
 	return []BucketUsage{blobs, records, trees, temps}, nil
 }
 
