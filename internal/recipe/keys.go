@@ -259,7 +259,7 @@ var keys = map[string]key{
 		Form:    formAny, FormName: `"FILE:DIR"`,
 	},
 	"step.env": {
-		Doc: "Environment variables of the script alone. Those of the finished image are under `[image]`.", Example: `{ CC = "gcc-12" }`,
+		Doc: "Environment variables of the script alone, besides those of the base. Those of the finished image are under `[image]`. `TORCH_CUDA_ARCH_LIST` has the GPUs of the target unless it is given here.", Example: `{ CC = "gcc-12" }`,
 		NameForm: formEnvName, NameFormName: "a letter or underscore, then letters, digits and underscores",
 	},
 	"step.workdir": {
@@ -267,7 +267,7 @@ var keys = map[string]key{
 		Form: formAbsPath, FormName: "an absolute path",
 	},
 	"step.user": {
-		Doc: "The user that the script runs as: a name or number, optionally with a group after a colon.", Default: "root", Example: `"1000:1000"`,
+		Doc: "The user that the script runs as and that what is copied belongs to: a name or number, optionally with a group after a colon.", Default: "root", Example: `"1000:1000"`,
 		Form: formUser, FormName: `a user, such as "nobody", "1000" or "1000:100"`,
 	},
 	"step.shell": {

@@ -176,7 +176,7 @@ func (p *mountParser) readShort(text string) error {
 		if part == "" {
 			return p.wrong("%q has nothing between two colons, or after the last", text)
 		}
-		if strings.HasPrefix(part, "/") && positions[0] == "id" { // what has an ID may be without
+		if len(positions) > 1 && positions[0] == "id" && strings.HasPrefix(part, "/") { // what has an ID may be without
 			positions = []string{"target"}
 		}
 		if len(positions) == 0 || i > 0 && isMountOption(part) {

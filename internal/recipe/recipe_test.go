@@ -280,6 +280,7 @@ func TestStarterComments(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "requirements.txt"), "")
 	write(t, filepath.Join(dir, "pyproject.toml"), "")
+	write(t, filepath.Join(dir, "src"), "")
 	lines := strings.Split(string(Starter("x")), "\n")
 	tried := 0
 	for i, line := range lines {
@@ -291,6 +292,10 @@ func TestStarterComments(t *testing.T) {
 		changed := append([]string{}, lines...)
 		changed[i] = bare
 		tried++
+		if name == "copy" || name == "run" { // in a table that is commented out, too
+			j := slices.Index(lines, "# [[step]]")
+			changed[j] = "[[step]]"
+		}
 		if strings.HasPrefix(bare, "gpu = true") { // goes with the target's
 			j := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "# gpu = [") })
 			changed[j] = strings.TrimPrefix(lines[j], "# ")

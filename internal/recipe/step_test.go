@@ -193,7 +193,7 @@ func TestMountKinds(t *testing.T) {
 }
 
 func FuzzParseMount(f *testing.F) {
-	for _, text := range []string{"cache:apt", "type=cache,id=x,target=/x", "bind:a:/b:rw", "secret:a:env=B", "ssh", "tmpfs:/x:size=1G"} {
+	for _, text := range []string{"cache:apt", "type=cache,id=x,target=/x", "bind:a:/b:rw", "secret:a:env=B", "ssh", "tmpfs:/x:size=1G", "tmpfs:/0:/", "cache:/0:/"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
