@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sconce.dev/sconce/internal/containerfile"
 )
 
 // examples returns the recipes of the examples.
@@ -15,6 +17,29 @@ func examples(t *testing.T) []string {
 		t.Fatal("no examples", files, err)
 	}
 	return files
+}
+
+// Recipes and Containerfiles that stand beside the recipe of an example can be read, too.
+func TestExamplesBeside(t *testing.T) {
+	recipes, _ := filepath.Glob("../../examples/*/*/" + FileName)
+	for _, file := range recipes {
+		if _, err := Load(file); err != nil {
+			t.Errorf("%s:\n%s", file, render(err))
+		}
+	}
+	files, _ := filepath.Glob("../../examples/*/Containerfile")
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := containerfile.Parse(file, data); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(recipes) == 0 || len(files) == 0 {
+		t.Error("none found")
+	}
 }
 
 // Every example is a good recipe, with a page that says what it does, and is named for its directory.

@@ -244,7 +244,7 @@ var keys = map[string]key{
 		Form: formAny, FormName: "a name",
 	},
 	"step.run": {
-		Doc: "A script that runs in the image, as root. The step fails with the first command that does.", Example: `"make -C /opt/src install"`,
+		Doc: "A script that runs in the image. The step fails with the first command that does.", Example: `"make -C /opt/src install"`,
 		Form: formScript, FormName: "a script", Lines: true,
 	},
 	"step.copy": {
@@ -337,7 +337,7 @@ var keys = map[string]key{
 		Default: "false", Example: `true`,
 	},
 	"slim.remove": {
-		Doc:     "Files and directories that the build leaves out of its layers. A pattern without a slash is a name anywhere; one that starts with a slash starts at the root; `**` stands for any number of directories.",
+		Doc:     "Files and directories that the build leaves out of its layers. A pattern without a slash is a name anywhere; any other starts at the root, with a slash in front or not. `**` stands for any number of directories.",
 		Example: `["*.a", "/usr/share/doc/**", "**/tests/**"]`,
 		Form:    formAny, FormName: "patterns",
 	},

@@ -245,9 +245,10 @@ func replaceMarked(t *testing.T, doc []byte, mark, text string) []byte {
 	return slices.Concat(before, start, []byte(text+"<!-- end -->\n"), after)
 }
 
-// markdownOfCaches is the rows of the table of caches.
+// markdownOfCaches is the table of caches.
 func markdownOfCaches() string {
 	var b strings.Builder
+	b.WriteString("| cache | where | what is set |\n|---|---|---|\n")
 	for _, name := range knownCacheNames() {
 		c := knownCaches[name]
 		target := slices.Sorted(maps.Values(c.targets))
