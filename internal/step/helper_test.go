@@ -369,3 +369,21 @@ func (printLog) Emit(e event.Event) {
 		fmt.Println(e.Text)
 	}
 }
+
+// lockedBuilder collects what another goroutine writes.
+type lockedBuilder struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedBuilder) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuilder) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

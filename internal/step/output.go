@@ -222,7 +222,7 @@ const minSecret = 3
 
 // add makes sure that a secret is hidden: all of it, and each of its lines.
 func (m *masker) add(secret []byte) {
-	for _, part := range append([][]byte{secret, bytes.TrimSpace(secret)}, bytes.FieldsFunc(secret, func(r rune) bool { return r == '\n' || r == '\r' })...) {
+	for _, part := range append([][]byte{bytes.Trim(secret, "\r\n"), bytes.TrimSpace(secret)}, bytes.FieldsFunc(secret, func(r rune) bool { return r == '\n' || r == '\r' })...) {
 		if len(part) < minSecret || slices.ContainsFunc(m.secrets, func(s []byte) bool { return bytes.Equal(s, part) }) {
 			continue
 		}
