@@ -30,7 +30,8 @@ const aptName = "apt"
 // packages. Options are given on the command line, since a base's own configuration wins over APT_CONFIG.
 //
 // A hash is asked for because apt prints MD5 otherwise. An index that cannot be fetched is an error: apt would decide by
-// an older one, or without it. Packages in the base's cache do not count: apt would not say where they come from.
+// an older one, or without it. With less than -q=0 it would not say which package it takes for a name that is only provided.
+// Packages in the base's cache do not count: apt would not say where they come from.
 const aptResolve = `set -u
 umask 022
 while [ "$1" != -- ]; do dpkg --add-architecture "$1" || exit 11; shift; done
@@ -48,7 +49,7 @@ apt() {
 apt apt-get -q update > updated 2>&1; code=$?
 cat updated
 [ $code = 0 ] || exit 12
-ask() { apt apt-get -q --yes --no-install-recommends --allow-downgrades --allow-change-held-packages -oAcquire::ForceHash=sha256 "$@"; }
+ask() { apt apt-get -q=0 --yes --no-install-recommends --allow-downgrades --allow-change-held-packages -oAcquire::ForceHash=sha256 "$@"; }
 if ask --print-uris install "$@" > uris 2> errors && ask --simulate install "$@" > simulated 2>> errors; then exit 0; fi
 apt apt-cache pkgnames > names
 for p; do apt apt-cache madison "${p%%=*}"; done > versions 2> /dev/null
@@ -64,7 +65,7 @@ const (
 
 // aptAsked is a package as apt-get(8) takes it: NAME, NAME:ARCHITECTURE, either with =VERSION (deb-version(7)). What else apt
 // would understand, as a pattern, a task or a removal, cannot be locked.
-var aptAsked = regexp.MustCompile(`^([a-z0-9][a-z0-9+.-]+)(?::([a-z0-9-]+))?(?:=([0-9A-Za-z][0-9A-Za-z.+~:-]*))?$`)
+var aptAsked = regexp.MustCompile(`^([a-z0-9][a-z0-9+.-]*)(?::([a-z0-9-]+))?(?:=([0-9A-Za-z][0-9A-Za-z.+~:-]*))?$`)
 
 func (apt) check(packages []string) error {
 	for _, p := range packages {
@@ -295,6 +296,7 @@ var aptNote = regexp.MustCompile(`(?m)^Note, selecting '([^']+)' instead of '([^
 // aptRemoval is a line of a simulation.
 var aptRemoval = regexp.MustCompile(`(?m)^(?:Remv|Purg) (\S+)`)
 
+// aptPinned makes the pins of what apt printed: the addresses of packages, and a simulation.
 func aptPinned(packages []string, uris, simulated string) (*Pinned, error) {
 	p := &Pinned{Manager: aptName}
 	instead := map[string]string{}

@@ -125,7 +125,7 @@ func TestAptNames(t *testing.T) {
 }
 
 func TestAptPinned(t *testing.T) {
-	uris := `Reading package lists...
+	uris := `Reading package lists... Done
 Note, selecting 'mawk' instead of 'awk'
 'http://mirror.example/pool/z_1_all.deb' z_1_all.deb 10 SHA256:` + hexed + `
 'http://user:secret@mirror.example/pool/libcap2_2.66-4_amd64.deb' libcap2_1%3a2.66-4_amd64.deb 2700 SHA256:` + hexed + `
