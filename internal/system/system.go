@@ -14,8 +14,6 @@
 package system
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -76,8 +74,7 @@ func (p *Pinned) Key() string {
 	if err != nil {
 		panic(err) // plain strings and numbers always marshal
 	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
+	return store.DigestOf(data).Hex()
 }
 
 // A Package is written as one line, so that a lock has one line for it: NAME VERSION ARCHITECTURE SIZE SHA256 URL.

@@ -107,6 +107,24 @@ func TestKey(t *testing.T) {
 	}
 }
 
+func TestLayerKey(t *testing.T) {
+	p := samplePinned()
+	base := LayerKey("base", p, layer.Options{})
+	if LayerKey("base", p, layer.Options{Workers: 3}) != base {
+		t.Error("the number of workers is in the key")
+	}
+	other := samplePinned()
+	other.Remove = nil
+	for name, key := range map[string]string{
+		"base": LayerKey("other", p, layer.Options{}), "pinned": LayerKey("base", other, layer.Options{}),
+		"compression": LayerKey("base", p, layer.Options{Compression: layer.Zstd}), "time": LayerKey("base", p, layer.Options{ModTime: layer.KeepTimes}),
+	} {
+		if key == base {
+			t.Errorf("%s is not in the key", name)
+		}
+	}
+}
+
 func TestAptNames(t *testing.T) {
 	for _, good := range []string{"git", "g++", "libc6:i386", "git=1:2.39.5-0+deb12u2", "libssl3:amd64=3.0~rc1", "python3.11"} {
 		if err := (apt{}).check([]string{good}); err != nil {
