@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,20 +24,6 @@ import (
 
 // layerKind is the kind of the records that remember layers.
 const layerKind store.Kind = "system"
-
-// LayerKey names everything that the layer's bytes depend on: the base, by its own key, what is installed, and how the layer
-// is written.
-func LayerKey(base string, p *Pinned, o layer.Options) string {
-	o.Workers = 0 // more only make it sooner
-	data, err := json.Marshal(struct {
-		Base, Pinned string
-		Options      layer.Options
-	}{base, p.Key(), o})
-	if err != nil {
-		panic(err) // plain strings, numbers and times always marshal
-	}
-	return store.DigestOf(data).Hex()
-}
 
 // Layer makes the layer that p pins, which must not be empty, on the layers of the base. What the store lacks of the
 // packages is downloaded first, in parallel. The result is remembered under key, made by [LayerKey]; with an empty key it is
