@@ -23,8 +23,8 @@ type original struct {
 	capability string
 }
 
-func (o original) String() string {
-	return fmt.Sprintf("%d %d %o %d %x", o.uid, o.gid, o.mode, o.modTime, o.capability)
+func (from *original) String() string {
+	return fmt.Sprintf("%d %d %o %d %x", from.uid, from.gid, from.mode, from.modTime, from.capability)
 }
 
 func parseOriginal(text string) (*original, error) {
@@ -64,11 +64,12 @@ func shownMode(e Entry) uint32 {
 	return e.Mode&0o7777 | 0o400
 }
 
-// Original returns what a file, of which st was just read and which may have been copied up since, is in the image that was
-// unpacked without owners: its owner and permissions. The bool is false if unpacking took nothing from it.
+// Original returns what a file is in its image, which was unpacked without owners: its owner, permissions and capabilities.
+// It may have been copied up since; st has its mode and the time of the last change to its content. Symlinks are followed.
+// The bool is false if unpacking took nothing from it.
 func Original(name string, st *unix.Stat_t) (Ownership, bool, error) {
 	value := make([]byte, 256)
-	n, err := unix.Lgetxattr(name, originalXattr, value)
+	n, err := unix.Getxattr(name, originalXattr, value)
 	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) {
 		return Ownership{}, false, nil
 	}

@@ -37,6 +37,14 @@ const (
 	callMkdirat
 	callSymlink
 	callSymlinkat
+	callAccess
+	callFaccessat
+	callFaccessat2
+	callStat
+	callLstat
+	callFstat
+	callFstatat
+	callStatx
 )
 
 // sysno is a call under one of its numbers.
@@ -86,9 +94,18 @@ var amd64ABI = abi{unix.AUDIT_ARCH_X86_64, []sysno{
 	{callMkdirat, 258, false},
 	{callSymlink, 88, false},
 	{callSymlinkat, 266, false},
+	{callAccess, 21, false},
+	{callFaccessat, 269, false},
+	{callFaccessat2, 439, false},
+	{callStat, 4, false},
+	{callLstat, 6, false},
+	{callFstat, 5, false},
+	{callFstatat, 262, false},
+	{callStatx, 332, false},
 }}
 
-// i386ABI has the numbers of arch/x86/entry/syscalls/syscall_32.tbl, of the time of 16-bit ids and of today.
+// i386ABI has the numbers of arch/x86/entry/syscalls/syscall_32.tbl, of the time of 16-bit ids and of today. The
+// calls of stat before those of 64 bits are left out.
 var i386ABI = abi{unix.AUDIT_ARCH_I386, []sysno{
 	{callChown, 182, true},
 	{callLchown, 16, true},
@@ -140,6 +157,14 @@ var i386ABI = abi{unix.AUDIT_ARCH_I386, []sysno{
 	{callMkdirat, 296, false},
 	{callSymlink, 83, false},
 	{callSymlinkat, 304, false},
+	{callAccess, 33, false},
+	{callFaccessat, 307, false},
+	{callFaccessat2, 439, false},
+	{callStat, 195, false},
+	{callLstat, 196, false},
+	{callFstat, 197, false},
+	{callFstatat, 300, false},
+	{callStatx, 383, false},
 }}
 
 // arm64ABI has the numbers of include/uapi/asm-generic/unistd.h.
@@ -168,6 +193,11 @@ var arm64ABI = abi{unix.AUDIT_ARCH_AARCH64, []sysno{
 	{callOpenat, 56, false},
 	{callMkdirat, 34, false},
 	{callSymlinkat, 36, false},
+	{callFaccessat, 48, false},
+	{callFaccessat2, 439, false},
+	{callFstat, 80, false},
+	{callFstatat, 79, false},
+	{callStatx, 291, false},
 }}
 
 // find returns the call that a program of architecture arch means by number.

@@ -83,19 +83,30 @@ func (p *process) creator(dirfd int, addr uint64) (owner IDs, parent int, base s
 		unix.Close(parent)
 		return owner, -1, "", 0, errKernel
 	}
+	if !p.mayMakeIn(i, parent) {
+		defer unix.Close(parent)
+		var st unix.Stat_t
+		if unix.Fstatat(parent, base, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+			return owner, -1, "", 0, errKernel // which says that it is there, or opens it
+		}
+		return owner, -1, "", 0, unix.EACCES
+	}
 	owner = IDs{int(i.users.fs), int(i.groups.fs)}
-	// With the setgid bit a directory gives its group to what is made in it. If the directory has no record that is known
-	// only to who makes the layer.
-	var st unix.Stat_t
-	if unix.Fstat(parent, &st) == nil && st.Mode&unix.S_ISGID != 0 {
-		owner.GID = Unset
-		_ = p.record(parent, func(f file) error { owner.GID = p.owners.group(f); return nil })
+	// With the setgid bit a directory gives its group to what is made in it.
+	if a := p.attributesOf(parent); a.Mode&unix.S_ISGID != 0 {
+		owner.GID = a.GID
 	}
 	return owner, parent, base, umask, nil
 }
 
-// open is openat(2) with O_CREAT.
+// open is openat(2) with the right to write, or O_CREAT.
 func (p *process) open(dirfd int, addr uint64, flags, mode uint32) error {
+	if i, err := p.identity(); err == nil && !p.mayOpen(i, dirfd, addr, flags) {
+		return unix.EACCES
+	}
+	if flags&unix.O_CREAT == 0 {
+		return errKernel
+	}
 	owner, parent, base, umask, err := p.creator(dirfd, addr)
 	if err != nil {
 		return err

@@ -53,7 +53,7 @@ func (p *process) chown(fd int, uid, gid uint32) error {
 	if err := p.alive(p.notification); err != nil {
 		return err
 	}
-	asked, err := p.mayGive(uid, gid)
+	asked, err := p.mayGive(fd, uid, gid)
 	if err != nil {
 		return err
 	}
@@ -69,21 +69,16 @@ func (p *process) chown(fd int, uid, gid uint32) error {
 }
 
 // mayGive checks whether the process, as who it believes to be, may give a file to uid and gid. Only root gives files to
-// others; but who asks to give one to root has seen stat(2) tell that it belongs to root, and means to change nothing.
-func (p *process) mayGive(uid, gid uint32) (IDs, error) {
+// others; their owners may give them to groups that they are in (chown(2)).
+func (p *process) mayGive(fd int, uid, gid uint32) (IDs, error) {
 	i, err := p.identity()
 	if err != nil {
 		return IDs{}, err
 	}
-	if i.users.effective != 0 {
-		if uid == 0 {
-			uid = keep
-		}
-		member := oneOf(gid, i.groups.effective) || slices.Contains(i.supplementary, gid)
-		if gid == 0 && !member {
-			gid, member = keep, true
-		}
-		if !member || !oneOf(uid, i.users.effective) {
+	if me := i.users.fs; me != 0 {
+		a, _ := p.attributes(fd)
+		nothing := uid == keep && gid == keep
+		if !nothing && uint32(a.UID) != me || !oneOf(uid, me) || !oneOf(gid, i.groups.fs, uint32(a.GID)) && !slices.Contains(i.supplementary, gid) { //nolint:gosec // ids have 32 bits
 			return IDs{}, unix.EPERM
 		}
 	}
@@ -173,32 +168,46 @@ func splitLast(name string) (dir, base string) {
 
 // record records something of an open file of the image.
 func (s *supervisor) record(fd int, change func(file) error) error {
-	upper, name, err := s.openUpper(fd)
+	var shown unix.Stat_t
+	if err := unix.Fstat(fd, &shown); err != nil {
+		return err
+	}
+	s.recorded[shown.Ino] = struct{}{}
+	f, err := s.upperFile(fd)
 	if errors.Is(err, unix.ENOENT) {
 		return nil // it has been removed: it will be in no layer
 	}
 	if err != nil {
 		return err
 	}
+	return change(f)
+}
+
+// upperFile finds the file in the upper layer that is behind an open file of the overlay.
+func (s *supervisor) upperFile(fd int) (file, error) {
+	upper, err := s.openUpper(fd)
+	if err != nil {
+		return file{}, err
+	}
 	defer unix.Close(upper)
 	var st unix.Stat_t
 	if err := unix.Fstat(upper, &st); err != nil {
-		return err
+		return file{}, err
 	}
-	return change(file{inode{st.Dev, st.Ino}, generation(upper, "", unix.AT_EMPTY_PATH), name})
+	return file{inode{st.Dev, st.Ino}, generation(upper, "", unix.AT_EMPTY_PATH)}, nil
 }
 
 // renames is how often a file may be renamed while it is looked for.
 const renames = 100
 
-// openUpper opens the file in the upper layer that is behind an open file of the overlay, and returns its path in both. The overlay keeps a file's
-// path (directories are not redirected when an ordinary user mounts it) but not always its inode number.
-func (s *supervisor) openUpper(fd int) (upper int, name string, err error) {
+// openUpper opens the file in the upper layer that is behind an open file of the overlay. The overlay keeps a file's path
+// (directories are not redirected when an ordinary user mounts it) but not always its inode number.
+func (s *supervisor) openUpper(fd int) (int, error) {
 	link := strconv.Itoa(fd)
-	name, err = readLinkAt(s.files, link)
+	name, err := readLinkAt(s.files, link)
 	for range renames {
 		if err != nil {
-			return -1, "", err
+			return -1, err
 		}
 		how := &unix.OpenHow{
 			Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
@@ -207,11 +216,11 @@ func (s *supervisor) openUpper(fd int) (upper int, name string, err error) {
 		upper, openErr := unix.Openat2(s.upper, "."+path.Clean(name), how)
 		was := name
 		if name, err = readLinkAt(s.files, link); err == nil && name == was {
-			return upper, name, openErr
+			return upper, openErr
 		}
 		if openErr == nil {
 			unix.Close(upper)
 		}
 	}
-	return -1, "", unix.EBUSY
+	return -1, unix.EBUSY
 }

@@ -62,9 +62,9 @@ func (c sysno) verdict() []bpf.Instruction {
 		if c.call == callOpenat {
 			flags = 2
 		}
-		return []bpf.Instruction{ // only those that may make a file
+		return []bpf.Instruction{ // only those that may change a file or make one
 			bpf.LoadAbsolute{Off: offArgs + flags*argSize, Size: 4},
-			bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.O_CREAT, SkipTrue: 1},
+			bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.O_CREAT | unix.O_WRONLY | unix.O_RDWR, SkipTrue: 1},
 			bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW},
 			notify,
 		}

@@ -2,7 +2,6 @@ package rootemu
 
 import (
 	"cmp"
-	"path"
 	"slices"
 	"sync"
 
@@ -12,17 +11,11 @@ import (
 // Unset is the id that nobody asked for.
 const Unset = -1
 
-// The bounds of what a command can make the supervisor keep: a hundred bytes for a record, some more with a path.
-const (
-	maxRecords = 4 << 20
-	maxPaths   = 256 << 10
-)
+// maxRecords bounds what a command can make the supervisor keep: a hundred bytes for each.
+const maxRecords = 4 << 20
 
 // IDs is the owner of a file.
 type IDs struct{ UID, GID int }
-
-// root is whom everything belongs to, as stat(2) shows it in the sandbox.
-var root = IDs{0, 0}
 
 // Record is what was asked for a file and could not be done.
 type Record struct {
@@ -31,16 +24,8 @@ type Record struct {
 	Rdev   uint64 // the device's number, as stat(2) has it
 }
 
-// Owner returns the owner of a file that has the record. Without it the file would belong to without; below is the owner
-// that a file of this path has in the layers below, 0 and 0 if there is none.
-//
-// A program that writes a file anew and puts it in the place of the old one (sed -i, useradd) gives it the owner that stat(2)
-// showed of the old one. That is always root here: a new file that was given to root, over one that belongs to somebody
-// else, is taken to be meant like that.
-func (r Record) Owner(without, below IDs) IDs {
-	if r.IDs == root && without == root {
-		return below
-	}
+// Owner returns the owner of a file that has the record, and would belong to without if it had none.
+func (r Record) Owner(without IDs) IDs {
 	if r.UID != Unset {
 		without.UID = r.UID
 	}
@@ -54,7 +39,6 @@ func (r Record) Owner(without, below IDs) IDs {
 type Owners struct {
 	mu    sync.Mutex
 	files map[inode]owned
-	paths map[string]IDs // what was last asked for a path, other than root: the file there may have been replaced since
 }
 
 type inode struct{ dev, ino uint64 }
@@ -63,7 +47,6 @@ type inode struct{ dev, ino uint64 }
 type file struct {
 	inode      inode
 	generation string // see generation
-	path       string // in the image, absolute
 }
 
 type owned struct {
@@ -76,13 +59,9 @@ type owned struct {
 func (o *Owners) Of(upper, rel string, st *unix.Stat_t) (Record, bool) {
 	o.mu.Lock()
 	f, ok := o.files[inode{st.Dev, st.Ino}]
-	before, replaced := o.paths[path.Join("/", rel)]
 	o.mu.Unlock()
 	if !ok || f.generation != generation(unix.AT_FDCWD, upper+"/"+rel, 0) {
 		return Record{}, false
-	}
-	if f.record.IDs == root && replaced { // see Record.Owner
-		f.record.IDs = before
 	}
 	return f.record, true
 }
@@ -98,38 +77,27 @@ func (o *Owners) Len() int {
 func (o *Owners) chown(f file, asked IDs) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	r, known := o.find(f)
-	was := r.IDs
+	r, _ := o.find(f)
 	if asked.UID != Unset {
 		r.UID = asked.UID
 	}
 	if asked.GID != Unset {
 		r.GID = asked.GID
 	}
-	switch {
-	case r.UID > 0 || r.GID > 0:
-		if len(o.paths) < maxPaths {
-			put(&o.paths, f.path, r.IDs)
-		}
-	case known && (was.UID > 0 || was.GID > 0): // the file that was given away is given back
-		delete(o.paths, f.path)
-	}
 	return o.put(f, r)
 }
 
-// group returns the group that was asked for a file.
-func (o *Owners) group(f file) int {
+// of returns the record of a file.
+func (o *Owners) of(f file) (Record, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	r, _ := o.find(f)
-	return r.GID
+	return o.find(f)
 }
 
 // mknod records that a new file stands for a device node.
 func (o *Owners) mknod(f file, kind uint32, rdev uint64) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.paths, f.path)
 	return o.put(f, Record{IDs{Unset, Unset}, kind, rdev})
 }
 
@@ -168,9 +136,8 @@ func generation(dirfd int, name string, flags int) string {
 
 // Entry is part of Owners on its way from one process to another of the same machine.
 type Entry struct {
-	Path       []byte `json:"p,omitempty"` // what was asked for a path; else for the file of the next three fields
-	Dev        uint64 `json:"d,omitempty"`
-	Ino        uint64 `json:"i,omitempty"`
+	Dev        uint64 `json:"d"`
+	Ino        uint64 `json:"i"`
 	Generation []byte `json:"v,omitempty"`
 	UID        int    `json:"u"`
 	GID        int    `json:"g"`
@@ -182,18 +149,15 @@ type Entry struct {
 func (o *Owners) Entries() []Entry {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	entries := make([]Entry, 0, len(o.files)+len(o.paths))
+	entries := make([]Entry, 0, len(o.files))
 	for id, f := range o.files {
 		r := f.record
 		entries = append(entries, Entry{
 			Dev: id.dev, Ino: id.ino, Generation: []byte(f.generation), UID: r.UID, GID: r.GID, Device: r.Device, Rdev: r.Rdev,
 		})
 	}
-	for name, ids := range o.paths {
-		entries = append(entries, Entry{Path: []byte(name), UID: ids.UID, GID: ids.GID})
-	}
 	slices.SortFunc(entries, func(a, b Entry) int {
-		return cmp.Or(cmp.Compare(a.Dev, b.Dev), cmp.Compare(a.Ino, b.Ino), slices.Compare(a.Path, b.Path))
+		return cmp.Or(cmp.Compare(a.Dev, b.Dev), cmp.Compare(a.Ino, b.Ino))
 	})
 	return entries
 }
@@ -203,11 +167,6 @@ func (o *Owners) Add(entries []Entry) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, e := range entries {
-		ids := IDs{e.UID, e.GID}
-		if len(e.Path) > 0 {
-			put(&o.paths, string(e.Path), ids)
-			continue
-		}
-		put(&o.files, inode{e.Dev, e.Ino}, owned{Record{ids, e.Device, e.Rdev}, string(e.Generation)})
+		put(&o.files, inode{e.Dev, e.Ino}, owned{Record{IDs{e.UID, e.GID}, e.Device, e.Rdev}, string(e.Generation)})
 	}
 }

@@ -9,6 +9,7 @@
 //	filter.go       the filter                     target.go      memory, paths and files of the calling process
 //	calls.go        which calls, by number         files.go       chown and mknod
 //	create.go       files of those who are not root
+//	stat.go         what stat(2) tells             access.go      what those who are not root may do
 //	owners.go       what was asked for             identity.go    setuid and its kin
 //
 // # Files
@@ -25,7 +26,7 @@
 //
 //	record, ok := owners.Of(upper, rel, &st)
 //	if ok {
-//		owner = record.Owner(owner, below)   // below: the owner of what stands at rel in the layers below
+//		owner = record.Owner(owner)
 //		// without a record, or a group in it: what is made in a directory with the setgid bit has the directory's group
 //		// record.Device: the layer gets a device node instead of the regular file, with the file's permissions
 //	}
@@ -34,15 +35,22 @@
 // the kernel stores them bound to the user namespace (VFS_CAP_REVISION_3 with a rootid): a layer takes them as revision 2,
 // without it.
 //
-// Within the sandbox stat(2) goes on to show user 0 for every file: it is called too often to be answered by another
-// process. A program that copies owners (cp -a) therefore copies root, and one that checks whether its data belong to it,
-// as PostgreSQL's server does, refuses to work; that needs subordinate ids.
+// stat(2) and its kin show what is recorded, and what the image says of files that it brings. Programs rely on it: initdb,
+// git and sshd check whose files they are given; cp -a, tar and useradd copy owners. A filter cannot know which file a path
+// names, so that every one of these calls is answered here. It takes 10 to 20 µs instead of one: two or three seconds on the
+// half minute in which apt installs 160 packages, with 150,000 of them. The owner of a symlink of the image is not known,
+// and shown as root.
 //
 // # Identities
 //
 // After setuid(2) and its kin a process sees the ids that it asked for, under the kernel's rules: who has given up user 0
 // does not get it back. Children inherit them. That is what apt, su, runuser and initdb look at. Rights stay what they
 // were, those of the one user there is. The files that such a process makes are recorded as its own.
+//
+// What the owners and modes of files forbid to those who are not root is refused where a file is opened to be written, or
+// made, and where access(2) asks. It is not where a file is only read, renamed, removed or given another mode, and the
+// directories on the way to a file are not looked at: a step may succeed here that fails on a machine where root is root,
+// but a program that asks where it may write gets the same answer.
 //
 // None of this is a boundary: a call that the filter does not know goes to the kernel, which refuses it as ever. That is so
 // for calls of other architectures than the machine's own and, on amd64, i386.
@@ -64,15 +72,19 @@ import (
 //
 // The supervisor lives in this process, on another thread. When this process dies, calls that wait for an answer fail
 // with ENOSYS; the caller should be the first process of a pid namespace, so that nobody is left to see it.
-func Start(upper int, owners *Owners) error {
-	s := &supervisor{upper: upper, owners: owners, identities: newIdentities()}
+//
+// original tells what a regular file or directory is in the image if the file system could not keep it. st holds its mode and
+// the time of the last change to its content as the file system has them. The bool is false for a file that is as the file
+// system says.
+func Start(upper int, owners *Owners, original func(name string, st *unix.Stat_t) (Attributes, bool)) error {
+	s := &supervisor{upper: upper, owners: owners, original: original, recorded: map[uint64]struct{}{}, identities: newIdentities()}
 	if err := s.open(); err != nil {
 		return err
 	}
 	ready, installed := make(chan error), make(chan struct{})
 	go func() {
 		runtime.LockOSThread() // for good: this thread changes its root and umask
-		if err := ownFS(); err != nil {
+		if err := s.ownFS(); err != nil {
 			ready <- err
 			return
 		}
@@ -91,11 +103,14 @@ func Start(upper int, owners *Owners) error {
 }
 
 // ownFS gives this thread a root, a working directory and a umask of its own.
-func ownFS() error {
+func (s *supervisor) ownFS() error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("separate the supervisor's working directory: %w", err)
 	}
 	unix.Umask(0)
+	if err := unix.Fchdir(s.files); err != nil {
+		return fmt.Errorf("change to /proc/self/fd: %w", err)
+	}
 	return nil
 }
 

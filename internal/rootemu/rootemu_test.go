@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+var root = IDs{0, 0}
+
 var allABIs = []abi{amd64ABI, i386ABI, arm64ABI}
 
 // verdict runs the filter as the kernel would. The machine of package bpf reads big-endian numbers, as packets have them.
@@ -82,9 +84,9 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// Files that are only opened are the kernel's affair: it happens too often.
+// Files that are only read are the kernel's affair: it happens too often.
 func TestFilterOfOpen(t *testing.T) {
-	for _, flags := range []uint32{unix.O_RDONLY, unix.O_RDWR | unix.O_TRUNC, unix.O_DIRECTORY | unix.O_CLOEXEC, unix.O_TMPFILE | unix.O_RDWR} {
+	for _, flags := range []uint32{unix.O_RDONLY, unix.O_DIRECTORY | unix.O_CLOEXEC, unix.O_PATH} {
 		if got := verdict(t, allABIs, unix.AUDIT_ARCH_X86_64, 257, 1, 2, flags); got != unix.SECCOMP_RET_ALLOW {
 			t.Errorf("openat with flags %#o: %#x", flags, got)
 		}
@@ -162,7 +164,7 @@ func fileAt(t *testing.T, dir, rel string) (file, *unix.Stat_t) {
 	if err := unix.Lstat(name, &st); err != nil {
 		t.Fatal(err)
 	}
-	return file{inode{st.Dev, st.Ino}, generation(unix.AT_FDCWD, name, 0), "/" + rel}, &st
+	return file{inode{st.Dev, st.Ino}, generation(unix.AT_FDCWD, name, 0)}, &st
 }
 
 func TestOwners(t *testing.T) {
@@ -191,15 +193,6 @@ func TestOwners(t *testing.T) {
 	if err := inside.mknod(device, unix.S_IFCHR, 0x103); err != nil {
 		t.Fatal(err)
 	}
-	// A program puts a new file in the place of one that belongs to somebody.
-	if err := os.WriteFile(filepath.Join(dir, "new"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	chown("new", root)
-	if err := os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "given")); err != nil {
-		t.Fatal(err)
-	}
-
 	text, err := json.Marshal(inside.Entries())
 	if err != nil {
 		t.Fatal(err)
@@ -246,19 +239,14 @@ func TestOwnersOfAnInodeUsedAgain(t *testing.T) {
 }
 
 func TestRecordOwner(t *testing.T) {
-	somebody := IDs{5, 6}
-	for _, test := range []struct {
-		record, without, below, want IDs
-		what                         string
-	}{
-		{IDs{7, 8}, root, somebody, IDs{7, 8}, "what was asked for"},
-		{IDs{7, Unset}, somebody, somebody, IDs{7, 6}, "a group that was never asked for"},
-		{root, somebody, somebody, root, "a file of the image given to root"},
-		{root, root, somebody, somebody, "a file written anew, with the owner that stat showed of the old one"},
-		{root, root, root, root, "a new file"},
+	for _, test := range []struct{ record, without, want IDs }{
+		{IDs{7, 8}, IDs{5, 6}, IDs{7, 8}},
+		{IDs{7, Unset}, IDs{5, 6}, IDs{7, 6}},
+		{IDs{Unset, Unset}, IDs{5, 6}, IDs{5, 6}},
+		{root, IDs{5, 6}, root},
 	} {
-		if got := (Record{IDs: test.record}).Owner(test.without, test.below); got != test.want {
-			t.Errorf("%s: %v, want %v", test.what, got, test.want)
+		if got := (Record{IDs: test.record}).Owner(test.without); got != test.want {
+			t.Errorf("record %v of a file of %v: %v, want %v", test.record, test.without, got, test.want)
 		}
 	}
 }

@@ -21,6 +21,8 @@ type supervisor struct {
 	foreign  bool   // /proc is that of another pid namespace
 
 	owners     *Owners
+	original   func(name string, st *unix.Stat_t) (Attributes, bool) // see Start
+	recorded   map[uint64]struct{}                                   // inode numbers, in the overlay, of files that may have a record
 	identities *identities
 	pids       map[int]string // by thread id: its directory in a foreign /proc
 }
@@ -126,7 +128,12 @@ func (s *supervisor) answer(n *notification) (int64, error) {
 	case callMknodat:
 		return 0, p.mknodAt(arg(0), n.args[1], uint32(n.args[2]), n.args[3]) //nolint:gosec // a mode
 	}
-	if c.call >= callOpen {
+	switch {
+	case c.call >= callStat:
+		return 0, p.stat(c.call, n.args)
+	case c.call >= callAccess:
+		return 0, p.access(c.call, n.args)
+	case c.call >= callOpen:
 		return 0, p.create(c.call, n.args)
 	}
 	return p.identify(c.call, n.args)

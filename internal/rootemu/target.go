@@ -126,7 +126,7 @@ func (p *process) find(dirfd int, name string, flags uint64) (int, error) {
 		return -1, err
 	}
 	if !p.isRoot(root) {
-		defer p.enter(p.supervisor.root)
+		defer p.goHome()
 		p.enter(root)
 	}
 	// The magic links of /proc are those of the supervisor here, not of the process.
@@ -149,6 +149,14 @@ func (s *supervisor) enter(root int) {
 	}
 	if err != nil {
 		panic(err) // in the wrong root no further call could be answered
+	}
+}
+
+// goHome makes this process's own root the thread's again, and /proc/self/fd its working directory.
+func (s *supervisor) goHome() {
+	s.enter(s.root)
+	if err := unix.Fchdir(s.files); err != nil {
+		panic(err)
 	}
 }
 

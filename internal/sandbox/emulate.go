@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/rootemu"
 )
 
@@ -33,7 +34,7 @@ func (in *initProcess) emulateRoot() error {
 	if !in.spec.Emulate {
 		return nil
 	}
-	err := rootemu.Start(in.upper, &in.owners)
+	err := rootemu.Start(in.upper, &in.owners, original)
 	if err == nil {
 		return nil
 	}
@@ -42,6 +43,15 @@ func (in *initProcess) emulateRoot() error {
 		e.Fix = "somebody watches this process's system calls already, as within another sandbox or an LXC container; the kernel allows that once"
 	}
 	return e
+}
+
+// original tells the emulation what a file of the image is that [Layers] unpacked without owners.
+func original(name string, st *unix.Stat_t) (rootemu.Attributes, bool) {
+	o, ok, err := layer.Original(name, st)
+	if err != nil || !ok {
+		return rootemu.Attributes{}, false
+	}
+	return rootemu.Attributes{IDs: rootemu.IDs{UID: o.UID, GID: o.GID}, Mode: o.Mode}, true
 }
 
 // entriesPerMessage keeps lines short.

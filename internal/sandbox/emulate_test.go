@@ -5,6 +5,7 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -120,9 +121,9 @@ chown 1:1 missing 2>/dev/null || echo no such file
 chown 1:1 link 2>/dev/null || echo nowhere
 chown 1:1 /dev/null && chown 1:1 /proc/self/fd/1 && echo the host\'s, but no matter
 `)
-	wantRecords(t, o, upper, "755\n6755\n0:0\nno such file\nnowhere\nthe host's, but no matter\n", map[string]string{
+	wantRecords(t, o, upper, "755\n6755\n5:6\nno such file\nnowhere\nthe host's, but no matter\n", map[string]string{
 		"root/file": "5:6", "root/dir": "0:9", "root/link": "7:8", "root/fifo": "70:0", "old/file": "70:71",
-		"root/b": "1:1", "root/c": "1:1", "root/deeper/er/f": "2:2", "root/give": "0:0", "root/over": "4:4", "root/mode": "0:0", // busybox asks for the id that it knows when only one is to change
+		"root/b": "1:1", "root/c": "1:1", "root/deeper/er/f": "2:2", "root/give": "0:0", "root/over": "0:0", "root/mode": "0:0", // busybox asks for the id that it knows when only one is to change
 	})
 }
 
@@ -137,7 +138,7 @@ stat -c '%F %a' null disk pipe
 mknod /dev/extra c 1 3 && echo in a directory that is in no layer
 `)
 	wantRecords(t, o, upper,
-		"exists\nno directory\nno directory\nregular empty file 640\nregular empty file 640\nfifo 640\nin a directory that is in no layer\n",
+		"exists\nno directory\nno directory\ncharacter special file 640\nblock special file 640\nfifo 640\nin a directory that is in no layer\n",
 		map[string]string{"root/null": "-:- c1.3", "root/disk": "5:6 b259.1048575", "root/whiteout": "-:- c0.0"})
 }
 
@@ -152,31 +153,73 @@ id -u`)
 
 // What is made by who has become somebody else belongs to that one.
 func TestFilesOfOthers(t *testing.T) {
-	o, upper := emulated(t, `cd /root; touch before
-mkdir shared && chown 5:6 shared && chmod 2770 shared && mkdir plain && chmod 2770 plain
+	o, upper := emulated(t, `cd /root; chmod 777 .; touch before
+mkdir shared && chown 5:6 shared && chmod 2777 shared && mkdir plain && chmod 2777 plain
 su user -c 'umask 027
-	echo x >file; echo x >>before; mkdir dir; ln -s nowhere link; mkfifo fifo; mknod device c 1 3
+	echo x >file; echo x >>before || echo refused; mkdir dir; ln -s nowhere link; mkfifo fifo; mknod device c 1 3
 	mv file renamed; ln renamed name; sed -i s/x/y/ renamed; cat renamed; stat -c %a renamed dir fifo
 	echo x >shared/a; mkdir shared/b; echo x >plain/a
 	chown 0:0 dir; chgrp 71 dir; set -C; echo new >only; echo again >only || echo is there; set +C
 	echo x >nowhere/x || echo no directory; echo x >/dev/shm/x; echo x >link; cat nowhere; test -O file || echo moved' 2>/dev/null
 touch after`)
-	wantRecords(t, o, upper, "y\n640\n750\n640\nis there\nno directory\nx\nmoved\n", map[string]string{
+	wantRecords(t, o, upper, "refused\ny\n640\n750\n640\nis there\nno directory\nx\nmoved\n", map[string]string{
 		"root/renamed": "70:71", "root/name": "70:71", "root/dir": "70:71", "root/link": "70:71", "root/fifo": "70:71",
-		"root/device": "-:- c1.3", "root/shared": "5:6", "root/shared/a": "70:6", "root/shared/b": "70:6", "root/plain/a": "70:-",
+		"root/device": "-:- c1.3", "root/shared": "5:6", "root/shared/a": "70:6", "root/shared/b": "70:6", "root/plain/a": "70:0",
 		"root/only": "70:71",
 	})
 }
 
 // A command may start as somebody else than root.
 func TestInitialIdentity(t *testing.T) {
-	o, upper := emulated(t, `id; id -u; sh -c 'id -G'; touch /tmp/file; mkdir /tmp/dir; chown 9:9 /tmp/file 2>/dev/null || echo refused`)
+	o, upper := emulated(t, `id; id -u; sh -c 'id -G'; touch /home/file; mkdir /home/dir; chown 9:9 /home/file 2>/dev/null || echo refused`)
+	home := filepath.Join(o.Layers[1], "home")
+	if err := errors.Join(os.Mkdir(home, 0o777), os.Chmod(home, 0o777)); err != nil {
+		t.Fatal(err)
+	}
 	o.UID, o.GID, o.Groups = 70, 71, []int{71, 80}
 	wantRecords(t, o, upper, "uid=70(user) gid=71(staff) groups=71(staff),80\n70\n71 80\nrefused\n",
-		map[string]string{"tmp/file": "70:71", "tmp/dir": "70:71"})
+		map[string]string{"home/file": "70:71", "home/dir": "70:71"})
 	o, upper = emulated(t, `id -u; id -g; touch /root/file`)
 	o.GID = 71
 	wantRecords(t, o, upper, "0\n71\n", map[string]string{"root/file": "0:71"})
+}
+
+// stat(2) shows what was asked for, and what files of the image had that an ordinary user has unpacked.
+func TestStatShowsOwners(t *testing.T) {
+	o, _ := emulated(t, `cd /root; touch f; chown 5:6 f; mkdir d; chown 7:8 d; ln -s f l; chown -h 9:10 l; touch u
+stat -c '%n %u:%g %a' f d l u /old/file; stat -L -c %u l; stat -L -c %u:%g /dev/stdin <f; cp -a f g; stat -c %u:%g g
+mv /old/file h; stat -c %u:%g:%a h; chown 0:0 h; stat -c %u:%g h; stat -c %u:%g:%a /old/closed`)
+	for _, name := range []string{"cp"} {
+		if err := os.Symlink("busybox", filepath.Join(o.Layers[1], "bin", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(o.Layers[1], "old/closed"), "x")
+	for name, value := range map[string]string{"old/file": "70 71 4755 0 ", "old/closed": "70 0 40 0 "} {
+		name = filepath.Join(o.Layers[1], name)
+		if err := errors.Join(os.Chmod(name, os.ModeSetuid|0o755), unix.Setxattr(name, "user.sconce.original", []byte(value), 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(filepath.Join(o.Layers[1], "old/closed"), 0o440); err != nil {
+		t.Fatal(err)
+	}
+	wantOutput(t, o, "f 5:6 644\nd 7:8 755\nl 9:10 777\nu 0:0 644\n/old/file 70:71 4755\n5\n5:6\n5:6\n70:71:4755\n0:0\n70:0:40\n")
+}
+
+// Who is not root may do what owners and modes of files permit.
+func TestPermissions(t *testing.T) {
+	o, _ := emulated(t, `cd /root; chmod 755 .; mkdir own team; chown 70 own; chgrp 71 team; chmod 775 team
+echo x >roots; echo x >theirs; chown 70:71 theirs; chmod 600 theirs; echo x >teams; chgrp 71 teams; chmod 660 teams
+su user -c '
+for f in roots theirs teams own team . missing; do
+	for how in r w; do test -$how $f && echo $f -$how; done
+done
+for f in roots theirs teams; do echo y >>$f && echo wrote $f; done
+for d in own team .; do touch $d/new && echo made $d/new; mkdir $d/sub && echo made $d/sub; ln -s x $d/link && echo made $d/link; done
+chgrp 71 own/new && echo gave; chgrp 5 own/new || chown 70 roots || echo kept' 2>/dev/null`)
+	wantOutput(t, o, "roots -r\ntheirs -r\ntheirs -w\nteams -r\nteams -w\nown -r\nown -w\nteam -r\nteam -w\n. -r\nwrote theirs\nwrote teams\n"+
+		"made own/new\nmade own/sub\nmade own/link\nmade team/new\nmade team/sub\nmade team/link\ngave\nkept\n")
 }
 
 // Each call under each of its numbers, of threads, after vfork, in another root, by every way to name a file.
@@ -418,12 +461,12 @@ func describeInstalled(o Options, upper, rel string) (installed, error) {
 // ownerOf does what who makes the layer does. The base, unpacked by an ordinary user, has no owners; those of the files
 // that the packages change are known.
 func ownerOf(o Options, upper, rel string, st *unix.Stat_t) rootemu.IDs {
-	var below, without rootemu.IDs
+	var without rootemu.IDs
 	if slices.Contains([]string{"etc/shadow", "etc/shadow-", "etc/gshadow", "etc/gshadow-"}, rel) {
-		below.GID = 42
+		without.GID = 42
 	}
 	if r, ok := o.Owners.Of(upper, rel, st); ok {
-		return r.Owner(without, below)
+		return r.Owner(without)
 	}
 	return without
 }

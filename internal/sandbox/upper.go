@@ -115,11 +115,7 @@ func Owner(owners *rootemu.Owners) func(layer.UpperFile, layer.Ownership) layer.
 		if !ok {
 			return o
 		}
-		var below rootemu.IDs
-		if f.Below != nil {
-			below = rootemu.IDs{UID: f.Below.UID, GID: f.Below.GID}
-		}
-		ids := r.Owner(rootemu.IDs{UID: o.UID, GID: o.GID}, below)
+		ids := r.Owner(rootemu.IDs{UID: o.UID, GID: o.GID})
 		o.UID, o.GID = ids.UID, ids.GID
 		if r.Device != 0 {
 			o.Mode, o.Rdev = o.Mode&^unix.S_IFMT|r.Device, r.Rdev
