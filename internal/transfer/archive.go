@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path"
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
@@ -114,21 +113,21 @@ func (j *job) spool(n *node) (*layer.Index, error) {
 	return ix, err
 }
 
-// unpack puts an entry of an archive into the directory dir of the image: like a program that extracts the archive there, and that
-// has the image as its root. What stands in the way of the entry is replaced, but for a directory by a directory.
+// unpack puts an entry of an archive into the directory dir of the image: like a program that extracts the archive there and has
+// that directory as its root, so that nothing of the archive comes to lie anywhere else. What stands in the way of the entry is replaced, but for a directory by a directory.
 func (j *job) unpack(dir *place, ix *layer.Index, e layer.IndexEntry) error {
 	if j.owner != nil {
 		e.UID, e.GID = j.owner.uid, j.owner.gid
 	}
 	if e.Path == "." {
-		if e.Type != layer.Dir {
-			return errors.New("it stands for the destination and is no directory")
-		}
-		return setDir(dir, e.Entry)
+		return setDir(dir, e.Entry) // it is a directory, or the index would not have it
 	}
-	above, name, err := j.stage.reach(path.Join(dir.Path, e.Path), false, j.maker())
+	above, name, err := j.stage.reachBelow(dir, e.Path, false, j.maker())
 	if err != nil {
 		return err
+	}
+	if above == nil {
+		return errors.New("it leads to the destination itself")
 	}
 	old := j.stage.below(above, name)
 	if e.Type == layer.HardLink {
@@ -155,7 +154,7 @@ func setDir(dir *place, e layer.Entry) error {
 
 // link gives a file of the image another name. target is relative to dir.
 func (j *job) link(dir, above *place, name, target string) error {
-	in, base, err := j.stage.reach(path.Join(dir.Path, target), false, nil)
+	in, base, err := j.stage.reachBelow(dir, target, false, nil)
 	if err != nil {
 		return err
 	}

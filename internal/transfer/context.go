@@ -275,7 +275,7 @@ func (r *steady) check() error {
 	return nil
 }
 
-// Read checks the file together with its last bytes, since a reader who knows the size asks for no more.
+// Read checks the file before it gives the last bytes, since a reader who knows the size asks for no more and heeds no error then.
 func (r *steady) Read(p []byte) (int, error) {
 	n, err := r.f.Read(p)
 	r.read += int64(n)
@@ -284,7 +284,7 @@ func (r *steady) Read(p []byte) (int, error) {
 		return n, r.c.unreadable(r.path, err)
 	case err != nil || r.read >= r.was.size:
 		if changed := r.check(); changed != nil {
-			return n, changed
+			return 0, changed
 		}
 	}
 	return n, err

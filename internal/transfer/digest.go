@@ -56,6 +56,7 @@ func (c Copy) Digest(ctx context.Context, from Files) (store.Digest, error) {
 			continue
 		}
 		fmt.Fprintf(h, "source %q %q\n", p.name, p.rel)
+		clear(s.files)
 		for _, dir := range layer.Parents(p.rel) {
 			n, err := p.base.find(dir, true)
 			if err != nil {

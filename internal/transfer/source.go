@@ -12,7 +12,6 @@ import (
 	"sync"
 	"syscall"
 
-	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
@@ -187,17 +186,4 @@ func cause(err error) error {
 		return p.Err
 	}
 	return err
-}
-
-// readAll reads the content of a file that has no more than limit bytes.
-func (n *node) readAll(ctx context.Context, limit int64) ([]byte, error) {
-	if n.Size > limit {
-		return nil, fmt.Errorf("its %d bytes are more than the %d expected", n.Size, limit)
-	}
-	r, err := n.open()
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return io.ReadAll(ctxio.Reader(ctx, r))
 }

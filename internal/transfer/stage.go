@@ -120,11 +120,16 @@ func (s *stage) remove(dir *place, name string) {
 	}
 }
 
-// reach returns the directory that holds what name leads to, and its name there. Symlinks are followed inside the image, the
-// last one only with follow, and missing directories on the way are made for mk, with the permissions 0755; there must be none
-// when mk is nil. For the root the directory is nil.
+// reach is reachBelow for the root of the image.
 func (s *stage) reach(name string, follow bool, mk *owner) (dir *place, base string, err error) {
-	at := s.root
+	return s.reachBelow(s.root, name, follow, mk)
+}
+
+// reachBelow returns the directory that holds what name leads to, and its name there. Symlinks are followed as if root was the
+// root of everything, the last one only with follow. Missing directories on the way are made for mk, with the permissions 0755;
+// there must be none when mk is nil. For the root the directory is nil.
+func (s *stage) reachBelow(root *place, name string, follow bool, mk *owner) (dir *place, base string, err error) {
+	at := root
 	rest := reversed(strings.TrimRight(name, "/"))
 	for links := 0; len(rest) > 0; {
 		part := rest[len(rest)-1]
@@ -136,7 +141,7 @@ func (s *stage) reach(name string, follow bool, mk *owner) (dir *place, base str
 		case "", ".":
 			continue
 		case "..":
-			if at.dir != nil {
+			if at != root {
 				at = at.dir
 			}
 			continue
@@ -148,7 +153,7 @@ func (s *stage) reach(name string, follow bool, mk *owner) (dir *place, base str
 				return nil, "", &fs.PathError{Op: "reach", Path: name, Err: syscall.ELOOP}
 			}
 			if strings.HasPrefix(next.Link, "/") {
-				at = s.root
+				at = root
 			}
 			rest = append(rest, reversed(strings.TrimRight(next.Link, "/"))...)
 			continue
@@ -163,7 +168,7 @@ func (s *stage) reach(name string, follow bool, mk *owner) (dir *place, base str
 		}
 		at = next
 	}
-	if at == s.root {
+	if at == root {
 		return nil, "", nil
 	}
 	return at.dir, path.Base(at.Path), nil

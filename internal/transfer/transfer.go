@@ -104,6 +104,7 @@ type job struct {
 	chmod   chmod
 	exclude *patterns
 	temp    string      // directory for what arrives, "" before it is needed
+	number  int         // of the source that is being copied
 	files   []io.Closer // open as long as contents may be read
 }
 
@@ -159,7 +160,8 @@ func (j *job) run(from Files, open Open) error {
 	}
 	asked := len(j.Sources) + len(j.Inline) + len(j.URLs)
 	intoDir := max(asked, len(list)) > 1 || j.Parents || strings.HasSuffix(j.Dest, "/") || strings.HasSuffix(j.Dest, "/.")
-	for _, p := range list {
+	for i, p := range list {
+		j.number = i
 		if err := j.place(p, intoDir); err != nil {
 			return err
 		}
@@ -437,6 +439,12 @@ func (j *job) placeBelow(p picked, n *node) error {
 	return j.put(dir, path.Base(p.rel), n)
 }
 
+// sourceFile names a file that a source has under several names. Each source is copied on its own.
+type sourceFile struct {
+	source int
+	file   any
+}
+
 // maker is whom directories belong to that are made on the way.
 func (j *job) maker() *owner {
 	if j.owner != nil {
@@ -488,7 +496,11 @@ func (j *job) put(dir *place, name string, n *node) error {
 		}
 		return j.merge(old, n)
 	}
-	_, err := j.stage.put(dir, name, j.entry(n), n.open, n.file)
+	var file any
+	if n.file != nil {
+		file = sourceFile{j.number, n.file}
+	}
+	_, err := j.stage.put(dir, name, j.entry(n), n.open, file)
 	return err
 }
 
