@@ -38,6 +38,11 @@ func Rewrite(ctx context.Context, st *store.Store, d Descriptor, changes []Chang
 }
 
 func (ix *Index) rewrite(ctx context.Context, st *store.Store, changes []Change, o Options, task *event.Task) (Descriptor, error) {
+	return ix.rewriteWith(ctx, st, o, task, func(r *rewriting) ([]IndexEntry, error) { return ix.Entries, r.run(changes) })
+}
+
+// rewriteWith makes a layer of what run copies of this one. run returns its entries.
+func (ix *Index) rewriteWith(ctx context.Context, st *store.Store, o Options, task *event.Task, run func(*rewriting) ([]IndexEntry, error)) (Descriptor, error) {
 	if o.Compression == "" {
 		o.Compression = ix.compression()
 	}
@@ -57,7 +62,8 @@ func (ix *Index) rewrite(ctx context.Context, st *store.Store, changes []Change,
 	}
 	defer tar.Close()
 	r := rewriting{ctx: ctx, ix: ix, w: w, tar: tar, packed: packed, task: task}
-	if err := r.run(changes); err != nil {
+	entries, err := run(&r)
+	if err != nil {
 		return Descriptor{}, err
 	}
 	w.ended = true
@@ -65,7 +71,7 @@ func (ix *Index) rewrite(ctx context.Context, st *store.Store, changes []Change,
 	if err := errors.Join(w.chunks.close(), ctx.Err()); err != nil {
 		return Descriptor{}, err
 	}
-	w.entries = ix.Entries
+	w.entries = entries
 	return w.commit()
 }
 
