@@ -36,7 +36,7 @@ func newRig(t testing.TB) rig {
 	r.tree = makeTree(t, r.st, r.base)
 	r.was = list(t, r.tree)
 	tar := makeTar(t, theArchive...)
-	lines := append(theContext[:len(theContext):len(theContext)], "f t.tar = "+string(tar), "f t.tar.gz = "+compressed(t, "gzip", tar),
+	lines := append(slices.Clone(theContext), "f t.tar = "+string(tar), "f t.tar.gz = "+compressed(t, "gzip", tar),
 		"f t.tar.bz2 = "+compressed(t, "bzip2", tar), "f t.tar.xz = "+compressed(t, "xz", tar))
 	r.context = openContext(t, makeDir(t, lines...))
 	return r
@@ -238,7 +238,7 @@ func TestSameEverywhere(t *testing.T) {
 	empty := makeTree(t, st)
 	var layers []layer.Descriptor
 	var digests []store.Digest
-	lines := append(theContext[:len(theContext):len(theContext)], "f .dockerignore = p/fifo\n")
+	lines := append(slices.Clone(theContext), "f .dockerignore = p/fifo\n")
 	for range 2 {
 		c := openContext(t, makeDir(t, lines...))
 		lines = slices.Clone(lines)

@@ -263,3 +263,17 @@ func (m memory) top(context.Context) (*node, error) {
 }
 
 func (m memory) missing(_ string, err error) error { return err }
+
+// checkBelow makes sure that nothing but a directory and what is in it has changed.
+func (s *stage) checkBelow(t *testing.T, dir string) {
+	t.Helper()
+	if s.root.changed {
+		t.Error("the root has changed")
+	}
+	for name, p := range s.root.names {
+		gone := p == nil && s.inImage(name) != nil
+		if name != dir && (gone || p != nil && p.touched) {
+			t.Errorf("%s has changed", name)
+		}
+	}
+}
