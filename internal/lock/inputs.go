@@ -45,6 +45,7 @@ func InputsOf(r *recipe.Recipe) (Inputs, error) {
 	if p.Protect != nil {
 		add("protect", "["+strings.Join(*p.Protect, ", ")+"]")
 	}
+	add("compile", compileInputs(r)...)
 	files, err := inputFiles(r)
 	if err != nil {
 		return in, err

@@ -59,7 +59,8 @@ type Python struct {
 	// or a torch of its own.
 	SystemSitePackages bool `toml:"system-site-packages,omitempty"`
 
-	Sizes map[string]int64 `toml:"sizes,omitempty"` // of wheels, in bytes, where the package lock does not say
+	Sizes    map[string]int64 `toml:"sizes,omitempty"`    // of wheels, in bytes, where the package lock does not say
+	Compiled []Compiled       `toml:"compiled,omitempty"` // packages without a wheel
 }
 
 // Protected is a package of the base that nothing in the lock may replace.

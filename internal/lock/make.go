@@ -164,6 +164,9 @@ type locker struct {
 	logins   Logins
 	settings string // the uv.toml that counts, or ""
 	python   Python // what is known so far
+
+	sources *sources                      // packages that come as their source
+	builds  map[string][]BuildRequirement // build requirements that were resolved
 }
 
 // lock fills in k.python and returns the text of uv's answer, nil when the user brings the package lock.
@@ -224,6 +227,9 @@ func (k *locker) settle(ctx context.Context, text []byte) error {
 	if err := k.checkReplaced(wheels); err != nil {
 		return err
 	}
+	if err := k.pinSources(ctx, text); err != nil {
+		return err
+	}
 	return k.askSizes(ctx, wheels)
 }
 
@@ -232,6 +238,9 @@ func (k *locker) checkUpgraded(wheels []Wheel) error {
 	names := make(map[string]bool)
 	for _, w := range wheels {
 		names[python.NormalizeName(w.Name)] = true
+	}
+	for _, name := range k.sources.names() {
+		names[name] = true
 	}
 	if k.old != nil && k.old.Python != nil { // what an upgrade drops was upgraded
 		if before, err := k.old.Python.wheels(k.recipe); err == nil {

@@ -67,15 +67,21 @@ const isolatedProject = "[project]\nname = \"sconce-lock\"\nversion = \"0\"\n"
 //
 // uv by itself looks in all directories above the recipe, and lets the settings of a project that it finds there win over
 // a uv.toml in between: what a recipe means would depend on where it lies.
-func writeSettings(dir, file string) error {
+//
+// A pyproject.toml as the file gives the settings that a project makes for uv. metadata, when there are any, are added.
+func writeSettings(dir, file string, metadata []dependencyMetadata) error {
 	var text []byte
 	if file != "" {
 		var err error
 		if text, err = readFile(file); err != nil {
 			return err
 		}
+		if filepath.Base(file) == projectFile {
+			text = ofProject(text)
+		}
 		text = withAbsolutePaths(text, filepath.Dir(file))
 	}
+	text = withMetadata(text, metadata)
 	return errors.Join(
 		os.WriteFile(filepath.Join(dir, projectFile), []byte(isolatedProject), 0o644),
 		os.WriteFile(filepath.Join(dir, uvConfig), text, 0o600), // it may hold logins

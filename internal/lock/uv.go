@@ -51,13 +51,25 @@ func (k *locker) askUV(ctx context.Context) ([]byte, error) {
 	if err := k.keepVersions(out); err != nil {
 		return nil, err
 	}
+	if frozen(k.recipe) != "" {
+		return k.askOnce(ctx, dir, out)
+	}
+	return k.askWithSources(ctx, dir, out)
+}
+
+// askOnce runs uv once. What it needs to read goes to dir, and what it writes to out.
+func (k *locker) askOnce(ctx context.Context, dir, out string) ([]byte, error) {
 	args, err := k.uvArgs(dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := k.runUV(ctx, dir, append(args, "--output-file", out)); err != nil {
+	if err := k.runUV(ctx, dir, k.recipe.Python.Packages, append(args, "--output-file", out)); err != nil {
 		return nil, err
 	}
+	return k.readOutput(out)
+}
+
+func (k *locker) readOutput(out string) ([]byte, error) {
 	text, err := os.ReadFile(out)
 	if err != nil {
 		return nil, fmt.Errorf("run uv: %w", err)
@@ -100,10 +112,20 @@ func (k *locker) uvArgs(dir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.settings == "" && k.recipe.Python.Project != "" {
-		return append(args, "--project", k.recipe.Resolve(k.recipe.Python.Project)), nil // [tool.uv] counts, as always
+	return k.withSettings(dir, args, k.sources.metadata())
+}
+
+// withSettings adds to args where uv finds its settings, the metadata of sources among them.
+func (k *locker) withSettings(dir string, args []string, metadata []dependencyMetadata) ([]string, error) {
+	file := k.settings
+	if file == "" && k.recipe.Python.Project != "" {
+		project := k.recipe.Resolve(k.recipe.Python.Project)
+		if len(metadata) == 0 {
+			return append(args, "--project", project), nil // [tool.uv] counts, as always
+		}
+		file = filepath.Join(project, projectFile)
 	}
-	return append(args, "--project", dir), writeSettings(dir, k.settings)
+	return append(args, "--project", dir), writeSettings(dir, file, metadata)
 }
 
 // frozen returns the uv.lock of the recipe's project, as the recipe would name it, or "". It decides then; uv only writes
@@ -129,6 +151,9 @@ func (k *locker) compileArgs(dir string) ([]string, error) {
 		"--only-binary", ":all:",
 		"--custom-compile-command", "sconce lock",
 		"--quiet",
+	}
+	for _, name := range k.sources.names() {
+		args = append(args, "--no-binary", name) // from its source: it goes before :all:
 	}
 	if len(r.Packages) > 0 {
 		args = append(args, "-") // see runUV
@@ -264,12 +289,16 @@ func (k *locker) uvEnvironment() ([]string, error) {
 		return slices.Contains(ruledOut, name)
 	})
 	env = append(env, indexEnvironment(k.recipe, files)...)
-	return append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1"), nil
+	return append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1", nothingRuns), nil
 }
 
-// runUV runs uv in the recipe's directory, with the recipe's packages as its standard input. When it fails, its own
-// explanation is the error. dir is where the copy of the settings is.
-func (k *locker) runUV(ctx context.Context, dir string, args []string) error {
+// nothingRuns keeps uv from running any code of a package to learn its dependencies: a Python whose home does not exist ends
+// before it reads a line. uv itself asks its Python for its version in isolated mode (-I), in which the variable does not count.
+const nothingRuns = "PYTHONHOME=/nonexistent"
+
+// runUV runs uv in the recipe's directory, with requirements as its standard input. When it fails, its own explanation is
+// the error. dir is where the copy of the settings is.
+func (k *locker) runUV(ctx context.Context, dir string, requirements, args []string) error {
 	program, err := findUV()
 	if err != nil {
 		return err
@@ -279,7 +308,7 @@ func (k *locker) runUV(ctx context.Context, dir string, args []string) error {
 	if cmd.Env, err = k.uvEnvironment(); err != nil {
 		return err
 	}
-	cmd.Stdin = strings.NewReader(strings.Join(k.recipe.Python.Packages, "\n") + "\n")
+	cmd.Stdin = strings.NewReader(strings.Join(requirements, "\n") + "\n")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	err = cmd.Run()
@@ -315,6 +344,8 @@ func (e *ResolutionError) Hint() string { return e.hint }
 var (
 	// What uv says of a package that has only sources, or wheels only for others.
 	noWheel = regexp.MustCompile(`Wheels are required for .([A-Za-z0-9._-]+).|([A-Za-z0-9._-]+)(?:[=<>]=?\S+)? has no (?:usable wheels|wheels with a matching)`)
+	// What uv says of a package whose code it would have to run.
+	notBuilt = regexp.MustCompile("Failed to (?:build|prepare|resolve metadata for|generate package metadata for) `([A-Za-z0-9._-]+)")
 	// What an uv says that is too old for what it is told.
 	tooOld = regexp.MustCompile(`unexpected argument|invalid value '(?:pylock\.toml|[a-z0-9_]+-manylinux)|unknown (?:option|argument)`)
 )
@@ -323,11 +354,13 @@ func uvHint(text string, p *Python) string {
 	if tooOld.MatchString(text) {
 		return "this uv is too old: `uv self update`, or `pip install --upgrade uv`"
 	}
-	m := noWheel.FindStringSubmatch(text)
-	if m == nil {
-		return ""
+	if m := notBuilt.FindStringSubmatch(text); m != nil {
+		name := python.NormalizeName(m[1])
+		return fmt.Sprintf("the source of %s says what it depends on only when its code is run, which is not done here: name it, depends = [...] under [python.compile.%s]", name, name)
 	}
-	name := m[1] + m[2]
-	return fmt.Sprintf("%s has no wheel for Python %s on %s, and packages are not built from source here: ask for a version that has one, or build a wheel and name it: %s @ file:///path/to/the.whl",
-		name, p.Interpreter().Minor(), uvPlatform(p), name)
+	if m := noWheel.FindStringSubmatch(text); m != nil {
+		return fmt.Sprintf("%s has no wheel for Python %s on %s, and no source that could be built instead: ask for a version that has one, or name a wheel or a repository: %s @ file:///path/to/the.whl",
+			m[1]+m[2], p.Interpreter().Minor(), uvPlatform(p), m[1]+m[2])
+	}
+	return ""
 }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/url"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -43,8 +44,9 @@ func (p *Python) wheels(r *recipe.Recipe) ([]Wheel, error) {
 	return p.choose(r, text)
 }
 
-// choose reads the PEP 751 lock of r and chooses a wheel of each package for the interpreter.
-func (p *Python) choose(r *recipe.Recipe, text []byte) ([]Wheel, error) {
+// read reads the PEP 751 lock of r and selects what is installed for the interpreter: of each package a wheel, or the source
+// that one is built from.
+func (p *Python) read(r *recipe.Recipe, text []byte) ([]python.Package, error) {
 	path := r.Resolve(p.File)
 	pylock, err := python.ReadLock(bytes.NewReader(text))
 	if err != nil {
@@ -52,10 +54,22 @@ func (p *Python) choose(r *recipe.Recipe, text []byte) ([]Wheel, error) {
 	}
 	pylock.Dir = filepath.Dir(path)
 	interpreter := p.Interpreter()
-	packages, err := pylock.Select(python.EnvironmentOf(interpreter), interpreter.Tags(), r.Python.Extras, r.Python.Groups)
+	fromSource := func(name string) bool { _, ok := r.Python.Compile[name]; return ok }
+	packages, err := pylock.SelectSources(python.EnvironmentOf(interpreter), interpreter.Tags(), r.Python.Extras, r.Python.Groups, fromSource)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	return packages, nil
+}
+
+// choose returns the packages of the PEP 751 lock of r that have a wheel; those that are built are left out, see
+// [Lock.Compiles].
+func (p *Python) choose(r *recipe.Recipe, text []byte) ([]Wheel, error) {
+	packages, err := p.read(r, text)
+	if err != nil {
+		return nil, err
+	}
+	packages = slices.DeleteFunc(packages, func(p python.Package) bool { return p.Source != nil })
 	requested := make(map[string]bool)
 	for _, name := range p.Requested {
 		requested[name] = true

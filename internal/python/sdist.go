@@ -228,9 +228,7 @@ func (info *SourceInfo) metadata(data []byte) error {
 	}
 	info.Name, info.Version = m.Name, m.Version
 	info.RequiresPython, info.Requires, info.Extras = m.RequiresPython, m.RequiresDist, m.ProvidesExtra
-	if len(m.RequiresDist) > 0 {
-		info.Certainty = Recorded
-	}
+	info.Certainty = Recorded
 	if static(h) {
 		info.Certainty = Static
 	}

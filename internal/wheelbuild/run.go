@@ -217,9 +217,8 @@ func (s *site) forCcache(set func(name, format string, args ...any)) {
 	set("CCACHE_NOHASHDIR", "1")
 	set("CMAKE_CUDA_COMPILER_LAUNCHER", "ccache")
 	if s.masquerade() == "" {
-		for name, compiler := range map[string]string{"C": "gcc", "CXX": "g++"} {
-			set("CMAKE_"+name+"_COMPILER_LAUNCHER", "ccache")
-		}
+		set("CMAKE_C_COMPILER_LAUNCHER", "ccache")
+		set("CMAKE_CXX_COMPILER_LAUNCHER", "ccache")
 	}
 	if s.toolkit.home != "" {
 		set("PYTORCH_NVCC", "ccache %s/bin/nvcc", s.toolkit.home)

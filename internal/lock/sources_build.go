@@ -1,0 +1,294 @@
+package lock
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/known"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/wheelbuild"
+)
+
+// Compiled says how a package of the lock that has no wheel is built into one.
+type Compiled struct {
+	Name      string             `toml:"name"` // normalised
+	Version   string             `toml:"version,omitempty"`
+	Isolation bool               `toml:"isolation"`
+	Asked     []string           `toml:"asked,multiline"`   // what was resolved to Requires
+	Against   []string           `toml:"against,omitempty"` // packages of the image that the build needs, torch above all
+	Requires  []BuildRequirement `toml:"requires,omitempty"`
+}
+
+// Compile is a package of the lock that is built, and what the recipe wants of it besides.
+type Compile struct {
+	wheelbuild.Package
+	Requested bool   // the user asked for it, it is not only a dependency
+	Base      string // the image to build it in, as the recipe names it; "" is the recipe's own
+}
+
+// Compiles lists the packages of the lock that are built, in the order of the lock. It reads only the lock's files.
+func (l *Lock) Compiles(r *recipe.Recipe) ([]Compile, error) {
+	if l.Python == nil {
+		return nil, nil
+	}
+	text, err := readFile(r.Resolve(l.Python.File))
+	if err != nil {
+		return nil, fmt.Errorf("read lock: %w", err)
+	}
+	packages, err := l.Python.read(r, text)
+	if err != nil {
+		return nil, err
+	}
+	var all []Compile
+	for _, p := range packages {
+		if p.Source == nil {
+			continue
+		}
+		c, err := l.Python.compile(r, p)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+func (p *Python) compile(r *recipe.Recipe, pkg python.Package) (Compile, error) {
+	name := python.NormalizeName(pkg.Name)
+	i := slices.IndexFunc(p.Compiled, func(c Compiled) bool { return c.Name == name })
+	if i < 0 {
+		return Compile{}, fault.Hint(fmt.Errorf("the lock does not say how %s is built", pkg.Name), "lock again: `sconce lock`")
+	}
+	how, own := p.Compiled[i], r.Python.Compile[name]
+	facts, _ := known.Lookup(name)
+	env := facts.Environment(r.Target.GPU)
+	maps.Copy(env, own.Env)
+	memory := own.JobMemory()
+	if memory == 0 && facts.MemoryPerJob != "" {
+		memory, _ = recipe.ParseSize(facts.MemoryPerJob)
+	}
+	c := Compile{
+		Package: wheelbuild.Package{
+			Name: name, Version: how.Version, Source: *pkg.Source, Isolated: how.Isolation, Against: how.Against, Env: env,
+			Archs: r.Target.GPU, CUDA: facts.CUDA, Network: facts.Network, MemoryPerJob: memory, Jobs: own.Jobs,
+		},
+		Requested: slices.Contains(p.Requested, name), Base: own.Base,
+	}
+	for _, w := range how.Requires {
+		url := w.URL
+		if !strings.Contains(url, "://") {
+			url = r.Resolve(url)
+		}
+		item := python.Item{Name: w.Name, Version: w.Version, File: w.File, Digest: w.Digest, Size: w.Size}
+		c.Requires = append(c.Requires, wheelbuild.Wheel{Item: item, URL: url})
+	}
+	return c, nil
+}
+
+// pinSources resolves what is needed to build the packages of the package lock that have no wheel.
+func (k *locker) pinSources(ctx context.Context, text []byte) error {
+	packages, err := k.python.read(k.recipe, text)
+	if err != nil {
+		return err
+	}
+	k.python.Compiled = nil
+	image := k.imagePackages(packages)
+	for _, p := range packages {
+		if p.Source == nil {
+			continue
+		}
+		if err := k.checkReplaced([]Wheel{{Item: python.Item{Name: p.Name, Version: p.Version}}}); err != nil {
+			return err
+		}
+		c, err := k.pinSource(ctx, p, image)
+		if err != nil {
+			return err
+		}
+		k.python.Compiled = append(k.python.Compiled, c)
+	}
+	return nil
+}
+
+// imagePackages are the versions of what the image will have, by normalised name.
+func (k *locker) imagePackages(packages []python.Package) map[string]string {
+	image := make(map[string]string)
+	for _, p := range k.python.Protected {
+		image[p.Name] = p.Version
+	}
+	for _, p := range packages {
+		image[python.NormalizeName(p.Name)] = p.Version
+	}
+	return image
+}
+
+func (k *locker) pinSource(ctx context.Context, p python.Package, image map[string]string) (Compiled, error) {
+	name := python.NormalizeName(p.Name)
+	info, err := k.sourceInfo(ctx, p)
+	if err != nil {
+		return Compiled{}, err
+	}
+	own := k.recipe.Python.Compile[name]
+	facts, isKnown := known.Lookup(name)
+	c := Compiled{Name: name, Version: cmp.Or(info.Version, p.Version), Isolation: true}
+	if p.Source.Direct {
+		c.Version = info.Version // the package lock's may stand for one that only the build will tell
+	}
+	switch {
+	case own.Isolation != nil:
+		c.Isolation = *own.Isolation
+	case isKnown:
+		c.Isolation = facts.Isolation
+	}
+	asked := slices.Concat(info.BuildRequires, facts.Requires, own.Requires)
+	if c.Isolation {
+		c.Asked = distinct(asked)
+	} else if err := k.splitRequirements(ctx, &c, asked, image); err != nil {
+		return c, err
+	}
+	if c.Requires, err = k.resolveBuild(ctx, c); err != nil {
+		return c, fmt.Errorf("what is needed to build %s: %w", p.Name, err)
+	}
+	return c, nil
+}
+
+// splitRequirements divides what a build that sees the image asks for into what the image has and what has to be there
+// besides. Another version of what was built against torch would not be what the image runs with: such packages are the
+// image's whatever the source says of their version.
+func (k *locker) splitRequirements(ctx context.Context, c *Compiled, asked []string, image map[string]string) error {
+	against := map[string]bool{}
+	if _, ok := image["torch"]; ok {
+		against["torch"] = true
+	}
+	var rest []string
+	for _, text := range distinct(asked) {
+		r, err := python.ParseRequirement(text)
+		if err != nil {
+			return fmt.Errorf("what is needed to build %s: %w", c.Name, err)
+		}
+		if !k.applies(r) {
+			continue
+		}
+		name := python.NormalizeName(r.Name)
+		version, there := image[name]
+		fits := there && Protected{Name: name, Version: version}.Fits(r) != Misfit
+		family := slices.Contains(torchFamily, name)
+		switch {
+		case name == c.Name:
+		case fits:
+			against[name] = true
+		case there && family:
+			event.Warn(ctx, fmt.Sprintf("%s asks to be built with %q, and is built against the image's %s", c.Name, text, version), "ask for the version that it wants, or for another version of it")
+			against[name] = true
+		case family:
+			return fault.Hint(fmt.Errorf("%s is built against %s, and the image has none", c.Name, name),
+				fmt.Sprintf("add %s to packages under [python], or build it by itself: isolation = true under [python.compile.%s]", name, c.Name))
+		default:
+			rest = append(rest, text)
+		}
+	}
+	c.Asked, c.Against = rest, slices.Sorted(maps.Keys(against))
+	return nil
+}
+
+// distinct returns requirements sorted and once each.
+func distinct(requirements []string) []string {
+	out := []string{}
+	for _, r := range requirements {
+		out = append(out, strings.TrimSpace(r))
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// resolveBuild resolves build requirements to wheels. Those of the earlier lock are kept when nothing else is asked.
+func (k *locker) resolveBuild(ctx context.Context, c Compiled) ([]BuildRequirement, error) {
+	if len(c.Asked) == 0 {
+		return nil, nil
+	}
+	if kept, ok := k.earlier(c); ok {
+		return kept, nil
+	}
+	key := strings.Join(c.Asked, "\n") + "\n\n" + strings.Join(c.Against, "\n")
+	if done, ok := k.builds[key]; ok {
+		return done, nil
+	}
+	task := event.Begin(ctx, "resolve", "build requirements of "+c.Name, 0)
+	made, err := k.askBuild(ctx, c)
+	if task.End(err) != nil {
+		return nil, err
+	}
+	if k.builds == nil {
+		k.builds = make(map[string][]BuildRequirement)
+	}
+	k.builds[key] = made
+	return made, nil
+}
+
+func (k *locker) earlier(c Compiled) ([]BuildRequirement, bool) {
+	if k.opts.Upgrade || k.old == nil || k.old.Python == nil || k.old.Python.Version != k.python.Version || k.old.Python.Platform != k.python.Platform {
+		return nil, false
+	}
+	for _, old := range k.old.Python.Compiled {
+		if old.Name == c.Name && slices.Equal(old.Asked, c.Asked) && slices.Equal(old.Against, c.Against) {
+			return old.Requires, true
+		}
+	}
+	return nil, false
+}
+
+func (k *locker) askBuild(ctx context.Context, c Compiled) ([]BuildRequirement, error) {
+	if _, err := findUV(); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "sconce-lock-*")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	out := filepath.Join(dir, "pylock.build.toml")
+	args := []string{
+		"pip", "compile", "--format", "pylock.toml", "--python-version", k.python.Version, "--python-platform", uvPlatform(&k.python),
+		"--only-binary", ":all:", "--quiet", "--output-file", out, "-",
+	}
+	if len(c.Against) > 0 {
+		file := filepath.Join(dir, "excludes.txt")
+		if err := os.WriteFile(file, []byte(strings.Join(c.Against, "\n")+"\n"), 0o644); err != nil {
+			return nil, err
+		}
+		args = append(args, "--excludes", file)
+	}
+	if k.opts.Offline {
+		args = append(args, "--offline")
+	}
+	if args, err = k.withSettings(dir, args, nil); err != nil {
+		return nil, err
+	}
+	if err := k.runUV(ctx, dir, c.Asked, args); err != nil {
+		return nil, err
+	}
+	text, err := k.readOutput(out)
+	if err != nil {
+		return nil, err
+	}
+	packages, err := k.selectWheels(text)
+	if err != nil {
+		return nil, err
+	}
+	made := []BuildRequirement{}
+	for _, p := range packages {
+		w := p.Wheel
+		made = append(made, BuildRequirement{
+			Name: p.Name, Version: p.Version, File: w.Name, URL: cmp.Or(w.URL, w.Path), Digest: w.Digest, Size: w.Size,
+		})
+	}
+	return made, nil
+}

@@ -1,0 +1,210 @@
+package lock_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/store"
+)
+
+// sdist is a source distribution whose setup.py leaves a file at the path in its text, if anybody runs it.
+func sdist(t testing.TB, name, version, metadata, trap string, more map[string]string) []byte {
+	t.Helper()
+	top := name + "-" + version + "/"
+	files := map[string]string{
+		top + "PKG-INFO": "Metadata-Version: 2.1\nName: " + name + "\nVersion: " + version + "\n" + metadata,
+		top + "setup.py": "open('" + trap + "', 'w').close()\n",
+	}
+	for file, text := range more {
+		files[top+file] = text
+	}
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	w := tar.NewWriter(z)
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		if err := w.WriteHeader(&tar.Header{Name: file, Mode: 0o644, Size: int64(len(files[file])), Typeflag: tar.TypeReg}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(files[file])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// trap returns a path that no source may write, which the test looks at in its end.
+func trap(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ran")
+	t.Cleanup(func() {
+		if _, err := os.Stat(path); err == nil {
+			t.Error("the code of a source was run")
+		}
+	})
+	return path
+}
+
+// names are what a lock installs and what it builds, with versions.
+func (b *bench) names(text string) (wheels, compiled []string, l *lock.Lock) {
+	b.t.Helper()
+	r, l := b.lock(text)
+	all, err := l.Wheels(r)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, w := range all {
+		wheels = append(wheels, w.Name+" "+w.Version)
+	}
+	builds, err := l.Compiles(r)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, c := range builds {
+		compiled = append(compiled, c.Name+" "+c.Version)
+	}
+	return wheels, compiled, l
+}
+
+// TestSources: a package without a wheel comes as its source, with what it depends on, and nothing of it is run.
+func TestSources(t *testing.T) {
+	b, x := newBench(t, locktest.Base{}, w("setuptools", "70.0"), w("dep", "1.0"), w("dep", "2.0"), w("both", "1.0"))
+	run := trap(t)
+	x.AddFile("src-2.0.tar.gz", sdist(t, "src", "2.0", "Requires-Dist: dep<2\nRequires-Dist: other\n", run, nil))
+	x.AddFile("other-1.0.tar.gz", sdist(t, "other", "1.0", "", run, map[string]string{"other.egg-info/requires.txt": "both\n"}))
+	x.AddFile("both-1.0.tar.gz", sdist(t, "both", "1.0", "", run, nil))
+	const text = "[python]\npackages = [\"src\"]\n"
+	wheels, compiled, l := b.names(text)
+	if diff := cmp.Diff([]string{"both 1.0", "dep 1.0"}, wheels); diff != "" {
+		t.Errorf("wheels (-want +got)\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"other 1.0", "src 2.0"}, compiled); diff != "" {
+		t.Errorf("compiled (-want +got)\n%s", diff)
+	}
+	for _, c := range l.Python.Compiled {
+		if len(c.Requires) != 1 || c.Requires[0].Name != "setuptools" || c.Requires[0].Digest == "" || !c.Isolation {
+			t.Errorf("%+v", c)
+		}
+	}
+	x.Add(t, w("setuptools", "71.0"))
+	if _, _, again := b.names(text + "[python.compile.src]\nisolation = true\n"); again.Python.Compiled[1].Requires[0].Version != "70.0" {
+		t.Errorf("what was pinned is not kept: %+v", again.Python.Compiled)
+	}
+	r := b.recipe(text + "[python.compile.src]\nrequires = [\"dep\"]\n")
+	if drift, err := l.Drift(r); err != nil || len(drift) != 1 || !strings.Contains(drift[0], "src requires dep") {
+		t.Errorf("drift %q, %v", drift, err)
+	}
+}
+
+// TestSourceAgainstConflict: what a version of a source depends on, learned late, makes uv choose another.
+func TestSourceAgainstConflict(t *testing.T) {
+	b, x := newBench(t, locktest.Base{}, w("setuptools", "70.0"), w("dep", "1.0"), w("dep", "2.0"))
+	run := trap(t)
+	x.AddFile("src-1.0.tar.gz", sdist(t, "src", "1.0", "Requires-Dist: dep\n", run, nil))
+	x.AddFile("src-2.0.tar.gz", sdist(t, "src", "2.0", "Requires-Dist: dep<2\n", run, nil))
+	if _, compiled, _ := b.names("[python]\npackages = [\"src\", \"dep==2.0\"]\n"); !slices.Equal(compiled, []string{"src 1.0"}) {
+		t.Errorf("compiled %q", compiled)
+	}
+}
+
+// TestSourcePreferred: a package that the recipe says how to compile is compiled though it has a wheel.
+func TestSourcePreferred(t *testing.T) {
+	b, x := newBench(t, locktest.Base{}, w("setuptools", "70.0"), w("both", "1.0"))
+	x.AddFile("both-1.0.tar.gz", sdist(t, "both", "1.0", "", trap(t), nil))
+	if _, compiled, _ := b.names("[python]\npackages = [\"both\"]\n[python.compile.both]\n"); !slices.Equal(compiled, []string{"both 1.0"}) {
+		t.Errorf("compiled %q", compiled)
+	}
+	if wheels, _, _ := b.names("[python]\npackages = [\"both\"]\n"); !slices.Equal(wheels, []string{"both 1.0"}) {
+		t.Errorf("wheels %q", wheels)
+	}
+}
+
+// TestDirectSources: archives, directories and repositories that are asked for by address.
+func TestDirectSources(t *testing.T) {
+	b, _ := newBench(t, locktest.Base{}, w("setuptools", "70.0"), w("dep", "1.0"))
+	run := trap(t)
+	code := "open('" + run + "', 'w').close()\n"
+	b.write(map[string]string{
+		"one-3.0.tar.gz":     string(sdist(t, "one", "3.0", "Requires-Dist: dep\n", run, nil)),
+		"two/pyproject.toml": "[project]\nname = \"two\"\nversion = \"4.0\"\ndependencies = [\"dep\"]\n",
+		"two/setup.py":       code,
+		"three/setup.py":     code,
+	})
+	for _, args := range [][]string{{"init", "-q"}, {"add", "."}, {"-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x"}} {
+		cmd := exec.Command("git", args...)
+		cmd.Dir = filepath.Join(b.dir, "three")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Skipf("git: %v %s", err, out)
+		}
+	}
+	text := "[python]\npackages = [\"one @ file://" + b.dir + "/one-3.0.tar.gz\", \"two @ file://" + b.dir + "/two\", \"three @ git+file://" + b.dir + "/three\"]\n"
+	b.fails(text, "three does not say what it depends on", "[python.compile.three]: depends")
+	text += "[python.compile.three]\ndepends = [\"dep\"]\n"
+	wheels, compiled, l := b.names(text)
+	if !slices.Equal(wheels, []string{"dep 1.0"}) || !slices.Equal(compiled, []string{"one 3.0", "three ", "two 4.0"}) {
+		t.Errorf("wheels %q, compiled %q", wheels, compiled)
+	}
+	builds, err := l.Compiles(b.recipe(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []python.SourceKind
+	for _, c := range builds {
+		kinds = append(kinds, c.Source.Kind)
+		if c.Source.DirectURL() == nil || !c.Requested {
+			t.Errorf("%+v", c)
+		}
+	}
+	if want := []python.SourceKind{python.SourceArchive, python.SourceGit, python.SourceDirectory}; !slices.Equal(kinds, want) {
+		t.Errorf("%q", kinds)
+	}
+}
+
+// TestAgainstTorch: the image's torch is what a known extension is built against, and is not resolved again.
+func TestAgainstTorch(t *testing.T) {
+	b, x := newBench(t, locktest.Base{}, w("setuptools", "70.0"), w("wheel", "0.4"), w("ninja", "1.0", "torch"), w("torch", "2.0"), w("torch", "3.0"))
+	x.AddFile("torch_scatter-2.1.2.tar.gz", sdist(t, "torch_scatter", "2.1.2", "", trap(t), nil))
+	b.fails("[python]\npackages = [\"torch-scatter\"]\n", "torch-scatter is built against torch, and the image has none", "add torch to packages")
+	_, compiled, l := b.names("[python]\npackages = [\"torch-scatter\", \"torch<3\"]\n")
+	if !slices.Equal(compiled, []string{"torch-scatter 2.1.2"}) {
+		t.Errorf("compiled %q", compiled)
+	}
+	c := l.Python.Compiled[0]
+	var names []string
+	for _, w := range c.Requires {
+		names = append(names, w.Name)
+	}
+	if c.Isolation || !slices.Equal(c.Against, []string{"torch"}) || !slices.Equal(names, []string{"ninja", "setuptools", "wheel"}) {
+		t.Errorf("%+v, %q", c, names)
+	}
+}
+
+// TestOwnLockOfSources: the user's own lock may hold sources.
+func TestOwnLockOfSources(t *testing.T) {
+	b, x := newBench(t, locktest.Base{}, w("setuptools", "70.0"))
+	data := sdist(t, "src", "1.0", "", trap(t), nil)
+	x.AddFile("src-1.0.tar.gz", data)
+	b.write(map[string]string{"pylock.toml": "lock-version = \"1.0\"\ncreated-by = \"test\"\n[[packages]]\nname = \"src\"\nversion = \"1.0\"\nsdist = { url = \"" +
+		x.FileURL("src-1.0.tar.gz") + "\", hashes = { sha256 = \"" + store.DigestOf(data).Hex() + "\" } }\n"})
+	if _, compiled, _ := b.names("[python]\nlock = \"pylock.toml\"\n"); !slices.Equal(compiled, []string{"src 1.0"}) {
+		t.Errorf("compiled %q", compiled)
+	}
+}
