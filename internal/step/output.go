@@ -38,7 +38,8 @@ type output struct {
 	line    []byte
 	cr      bool // a carriage return came last
 	bar     time.Time
-	size    int64
+	size    int64 // of the log, in bytes
+	limit   int64
 	last    []string // the last lines, in a ring
 	count   int      // of lines
 	clues   [2]int   // number of the last line that speaks of memory, of the disk; 0 for none
@@ -48,7 +49,7 @@ type output struct {
 }
 
 func newOutput(task *event.Task, file *os.File, mask masker) *output {
-	return &output{task: task, file: file, log: bufio.NewWriterSize(file, 64<<10), mask: mask}
+	return &output{task: task, file: file, log: bufio.NewWriterSize(file, 64<<10), mask: mask, limit: maxLog}
 }
 
 func (o *output) Write(p []byte) (int, error) {
@@ -114,23 +115,31 @@ func (o *output) endLine() {
 	} else {
 		o.last[(o.count-1)%tailLines] = shown
 	}
-	for i, words := range []*regexp.Regexp{memoryWords, diskWords} {
-		if words.MatchString(shown) {
-			o.clues[i] = o.count
-		}
-	}
+	o.look(shown)
 	if o.dropped {
 		return
 	}
-	if o.size += int64(len(text)) + 1; o.size > maxLog {
+	if o.size += int64(len(text)) + 1; o.size > o.limit {
 		o.dropped = true
-		text = fmt.Sprintf("[the output beyond %d MiB is left out]", maxLog>>20)
+		text = fmt.Sprintf("[the output beyond %s is left out]", size(o.limit))
 		shown = text
 	}
 	o.task.Log(shown)
 	_, err := o.log.WriteString(text + "\n")
 	if o.err == nil {
 		o.err = err
+	}
+}
+
+// look looks for a clue. Most lines have none of these parts of words, which takes much less time to see.
+func (o *output) look(line string) {
+	if !slices.ContainsFunc([]string{"emory", "EMORY", "illed", "_alloc", "ignal", "pace", "uota"}, func(part string) bool { return strings.Contains(line, part) }) {
+		return
+	}
+	for i, words := range []*regexp.Regexp{memoryWords, diskWords} {
+		if words.MatchString(line) {
+			o.clues[i] = o.count
+		}
 	}
 }
 

@@ -32,7 +32,7 @@ func TestEscapes(t *testing.T) {
 		"kill -0 " + self,
 		"cat /proc/1/environ | grep .",
 		"cat /proc/1/exe | grep .",
-		"ls /proc/1/fd/ | grep .",
+		"cat /proc/1/fd/* | grep .",
 		"cat /proc/1/mem",
 		"mount -o remount,rw /sys && echo 1 >/sys/kernel/uevent_helper",
 		"echo /bin/x >/proc/sys/kernel/core_pattern",
@@ -42,7 +42,7 @@ func TestEscapes(t *testing.T) {
 		"echo x >/ro/file", "rm /ro/file", "mount -o remount,rw,bind /ro && echo x >/ro/file",
 		"mount --bind /ro /tmp && echo x >/tmp/file",
 		"ln -s " + filepath.Dir(outside) + " /away; cat /away/outside",
-		"insmod /x.ko", "swapon /bin/busybox", "date -s 2001-01-01", "reboot -f", "nsenter -t 1 -m cat " + outside,
+		"insmod /x.ko", "swapon /bin/busybox", "reboot -f", "nsenter -t 1 -m cat " + outside,
 		"hostname changed && test $(unshare -u hostname) = never",
 	} {
 		ro := t.TempDir()
