@@ -303,34 +303,51 @@ func (a *app) makePlan(ctx context.Context, s buildSubject, o buildOptions) (*bu
 	return result, err
 }
 
-// slimFor says what device code stays in the image; nil is all.
+// slimFor says what is taken out of the image; nil is nothing.
 func slimFor(r *recipe.Recipe, t target) (*slim.Options, error) {
+	o := slim.Options{Strip: r.Slim.Strip, Remove: r.Slim.Remove, PackageCaches: r.Slim.PackageCaches}
 	if !r.Slim.GPU {
-		return nil, nil
+		if !o.Strip && !o.PackageCaches && len(o.Remove) == 0 {
+			return nil, nil
+		}
+		return &o, nil
 	}
 	if len(t.GPU) == 0 {
 		err := fmt.Errorf("%s: slim.gpu: the profile of cluster %s names no GPUs", r.Path, t.Name)
 		return nil, fault.Usage(fault.Hint(err, `add gpu = ["9.0"], or what the GPUs are, under [target]`))
 	}
-	gpus, err := cluster.ParseGPUs(t.GPU)
-	if err != nil {
+	var err error
+	if o.GPUs, err = cluster.ParseGPUs(t.GPU); err != nil {
 		return nil, fmt.Errorf("%s: slim.gpu: %w", r.Path, err)
 	}
-	return &slim.Options{GPUs: gpus, PTX: slim.PTX(r.Slim.PTX), DropRelocatable: r.Slim.Relfatbin == "drop"}, nil
+	o.PTX, o.DropRelocatable = slim.PTX(r.Slim.PTX), r.Slim.Relfatbin == "drop"
+	return &o, nil
 }
 
 func (a *app) saySlimmed(r *slim.Report) {
-	refused := 0
-	for _, f := range r.Files {
-		if f.Refused != "" {
-			refused++
+	if len(r.GPUs) > 0 {
+		refused := 0
+		for _, f := range r.Files {
+			if f.Refused != "" {
+				refused++
+			}
 		}
+		text := fmt.Sprintf("slimmed to GPU %s: %s of %s of device code stay", strings.Join(r.GPUs, " "), ui.Size(r.After), ui.Size(r.Before))
+		if refused > 0 {
+			text += fmt.Sprintf("; %s left alone (`sconce slim --explain` says why)", number(refused, "file"))
+		}
+		a.say("%s", text)
 	}
-	text := fmt.Sprintf("slimmed to GPU %s: %s of %s of device code stay", strings.Join(r.GPUs, " "), ui.Size(r.After), ui.Size(r.Before))
-	if refused > 0 {
-		text += fmt.Sprintf("; %s left alone (`sconce slim --explain` says why)", number(refused, "file"))
+	for _, x := range r.Removed {
+		a.say("removed %s, %s: %s", number(x.Files, "file"), ui.Size(x.Size), x.Reason)
 	}
-	a.say("%s", text)
+	if len(r.Stripped) > 0 {
+		var size int64
+		for _, f := range r.Stripped {
+			size += f.Before - f.After
+		}
+		a.say("stripped %s: %s of symbols and debugging information", number(len(r.Stripped), "file"), ui.Size(size))
+	}
 }
 
 func describe(p *plan.Plan, result *build.Result) built {

@@ -29,6 +29,9 @@ type slimOptions struct {
 	name      string
 	ptx       string
 	relfatbin string
+	strip     bool
+	remove    []string
+	caches    bool
 	explain   bool
 	json      bool
 	force     bool
@@ -39,18 +42,23 @@ type slimOptions struct {
 func newSlimCmd(a *app) *cobra.Command {
 	var o slimOptions
 	cmd := &cobra.Command{
-		Use:   "slim IMAGE --gpu CAPABILITY",
-		Short: "Remove the device code that your GPUs cannot run",
+		Use:   "slim IMAGE [--gpu CAPABILITY] [--strip] [--remove PATTERN] [--package-caches]",
+		Short: "Remove the device code that your GPUs cannot run, and what else nobody needs",
 		Long: `Make an image without the device code that the given GPUs cannot run. Libraries keep their size, and the code that stays
 keeps its place in them; what is removed becomes zeros, which take next to nothing in a compressed layer or a .sqsh. Nothing
 of the image runs, and no GPU is needed. A file with anything unexpected in it is left as it is, and named.
 
 With -o the new image is written to OUT, any destination of ` + "`sconce copy`" + `. Else it gets a name in the store: --name, or the
-name of IMAGE with -sm90, for 9.0, behind its tag. Layers without such code stay the same; what was done for a layer is kept
+name of IMAGE with -sm90, for 9.0, or -slim behind its tag. Layers without such code stay the same; what was done for a layer is kept
 for the next image that has it. With --explain nothing is written, only shown.
 
 PTX, which the driver compiles for GPUs that have no machine code of their own, stays. With --ptx drop-where-native it goes
 where there is machine code for all the GPUs given. --relfatbin drop removes what is left over of device links in libraries.
+
+--strip takes symbols and debugging information out of programs and libraries, but not out of those that wheels have bundled
+(*.libs). --remove leaves files out: "*.a" by name, "/usr/share/doc/**" by path. --package-caches leaves out what apt, dnf,
+pip, conda and their kin keep to be quicker the next time. Layers below lose it too, so that the image really shrinks; what
+another file needs to run stays, and is named.
 
 What vendors' licences say of changed libraries matters before such an image is given to others: see the guide.
 
@@ -59,6 +67,7 @@ What vendors' licences say of changed libraries matters before such an image is 
 			"sconce slim llm-train:25.11 --gpu 9.0                    in the store as llm-train:25.11-sm90",
 			"sconce slim llm-train:25.11 --gpu 9.0 --explain          what would go",
 			"sconce slim docker://nvcr.io/nvidia/pytorch:25.11-py3 --gpu 8.0,9.0 -o pytorch.sqsh",
+			"sconce slim llm-train --strip --package-caches --remove '*.a' --remove '/usr/share/doc/**'",
 			"sconce slim pytorch.sqsh --gpu 9.0 --ptx drop-where-native --relfatbin drop -o smaller.sqsh",
 		),
 		Args:              wants("IMAGE"),
@@ -69,7 +78,10 @@ What vendors' licences say of changed libraries matters before such an image is 
 		},
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&o.gpus, "gpu", nil, "compute `CAPABILITY` of the GPUs to keep code for: 9.0, or several as 8.0,9.0 (required)")
+	f.StringArrayVar(&o.gpus, "gpu", nil, "compute `CAPABILITY` of the GPUs to keep code for: 9.0, or several as 8.0,9.0")
+	f.BoolVar(&o.strip, "strip", false, "remove symbols and debugging information")
+	f.StringArrayVar(&o.remove, "remove", nil, "remove files whose name or path matches `PATTERN` (repeatable)")
+	f.BoolVar(&o.caches, "package-caches", false, "remove what package managers keep to be quicker the next time")
 	f.StringVarP(&o.output, "output", "o", "", "write the image to `OUT`")
 	f.StringVar(&o.name, "name", "", "`NAME[:TAG]` to give to the image in the store")
 	f.StringVar(&o.ptx, "ptx", string(slim.KeepPTX), "`WHAT` happens to PTX: keep, drop-where-native")
@@ -90,9 +102,11 @@ What vendors' licences say of changed libraries matters before such an image is 
 
 // parse checks what is to be removed.
 func (o slimOptions) parse() (slim.Options, error) {
-	how := slim.Options{PTX: slim.PTX(o.ptx), DropRelocatable: o.relfatbin == "drop"}
-	if len(o.gpus) == 0 {
-		err := errors.New("--gpu is missing")
+	how := slim.Options{
+		PTX: slim.PTX(o.ptx), DropRelocatable: o.relfatbin == "drop", Strip: o.strip, Remove: o.remove, PackageCaches: o.caches,
+	}
+	if len(o.gpus) == 0 && !o.strip && !o.caches && len(o.remove) == 0 {
+		err := errors.New("nothing says what to remove: --gpu is missing, and so are --strip, --remove and --package-caches")
 		return how, fault.Usage(fault.Hint(err, "say which GPUs the image is for, as in `sconce slim IMAGE --gpu 9.0`"))
 	}
 	var err error
@@ -187,7 +201,7 @@ func (a *app) slim(ctx context.Context, o slimOptions, ref source.Ref, open sour
 	}
 	result.Report, result.Digest = report, made.Digest
 	if made == im {
-		a.say("there is no device code in %s that these GPUs cannot run", o.image)
+		a.say("there is nothing in %s to remove", o.image)
 	}
 	if err := a.writeSlim(ctx, made, o.output, tag, write); err != nil {
 		return err
@@ -224,8 +238,11 @@ func (o slimOptions) target(st *store.Store, ref source.Ref, how slim.Options) (
 	return name, tag, nil
 }
 
-// gpuSuffix is what tells a slimmed image's tag from the original's: "-sm90".
+// gpuSuffix is what tells a slimmed image's tag from the original's: "-sm90", or "-slim" where no GPUs are named.
 func gpuSuffix(gpus []int) string {
+	if len(gpus) == 0 {
+		return "-slim"
+	}
 	names := make([]string, 0, len(gpus))
 	for _, sm := range gpus {
 		names = append(names, strconv.Itoa(sm))
@@ -244,29 +261,70 @@ func (a *app) writeSlim(ctx context.Context, im *image.Image, to, tag string, ho
 }
 
 func printSlim(w io.Writer, r *slim.Report) error {
+	if len(r.GPUs) > 0 {
+		if err := printDeviceCode(w, r); err != nil {
+			return err
+		}
+	}
+	if err := printTrimmed(w, r); err != nil {
+		return err
+	}
+	return printLayers(w, r.Layers)
+}
+
+// printTrimmed shows what was taken out besides device code.
+func printTrimmed(w io.Writer, r *slim.Report) error {
+	removed := [][]string{{"REMOVED", "FILES", "SIZE"}}
+	for _, x := range r.Removed {
+		removed = append(removed, []string{x.Reason, strconv.Itoa(x.Files), ui.Size(x.Size)})
+	}
+	if len(r.Stripped) > 0 {
+		var size int64
+		for _, f := range r.Stripped {
+			size += f.Before - f.After
+		}
+		removed = append(removed, []string{"symbols and debugging information", strconv.Itoa(len(r.Stripped)), ui.Size(size)})
+	}
+	kept := [][]string{{"LEFT AS IT IS", "BECAUSE"}}
+	for _, x := range r.Kept {
+		kept = append(kept, []string{"/" + x.Path, x.Reason})
+	}
+	for _, x := range r.Unstripped {
+		kept = append(kept, []string{fmt.Sprintf("symbols of %s (%s)", number(x.Files, "file"), ui.Size(x.Size)), x.Reason})
+	}
+	for _, rows := range [][][]string{removed, kept} {
+		if len(rows) > 1 {
+			if err := printBelow(w, rows); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func printDeviceCode(w io.Writer, r *slim.Report) error {
 	if len(r.Files) == 0 {
 		_, err := fmt.Fprintln(w, "no device code")
 		return err
 	}
 	rows, refused, whole := slimRows(r)
-	if !r.Changes() {
+	drops := len(rows) > 2
+	if !drops {
 		if _, err := fmt.Fprintf(w, "%s with device code, and none to remove\n", number(len(r.Files), "file")); err != nil {
 			return err
 		}
 	} else if err := printTable(w, rows); err != nil {
 		return err
 	}
-	if whole > 0 && r.Changes() {
+	if whole > 0 && drops {
 		if _, err := fmt.Fprintf(w, "\n%d of the %d files with device code lose none.\n", whole, len(r.Files)); err != nil {
 			return err
 		}
 	}
-	if len(refused) > 0 {
-		if err := printBelow(w, append([][]string{{"LEFT AS IT IS", "BECAUSE"}}, refused...)); err != nil {
-			return err
-		}
+	if len(refused) == 0 {
+		return nil
 	}
-	return printLayers(w, r.Layers)
+	return printBelow(w, append([][]string{{"LEFT AS IT IS", "BECAUSE"}}, refused...))
 }
 
 func printBelow(w io.Writer, rows [][]string) error {
