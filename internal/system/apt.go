@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
-	"os"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -56,11 +54,11 @@ for p; do apt apt-cache madison "${p%%=*}"; done > versions 2> /dev/null
 exit 13
 `
 
-// What aptResolve exits with.
+// What the scripts that ask exit with.
 const (
-	aptNoArchitecture = 11
-	aptNoLists        = 12
-	aptUnresolved     = 13
+	noArchitecture = 11
+	noLists        = 12
+	unresolved     = 13
 )
 
 // aptAsked is a package as apt-get(8) takes it: NAME, NAME:ARCHITECTURE, either with =VERSION (deb-version(7)). What else apt
@@ -96,11 +94,11 @@ func (a apt) resolve(ctx context.Context, q *question, packages []string) (*Pinn
 	switch code {
 	case 0:
 		return a.read(q, packages)
-	case aptNoArchitecture:
+	case noArchitecture:
 		return nil, fmt.Errorf("the base's dpkg does not take the architecture of one of %s", strings.Join(packages, ", "))
-	case aptNoLists:
+	case noLists:
 		return nil, a.listsError(q)
-	case aptUnresolved:
+	case unresolved:
 		return nil, a.explain(q, packages)
 	}
 	return nil, fmt.Errorf("the base's apt cannot be asked: the script that does it ended with exit code %d", code)
@@ -326,9 +324,7 @@ func aptPinned(packages []string, uris, simulated string) (*Pinned, error) {
 	slices.Sort(p.Asked)
 	p.Asked = slices.Compact(p.Asked)
 	slices.Sort(p.Remove)
-	slices.SortFunc(p.Packages, func(a, b Package) int {
-		return strings.Compare(a.Name+" "+a.Architecture, b.Name+" "+b.Architecture)
-	})
+	slices.SortFunc(p.Packages, comparePackages)
 	return p, nil
 }
 
@@ -375,33 +371,4 @@ func withoutLogin(address string) (string, error) {
 	}
 	u.User = nil
 	return u.String(), nil
-}
-
-// lists returns a directory for a manager's lists of packages, with what an earlier question left in it, so that only what
-// has changed is fetched. sources tells whose lists they are. Nobody else has the directory until done is called.
-func (q *question) lists(ctx context.Context, manager, sources string) (dir string, done func(), err error) {
-	name := "lists-" + manager + "-v1-" + store.DigestOf([]byte(sources)).Hex()
-	busy, err := q.store.Lock(ctx, name)
-	if err != nil {
-		return "", nil, err
-	}
-	dir, err = q.store.Tree(ctx, name, func(string) error { return nil })
-	if err == nil && !strings.HasPrefix(dir, q.store.Dir()+string(filepath.Separator)) || unwritable(dir) {
-		dir = filepath.Join(q.work, "lists") // a shared store's, or another user's
-		err = os.Mkdir(dir, 0o755)
-	}
-	if err != nil {
-		busy.Unlock()
-		return "", nil, err
-	}
-	return dir, func() { busy.Unlock() }, nil
-}
-
-func unwritable(dir string) bool {
-	f, err := os.CreateTemp(dir, ".try-*")
-	if err != nil {
-		return true
-	}
-	f.Close()
-	return os.Remove(f.Name()) != nil
 }

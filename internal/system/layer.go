@@ -28,6 +28,10 @@ const layerKind store.Kind = "system"
 // Layer makes the layer that p pins, which must not be empty, on the layers of the base. What the store lacks of the
 // packages is downloaded first, in parallel. The result is remembered under key, made by [LayerKey]; with an empty key it is
 // not.
+//
+// Services are not started. Keys that a package's script makes for the machine it is installed on (those of sshd, the certificate of
+// ssl-cert) are not in the layer: every container would have the same. Who wants them makes them when the container starts
+// (ssh-keygen -A).
 func Layer(ctx context.Context, r *step.Runner, f *fetch.Client, key string, on []layer.Descriptor, p *Pinned) (layer.Descriptor, error) {
 	var d layer.Descriptor
 	if key == "" {
@@ -52,7 +56,13 @@ func Layer(ctx context.Context, r *step.Runner, f *fetch.Client, key string, on 
 
 func install(ctx context.Context, r *step.Runner, f *fetch.Client, on []layer.Descriptor, p *Pinned) (layer.Descriptor, error) {
 	var none layer.Descriptor
-	if p.Manager != aptName {
+	var command func(dir string, p *Pinned) step.Command
+	switch p.Manager {
+	case aptName:
+		command = aptInstall
+	case dnfName:
+		command = rpmInstall
+	default:
 		return none, fault.Hint(fmt.Errorf("this sconce cannot install packages with %q, which the lock names", p.Manager), "`sconce lock` writes it anew")
 	}
 	if err := bring(ctx, r.Store, f, on, p.Packages); err != nil {
@@ -63,10 +73,10 @@ func install(ctx context.Context, r *step.Runner, f *fetch.Client, on []layer.De
 		return none, err
 	}
 	defer store.RemoveAll(dir)
-	if err := lay(r.Store, dir, p.Packages); err != nil {
+	if err := lay(r.Store, dir, p); err != nil {
 		return none, fmt.Errorf("prepare the system packages: %w", err)
 	}
-	d, err := r.Run(ctx, "install system packages", on, aptInstall(dir, p))
+	d, err := r.Run(ctx, "install system packages", on, command(dir, p))
 	if err != nil {
 		return none, fault.Hint(err, installHint(err))
 	}
@@ -163,16 +173,16 @@ func takeFrom(tree *image.Tree, st *store.Store, pkg Package) error {
 }
 
 // lay puts the package files in dir, under names by which the manager knows them.
-func lay(st *store.Store, dir string, packages []Package) error {
+func lay(st *store.Store, dir string, p *Pinned) error {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
 	}
-	for i, pkg := range packages {
-		from, err := st.BlobPath(pkg.SHA256)
+	for i := range p.Packages {
+		from, err := st.BlobPath(p.Packages[i].SHA256)
 		if err != nil {
 			return err
 		}
-		to := filepath.Join(dir, debName(i, pkg))
+		to := filepath.Join(dir, p.fileName(i))
 		if os.Link(from, to) == nil {
 			continue
 		}
@@ -183,9 +193,13 @@ func lay(st *store.Store, dir string, packages []Package) error {
 	return nil
 }
 
-// debName is the file name of the i-th package: the number keeps names apart, and no version's colon is in it.
-func debName(i int, pkg Package) string {
-	return fmt.Sprintf("%04d_%s_%s.deb", i, pkg.Name, pkg.Architecture)
+// fileName is what the file of the i-th package is called: the number keeps names apart, and no version's colon is in it.
+func (p *Pinned) fileName(i int) string {
+	ending := "deb"
+	if p.Manager == dnfName {
+		ending = "rpm"
+	}
+	return fmt.Sprintf("%04d_%s_%s.%s", i, p.Packages[i].Name, p.Packages[i].Architecture, ending)
 }
 
 func copyFile(from, to string) error {
@@ -208,7 +222,10 @@ func copyFile(from, to string) error {
 //go:embed apt-install.sh
 var aptInstallScript string
 
-// Where the installing script finds what it needs; see apt-install.sh.
+//go:embed rpm-install.sh
+var rpmInstallScript string
+
+// Where the installing scripts find what they need.
 const (
 	packagesDir = "/run/sconce-packages"
 	scratchDir  = "/run/sconce-scratch"
@@ -221,30 +238,33 @@ const policy = "#!/bin/sh\nexit 101\n"
 
 // aptInstall is the command that installs the packages in dir.
 func aptInstall(dir string, p *Pinned) step.Command {
+	c := installCommand(dir, aptInstallScript, p)
+	c.Files = append(c.Files, step.File{Target: policyFile, Mode: 0o755, Content: []byte(policy)})
+	return c
+}
+
+func installCommand(dir, script string, p *Pinned) step.Command {
 	return step.Command{
-		Args:      []string{"/bin/sh", "-c", aptInstallScript, "sh"},
+		Args:      []string{"/bin/sh", "-c", script, "sh"},
 		Env:       environment(),
 		NoNetwork: true,
 		Mounts: []step.Mount{
 			{Kind: step.Bind, Target: packagesDir, Dir: dir, ReadOnly: true},
 			{Kind: step.Tmpfs, Target: scratchDir},
 		},
-		Files: []step.File{
-			{Target: policyFile, Mode: 0o755, Content: []byte(policy)},
-			{Target: planFile, Content: aptPlan(p)},
-		},
+		Files: []step.File{{Target: planFile, Content: installPlan(p)}},
 	}
 }
 
-// aptPlan writes lines for the script: what to install, what to remove, and what must be there in the end.
-func aptPlan(p *Pinned) []byte {
+// installPlan writes lines for the script: what to install, what to remove, and what must be there in the end.
+func installPlan(p *Pinned) []byte {
 	var text bytes.Buffer
 	for i, pkg := range p.Packages {
 		state := "auto"
 		if slices.Contains(p.Asked, pkg.Name) || slices.Contains(p.Asked, pkg.Name+":"+pkg.Architecture) {
 			state = "manual"
 		}
-		fmt.Fprintln(&text, "install", debName(i, pkg), pkg.Name, pkg.Architecture, pkg.Version, state)
+		fmt.Fprintln(&text, "install", p.fileName(i), pkg.Name, pkg.Architecture, pkg.Version, state)
 	}
 	for _, name := range p.Remove {
 		fmt.Fprintln(&text, "remove", name)

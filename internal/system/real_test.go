@@ -294,6 +294,23 @@ func lookup(t *testing.T, name string) int {
 	return id
 }
 
+// A small base has no certificates, and its sources may be at https addresses all the same.
+func TestSourcesAtHTTPS(t *testing.T) {
+	w := debian(t)
+	w.on = append(w.on, layerOf(t, w.st, map[string][]byte{"etc/apt/sources.list": []byte("deb https://deb.debian.org/debian bookworm main\n")}))
+	p, err := w.resolve(t.Context(), "libibverbs1")
+	if err != nil {
+		t.Fatal(err, fault.HintOf(err))
+	}
+	if len(p.Packages) == 0 || !strings.HasPrefix(p.Packages[0].URL, "https://deb.debian.org/debian/pool/") {
+		t.Errorf("%+v", p)
+	}
+	w.on = append(w.on, layerOf(t, w.st, map[string][]byte{"etc/apt/sources.list": []byte("deb http://127.0.0.1:9/debian bookworm main\n")}))
+	if _, err = w.resolve(t.Context(), "libibverbs1"); err == nil || !strings.Contains(err.Error(), "cannot fetch the lists") || !strings.Contains(err.Error(), "127.0.0.1") {
+		t.Errorf("sources that are not there: %v", err)
+	}
+}
+
 func TestWhatCannotBeInstalled(t *testing.T) {
 	w := debian(t)
 	for _, test := range []struct{ asked, message, hint string }{

@@ -26,6 +26,9 @@ import (
 // Resolve asks the base's package manager, over the network, what installing r.Packages means today. It runs in a sandbox
 // and leaves the base as it is.
 func Resolve(ctx context.Context, st *store.Store, r Request) (*Pinned, error) {
+	if r.Offline {
+		return nil, errors.New("cannot resolve the system packages with --offline: the base's package sources have to be asked")
+	}
 	task := event.Begin(ctx, "resolve", "system packages", 0)
 	p, err := resolve(ctx, task, st, r)
 	return p, task.End(err)
@@ -71,14 +74,14 @@ type manager interface {
 	resolve(ctx context.Context, q *question, packages []string) (*Pinned, error)
 }
 
-// managers are the programs that tell which manager a base has, the preferred one first.
+// managers are the programs that tell which manager a base has, the preferred one first. A link counts as what it leads to.
 var managers = []struct {
 	program string
 	manager manager // nil: not supported
 }{
 	{"usr/bin/apt-get", apt{}},
-	{"usr/bin/dnf", nil},
 	{"usr/bin/dnf5", nil},
+	{"usr/bin/dnf", dnf{}},
 	{"usr/bin/microdnf", nil},
 	{"usr/bin/yum", nil},
 	{"usr/bin/zypper", nil},
@@ -92,13 +95,13 @@ func managerOf(t *image.Tree) (manager, error) {
 			continue
 		}
 		if m.manager == nil {
-			return nil, fault.Hint(fmt.Errorf("the base's package manager, %s, is not supported for [system] packages: apt is the only one that is", filepath.Base(m.program)),
-				"install the packages in a [[step]] with `run`, which locks no versions, or take a base of Debian's family")
+			return nil, fault.Hint(fmt.Errorf("the base's package manager, %s, is not supported for [system] packages: only apt and dnf 4 are", filepath.Base(m.program)),
+				"install the packages in a [[step]] with `run`, which locks no versions, or take another base")
 		}
 		return m.manager, nil
 	}
-	return nil, fault.Hint(errors.New("the base has no package manager that could install [system] packages: apt-get is not in it"),
-		"take a base of Debian's family, or put what is needed into the base")
+	return nil, fault.Hint(errors.New("the base has no package manager that could install [system] packages: neither apt-get nor dnf is in it"),
+		"take a base with one, or put what is needed into the base")
 }
 
 // question is one run of a manager in the base.
@@ -146,6 +149,39 @@ func cannotRun(p v1.Platform) error {
 	return fault.Hint(
 		fmt.Errorf("[system] packages for %s cannot be locked on this machine, which is linux/%s: the base's own package manager must run", p.String(), runtime.GOARCH),
 		fmt.Sprintf("run `sconce lock` and `sconce build` on a machine for %s, or let this one run its programs: binfmt_misc and qemu-user-static, registered with flag F", p.String()))
+}
+
+// lists returns a directory for a manager's lists of packages, with what an earlier question left in it, so that only what
+// has changed is fetched. sources tells whose lists they are. Nobody else has the directory until done is called.
+func (q *question) lists(ctx context.Context, manager, sources string) (dir string, done func(), err error) {
+	name := "lists-" + manager + "-v1-" + store.DigestOf([]byte(sources)).Hex()
+	busy, err := q.store.Lock(ctx, name)
+	if err != nil {
+		return "", nil, err
+	}
+	done = func() { busy.Unlock() }
+	dir, err = q.store.Tree(ctx, name, func(string) error { return nil })
+	if err == nil && strings.HasPrefix(dir, q.store.Dir()+string(filepath.Separator)) && !unwritable(dir) {
+		return dir, done, nil
+	}
+	if err == nil { // it is a shared store's, or another user's
+		dir = filepath.Join(q.work, "lists")
+		err = os.Mkdir(dir, 0o755)
+	}
+	if err != nil {
+		done()
+		return "", nil, err
+	}
+	return dir, done, nil
+}
+
+func unwritable(dir string) bool {
+	f, err := os.CreateTemp(dir, ".try-*")
+	if err != nil {
+		return true
+	}
+	f.Close()
+	return os.Remove(f.Name()) != nil
 }
 
 // answer reads what the script left in workDir.

@@ -11,6 +11,10 @@
 //
 //	system.go   what is pinned                resolve.go  asking a manager in the sandbox
 //	apt.go      Debian's manager              layer.go    from pinned packages to a layer
+//	dnf.go      Fedora's and RHEL's manager   *.sh        how they install them
+//
+// A layer that apt makes is the same, byte for byte, in every run and for every user, unless a package's own script writes something
+// random: the databases of Berkeley DB that postfix makes hold such a number. rpm notes the time of an installation.
 package system
 
 import (
@@ -42,7 +46,7 @@ type Package struct {
 // Pinned is what installing some packages on a base means. Neither Packages nor Remove has anything when the base has it
 // all.
 type Pinned struct {
-	Manager  string    `toml:"manager"`                      // apt
+	Manager  string    `toml:"manager"`                      // apt or dnf
 	Asked    []string  `toml:"asked,multiline"`              // NAME or NAME:ARCHITECTURE of what was asked for by name, not by another package
 	Packages []Package `toml:"packages,omitempty,multiline"` // new ones, and newer ones of the base's
 	Remove   []string  `toml:"remove,omitempty,multiline"`   // packages of the base that go, because others conflict with them
@@ -53,6 +57,11 @@ type Request struct {
 	On       []layer.Descriptor // the base, lowest first
 	Platform v1.Platform        // of the base
 	Packages []string           // as the recipe names them: NAME, NAME=VERSION, NAME:ARCHITECTURE
+	Offline  bool               // which is an error
+}
+
+func comparePackages(a, b Package) int {
+	return strings.Compare(a.Name+" "+a.Architecture, b.Name+" "+b.Architecture)
 }
 
 // Empty reports whether the base has everything already, so that there is nothing to install.

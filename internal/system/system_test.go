@@ -256,7 +256,8 @@ func fakeBase(t *testing.T, names ...string) (*store.Store, []layer.Descriptor) 
 
 func TestBasesWithoutApt(t *testing.T) {
 	for name, want := range map[string]string{
-		"usr/bin/dnf":     "dnf, is not supported",
+		"usr/bin/dnf5":    "dnf5, is not supported",
+		"usr/bin/dnf":     "names no package sources",
 		"sbin/apk":        "apk, is not supported",
 		"bin/sh":          "has no package manager",
 		"usr/bin/apt-get": "names no package sources",
