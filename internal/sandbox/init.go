@@ -127,6 +127,9 @@ func keepOnlyStreams() error {
 
 // spawnAll starts the spec's processes.
 func (in *initProcess) spawnAll() error {
+	if err := in.fixMounts(); err != nil {
+		return err
+	}
 	if err := dropPrivileges(in.spec.UserNS); err != nil {
 		return err
 	}

@@ -15,6 +15,18 @@ type Usage struct {
 	MaxRSS int64 // bytes of memory that the largest of them had at once, of those that somebody waited for
 }
 
+// fixMounts takes from the command the capability to mount. One that makes a user namespace of its own gets it back there, where
+// the kernel lets it undo nothing (mount_namespaces(7), "Restrictions on mount namespaces").
+func (in *initProcess) fixMounts() error {
+	if !in.spec.NoMounts {
+		return nil
+	}
+	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0); err != nil {
+		return failed("drop the capability to mount", err)
+	}
+	return nil
+}
+
 // DefaultProcesses is a limit on processes and threads that no build reaches and a machine survives: a parallel build with as
 // many threads in each of its processes as there are cores stays below.
 func DefaultProcesses() int { return 4096 + 256*runtime.NumCPU() }

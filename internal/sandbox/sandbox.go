@@ -82,6 +82,10 @@ type Options struct {
 	// itself the kernel does all of it, and Owners stays empty.
 	Owners *rootemu.Owners
 
+	// NoMounts keeps the command from mounting anything and from changing what is mounted. Without it, the command of an
+	// ordinary user can make what is mounted read-only writable again.
+	NoMounts bool
+
 	// MaxProcesses, unless 0, bounds how many processes and threads the command and all that it starts can have at once. For
 	// the host's root it takes Linux 6.14, where it bounds their numbers (pids) too.
 	MaxProcesses int

@@ -48,8 +48,9 @@ type spec struct {
 	Resolv   []byte   `json:"resolv"`   // content of /etc/resolv.conf, nil for none
 	Hosts    []byte   `json:"hosts"`    // content of /etc/hosts, nil for none
 	Emulate  bool     `json:"emulate"`  // root's calls, see package rootemu
-	Limit    int      `json:"limit"`    // processes and threads, 0 for any number
-	Probe    bool     `json:"probe"`    // only try whether it can be done
+	NoMounts bool     `json:"noMounts"`
+	Limit    int      `json:"limit"` // processes and threads, 0 for any number
+	Probe    bool     `json:"probe"` // only try whether it can be done
 }
 
 // socketFD is the file descriptor of the socket over which a caller who serves the image's files gets the device.
@@ -78,7 +79,7 @@ type exit struct {
 
 func newSpec(o Options, count int) (*spec, error) {
 	s := &spec{
-		Layers: withoutRepeats(o.Layers), Served: o.Tree != nil, Count: count, Args: o.Args, Env: o.Env, Binds: o.Binds, Tmpfs: o.Tmpfs, Mounts: o.Mounts, Limit: o.MaxProcesses,
+		Layers: withoutRepeats(o.Layers), Served: o.Tree != nil, Count: count, Args: o.Args, Env: o.Env, Binds: o.Binds, Tmpfs: o.Tmpfs, Mounts: o.Mounts, Limit: o.MaxProcesses, NoMounts: o.NoMounts,
 		WorkDir: path.Join("/", o.WorkDir), UID: o.UID, GID: o.GID, Groups: o.Groups, Hostname: o.Hostname, ReadOnly: o.ReadOnly, Loopback: o.NoNetwork,
 		Resolv: hostFile("/etc/resolv.conf"), Hosts: hostFile("/etc/hosts"),
 	}

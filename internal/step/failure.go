@@ -16,7 +16,7 @@ import (
 )
 
 // Failure is the error of a command that ended with another exit code than 0. Secrets are in none of its texts.
-type Failure struct {
+type Failure struct { //nolint:errname // it is what failed, a step, more than an error
 	Title string
 	Code  int      // exit code; 128+n for signal n
 	Tail  []string // the last lines it printed

@@ -40,7 +40,7 @@ func TestEscapes(t *testing.T) {
 		"umount /etc/resolv.conf && umount -l / && cat " + outside,
 		"mknod /disk b 254 0 && head -c 1 /disk | grep .",
 		"echo x >/ro/file", "rm /ro/file", "mount -o remount,rw,bind /ro && echo x >/ro/file",
-		"mount --bind /ro /tmp && echo x >/tmp/file",
+		"mount --bind /ro /tmp && echo x >/tmp/file", "unshare -Urm sh -c 'mount -o remount,rw,bind /ro && echo x >/ro/file'",
 		"ln -s " + filepath.Dir(outside) + " /away; cat /away/outside",
 		"insmod /x.ko", "swapon /bin/busybox", "reboot -f", "nsenter -t 1 -m cat " + outside,
 		"hostname changed && test $(unshare -u hostname) = never",

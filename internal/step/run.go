@@ -142,7 +142,7 @@ func (s *running) options() (sandbox.Options, error) {
 		Layers: s.dirs, Args: s.c.Args, Env: s.environment(who.home), WorkDir: s.c.WorkDir,
 		UID: who.uid, GID: who.gid, Groups: who.groups,
 		Mounts: s.mounts, Hostname: hostname, UpperDir: s.work, Owners: &s.owners, NoNetwork: s.c.NoNetwork,
-		MaxProcesses: sandbox.DefaultProcesses(), Usage: &s.used,
+		NoMounts: true, MaxProcesses: sandbox.DefaultProcesses(), Usage: &s.used,
 	}, nil
 }
 
