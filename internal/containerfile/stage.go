@@ -67,7 +67,9 @@ func (s *stage) base(ctx context.Context, line int) error {
 		return err
 	}
 	if strings.EqualFold(name, Scratch) {
-		s.From, s.env = Scratch, newScope(nil)
+		s.From = Scratch
+		s.Config.Env = []string{"PATH=" + DefaultPath} // no base says where programs will be
+		s.env = newScope(s.Config.Env)
 		return nil
 	}
 	if !strings.EqualFold(name, s.section.Name) { // FROM debian AS debian is the image
