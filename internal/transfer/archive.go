@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"strings"
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
@@ -119,6 +121,7 @@ func (j *job) unpack(dir *place, ix *layer.Index, e layer.IndexEntry) error {
 	if j.owner != nil {
 		e.UID, e.GID = j.owner.uid, j.owner.gid
 	}
+	maps.DeleteFunc(e.Xattrs, func(name, _ string) bool { return !inImage(name) })
 	if e.Path == "." {
 		return setDir(dir, e.Entry) // it is a directory, or the index would not have it
 	}
@@ -142,6 +145,11 @@ func (j *job) unpack(dir *place, ix *layer.Index, e layer.IndexEntry) error {
 	}
 	_, err = j.stage.put(above, name, e.Entry, content, nil)
 	return err
+}
+
+// inImage reports whether an extended attribute is part of a file, and not what a machine, or a mount of overlay, notes about it.
+func inImage(name string) bool {
+	return name == "security.capability" || strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "user.overlay.")
 }
 
 // setDir gives a directory the attributes of an entry.

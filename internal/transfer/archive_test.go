@@ -1,8 +1,11 @@
 package transfer
 
 import (
+	"archive/tar"
+	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -39,6 +42,25 @@ func TestExtract(t *testing.T) {
 		if diff := cmp.Diff([]string{"f 644 0:0 n = " + data}, got); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got)\n%s", name, err, diff)
 		}
+	}
+}
+
+func TestExtractLeavesAttributesOfMachines(t *testing.T) {
+	r := newRig(t)
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	w.WriteHeader(&tar.Header{Name: "x", Typeflag: tar.TypeDir, Mode: 0o755, ModTime: time.Unix(1e9, 0), PAXRecords: map[string]string{
+		"SCHILY.xattr.user.overlay.opaque": "y", "SCHILY.xattr.security.selinux": "s", "SCHILY.xattr.user.kept": "k",
+	}})
+	w.Close()
+	c := openContext(t, makeDir(t, "f archive = "+b.String()))
+	d, err := Copy{Sources: []string{"archive"}, Dest: "/", Extract: true}.Layer(t.Context(), r.st, c, r.tree, layer.Options{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := makeTree(t, r.st, d).Lookup("x")
+	if err != nil || len(n.Xattrs) != 1 || n.Xattrs["user.kept"] != "k" || n.ModTime.Unix() != 1e9 {
+		t.Errorf("got %+v, %v", n, err)
 	}
 }
 

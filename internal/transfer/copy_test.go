@@ -7,11 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -283,6 +288,10 @@ func TestDigestTells(t *testing.T) {
 	if digest(Copy{Sources: []string{"./"}, Dest: "/n"}, base...) != want {
 		t.Error("another digest for another spelling")
 	}
+	one := Copy{Sources: []string{"a"}, Dest: "/n"}
+	if digest(one, base...) != digest(one, with("h other => a")...) {
+		t.Error("another digest for a name elsewhere")
+	}
 	seen := map[store.Digest]string{want: "the first"}
 	tells := func(name string, d store.Digest) {
 		t.Helper()
@@ -328,7 +337,7 @@ func TestDownload(t *testing.T) {
 	}{
 		"into a directory": {copy: Copy{URLs: []URL{{"http://x/dir/f.tar", right}}, Dest: "/n/", Extract: true}, want: []string{"d 755 0:0 n", "f 600 0:0 n/f.tar = remote"}},
 		"as a file":        {copy: Copy{URLs: []URL{{"http://x/dir/f", ""}}, Dest: "/n", Chmod: "644", Chown: "1"}, want: []string{"f 644 1:1 n = remote"}},
-		"without a name":   {copy: Copy{URLs: []URL{{"/", ""}}, Dest: "/n/"}, err: "gives it no name"},
+		"without a name":   {copy: Copy{URLs: []URL{{"/", ""}}, Dest: "/n/"}, err: "gives the file no name"},
 		"wrong":            {copy: Copy{URLs: []URL{{"http://x/f", store.DigestOf(nil)}}, Dest: "/n/"}, err: "sha256"},
 		"not to be had":    {copy: Copy{URLs: []URL{{"bad", ""}}, Dest: "/n/"}, err: "add bad: no such host"},
 	} {
@@ -395,4 +404,90 @@ func TestMakeDir(t *testing.T) {
 	if diff := cmp.Diff(want, list(t, makeTree(t, r.st, d))); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
+}
+
+func TestStepsShareAContext(t *testing.T) {
+	r := newRig(t)
+	var group errgroup.Group
+	digests := make([]store.Digest, 8)
+	for i := range digests {
+		group.Go(func() (err error) {
+			c := Copy{Sources: []string{"d", "glob", "a"}, Dest: "/n/"}
+			if i%2 == 0 {
+				if _, err := c.Layer(t.Context(), r.st, r.context, r.tree, layer.Options{}, nil); err != nil {
+					return err
+				}
+			}
+			digests[i], err = c.Digest(t.Context(), r.context)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if len(slices.Compact(digests)) != 1 {
+		t.Errorf("got %q", digests)
+	}
+}
+
+func TestCopyCanBeStopped(t *testing.T) {
+	r := newRig(t)
+	ctx, stop := context.WithCancelCause(t.Context())
+	why := errors.New("stopped")
+	stop(why)
+	c := Copy{Sources: []string{"."}, Dest: "/n/"}
+	if _, err := c.Layer(ctx, r.st, r.context, r.tree, layer.Options{}, nil); !errors.Is(err, why) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := c.Digest(ctx, r.context); !errors.Is(err, why) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// BenchmarkContext copies 20 000 small files, and one large one.
+func BenchmarkContext(b *testing.B) {
+	dir := b.TempDir()
+	for i := range 200 {
+		sub := filepath.Join(dir, fmt.Sprintf("d%03d", i))
+		if err := os.Mkdir(sub, 0o755); err != nil {
+			b.Fatal(err)
+		}
+		for k := range 100 {
+			if err := os.WriteFile(filepath.Join(sub, fmt.Sprintf("f%d", k)), bytes.Repeat([]byte{byte(i), byte(k)}, 2048), 0o644); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	f, err := os.Create(filepath.Join(dir, "large"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	random := rand.NewChaCha8([32]byte{})
+	if _, err := io.CopyN(f, random, 256<<20); err != nil {
+		b.Fatal(err)
+	}
+	f.Close()
+	open := func() *Context { return openContext(b, dir) }
+	b.Run("digest", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := open().Digest(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("one file's digest", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := (Copy{Sources: []string{"d001/f1"}, Dest: "/"}).Digest(b.Context(), open()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("layer", func(b *testing.B) {
+		st := testStore(b)
+		for b.Loop() {
+			if _, err := open().Layer(b.Context(), st, layer.Options{}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

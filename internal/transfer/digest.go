@@ -10,6 +10,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -50,13 +51,15 @@ func (c Copy) Digest(ctx context.Context, from Files) (store.Digest, error) {
 	if err := hashAll(ctx, list); err != nil {
 		return "", fmt.Errorf("copy to %s: %w", quote(c.Dest), err)
 	}
-	s := summing{h: h, files: map[any]int{}}
+	s := summing{h: h}
 	for _, p := range list {
 		if p.node == nil {
 			continue
 		}
 		fmt.Fprintf(h, "source %q %q\n", p.name, p.rel)
-		clear(s.files)
+		if err := s.start(p.node); err != nil {
+			return "", err
+		}
 		for _, dir := range layer.Parents(p.rel) {
 			n, err := p.base.find(dir, true)
 			if err != nil {
@@ -73,7 +76,19 @@ func (c Copy) Digest(ctx context.Context, from Files) (store.Digest, error) {
 
 type summing struct {
 	h     hash.Hash
-	files map[any]int // numbers of the files that have several names, as they came
+	names map[any]int // how many names a file has in the source; elsewhere it may have more, which does not matter
+	files map[any]int // numbers of those that have several, as they came
+}
+
+// start begins with another source.
+func (s *summing) start(n *node) error {
+	s.names, s.files = map[any]int{}, map[any]int{}
+	return n.walk("", func(n *node, _ string) error {
+		if n.file != nil {
+			s.names[n.file]++
+		}
+		return nil
+	})
 }
 
 // add writes a line about a file that no other file has.
@@ -85,7 +100,7 @@ func (s *summing) add(n *node, at string) {
 	for _, k := range slices.Sorted(maps.Keys(n.Xattrs)) {
 		fmt.Fprintf(s.h, " %q=%q", k, n.Xattrs[k])
 	}
-	if n.file != nil {
+	if s.names[n.file] > 1 {
 		number, ok := s.files[n.file]
 		if !ok {
 			number = len(s.files)
@@ -134,6 +149,11 @@ func (n *node) known() store.Digest {
 	return n.hash
 }
 
+// hashBuffer is how much of a file is read at once to hash it, in bytes.
+const hashBuffer = 256 << 10
+
+var buffers = sync.Pool{New: func() any { return new([hashBuffer]byte) }}
+
 // sum finds out the hash of a regular file, if it is not known.
 func (n *node) sum(ctx context.Context) error {
 	n.mu.Lock()
@@ -146,8 +166,13 @@ func (n *node) sum(ctx context.Context) error {
 		return err
 	}
 	defer r.Close()
+	buf, ok := buffers.Get().(*[hashBuffer]byte)
+	if !ok {
+		buf = new([hashBuffer]byte)
+	}
+	defer buffers.Put(buf)
 	h := newSum()
-	if _, err := io.Copy(h, ctxio.Reader(ctx, r)); err != nil {
+	if _, err := io.CopyBuffer(h, ctxio.Reader(ctx, r), buf[:]); err != nil {
 		return err
 	}
 	n.hash = store.SumDigest(h)

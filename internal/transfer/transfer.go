@@ -23,7 +23,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 
 	"sconce.dev/sconce/internal/ctxio"
@@ -170,7 +169,7 @@ func (j *job) run(from Files, open Open) error {
 }
 
 func inlineNode(f InlineFile) picked {
-	name := path.Base(f.Name)
+	name := ownName(f.Name)
 	return picked{name: name, p: name, arrived: true, node: &node{
 		Entry: layer.Entry{Path: name, Mode: 0o644, Size: int64(len(f.Content))}, name: name,
 		open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(string(f.Content))), nil },
@@ -471,7 +470,7 @@ func (j *job) put(dir *place, name string, n *node) error {
 		return context.Cause(j.ctx)
 	}
 	if name == "" {
-		return fault.Hint(errors.New("the address of a remote file gives it no name"), "give the destination a name that does not end in /")
+		return fault.Hint(errors.New("the source gives the file no name"), "give the destination a name that does not end in /")
 	}
 	old := j.stage.below(dir, name)
 	switch {
@@ -534,6 +533,14 @@ func (j *job) tempFile() (*os.File, error) {
 	return f, err
 }
 
+// ownName returns the last component of a name, and "" when that is none, which matters only when the destination is a directory.
+func ownName(name string) string {
+	if name = path.Base(name); name == "." || name == ".." || name == "/" {
+		return ""
+	}
+	return name
+}
+
 // maxDownload is the most bytes of a remote file.
 const maxDownload = 256 << 30
 
@@ -551,9 +558,7 @@ func (j *job) download(u URL, open Open) (picked, error) {
 	if err != nil {
 		return picked{}, fmt.Errorf("add %s: %w", u.Address, err)
 	}
-	if name = filepath.Base(name); name == "." || name == ".." || name == "/" {
-		name = "" // which matters only when the destination is a directory
-	}
+	name = ownName(name)
 	n.name, n.Path = name, name
 	return picked{node: n, name: name, p: name, arrived: true}, nil
 }
