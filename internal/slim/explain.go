@@ -10,12 +10,16 @@ import (
 	"sconce.dev/sconce/internal/fatbin"
 )
 
-// Explain tells what slimming would do to the files of an image, and writes nothing. The report has no layers.
+// Explain tells what slimming would do to the files of an image, and writes nothing. The report has no layers, and of
+// what trimming would do nothing.
 func Explain(ctx context.Context, files audit.Files, o Options) (*Report, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
 	r := &Report{GPUs: capabilities(o.gpus()), Files: []FileReport{}}
+	if len(o.GPUs) == 0 {
+		return r, nil
+	}
 	task := event.Begin(ctx, "scan", "device code", 0)
 	err := files.Walk(ctx, fatbin.MayHold, func(f audit.File) error {
 		task.Add(f.Size)

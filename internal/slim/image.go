@@ -27,6 +27,11 @@ type Report struct {
 	Layers []LayerReport `json:"layers,omitempty"` // lowest first
 	Before int64         `json:"before"`           // device code in the files that are not refused
 	After  int64         `json:"after"`            // what stays of it
+
+	Removed    []Removed      `json:"removed,omitempty"`    // by reason, the most bytes first
+	Kept       []Kept         `json:"kept,omitempty"`       // what patterns name and is not removed
+	Stripped   []StrippedFile `json:"stripped,omitempty"`   // those that lose most first
+	Unstripped []Unstripped   `json:"unstripped,omitempty"` // by reason, the most bytes first
 }
 
 // LayerReport is a layer before and after, as blobs. One that did not change has the same digest twice.
@@ -37,9 +42,9 @@ type LayerReport struct {
 	SlimmedSize int64        `json:"slimmedSize"`
 }
 
-// Changes reports whether any file loses code.
+// Changes reports whether any file loses code or is trimmed.
 func (r *Report) Changes() bool {
-	return slices.ContainsFunc(r.Files, func(f FileReport) bool { return len(f.Dropped) > 0 })
+	return len(r.Removed)+len(r.Stripped) > 0 || slices.ContainsFunc(r.Files, func(f FileReport) bool { return len(f.Dropped) > 0 })
 }
 
 // sum puts the files in order and adds up what they have.
@@ -67,9 +72,9 @@ func total(code []Code) (n int64) {
 	return n
 }
 
-// Image makes an image of one in the store without the device code that the target GPUs cannot run. Layers that hold none keep their
-// blobs; the others are rewritten with only the contents of such files changed, and their hashes in the RECORDs of Python
-// distributions. What was done for a layer is kept in the store for the next image that has it.
+// Image makes an image of one in the store without the device code that the target GPUs cannot run, and trimmed. Layers that hold
+// nothing of it keep their blobs; the others are rewritten with only such files changed or left out, and the lists that have them: the RECORDs of
+// Python distributions, and dpkg's md5sums. What was done for a layer is kept in the store for the next image that has it.
 //
 // The image's configuration stays as it is, but for the label [image.LabelSlim] and words in the history of changed layers. When
 // nothing changes, the result is im itself. An image that was slimmed for other GPUs is refused.
@@ -80,19 +85,52 @@ func Image(ctx context.Context, st *store.Store, im *image.Image, o Options) (*i
 	if err := checkLabel(im, o); err != nil {
 		return nil, nil, err
 	}
-	outcomes, slimmed, err := slimLayers(ctx, st, im.Layers, o)
+	r, comments, slimmed, err := slimAll(ctx, st, im.Layers, o)
 	if err != nil {
 		return nil, nil, fmt.Errorf("slim image %s: %w", im.Digest.Short(), err)
 	}
-	r := newReport(im.Layers, slimmed, outcomes, o)
 	if slices.Equal(slimmed, im.Layers) {
 		return im, r, nil
 	}
-	made, err := assemble(ctx, st, im, slimmed, o)
+	made, err := assemble(ctx, st, im, slimmed, comments, o)
 	if err != nil {
 		return nil, nil, fmt.Errorf("slim image %s: %w", im.Digest.Short(), err)
 	}
 	return made, r, nil
+}
+
+// slimAll slims layers in both ways, and returns what takes their place and what was done to each.
+func slimAll(ctx context.Context, st *store.Store, from []layer.Descriptor, o Options) (r *Report, comments []string, slimmed []layer.Descriptor, err error) {
+	outcomes, slimmed := make([]*outcome, len(from)), from
+	for i := range outcomes {
+		outcomes[i] = &outcome{}
+	}
+	if len(o.GPUs) > 0 {
+		if outcomes, slimmed, err = slimLayers(ctx, st, from, o); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	trimmed, trims := slimmed, &Report{}
+	if o.trims() {
+		s := &layers{st: st, o: o, workers: runtime.GOMAXPROCS(0)}
+		if trimmed, err = s.trim(ctx, slimmed, trims); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	r = newReport(from, trimmed, outcomes, o)
+	r.Removed, r.Kept, r.Stripped, r.Unstripped = trims.Removed, trims.Kept, trims.Stripped, trims.Unstripped
+	comments = make([]string, len(from))
+	for i := range from {
+		var done []string
+		if slimmed[i] != from[i] {
+			done = append(done, "device code slimmed to "+strings.Join(capabilities(o.gpus()), " "))
+		}
+		if trimmed[i] != slimmed[i] {
+			done = append(done, "trimmed")
+		}
+		comments[i] = strings.Join(done, "; ")
+	}
+	return r, comments, trimmed, nil
 }
 
 // checkLabel refuses to slim an image for GPUs whose code was taken out of it before.
@@ -199,17 +237,16 @@ func newReport(before, after []layer.Descriptor, outcomes []*outcome, o Options)
 const maxConfig = 8 << 20
 
 // assemble stores the manifest and the configuration of an image with other layers.
-func assemble(ctx context.Context, st *store.Store, im *image.Image, slimmed []layer.Descriptor, o Options) (*image.Image, error) {
+func assemble(ctx context.Context, st *store.Store, im *image.Image, slimmed []layer.Descriptor, comments []string, o Options) (*image.Image, error) {
 	raw, err := st.ReadBlob(store.Digest(im.Manifest.Config.Digest.String()), maxConfig)
 	if err != nil {
 		return nil, err
 	}
-	changed := make([]bool, len(slimmed))
 	diffIDs := make([]store.Digest, len(slimmed))
 	manifest := im.Manifest.DeepCopy()
 	for i, d := range slimmed {
 		diffIDs[i] = d.DiffID
-		if changed[i] = d.Digest != im.Layers[i].Digest; !changed[i] {
+		if d.Digest == im.Layers[i].Digest {
 			continue
 		}
 		t, err := mediaType(im, d)
@@ -219,7 +256,7 @@ func assemble(ctx context.Context, st *store.Store, im *image.Image, slimmed []l
 		// Annotations of a layer speak of its bytes; they do not hold for others.
 		manifest.Layers[i] = v1.Descriptor{MediaType: t, Digest: hashOf(d.Digest), Size: d.Size}
 	}
-	config, err := editConfig(raw, diffIDs, changed, o)
+	config, err := editConfig(raw, diffIDs, comments, o)
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
@@ -288,7 +325,7 @@ func encode(v any) ([]byte, error) {
 
 // editConfig changes of a configuration what says which layers there are and what was done to them. Parts that only other
 // programs know are kept.
-func editConfig(raw []byte, diffIDs []store.Digest, changed []bool, o Options) ([]byte, error) {
+func editConfig(raw []byte, diffIDs []store.Digest, comments []string, o Options) ([]byte, error) {
 	var config object
 	if err := json.Unmarshal(raw, &config); err != nil {
 		return nil, err
@@ -307,12 +344,17 @@ func editConfig(raw []byte, diffIDs []store.Digest, changed []bool, o Options) (
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	target := strings.Join(capabilities(o.gpus()), " ")
-	labels[image.LabelSlim] = target
-	if err := addComments(history, changed, "device code slimmed to "+target); err != nil {
+	if len(o.GPUs) > 0 {
+		labels[image.LabelSlim] = strings.Join(capabilities(o.gpus()), " ")
+	}
+	if err := addComments(history, comments); err != nil {
 		return nil, err
 	}
-	err := cmp.Or(rootfs.set("diff_ids", diffIDs), inner.set("Labels", labels), config.set("rootfs", rootfs), config.set("config", inner))
+	err := rootfs.set("diff_ids", diffIDs)
+	if err == nil && len(labels) > 0 {
+		err = inner.set("Labels", labels)
+	}
+	err = cmp.Or(err, config.set("rootfs", rootfs), config.set("config", inner))
 	if err == nil && len(history) > 0 {
 		err = config.set("history", history)
 	}
@@ -324,7 +366,7 @@ func editConfig(raw []byte, diffIDs []store.Digest, changed []bool, o Options) (
 
 // addComments adds a comment to the steps of the history that made changed layers: those steps that are not empty are the
 // layers, in order (OCI image-spec, config.md). Of a history that does not fit nothing is known.
-func addComments(history []object, changed []bool, comment string) error {
+func addComments(history []object, comments []string) error {
 	var made []object
 	for _, h := range history {
 		var empty bool
@@ -335,11 +377,11 @@ func addComments(history []object, changed []bool, comment string) error {
 			made = append(made, h)
 		}
 	}
-	if len(made) != len(changed) {
+	if len(made) != len(comments) {
 		return nil
 	}
 	for i, h := range made {
-		if !changed[i] {
+		if comments[i] == "" {
 			continue
 		}
 		var old string
@@ -349,7 +391,7 @@ func addComments(history []object, changed []bool, comment string) error {
 		if old != "" {
 			old += "; "
 		}
-		if err := h.set("comment", old+comment); err != nil {
+		if err := h.set("comment", old+comments[i]); err != nil {
 			return err
 		}
 	}

@@ -42,7 +42,7 @@ type layers struct {
 // slim makes what takes a layer's place, or finds what was made before. Who needs the same at the same time, in any process,
 // waits for it.
 func (s *layers) slim(ctx context.Context, d layer.Descriptor) (*outcome, error) {
-	return s.once(ctx, d, s.o.Key(), func() (*outcome, error) { return s.make(ctx, d) })
+	return s.once(ctx, d, s.o.gpuKey(), func() (*outcome, error) { return s.make(ctx, d) })
 }
 
 func (s *layers) once(ctx context.Context, d layer.Descriptor, what string, do func() (*outcome, error)) (*outcome, error) {

@@ -16,6 +16,9 @@ func Look(ctx context.Context, r io.ReaderAt, size int64, o Options) (*Plan, err
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("slim: %w", err)
 	}
+	if len(o.GPUs) == 0 {
+		return nil, errors.New("slim: no GPU is named to slim for")
+	}
 	in := &input{ctx: ctx, r: r}
 	plan, err := look(in, size, o)
 	var doubt doubtError

@@ -1,4 +1,5 @@
-// Package slim removes GPU code that the target GPUs cannot run, of one file and of whole images.
+// Package slim removes what an image has no need of: GPU code that the target GPUs cannot run, of one file and of whole images,
+// and what is trimmed: symbols, files that patterns name, and caches of package managers.
 //
 // # The method
 //
@@ -41,19 +42,26 @@ const (
 
 // Options say what stays.
 type Options struct {
-	GPUs []int // compute capabilities of the target GPUs, as 90 for 9.0; at least one
+	GPUs []int // compute capabilities of the target GPUs, as 90 for 9.0; none: device code stays as it is
 	PTX  PTX   // "" is KeepPTX
 
 	// DropRelocatable reduces the input of device links (nvcc -rdc) that linked files still carry to the smallest entry of each
 	// region, where the linked code has machine code for all target GPUs.
 	DropRelocatable bool
+
+	Strip         bool     // take symbols and debug information out of programs and libraries
+	Remove        []string // patterns of files to leave out: "*.a", "/usr/share/doc/**", "**/tests/**"
+	PackageCaches bool     // leave out what package managers keep to be quicker the next time
 }
 
 // codeVersion changes when the same options make other files.
 const codeVersion = 2
 
 // Key names the outcome: equal keys give equal files from equal files.
-func (o Options) Key() string {
+func (o Options) Key() string { return o.gpuKey() + o.trimKey() }
+
+// gpuKey is the part of the key that is about device code.
+func (o Options) gpuKey() string {
 	gpus := make([]string, 0, len(o.GPUs))
 	for _, sm := range o.gpus() {
 		gpus = append(gpus, strconv.Itoa(sm))
@@ -79,13 +87,16 @@ func (o Options) ptx() PTX {
 
 // check refuses options that mean nothing.
 func (o Options) check() error {
-	if len(o.GPUs) == 0 {
+	if len(o.GPUs) == 0 && !o.trims() {
 		return fmt.Errorf("no GPU is named to slim for")
 	}
 	for _, sm := range o.GPUs {
 		if sm < 10 || sm > 9999 {
 			return fmt.Errorf("%d is no compute capability; 90 stands for 9.0", sm)
 		}
+	}
+	if _, err := newRemover(o); err != nil {
+		return err
 	}
 	if p := o.ptx(); p != KeepPTX && p != DropWhereNative {
 		return fmt.Errorf("%q is no way to treat PTX; there are %q and %q", p, KeepPTX, DropWhereNative)
