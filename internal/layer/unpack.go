@@ -26,8 +26,11 @@ type UnpackOptions struct {
 	// Owners gives everything its owner, its capabilities and makes devices, which needs root. Without it these are left out,
 	// directories get at least u+rwx and files u+r; what is taken from a file that way goes with it, see [Original].
 	//
-	// Either way files keep the setuid bit: the directory that dir is in must be closed to others.
+	// Either way files keep the setuid bit.
 	Owners bool
+	// SetID, unless nil, is called before a file gets the setuid or setgid bit: the directory that dir is in must be closed to
+	// others then.
+	SetID func() error
 }
 
 // Unpack lays a layer down in dir, an empty directory, as overlay wants a lower directory that is mounted with the option
@@ -430,6 +433,11 @@ func (u *unpacker) permit(dir int, name string, e Entry, when time.Time) error {
 	}
 	if e.Type == Symlink {
 		return nil
+	}
+	if e.Type == Regular && e.Mode&setIDs != 0 && u.opts.SetID != nil {
+		if err := u.opts.SetID(); err != nil {
+			return err
+		}
 	}
 	if err := unix.Fchmodat(dir, name, u.mode(e), 0); err != nil {
 		return fmt.Errorf("change mode: %w", err)

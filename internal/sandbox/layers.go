@@ -8,6 +8,7 @@ import (
 	"runtime"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/layer"
@@ -35,10 +36,15 @@ func Layers(ctx context.Context, st *store.Store, layers []layer.Descriptor) ([]
 }
 
 func unpackOnce(ctx context.Context, st *store.Store, d layer.Descriptor, owners bool) (string, error) {
-	dir, err := st.Tree(ctx, treeName(d, owners), func(dir string) error {
+	unpackTo := func(dir string) error {
 		task := event.Begin(ctx, "unpack", "layer "+d.Digest.Short(), 0)
 		return task.End(unpack(ctx, st, d, dir, owners))
-	})
+	}
+	name := treeName(d, owners)
+	dir, err := st.Tree(ctx, name, unpackTo)
+	if err == nil && unix.Access(dir, unix.X_OK) != nil { // in a store for many: somebody else's, and closed
+		dir, err = st.Tree(ctx, fmt.Sprintf("%s-%d", name, os.Geteuid()), unpackTo)
+	}
 	return filepath.Join(dir, rootDir), err
 }
 
@@ -53,17 +59,20 @@ func treeName(d layer.Descriptor, owners bool) string {
 	return fmt.Sprintf("layer-%.32s-o", id.Hex())
 }
 
-// rootDir holds the layer's root within its tree. The directory above it is closed to others: a tree contains programs
-// with the setuid bit, from an image that nobody on this machine has vouched for.
+// rootDir holds the layer's root within its tree. The directory above it is closed to others if there are programs with the
+// setuid bit, from an image that nobody on this machine has vouched for; root's always is.
 const rootDir = "root"
 
 func unpack(ctx context.Context, st *store.Store, d layer.Descriptor, dir string, owners bool) error {
-	if err := os.Chmod(dir, 0o700); err != nil {
-		return err
+	closeTree := func() error { return os.Chmod(dir, 0o700) }
+	if owners {
+		if err := closeTree(); err != nil {
+			return err
+		}
 	}
 	root := filepath.Join(dir, rootDir)
 	if err := os.Mkdir(root, 0o755); err != nil {
 		return err
 	}
-	return layer.Unpack(ctx, st, d, root, layer.UnpackOptions{Owners: owners})
+	return layer.Unpack(ctx, st, d, root, layer.UnpackOptions{Owners: owners, SetID: closeTree})
 }
