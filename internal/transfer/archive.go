@@ -59,10 +59,15 @@ func (j *job) extract(n *node) (bool, error) {
 	if ok, err := isArchive(n); !ok || err != nil {
 		return false, err
 	}
-	if err := j.extractArchive(n); err != nil {
-		return true, fault.Hint(fmt.Errorf("unpack %s: %w", quote(n.Path), err), "COPY copies an archive as it is")
+	err := j.extractArchive(n)
+	if err == nil {
+		return true, nil
 	}
-	return true, nil
+	err = fmt.Errorf("unpack %s: %w", quote(n.Path), err)
+	if fault.HintOf(err) == "" {
+		err = fault.Hint(err, "COPY copies an archive as it is")
+	}
+	return true, err
 }
 
 func (j *job) extractArchive(n *node) error {
