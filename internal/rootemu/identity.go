@@ -21,6 +21,9 @@ type identity struct {
 	// keeps is the program that has asked to keep root's rights when it becomes another user (PR_SET_KEEPCAPS of prctl(2)),
 	// "" if it has not. They end with the next exec(2), which the supervisor does not hear of: the program is another then.
 	keeps string
+
+	// raised is the program with a setuid or setgid bit that has had its rights from it, "" if there was none.
+	raised string
 }
 
 // rootIdentity is who a process is that has never asked to be somebody else.
@@ -104,7 +107,7 @@ type identities struct {
 func newIdentities() *identities { return &identities{numbers: map[string]uint64{}} }
 
 func (all *identities) numberOf(i *identity) (uint64, error) {
-	key := fmt.Sprint(i.users, i.groups, i.supplementary, i.keeps)
+	key := fmt.Sprint(i.users, i.groups, i.supplementary, i.keeps, "\x00", i.raised)
 	n, ok := all.numbers[key]
 	if ok {
 		return n, nil
@@ -140,8 +143,45 @@ func (p *process) identity() (*identity, error) {
 	if limit.Cur&identityMask != identityMark || n >= uint64(len(p.identities.numbered)) {
 		return rootIdentity(), nil
 	}
-	return p.identities.numbered[n], nil
+	i := p.identities.numbered[n]
+	if i.users.effective == 0 {
+		return i, nil
+	}
+	return p.raise(i)
 }
+
+// raise gives who runs a program with the setuid or setgid bit the rights of its owner. The kernel does not, where nobody may
+// gain privileges; and because the supervisor hears of no exec(2), it is done with the first call after it.
+func (p *process) raise(i *identity) (*identity, error) {
+	name := p.program()
+	if name == "" || name == i.raised {
+		return i, nil
+	}
+	fd, err := p.openOwn("exe")
+	if err != nil {
+		return i, nil // a process that ends
+	}
+	defer unix.Close(fd)
+	if !p.inImage(fd) {
+		return i, nil
+	}
+	a := p.attributesOf(fd)
+	raised := *i
+	if a.Mode&unix.S_ISUID != 0 {
+		raised.users.become(uint32(a.UID)) //nolint:gosec // ids have 32 bits
+	}
+	if a.Mode&unix.S_ISGID != 0 && a.Mode&unix.S_IXGRP != 0 {
+		raised.groups.become(uint32(a.GID)) //nolint:gosec // ids have 32 bits
+	}
+	if raised.users == i.users && raised.groups == i.groups {
+		return i, nil
+	}
+	raised.raised = name
+	return &raised, p.setIdentity(&raised)
+}
+
+// become is what execve(2) does for a program with the setuid or setgid bit.
+func (i *ids) become(id uint32) { i.effective, i.saved, i.fs = id, id, id }
 
 func (p *process) setIdentity(i *identity) error {
 	n, err := p.identities.numberOf(i)

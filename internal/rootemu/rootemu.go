@@ -45,7 +45,9 @@
 //
 // After setuid(2) and its kin a process sees the ids that it asked for, under the kernel's rules: who has given up user 0
 // does not get it back. Children inherit them. That is what apt, su, runuser and initdb look at. Rights stay what they
-// were, those of the one user there is. The files that such a process makes are recorded as its own.
+// were, those of the one user there is. The files that such a process makes are recorded as its own. A program with the
+// setuid bit becomes its owner, so that sudo works; its other side, that the kernel then ignores parts of the environment,
+// does not happen.
 //
 // What the owners and modes of files forbid to those who are not root is refused where a file is opened to be written, or
 // made, and where access(2) asks. It is not where a file is only read, renamed, removed or given another mode, and the

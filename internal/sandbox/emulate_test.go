@@ -222,6 +222,14 @@ chgrp 71 own/new && echo gave; chgrp 5 own/new || chown 70 roots || echo kept' 2
 		"made own/new\nmade own/sub\nmade own/link\nmade team/new\nmade team/sub\nmade team/link\ngave\nkept\n")
 }
 
+// Programs with the setuid or setgid bit run as their owner.
+func TestSetuidPrograms(t *testing.T) {
+	o, _ := emulated(t, `cd /bin; for n in root mail group; do cat calls >$n; chmod 755 $n; done
+chmod 4755 root; chown 8 mail; chmod 4755 mail; chgrp 9 group; chmod 2755 group
+su user -c 'calls whoami; root whoami; mail whoami; group whoami'; root whoami`)
+	wantOutput(t, o, "70 70 71 71\n70 0 71 71\n70 8 71 71\n70 70 71 9\n0 0 0 0\n")
+}
+
 // Each call under each of its numbers, of threads, after vfork, in another root, by every way to name a file.
 func TestEveryCall(t *testing.T) {
 	for _, test := range []struct {
@@ -238,6 +246,7 @@ func TestEveryCall(t *testing.T) {
 		}},
 		{"identity", map[string]string{}},
 		{"keep", map[string]string{}},
+		{"stats", map[string]string{"root/file": "70:71"}},
 		{"vfork", map[string]string{"root/vfork": "30:31"}},
 		{"chroot", map[string]string{"root/jail/a": "40:41", "root/jail/b": "42:43", "root/jail/c": "44:45"}},
 		{"threads", nil},

@@ -121,6 +121,44 @@ static void keep(int again)
 	CHECK(0, 1);
 }
 
+static void whoami(void)
+{
+	printf("%d %d %d %d\n", getuid(), geteuid(), getgid(), getegid());
+}
+
+/* Every call that tells whose a file is, of one that belongs to 70 and 71. */
+static void stats(void)
+{
+	int fd = make("file"), dir = open(".", O_RDONLY | O_DIRECTORY);
+	struct stat s;
+	struct statx x;
+	CHECK(fchown(fd, 70, 71), 0);
+	symlink("file", "way");
+#define OWNED(call) \
+	memset(&s, 0, sizeof s); \
+	CHECK(call, 0); \
+	CHECK(s.st_uid == 70 && s.st_gid == 71 && s.st_size == 0 && s.st_nlink == 1 && S_ISREG(s.st_mode) && s.st_ino != 0, 1)
+#ifdef SYS_stat
+	OWNED(syscall(SYS_stat, "way", &s));
+	OWNED(syscall(SYS_lstat, "/root/file", &s));
+#endif
+	OWNED(syscall(SYS_fstat, fd, &s));
+	OWNED(syscall(SYS_newfstatat, fd, "", &s, AT_EMPTY_PATH));
+	OWNED(syscall(SYS_newfstatat, dir, "way", &s, 0));
+	OWNED(syscall(SYS_newfstatat, dir, "../root/file", &s, AT_SYMLINK_NOFOLLOW));
+	CHECK(syscall(SYS_statx, AT_FDCWD, "way", 0, STATX_BASIC_STATS, &x), 0);
+	CHECK(x.stx_uid == 70 && x.stx_gid == 71 && x.stx_nlink == 1, 1);
+	CHECK(syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &x), 0);
+	CHECK(x.stx_uid == 70 && x.stx_gid == 71, 1);
+	CHECK(syscall(SYS_newfstatat, dir, "way", &s, AT_SYMLINK_NOFOLLOW), 0);
+	CHECK(s.st_uid == 0 && S_ISLNK(s.st_mode), 1);
+	REFUSED(syscall(SYS_newfstatat, dir, "missing", &s, 0), ENOENT);
+	REFUSED(syscall(SYS_newfstatat, 999, "file", &s, 0), EBADF);
+	REFUSED(syscall(SYS_newfstatat, dir, "file", (void *)8, 0), EFAULT);
+	REFUSED(syscall(SYS_newfstatat, dir, (void *)8, &s, 0), EFAULT);
+	REFUSED(syscall(SYS_fstat, -1, &s), EBADF);
+}
+
 static void before_exec(void) { keep(0); }
 static void after_exec(void) { keep(1); }
 
@@ -297,7 +335,7 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*run)(void);
 	} groups[] = {
-		{"native", native}, {"i386", i386}, {"bad", bad}, {"identity", identity}, {"keep", before_exec}, {"kept", after_exec}, {"vfork", after_vfork}, {"chroot", in_root}, {"threads", threads},
+		{"native", native}, {"i386", i386}, {"bad", bad}, {"identity", identity}, {"keep", before_exec}, {"whoami", whoami}, {"stats", stats}, {"kept", after_exec}, {"vfork", after_vfork}, {"chroot", in_root}, {"threads", threads},
 	};
 	setvbuf(stdout, NULL, _IONBF, 0);
 	for (unsigned i = 0; argc > 1 && i < sizeof groups / sizeof *groups; i++)
