@@ -32,8 +32,8 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// childVariable makes the test binary a process that installs what the file it names says, into a store of its own, and
-// prints the layer: run as another user, it shows that the user makes no difference.
+// childVariable makes the test binary a process that resolves and installs what the file it names says, into a store of its own,
+// and prints what came of it: run as another user, it shows that the user makes no difference.
 const childVariable = "SCONCE_SYSTEM_CHILD"
 
 func TestMain(m *testing.M) {
@@ -51,10 +51,16 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// job is what a child installs.
+// job is what a child does.
 type job struct {
-	Base   string // tar
+	Base     string // tar
+	Packages []string
+}
+
+// outcome is what a child prints.
+type outcome struct {
 	Pinned *Pinned
+	Layer  layer.Descriptor
 }
 
 func installChild(file string) error {
@@ -76,11 +82,15 @@ func installChild(file string) error {
 		return err
 	}
 	defer w.st.Close()
-	d, err := w.install(context.Background(), j.Pinned)
+	p, err := w.resolve(context.Background(), j.Packages...)
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(os.Stdout).Encode(d)
+	d, err := w.install(context.Background(), p)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(outcome{p, d})
 }
 
 // world is a store with a base in it.
@@ -179,8 +189,8 @@ func TestSameForEveryUser(t *testing.T) {
 	if !cmp.Equal(mine, again) {
 		t.Errorf("another run makes another layer:\n%s", strings.Join(differences(t, w.st, mine, again), "\n"))
 	}
-	if theirs := installAsNobody(t, w, p); !cmp.Equal(mine, theirs) {
-		t.Errorf("another user makes another layer (-mine +theirs):\n%s", cmp.Diff(mine, theirs))
+	if diff := cmp.Diff(outcome{p, mine}, asNobody(t, packages)); diff != "" {
+		t.Errorf("another user makes another layer (-mine +theirs):\n%s", diff)
 	}
 	checkInstalled(t, w, mine, p)
 }
@@ -220,8 +230,8 @@ func checkInstalled(t *testing.T, w *world, d layer.Descriptor, p *Pinned) {
 	}
 }
 
-// installAsNobody installs p as a user without subordinate ids; as the test's own user when that is not root.
-func installAsNobody(t *testing.T, w *world, p *Pinned) layer.Descriptor {
+// asNobody installs packages as a user without subordinate ids; as the test's own user when that is not root.
+func asNobody(t *testing.T, packages []string) outcome {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sconce-nobody-*") // t.TempDir is closed to other users
 	if err != nil {
@@ -232,7 +242,7 @@ func installAsNobody(t *testing.T, w *world, p *Pinned) layer.Descriptor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := json.Marshal(job{base, p})
+	data, err := json.Marshal(job{base, packages})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,11 +276,11 @@ func installAsNobody(t *testing.T, w *world, p *Pinned) layer.Descriptor {
 	if err != nil {
 		t.Fatalf("install as another user: %v\n%s", err, stderrOf(err))
 	}
-	var d layer.Descriptor
-	if err := json.Unmarshal(out, &d); err != nil {
+	var theirs outcome
+	if err := json.Unmarshal(out, &theirs); err != nil {
 		t.Fatal(err)
 	}
-	return d
+	return theirs
 }
 
 func stderrOf(err error) string {
