@@ -29,7 +29,7 @@ def unpack(archive, into):
 
 
 def backend(spec, root):
-    paths = [os.path.realpath(os.path.join(root, p)) for p in spec["backendPath"]]
+    paths = [os.path.realpath(os.path.join(root, p)) for p in spec["backendPath"] or []]
     for p in paths:
         if p != root and not p.startswith(root + os.sep):
             sys.exit("backend-path leads out of the source: " + p)
