@@ -1,8 +1,11 @@
 package wheelbuild_test
 
 import (
+	"archive/zip"
+	"bytes"
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +19,7 @@ import (
 
 	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/host"
@@ -404,5 +408,90 @@ func TestCompileFails(t *testing.T) {
 		if !strings.Contains(said, want) {
 			t.Errorf("what was printed lacks %q:\n%s", want, said)
 		}
+	}
+}
+
+// TestCompileCUDA: nvcc comes as packages of an index, among the build requirements; code is made for the target's GPU.
+func TestCompileCUDA(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("for the machines that CI has")
+	}
+	b := newBench(t)
+	dir := t.TempDir()
+	write(t, dir, map[string]string{
+		"cext/pyproject.toml":   answerProject,
+		"cext/cext/__init__.py": "",
+		"cext/cext/kernel.cu":   "__global__ void twice(float *x) { x[threadIdx.x] *= 2; }\nextern \"C\" int run(float *x) { twice<<<1, 32>>>(x); return cudaGetLastError(); }\n",
+		"cext/setup.py": `import os, subprocess
+from setuptools import setup
+from setuptools.command.build_py import build_py
+class build(build_py):
+    def run(self):
+        super().run()
+        out = os.path.join(self.build_lib, "cext", "kernel.so")
+        archs = [a.replace(".", "") for a in os.environ["TORCH_CUDA_ARCH_LIST"].split(";")]
+        codes = ["-gencode=arch=compute_%s,code=sm_%s" % (a, a) for a in archs]
+        home = os.environ["CUDA_HOME"]
+        subprocess.run([home + "/bin/nvcc", "-shared", "-Xcompiler", "-fPIC", "-cudart=shared", "-L" + home + "/lib64", "-o", out, "cext/kernel.cu"] + codes, check=True)
+setup(packages=["cext"], cmdclass={"build_py": build})
+`,
+	})
+	made := b.mustBuild(dir, "[target]\nplatform = \"linux/amd64\"\ngpu = [\"9.0\"]\n"+strings.ReplaceAll(askAnswer, "DIR", dir)+
+		"[python.compile.cext]\nrequires = [\"nvidia-cuda-nvcc\", \"nvidia-cuda-runtime\"]\n")
+	f, err := b.store.OpenBlob(made.items[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := zip.NewReader(f, made.items[0].Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	library, err := fs.ReadFile(z, "cext/kernel.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := fatbin.Scan(bytes.NewReader(library), int64(len(library)), fatbin.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var archs []string
+	for i := range found.Regions {
+		for e := range found.Regions[i].Images() {
+			archs = append(archs, fmt.Sprintf("%s %s", e.Kind, e.Arch))
+		}
+	}
+	archs = slices.Compact(slices.Sorted(slices.Values(archs)))
+	if !slices.Equal(archs, []string{"elf sm_90"}) {
+		t.Errorf("device code for %q", archs)
+	}
+}
+
+// torchEnv asks for the tests that compile against a real torch, which take minutes and 2 GB.
+const torchEnv = "SCONCE_TEST_TORCH"
+
+// TestCompileTorch: torch-scatter, which has only a source distribution, is built against the image's torch, once for two
+// recipes, and can be imported. The torch is Debian's, which fits into a test; nothing that is done depends on where it is from.
+func TestCompileTorch(t *testing.T) {
+	b := newBench(t)
+	if os.Getenv(torchEnv) == "" {
+		t.Skipf("takes minutes; %s=1 runs it", torchEnv)
+	}
+	dir := t.TempDir()
+	const table = "[base]\nbootstrap = { suite = \"bookworm\", packages = [\"python3-dev\", \"g++\", \"python3-torch\", \"ccache\"] }\n"
+	one, err := b.buildOn(dir, table+"[python]\npackages = [\"torch-scatter\"]\n")
+	if err != nil {
+		t.Fatalf("%v\nhint: %s\n%s", err, fault.HintOf(err), strings.Join(b.runs.lines, "\n"))
+	}
+	if c := one.compiles[0]; c.Isolated || !slices.Contains(c.Against, "torch") {
+		t.Errorf("%+v", c)
+	}
+	if got := b.says(one, "import torch, torch_scatter; print(torch_scatter.scatter(torch.ones(4), torch.tensor([0, 1, 0, 1])).tolist())"); got != "[2.0, 2.0]" {
+		t.Errorf("it says %q", got)
+	}
+	b.runs.taken()
+	two, err := b.buildOn(dir, table+"[python]\npackages = [\"torch-scatter\", \"six\"]\n")
+	if err != nil || two.items[0].Digest != one.items[0].Digest || b.runs.taken() != 0 {
+		t.Errorf("a second recipe: %v", err)
 	}
 }

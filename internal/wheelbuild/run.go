@@ -75,7 +75,7 @@ func (s *site) attempt(ctx context.Context, g grant, checked bool) (record, *wan
 	if err != nil {
 		return record{}, nil, err
 	}
-	defer store.RemoveAll(dir) //nolint:errcheck // what is left is removed as old
+	defer store.RemoveAll(dir)
 	c, err := s.command(dir, g, checked)
 	if err != nil {
 		return record{}, nil, err

@@ -104,7 +104,7 @@ func (s Sources) repository(ctx context.Context, name string, src python.Source)
 	if err != nil {
 		return Blob{}, err
 	}
-	defer store.RemoveAll(dir) //nolint:errcheck // what is left is removed as old
+	defer store.RemoveAll(dir)
 	task := event.Begin(ctx, "fetch", name+" at "+src.Commit[:12], 0)
 	if err := task.End(checkout(ctx, dir, src)); err != nil {
 		return Blob{}, err
