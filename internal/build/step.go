@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -183,7 +185,16 @@ func (b *builder) openURL(ctx context.Context, u transfer.URL) (io.ReadCloser, s
 		return nil, "", err
 	}
 	f, err := b.opts.Store.OpenBlob(u.Digest)
-	return f, "", err
+	return f, nameOf(u.Address), err
+}
+
+// nameOf is the name that a file from an address gets: the last part of its path, "" if it has none.
+func nameOf(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return strings.Trim(path.Base(u.Path), "/.")
 }
 
 func (b *builder) runStep(ctx context.Context, s *plan.Stage, t *plan.Step, m *made) (layer.Descriptor, error) {

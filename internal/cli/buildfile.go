@@ -14,6 +14,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/base"
+	"sconce.dev/sconce/internal/build"
 	"sconce.dev/sconce/internal/containerfile"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
@@ -82,48 +83,44 @@ func checkBuildFlags(o buildOptions, isFile bool) error {
 
 // runBuildFile builds the image of a Containerfile.
 func (a *app) runBuildFile(ctx context.Context, o buildOptions, file, dir string) error {
-	p, from, err := a.planFile(ctx, o, file, dir)
+	s, err := a.planFile(ctx, o, file, dir)
 	if err != nil {
 		return err
 	}
-	s := buildSubject{plan: p, contexts: contexts{dir: from}}
 	defer s.close()
 	return a.runPlan(ctx, s, o)
 }
 
-// planFile reads a Containerfile and decides what it means today. The context is open as long as the plan is used.
-func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (_ *plan.Plan, _ *transfer.Context, err error) {
+// planFile reads a Containerfile and decides what it means today. The subject is the caller's to close.
+func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (s buildSubject, err error) {
 	platform, err := platformOf(o)
 	if err != nil {
-		return nil, nil, err
+		return s, err
 	}
 	name, err := imageName(o.tag, dir)
 	if err != nil {
-		return nil, nil, err
+		return s, err
 	}
 	evaluated, b, err := a.evaluate(ctx, o, file, platform)
 	if err != nil {
-		return nil, nil, err
+		return s, err
 	}
 	if err := a.resolveURLs(ctx, evaluated); err != nil {
-		return nil, nil, err
+		return s, err
 	}
 	from, err := transfer.OpenContext(dir, ignoreFileOf(o, file))
 	if err != nil {
-		return nil, nil, err
+		return s, err
 	}
-	defer func() {
-		if err != nil {
-			from.Close()
-		}
-	}()
-	p, err := plan.NewContainerfile(ctx, evaluated, plan.ContainerfileOptions{
+	s = buildSubject{contexts: contexts{dir: from}, options: build.Options{Pass: evaluated.Proxy}}
+	s.plan, err = plan.NewContainerfile(ctx, evaluated, plan.ContainerfileOptions{
 		Name: name, Platform: platform, Context: from, Compression: compressionOf(o), Pin: b.pin,
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", file, err)
+		s.close()
+		return s, fmt.Errorf("%s: %w", file, err)
 	}
-	return p, from, nil
+	return s, nil
 }
 
 func compressionOf(o buildOptions) layer.Compression {
@@ -149,18 +146,13 @@ func platformOf(o buildOptions) (v1.Platform, error) {
 	return *p, nil
 }
 
-// ignoreFileOf is --ignore-file, else the one that stands beside the Containerfile and has its name: FILE.containerignore or
-// FILE.dockerignore; "" leaves the choice to the context.
+// ignoreFileOf is --ignore-file, else the one that stands beside the Containerfile and has its name; "" leaves the choice to
+// the context.
 func ignoreFileOf(o buildOptions, file string) string {
 	if o.ignoreFile != "" {
 		return o.ignoreFile
 	}
-	for _, suffix := range []string{".containerignore", ".dockerignore"} {
-		if _, err := os.Stat(file + suffix); err == nil {
-			return file + suffix
-		}
-	}
-	return ""
+	return transfer.IgnoreFileOf(file)
 }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)

@@ -88,10 +88,14 @@ func Parse(s string) (Ref, error) {
 	return ref, nil
 }
 
-// ParseIn is Parse for a user who also names images of a store: such a name goes before a registry's, and after a path.
+// ParseIn is Parse for a user who also names images of a store: such a name goes before a registry's, and after the path of
+// an image. A directory that is none, such as the one that an image was built from, does not count.
 func ParseIn(s string, st *store.Store) (Ref, error) {
 	if _, err := os.Lstat(s); err == nil || hasPrefix(s) || looksLikePath(s) {
-		return Parse(s)
+		ref, err := Parse(s)
+		if err != nil || ref.Transport != Docker || hasPrefix(s) {
+			return ref, err
+		}
 	}
 	if found, err := st.FindImage(s); err == nil {
 		return Ref{Transport: Store, Value: found.Name, Tag: found.Tag, Digest: found.Digest}, nil

@@ -860,3 +860,32 @@ func FuzzDockerArchive(f *testing.F) {
 		}
 	})
 }
+
+// An image of the store may have the name of the directory that it was built from.
+func TestParseInBesideADirectory(t *testing.T) {
+	st, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	t.Chdir(t.TempDir())
+	if err := os.Mkdir("app", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	digest, err := st.PutBlob([]byte("manifest"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.PutImage(store.ImageRef{Name: "app", Tag: "latest", Digest: digest}, []store.Digest{digest}); err != nil {
+		t.Fatal(err)
+	}
+	if ref, err := ParseIn("app", st); err != nil || ref.Transport != Store || ref.Digest != digest {
+		t.Errorf("%+v, %v", ref, err)
+	}
+	if err := os.WriteFile("app/oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if ref, err := ParseIn("app", st); err != nil || ref.Transport != OCI {
+		t.Errorf("with a layout in the directory: %+v, %v", ref, err)
+	}
+}
