@@ -227,6 +227,22 @@ func TestTrimNeeded(t *testing.T) {
 	}
 }
 
+// TestTrimCompiler keeps what every link needs, as long as there is a compiler.
+func TestTrimCompiler(t *testing.T) {
+	st := testStore(t)
+	text := []byte("text")
+	im := imageOf(t, st, chunked(t, st, layer.Gzip, fileOf("usr/lib/gcc/x/12/collect2", text), fileOf("usr/lib/gcc/x/12/libgcc.a", text), fileOf("usr/lib/liby.a", text)))
+	made, report := mustSlim(t, st, im, Options{Remove: []string{"*.a"}})
+	after := contentsOf(t, st, made)
+	if after["usr/lib/gcc/x/12/libgcc.a"] == nil || after["usr/lib/liby.a"] != nil || len(report.Kept) != 1 {
+		t.Errorf("kept %+v", report.Kept)
+	}
+	made, report = mustSlim(t, st, im, Options{Remove: []string{"*.a", "collect2"}})
+	if after := contentsOf(t, st, made); len(after) != 0 || len(report.Kept) != 0 {
+		t.Errorf("without the compiler %d files stay", len(after))
+	}
+}
+
 // TestTrimAndGPU does both, and finds the same device code.
 func TestTrimAndGPU(t *testing.T) {
 	st := testStore(t)

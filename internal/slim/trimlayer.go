@@ -83,6 +83,7 @@ func (s *layers) trim(ctx context.Context, from []layer.Descriptor, r *Report) (
 		t.found[i] = &programs{}
 	}
 	libraries := t.match()
+	t.keepForCompilers(r)
 	if s.o.Strip || libraries {
 		if err := inParallel(ctx, order, 2, func(ctx context.Context, i int) (err error) {
 			t.found[i], err = t.programs(ctx, i)
@@ -127,6 +128,37 @@ func (t *trimming) match() (libraries bool) {
 
 func isLibrary(e *layer.IndexEntry) bool {
 	return e.Type != layer.Dir && strings.Contains(path.Base(e.Path), ".so")
+}
+
+// compilerArchives are the static archives without which a compiler, known by one of its programs, links nothing, or not what build
+// systems ask of everybody: since glibc 2.34 some libraries are nothing but an empty archive.
+var compilerArchives = map[string][]string{
+	"collect2": {
+		"libgcc.a", "libgcc_eh.a", "libc_nonshared.a", "libmvec_nonshared.a", "libssp_nonshared.a", "libpthread.a", "libdl.a", "librt.a",
+		"libutil.a", "libanl.a", "libstdc++_nonshared.a",
+	},
+	"nvcc": {"libcudart_static.a", "libcudadevrt.a"},
+}
+
+// keepForCompilers keeps what compilers that stay need.
+func (t *trimming) keepForCompilers(r *Report) {
+	need := map[string]string{}
+	for n, ix := range t.ixs {
+		for i := range ix.Entries {
+			if program := path.Base(ix.Entries[i].Path); t.reasons[n][i] == "" {
+				for _, archive := range compilerArchives[program] {
+					need[archive] = ix.Entries[i].Path
+				}
+			}
+		}
+	}
+	for n, ix := range t.ixs {
+		for _, i := range slices.Sorted(maps.Keys(t.reasons[n])) {
+			if who := need[path.Base(ix.Entries[i].Path)]; who != "" {
+				t.keep(r, n, i, "needed by "+who)
+			}
+		}
+	}
 }
 
 // keepNeeded keeps libraries that a program that stays needs, by their names, wherever they are: what a search would find is not
