@@ -25,6 +25,8 @@ type supervisor struct {
 	recorded   map[uint64]struct{}                                   // inode numbers, in the overlay, of files that may have a record
 	identities *identities
 	pids       map[int]string // by thread id: its directory in a foreign /proc
+
+	pathText [unix.PathMax]byte // where paths are read to
 }
 
 // notification is struct seccomp_notif of seccomp_unotify(2).

@@ -34,7 +34,7 @@ const pageSize = 4096 // reads that stay within one succeed or fail as a whole; 
 
 // text reads a path from the process's memory.
 func (p *process) text(addr uint64) (string, error) {
-	buf := make([]byte, unix.PathMax)
+	buf := p.pathText[:]
 	for n := 0; n < len(buf); {
 		part := buf[n:min(len(buf), n+pageSize-int((addr+uint64(n))%pageSize))] //nolint:gosec // small
 		if err := p.copyMemory(unix.ProcessVMReadv, addr+uint64(n), part); err != nil {
