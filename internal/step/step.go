@@ -1,4 +1,9 @@
 // Package step runs one command of a build in the sandbox, on the layers of an image, and makes a layer of what it changed.
+//
+//	step.go     what callers use               run.go       from the command to its layer
+//	attach.go   mounts                         copytree.go  what a cache begins with
+//	user.go     who the command runs as        agent.go     connections to an SSH agent
+//	output.go   what it prints, and its log    failure.go   why it failed
 package step
 
 import (
