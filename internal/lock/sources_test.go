@@ -208,3 +208,17 @@ func TestOwnLockOfSources(t *testing.T) {
 		t.Errorf("compiled %q", compiled)
 	}
 }
+
+// TestRealSources: packages of the real index that have no wheel. None of their setup.py, which import torch, is run.
+func TestRealSources(t *testing.T) {
+	b := realBench(t, locktest.Base{})
+	_, compiled, l := b.names("[python]\npackages = [\"torch==2.7.0\", \"torch-scatter==2.1.2\", \"flash-attn==2.8.3\", \"deepspeed==0.17.0\"]\n")
+	if want := []string{"deepspeed 0.17.0", "flash-attn 2.8.3", "torch-scatter 2.1.2"}; !slices.Equal(compiled, want) {
+		t.Errorf("compiled %q, want %q", compiled, want)
+	}
+	for _, c := range l.Python.Compiled {
+		if c.Isolation || !slices.Contains(c.Against, "torch") || slices.ContainsFunc(c.Requires, func(w lock.BuildRequirement) bool { return w.Name == "torch" }) {
+			t.Errorf("%+v", c)
+		}
+	}
+}

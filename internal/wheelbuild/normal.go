@@ -88,7 +88,7 @@ func copyMember(w *zip.Writer, m *zip.File, at time.Time) error {
 	h.CreatorVersion = 3 << 8 // Unix: the mode counts
 	h.ExternalAttrs = uint32(0o100000|mode) << 16
 	h.ModifiedDate, h.ModifiedTime = dosTime(at) //nolint:staticcheck // CreateRaw writes these, and does not look at Modified
-	h.Modified = time.Time{} // CreateRaw takes the fields above as they are
+	h.Modified = time.Time{}                     // CreateRaw takes the fields above as they are
 	dst, err := w.CreateRaw(&h)
 	if err != nil {
 		return err
