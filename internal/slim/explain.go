@@ -10,8 +10,8 @@ import (
 	"sconce.dev/sconce/internal/fatbin"
 )
 
-// Explain tells what slimming would do to the files of an image, and writes nothing. The report has no layers, and of
-// what trimming would do nothing.
+// Explain tells what slimming would do to the files of an image, and writes nothing. The report has no layers, and
+// nothing about trimming: see [ExplainTrim].
 func Explain(ctx context.Context, files audit.Files, o Options) (*Report, error) {
 	if err := o.check(); err != nil {
 		return nil, err

@@ -127,7 +127,14 @@ func TestTrim(t *testing.T) {
 			chunked(t, st, c, fileOf(site+"torch-2.7.0.dist-info/RECORD", recordOf(files)), fileOf("usr/share/doc/.wh.main", nil)),
 		)
 		o := Options{Strip: true, PackageCaches: true, Remove: []string{"*.a", "/usr/share/doc/**", "**/tests/**"}}
+		said, err := ExplainTrim(t.Context(), st, im.Layers, o)
+		if err != nil {
+			t.Fatal(err)
+		}
 		made, report := mustSlim(t, st, im, o)
+		if said.Layers = report.Layers; !sameJSON(said, report) {
+			t.Errorf("said %+v, done %+v", said, report)
+		}
 		after := contentsOf(t, st, made)
 		for _, gone := range []string{site + "torch/lib/libx.a", site + "torch/tests/test_x.py", "var/lib/apt/lists/x_Packages", "usr/share/doc/main/README"} {
 			if after[gone] != nil {

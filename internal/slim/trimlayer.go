@@ -66,32 +66,67 @@ type trimming struct {
 	changes fileChanges
 }
 
+// ExplainTrim tells what trimming would do to an image of these layers, lowest first, and makes no layer. The report has nothing
+// about device code.
+func ExplainTrim(ctx context.Context, st *store.Store, from []layer.Descriptor, o Options) (*Report, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	r := &Report{GPUs: []string{}, Files: []FileReport{}}
+	_, err := (&layers{st: st, o: o}).planTrim(ctx, from, r)
+	return r, err
+}
+
 // trim makes what takes the place of layers, and adds to the report.
 func (s *layers) trim(ctx context.Context, from []layer.Descriptor, r *Report) ([]layer.Descriptor, error) {
+	t, err := s.planTrim(ctx, from, r)
+	if err != nil {
+		return nil, err
+	}
+	trimmed := make([]layer.Descriptor, len(from))
+	return trimmed, inParallel(ctx, t.order(), trimsAtOnce, func(ctx context.Context, i int) (err error) {
+		trimmed[i], err = t.layer(ctx, i)
+		return err
+	})
+}
+
+// trimsAtOnce is how many layers are trimmed side by side: each of them is decompressed and compressed on all cores.
+const trimsAtOnce = 2
+
+// order is that of work on layers, the largest first.
+func (t *trimming) order() []int {
+	order := make([]int, len(t.from))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(t.from[b].Size, t.from[a].Size) })
+	return order
+}
+
+// planTrim decides about every file of the layers, and adds to the report.
+func (s *layers) planTrim(ctx context.Context, from []layer.Descriptor, r *Report) (*trimming, error) {
 	remover, err := newRemover(s.o)
 	if err != nil {
 		return nil, err
 	}
 	t := &trimming{layers: s, remover: remover, from: from, reasons: make([]map[int]string, len(from))}
 	t.found, t.ixs = make([]*programs, len(from)), make([]*layer.Index, len(from))
-	order := make([]int, len(from))
 	for i, d := range from {
-		order[i] = i
+		t.found[i] = &programs{}
 		if t.ixs[i], err = layer.OpenIndex(ctx, s.st, d); err != nil {
 			return nil, err
 		}
-		t.found[i] = &programs{}
 	}
 	libraries := t.match()
-	t.keepForCompilers(r)
 	if s.o.Strip || libraries {
-		if err := inParallel(ctx, order, 2, func(ctx context.Context, i int) (err error) {
+		if err := inParallel(ctx, t.order(), trimsAtOnce, func(ctx context.Context, i int) (err error) {
 			t.found[i], err = t.programs(ctx, i)
 			return err
 		}); err != nil {
 			return nil, err
 		}
 	}
+	t.keepForCompilers(r)
 	t.keepLinked(r)
 	if libraries {
 		t.keepNeeded(ctx, r)
@@ -100,11 +135,7 @@ func (s *layers) trim(ctx context.Context, from []layer.Descriptor, r *Report) (
 	slices.SortFunc(r.Kept, func(a, b Kept) int { return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Reason, b.Reason)) })
 	t.keepParents()
 	t.collect(r)
-	trimmed := make([]layer.Descriptor, len(from))
-	return trimmed, inParallel(ctx, order, 2, func(ctx context.Context, i int) (err error) {
-		trimmed[i], err = t.layer(ctx, i)
-		return err
-	})
+	return t, nil
 }
 
 // match finds what goes, and reports whether libraries are among it.
