@@ -333,6 +333,9 @@ func compileInputs(r *recipe.Recipe) []string {
 		if len(c.Requires) > 0 {
 			line += " requires " + strings.Join(c.Requires, ", ")
 		}
+		if c.Base != "" {
+			line += " base " + c.Base
+		}
 		if c.Depends != nil {
 			line += " depends [" + strings.Join(c.Depends, ", ") + "]"
 		}

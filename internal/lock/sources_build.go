@@ -26,13 +26,14 @@ type Compiled struct {
 	Asked     []string           `toml:"asked,multiline"`   // what was resolved to Requires
 	Against   []string           `toml:"against,omitempty"` // packages of the image that the build needs, torch above all
 	Requires  []BuildRequirement `toml:"requires,omitempty"`
+	Base      *CompileBase       `toml:"base,omitempty"` // nil: it is built in the image itself
 }
 
 // Compile is a package of the lock that is built, and what the recipe wants of it besides.
 type Compile struct {
 	wheelbuild.Package
-	Requested bool   // the user asked for it, it is not only a dependency
-	Base      string // the image to build it in, as the recipe names it; "" is the recipe's own
+	Requested bool         // the user asked for it, it is not only a dependency
+	Base      *CompileBase // the image to build it in, see [CompileReference]; nil is the recipe's own
 }
 
 // Compiles lists the packages of the lock that are built, in the order of the lock. It reads only the lock's files.
@@ -81,7 +82,7 @@ func (p *Python) compile(r *recipe.Recipe, pkg python.Package) (Compile, error) 
 			Name: name, Version: how.Version, Source: *pkg.Source, Isolated: how.Isolation, Against: how.Against, Env: env,
 			Archs: r.Target.GPU, CUDA: facts.CUDA, Network: facts.Network, MemoryPerJob: memory, Jobs: own.Jobs,
 		},
-		Requested: slices.Contains(p.Requested, name), Base: own.Base,
+		Requested: slices.Contains(p.Requested, name), Base: how.Base,
 	}
 	for _, w := range how.Requires {
 		url := w.URL
@@ -152,6 +153,9 @@ func (k *locker) pinSource(ctx context.Context, p python.Package, image map[stri
 	if c.Isolation {
 		c.Asked = distinct(asked)
 	} else if err := k.splitRequirements(ctx, &c, asked, image); err != nil {
+		return c, err
+	}
+	if c.Base, err = k.pinCompileBase(ctx, name); err != nil {
 		return c, err
 	}
 	if c.Requires, err = k.resolveBuild(ctx, c); err != nil {

@@ -222,3 +222,23 @@ func TestRealSources(t *testing.T) {
 		}
 	}
 }
+
+// TestCompileBase: a package may be built in an image of its own, whose Python and C library fit.
+func TestCompileBase(t *testing.T) {
+	b, x := newBench(t, locktest.Base{}, w("setuptools", "70.0"))
+	x.AddFile("src-1.0.tar.gz", sdist(t, "src", "1.0", "", trap(t), nil))
+	b.write(map[string]string{"builder.tar": string(locktest.Base{Files: map[string]string{"usr/bin/gcc": "x"}}.Tar(t))})
+	const text = "[python]\npackages = [\"src\"]\n[python.compile.src]\nbase = \"tar:builder.tar\"\n"
+	r, l := b.lock(text)
+	builds, err := l.Compiles(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := builds[0]
+	if c.Base == nil || c.Base.Image.Digest == l.Base.Digest || !strings.HasPrefix(c.Base.Executable, "/usr/bin/python3") {
+		t.Errorf("%+v", c.Base)
+	}
+	if got := lock.CompileReference(r, c); got != "tar:"+filepath.Join(b.dir, "builder.tar") {
+		t.Errorf("it is looked for at %s", got)
+	}
+}
