@@ -29,6 +29,8 @@ const (
 	callGetresgid
 	callGetgroups
 	callCapset
+	callSetrlimit
+	callPrlimit
 	callPrctl
 	callOpen
 	callOpenat
@@ -86,6 +88,8 @@ var amd64ABI = abi{unix.AUDIT_ARCH_X86_64, []sysno{
 	{callGetresgid, 120, false},
 	{callGetgroups, 115, false},
 	{callCapset, 126, false},
+	{callSetrlimit, 160, false},
+	{callPrlimit, 302, false},
 	{callPrctl, 157, false},
 	{callOpen, 2, false},
 	{callOpenat, 257, false},
@@ -149,6 +153,8 @@ var i386ABI = abi{unix.AUDIT_ARCH_I386, []sysno{
 	{callGetresgid, 211, false},
 	{callGetgroups, 205, false},
 	{callCapset, 185, false},
+	{callSetrlimit, 75, false},
+	{callPrlimit, 340, false},
 	{callPrctl, 172, false},
 	{callOpen, 5, false},
 	{callOpenat, 295, false},
@@ -189,6 +195,8 @@ var arm64ABI = abi{unix.AUDIT_ARCH_AARCH64, []sysno{
 	{callGetresgid, 150, false},
 	{callGetgroups, 158, false},
 	{callCapset, 91, false},
+	{callSetrlimit, 164, false},
+	{callPrlimit, 261, false},
 	{callPrctl, 167, false},
 	{callOpenat, 56, false},
 	{callMkdirat, 34, false},

@@ -36,7 +36,7 @@ func (a abi) instructions() []bpf.Instruction {
 	code := []bpf.Instruction{bpf.LoadAbsolute{Off: offNumber, Size: 4}}
 	for _, c := range a.calls {
 		verdict := c.verdict()
-		code = append(code, bpf.JumpIf{Cond: bpf.JumpEqual, Val: c.number, SkipFalse: uint8(len(verdict))}) //nolint:gosec // at most four
+		code = append(code, bpf.JumpIf{Cond: bpf.JumpEqual, Val: c.number, SkipFalse: uint8(len(verdict))}) //nolint:gosec // at most six
 		code = append(code, verdict...)
 	}
 	return append(code, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
@@ -50,6 +50,22 @@ func (c sysno) verdict() []bpf.Instruction {
 		// Rights that a program means to give up it keeps: they reach no further than its sandbox, and with them it can go
 		// on working on files that only seem to belong to the user it has become.
 		return []bpf.Instruction{bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO}}
+	case callSetrlimit: // The limit that holds the number of the identity stays as it is: pam_limits sets all there are.
+		return []bpf.Instruction{
+			bpf.LoadAbsolute{Off: offArgs, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: rlimitLocks, SkipFalse: 1},
+			bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO},
+			bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW},
+		}
+	case callPrlimit:
+		return []bpf.Instruction{
+			bpf.LoadAbsolute{Off: offArgs + argSize, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: rlimitLocks, SkipFalse: 3},
+			bpf.LoadAbsolute{Off: offArgs + 2*argSize, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1}, // only asks for it
+			bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO},
+			bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW},
+		}
 	case callPrctl:
 		return []bpf.Instruction{
 			bpf.LoadAbsolute{Off: offArgs, Size: 4},

@@ -59,6 +59,10 @@ func TestFilter(t *testing.T) {
 			switch c.call {
 			case callCapset:
 				want = unix.SECCOMP_RET_ERRNO
+			case callSetrlimit:
+				want, args = unix.SECCOMP_RET_ERRNO, []uint32{rlimitLocks, 1}
+			case callPrlimit:
+				want, args = unix.SECCOMP_RET_ERRNO, []uint32{1, rlimitLocks, 4096}
 			case callPrctl:
 				args = []uint32{unix.PR_SET_KEEPCAPS, 1}
 			case callOpen:

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -166,6 +167,7 @@ static void identity(void)
 {
 	uid_t r, e, s, groups[4] = {0};
 	gid_t wanted[2] = {71, 72};
+	struct rlimit unlimited = {RLIM_INFINITY, RLIM_INFINITY};
 	CHECK(getgroups(4, groups), 1);
 	CHECK(groups[0], 0);
 	/* for a while, as apt and sshd do */
@@ -186,6 +188,9 @@ static void identity(void)
 	REFUSED(getgroups(1, groups), EINVAL);
 	CHECK(getgroups(4, groups), 2);
 	CHECK(groups[0] == 71 && groups[1] == 72, 1);
+	CHECK(setrlimit(RLIMIT_LOCKS, &unlimited), 0); /* as pam_limits does */
+	CHECK(getuid(), 70);
+	CHECK(getegid(), 71);
 	REFUSED(syscall(SYS_setuid, 0), EPERM);
 	REFUSED(syscall(SYS_setreuid, 0, -1), EPERM);
 	REFUSED(syscall(SYS_setgid, 0), EPERM);
