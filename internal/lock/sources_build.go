@@ -84,6 +84,11 @@ func (p *Python) compile(r *recipe.Recipe, pkg python.Package) (Compile, error) 
 		},
 		Requested: slices.Contains(p.Requested, name), Base: how.Base,
 	}
+	for _, guard := range p.Protected {
+		if slices.Contains(how.Against, guard.Name) {
+			c.BaseVersions = set(c.BaseVersions, guard.Name, guard.Version)
+		}
+	}
 	for _, w := range how.Requires {
 		url := w.URL
 		if !strings.Contains(url, "://") {
@@ -93,6 +98,14 @@ func (p *Python) compile(r *recipe.Recipe, pkg python.Package) (Compile, error) 
 		c.Requires = append(c.Requires, wheelbuild.Wheel{Item: item, URL: url})
 	}
 	return c, nil
+}
+
+func set(m map[string]string, key, value string) map[string]string {
+	if m == nil {
+		m = make(map[string]string)
+	}
+	m[key] = value
+	return m
 }
 
 // pinSources resolves what is needed to build the packages of the package lock that have no wheel.

@@ -48,7 +48,7 @@ func (s *site) key() string {
 		in.Requires = append(in.Requires, keyFile{w.File, string(w.Digest)})
 	}
 	for _, name := range p.Against {
-		in.Against = append(in.Against, s.ground.against(name))
+		in.Against = append(in.Against, s.against(name))
 	}
 	byFile := func(a, b keyFile) int { return strings.Compare(a.File, b.File) }
 	slices.SortFunc(in.Requires, byFile)
@@ -65,16 +65,13 @@ func (s *site) key() string {
 func (s *site) epoch() int64 { return max(s.builder.Runner.Layer.ModTime.Unix(), zipEpoch.Unix()) }
 
 // against says which build of a package the image has. Of one that the base brings, only the version is known.
-func (g Ground) against(name string) keyFile {
-	for _, it := range g.Items {
+func (s *site) against(name string) keyFile {
+	for _, it := range s.ground.Items {
 		if python.NormalizeName(it.Name) == name {
 			return keyFile{it.File, string(it.Digest)}
 		}
 	}
-	if p, ok := g.Python.Package(name); ok && g.SystemSite {
-		return keyFile{File: p.Name + " " + p.Version}
-	}
-	return keyFile{File: name}
+	return keyFile{File: name + " " + s.pkg.BaseVersions[name]}
 }
 
 // sitePackages is where an environment's packages lie, absolute.

@@ -186,18 +186,22 @@ func (b *bench) buildOn(dir, text string) (*built, error) {
 		Runner: &step.Runner{Store: b.store, Layer: layer.Options{ModTime: layer.DefaultModTime}}, Fetch: client,
 		Jobs: wheelbuild.NewJobs(host.AvailableCores().Available, host.AvailableMemory().Available),
 	}
+	var packages []wheelbuild.Package
 	for _, c := range made.compiles {
+		packages = append(packages, c.Package)
+	}
+	ground := func(p wheelbuild.Package) (wheelbuild.Ground, error) {
 		on := made.ground
-		if c.Isolated {
+		if p.Isolated {
 			on.Layers = on.Layers[:1]
 		}
-		item, err := builder.Build(b.ctx, c.Package, on)
-		if err != nil {
-			return nil, err
-		}
-		made.items = append(made.items, item)
+		return on, nil
 	}
-	return made, nil
+	lay := func(it python.Item) (layer.Descriptor, error) {
+		return b.layers(made.ground, []python.Item{it})[0], nil
+	}
+	made.items, err = builder.BuildAll(b.ctx, packages, ground, lay)
+	return made, err
 }
 
 func (b *bench) mustBuild(dir, text string) *built {
@@ -218,15 +222,6 @@ func (b *bench) ground(r *recipe.Recipe, l *lock.Lock, client *fetch.Client) whe
 		b.t.Fatal(err)
 	}
 	g := wheelbuild.Ground{Layers: im.Layers, Python: l.Python.Interpreter(), Root: "opt/venv", SystemSite: l.Python.SystemSitePackages}
-	tree, err := im.Tree(b.ctx, b.store)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	found, err := python.Find(b.ctx, tree, platform)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	g.Python = *found
 	wheels, err := l.Wheels(r)
 	if err != nil {
 		b.t.Fatal(err)
@@ -478,8 +473,9 @@ func TestCompileTorch(t *testing.T) {
 		t.Skipf("takes minutes; %s=1 runs it", torchEnv)
 	}
 	dir := t.TempDir()
-	const table = "[base]\nbootstrap = { suite = \"bookworm\", packages = [\"python3-dev\", \"g++\", \"python3-torch\", \"ccache\"] }\n"
-	one, err := b.buildOn(dir, table+"[python]\npackages = [\"torch-scatter\"]\n")
+	const table = "[base]\nbootstrap = { suite = \"bookworm\", packages = [\"python3-dev\", \"g++\", \"python3-torch\", \"libtorch-dev\", \"ccache\"] }\n"
+	const how = "[python.compile.torch-scatter]\nenv = { CPLUS_INCLUDE_PATH = \"/usr/include/torch/csrc/api/include\" }\n"
+	one, err := b.buildOn(dir, table+"[python]\npackages = [\"torch-scatter\"]\n"+how)
 	if err != nil {
 		t.Fatalf("%v\nhint: %s\n%s", err, fault.HintOf(err), strings.Join(b.runs.lines, "\n"))
 	}
@@ -490,8 +486,26 @@ func TestCompileTorch(t *testing.T) {
 		t.Errorf("it says %q", got)
 	}
 	b.runs.taken()
-	two, err := b.buildOn(dir, table+"[python]\npackages = [\"torch-scatter\", \"six\"]\n")
+	two, err := b.buildOn(dir, table+"[python]\npackages = [\"torch-scatter\", \"six\"]\n"+how)
 	if err != nil || two.items[0].Digest != one.items[0].Digest || b.runs.taken() != 0 {
 		t.Errorf("a second recipe: %v", err)
+	}
+}
+
+// TestCompileChain: a package that is built against another one that is built waits for it and can import it.
+func TestCompileChain(t *testing.T) {
+	b := newBench(t)
+	dir := t.TempDir()
+	write(t, dir, answer())
+	write(t, dir, map[string]string{
+		"cext/nonce":           dir,
+		"after/setup.py":       "import cext\nfrom setuptools import setup\nassert cext.answer() == 42\nsetup(py_modules=['after'])\n",
+		"after/after.py":       "nonce = '" + dir + "'\n",
+		"after/pyproject.toml": strings.ReplaceAll(answerProject, "\"cext\"", "\"after\""),
+	})
+	text := "[python]\npackages = [\"after @ file://DIR/after\", \"cext @ file://DIR/cext\"]\n[python.compile.after]\nisolation = false\nrequires = [\"cext\"]\n"
+	made := b.mustBuild(dir, strings.ReplaceAll(text, "DIR", dir))
+	if got := b.says(made, "import after, cext; print(cext.answer())"); got != "42" {
+		t.Errorf("it says %q", got)
 	}
 }

@@ -86,7 +86,9 @@ var torchModule = regexp.MustCompile(`(?m)^cuda(?:: [^=\n]+)? = '([0-9.]+)'`)
 func (s *site) findTorchCUDA() string {
 	dirs := []string{s.ground.sitePackages(s.ground.Root)}
 	if s.ground.SystemSite {
-		dirs = append(dirs, s.ground.Python.SitePackages...)
+		i := s.ground.Python
+		lib := path.Join(i.Prefix, "lib", "python"+i.Minor())
+		dirs = append(dirs, "/usr/local/lib/python"+i.Minor()+"/dist-packages", "/usr/lib/python3/dist-packages", lib+"/site-packages", lib+"/dist-packages")
 	}
 	for _, dir := range dirs {
 		data, err := s.tree.ReadFile(path.Join(dir, "torch/version.py"), maxHeader)

@@ -16,7 +16,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fetch"
@@ -37,6 +36,9 @@ type Package struct {
 	Isolated bool
 	Requires []Wheel  // build requirements that the image does not bring
 	Against  []string // packages of the image that decide what the wheel is like, torch above all: names, normalised
+
+	// BaseVersions are the versions of those of Against that the base brings, by name.
+	BaseVersions map[string]string
 
 	Env          map[string]string // variables that were declared; they go before all that is set here
 	Archs        []string          // compute capabilities, in the form of TORCH_CUDA_ARCH_LIST
@@ -64,7 +66,7 @@ type Wheel struct {
 type Ground struct {
 	Layers     []layer.Descriptor // lowest first: the base, system packages, steps and, unless isolated, layers of wheels
 	Env        []string           // the image's environment, KEY=VALUE
-	Python     python.Interpreter // the base's, with the packages that it brings
+	Python     python.Interpreter // of the base
 	Root       string             // where the layers of wheels put packages, relative to the image's root: "opt/venv"
 	Items      []python.Item      // the wheels in these layers
 	SystemSite bool               // the environment sees the base's packages
@@ -167,21 +169,6 @@ func (b *Builder) keep(ctx context.Context, key string, r record) error {
 		event.Warn(ctx, fmt.Sprintf("the compiled package is not shared: %v", err), "")
 	}
 	return nil
-}
-
-// Needs returns those of others, by name, that have to be laid down before p is built: the packages of the image that it is
-// built against and that are built themselves.
-func (p Package) Needs(others []Package) []string {
-	if p.Isolated {
-		return nil
-	}
-	var names []string
-	for _, o := range others {
-		if o.Name != p.Name && slices.Contains(p.Against, o.Name) {
-			names = append(names, o.Name)
-		}
-	}
-	return names
 }
 
 // site is one build: what there is and what is found out about it.

@@ -193,6 +193,7 @@ func TestKey(t *testing.T) {
 	}{
 		"source":             {func(s *site) { s.source.id = "sha256:4" }, false},
 		"torch":              {func(s *site) { s.ground.Items[0].Digest = "sha256:5" }, false},
+		"torch of the base":  {func(s *site) { s.ground.Items, s.pkg.BaseVersions = nil, map[string]string{"torch": "2"} }, false},
 		"another package":    {func(s *site) { s.ground.Items[1].Digest = "sha256:5" }, true},
 		"one package more":   {func(s *site) { s.ground.Items = append(s.ground.Items, python.Item{Name: "x"}) }, true},
 		"layers":             {func(s *site) { s.ground.Layers = []layer.Descriptor{{}} }, true},
@@ -281,14 +282,21 @@ func TestCUDA(t *testing.T) {
 	}
 }
 
-// TestNeeds: what is built against another package that is built waits for it.
-func TestNeeds(t *testing.T) {
+// TestOrder: what is built against another package that is built waits for it, and a circle is an error.
+func TestOrder(t *testing.T) {
 	all := []Package{{Name: "a", Against: []string{"b", "torch"}}, {Name: "b"}, {Name: "c", Isolated: true, Against: []string{"b"}}}
-	if got := all[0].Needs(all); !slices.Equal(got, []string{"b"}) {
-		t.Errorf("%q", got)
+	if got := all[0].Needs(all); !slices.Equal(got, []int{1}) {
+		t.Errorf("%v", got)
 	}
 	if got := all[2].Needs(all); len(got) > 0 {
-		t.Errorf("%q", got)
+		t.Errorf("%v", got)
+	}
+	if err := checkOrder(all); err != nil {
+		t.Error(err)
+	}
+	all[1].Against = []string{"a"}
+	if err := checkOrder(all); err == nil || !strings.Contains(err.Error(), "a needs b") {
+		t.Errorf("%v", err)
 	}
 }
 

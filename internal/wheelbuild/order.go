@@ -1,0 +1,108 @@
+package wheelbuild
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/python"
+)
+
+// Needs returns the places in all of what has to be laid down before p is built: the packages of the image that it is built
+// against and that are built themselves.
+func (p Package) Needs(all []Package) []int {
+	if p.Isolated {
+		return nil
+	}
+	var needs []int
+	for i, other := range all {
+		if other.Name != p.Name && slices.Contains(p.Against, other.Name) {
+			needs = append(needs, i)
+		}
+	}
+	return needs
+}
+
+// checkOrder makes sure that the packages do not wait for each other in a circle.
+func checkOrder(all []Package) error {
+	const (
+		visiting = 1
+		visited  = 2
+	)
+	state := make([]int, len(all))
+	var visit func(i int) error
+	visit = func(i int) error {
+		state[i] = visiting
+		for _, n := range all[i].Needs(all) {
+			if state[n] == visiting {
+				return fault.Hint(fmt.Errorf("to be built, %s needs %s, which needs %s itself", all[n].Name, all[i].Name, all[n].Name),
+					"take one of them out of the other's `requires` under [python.compile]")
+			}
+			if state[n] == visited {
+				continue
+			}
+			if err := visit(n); err != nil {
+				return err
+			}
+		}
+		state[i] = visited
+		return nil
+	}
+	for i := range all {
+		if state[i] == 0 {
+			if err := visit(i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// BuildAll builds packages, each as soon as those are there that it is built against, and returns their wheels in the order of
+// the packages. ground says what one is built on; lay makes the layer of a wheel, which goes on the ground of those that need it.
+// Both may be called from many goroutines.
+func (b *Builder) BuildAll(ctx context.Context, packages []Package, ground func(Package) (Ground, error), lay func(python.Item) (layer.Descriptor, error)) ([]python.Item, error) {
+	if err := checkOrder(packages); err != nil {
+		return nil, err
+	}
+	items := make([]python.Item, len(packages))
+	done := make([]chan struct{}, len(packages))
+	for i := range done {
+		done[i] = make(chan struct{})
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for i, p := range packages {
+		g.Go(func() error {
+			needs := p.Needs(packages)
+			for _, n := range needs {
+				select {
+				case <-done[n]:
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			}
+			on, err := ground(p)
+			if err != nil {
+				return err
+			}
+			on.Layers, on.Items = slices.Clone(on.Layers), slices.Clone(on.Items)
+			for _, n := range needs {
+				d, err := lay(items[n])
+				if err != nil {
+					return err
+				}
+				on.Layers, on.Items = append(on.Layers, d), append(on.Items, items[n])
+			}
+			items[i], err = b.Build(ctx, p, on)
+			if err == nil {
+				close(done[i])
+			}
+			return err
+		})
+	}
+	return items, g.Wait()
+}
