@@ -31,5 +31,5 @@ func pinSystem(ctx context.Context, r *recipe.Recipe, l, old *Lock, im *image.Im
 	if old != nil && old.System != nil && !o.Upgrade && old.Base.Key() == l.Base.Key() && slices.Equal(old.Inputs.System, l.Inputs.System) {
 		return old.System, nil
 	}
-	return system.Resolve(ctx, o.Store, system.Request{On: im.Layers, Platform: im.Platform(), Packages: r.System.Packages})
+	return system.Resolve(ctx, o.Store, system.Request{On: im.Layers, Platform: im.Platform(), Packages: r.System.Packages, Offline: o.Offline})
 }
