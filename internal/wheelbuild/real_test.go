@@ -473,7 +473,7 @@ func TestCompileTorch(t *testing.T) {
 		t.Skipf("takes minutes; %s=1 runs it", torchEnv)
 	}
 	dir := t.TempDir()
-	const table = "[base]\nbootstrap = { suite = \"bookworm\", packages = [\"python3-dev\", \"g++\", \"python3-torch\", \"libtorch-dev\", \"ccache\"] }\n"
+	const table = "[base]\nbootstrap = { suite = \"bookworm\", packages = [\"python3-dev\", \"g++\", \"python3-torch\", \"libtorch-dev\", \"pybind11-dev\", \"ccache\"] }\n"
 	const how = "[python.compile.torch-scatter]\nenv = { CPLUS_INCLUDE_PATH = \"/usr/include/torch/csrc/api/include\" }\n"
 	one, err := b.buildOn(dir, table+"[python]\npackages = [\"torch-scatter\"]\n"+how)
 	if err != nil {
