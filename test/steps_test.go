@@ -228,7 +228,7 @@ func TestStepsInterrupted(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t, ordinary(t))
 			p.write("app/sconce.toml", fmt.Sprintf("name = \"long\"\nversion = \"1\"\n[base]\nimage = %q\n[[step]]\nname = \"forever\"\nrun = %q\n", b.ref, "echo started; "+script))
-			cmd := p.command("--progress", "plain", "build", "app")
+			cmd := p.command("--progress", "plain", "--verbose", "build", "app")
 			stderr, err := cmd.StderrPipe()
 			if err != nil {
 				t.Fatal(err)

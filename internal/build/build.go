@@ -225,9 +225,9 @@ func (b *builder) makeImage(ctx context.Context, m *made) (*image.Image, error) 
 }
 
 // contents names the packages of a layer for the image's history.
-func contents(g python.Group) string {
+func contents(items []python.Item) string {
 	text := ""
-	for i, it := range g.Items {
+	for i, it := range items {
 		if i > 0 {
 			text += ", "
 		}

@@ -3,12 +3,12 @@ package build
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
-	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/plan"
@@ -119,7 +119,7 @@ func (b *builder) foundation(ctx context.Context, s *plan.Stage) (*made, error) 
 	g.Go(func() error { _, err := ground(); return err })
 	var bytecode *compilers
 	if s.Env != nil {
-		bytecode = newCompilers(gctx, b.opts.Store, ground, s.Env.Environment.Target.Python, max(1, b.opts.Cores))
+		bytecode = newCompilers(ctx, b.opts.Store, ground, s.Env.Environment.Target.Python, max(1, b.opts.Cores))
 		defer bytecode.close()
 	}
 	wheels := make([]madeLayer, len(s.Wheels))
@@ -136,12 +136,16 @@ func (b *builder) foundation(ctx context.Context, s *plan.Stage) (*made, error) 
 	if err != nil {
 		return nil, err
 	}
-	return m, b.addWheels(ctx, s, m, wheels)
+	compiled, items, err := b.compile(ctx, s, m, wheels, bytecode)
+	if err != nil {
+		return nil, err
+	}
+	return m, b.addWheels(ctx, s, m, append(wheels, compiled...), items)
 }
 
 // makeGround brings the base, and puts the system's packages on it.
 func (b *builder) makeGround(ctx context.Context, s *plan.Stage) (*made, error) {
-	im, err := s.Base.Pinned.Image(ctx, s.Base.Reference, s.Base.Platform, base.Options{Store: b.opts.Store, Fetch: b.opts.Fetch, Offline: b.opts.Offline})
+	im, err := b.bring(ctx, s.Base)
 	if err != nil {
 		return nil, err
 	}
@@ -159,26 +163,35 @@ func (b *builder) makeGround(ctx context.Context, s *plan.Stage) (*made, error) 
 	return m, nil
 }
 
-// addWheels puts the layers of wheels, and the environment that they make up, on the ground.
-func (b *builder) addWheels(ctx context.Context, s *plan.Stage, m *made, wheels []madeLayer) error {
+// addWheels puts the layers of wheels, and the environment that they make up, on the ground. compiled are the last of the
+// wheels, those that were built here.
+func (b *builder) addWheels(ctx context.Context, s *plan.Stage, m *made, wheels []madeLayer, compiled []python.Item) error {
 	if s.Env == nil {
 		return nil
 	}
 	var manifests []python.Manifest
 	for i, w := range wheels {
 		manifests = append(manifests, w.manifest)
-		m.add(w.layer, "python packages: "+contents(s.Wheels[i].Group))
+		m.add(w.layer, "python packages: "+contents(wheelsOf(s, compiled, i)))
 	}
 	m.wheels = wheels
 	if err := python.CheckConflicts(manifests); err != nil {
 		return err
 	}
 	e := s.Env.Environment
-	e.Manifests = manifests
+	e.Manifests, e.Items = manifests, slices.Concat(e.Items, compiled)
 	d, err := python.BuildEnvironment(ctx, b.opts.Store, e, s.Env.Options)
 	if err != nil {
 		return err
 	}
 	m.add(d, fmt.Sprintf("python environment in /%s", e.Target.Root))
 	return b.checkProtected(ctx, s, wheels)
+}
+
+// wheelsOf lists the wheels of the i-th layer of wheels.
+func wheelsOf(s *plan.Stage, compiled []python.Item, i int) []python.Item {
+	if i < len(s.Wheels) {
+		return s.Wheels[i].Group.Items
+	}
+	return compiled[i-len(s.Wheels):][:1]
 }

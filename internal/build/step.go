@@ -134,7 +134,7 @@ func (b *builder) doStep(ctx context.Context, s *plan.Stage, t *plan.Step, m *ma
 	if t.Run != nil {
 		return b.runStep(ctx, s, t, m)
 	}
-	task := event.Begin(ctx, "copy", t.Title, 0)
+	task := event.Begin(ctx, "step", t.Title, 0)
 	onto, err := image.NewTree(ctx, b.opts.Store, m.layers())
 	if err != nil {
 		return layer.Descriptor{}, task.End(err)
@@ -213,9 +213,7 @@ func (b *builder) runStep(ctx context.Context, s *plan.Stage, t *plan.Step, m *m
 		return layer.Descriptor{}, err
 	}
 	defer b.runs.Release(1)
-	runner := *b.runner
-	runner.Layer = s.Layer
-	return runner.Run(ctx, t.Title, m.layers(), c)
+	return b.runner.Run(ctx, t.Title, m.layers(), c)
 }
 
 // inherit gives a recipe's command what the base's configuration says, and the virtual environment.

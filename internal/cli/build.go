@@ -267,6 +267,12 @@ func (a *app) planRecipe(ctx context.Context, r *recipe.Recipe, l *lock.Lock, ho
 		event.Warn(ctx, fmt.Sprintf("no byte code is compiled: programs for %s do not run on this machine", l.Platform),
 			"imports are slower the first time; build on a machine of that kind, or set bytecode = false under [python] to silence this")
 	}
+	if how.Compiles, err = l.Compiles(r); err != nil {
+		return s, err
+	}
+	if how.Sources, err = a.directorySources(ctx, how.Compiles); err != nil {
+		return s, err
+	}
 	s.contexts = make(contexts)
 	how.Open, s.recipe = s.contexts.open, r
 	if s.plan, err = plan.New(ctx, r, l, wheels, how); err != nil {

@@ -12,12 +12,16 @@ import (
 	"sconce.dev/sconce/internal/build"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/stepcache"
+	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/transfer"
 	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/wheelbuild"
 )
 
 // stepOptions are the options of a build that concern the commands it runs.
@@ -191,4 +195,28 @@ func (c contexts) close() {
 	for _, from := range c {
 		from.Close()
 	}
+}
+
+// directorySources says what the directories hold at this moment that packages are built from.
+func (a *app) directorySources(ctx context.Context, compiles []lock.Compile) (map[string]store.Digest, error) {
+	digests := make(map[string]store.Digest)
+	for _, c := range compiles {
+		if c.Source.Kind != python.SourceDirectory {
+			continue
+		}
+		st, err := a.store(ctx)
+		if err != nil {
+			return nil, err
+		}
+		client, err := a.fetch(ctx)
+		if err != nil {
+			return nil, err
+		}
+		blob, err := wheelbuild.Sources{Store: st, Fetch: client}.Bring(ctx, c.Name, c.Source)
+		if err != nil {
+			return nil, err
+		}
+		digests[c.Name] = blob.Digest
+	}
+	return digests, nil
 }

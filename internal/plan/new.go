@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/slim"
+	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/system"
 	"sconce.dev/sconce/internal/transfer"
 )
@@ -27,6 +28,9 @@ const venvRoot = "opt/venv"
 // Options are what decides about an image besides the recipe and its lock.
 type Options struct {
 	RunsHere bool // programs of the image's platform run on this machine: byte code is compiled by the image's own Python
+
+	Compiles []lock.Compile          // packages that have to be built
+	Sources  map[string]store.Digest // of those that are directories of this machine, by the package's name
 
 	// Open opens a directory that steps copy from or bind. Whoever gives it closes what it opened when the plan is not used
 	// any more.
@@ -54,11 +58,11 @@ func New(ctx context.Context, r *recipe.Recipe, l *lock.Lock, wheels []lock.Whee
 	if l.System != nil {
 		p.System = &SystemStep{Key: Key(system.LayerKey(string(p.Base.Key), l.System, p.Layer)), Pinned: l.System}
 	}
-	if err := checkLayers(r, l); err != nil {
+	if err := checkLayers(r, l, len(o.Compiles)); err != nil {
 		return nil, err
 	}
 	if l.Python != nil {
-		p.planPython(r, l, wheels, o.RunsHere, compression, modTime)
+		p.planPython(r, l, wheels, o, compression, modTime)
 	}
 	p.stand(p.foundation()...)
 	if err := p.planSteps(ctx, r, o); err != nil {
@@ -77,6 +81,7 @@ func (s *Stage) foundation() []Key {
 	for _, w := range s.Wheels {
 		keys = append(keys, w.Key)
 	}
+	keys = append(keys, s.compileKeys()...)
 	if s.Env != nil {
 		keys = append(keys, s.Env.Key)
 	}
@@ -97,19 +102,20 @@ func fixedTime() (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), nil
 }
 
-func (p *Plan) planPython(r *recipe.Recipe, l *lock.Lock, wheels []lock.Wheel, runsHere bool, c layer.Compression, modTime time.Time) {
+func (p *Plan) planPython(r *recipe.Recipe, l *lock.Lock, wheels []lock.Wheel, o Options, c layer.Compression, modTime time.Time) {
 	target := python.Target{Root: venvRoot, Python: l.Python.Interpreter()}
-	bytecode := runsHere && (r.Python.Bytecode == nil || *r.Python.Bytecode)
+	bytecode := o.RunsHere && (r.Python.Bytecode == nil || *r.Python.Bytecode)
 	items := make([]python.Item, len(wheels))
 	for i, w := range wheels {
 		items[i] = w.Item
 	}
 	options := python.LayerOptions{Options: layer.Options{Compression: c, ModTime: modTime}}
-	for _, g := range python.GroupItems(items, layersForWheels(r, l)) {
+	for _, g := range python.GroupItems(items, layersForWheels(r, l, len(o.Compiles))) {
 		p.Wheels = append(p.Wheels, &WheelsStep{
 			Key: Key(python.LayerKey(g, target, bytecode, options)), Group: g, Target: target, Bytecode: bytecode, Options: options,
 		})
 	}
+	p.planCompiles(r, o, &WheelsStep{Target: target, Bytecode: bytecode, Options: options})
 	p.Env = &EnvironmentStep{
 		Environment: python.Environment{
 			Target: target, SystemSitePackages: l.Python.SystemSitePackages, Prompt: r.Name, Items: items,
@@ -123,7 +129,8 @@ func (p *Plan) planPython(r *recipe.Recipe, l *lock.Lock, wheels []lock.Wheel, r
 		Items   []python.Item
 		Layers  []Key
 		Options layer.Options
-	}{target, p.Env.Environment.SystemSitePackages, r.Name, sortedItems(items), p.wheelKeys(), options.Options})
+		Built   []Key `json:",omitempty"`
+	}{target, p.Env.Environment.SystemSitePackages, r.Name, sortedItems(items), p.wheelKeys(), options.Options, p.compileKeys()})
 }
 
 // How many layers there may be.
@@ -138,8 +145,8 @@ const (
 )
 
 // layersForWheels is how many layers the wheels may take.
-func layersForWheels(r *recipe.Recipe, l *lock.Lock) int {
-	others := l.Base.Layers + environmentLayers + layersOfSteps(r)
+func layersForWheels(r *recipe.Recipe, l *lock.Lock, compiles int) int {
+	others := l.Base.Layers + environmentLayers + compiles + layersOfSteps(r)
 	room := r.Image.MaxLayers - others
 	if r.Image.MaxLayers == recipe.DefaultMaxLayers {
 		room = max(room, min(leastForWheels, stackable-others))
@@ -163,14 +170,14 @@ func layersOfSteps(r *recipe.Recipe) int {
 }
 
 // checkLayers makes sure that base, environment, steps and at least one layer of wheels find room.
-func checkLayers(r *recipe.Recipe, l *lock.Lock) error {
+func checkLayers(r *recipe.Recipe, l *lock.Lock, compiles int) error {
 	limit := r.Image.MaxLayers
 	if limit == recipe.DefaultMaxLayers {
 		limit = stackable
 	}
 	tooMany := l.Base.Layers+layersOfSteps(r) > limit
 	if l.Python != nil {
-		tooMany = layersForWheels(r, l) < 1
+		tooMany = layersForWheels(r, l, compiles) < 1
 	}
 	if !tooMany {
 		return nil

@@ -90,6 +90,7 @@ type Config struct {
 const (
 	environmentVersion = 1
 	stepVersion        = 1
+	compileVersion     = 1
 	imageVersion       = 1
 )
 

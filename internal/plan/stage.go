@@ -16,9 +16,11 @@ type Stage struct {
 	Parent *Stage
 	System *SystemStep
 	Wheels []*WheelsStep // in the order of their layers
-	Env    *EnvironmentStep
-	Steps  []*Step
-	Layer  layer.Options // of the layers that Steps make
+
+	Compiles []*CompileStep // of packages that have no wheel
+	Env      *EnvironmentStep
+	Steps    []*Step
+	Layer    layer.Options // of the layers that Steps make
 
 	key Key // of all so far, "" as long as there is nothing
 }

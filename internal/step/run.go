@@ -51,7 +51,7 @@ type running struct {
 }
 
 func (r *Runner) run(ctx context.Context, title string, on []layer.Descriptor, c Command) (d layer.Descriptor, err error) {
-	task := event.Begin(ctx, "run", title, 0)
+	task := event.Begin(ctx, "step", title, 0)
 	defer func() {
 		if err != nil && ctx.Err() == nil {
 			err = explain(title, r.Store.Dir(), err)
