@@ -23,8 +23,12 @@ func newExportCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Write a recipe in another tool's form",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Long:  "Write what a recipe means in the form that another tool reads.",
+		Example: examples(
+			"sconce export containerfile   print the Containerfile of ./sconce.toml",
+		),
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newExportContainerfileCmd(a))
 	return cmd

@@ -49,8 +49,8 @@ keeps its place in them; what is removed becomes zeros, which take next to nothi
 of the image runs, and no GPU is needed. A file with anything unexpected in it is left as it is, and named.
 
 With -o the new image is written to OUT, any destination of ` + "`sconce copy`" + `. Else it gets a name in the store: --name, or the
-name of IMAGE with -sm90, for 9.0, or -slim behind its tag. Layers without such code stay the same; what was done for a layer is kept
-for the next image that has it. With --explain nothing is written, only shown.
+name of IMAGE with -sm90, for 9.0, or -slim behind its tag. Layers with nothing to remove stay the same; what was done for a
+layer is kept for the next image that has it. With --explain nothing is written, only shown.
 
 PTX, which the driver compiles for GPUs that have no machine code of their own, stays. With --ptx drop-where-native it goes
 where there is machine code for all the GPUs given. --relfatbin drop removes what is left over of device links in libraries.
