@@ -46,7 +46,7 @@ func (o Options) source(platform v1.Platform) source.Options {
 	return source.Options{Store: o.Store, Fetch: o.Fetch, Platform: platform, Offline: o.Offline}
 }
 
-// Pin finds out what r's base is today.
+// Pin finds out what r's base is today. Names of the store's own images go before those of registries.
 func Pin(ctx context.Context, r *recipe.Recipe, platform v1.Platform, o Options) (*Pinned, error) {
 	if b := r.Base.Bootstrap; b != nil {
 		if o.Offline {
@@ -61,7 +61,7 @@ func Pin(ctx context.Context, r *recipe.Recipe, platform v1.Platform, o Options)
 		}
 		return &Pinned{Bootstrap: p, Layers: 1}, nil
 	}
-	ref, err := source.Parse(r.BaseReference())
+	ref, err := source.ParseIn(r.BaseReference(), o.Store)
 	if err != nil {
 		return nil, err
 	}

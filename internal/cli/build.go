@@ -40,6 +40,7 @@ type buildOptions struct {
 	squashfs    squashfsOptions
 	steps       stepOptions
 	noCache     bool
+	began       time.Time
 
 	// Of a Containerfile.
 	file       string
@@ -120,6 +121,7 @@ type built struct {
 }
 
 func (a *app) runBuild(ctx context.Context, o buildOptions) error {
+	o.began = time.Now()
 	if err := checkOutputs(o); err != nil {
 		return err
 	}
@@ -168,7 +170,6 @@ func (s buildSubject) close() { s.contexts.close() }
 
 // runPlan builds what is planned, checks it, and brings it where it shall go.
 func (a *app) runPlan(ctx context.Context, s buildSubject, o buildOptions) error {
-	began := time.Now()
 	result, err := a.makePlan(ctx, s, o)
 	if err != nil {
 		return err
@@ -188,7 +189,7 @@ func (a *app) runPlan(ctx context.Context, s buildSubject, o buildOptions) error
 	if b.Fresh {
 		a.say("%s is up to date: %d layers, %s", b.Name, b.Layers, ui.Size(b.Size))
 	} else {
-		a.say("built %s for %s: %d layers, %s, in %s", b.Name, b.Platform, b.Layers, ui.Size(b.Size), ui.Duration(time.Since(began)))
+		a.say("built %s for %s: %d layers, %s, in %s", b.Name, b.Platform, b.Layers, ui.Size(b.Size), ui.Duration(time.Since(o.began)))
 	}
 	if o.json {
 		return a.printJSON(b)
