@@ -121,20 +121,20 @@ func (b *builder) makeStep(ctx context.Context, s *plan.Stage, t *plan.Step, m *
 	return d, nil
 }
 
-// stepError names the step, unless the error does so itself.
+// stepError says where the step is written, and what it is unless the error does so itself.
 func stepError(t *plan.Step, err error) error {
 	var failed *step.Failure
 	if errors.As(err, &failed) {
-		return err
+		return fmt.Errorf("%s: %w", t.Place, err)
 	}
-	return fmt.Errorf("%s: %w", t.Title, err)
+	return fmt.Errorf("%s: %s: %w", t.Place, t.Label(), err)
 }
 
 func (b *builder) doStep(ctx context.Context, s *plan.Stage, t *plan.Step, m *made) (layer.Descriptor, error) {
 	if t.Run != nil {
 		return b.runStep(ctx, s, t, m)
 	}
-	task := event.Begin(ctx, "step", t.Title, 0)
+	task := event.Begin(ctx, "step", t.Label(), 0)
 	onto, err := image.NewTree(ctx, b.opts.Store, m.layers())
 	if err != nil {
 		return layer.Descriptor{}, task.End(err)
@@ -213,7 +213,7 @@ func (b *builder) runStep(ctx context.Context, s *plan.Stage, t *plan.Step, m *m
 		return layer.Descriptor{}, err
 	}
 	defer b.runs.Release(1)
-	return b.runner.Run(ctx, t.Title, m.layers(), c)
+	return b.runner.Run(ctx, t.Label(), m.layers(), c)
 }
 
 // inherit gives a recipe's command what the base's configuration says, and the virtual environment.

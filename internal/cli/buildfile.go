@@ -114,13 +114,12 @@ func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (s
 	}
 	s = buildSubject{contexts: contexts{dir: from}, options: build.Options{Pass: evaluated.Proxy}}
 	s.plan, err = plan.NewContainerfile(ctx, evaluated, plan.ContainerfileOptions{
-		Name: name, Platform: platform, Context: from, Compression: compressionOf(o), Pin: b.pin,
+		File: file, Name: name, Platform: platform, Context: from, Compression: compressionOf(o), Pin: b.pin,
 	})
 	if err != nil {
 		s.close()
-		return s, fmt.Errorf("%s: %w", file, err)
 	}
-	return s, nil
+	return s, err
 }
 
 func compressionOf(o buildOptions) layer.Compression {

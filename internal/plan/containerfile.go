@@ -18,6 +18,7 @@ import (
 
 // ContainerfileOptions says what a Containerfile leaves open.
 type ContainerfileOptions struct {
+	File        string // the Containerfile, for messages
 	Name        string // of the image: NAME:TAG; may be empty
 	Platform    v1.Platform
 	Context     *transfer.Context
@@ -88,7 +89,7 @@ func (c *containerfilePlan) addStage(ctx context.Context, s *containerfile.Stage
 	for _, op := range s.Ops {
 		t, content, err := c.step(ctx, s, op)
 		if err != nil {
-			return fmt.Errorf("line %d: %s: %w", op.Line, op.Text, err)
+			return fmt.Errorf("%s:%d: %s: %w", c.opts.File, op.Line, op.Text, err)
 		}
 		stage.add(t, content)
 	}
@@ -113,7 +114,7 @@ func (c *containerfilePlan) image(ctx context.Context, reference string, platfor
 }
 
 func (c *containerfilePlan) step(ctx context.Context, s *containerfile.Stage, op containerfile.Op) (*Step, any, error) {
-	t := &Step{Title: op.Text}
+	t := &Step{Title: op.Text, Place: fmt.Sprintf("%s:%d", c.opts.File, op.Line)}
 	switch {
 	case op.Run != nil:
 		content, err := c.run(ctx, s, t, op.Run)

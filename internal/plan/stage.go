@@ -39,6 +39,7 @@ type SystemStep struct {
 type Step struct {
 	Key   Key    // "" of a step that makes no layer
 	Title string // what it does, as a person would write it
+	Place string // where it is written: FILE:LINE
 	Run   *RunStep
 	Copy  *CopyStep
 	Dir   *DirStep
@@ -98,6 +99,17 @@ func sourceKey(s Source, digest store.Digest) string {
 		return "stage " + string(s.Stage.Key())
 	}
 	return string(digest)
+}
+
+// maxLabel is how much of a title fits on a line beside other things, in characters.
+const maxLabel = 60
+
+// Label is the title, or its beginning when it is long.
+func (t *Step) Label() string {
+	if runes := []rune(t.Title); len(runes) > maxLabel {
+		return string(runes[:maxLabel-1]) + "…"
+	}
+	return t.Title
 }
 
 // Sources lists where the step's files come from.

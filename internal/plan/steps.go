@@ -18,8 +18,12 @@ import (
 // planSteps puts the recipe's own steps on top: of each, what is copied, then what is patched, then what is run.
 func (p *Plan) planSteps(ctx context.Context, r *recipe.Recipe, o Options) error {
 	for _, s := range r.Steps {
+		place, before := fmt.Sprintf("%s:%d", r.Path, s.Line), len(p.Steps)
 		if err := p.planStep(ctx, r, s, o); err != nil {
-			return fmt.Errorf("%s:%d: step %q: %w", r.Path, s.Line, s.Title(), err)
+			return fmt.Errorf("%s: step %q: %w", place, s.Title(), err)
+		}
+		for _, t := range p.Steps[before:] {
+			t.Place = place
 		}
 	}
 	return nil
