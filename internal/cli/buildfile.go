@@ -105,7 +105,7 @@ func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (s
 	if err != nil {
 		return s, err
 	}
-	if err := a.resolveURLs(ctx, evaluated); err != nil {
+	if err := a.resolveURLs(ctx, file, evaluated); err != nil {
 		return s, err
 	}
 	from, err := transfer.OpenContext(dir, ignoreFileOf(o, file))
@@ -274,7 +274,7 @@ func buildArgs(flags []string) (map[string]string, error) {
 
 // resolveURLs downloads what ADD takes from the network and nobody has said the digest of: only its bytes tell whether a
 // step has to be made again.
-func (a *app) resolveURLs(ctx context.Context, b *containerfile.Build) error {
+func (a *app) resolveURLs(ctx context.Context, file string, b *containerfile.Build) error {
 	client, err := a.fetch(ctx)
 	if err != nil {
 		return err
@@ -290,7 +290,7 @@ func (a *app) resolveURLs(ctx context.Context, b *containerfile.Build) error {
 					continue
 				}
 				if u.Digest, err = client.Unpinned(ctx, fetch.Request{URL: u.Address, Name: fetch.Redact(u.Address)}); err != nil {
-					return fmt.Errorf("line %d: %w", op.Line, err)
+					return fmt.Errorf("%s:%d: %w", file, op.Line, err)
 				}
 			}
 		}
