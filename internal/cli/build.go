@@ -56,10 +56,15 @@ func newBuildCmd(a *app) *cobra.Command {
 		Use:   "build [RECIPE | -f CONTAINERFILE [CONTEXT]]",
 		Short: "Build the image of a recipe",
 		Long: `Build the image that RECIPE (a sconce.toml or its directory, by default the current one) describes, and keep it in the
-store under the recipe's name and version. The digest of the image is printed.
+store under the recipe's name and version. The digest of the image is printed. With -f, or for a directory that has no
+recipe, it is the image of a Containerfile, and the argument is the build context.
 
 Only what is missing is made: what was built or downloaded before, for this image or another, is taken from the store. A
 recipe without a lock, or with one that no longer fits, is locked first (see sconce lock); --locked refuses instead.
+
+Steps run in a sandbox as a root that is none: an ordinary user can install packages and give files away, and nothing of
+it reaches the machine. A step that fails shows its last lines and where the rest is; --shell-on-failure opens a shell
+where it stood. What steps may see of this machine is given by name: --secret, --ssh.
 
 When the recipe says what the image is for, under [target], the image is checked before it goes anywhere (see sconce
 check). After an error it stays in the store, but nothing is written or pushed, and the exit code is 3. --no-check leaves
@@ -75,6 +80,8 @@ Where the image goes, besides the store:
 			"sconce build                                          build ./sconce.toml",
 			"sconce build demo -o demo.sqsh -o demo.sif            and write the files that clusters run",
 			"sconce build --locked --push registry.example.org/me/demo:1   build exactly the lock, and push",
+			"sconce build -f Containerfile . -t train:2            build a Containerfile",
+			"sconce build demo --secret id=token,src=token.txt     give a secret to the steps that mount it",
 		),
 		Args: wants("[RECIPE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
