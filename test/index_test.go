@@ -23,7 +23,7 @@ import (
 var wheels = []string{
 	"certifi==2026.10.18", "charset-normalizer==3.5.2", "click==8.5.1", "einops==0.8.2", "idna==3.20", "markdown-it-py==4.3.0",
 	"markupsafe==3.0.4", "mdurl==0.1.2", "numpy==2.2.6", "pip==26.3", "pygments==2.21.0", "requests==2.34.2", "rich==15.0.0",
-	"six==1.17.0", "urllib3==2.8.0",
+	"setuptools==80.9.0", "six==1.17.0", "urllib3==2.8.0",
 }
 
 // machines are the architectures that wheels are downloaded for.

@@ -158,7 +158,7 @@ func userSettings(r *recipe.Recipe) []*uvSettings {
 		add(path)
 		return all
 	}
-	if os.Getenv("UV_NO_CONFIG") != "" {
+	if os.Getenv(noConfig) != "" {
 		return all
 	}
 	if file := settingsFile(r); file != "" {

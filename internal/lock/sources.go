@@ -171,7 +171,7 @@ func (k *locker) askWithSources(ctx context.Context, dir, out string) ([]byte, e
 				refused = err
 				continue
 			}
-			return nil, err
+			return nil, withoutTrace(err)
 		}
 		again, err := k.learn(ctx, text)
 		if err != nil || !again {
@@ -179,6 +179,24 @@ func (k *locker) askWithSources(ctx context.Context, dir, out string) ([]byte, e
 		}
 	}
 	return nil, errors.New("the Python packages without wheels change with each other without end")
+}
+
+// withoutTrace replaces what uv says when it would have had to run the code of a source, which is a long account of how that
+// failed and would lead astray.
+func withoutTrace(err error) error {
+	var refusal *ResolutionError
+	if errors.As(err, &refusal) && strings.Contains(refusal.Text, nowhere) {
+		if m := notBuilt.FindStringSubmatch(refusal.Text); m != nil {
+			return undeclared(m[1])
+		}
+	}
+	return err
+}
+
+// undeclared is the error of a source that has to be run to know what it depends on.
+func undeclared(name string) error {
+	return fault.Hint(fmt.Errorf("the source of %s does not say what it depends on: it says so only when its code is run, which locking does not do", name),
+		fmt.Sprintf("name it under [python.compile.%s]: depends = [\"…\"], or depends = [] for nothing", python.NormalizeName(name)))
 }
 
 func withoutFragment(address string) string {
@@ -312,8 +330,7 @@ func (k *locker) metadataOf(p python.Package, info python.SourceInfo) (dependenc
 	case info.Certainty == python.Unknown && facts.Depends != nil:
 		m.RequiresDist = *facts.Depends
 	case info.Certainty == python.Unknown:
-		return m, fault.Hint(fmt.Errorf("the source of %s does not say what it depends on: it says so only when its code is run, which locking does not do", p.Name),
-			fmt.Sprintf("name it under [python.compile.%s]: depends = [\"…\"], or depends = [] for nothing", name))
+		return m, undeclared(p.Name)
 	}
 	if m.RequiresDist == nil {
 		m.RequiresDist = []string{}

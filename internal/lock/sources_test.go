@@ -242,3 +242,17 @@ func TestCompileBase(t *testing.T) {
 		t.Errorf("it is looked for at %s", got)
 	}
 }
+
+// TestSourcesWithoutSettings: who tells uv to read no settings can have packages without wheels all the same.
+func TestSourcesWithoutSettings(t *testing.T) {
+	t.Setenv("UV_NO_CONFIG", "1")
+	b, _ := newBench(t, locktest.Base{}, w("setuptools", "70.0"))
+	b.write(map[string]string{
+		"three/setup.py":       "raise SystemExit(1)",
+		"three/pyproject.toml": "[build-system]\nrequires = [\"setuptools\"]\nbuild-backend = \"setuptools.build_meta\"\n",
+	})
+	_, compiled, _ := b.names("[python]\npackages = [\"three @ file://" + b.dir + "/three\"]\n[python.compile.three]\ndepends = []\n")
+	if !slices.Equal(compiled, []string{"three "}) {
+		t.Errorf("compiled %q", compiled)
+	}
+}

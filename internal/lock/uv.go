@@ -118,6 +118,13 @@ func (k *locker) uvArgs(dir string) ([]string, error) {
 // withSettings adds to args where uv finds its settings, the metadata of sources among them.
 func (k *locker) withSettings(dir string, args []string, metadata []dependencyMetadata) ([]string, error) {
 	file := k.settings
+	if os.Getenv(noConfig) != "" {
+		// Nobody's settings count then, but uv has to be told what sources say of themselves.
+		if len(metadata) == 0 {
+			return append(args, "--no-config", "--project", dir), nil
+		}
+		return append(args, "--config-file", filepath.Join(dir, uvConfig), "--project", dir), writeSettings(dir, "", metadata)
+	}
 	if file == "" && k.recipe.Python.Project != "" {
 		project := k.recipe.Resolve(k.recipe.Python.Project)
 		if len(metadata) == 0 {
@@ -275,8 +282,11 @@ func findUV() (string, error) {
 	return path, nil
 }
 
+// noConfig is the variable by which users tell uv to read no settings. It is passed on as an argument, see withSettings.
+const noConfig = "UV_NO_CONFIG"
+
 // ruledOut are variables that would make uv read other files than it is told to.
-var ruledOut = []string{"UV_PROJECT", "UV_WORKING_DIR", "UV_WORKING_DIRECTORY"}
+var ruledOut = []string{noConfig, "UV_PROJECT", "UV_WORKING_DIR", "UV_WORKING_DIRECTORY"}
 
 // uvEnvironment is the user's, with what makes uv's messages fit for an error.
 func (k *locker) uvEnvironment() ([]string, error) {
@@ -294,7 +304,10 @@ func (k *locker) uvEnvironment() ([]string, error) {
 
 // nothingRuns keeps uv from running any code of a package to learn its dependencies: a Python whose home does not exist ends
 // before it reads a line. uv itself asks its Python for its version in isolated mode (-I), in which the variable does not count.
-const nothingRuns = "PYTHONHOME=/nonexistent"
+const nothingRuns = "PYTHONHOME=" + nowhere
+
+// nowhere is a directory that does not exist.
+const nowhere = "/nonexistent"
 
 // runUV runs uv in the recipe's directory, with requirements as its standard input. When it fails, its own explanation is
 // the error. dir is where the copy of the settings is.
