@@ -2,6 +2,7 @@ package test
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -65,6 +66,10 @@ func TestCompiledPackage(t *testing.T) {
 	}
 	if again := p.must("build", "one"); digestOf(t, again) != digestOf(t, first) || !strings.Contains(again.stderr, "up to date") {
 		t.Errorf("the second build: %v", again)
+	}
+	p.must("build", "one", "--wheels", p.path("wheels"))
+	if files, err := filepath.Glob(p.path("wheels/greet-1.0-cp311-*.whl")); err != nil || len(files) != 1 {
+		t.Errorf("wheels that were written: %q, %v", files, err)
 	}
 	source("two")
 	p.write("two/sconce.toml", compiledRecipe("two", b.ref, "idna", "greet @ file://"+p.path("two/ext")))

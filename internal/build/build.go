@@ -37,10 +37,11 @@ type Options struct {
 	Wheels  []lock.Wheel     // where the plan's wheels come from
 	Protect []lock.Protected // packages of the base that wheels must get along with
 
-	Memory int64  // that is really available, in bytes; 0: not known
-	Again  bool   // steps are made again, whatever the store and Remote have
-	Remote Remote // where other machines keep what steps made; nil: nowhere
-	Share  bool   // what steps make here goes to Remote
+	Memory    int64  // that is really available, in bytes; 0: not known
+	WantBuilt bool   // Result.Built is wanted, for which an image that is there already is put together once more
+	Again     bool   // steps are made again, whatever the store and Remote have
+	Remote    Remote // where other machines keep what steps made; nil: nowhere
+	Share     bool   // what steps make here goes to Remote
 
 	// For commands; see step.Runner.
 	Secrets   map[string]func() ([]byte, error)
@@ -55,8 +56,9 @@ type Options struct {
 // Result is what a build gives.
 type Result struct {
 	Image   *image.Image
-	Fresh   bool         // nothing had to be made
-	Slimmed *slim.Report // what slimming took out, if there was anything to slim now
+	Fresh   bool          // nothing had to be made
+	Built   []python.Item // wheels of packages that had none, made now or before; see Options.WantBuilt
+	Slimmed *slim.Report  // what slimming took out, if there was anything to slim now
 }
 
 // imageKind is the kind of the records that remember the image made under a key.
@@ -64,7 +66,8 @@ const imageKind store.Kind = "image-step"
 
 // Run makes the image of p.
 func Run(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
-	if im, err := remembered(ctx, o.Store, p.Image.Key); !o.Again && (im != nil || err != nil) {
+	again := o.Again || o.WantBuilt
+	if im, err := remembered(ctx, o.Store, p.Image.Key); !again && (im != nil || err != nil) {
 		return &Result{Image: im, Fresh: true}, err
 	}
 	lock, err := o.Store.Lock(ctx, "image "+string(p.Image.Key))
@@ -72,7 +75,7 @@ func Run(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
 		return nil, err
 	}
 	defer lock.Unlock()
-	if im, err := remembered(ctx, o.Store, p.Image.Key); !o.Again && (im != nil || err != nil) {
+	if im, err := remembered(ctx, o.Store, p.Image.Key); !again && (im != nil || err != nil) {
 		return &Result{Image: im, Fresh: true}, err // another process made it while this one waited
 	}
 	b := newBuilder(p, o)
@@ -80,7 +83,7 @@ func Run(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Result{Image: im, Slimmed: b.slimmed}, o.Store.PutRecord(imageKind, string(p.Image.Key), im.Refs(), im.Digest)
+	return &Result{Image: im, Slimmed: b.slimmed, Built: b.built}, o.Store.PutRecord(imageKind, string(p.Image.Key), im.Refs(), im.Digest)
 }
 
 func remembered(ctx context.Context, st *store.Store, key plan.Key) (*image.Image, error) {
@@ -101,6 +104,7 @@ type builder struct {
 	cpu     *semaphore.Weighted // how many layers are made at once
 	runs    *semaphore.Weighted // how many commands run at once
 	slimmed *slim.Report        // once the image is made
+	built   []python.Item       // likewise
 	doubted sync.Once           // of the remote cache
 
 	mu       sync.Mutex // of the next two

@@ -140,6 +140,7 @@ func (b *builder) foundation(ctx context.Context, s *plan.Stage) (*made, error) 
 	if err != nil {
 		return nil, err
 	}
+	b.built = append(b.built, items...) // recipes have one stage with packages
 	return m, b.addWheels(ctx, s, m, append(wheels, compiled...), items)
 }
 

@@ -2,7 +2,6 @@ package build
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -123,8 +122,7 @@ func (b *builder) makeStep(ctx context.Context, s *plan.Stage, t *plan.Step, m *
 
 // stepError says where the step is written, and what it is unless the error does so itself.
 func stepError(t *plan.Step, err error) error {
-	var failed *step.Failure
-	if errors.As(err, &failed) {
+	if t.Run != nil { // whose errors begin with what it is
 		return fmt.Errorf("%s: %w", t.Place, err)
 	}
 	return fmt.Errorf("%s: %s: %w", t.Place, t.Label(), err)

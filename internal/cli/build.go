@@ -40,6 +40,7 @@ type buildOptions struct {
 	squashfs    squashfsOptions
 	steps       stepOptions
 	noCache     bool
+	wheels      string
 	began       time.Time
 
 	// Of a Containerfile.
@@ -102,6 +103,7 @@ Where the image goes, besides the store:
 	f.StringArrayVar(&o.steps.secrets, "secret", nil, "a secret for steps that mount it: `id=ID,src=FILE` or id=ID,env=VARIABLE (repeatable)")
 	f.StringArrayVar(&o.steps.ssh, "ssh", nil, "an SSH agent for steps that mount it: `default|ID[=SOCKET]` (repeatable)")
 	f.BoolVar(&o.steps.shellOnFailure, "shell-on-failure", false, "open a shell in the file system of a step that failed")
+	f.StringVar(&o.wheels, "wheels", "", "copy the wheels of compiled packages to `DIR`")
 	f.BoolVar(&o.noCache, "no-cache", false, "run all steps again, whatever was made before")
 	f.BoolVar(&o.force, "force", false, "replace outputs that exist and hold something else")
 	f.BoolVar(&o.noCheck, "no-check", false, "do not look whether the image will run on the recipe's target")
@@ -122,7 +124,8 @@ type built struct {
 	Layers   int          `json:"layers"`
 	Size     int64        `json:"size"` // of the layers as stored, in bytes
 	Fresh    bool         `json:"upToDate"`
-	Check    *audit.Count `json:"check,omitempty"` // what the check for the recipe's target found
+	Check    *audit.Count `json:"check,omitempty"`  // what the check for the recipe's target found
+	Wheels   []string     `json:"wheels,omitempty"` // files written for --wheels
 	Outputs  []string     `json:"outputs,omitempty"`
 	Pushed   []string     `json:"pushed,omitempty"`
 }
@@ -182,6 +185,11 @@ func (a *app) runPlan(ctx context.Context, s buildSubject, o buildOptions) error
 		return err
 	}
 	b := describe(s.plan, result)
+	if o.wheels != "" {
+		if b.Wheels, err = a.copyWheels(ctx, o.wheels, result.Built); err != nil {
+			return err
+		}
+	}
 	if err := a.name(ctx, result.Image, &b); err != nil {
 		return err
 	}
@@ -305,7 +313,8 @@ func (a *app) makePlan(ctx context.Context, s buildSubject, o buildOptions) (*bu
 		return nil, err
 	}
 	how := s.options
-	how.Store, how.Fetch, how.Offline, how.Again = st, client, a.flags.offline, o.noCache
+	how.Store, how.Fetch, how.Offline = st, client, a.flags.offline
+	how.Again, how.WantBuilt = o.noCache, o.wheels != ""
 	how.Cores, how.Memory = runtime.GOMAXPROCS(0), host.AvailableMemory().Available
 	if err := o.steps.apply(a, &how); err != nil {
 		return nil, err

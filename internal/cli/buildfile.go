@@ -67,13 +67,13 @@ func isContainerfile(file string) bool {
 
 // checkBuildFlags refuses flags that mean nothing to what is built.
 func checkBuildFlags(o buildOptions, isFile bool) error {
-	misplaced := map[string]bool{"--locked": o.locked, "--publish": o.publish}
+	misplaced := map[string]bool{"--locked": o.locked, "--publish": o.publish, "--wheels": o.wheels != ""}
 	what, instead := "a Containerfile", "a recipe (sconce.toml)"
 	if !isFile {
 		misplaced = map[string]bool{"--build-arg": len(o.buildArgs) > 0, "--target": o.target != "", "--tag": o.tag != "", "--ignore-file": o.ignoreFile != ""}
 		what, instead = instead, what
 	}
-	for _, name := range []string{"--locked", "--publish", "--build-arg", "--target", "--tag", "--ignore-file"} {
+	for _, name := range []string{"--locked", "--publish", "--wheels", "--build-arg", "--target", "--tag", "--ignore-file"} {
 		if misplaced[name] {
 			return fault.Usage(fmt.Errorf("%s: this builds %s, and the flag is for %s", name, what, instead))
 		}
@@ -232,9 +232,17 @@ func (a *app) evaluate(ctx context.Context, o buildOptions, file string, platfor
 		return nil, nil, err
 	}
 	for _, w := range evaluated.Warnings {
-		event.Warn(ctx, fmt.Sprintf("%s:%d: %s", file, w.Line, w.Message), w.Hint)
+		event.Warn(ctx, place(file, w.Line)+w.Message, w.Hint)
 	}
 	return evaluated, b, nil
+}
+
+// place is what goes before a message about a line of a file, 0 for one about the whole.
+func place(file string, line int) string {
+	if line == 0 {
+		return file + ": "
+	}
+	return fmt.Sprintf("%s:%d: ", file, line)
 }
 
 // readBuildFile reads the file, or standard input for "-".

@@ -109,9 +109,11 @@ func (o slimOptions) parse() (slim.Options, error) {
 		err := errors.New("nothing says what to remove: --gpu is missing, and so are --strip, --remove and --package-caches")
 		return how, fault.Usage(fault.Hint(err, "say which GPUs the image is for, as in `sconce slim IMAGE --gpu 9.0`"))
 	}
-	var err error
-	if how.GPUs, err = cluster.ParseGPUs(o.gpus); err != nil {
-		return how, fault.Usage(fmt.Errorf("--gpu: %w", err))
+	if len(o.gpus) > 0 {
+		var err error
+		if how.GPUs, err = cluster.ParseGPUs(o.gpus); err != nil {
+			return how, fault.Usage(fmt.Errorf("--gpu: %w", err))
+		}
 	}
 	if how.PTX != slim.KeepPTX && how.PTX != slim.DropWhereNative {
 		return how, fault.Usage(fmt.Errorf("--ptx %q: it is one of %s, %s", o.ptx, slim.KeepPTX, slim.DropWhereNative))
@@ -158,7 +160,7 @@ func (a *app) runSlim(ctx context.Context, o slimOptions) error {
 func (a *app) explainSlim(
 	ctx context.Context, o slimOptions, ref source.Ref, open source.Options, how slim.Options,
 ) (*slim.Report, error) {
-	if isClusterFile(ref) {
+	if isClusterFile(ref) && len(how.GPUs) > 0 && !how.Strip && !how.PackageCaches && len(how.Remove) == 0 {
 		c, err := source.OpenClusterFile(ref.Value)
 		if err != nil {
 			return nil, err
@@ -170,11 +172,30 @@ func (a *app) explainSlim(
 	if err != nil {
 		return nil, sourceError(o.image, ref, err)
 	}
-	tree, err := im.Tree(ctx, open.Store)
-	if err != nil {
-		return nil, err
+	report := &slim.Report{}
+	if len(how.GPUs) > 0 {
+		tree, err := im.Tree(ctx, open.Store)
+		if err != nil {
+			return nil, err
+		}
+		if report, err = slim.Explain(ctx, audit.Tree(tree, open.Store), how); err != nil {
+			return nil, err
+		}
 	}
-	return slim.Explain(ctx, audit.Tree(tree, open.Store), how)
+	return report, explainTrim(ctx, open.Store, im, how, report)
+}
+
+// explainTrim adds to the report what would go besides device code.
+func explainTrim(ctx context.Context, st *store.Store, im *image.Image, how slim.Options, to *slim.Report) error {
+	if !how.Strip && !how.PackageCaches && len(how.Remove) == 0 {
+		return nil
+	}
+	trimmed, err := slim.ExplainTrim(ctx, st, im.Layers, how)
+	if err != nil {
+		return err
+	}
+	to.Removed, to.Kept, to.Stripped, to.Unstripped = trimmed.Removed, trimmed.Kept, trimmed.Stripped, trimmed.Unstripped
+	return nil
 }
 
 func (a *app) slim(ctx context.Context, o slimOptions, ref source.Ref, open source.Options, how slim.Options, result *slimmed) error {

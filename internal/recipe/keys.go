@@ -231,7 +231,7 @@ var keys = map[string]key{
 		Form: formImage, FormName: "an image reference without spaces around it",
 	},
 	"python.compile.NAME.depends": {
-		Doc:     "What it requires once installed (PEP 508), for a package whose metadata cannot be had without building it. It is believed when the package is locked, and compared with the wheel once that is built.",
+		Doc:     "What it requires once installed (PEP 508), for a package whose metadata cannot be had without building it. It is believed.",
 		Example: `["torch", "einops"]`,
 		Form:    formAny, FormName: "requirements",
 	},
@@ -333,16 +333,16 @@ var keys = map[string]key{
 	},
 
 	"slim.strip": {
-		Doc:     "Whether symbols that only debuggers and linkers need are taken out of the programs and libraries that the build adds. Libraries that wheels bring along (`*.libs`) are left as they are.",
+		Doc:     "Whether symbols that only debuggers and linkers need are taken out of programs and libraries, the base's included. Libraries that wheels bring along (`*.libs`) are left as they are.",
 		Default: "false", Example: `true`,
 	},
 	"slim.remove": {
-		Doc:     "Files and directories that the build leaves out of its layers. A pattern without a slash is a name anywhere; any other starts at the root, with a slash in front or not. `**` stands for any number of directories.",
+		Doc:     "Files and directories that are left out, the base's included. A pattern without a slash is a name anywhere; any other starts at the root, with a slash in front or not. `**` stands for any number of directories.",
 		Example: `["*.a", "/usr/share/doc/**", "**/tests/**"]`,
 		Form:    formAny, FormName: "patterns",
 	},
 	"slim.package-caches": {
-		Doc: "Whether what package managers download and list for themselves is left out of the layers (apt, dnf, apk, pip, uv, conda).", Default: "false", Example: `true`,
+		Doc: "Whether what package managers download and list for themselves is left out, the base's included (apt, dnf, apk, pip, uv, conda).", Default: "false", Example: `true`,
 	},
 
 	"check": {Doc: "How the finished image is judged: see `sconce check`."},

@@ -179,7 +179,7 @@ func (p *mountParser) readShort(text string) error {
 		if len(positions) > 1 && positions[0] == "id" && strings.HasPrefix(part, "/") { // what has an ID may be without
 			positions = []string{"target"}
 		}
-		if len(positions) == 0 || i > 0 && isMountOption(part) {
+		if len(positions) == 0 || isMountOption(part) && (i > 0 || p.Kind == "ssh") {
 			if err := p.setField(part); err != nil {
 				return err
 			}

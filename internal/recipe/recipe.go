@@ -119,7 +119,7 @@ type Slim struct {
 	Relfatbin string `toml:"relfatbin"` // "keep" or "drop"
 
 	Strip         bool     `toml:"strip"`          // symbols that nothing needs at run time
-	Remove        []string `toml:"remove"`         // patterns of files that no layer of the build shall have
+	Remove        []string `toml:"remove"`         // patterns of files that no layer shall have
 	PackageCaches bool     `toml:"package-caches"` // what package managers leave behind
 }
 

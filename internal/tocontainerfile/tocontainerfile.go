@@ -183,6 +183,7 @@ func (w *writer) step(s recipe.Step) error {
 		if !filepath.IsLocal(p.File) {
 			return outside(p.File)
 		}
+		w.line("# This needs the program patch in the image, which sconce itself does without.")
 		w.line("RUN --mount=type=bind,source=%s,target=/run/sconce.patch patch -p1 -d %s -i /run/sconce.patch", p.File, quote(p.Dir))
 	}
 	if s.Run == "" {
