@@ -9,10 +9,10 @@ export PATH := $(CURDIR)/.tools/bin:$(PATH)
 PACKAGES  ?= ./...
 TESTFLAGS ?=
 
-.PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-files bench-gpu clean
+.PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-containerfile bench-files bench-gpu clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
 
 build: ## build bin/sconce, a static file
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/sconce ./cmd/sconce
@@ -47,11 +47,15 @@ demo: bin/sconce ## build and run an image with PyTorch
 bin/sconce: $(shell find cmd internal -type f -not -name '*_test.go') go.mod go.sum
 	$(MAKE) build
 
-bench: bench-builds bench-files ## measure sconce and its peers in one run
+bench: bench-builds bench-containerfile bench-files ## measure sconce and its peers in one run
 
 bench-builds: build ## builds, on the same packages
 	. scripts/tools.sh && need_debian mmdebstrap mmdebstrap && need_debian buildah buildah && need_debian skopeo skopeo \
 		&& need_debian zstd zstd && need_uv && bench/run.sh
+
+bench-containerfile: build ## a Containerfile, as an ordinary user
+	. scripts/tools.sh && need_debian mmdebstrap mmdebstrap && need_debian buildah buildah && need_debian newuidmap uidmap \
+		&& bench/containerfile/run.sh
 
 bench-files: build ## squashfs files of one image
 	. scripts/tools.sh && need_debian mmdebstrap mmdebstrap && need_debian buildah buildah && need_debian umoci umoci \
