@@ -23,7 +23,7 @@ cross: ## build for both architectures
 	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./...
 
 test: ## run the whole test suite
-	$(GO) test -timeout 20m $(TESTFLAGS) $(PACKAGES)
+	$(GO) test -timeout 40m $(TESTFLAGS) $(PACKAGES)
 
 race: ## run the quick tests with the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -short -timeout 20m $(PACKAGES)

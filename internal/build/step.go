@@ -211,7 +211,14 @@ func (b *builder) runStep(ctx context.Context, s *plan.Stage, t *plan.Step, m *m
 		return layer.Descriptor{}, err
 	}
 	defer b.runs.Release(1)
-	return b.runner.Run(ctx, t.Label(), m.layers(), c)
+	d, err := b.runner.Run(ctx, t.Label(), m.layers(), c)
+	if err != nil {
+		return d, err
+	}
+	if empty, err := step.Empty(ctx, b.opts.Store, d); empty || err != nil {
+		return layer.Descriptor{}, err
+	}
+	return d, nil
 }
 
 // inherit gives a recipe's command what the base's configuration says, and the virtual environment.
