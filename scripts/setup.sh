@@ -42,6 +42,9 @@ script bsdutils
 jq jq
 zstd zstd
 xz xz-utils
+bzip2 bzip2
+git git
+readelf binutils
 tmux tmux
 python3 python3
 gcc gcc
