@@ -258,3 +258,22 @@ func TestStepsInterrupted(t *testing.T) {
 		})
 	}
 }
+
+// A program with the setuid bit runs as its owner in a step of a user, whoever builds.
+func TestSetuidInSteps(t *testing.T) {
+	begin(t)
+	b := base(t)
+	digests := make(map[string]bool)
+	for _, user := range []*account{nil, ordinary(t)} {
+		p := newPlace(t, user)
+		p.write("app/Containerfile", `FROM `+b.ref+`
+RUN useradd x && cp /usr/bin/id /usr/bin/setuid-id && chmod 4755 /usr/bin/setuid-id
+USER x
+RUN test "$(setuid-id -u) $(id -un)" = "0 x" && touch /tmp/mine
+`)
+		digests[p.build("app")] = true
+	}
+	if len(digests) != 1 {
+		t.Errorf("root and an ordinary user build different images: %v", digests)
+	}
+}

@@ -138,7 +138,7 @@ func (b *builder) mountImage(number int, m Mount, layers []int) (int, error) {
 		defer unix.Close(upper)
 		defer unix.Close(work)
 	}
-	if err := overlay(target, layers, upper, work, ""); err != nil {
+	if err := overlay(target, layers, upper, work, "", unix.MS_NOSUID|unix.MS_NODEV); err != nil {
 		return -1, err
 	}
 	return openWithin(target, m.Source)

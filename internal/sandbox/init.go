@@ -130,7 +130,7 @@ func (in *initProcess) spawnAll() error {
 	if err := in.fixMounts(); err != nil {
 		return err
 	}
-	if err := dropPrivileges(in.spec.UserNS); err != nil {
+	if err := dropPrivileges(&in.spec); err != nil {
 		return err
 	}
 	if err := in.emulateRoot(); err != nil {

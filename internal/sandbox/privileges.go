@@ -45,10 +45,10 @@ var rootCapabilities = []int{
 // In a user namespace only CAP_SYS_PTRACE is taken: without it, and with this process not dumpable, /proc/1/exe, which
 // is the caller's own program on the host, cannot be opened from inside (compare CVE-2019-5736). The other capabilities
 // reach no further than the namespaces that were made for the command.
-func dropPrivileges(userNS bool) error {
+func dropPrivileges(s *spec) error {
 	for c := range unix.CAP_LAST_CAP + 1 {
 		keep := c != unix.CAP_SYS_PTRACE
-		if !userNS {
+		if !s.UserNS {
 			keep = slices.Contains(rootCapabilities, c)
 		}
 		if keep {
@@ -61,11 +61,25 @@ func dropPrivileges(userNS bool) error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return failed("hide this program from the command", err)
 	}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return failed("forbid new privileges", err)
+	if !s.setsID() {
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return failed("forbid new privileges", err)
+		}
 	}
 	unix.Umask(0o022)
 	return nil
+}
+
+// setsID reports whether programs with the setuid bit run as their owner, so that sudo works in a step of the host's root. They
+// become no more than what root is there, who has [rootCapabilities]. For an ordinary user's step root emulation does it.
+func (s *spec) setsID() bool { return s.Keep && !s.UserNS }
+
+// rootFlags are the flags of the mount that is the image's root.
+func (s *spec) rootFlags() uintptr {
+	if s.setsID() {
+		return unix.MS_NODEV
+	}
+	return unix.MS_NOSUID | unix.MS_NODEV
 }
 
 // checkUser checks whether the command can start as who it is to start as.

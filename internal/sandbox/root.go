@@ -214,7 +214,7 @@ func (b *builder) mountOverlay(target, writable string) error {
 		// under one in the upper directory.
 		options = ",index=off"
 	}
-	err = overlay(target, layers, upper, work, options)
+	err = overlay(target, layers, upper, work, options, b.spec.rootFlags())
 	if err == nil && b.spec.Emulate {
 		err = b.keepUpper(upper)
 	}
@@ -224,7 +224,7 @@ func (b *builder) mountOverlay(target, writable string) error {
 // overlay mounts layers, lowest first, over each other, and upper with its work directory over them unless they are 0. Mount
 // options are limited to one page, so directories are named by number, relative to /proc/self/fd: 500 layers take 2 KB, and
 // no character of a path needs quoting.
-func overlay(target string, layers []int, upper, work int, more string) error {
+func overlay(target string, layers []int, upper, work int, more string, flags uintptr) error {
 	names := make([]string, len(layers)) // highest first
 	for i, fd := range layers {
 		names[len(names)-1-i] = strconv.Itoa(fd)
@@ -237,7 +237,6 @@ func overlay(target string, layers []int, upper, work int, more string) error {
 	if err := os.Chdir("/proc/self/fd"); err != nil {
 		return err
 	}
-	const flags = unix.MS_NOSUID | unix.MS_NODEV
 	err := unix.Mount("overlay", target, "overlay", flags, options)
 	if errors.Is(err, unix.EINVAL) && upper > 0 {
 		err = unix.Mount("overlay", target, "overlay", flags, strings.TrimSuffix(options, ",volatile"))
