@@ -1,10 +1,7 @@
 package sandbox
 
 import (
-	"bytes"
-	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -334,148 +330,4 @@ func printRecords(o *rootemu.Owners) {
 	for _, name := range names {
 		fmt.Println(name, found[name])
 	}
-}
-
-// installed is a file as it would be in a layer.
-type installed struct{ Mode, Owner, Capability string }
-
-const installScript = `set -e
-export DEBIAN_FRONTEND=noninteractive LC_ALL=C
-apt-get update -q
-apt-get install -qy --no-install-recommends openssh-server postfix iputils-ping
-sed -i s/x/x/ /etc/shadow
-`
-
-// Packages with users, setuid files and file capabilities of their own are installed by an ordinary user as by root: every
-// file has the same owner and mode.
-func TestPackagesAreInstalledAsByRoot(t *testing.T) {
-	if testing.Short() || !ownsFiles() {
-		t.Skip("needs root to compare with, and a minute")
-	}
-	mmdebstrap := needTool(t, "mmdebstrap", "apt-get install mmdebstrap")
-	dir := worldDir(t)
-	base := filepath.Join(dir, "base.tar")
-	if out, err := exec.Command(mmdebstrap, "--variant=apt", "bookworm", base).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	byRoot := installIn(t, dir, base, "root", nil)
-	byUser := installIn(t, dir, base, "user", &syscall.Credential{Uid: ordinaryID, Gid: ordinaryID})
-	if len(byRoot) < 1000 {
-		t.Errorf("only %d files were installed", len(byRoot))
-	}
-	if diff := cmp.Diff(byRoot, byUser); diff != "" {
-		t.Errorf("files (-by root +by an ordinary user):\n%s", diff)
-	}
-}
-
-// installIn unpacks the base in a directory of its own and runs installScript in it, both as who.
-func installIn(t *testing.T, dir, base, name string, who *syscall.Credential) map[string]installed {
-	t.Helper()
-	dir = filepath.Join(dir, name)
-	layer := filepath.Join(dir, "layer")
-	if err := os.MkdirAll(layer, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	binary := filepath.Join(dir, "sandbox.test")
-	copyFile(t, testBinary(t), binary, 0o755)
-	if who != nil {
-		for _, d := range []string{dir, layer} {
-			if err := os.Chown(d, int(who.Uid), int(who.Gid)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	tar := exec.Command("tar", "-C", layer, "-xpf", base, "--numeric-owner", "--exclude=./dev/*")
-	o := Options{
-		Layers: []string{layer}, UpperDir: filepath.Join(dir, "changes"), Args: []string{"sh", "-c", installScript},
-		Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}, Owners: &rootemu.Owners{},
-	}
-	install := helperCommand(t, "install", o)
-	install.Path, install.Args = binary, []string{binary}
-	var out []byte
-	for _, cmd := range []*exec.Cmd{tar, install} {
-		cmd.Dir = dir
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
-		var errOut bytes.Buffer
-		cmd.Stderr = &errOut
-		var err error
-		if out, err = cmd.Output(); err != nil {
-			t.Fatalf("%v as %s: %v\n%s\n%s", cmd.Args[0], name, err, out, errOut.String())
-		}
-	}
-	var files map[string]installed
-	if err := json.Unmarshal(out, &files); err != nil {
-		t.Fatal(err)
-	}
-	return files
-}
-
-// helperInstall runs the options and prints the files that they changed.
-func helperInstall() int {
-	var o Options
-	if err := json.Unmarshal([]byte(os.Getenv(optionsEnv)), &o); err != nil {
-		panic(err)
-	}
-	if err := os.Mkdir(o.UpperDir, 0o755); err != nil {
-		panic(err)
-	}
-	o.Stdout, o.Stderr = os.Stderr, os.Stderr
-	if code, err := Run(context.Background(), o); code != 0 || err != nil {
-		fmt.Fprintln(os.Stderr, "exit code", code, err)
-		return 1
-	}
-	files := map[string]installed{}
-	upper := filepath.Join(o.UpperDir, Upper)
-	err := filepath.WalkDir(upper, func(name string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(upper, name)
-		if err == nil {
-			files[rel], err = describeInstalled(o, upper, rel)
-		}
-		return err
-	})
-	if err != nil {
-		panic(err)
-	}
-	if err := json.NewEncoder(os.Stdout).Encode(files); err != nil {
-		panic(err)
-	}
-	return 0
-}
-
-func describeInstalled(o Options, upper, rel string) (installed, error) {
-	var st unix.Stat_t
-	name := filepath.Join(upper, rel)
-	if err := unix.Lstat(name, &st); err != nil {
-		return installed{}, err
-	}
-	ids := rootemu.IDs{UID: int(st.Uid), GID: int(st.Gid)}
-	if !ownsFiles() {
-		ids = ownerOf(o, upper, rel, &st)
-	}
-	attr := make([]byte, 64)
-	n, err := unix.Lgetxattr(name, "security.capability", attr)
-	if err != nil {
-		n = 0
-	}
-	const revision, rootID = 3, 20 // VFS_CAP_REVISION_3 has the id of root behind what revision 2 has
-	if n > rootID && attr[revision] == 3 {
-		attr[revision], n = 2, rootID
-	}
-	return installed{Mode: fmt.Sprintf("%o", st.Mode), Owner: fmt.Sprint(ids), Capability: fmt.Sprintf("%x", attr[:n])}, nil
-}
-
-// ownerOf does what who makes the layer does. The base, unpacked by an ordinary user, has no owners; those of the files
-// that the packages change are known.
-func ownerOf(o Options, upper, rel string, st *unix.Stat_t) rootemu.IDs {
-	var without rootemu.IDs
-	if slices.Contains([]string{"etc/shadow", "etc/shadow-", "etc/gshadow", "etc/gshadow-"}, rel) {
-		without.GID = 42
-	}
-	if r, ok := o.Owners.Of(upper, rel, st); ok {
-		return r.Owner(without)
-	}
-	return without
 }

@@ -53,8 +53,6 @@ func helper(mode string) int {
 		return helperCovered()
 	case "ordinary":
 		return helperOrdinary()
-	case "install":
-		return helperInstall()
 	case "nofuse":
 		return helperNoFUSE()
 	case "walk":

@@ -85,10 +85,11 @@ func install(ctx context.Context, r *step.Runner, f *fetch.Client, on []layer.De
 
 // installHint says what may help when packages cannot be installed.
 func installHint(err error) string {
+	text := "packages are installed without a network, and no services run; what a package cannot do that way may be done in a [[step]]"
 	if hint := fault.HintOf(err); hint != "" {
-		return hint
+		text += "; " + hint
 	}
-	return "packages are installed without a network, and no services run; what a package cannot do that way may be done in a [[step]]"
+	return text
 }
 
 // bring puts the package files into the store: from the network, and those that a base offers itself from there.

@@ -106,7 +106,7 @@ type runs struct {
 func (r *runs) Emit(e event.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e.Kind == event.Start && e.Verb == "run" {
+	if e.Kind == event.Start && e.Verb == "step" {
 		r.count++
 	}
 	if e.Kind == event.Log {
