@@ -14,9 +14,8 @@
 //	upper.go     keeping what was changed    emulate.go  root's calls for one who is not root
 //
 // The image is not trusted with the host's files: no path of it is followed out of its root while mounts are made, and
-// its command cannot gain privileges, but for what programs with the setuid bit
-// give in a step of the host's root. It is still the caller's own process, with the host's network: a sandbox for
-// builds, not for malware.
+// its command cannot gain privileges, but for what setuid programs give in a step of the host's root, which is less than that
+// root has. It is still the caller's own process, with the host's network: a sandbox for builds, not for malware.
 package sandbox
 
 import (
