@@ -56,7 +56,7 @@ func TestCompiledPackage(t *testing.T) {
 	undeclared := strings.Replace(compiledRecipe("one", b.ref, "greet @ file://"+p.path("one/ext")), "depends = []", "", 1)
 	p.write("one/sconce.toml", undeclared)
 	p.fails(1, []string{"does not say what it depends on", "depends = []"}, "build", "one")
-	p.write("one/sconce.toml", compiledRecipe("one", b.ref, "six", "greet @ file://"+p.path("one/ext")))
+	p.write("one/sconce.toml", compiledRecipe("one", b.ref, "six", "greet @ ./ext"))
 	first := p.must("build", "one")
 	if !strings.Contains(first.stderr, "compile greet") {
 		t.Errorf("nothing was compiled: %v", first)
@@ -72,7 +72,7 @@ func TestCompiledPackage(t *testing.T) {
 		t.Errorf("wheels that were written: %q, %v", files, err)
 	}
 	source("two")
-	p.write("two/sconce.toml", compiledRecipe("two", b.ref, "idna", "greet @ file://"+p.path("two/ext")))
+	p.write("two/sconce.toml", compiledRecipe("two", b.ref, "idna", "greet @ ./ext"))
 	if other := p.must("build", "two"); strings.Contains(other.stderr, "step compile greet") {
 		t.Errorf("another recipe compiles the same again: %v", other)
 	}

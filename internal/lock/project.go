@@ -91,7 +91,7 @@ func requested(r *recipe.Recipe) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	lines := slices.Concat(r.Python.Packages, files.lines)
+	lines := slices.Concat(r.PythonPackages(), files.lines)
 	if r.Python.Project == "" {
 		return lines, nil
 	}

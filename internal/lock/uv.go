@@ -63,7 +63,7 @@ func (k *locker) askOnce(ctx context.Context, dir, out string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := k.runUV(ctx, dir, k.recipe.Python.Packages, append(args, "--output-file", out)); err != nil {
+	if err := k.runUV(ctx, dir, k.recipe.PythonPackages(), append(args, "--output-file", out)); err != nil {
 		return nil, err
 	}
 	return k.readOutput(out)

@@ -158,7 +158,7 @@ var keys = map[string]key{
 
 	"python": {Doc: "What the virtual environment `/opt/venv` holds. Without any of `packages`, `requirements`, `project` and `lock` there is none."},
 	"python.packages": {
-		Doc: "What is wanted, each as a requirement string (PEP 508).", Example: `["numpy"]`,
+		Doc: "What is wanted, each as a requirement string (PEP 508). Behind an `@`, a path that starts with `./` or `../` starts at the recipe's directory.", Example: `["numpy"]`,
 		Form: formAny, FormName: "requirements",
 	},
 	"python.requirements": {

@@ -14,9 +14,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
@@ -265,6 +267,20 @@ func resolve(dir, path string) string {
 		return filepath.Clean(path)
 	}
 	return filepath.Join(dir, path)
+}
+
+// PythonPackages returns python.packages with addresses that are relative paths, such as "mine @ ./mine", made absolute.
+func (r *Recipe) PythonPackages() []string {
+	packages := slices.Clone(r.Python.Packages)
+	for i, text := range packages {
+		name, address, found := strings.Cut(text, "@")
+		address, rest, _ := strings.Cut(strings.TrimSpace(address), " ")
+		if found && isPath(address) {
+			file := url.URL{Scheme: "file", Path: filepath.ToSlash(r.Resolve(address))}
+			packages[i] = strings.TrimSpace(name) + " @ " + strings.TrimSpace(file.String()+" "+rest)
+		}
+	}
+	return packages
 }
 
 // CompilesBytecode reports whether .pyc files shall be laid beside the modules.

@@ -398,3 +398,16 @@ func checkProblem(t *testing.T, p *Error, data []byte) {
 		}
 	}
 }
+
+// TestPythonPackages: what follows @ may be a path from the recipe's directory.
+func TestPythonPackages(t *testing.T) {
+	r := &Recipe{Dir: "/here", Python: Python{Packages: []string{
+		"six", "a @ ./a/", "b[x]@../b", `c @ ./c.whl ; python_version > "3"`, "d @ file:///d", "e @ git+https://example.org/e@v1",
+	}}}
+	want := []string{
+		"six", "a @ file:///here/a", "b[x] @ file:///b", `c @ file:///here/c.whl ; python_version > "3"`, "d @ file:///d", "e @ git+https://example.org/e@v1",
+	}
+	if diff := cmp.Diff(want, r.PythonPackages()); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}

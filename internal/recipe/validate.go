@@ -320,8 +320,8 @@ func skipExtras(s string) (rest, message string) {
 
 func addressProblem(s string) (message, hint string) {
 	address, _, _ := strings.Cut(strings.TrimSpace(s), " ")
-	if !strings.Contains(address, ":") {
-		return "what follows @ is not an address", "write file:///path/to/file.whl, https://… or git+https://…"
+	if !strings.Contains(address, ":") && !isPath(address) {
+		return "what follows @ is not an address", "write ./path/from/here, file:///path/to/file.whl, https://… or git+https://…"
 	}
 	return "", ""
 }
