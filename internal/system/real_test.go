@@ -307,12 +307,18 @@ func lookup(t *testing.T, name string) int {
 // A small base has no certificates, and its sources may be at https addresses all the same.
 func TestSourcesAtHTTPS(t *testing.T) {
 	w := debian(t)
-	w.on = append(w.on, layerOf(t, w.st, map[string][]byte{"etc/apt/sources.list": []byte("deb https://deb.debian.org/debian bookworm main\n")}))
+	plain, err := w.resolve(t.Context(), "libibverbs1")
+	if err != nil || len(plain.Packages) == 0 {
+		t.Fatal(plain, err)
+	}
+	mirror, _, _ := strings.Cut(plain.Packages[0].URL, "/pool/") // the base's own, which is also there at https
+	mirror = strings.Replace(mirror, "http://", "https://", 1)
+	w.on = append(w.on, layerOf(t, w.st, map[string][]byte{"etc/apt/sources.list": []byte("deb " + mirror + " bookworm main\n")}))
 	p, err := w.resolve(t.Context(), "libibverbs1")
 	if err != nil {
 		t.Fatal(err, fault.HintOf(err))
 	}
-	if len(p.Packages) == 0 || !strings.HasPrefix(p.Packages[0].URL, "https://deb.debian.org/debian/pool/") {
+	if len(p.Packages) == 0 || !strings.HasPrefix(p.Packages[0].URL, mirror+"/pool/") {
 		t.Errorf("%+v", p)
 	}
 	w.on = append(w.on, layerOf(t, w.st, map[string][]byte{"etc/apt/sources.list": []byte("deb http://127.0.0.1:9/debian bookworm main\n")}))

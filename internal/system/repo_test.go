@@ -38,7 +38,7 @@ var repository = []deb{
 	{control: "Package: player\nVersion: 1\nProvides: position\nRecommends: never"},
 	{control: "Package: never\nVersion: 1"},
 	{control: "Package: broken\nVersion: 1", script: "echo it went wrong; exit 3"},
-	{control: "Package: nosy\nVersion: 1", script: "test ! -e /sys/class/net/eth0; ! getent hosts deb.debian.org; /usr/sbin/policy-rc.d && exit 1; test $? = 101"},
+	{control: "Package: nosy\nVersion: 1", script: "test ! -e /sys/class/net/eth0; ! getent hosts example.org; /usr/sbin/policy-rc.d && exit 1; test $? = 101"},
 	{control: "Package: unmet\nVersion: 1\nDepends: nowhere"},
 	{control: "Package: alien\nVersion: 1\nArchitecture: s390x\nMulti-Arch: same"},
 }
