@@ -117,8 +117,8 @@ func TestProcessLimit(t *testing.T) {
 		t.Errorf("the host's kernel.pid_max was %s and is %s", before, after)
 	}
 	// The bound that cannot be lifted comes a moment after the command has begun.
-	o = shell(t, `ulimit -u 100000 2>/dev/null; i=0
-until grep -c 'processes *600 *600 ' /proc/self/limits || [ $i -gt 100 ]; do i=$((i+1)); sleep 0.1; done | tail -n 1`)
+	o = shell(t, `ulimit -u 100000 2>/dev/null; i=0; has() { grep "$1" 'processes *600 *600 ' /proc/self/limits; }
+until has -q || [ $i -gt 100 ]; do i=$((i+1)); sleep 0.1; done; has -c`)
 	o.MaxProcesses = 600
 	if !ownsFiles() {
 		wantOutput(t, o, "1\n")
