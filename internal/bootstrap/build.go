@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"os/exec"
@@ -71,7 +70,7 @@ func makeMirror(ctx context.Context, st *store.Store, dir string, packages []Pac
 	for i, pkg := range packages {
 		// The file name must not carry an epoch's colon; the number keeps names apart.
 		name := fmt.Sprintf("%04d_%s.deb", i, pkg.Name)
-		if err := copyBlob(st, pkg.SHA256, filepath.Join(dir, name)); err != nil {
+		if err := st.CopyBlob(pkg.SHA256, filepath.Join(dir, name)); err != nil {
 			return err
 		}
 		control, err := exec.CommandContext(ctx, "dpkg-deb", "--field", filepath.Join(dir, name)).Output()
@@ -81,23 +80,6 @@ func makeMirror(ctx context.Context, st *store.Store, dir string, packages []Pac
 		fmt.Fprintf(&index, "%s\nFilename: ./%s\nSize: %d\nSHA256: %s\n\n", bytes.TrimSpace(control), name, pkg.Size, pkg.SHA256.Hex())
 	}
 	return os.WriteFile(filepath.Join(dir, "Packages"), index.Bytes(), 0o644)
-}
-
-func copyBlob(st *store.Store, d store.Digest, to string) error {
-	in, err := st.OpenBlob(d)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(out, in); err != nil {
-		out.Close()
-		return err
-	}
-	return out.Close()
 }
 
 // buildArgs asks for all pinned packages from the one mirror that has nothing else, and puts the real sources back.

@@ -11,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/sandbox"
 )
 
 // editor returns the function that turns the base's configuration into the image's. cuda says that the image holds CUDA
@@ -34,8 +35,6 @@ func editor(c plan.Config, cuda bool) func(*v1.Config) {
 		applyLabels(c, to)
 	}
 }
-
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 func applyCommand(c plan.Config, to *v1.Config) {
 	if c.Entrypoint != nil {
@@ -96,7 +95,7 @@ func (e *environment) set(name, value string) {
 
 // enter makes programs see the virtual environment in dir.
 func (e *environment) enter(dir string) {
-	e.set("PATH", dir+"/bin:"+e.get("PATH", defaultPath))
+	e.set("PATH", dir+"/bin:"+e.get("PATH", sandbox.DefaultPath))
 	e.set("VIRTUAL_ENV", dir)
 }
 

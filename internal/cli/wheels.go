@@ -2,9 +2,7 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -40,22 +38,17 @@ func (a *app) copyWheels(ctx context.Context, dir string, wheels []python.Item) 
 
 // copyBlob writes a blob to a file, whole or not at all.
 func copyBlob(st *store.Store, d store.Digest, file string) error {
-	from, err := st.OpenBlob(d)
+	dir, err := os.MkdirTemp(filepath.Dir(file), ".wheel-*")
 	if err != nil {
 		return err
 	}
-	defer from.Close()
-	to, err := os.CreateTemp(filepath.Dir(file), ".wheel-*")
-	if err != nil {
+	defer os.RemoveAll(dir)
+	whole := filepath.Join(dir, filepath.Base(file))
+	if err := st.CopyBlob(d, whole); err != nil {
 		return err
 	}
-	_, err = io.Copy(to, from)
-	err = errors.Join(err, to.Chmod(0o644), to.Close())
-	if err == nil {
-		err = os.Rename(to.Name(), file)
+	if err := os.Chmod(whole, 0o644); err != nil {
+		return err
 	}
-	if err != nil {
-		os.Remove(to.Name())
-	}
-	return err
+	return os.Rename(whole, file)
 }

@@ -11,6 +11,7 @@ package containerfile
 import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/transfer"
 )
@@ -19,7 +20,7 @@ import (
 const Scratch = "scratch"
 
 // DefaultPath is the PATH of commands, and of expressions such as $PATH, when the image sets none.
-const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+const DefaultPath = sandbox.DefaultPath
 
 // Build is what a file means for one target and platform.
 type Build struct {

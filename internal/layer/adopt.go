@@ -96,18 +96,11 @@ func (a *adopter) dir(above int, p string, e Entry) error {
 		return context.Cause(a.ctx)
 	}
 	name := path.Base(p)
-	if err := openUp(above, name); err != nil {
-		return err
-	}
-	fd, err := openDirAt(above, name)
+	fd, names, err := openListed(above, name)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	names, err := readNames(fd)
-	if err != nil {
-		return err
-	}
 	for _, child := range names {
 		if err := a.child(fd, path.Join(p, child)); err != nil {
 			return fmt.Errorf("%s: %w", quotePath(path.Join(p, child)), err)
@@ -188,24 +181,32 @@ func (a *adopter) remove(dir int, p string) error {
 	if !errors.Is(err, unix.EISDIR) {
 		return err
 	}
-	if err := openUp(dir, name); err != nil {
-		return err
-	}
-	fd, err := openDirAt(dir, name)
+	fd, names, err := openListed(dir, name)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	names, err := readNames(fd)
-	if err != nil {
-		return err
-	}
 	for _, n := range names {
 		if err := a.remove(fd, path.Join(p, n)); err != nil {
 			return err
 		}
 	}
 	return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+}
+
+// openListed opens a directory, one that its owner may not look into as well, and lists what it holds.
+func openListed(above int, name string) (fd int, names []string, err error) {
+	if err := openUp(above, name); err != nil {
+		return -1, nil, err
+	}
+	if fd, err = openDirAt(above, name); err != nil {
+		return -1, nil, err
+	}
+	if names, err = readNames(fd); err != nil {
+		unix.Close(fd)
+		return -1, nil, err
+	}
+	return fd, names, nil
 }
 
 // settleOne gives a file the attributes that unpacking gives it, and touches it only when it has others.

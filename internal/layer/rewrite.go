@@ -25,12 +25,19 @@ type Change struct {
 // Without an o.Compression the layer is compressed as d is; with gzip, when d comes from elsewhere and is not compressed, or by
 // xz. Chunks in which nothing changes are not compressed again.
 func Rewrite(ctx context.Context, st *store.Store, d Descriptor, changes []Change, o Options) (Descriptor, error) {
+	return rewriteLayer(ctx, st, d, func(ix *Index, task *event.Task) (Descriptor, error) {
+		return ix.rewrite(ctx, st, changes, o, task)
+	})
+}
+
+// rewriteLayer opens the layer that how makes another one of, and tells how far that is.
+func rewriteLayer(ctx context.Context, st *store.Store, d Descriptor, how func(*Index, *event.Task) (Descriptor, error)) (Descriptor, error) {
 	ix, err := OpenIndex(ctx, st, d)
 	if err != nil {
 		return Descriptor{}, err
 	}
 	task := event.Begin(ctx, "rewrite", d.Digest.Short(), ix.RawSize)
-	made, err := ix.rewrite(ctx, st, changes, o, task)
+	made, err := how(ix, task)
 	if task.End(err) != nil {
 		return Descriptor{}, fmt.Errorf("rewrite layer %s: %w", d.Digest.Short(), err)
 	}

@@ -32,16 +32,9 @@ var ErrHoles = errors.New("the layer stores files with holes")
 //
 // The error wraps [ErrHoles] for a layer that cannot be taken apart.
 func RewriteEntries(ctx context.Context, st *store.Store, d Descriptor, edits []Edit, o Options) (Descriptor, error) {
-	ix, err := OpenIndex(ctx, st, d)
-	if err != nil {
-		return Descriptor{}, err
-	}
-	task := event.Begin(ctx, "rewrite", d.Digest.Short(), ix.RawSize)
-	made, err := ix.rewriteEntries(ctx, st, edits, o, task)
-	if task.End(err) != nil {
-		return Descriptor{}, fmt.Errorf("rewrite layer %s: %w", d.Digest.Short(), err)
-	}
-	return made, nil
+	return rewriteLayer(ctx, st, d, func(ix *Index, task *event.Task) (Descriptor, error) {
+		return ix.rewriteEntries(ctx, st, edits, o, task)
+	})
 }
 
 func (ix *Index) rewriteEntries(ctx context.Context, st *store.Store, edits []Edit, o Options, task *event.Task) (Descriptor, error) {

@@ -78,9 +78,7 @@ func (s *Stage) foundation() []Key {
 	if s.System != nil {
 		keys = append(keys, s.System.Key)
 	}
-	for _, w := range s.Wheels {
-		keys = append(keys, w.Key)
-	}
+	keys = append(keys, s.wheelKeys()...)
 	keys = append(keys, s.compileKeys()...)
 	if s.Env != nil {
 		keys = append(keys, s.Env.Key)
@@ -196,9 +194,9 @@ func sortedItems(items []python.Item) []python.Item {
 	return sorted
 }
 
-func (p *Plan) wheelKeys() []Key {
+func (s *Stage) wheelKeys() []Key {
 	var keys []Key
-	for _, w := range p.Wheels {
+	for _, w := range s.Wheels {
 		keys = append(keys, w.Key)
 	}
 	return keys

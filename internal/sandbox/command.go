@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// defaultPath is where commands are looked up when the environment has no PATH.
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+// DefaultPath is where commands are looked up when the environment has no PATH.
+const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // lookUp finds a command as execvp(3) does, within the root that this process has moved into.
 func lookUp(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, checkExecutable(name)
 	}
-	search := defaultPath
+	search := DefaultPath
 	for _, kv := range env {
 		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
 			search = v

@@ -25,9 +25,6 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// defaultPath is the PATH of a command whose environment has none.
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 // hostname is that of every step's sandbox: the host's would get into files.
 const hostname = "sconce"
 
@@ -154,7 +151,7 @@ func (s *running) environment(home string) []string {
 		epoch = layer.DefaultModTime
 	}
 	added := slices.Concat(s.env, s.Pass, []string{
-		"PATH=" + defaultPath, "HOME=" + home, "SOURCE_DATE_EPOCH=" + strconv.FormatInt(epoch.Unix(), 10),
+		"PATH=" + sandbox.DefaultPath, "HOME=" + home, "SOURCE_DATE_EPOCH=" + strconv.FormatInt(epoch.Unix(), 10),
 	})
 	for _, kv := range added {
 		name, _, _ := strings.Cut(kv, "=")

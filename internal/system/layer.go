@@ -187,7 +187,7 @@ func lay(st *store.Store, dir string, p *Pinned) error {
 		if os.Link(from, to) == nil {
 			continue
 		}
-		if err := copyFile(from, to); err != nil { // a shared store's, perhaps on another file system
+		if err := st.CopyBlob(p.Packages[i].SHA256, to); err != nil { // a shared store's, perhaps on another file system
 			return err
 		}
 	}
@@ -201,23 +201,6 @@ func (p *Pinned) fileName(i int) string {
 		ending = "rpm"
 	}
 	return fmt.Sprintf("%04d_%s_%s.%s", i, p.Packages[i].Name, p.Packages[i].Architecture, ending)
-}
-
-func copyFile(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(out, in); err != nil {
-		out.Close()
-		return err
-	}
-	return out.Close()
 }
 
 //go:embed apt-install.sh

@@ -247,7 +247,11 @@ func asNobody(t *testing.T, packages []string) outcome {
 		t.Fatal(err)
 	}
 	file, home, binary := filepath.Join(dir, "job.json"), filepath.Join(dir, "home"), filepath.Join(dir, "child")
-	if err := copyFile(os.Args[0], binary); err != nil {
+	program, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(binary, program, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(binary, 0o755); err != nil {
