@@ -387,17 +387,16 @@ func (j *stripJudge) judge(t *testing.T, path string) {
 
 func FuzzStrip(f *testing.F) {
 	f.Add(smallELF())
-	inPlace := append(smallELF(), make([]byte, 100)...)
-	le64.PutUint64(inPlace[96:], uint64(len(inPlace)))
-	f.Add(inPlace)
+	f.Add(patchedELF(0x340))
+	f.Add(patchedELF(0x200))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := Strip(bytes.NewReader(data), int64(len(data)))
 		if err != nil {
 			return
 		}
 		out, err := io.ReadAll(s.Reader(bytes.NewReader(data)))
-		if err != nil || int64(len(out)) != s.Size || s.Size >= int64(len(data)) {
-			t.Fatalf("%d bytes of %d became %d: %v", len(data), s.Size, len(out), err)
+		if err != nil || int64(len(out)) != s.Size || s.Size-s.Zeroed >= int64(len(data)) {
+			t.Fatalf("%d bytes became %d (%d of them zeros), read as %d: %v", len(data), s.Size, s.Zeroed, len(out), err)
 		}
 		at := make([]byte, s.Size)
 		if _, err := s.ReaderAt(bytes.NewReader(data)).ReadAt(at, 0); err != nil && !errors.Is(err, io.EOF) || !bytes.Equal(at, out) {
@@ -419,20 +418,7 @@ func TestStripInPlace(t *testing.T) {
 		"the table is loaded":     {0x200, 0x1600 + 5*section64},
 	} {
 		t.Run(name, func(t *testing.T) {
-			data := append(smallELF(), make([]byte, 0x1600-0x340)...)
-			copy(data[0x400:], "loaded")
-			copy(data[0x600:], "symbols")
-			symbols := data[0x200+2*section64:]
-			le64.PutUint64(symbols[24:], 0x600)
-			le64.PutUint64(symbols[32:], 0x1000)
-			data[56] = 2
-			le64.PutUint64(data[32:], 0x90)
-			copy(data[0x90:], data[64:64+segment64])
-			copy(data[0x90+segment64:], data[64:64+segment64])
-			for i, v := range []uint64{0, tc.loadedAt} {
-				le64.PutUint64(data[0x90+i*segment64+8:], v)
-				le64.PutUint64(data[0x90+i*segment64+32:], []uint64{0x100, 0x500 - v}[i])
-			}
+			data := patchedELF(tc.loadedAt)
 			s, err := Strip(bytes.NewReader(data), int64(len(data)))
 			if err != nil {
 				t.Fatal(err)
@@ -450,6 +436,25 @@ func TestStripInPlace(t *testing.T) {
 			}
 		})
 	}
+}
+
+// patchedELF is smallELF with 0x1000 bytes of symbols, and then with a second segment, from loadedAt to 0x500, before them.
+func patchedELF(loadedAt uint64) []byte {
+	data := append(smallELF(), make([]byte, 0x1600-0x340)...)
+	copy(data[0x400:], "loaded")
+	copy(data[0x600:], "symbols")
+	symbols := data[0x200+2*section64:]
+	le64.PutUint64(symbols[24:], 0x600)
+	le64.PutUint64(symbols[32:], 0x1000)
+	data[56] = 2
+	le64.PutUint64(data[32:], 0x90)
+	copy(data[0x90:], data[64:64+segment64])
+	copy(data[0x90+segment64:], data[64:64+segment64])
+	for i, v := range []uint64{0, loadedAt} {
+		le64.PutUint64(data[0x90+i*segment64+8:], v)
+		le64.PutUint64(data[0x90+i*segment64+32:], []uint64{0x100, 0x500 - v}[i])
+	}
+	return data
 }
 
 // smallELF is a library with one segment, one loaded section and a table of symbols.
