@@ -168,8 +168,9 @@ func commonPath(a, b string) int {
 	return n
 }
 
-// userinfo is the part of an address that holds a login (RFC 3986 section 3.2.1).
-var userinfo = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/?#@\s"'` + "`" + `]*@`)
+// userinfo is the part of an address that holds a login (RFC 3986 section 3.2.1). It ends at the last @ before the path:
+// clients take a password with an @ that nobody has escaped.
+var userinfo = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s"'` + "`" + `]*@`)
 
 // withoutLogins removes user and password from every address in a text.
 func withoutLogins(text string) string { return userinfo.ReplaceAllString(text, "$1") }
