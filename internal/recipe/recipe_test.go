@@ -327,6 +327,7 @@ func FuzzLoad(f *testing.F) {
 	}
 	f.Add([]byte("base.bootstrap.suite.x = 1\n[[base]]\n[base.bootstrap]\n"))
 	f.Add([]byte("\"\x1b[31m\" = 1"))
+	f.Add([]byte("name = \"x\"\nbase.image = \"debian:12\"\n[Slim]\ngpu = true\n")) // go-toml takes it for [slim]
 	f.Add([]byte("step.a = 1\n[[python.compile.\"\\n\"]]\n"))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {

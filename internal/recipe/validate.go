@@ -54,9 +54,9 @@ func (c *checker) validateTarget(t Target) {
 }
 
 func (c *checker) validateSlim(r *Recipe) {
-	switch n := c.find("slim", "gpu"); {
+	switch {
 	case r.Slim.GPU && r.Target.Cluster == "" && len(r.Target.GPU) == 0 && !c.isMisspelt("target", "cluster") && !c.isMisspelt("target", "gpu"):
-		c.add(n.value, `add gpu = ["9.0"], or a cluster, under [target]`, "slim.gpu: the recipe does not say for which GPUs")
+		c.add(c.at("slim", "gpu"), `add gpu = ["9.0"], or a cluster, under [target]`, "slim.gpu: the recipe does not say for which GPUs")
 	case r.Slim.GPU:
 	case r.Slim.PTX != "" || r.Slim.Relfatbin != "":
 		c.add(c.at("slim"), "add gpu = true", "[slim] says how device code is taken out, but not \"gpu\"")
