@@ -236,12 +236,12 @@ func loadRecipe(o buildOptions) (*recipe.Recipe, error) {
 		}
 		r.Target.AnyPlatform = false
 	}
-	if r.Target.AnyPlatform {
+	if r.Target.Cluster != "" {
 		t, err := targetOf(r, "")
 		if err != nil {
 			return nil, err
 		}
-		r.Target.Platform = t.Platform
+		r.Target.Platform, r.Target.GPU = t.Platform, t.GPU
 	}
 	switch o.compression {
 	case "":

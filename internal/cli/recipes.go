@@ -92,9 +92,6 @@ func recipeText(p known.Package) string {
 	if p.Note != "" {
 		line("# %s", p.Note)
 	}
-	if p.CUDA {
-		line("# the major version of nvcc must be that of the CUDA that torch was built with")
-	}
 	if p.Network {
 		line("# it downloads while it is built")
 	}
@@ -103,6 +100,9 @@ func recipeText(p known.Package) string {
 	}
 	line("[python.compile.%s]", p.Name)
 	line("isolation = %t", p.Isolation)
+	if p.CUDA {
+		line("cuda = true   # nvcc goes with the CUDA of torch")
+	}
 	line("requires = [%s]", quoted(p.Requires))
 	line("memory-per-job = %q", p.MemoryPerJob)
 	if p.Depends != nil {

@@ -140,8 +140,8 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock,
 	if !hasPython(r) {
 		return l, nil, nil
 	}
-	k := &locker{recipe: r, old: old, opts: o, logins: LoginsOf(r), settings: settingsFile(r)}
-	pylock, err := k.lock(ctx, im, *platform)
+	k := &locker{recipe: r, old: old, opts: o, logins: LoginsOf(r), settings: settingsFile(r), image: im}
+	pylock, err := k.lock(ctx, *platform)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -162,16 +162,17 @@ type locker struct {
 	old      *Lock // nil: none
 	opts     Options
 	logins   Logins
-	settings string // the uv.toml that counts, or ""
-	python   Python // what is known so far
+	settings string       // the uv.toml that counts, or ""
+	image    *image.Image // base and system packages
+	python   Python       // what is known so far
 
 	sources *sources                      // packages that come as their source
 	builds  map[string][]BuildRequirement // build requirements that were resolved
 }
 
 // lock fills in k.python and returns the text of uv's answer, nil when the user brings the package lock.
-func (k *locker) lock(ctx context.Context, im *image.Image, platform v1.Platform) ([]byte, error) {
-	found, err := interpreterOf(ctx, k.opts.Store, im, platform)
+func (k *locker) lock(ctx context.Context, platform v1.Platform) ([]byte, error) {
+	found, err := interpreterOf(ctx, k.opts.Store, k.image, platform)
 	if err != nil {
 		return nil, err
 	}

@@ -347,6 +347,9 @@ func compileInputs(r *recipe.Recipe) []string {
 		if c.Isolation != nil {
 			line += fmt.Sprintf(" isolation %t", *c.Isolation)
 		}
+		if c.CUDA != nil {
+			line += fmt.Sprintf(" cuda %t", *c.CUDA)
+		}
 		if len(c.Requires) > 0 {
 			line += " requires " + strings.Join(c.Requires, ", ")
 		}

@@ -80,7 +80,7 @@ func (p *Python) compile(r *recipe.Recipe, pkg python.Package) (Compile, error) 
 	c := Compile{
 		Package: wheelbuild.Package{
 			Name: name, Version: how.Version, Source: *pkg.Source, Isolated: how.Isolation, Against: how.Against, Env: env,
-			Archs: r.Target.GPU, CUDA: facts.CUDA, Network: facts.Network, MemoryPerJob: memory, Jobs: own.Jobs,
+			Archs: r.Target.GPU, CUDA: usesCUDA(own, facts), Network: facts.Network, MemoryPerJob: memory, Jobs: own.Jobs,
 		},
 		Requested: slices.Contains(p.Requested, name), Base: how.Base,
 	}
@@ -162,7 +162,12 @@ func (k *locker) pinSource(ctx context.Context, p python.Package, image map[stri
 	case isKnown:
 		c.Isolation = facts.Isolation
 	}
-	asked := slices.Concat(info.BuildRequires, facts.Requires, own.Requires)
+	asked := withCompilerParts(slices.Concat(info.BuildRequires, facts.Requires, own.Requires))
+	if usesCUDA(own, facts) && !c.Isolation && own.Base == "" {
+		if asked, err = k.withToolkit(ctx, asked, image); err != nil {
+			return c, err
+		}
+	}
 	if c.Isolation {
 		c.Asked = distinct(asked)
 	} else if err := k.splitRequirements(ctx, &c, asked, image); err != nil {

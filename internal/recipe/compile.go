@@ -12,6 +12,7 @@ import (
 // Compile says how a Python package that has no wheel is built into one.
 type Compile struct {
 	Isolation    *bool             `toml:"isolation"` // nil: as is known of the package, else true
+	CUDA         *bool             `toml:"cuda"`      // nil: as is known of the package, else false
 	Requires     []string          `toml:"requires"`  // PEP 508: what else must be there while it is built
 	Env          map[string]string `toml:"env"`
 	MemoryPerJob string            `toml:"memory-per-job"` // see Compile.JobMemory

@@ -207,6 +207,11 @@ var keys = map[string]key{
 			"as `pip install --no-build-isolation` does; its build requirements are there only while it is built.",
 		Default: "what is known of the package (`sconce recipes`), else true", Example: `false`,
 	},
+	"python.compile.NAME.cuda": {
+		Doc: "Whether it has code for GPUs that goes with torch's: nvcc must then be of the CUDA that torch was built with. Where the base has no nvcc, " +
+			"it comes from the package index (CUDA 13 and newer), for the time of the build.",
+		Default: "what is known of the package (`sconce recipes`), else false", Example: `true`,
+	},
 	"python.compile.NAME.requires": {
 		Doc: "Requirements (PEP 508) that must be there while it is built, besides those that it names itself.", Example: `["ninja", "packaging"]`,
 		Form: formAny, FormName: "requirements",

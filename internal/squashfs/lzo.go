@@ -96,7 +96,7 @@ func (d *lzoDecoder) shortCopy(op, low int, lowBits uint, least, length int) err
 }
 
 // longCopy copies as many bytes as the instruction or the bytes after it say, from a distance of 14 bits more than base. The end of
-// the stream is written as a copy from a distance that has no other meaning.
+// the stream is written as the shortest copy from a distance that has no other meaning.
 func (d *lzoDecoder) longCopy(length, most, base int) (end bool, err error) {
 	length, err = d.length(length, most)
 	if err != nil {
@@ -109,6 +109,9 @@ func (d *lzoDecoder) longCopy(length, most, base int) (end bool, err error) {
 	d.in += 2
 	distance := base + word>>2
 	if base == 1<<14 && distance == base {
+		if length != 1 {
+			return true, errLZOEnd
+		}
 		return true, nil
 	}
 	return false, d.copyBack(distance, length+2, word&3)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -161,7 +162,7 @@ func slowLZO(room int, src []byte) (out []byte, ok bool) {
 			low, high := next(), next()
 			distance := base + high<<6 + low>>2
 			if op < 32 && distance == 16384 {
-				return out, at == len(src)
+				return out, n == 1 && at == len(src)
 			}
 			back(distance, n+2)
 			state = low & 3
@@ -181,6 +182,7 @@ func FuzzLZO(f *testing.F) {
 	f.Add([]byte("\x12a\xe0\x00\x11\x00\x00"))
 	f.Add([]byte("\x14abc\x20\x01\x08\x00\x11\x00\x00"))
 	f.Add(lzoZeros(5000))
+	f.Add(slices.Concat([]byte("\x14abc\x10"), make([]byte, 40), []byte("\x01\x00\x00"))) // an end that would copy 10,000 bytes
 	image := seeds(f)["lzo"]
 	var s superblock
 	if _, err := binary.Decode(image, le, &s); err != nil {

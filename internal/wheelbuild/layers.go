@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -121,35 +122,93 @@ func (s *site) files(ctx context.Context, files []file) (layer.Descriptor, error
 // sharedLibrary is the name of a library with the version that programs ask for: libcudart.so.13.
 var sharedLibrary = regexp.MustCompile(`^(lib.+\.so)\.[0-9]+$`)
 
-// toolkitLinks makes a toolkit that comes as wheels look like an installed one: wheels hold no links, and compilers look for
-// lib64 and for libcudart.so.
+// toolkitLinks makes a toolkit that comes as packages look like an installed one. Each package has a part of it, those that
+// torch brings in another environment than the compiler; packages hold no links, and compilers look for lib64 and libcudart.so.
 func (s *site) toolkitLinks(ctx context.Context) ([]layer.Descriptor, error) {
 	home := s.toolkit.home
 	if !strings.Contains(home, "/site-packages/") {
 		return nil, nil
 	}
-	var links []file
-	link := func(name, target string) {
-		if _, err := s.tree.Lstat(name); err != nil {
-			at := strings.TrimPrefix(name, "/")
-			links = append(links, file{Entry: layer.Entry{Path: at, Type: layer.Symlink, Mode: 0o777, Link: target}})
+	links := links{tree: s.tree, to: make(map[string]string)}
+	for _, part := range s.toolkit.parts {
+		for _, dir := range []string{"include", "lib"} {
+			links.fill(path.Join(home, dir), path.Join(part, dir), maxHeaderDepth)
 		}
 	}
-	nodes, err := s.tree.ReadDir(path.Join(home, "lib"))
-	if err != nil {
-		return nil, nil //nolint:nilerr // there are no libraries
-	}
-	link(path.Join(home, "lib64"), "lib")
-	for _, n := range nodes {
-		if m := sharedLibrary.FindStringSubmatch(n.Name()); m != nil {
-			link(path.Join(home, "lib", m[1]), n.Name())
-		}
-	}
-	if len(links) == 0 {
+	links.add(path.Join(home, "lib64"), "lib")
+	links.addLibraries(path.Join(home, "lib"))
+	if len(links.to) == 0 {
 		return nil, nil
 	}
-	d, err := s.files(ctx, links)
+	d, err := s.files(ctx, links.files())
 	return []layer.Descriptor{d}, err
+}
+
+// maxHeaderDepth bounds how deep directories of headers are looked into.
+const maxHeaderDepth = 16
+
+// links are symbolic links to be added to a tree.
+type links struct {
+	tree *image.Tree
+	to   map[string]string // by the link's absolute path
+}
+
+// add links name to a target unless there is something.
+func (l links) add(name, target string) {
+	if _, err := l.tree.Lstat(name); err != nil && l.to[name] == "" {
+		l.to[name] = target
+	}
+}
+
+// fill links what dir lacks of another directory.
+func (l links) fill(dir, other string, depth int) {
+	nodes, err := l.tree.ReadDir(other)
+	if err != nil || depth == 0 {
+		return // most packages have no such directory
+	}
+	if own, err := l.tree.Lookup(dir); err == nil && own.Type != layer.Dir {
+		return
+	}
+	for _, n := range nodes {
+		name, from := path.Join(dir, n.Name()), path.Join(other, n.Name())
+		if strings.HasPrefix(n.Name(), "__") { // what makes a Python package of it
+			continue
+		}
+		if n.Type == layer.Dir {
+			l.fill(name, from, depth-1)
+		} else {
+			l.add(name, from)
+		}
+	}
+}
+
+// addLibraries links libNAME.so, which linkers look for, to the libNAME.so.VERSION that is there or linked.
+func (l links) addLibraries(dir string) {
+	var names []string
+	if nodes, err := l.tree.ReadDir(dir); err == nil {
+		for _, n := range nodes {
+			names = append(names, n.Name())
+		}
+	}
+	for name := range l.to {
+		if path.Dir(name) == dir {
+			names = append(names, path.Base(name))
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if m := sharedLibrary.FindStringSubmatch(name); m != nil {
+			l.add(path.Join(dir, m[1]), name)
+		}
+	}
+}
+
+func (l links) files() []file {
+	var files []file
+	for _, name := range slices.Sorted(maps.Keys(l.to)) {
+		files = append(files, file{Entry: layer.Entry{Path: strings.TrimPrefix(name, "/"), Type: layer.Symlink, Mode: 0o777, Link: l.to[name]}})
+	}
+	return files
 }
 
 // findLibstdcxx returns the full name of the C++ library: what is compiled against a newer one does not load with an older.

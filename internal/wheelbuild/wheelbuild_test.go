@@ -197,7 +197,7 @@ func TestKey(t *testing.T) {
 		"another package":    {func(s *site) { s.ground.Items[1].Digest = "sha256:5" }, true},
 		"one package more":   {func(s *site) { s.ground.Items = append(s.ground.Items, python.Item{Name: "x"}) }, true},
 		"layers":             {func(s *site) { s.ground.Layers = []layer.Descriptor{{}} }, true},
-		"toolkit":            {func(s *site) { s.toolkit = toolkit{"/usr/local/cuda", "12.8"} }, false},
+		"toolkit":            {func(s *site) { s.toolkit = toolkit{home: "/usr/local/cuda", version: "12.8"} }, false},
 		"place of a toolkit": {func(s *site) { s.toolkit.home = "/opt/cuda" }, true},
 		"python's patch":     {func(s *site) { s.ground.Python.Version = "3.11.9" }, true},
 		"python":             {func(s *site) { s.ground.Python.Version = "3.12.0" }, false},
@@ -268,8 +268,8 @@ func TestCUDA(t *testing.T) {
 		torch string
 		want  string
 	}{
-		{toolkit{"/c", "12.8"}, "12.6", ""},
-		{toolkit{"/c", "13.0"}, "12.8", "compiled with CUDA 13.0 (/c), and the image's torch was built with CUDA 12.8"},
+		{toolkit{home: "/c", version: "12.8"}, "12.6", ""},
+		{toolkit{home: "/c", version: "13.0"}, "12.8", "compiled with CUDA 13.0 (/c), and the image's torch was built with CUDA 12.8"},
 		{toolkit{}, "12.8", "there is no nvcc"},
 		{toolkit{}, "", ""},
 	} {
