@@ -3,7 +3,10 @@
 // Core packages wrap; internal/cli reads with [HintOf] and [CodeOf]. Everything stays an ordinary wrapped error.
 package fault
 
-import "errors"
+import (
+	"errors"
+	"os/exec"
+)
 
 // The exit codes of the sconce command.
 const (
@@ -59,14 +62,18 @@ func withCode(err error, code int) error {
 	return coded{err, code}
 }
 
-// CodeOf returns the exit code that err means: 0 for nil, 1 unless it says otherwise.
+// CodeOf returns the exit code that err means: 0 for nil, 1 unless it says otherwise. The exit code of a program that was
+// only a means, as mmdebstrap and git are, is not sconce's own.
 func CodeOf(err error) int {
 	if err == nil {
 		return 0
 	}
 	var c interface{ ExitCode() int }
-	if errors.As(err, &c) {
-		return c.ExitCode()
+	if !errors.As(err, &c) {
+		return CodeFailed
 	}
-	return CodeFailed
+	if _, ofProgram := c.(*exec.ExitError); ofProgram {
+		return CodeFailed
+	}
+	return c.ExitCode()
 }
