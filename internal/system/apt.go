@@ -245,9 +245,15 @@ func aptHints(complaints string, names []string, versions string) []string {
 	return hints
 }
 
-// nearestPackage finds the package that was meant: one of a similar name, or the one that only adds something, as the number of
-// a library's version is.
+// nearestPackage finds the package that was meant: one with two letters in the other order, the one that only adds something,
+// as the number of a library's version is, or one of a similar name.
 func nearestPackage(name string, names []string) string {
+	for i := 1; i < len(name); i++ {
+		swapped := name[:i-1] + name[i:i+1] + name[i-1:i] + name[i+1:]
+		if slices.Contains(names, swapped) {
+			return swapped
+		}
+	}
 	var longer []string
 	for _, n := range names {
 		if strings.HasPrefix(n, name) && len(n) <= len(name)+3 {

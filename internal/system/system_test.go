@@ -202,7 +202,7 @@ func FuzzParseURI(f *testing.F) {
 }
 
 func TestAptExplains(t *testing.T) {
-	names := []string{"libibverbs1", "libibverbs-dev", "git", "libssl3", "libssl-dev"}
+	names := []string{"libibverbs1", "libibverbs-dev", "git", "gtick", "libssl3", "libssl-dev"}
 	for _, test := range []struct{ complaint, want, hint string }{
 		{"E: Unable to locate package libibverbs\n", "Unable to locate package libibverbs", `instead of "libibverbs", did you mean "libibverbs1"?`},
 		{"E: Unable to locate package gti:i386\n", "gti:i386", `instead of "gti", did you mean "git"?`},
