@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
@@ -188,6 +189,26 @@ func TestUnknownPackage(t *testing.T) {
 	_, err := Resolve(t.Context(), Request{Suite: "bookworm", Variant: "apt", Architecture: runtime.GOARCH, Packages: []string{"no-such-package-here"}})
 	if err == nil || !strings.Contains(err.Error(), "Unable to locate package no-such-package-here") {
 		t.Errorf("got %v, want apt's own explanation", err)
+	}
+}
+
+// A mistake that only the mirror can find is explained, and it is not apt's or mmdebstrap's exit code that sconce ends with.
+func TestNoLists(t *testing.T) {
+	needTools(t, "mmdebstrap", "apt-get")
+	r := Request{Suite: "bokworm", Variant: "apt", Architecture: runtime.GOARCH}
+	for _, c := range []struct{ mirror, message, hint string }{
+		{"", "does not have a Release file", `did you mean "bookworm"?`},
+		{"http://127.0.0.1:9/debian", "Could not connect to 127.0.0.1:9", "base.bootstrap.mirror"},
+	} {
+		r.Mirror = c.mirror
+		_, err := Resolve(t.Context(), r)
+		if err == nil || !strings.Contains(err.Error(), c.message) || !strings.Contains(fault.HintOf(err), c.hint) || fault.CodeOf(err) != fault.CodeFailed {
+			t.Errorf("mirror %q: got %v, hint %q, exit code %d", c.mirror, err, fault.HintOf(err), fault.CodeOf(err))
+		}
+	}
+	unsigned := noLists(Request{Suite: "noble"}, "W: GPG error: http://archive.ubuntu.com/ubuntu noble InRelease: NO_PUBKEY 871920D1991BC93C")
+	if hint := fault.HintOf(unsigned); !strings.Contains(hint, "ubuntu-keyring") {
+		t.Errorf("without Ubuntu's keys the hint is %q", hint)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -23,11 +24,13 @@ import (
 // %[2]s the packages.
 //
 // usr-is-merged, where a suite has it, keeps apt from choosing usrmerge with all of perl; as a pattern (apt-patterns(7)) it
-// may match nothing. The strong hash is asked for because apt prints MD5 otherwise.
+// may match nothing. The strong hash is asked for because apt prints MD5 otherwise, and the error mode because a mirror that
+// cannot be reached is only a warning otherwise.
 const resolveHook = `#!/bin/sh
 set -eu
 export APT_CONFIG="${MMDEBSTRAP_APT_CONFIG:-${APT_CONFIG:-}}"
-apt-get update -qq
+apt-get update -qq -oAPT::Update::Error-Mode=any 2> %[1]s/update || { cat %[1]s/update >&2; exit 1; }
+rm %[1]s/update
 cat "$1"/var/lib/apt/lists/*Release | grep '^Date:' > %[1]s/dates
 cat "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*.list "$1"/etc/apt/sources.list.d/*.sources 2>/dev/null > %[1]s/sources || :
 if apt-get install --yes --no-install-recommends -oAcquire::ForceHash=sha256 --print-uris \
@@ -65,10 +68,35 @@ func resolve(ctx context.Context, task *event.Task, r Request) (*Pinned, error) 
 		return nil, fault.Hint(fmt.Errorf("apt cannot resolve the base's packages for %s:\n%s", r.Suite, strings.TrimSpace(string(text))),
 			"check the names under [base] bootstrap.packages")
 	}
+	if text, err := os.ReadFile(filepath.Join(dir, "update")); err == nil && len(text) > 0 {
+		return nil, noLists(r, strings.TrimSpace(string(text)))
+	}
 	if !exists(filepath.Join(dir, "resolved")) {
 		return nil, fmt.Errorf("resolve the packages of %s: %w", r.Suite, runErr)
 	}
 	return readAnswers(dir, r)
+}
+
+// releases are the suites that a suite is likely to be a misspelling of.
+var releases = []string{
+	"bullseye", "bookworm", "trixie", "forky", "sid", "stable", "testing", "unstable", "focal", "jammy", "noble",
+}
+
+// noLists explains why apt got no package lists, in the words of apt.
+func noLists(r Request, complaints string) error {
+	err := fmt.Errorf("apt cannot get the package lists of %s:\n%s", r.Suite, complaints)
+	near := spelling.Nearest(r.Suite, releases)
+	switch {
+	case strings.Contains(complaints, "NO_PUBKEY"):
+		return fault.Hint(err, "this machine lacks the keys that the packages are signed with: for Ubuntu `apt-get install ubuntu-keyring` "+
+			"on Debian, for Debian `apt-get install debian-archive-keyring` on Ubuntu")
+	case !strings.Contains(complaints, "does not have a Release file"):
+		return fault.Hint(err, "base.bootstrap.mirror names another mirror")
+	case near != "" && near != r.Suite:
+		return fault.Hint(err, fmt.Sprintf("instead of %q, did you mean %q?", r.Suite, near))
+	default:
+		return fault.Hint(err, fmt.Sprintf("the mirror has no suite %q; base.bootstrap.mirror names another mirror", r.Suite))
+	}
 }
 
 // variants are mmdebstrap's package sets, as apt-patterns(7).
