@@ -1,0 +1,66 @@
+package lock
+
+import (
+	"context"
+	"slices"
+
+	"sconce.dev/sconce/internal/known"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/wheelbuild"
+)
+
+// usesCUDA reports whether a package has code for GPUs that goes with torch's.
+func usesCUDA(own recipe.Compile, facts known.Package) bool {
+	if own.CUDA != nil {
+		return *own.CUDA
+	}
+	return facts.CUDA
+}
+
+// withToolkit adds the CUDA compiler to what a build asks for, of the version that torch was built with, where there is none:
+// neither in the image nor among what is asked for. Package indexes have those of CUDA 13 and newer.
+func (k *locker) withToolkit(ctx context.Context, asked []string, image map[string]string) ([]string, error) {
+	version, there := image[wheelbuild.CUDARuntime]
+	if !there || slices.ContainsFunc(asked, isFor(wheelbuild.CUDACompiler)) {
+		return asked, nil
+	}
+	if _, there := image[wheelbuild.CUDACompiler]; there {
+		return asked, nil
+	}
+	tree, err := k.image.Tree(ctx, k.opts.Store)
+	if err != nil {
+		return nil, err
+	}
+	if wheelbuild.HasToolkit(tree, k.image.Config.Config.Env, version) {
+		return asked, nil
+	}
+	return slices.Concat(asked, wheelbuild.ToolkitWheels(version)), nil
+}
+
+// withCompilerParts wants the packages that nvcc consists of in the version of nvcc: they ask for each other in any version, and
+// parts of two versions do not work together.
+func withCompilerParts(asked []string) []string {
+	i := slices.IndexFunc(asked, isFor(wheelbuild.CUDACompiler))
+	if i < 0 {
+		return asked
+	}
+	compiler, err := python.ParseRequirement(asked[i])
+	if err != nil || compiler.URL != "" {
+		return asked
+	}
+	for _, part := range wheelbuild.CUDACompilerParts {
+		if !slices.ContainsFunc(asked, isFor(part)) {
+			asked = append(asked, part+compiler.Specifiers.String())
+		}
+	}
+	return asked
+}
+
+// isFor returns what reports whether a requirement is for the package called name.
+func isFor(name string) func(requirement string) bool {
+	return func(requirement string) bool {
+		r, err := python.ParseRequirement(requirement)
+		return err == nil && python.NormalizeName(r.Name) == name
+	}
+}
