@@ -55,13 +55,19 @@ func (s *stage) begin(ctx context.Context) error {
 	return nil
 }
 
+// giveValue is what to do about a FROM that makes a name of a variable without a value.
+const giveValue = "give the ARG before the first FROM a value, or pass --build-arg"
+
 func (s *stage) base(ctx context.Context, line int) error {
 	name, err := s.expand(line, s.globals, nil, s.section.BaseName)
 	if err != nil {
 		return err
 	}
-	if name == "" {
-		return wrongf("give the ARG before the first FROM a value, or pass --build-arg", "FROM %s names nothing", s.section.BaseName)
+	switch {
+	case name == "":
+		return wrongf(giveValue, "FROM %s names nothing", s.section.BaseName)
+	case name != s.section.BaseName && strings.ContainsAny(name[len(name)-1:], ":/@"):
+		return wrongf(giveValue, "FROM %s names nothing: it is %q", s.section.BaseName, name)
 	}
 	if err := s.platform(line); err != nil {
 		return err
