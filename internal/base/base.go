@@ -80,7 +80,7 @@ func PinImage(ctx context.Context, reference string, platform v1.Platform, o Opt
 func pinReference(ctx context.Context, ref source.Ref, written string, platform v1.Platform, o Options) (*Pinned, error) {
 	_, digest, err := source.Resolve(ctx, ref, o.source(platform))
 	if err != nil {
-		return nil, fmt.Errorf("resolve base %s: %w", written, err)
+		return nil, fmt.Errorf("resolve base %s: %w", written, source.Explain(err, written, ref, o.Store))
 	}
 	p := &Pinned{Reference: written, Digest: digest}
 	if ref.Transport == source.Docker {

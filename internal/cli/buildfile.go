@@ -168,11 +168,8 @@ func imageName(tag, dir string) (string, error) {
 			tag = "image"
 		}
 	}
-	name, version := store.SplitImageName(tag)
-	if version == "" {
-		version = store.DefaultTag
-	}
-	return name + ":" + version, nil
+	name, version, err := store.ParseImageName(tag)
+	return name + ":" + version, err
 }
 
 // bases pins the images that a Containerfile names, each once.

@@ -20,7 +20,7 @@ func (a *app) gatherFacts(ctx context.Context, name, platform string) (*audit.Fa
 	}
 	outline, err := anyPlatform(ctx, ref, open, source.Outline)
 	if err != nil {
-		return nil, nil, sourceError(name, ref, err)
+		return nil, nil, source.Explain(err, name, ref, a.opened)
 	}
 	facts, err := audit.OfOutline(ctx, open.Store, outline, name)
 	if err != nil {

@@ -56,15 +56,7 @@ func (a *app) importImage(ctx context.Context, name, platform string) (*image.Im
 		return nil, ref, err
 	}
 	im, err := source.Import(ctx, ref, o)
-	return im, ref, sourceError(name, ref, err)
-}
-
-// sourceError adds to an error why a name that may have been meant for the store led to a registry.
-func sourceError(written string, ref source.Ref, err error) error {
-	if err == nil || ref.Transport != source.Docker || strings.HasPrefix(written, dockerPrefix) || fault.HintOf(err) != "" {
-		return err
-	}
-	return fault.Hint(err, fmt.Sprintf("there is no image %q in the store (see `sconce images`), so it was looked for in a registry", written))
+	return im, ref, source.Explain(err, name, ref, o.Store)
 }
 
 // tagImage gives an image of the store a name.

@@ -114,7 +114,7 @@ func (a *app) runInspect(ctx context.Context, o inspectOptions) error {
 	}
 	img, err := source.Open(ctx, ref, open)
 	if err != nil {
-		return sourceError(o.image, ref, err)
+		return source.Explain(err, o.image, ref, a.opened)
 	}
 	if o.raw {
 		manifest, err := img.RawManifest()

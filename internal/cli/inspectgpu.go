@@ -46,7 +46,7 @@ func (a *app) auditGPU(ctx context.Context, o inspectOptions) (*audit.GPUReport,
 	}
 	outline, err := source.Outline(ctx, ref, open)
 	if err != nil {
-		return nil, sourceError(o.image, ref, err)
+		return nil, source.Explain(err, o.image, ref, a.opened)
 	}
 	return audit.GPU(ctx, audit.Outlined(outline, open.Store))
 }

@@ -65,7 +65,7 @@ func (a *app) gatherReport(ctx context.Context, o inspectOptions, targetPlatform
 		im, err = source.Import(ctx, ref, open)
 	}
 	if err != nil {
-		return nil, sourceError(o.image, ref, err)
+		return nil, source.Explain(err, o.image, ref, a.opened)
 	}
 	if err := addLayers(ctx, open.Store, im, r); err != nil {
 		return nil, err

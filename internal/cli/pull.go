@@ -45,15 +45,19 @@ Credentials are those of docker, podman, netrc and enroot.
 }
 
 func (a *app) runPull(ctx context.Context, o pullOptions) error {
+	var name, tag string
+	if o.name != "" { // before anything is downloaded
+		var err error
+		if name, tag, err = store.ParseImageName(o.name); err != nil {
+			return err
+		}
+	}
 	im, ref, err := a.importImage(ctx, o.image, o.platform)
 	if err != nil {
 		return err
 	}
-	name, tag := nameFor(a.opened, o.image, ref)
-	if o.name != "" {
-		if name, tag = store.SplitImageName(o.name); tag == "" {
-			tag = store.DefaultTag
-		}
+	if name == "" {
+		name, tag = nameFor(a.opened, o.image, ref)
 	}
 	named, err := tagImage(a.opened, im, name, tag)
 	if err != nil {

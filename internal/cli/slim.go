@@ -170,7 +170,7 @@ func (a *app) explainSlim(
 	}
 	im, err := source.Import(ctx, ref, open)
 	if err != nil {
-		return nil, sourceError(o.image, ref, err)
+		return nil, source.Explain(err, o.image, ref, a.opened)
 	}
 	report := &slim.Report{}
 	if len(how.GPUs) > 0 {
@@ -214,7 +214,7 @@ func (a *app) slim(ctx context.Context, o slimOptions, ref source.Ref, open sour
 	}
 	im, err := source.Import(ctx, ref, open)
 	if err != nil {
-		return sourceError(o.image, ref, err)
+		return source.Explain(err, o.image, ref, a.opened)
 	}
 	made, report, err := slim.Image(ctx, open.Store, im, how)
 	if err != nil {
@@ -242,10 +242,7 @@ func (a *app) slim(ctx context.Context, o slimOptions, ref source.Ref, open sour
 // target is the name that the image gets in the store, if any, and the tag that it has elsewhere.
 func (o slimOptions) target(st *store.Store, ref source.Ref, how slim.Options) (name, tag string, err error) {
 	if o.name != "" {
-		if name, tag = store.SplitImageName(o.name); tag == "" {
-			tag = store.DefaultTag
-		}
-		return name, tag, nil
+		return store.ParseImageName(o.name)
 	}
 	name, tag = nameFor(st, o.image, ref)
 	tag += gpuSuffix(how.GPUs)

@@ -103,6 +103,26 @@ func ParseIn(s string, st *store.Store) (Ref, error) {
 	return Parse(s)
 }
 
+// Explain adds to an error about ref why what the user wrote, which may have been meant for the store, led to a registry. A nil
+// err stays nil.
+func Explain(err error, written string, ref Ref, st *store.Store) error {
+	if err == nil || ref.Transport != Docker || hasPrefix(written) || fault.HintOf(err) != "" {
+		return err
+	}
+	similar, listErr := st.SimilarImages(written)
+	if listErr != nil || len(similar) == 0 {
+		return fault.Hint(err, fmt.Sprintf("there is no image %q in the store (see `sconce images`), so it was looked for in a registry", written))
+	}
+	var names []string
+	for _, r := range similar {
+		names = append(names, r.FullName())
+	}
+	if len(names) > 3 {
+		names = append(names[:3], "others")
+	}
+	return fault.Hint(err, fmt.Sprintf("there is no image %q in the store, but there is %s; it was looked for in a registry", written, strings.Join(names, " and ")))
+}
+
 func parse(s string) (Ref, error) {
 	if s == "" {
 		return Ref{}, fmt.Errorf("the name is empty")

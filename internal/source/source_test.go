@@ -632,8 +632,20 @@ func TestStoredImages(t *testing.T) {
 			t.Errorf("%s: %v", s, err)
 		}
 	}
-	if ref, err := ParseIn("other", st); err != nil || ref.Transport != Docker {
-		t.Errorf("an unknown name: %v, %v", ref, err)
+	for name, hint := range map[string]string{
+		"other":            `no image "other" in the store (see`,
+		"app:v2":           "but there is app:v1;",
+		"docker://app:v2":  "",
+		"docker://other:1": "",
+	} {
+		ref, err := ParseIn(name, st)
+		if err != nil || ref.Transport != Docker {
+			t.Errorf("%s: %v, %v", name, ref, err)
+		}
+		got := fault.HintOf(Explain(errors.New("not there"), name, ref, st))
+		if !strings.Contains(got, hint) || (hint == "") != (got == "") {
+			t.Errorf("%s: the hint is %q, and not %q", name, got, hint)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/spelling"
 )
 
 // KindImage is the kind of the records that give images their names. Prune never removes what they stand on.
@@ -43,6 +45,16 @@ func SplitImageName(s string) (name, tag string) {
 		return s, ""
 	}
 	return s[:i], s[i+1:]
+}
+
+// ParseImageName reads the NAME[:TAG] that a user gives to an image: without a tag, it is "latest".
+func ParseImageName(s string) (name, tag string, err error) {
+	name, tag = SplitImageName(s)
+	tag = cmp.Or(tag, DefaultTag)
+	if strings.HasSuffix(name, ":") || !imageNameForm.MatchString(name) || !imageTagForm.MatchString(tag) {
+		return "", "", fault.Usage(fault.Hint(fmt.Errorf("%q cannot be an image's name", s), "write NAME or NAME:TAG, in letters, digits, dots, underscores and dashes"))
+	}
+	return name, tag, nil
 }
 
 func (r ImageRef) key() string {
@@ -135,6 +147,25 @@ func (s *Store) FindImage(name string) (ImageRef, error) {
 		tagged = byDigest(all, name)
 	}
 	return onlyOne(name, tagged)
+}
+
+// SimilarImages returns the images that somebody may have meant who asked for an image that is not there: those of the name with
+// other tags, else those of the nearest name.
+func (s *Store) SimilarImages(name string) ([]ImageRef, error) {
+	all, err := s.Images()
+	if err != nil {
+		return nil, err
+	}
+	wanted, _ := SplitImageName(name)
+	names := make([]string, len(all))
+	for i, r := range all {
+		names[i] = r.Name
+	}
+	near := spelling.Nearest(wanted, names)
+	if slices.Contains(names, wanted) {
+		near = wanted
+	}
+	return slices.DeleteFunc(all, func(r ImageRef) bool { return r.Name != near }), nil
 }
 
 // byDigest returns one image for each digest that begins with prefix.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -100,6 +101,16 @@ func TestImages(t *testing.T) {
 	if _, err := s.FindImage("torch"); err == nil || !strings.Contains(err.Error(), "torch:25.1 or torch:25.2") {
 		t.Errorf("ambiguous name: %v", err)
 	}
+	for name, want := range map[string]string{"torch:25.3": "torch:25.1 torch:25.2", "trch": "torch:25.1 torch:25.2", "bsae:1": "base:only", "absent": "", "": ""} {
+		similar, err := s.SimilarImages(name)
+		var got []string
+		for _, r := range similar {
+			got = append(got, r.FullName())
+		}
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("SimilarImages(%q) = %v, %v; want %s", name, got, err, want)
+		}
+	}
 	for _, name := range []string{"", "absent", "torch:25.3", "torch:", "123", "sha256:"} {
 		if _, err := s.FindImage(name); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("FindImage(%q): %v", name, err)
@@ -115,6 +126,18 @@ func TestImages(t *testing.T) {
 	} {
 		if err := s.PutImage(bad, []store.Digest{one}); err == nil {
 			t.Errorf("%+v is accepted", bad)
+		}
+	}
+}
+
+func TestParseImageName(t *testing.T) {
+	for text, want := range map[string]string{
+		"train": "train:latest", "train:2": "train:2", "localhost:5000/train": "localhost:5000/train:latest",
+		"": "", "my train": "", "train:": "", "train:a b": "", ":2": "",
+	} {
+		name, tag, err := store.ParseImageName(text)
+		if got := name + ":" + tag; (err == nil) != (want != "") || (err == nil && got != want) || (err != nil && fault.CodeOf(err) != fault.CodeUsage) {
+			t.Errorf("%q: %s, %v; want %q", text, got, err, want)
 		}
 	}
 }
