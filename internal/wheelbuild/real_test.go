@@ -406,18 +406,38 @@ func TestCompileFails(t *testing.T) {
 	}
 }
 
-// TestCompileCUDA: nvcc comes as packages of an index, among the build requirements; code is made for the target's GPU.
+// TestCompileCUDA: nvcc comes as packages of an index, all parts of one version; code is made for the target's GPU. It is named
+// as a build requirement, or comes by itself, as that of the CUDA whose libraries the image has, and finds their headers.
 func TestCompileCUDA(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("for the machines that CI has")
 	}
 	b := newBench(t)
-	dir := t.TempDir()
-	write(t, dir, map[string]string{
-		"cext/pyproject.toml":   answerProject,
-		"cext/cext/__init__.py": "",
-		"cext/cext/kernel.cu":   "__global__ void twice(float *x) { x[threadIdx.x] *= 2; }\nextern \"C\" int run(float *x) { twice<<<1, 32>>>(x); return cudaGetLastError(); }\n",
-		"cext/setup.py": `import os, subprocess
+	for name, c := range map[string]struct{ packages, how, include string }{
+		"named":     {"", "requires = [\"nvidia-cuda-nvcc==13.0.*\", \"nvidia-cuda-runtime==13.0.*\"]", ""},
+		"by itself": {"\"nvidia-cuda-runtime==13.0.*\", \"nvidia-cuda-cupti==13.0.*\", ", "isolation = false\ncuda = true", "#include <cupti.h>\n#include <cuda/std/array>\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b.t = t
+			dir := t.TempDir()
+			write(t, dir, map[string]string{"cext/pyproject.toml": answerProject, "cext/cext/__init__.py": "", "cext/cext/kernel.cu": c.include + kernelCUDA, "cext/setup.py": setupCUDA})
+			made := b.mustBuild(dir, "[target]\nplatform = \"linux/amd64\"\ngpu = [\"9.0\"]\n[python]\npackages = ["+c.packages+"\"setuptools\", \"cext @ file://"+dir+"/cext\"]\n"+
+				"[python.compile.cext]\n"+c.how+"\n")
+			for _, w := range made.compiles[0].Requires {
+				if part := w.Name; (part == wheelbuild.CUDACompiler || slices.Contains(wheelbuild.CUDACompilerParts, part)) && !strings.HasPrefix(w.Version, "13.0.") {
+					t.Errorf("%s is of version %s", part, w.Version)
+				}
+			}
+			if archs := b.deviceCode(made.items[0], "cext/kernel.so"); !slices.Equal(archs, []string{"elf sm_90"}) {
+				t.Errorf("device code for %q", archs)
+			}
+		})
+	}
+}
+
+const (
+	kernelCUDA = "__global__ void twice(float *x) { x[threadIdx.x] *= 2; }\nextern \"C\" int run(float *x) { twice<<<1, 32>>>(x); return cudaGetLastError(); }\n"
+	setupCUDA  = `import os, subprocess
 from setuptools import setup
 from setuptools.command.build_py import build_py
 class build(build_py):
@@ -429,26 +449,28 @@ class build(build_py):
         home = os.environ["CUDA_HOME"]
         subprocess.run([home + "/bin/nvcc", "-shared", "-Xcompiler", "-fPIC", "-cudart=shared", "-L" + home + "/lib64", "-o", out, "cext/kernel.cu"] + codes, check=True)
 setup(packages=["cext"], cmdclass={"build_py": build})
-`,
-	})
-	made := b.mustBuild(dir, "[target]\nplatform = \"linux/amd64\"\ngpu = [\"9.0\"]\n"+strings.ReplaceAll(askAnswer, "DIR", dir)+
-		"[python.compile.cext]\nrequires = [\"nvidia-cuda-nvcc\", \"nvidia-cuda-runtime\"]\n")
-	f, err := b.store.OpenBlob(made.items[0].Digest)
+`
+)
+
+// deviceCode lists what a library in a wheel has for GPUs.
+func (b *bench) deviceCode(wheel python.Item, library string) []string {
+	b.t.Helper()
+	f, err := b.store.OpenBlob(wheel.Digest)
 	if err != nil {
-		t.Fatal(err)
+		b.t.Fatal(err)
 	}
 	defer f.Close()
-	z, err := zip.NewReader(f, made.items[0].Size)
+	z, err := zip.NewReader(f, wheel.Size)
 	if err != nil {
-		t.Fatal(err)
+		b.t.Fatal(err)
 	}
-	library, err := fs.ReadFile(z, "cext/kernel.so")
+	data, err := fs.ReadFile(z, library)
 	if err != nil {
-		t.Fatal(err)
+		b.t.Fatal(err)
 	}
-	found, err := fatbin.Scan(bytes.NewReader(library), int64(len(library)), fatbin.Options{})
+	found, err := fatbin.Scan(bytes.NewReader(data), int64(len(data)), fatbin.Options{})
 	if err != nil {
-		t.Fatal(err)
+		b.t.Fatal(err)
 	}
 	var archs []string
 	for i := range found.Regions {
@@ -456,10 +478,7 @@ setup(packages=["cext"], cmdclass={"build_py": build})
 			archs = append(archs, fmt.Sprintf("%s %s", e.Kind, e.Arch))
 		}
 	}
-	archs = slices.Compact(slices.Sorted(slices.Values(archs)))
-	if !slices.Equal(archs, []string{"elf sm_90"}) {
-		t.Errorf("device code for %q", archs)
-	}
+	return slices.Compact(slices.Sorted(slices.Values(archs)))
 }
 
 // torchEnv asks for the tests that compile against a real torch, which take minutes and 2 GB.
