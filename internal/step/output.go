@@ -54,6 +54,7 @@ func newOutput(task *event.Task, file *os.File, mask masker) *output {
 
 func (o *output) Write(p []byte) (int, error) {
 	o.split(o.mask.feed(p))
+	o.flush() // people follow the log of a long step
 	return len(p), nil // a log that cannot be written must not end the command with SIGPIPE
 }
 
@@ -153,9 +154,7 @@ func (o *output) Close() error {
 	if len(o.line) > 0 {
 		o.endLine()
 	}
-	if err := o.log.Flush(); o.err == nil {
-		o.err = err
-	}
+	o.flush()
 	if err := o.file.Close(); o.err == nil {
 		o.err = err
 	}
@@ -163,6 +162,12 @@ func (o *output) Close() error {
 		return fmt.Errorf("write the log of the step: %w", o.err)
 	}
 	return nil
+}
+
+func (o *output) flush() {
+	if err := o.log.Flush(); o.err == nil {
+		o.err = err
+	}
 }
 
 // tail returns the last lines.

@@ -71,6 +71,22 @@ func TestOutputLines(t *testing.T) {
 	}
 }
 
+// Whoever follows the log of a long step sees each line as it comes.
+func TestLogIsThere(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := newOutput(event.Begin(t.Context(), "run", "test", 0), f, masker{})
+	defer o.Close()
+	if _, err := o.Write([]byte("one\ntw")); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(f.Name()); err != nil || string(data) != "one\n" {
+		t.Errorf("%q, %v", data, err)
+	}
+}
+
 // A command that prints without end fills neither disk nor memory.
 func TestEndlessOutput(t *testing.T) {
 	line := strings.Repeat("y", 999) + "\n"

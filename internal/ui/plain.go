@@ -70,7 +70,7 @@ func (p *plainView) tick(now time.Time) {
 		}
 		if now.Sub(t.told) >= progressEvery {
 			t.told = now
-			fmt.Fprintln(p.w, t.title+": "+progressText(t, now))
+			fmt.Fprintln(p.w, t.title+": "+progressText(t, now)+p.lastWords(t))
 		}
 	}
 }
@@ -80,6 +80,14 @@ func totalNote(t *task) string {
 		return ""
 	}
 	return " (" + Size(t.total) + ")"
+}
+
+// lastWords is the line that a command printed last, unless all of them are shown.
+func (p *plainView) lastWords(t *task) string {
+	if p.opts.Verbose || len(t.log) == 0 {
+		return ""
+	}
+	return " | " + Cut(t.log[len(t.log)-1], 100)
 }
 
 // progressText says how far a task is: "120.0 MB of 865.0 MB, 12.0 MB/s, 1m02s left".

@@ -180,6 +180,10 @@ func TestPlainView(t *testing.T) {
 	v.event(event.Event{Kind: event.Note, Text: "by the way"})
 	v.event(event.Event{Kind: event.Log, Task: "1", Text: "not shown"})
 	v.event(at(26, event.Done, "1", "large", 1000e6, 1000e6))
+	v.event(at(26, event.Start, "3", "compile", 0, 0))
+	tick(v, 27)
+	v.event(event.Event{Kind: event.Log, Task: "3", Text: "cc b.c"})
+	tick(v, 37)
 	v.event(at(26, event.Progress, "1", "large", 1000e6, 1000e6)) // too late
 	wantText(t, out.String(), `
 pull large (1.0 GB)
@@ -188,6 +192,8 @@ pull large: 600.0 MB of 1.0 GB, 10.0 MB/s, 40s left
 pull large: 700.0 MB of 1.0 GB, 10.0 MB/s, 30s left
 by the way
 pull large: done, 1.0 GB in 26.0s
+pull compile
+pull compile: running for 11.0s | cc b.c
 `)
 }
 
