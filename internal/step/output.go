@@ -54,7 +54,7 @@ func newOutput(task *event.Task, file *os.File, mask masker) *output {
 
 func (o *output) Write(p []byte) (int, error) {
 	o.split(o.mask.feed(p))
-	o.flush() // people follow the log of a long step
+	o.flush()          // people follow the log of a long step
 	return len(p), nil // a log that cannot be written must not end the command with SIGPIPE
 }
 
