@@ -255,6 +255,29 @@ func TestExpansionBomb(t *testing.T) {
 	}
 }
 
+// What JSON cannot hold would be one key for two commands.
+func TestNotUTF8(t *testing.T) {
+	for _, text := range []string{
+		"FROM base\nRUN echo \xe8\n", "FROM base\nRUN <<E\necho \xe8\nE\n", "FROM base\nCOPY <<E /x\n\xe8\nE\n", "FROM base\nENV A=1 \\\n# why\n B=\xe8\n",
+		"FROM base\nONBUILD RUN echo \xe8\n", "FROM base AS one\nRUN \xe8\nFROM base\n",
+	} {
+		var at *Error
+		if _, err := Parse("Containerfile", []byte(text)); !errors.As(err, &at) || at.Line != 2 || !strings.Contains(at.Message, "not UTF-8") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	f, err := Parse("Containerfile", []byte("# caf\xe9\nFROM base\nARG A\nRUN echo caf\u00e9 $A \\\n# \xe9\n  more\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Evaluate(t.Context(), Options{BuildArgs: map[string]string{"A": "\xe8"}}, lookUp); err == nil || !strings.Contains(err.Error(), `"A"`) {
+		t.Error(err)
+	}
+	if _, err := f.Evaluate(t.Context(), Options{BuildArgs: map[string]string{"A": "\u00e8"}}, lookUp); err != nil {
+		t.Error(err)
+	}
+}
+
 // FuzzEvaluate: any bytes are a file with a meaning, or an error with a line.
 func FuzzEvaluate(f *testing.F) {
 	files, _ := filepath.Glob("testdata/*.txt")

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
@@ -36,6 +37,11 @@ func (f *File) Evaluate(ctx context.Context, o Options, config ConfigFunc) (*Bui
 	}
 	if o.BuildPlatform.OS == "" {
 		o.BuildPlatform = thisMachine()
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.BuildArgs)) {
+		if !utf8.ValidString(name + o.BuildArgs[name]) { // for the reason that checkText has
+			return nil, fault.Usage(fmt.Errorf("the build argument %q holds bytes that are not UTF-8", name))
+		}
 	}
 	e := &evaluator{
 		file: f, options: o, config: config,

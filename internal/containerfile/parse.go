@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/moby/buildkit/frontend/dockerfile/command"
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
@@ -49,7 +50,11 @@ func Parse(name string, data []byte) (*File, error) {
 	}
 	var mistakes Errors
 	for _, n := range result.AST.Children {
-		if err := f.add(n); err != nil {
+		err := checkText(n)
+		if addErr := f.add(n); err == nil {
+			err = addErr
+		}
+		if err != nil {
 			mistakes = append(mistakes, f.at(n.StartLine, err))
 		}
 	}
@@ -88,6 +93,19 @@ func (f *File) add(n *parser.Node) error {
 	last := f.stages[len(f.stages)-1]
 	last.nodes = append(last.nodes, n)
 	return err
+}
+
+// checkText refuses bytes that are not UTF-8, but in comments. Keys and the image's configuration are JSON, which has none of
+// them: two commands that differ in nothing else would be one. BuildKit cannot run such a command either.
+func checkText(n *parser.Node) error {
+	whole := utf8.ValidString(n.Original)
+	for _, doc := range n.Heredocs {
+		whole = whole && utf8.ValidString(doc.Content)
+	}
+	if whole {
+		return nil
+	}
+	return wrongf("save it as UTF-8; printf '\\351' writes any byte", "%s holds bytes that are not UTF-8", strings.ToUpper(n.Value))
 }
 
 func (f *File) checkName(s *instructions.Stage) error {
