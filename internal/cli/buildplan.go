@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"sconce.dev/sconce/internal/build"
 	"sconce.dev/sconce/internal/event"
@@ -72,7 +73,7 @@ func parseSecrets(flags []string) (map[string]func() ([]byte, error), error) {
 		if fields["type"] == "env" && env == "" {
 			env, file = file, ""
 		}
-		secrets[id] = secretFrom(file, env, id)
+		secrets[id] = sync.OnceValues(secretFrom(file, env, id)) // a pipe, as <(command) is one, gives it once
 		if _, err := secrets[id](); err != nil {
 			return nil, fmt.Errorf("--secret %s: %w", id, err)
 		}
