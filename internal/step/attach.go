@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -166,7 +165,7 @@ func (s *running) agent(m Mount) error {
 		target = path.Join(agentDir, path.Base(path.Clean("/"+id)))
 	}
 	s.mounts = append(s.mounts, sandbox.Mount{Target: target, Dir: name})
-	if !slices.ContainsFunc(s.env, func(kv string) bool { return strings.HasPrefix(kv, "SSH_AUTH_SOCK=") }) {
+	if !hasVariable(s.c.Env, "SSH_AUTH_SOCK") && !hasVariable(s.env, "SSH_AUTH_SOCK") {
 		s.env = append(s.env, "SSH_AUTH_SOCK="+target)
 	}
 	return nil

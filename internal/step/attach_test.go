@@ -231,6 +231,11 @@ func TestSecret(t *testing.T) {
 		wantNowhere(t, s, texts)
 		wantNowhere(t, s, b.everything())
 	}
+	placeholder := with(sh(`echo "$PASS"; [ "$PASS" != none ]; env | grep -c ^PASS=`), mounts[2])
+	placeholder.Env = []string{"PASS=none"}
+	if _, out := b.run(placeholder); out != "***\n\n1\n" {
+		t.Errorf("with a variable of that name: %q", out)
+	}
 	if _, err := b.try(with(sh("true"), Mount{Kind: Secret, ID: "bad"})); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("error %v", err)
 	}

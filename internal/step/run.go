@@ -145,7 +145,11 @@ func (s *running) options() (sandbox.Options, error) {
 
 // environment completes what the command was given.
 func (s *running) environment(home string) []string {
-	env := slices.Clone(s.c.Env)
+	// A secret is meant where it is mounted, whatever the image holds its place with.
+	env := slices.DeleteFunc(slices.Clone(s.c.Env), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return hasVariable(s.env, name)
+	})
 	epoch := s.Layer.ModTime
 	if epoch.IsZero() || epoch.Equal(layer.KeepTimes) {
 		epoch = layer.DefaultModTime
@@ -155,11 +159,15 @@ func (s *running) environment(home string) []string {
 	})
 	for _, kv := range added {
 		name, _, _ := strings.Cut(kv, "=")
-		if !slices.ContainsFunc(env, func(has string) bool { return strings.HasPrefix(has, name+"=") }) {
+		if !hasVariable(env, name) {
 			env = append(env, kv)
 		}
 	}
 	return env
+}
+
+func hasVariable(env []string, name string) bool {
+	return slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
 }
 
 // command runs the command to its end. That it ended badly is a [*Failure].
