@@ -83,9 +83,13 @@ func (c *Context) readIgnore(file string) error {
 		return c.parseIgnore(file, f)
 	}
 	for _, name := range IgnoreFiles {
-		f, err := c.root.Open(name)
+		f, err := c.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe may have nobody at its other end
 		switch {
 		case err == nil:
+			if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+				f.Close()
+				return cmp.Or(err, fmt.Errorf("%s is not a regular file", name))
+			}
 			return c.parseIgnore(name, f)
 		case !errors.Is(err, fs.ErrNotExist):
 			return err

@@ -38,6 +38,30 @@ func names(t testing.TB, c *Context) []string {
 	return list
 }
 
+// A context is somebody's directory: nothing in it is waited for.
+func TestIgnoreFileIsAPipe(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mkfifo(filepath.Join(dir, ".dockerignore"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		c, err := OpenContext(dir, "")
+		if err == nil {
+			c.Close()
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err == nil || !strings.Contains(err.Error(), ".dockerignore is not a regular file") {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for a writer")
+	}
+}
+
 func TestIgnore(t *testing.T) {
 	files := []string{"f README.md = ", "f a.go = ", "f a.log = ", "f d/a.go = ", "f d/a.log = ", "f d/e/a.go = ", "f d/e/b = ", "f [x] = ", "f sp ace = "}
 	everything := []string{"README.md", "[x]", "a.go", "a.log", "d", "d/a.go", "d/a.log", "d/e", "d/e/a.go", "d/e/b", "sp", "sp/ace"}
