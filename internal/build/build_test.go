@@ -31,6 +31,7 @@ import (
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/transfer"
 )
 
 func TestMain(m *testing.M) {
@@ -46,6 +47,11 @@ const python = "[python]\nlock = \"pylock.toml\"\nbytecode = false\n"
 
 // run locks and builds the recipe in dir, as sconce build does.
 func run(ctx context.Context, st *store.Store, dir string) (*build.Result, error) {
+	return runWith(ctx, st, dir, build.Options{})
+}
+
+// runWith is run with more options.
+func runWith(ctx context.Context, st *store.Store, dir string, o build.Options) (*build.Result, error) {
 	r, err := recipe.Load(dir)
 	if err != nil {
 		return nil, err
@@ -59,11 +65,24 @@ func run(ctx context.Context, st *store.Store, dir string) (*build.Result, error
 	if err != nil {
 		return nil, err
 	}
-	p, err := plan.New(context.Background(), r, l, wheels, plan.Options{RunsHere: true})
+	var opened []*transfer.Context
+	defer func() {
+		for _, c := range opened {
+			c.Close()
+		}
+	}()
+	open := func(dir string) (*transfer.Context, error) {
+		c, err := transfer.OpenContext(dir, "")
+		if err == nil {
+			opened = append(opened, c)
+		}
+		return c, err
+	}
+	p, err := plan.New(context.Background(), r, l, wheels, plan.Options{RunsHere: true, Open: open})
 	if err != nil {
 		return nil, err
 	}
-	o := build.Options{Store: st, Fetch: client, Cores: 2, Wheels: wheels, Authorize: lock.Authorizer(r)}
+	o.Store, o.Fetch, o.Cores, o.Wheels, o.Authorize = st, client, 2, wheels, lock.Authorizer(r)
 	if l.Python != nil {
 		o.Protect = l.Python.Protected
 	}

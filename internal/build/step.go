@@ -87,6 +87,9 @@ func (b *builder) fetched(ctx context.Context, key string) (layer.Descriptor, bo
 		return d, false
 	}
 	found, err := b.opts.Remote.Get(ctx, b.opts.Store, string(stepKind), key, &d)
+	if found && err == nil && d != (layer.Descriptor{}) { // that of a step that changed nothing
+		err = d.Confirm(ctx, b.opts.Store)
+	}
 	b.doubt(ctx, "read", err)
 	return d, found && err == nil
 }

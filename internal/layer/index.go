@@ -89,6 +89,26 @@ func (ix *Index) promised(d Descriptor) error {
 	return nil
 }
 
+// Confirm makes sure that what somebody else says of a layer is true: that its blob is in the store, and is a layer of that size,
+// content and compression.
+func (d Descriptor) Confirm(ctx context.Context, st *store.Store) error {
+	size, err := st.BlobSize(d.Digest)
+	if err != nil {
+		return err
+	}
+	ix, err := OpenIndex(ctx, st, d)
+	if err != nil {
+		return err
+	}
+	known := slices.ContainsFunc([]Compression{None, Gzip, Zstd}, func(c Compression) bool {
+		return formatOf(c) == ix.format && c.MediaType() == d.MediaType
+	})
+	if !known || size != d.Size || ix.DiffID != d.DiffID || ix.RawSize != d.RawSize {
+		return fmt.Errorf("layer %s is not what is said of it: %d bytes of type %q", d.Digest.Short(), d.Size, d.MediaType)
+	}
+	return nil
+}
+
 func makeIndex(ctx context.Context, st *store.Store, d Descriptor, visit visitor) (ix *Index, made bool, err error) {
 	if st.ReadOnly() {
 		ix, err = scanBlob(ctx, st, d, visit)
