@@ -16,6 +16,7 @@ import (
 
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/system"
 )
 
 // Options say what a recipe leaves open.
@@ -35,7 +36,9 @@ func Write(r *recipe.Recipe, l *lock.Lock, o Options) (string, error) {
 	w := &writer{recipe: r, lock: l, opts: o}
 	w.header()
 	w.base()
-	w.system()
+	if err := w.system(); err != nil {
+		return "", err
+	}
 	w.python()
 	for _, s := range r.Steps {
 		if err := w.step(s); err != nil {
@@ -73,7 +76,7 @@ func (w *writer) base() {
 	case pinned.Bootstrap != nil:
 		w.line("# The recipe's base is made from packages of %s; this is the distribution's own image of it.", pinned.Bootstrap.Suite)
 		w.line("FROM %s", distributionImage(pinned.Bootstrap.Suite))
-		w.install(w.recipe.Base.Bootstrap.Packages)
+		w.aptInstall("", w.recipe.Base.Bootstrap.Packages)
 	case pinned.Name != "":
 		w.line("FROM %s@%s", withoutTag(pinned.Name), pinned.Digest)
 	default:
@@ -101,26 +104,63 @@ func withoutTag(name string) string {
 
 const aptMounts = "--mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt/lists,sharing=locked"
 
-func (w *writer) install(packages []string) {
-	if len(packages) == 0 {
-		return
+// aptInstall writes an installation by apt. before is a command that comes first, with what joins it, or "".
+func (w *writer) aptInstall(before string, packages []string) {
+	if len(packages) > 0 {
+		w.line("RUN %s \\\n    %sapt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \\\n        %s",
+			aptMounts, before, strings.Join(packages, " \\\n        "))
 	}
-	w.line("RUN %s \\\n    apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \\\n        %s",
-		aptMounts, strings.Join(packages, " \\\n        "))
 }
 
-func (w *writer) system() {
+func (w *writer) system() error {
 	pinned := w.lock.System
 	if pinned == nil || pinned.Empty() {
-		return
+		return nil
 	}
 	w.line("")
 	w.line("# System packages")
+	switch pinned.Manager {
+	case "apt":
+		w.aptPinned(pinned)
+	case "dnf":
+		w.dnfPinned(pinned)
+	default:
+		return fmt.Errorf("a Containerfile for packages of %q cannot be written", pinned.Manager)
+	}
+	return nil
+}
+
+// aptPinned installs what apt was asked for: NAME=VERSION, with the architecture when it is another than the image's.
+func (w *writer) aptPinned(pinned *system.Pinned) {
+	_, native, _ := strings.Cut(w.lock.Platform, "/")
+	var packages, foreign []string
+	for _, p := range pinned.Packages {
+		name := p.Name
+		if p.Architecture != native && p.Architecture != "all" {
+			name += ":" + p.Architecture
+			foreign = append(foreign, p.Architecture)
+		}
+		packages = append(packages, name+"="+p.Version)
+	}
+	for _, name := range pinned.Remove { // apt-get(8): a hyphen after the name removes
+		packages = append(packages, name+"-")
+	}
+	before := ""
+	slices.Sort(foreign)
+	for _, architecture := range slices.Compact(foreign) {
+		before += "dpkg --add-architecture " + architecture + " && "
+	}
+	w.aptInstall(before, packages)
+}
+
+// dnfPinned installs what dnf was asked for: NAME-[EPOCH:]VERSION-RELEASE.ARCHITECTURE.
+func (w *writer) dnfPinned(pinned *system.Pinned) {
 	var packages []string
 	for _, p := range pinned.Packages {
-		packages = append(packages, p.Name+"="+p.Version)
+		packages = append(packages, p.Name+"-"+p.Version+"."+p.Architecture)
 	}
-	w.install(packages)
+	w.line("RUN --mount=type=cache,target=/var/cache/dnf,sharing=locked \\\n    dnf install -y --setopt=install_weak_deps=False \\\n        %s",
+		strings.Join(packages, " \\\n        "))
 }
 
 func (w *writer) python() {

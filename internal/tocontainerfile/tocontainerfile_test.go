@@ -79,9 +79,10 @@ func load(t *testing.T, content string) *recipe.Recipe {
 func locked() *lock.Lock {
 	digest := store.DigestOf([]byte("base"))
 	return &lock.Lock{
-		Base:   base.Pinned{Reference: "registry.example.org/cuda:12", Name: "registry.example.org/cuda:12", Digest: digest},
-		System: &system.Pinned{Manager: "apt", Asked: []string{"git"}, Packages: []system.Package{{Name: "git", Version: "1:2.39.5-0"}}},
-		Python: &lock.Python{Executable: "/usr/bin/python3.11", File: "pylock.toml", SystemSitePackages: true},
+		Platform: "linux/amd64",
+		Base:     base.Pinned{Reference: "registry.example.org/cuda:12", Name: "registry.example.org/cuda:12", Digest: digest},
+		System:   &system.Pinned{Manager: "apt", Asked: []string{"git"}, Packages: []system.Package{{Name: "git", Version: "1:2.39.5-0", Architecture: "amd64"}}},
+		Python:   &lock.Python{Executable: "/usr/bin/python3.11", File: "pylock.toml", SystemSitePackages: true},
 	}
 }
 
@@ -134,6 +135,29 @@ func checkMeaning(t *testing.T, s *containerfile.Stage) {
 	}
 	if s.Config.User != "1000" || s.Config.WorkingDir != "/work" || len(s.Config.Cmd) != 2 {
 		t.Errorf("configuration %+v", s.Config)
+	}
+}
+
+// System packages are those of the base's own manager, and of the architecture that the lock has.
+func TestSystemPackages(t *testing.T) {
+	r, l := load(t, "name = \"demo\"\n[base]\nimage = \"x\"\n"), locked()
+	l.Python = nil
+	l.System = &system.Pinned{Manager: "apt", Remove: []string{"exim4"}, Packages: []system.Package{
+		{Name: "git", Version: "1", Architecture: "amd64"}, {Name: "libc6", Version: "2", Architecture: "i386"}, {Name: "tzdata", Version: "3", Architecture: "all"},
+	}}
+	got, err := Write(r, l, Options{})
+	if err != nil || !strings.Contains(got, "    dpkg --add-architecture i386 && apt-get update") ||
+		!strings.Contains(got, "        git=1 \\\n        libc6:i386=2 \\\n        tzdata=3 \\\n        exim4-\n") {
+		t.Errorf("%v\n%s", err, got)
+	}
+	l.System = &system.Pinned{Manager: "dnf", Packages: []system.Package{{Name: "git", Version: "1:2.3-4.el9", Architecture: "x86_64"}}}
+	got, err = Write(r, l, Options{})
+	if err != nil || strings.Contains(got, "apt-get") || !strings.Contains(got, "dnf install") || !strings.Contains(got, " git-1:2.3-4.el9.x86_64\n") {
+		t.Errorf("%v\n%s", err, got)
+	}
+	l.System.Manager = "pacman"
+	if _, err = Write(r, l, Options{}); err == nil {
+		t.Error("packages of a manager that is not known")
 	}
 }
 
