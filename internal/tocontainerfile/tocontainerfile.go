@@ -223,6 +223,9 @@ func (w *writer) step(s recipe.Step) error {
 		if !filepath.IsLocal(p.File) {
 			return outside(p.File)
 		}
+		if err := plain(p.File); err != nil {
+			return err
+		}
 		w.line("# This needs the program patch in the image, which sconce itself does without.")
 		w.line("RUN --mount=type=bind,source=%s,target=/run/sconce.patch patch -p1 -d %s -i /run/sconce.patch", p.File, quote(p.Dir))
 	}
@@ -246,7 +249,7 @@ func (w *writer) copy(s recipe.Step, c recipe.Copy) error {
 	if s.User != "" {
 		chown = "--chown=" + s.User + " "
 	}
-	paths, err := json.Marshal([]string{pattern, c.Dest})
+	paths, err := json.Marshal([]string{literal(pattern), literal(c.Dest)})
 	if err != nil {
 		return err
 	}
@@ -333,6 +336,11 @@ func (w *writer) mount(m recipe.Mount) (string, error) {
 		}
 		source = rel
 	}
+	for _, text := range []string{source, m.Target, m.ID} {
+		if err := plain(text); err != nil {
+			return "", err
+		}
+	}
 	add("id", m.ID)
 	add("source", source)
 	add("target", m.Target)
@@ -364,6 +372,19 @@ func (w *writer) mount(m recipe.Mount) (string, error) {
 	return "--mount=" + strings.Join(f, ","), nil
 }
 
+// plain refuses what a mount cannot hold: its values end at a comma and its words at a space, and variables are replaced.
+func plain(text string) error {
+	if strings.ContainsAny(text, " ,$\"'\\") {
+		return fmt.Errorf("%q cannot stand in a mount of a Containerfile", text)
+	}
+	return nil
+}
+
+// literal makes a word of which nothing is replaced, by variables or as quotes.
+func literal(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `$`, `\$`, `"`, `\"`, `'`, `\'`).Replace(s)
+}
+
 // quote makes one word of a shell's command line.
 func quote(s string) string {
 	if !strings.ContainsAny(s, " \t\n'\"\\$`!*?[](){}<>|&;#~") {
@@ -386,10 +407,10 @@ func (w *writer) image() {
 		w.line("LABEL %s=%s", value(name), value(labels[name]))
 	}
 	for _, v := range c.Volumes {
-		w.list("VOLUME", []string{v})
+		w.list("VOLUME", []string{literal(v)})
 	}
 	if c.Workdir != "" {
-		w.line("WORKDIR %s", c.Workdir)
+		w.line("WORKDIR %s", literal(c.Workdir))
 	}
 	if c.User != "" {
 		w.line("USER %s", c.User)

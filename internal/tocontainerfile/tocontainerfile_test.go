@@ -161,6 +161,39 @@ func TestSystemPackages(t *testing.T) {
 	}
 }
 
+// Names mean themselves, whatever a builder would make of them.
+func TestOddNames(t *testing.T) {
+	r, l := load(t, "name = \"demo\"\n[base]\nimage = \"x\"\n[[step]]\nrun = \"id\"\n[image]\nworkdir = '/w$k'\nvolumes = ['/v$v']\n"), locked()
+	l.Python, l.System = nil, nil
+	r.Steps[0].Copy = []string{`it's$b\*"x":/x$y z\q/`}
+	got, err := Write(r, l, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := containerfile.Parse("Containerfile", []byte(got))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := func(context.Context, string, v1.Platform) (*v1.ConfigFile, error) { return &v1.ConfigFile{}, nil }
+	b, err := parsed.Evaluate(t.Context(), containerfile.Options{}, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := b.Stages[0]
+	if c := s.Ops[0].Copy; c.Sources[0] != `it's$b\*"x"` || c.Dest != `/x$y z\q/` {
+		t.Errorf("%q to %q\n%s", c.Sources, c.Dest, got)
+	}
+	if _, ok := s.Config.Volumes["/v$v"]; !ok || s.Config.WorkingDir != "/w$k" {
+		t.Errorf("%q, %v", s.Config.WorkingDir, s.Config.Volumes)
+	}
+	for _, mount := range []string{"bind:data:/a,b", "bind:data:/a b", "cache:c:/a$b"} {
+		r.Steps[0].Mounts = []string{mount}
+		if _, err := Write(r, l, Options{}); err == nil || !strings.Contains(err.Error(), "cannot stand in a mount") {
+			t.Errorf("%s: %v", mount, err)
+		}
+	}
+}
+
 func TestBootstrapped(t *testing.T) {
 	r := load(t, "name = \"demo\"\n[base]\nbootstrap = { suite = \"noble\", packages = [\"python3\"] }\n")
 	l := &lock.Lock{Base: base.Pinned{Bootstrap: &bootstrap.Pinned{Suite: "noble"}}}
