@@ -56,7 +56,7 @@ func startCompiler(ctx context.Context, layers []string, interpreter python.Inte
 	var stderr bytes.Buffer
 	p, err := sandbox.Start(ctx, sandbox.Options{
 		Layers: layers, Args: python.WorkerArgs(interpreter.Executable), Env: python.WorkerEnv(),
-		Stderr: &stderr, ReadOnly: true, NoNetwork: true,
+		Stderr: &stderr, ReadOnly: true, NoNetwork: true, NoMounts: true, MaxProcesses: sandbox.DefaultProcesses(),
 	})
 	if err != nil {
 		return nil, nil, nil, err

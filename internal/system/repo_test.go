@@ -10,15 +10,18 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/store"
 )
@@ -225,6 +228,23 @@ func TestRepository(t *testing.T) {
 		}
 	})
 	t.Run("refused", func(t *testing.T) { testRefused(t, w, resolve) })
+	t.Run("bounded", func(t *testing.T) { testBounded(t, w) })
+}
+
+// A base's programs may be anybody's: what they start is bounded, as in a step.
+func testBounded(t *testing.T, w *world) {
+	dirs, err := sandbox.Layers(t.Context(), w.st, w.on)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &question{task: event.Begin(t.Context(), "test", "bounds", 0), layers: dirs, work: t.TempDir()}
+	if code, err := q.ask(t.Context(), t.TempDir(), "grep processes /proc/self/limits >"+workDir+"/limits"); code != 0 || err != nil {
+		t.Fatal(code, err)
+	}
+	text, err := q.answer("limits")
+	if fields := strings.Fields(text); err != nil || len(fields) < 3 || fields[2] != strconv.Itoa(sandbox.DefaultProcesses()) {
+		t.Errorf("%q, %v", text, err)
+	}
 }
 
 func testRefused(t *testing.T, w *world, resolve func(*testing.T, *world, ...string) *Pinned) {

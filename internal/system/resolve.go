@@ -18,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/rootemu"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
@@ -55,7 +56,7 @@ func resolve(ctx context.Context, task *event.Task, st *store.Store, r Request) 
 		return nil, err
 	}
 	defer store.RemoveAll(work)
-	q := &question{task: task, store: st, tree: tree, layers: dirs, work: work, platform: r.Platform}
+	q := &question{task: task, store: st, tree: tree, on: r.On, layers: dirs, work: work, platform: r.Platform}
 	p, err := m.resolve(ctx, q, r.Packages)
 	if err != nil {
 		return nil, err
@@ -109,8 +110,9 @@ type question struct {
 	task     *event.Task
 	store    *store.Store
 	tree     *image.Tree
-	layers   []string // unpacked
-	work     string   // directory that the manager sees as workDir
+	on       []layer.Descriptor // the base
+	layers   []string           // that, unpacked
+	work     string             // directory that the manager sees as workDir
 	platform v1.Platform
 }
 
@@ -136,7 +138,7 @@ func (q *question) ask(ctx context.Context, lists, script string, args ...string
 		Env:    append(environment(), proxies()...),
 		Stdout: out, Stderr: out,
 		Binds:  []sandbox.Bind{{Source: q.work, Target: workDir}, {Source: lists, Target: listsDir}},
-		Owners: &rootemu.Owners{},
+		Owners: &rootemu.Owners{}, NoMounts: true, MaxProcesses: sandbox.DefaultProcesses(),
 	})
 	out.flush()
 	if errors.Is(err, unix.ENOEXEC) {
@@ -153,8 +155,14 @@ func cannotRun(p v1.Platform) error {
 
 // lists returns a directory for a manager's lists of packages, with what an earlier question left in it, so that only what
 // has changed is fetched. sources tells whose lists they are. Nobody else has the directory until done is called.
+//
+// A base has lists of its own: managers believe what lies there, and what lies there was written by the base's programs.
 func (q *question) lists(ctx context.Context, manager, sources string) (dir string, done func(), err error) {
-	name := "lists-" + manager + "-v1-" + store.DigestOf([]byte(sources)).Hex()
+	of := sources
+	for _, d := range q.on {
+		of += "\n" + string(d.Digest)
+	}
+	name := "lists-" + manager + "-v2-" + store.DigestOf([]byte(of)).Hex()
 	busy, err := q.store.Lock(ctx, name)
 	if err != nil {
 		return "", nil, err
@@ -248,6 +256,9 @@ func proxies() []string {
 	return env
 }
 
+// maxLine is how many bytes of one line are kept. What a base's programs print is theirs to choose.
+const maxLine = 64 << 10
+
 // lineWriter passes whole lines on.
 type lineWriter struct {
 	line    func(string)
@@ -259,6 +270,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	for {
 		i := bytes.IndexAny(w.partial, "\r\n")
 		if i < 0 {
+			w.partial = w.partial[:min(len(w.partial), maxLine)]
 			return len(p), nil
 		}
 		w.pass(w.partial[:i])

@@ -221,6 +221,44 @@ func TestAptExplains(t *testing.T) {
 	}
 }
 
+// A base's programs write the lists that its manager believes. Another base, of the same sources, must not see them.
+func TestListsAreOfOneBase(t *testing.T) {
+	st, base := fakeBase(t, "usr/bin/apt-get")
+	listsOf := func(on []layer.Descriptor) string {
+		q := &question{store: st, on: on, work: t.TempDir()}
+		dir, done, err := q.lists(t.Context(), aptName, "deb http://deb.example stable main")
+		if err != nil {
+			t.Fatal(err)
+		}
+		done()
+		return dir
+	}
+	other := []layer.Descriptor{{Digest: store.DigestOf([]byte("other"))}}
+	if first := listsOf(base); first != listsOf(base) || first == listsOf(other) {
+		t.Error("lists are not those of one base")
+	}
+}
+
+func TestEndlessLine(t *testing.T) {
+	var got []string
+	w := &lineWriter{line: func(s string) { got = append(got, s) }}
+	piece := bytes.Repeat([]byte("x"), 32<<10)
+	for range 1000 {
+		if n, err := w.Write(piece); n != len(piece) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if len(w.partial) > maxLine || cap(w.partial) > 1<<20 {
+		t.Errorf("%d bytes are kept, of room for %d", len(w.partial), cap(w.partial))
+	}
+	if _, err := w.Write([]byte("\nnext\n")); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 2 || len(got[0]) > maxLine || got[1] != "next" {
+		t.Errorf("%d lines", len(got))
+	}
+}
+
 func empty() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("")), nil }
 
 // fakeBase makes a base of empty files, executable.
