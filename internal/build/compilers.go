@@ -1,7 +1,6 @@
 package build
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -53,7 +52,7 @@ func (c *compilers) Compile(ctx context.Context, path string, source []byte) (py
 }
 
 func startCompiler(ctx context.Context, layers []string, interpreter python.Interpreter) (io.WriteCloser, io.ReadCloser, func() error, error) {
-	var stderr bytes.Buffer
+	var stderr head
 	p, err := sandbox.Start(ctx, sandbox.Options{
 		Layers: layers, Args: python.WorkerArgs(interpreter.Executable), Env: python.WorkerEnv(),
 		Stderr: &stderr, ReadOnly: true, NoNetwork: true, NoMounts: true, MaxProcesses: sandbox.DefaultProcesses(),
@@ -64,11 +63,22 @@ func startCompiler(ctx context.Context, layers []string, interpreter python.Inte
 	wait := func() error {
 		code, err := p.Wait()
 		if err == nil && code != 0 {
-			err = fmt.Errorf("%s ended with code %d: %s", interpreter.Executable, code, strings.TrimSpace(stderr.String()))
+			err = fmt.Errorf("%s ended with code %d: %s", interpreter.Executable, code, strings.TrimSpace(string(stderr.text)))
 		}
 		return err
 	}
 	return p.Stdin, p.Stdout, wait, nil
+}
+
+// head keeps the beginning of what a process prints, which may be any amount.
+type head struct{ text []byte }
+
+// maxHead is how much of it, in bytes.
+const maxHead = 16 << 10
+
+func (h *head) Write(p []byte) (int, error) {
+	h.text = append(h.text, p[:min(len(p), maxHead-len(h.text))]...)
+	return len(p), nil
 }
 
 // close ends the processes. No Compile may be running.

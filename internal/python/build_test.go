@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
@@ -114,6 +115,24 @@ func pythons(t testing.TB) []string {
 
 // TestBytecodeDependsOnSourceAlone compiles thousands of real files in two orders, in processes with different pasts,
 // one of which has run half the standard library. Interned strings, reference counts and addresses must not show.
+// A Python that does not end is ended.
+func TestPoolOfEndless(t *testing.T) {
+	p := NewCompilerPool(1, startPython(pythons(t)[0], "import atexit, time", "atexit.register(time.sleep, 600)"))
+	if _, ok, err := p.Compile(t.Context(), "x.py", []byte("x = 1\n")); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	closed := make(chan struct{})
+	go func() {
+		p.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(20 * time.Second):
+		t.Error("the pool waits for a process that does not end")
+	}
+}
+
 func TestBytecodeDependsOnSourceAlone(t *testing.T) {
 	all := pythons(t)
 	limit := 4000 / len(all)

@@ -115,16 +115,15 @@ func (p *CompilerPool) startWorker() (*worker, error) {
 	return w, nil
 }
 
-// Close ends the workers. No Compile may be running.
+// Close ends the workers, which may be anybody's Python and need not end by themselves. No Compile may be running.
 func (p *CompilerPool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, w := range p.started {
-		w.stdin.Close()
+		w.kill()
 	}
 	for _, w := range p.started {
 		_ = w.end() // one that ended badly was reported by the Compile that it failed
-		w.kill()
 	}
 	p.cancel()
 	return nil
