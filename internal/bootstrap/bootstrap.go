@@ -20,6 +20,7 @@ import (
 	"os/exec"
 	"os/user"
 	"strings"
+	"syscall"
 	"time"
 
 	"sconce.dev/sconce/internal/event"
@@ -115,12 +116,19 @@ func hasRange(file string, u *user.User) bool {
 	return false
 }
 
-// lastLines is how much of a failed program's output an error repeats.
-const lastLines = 12
+// What an error repeats of a failed program's output: the last lines, and of each the beginning. mmdebstrap names every package
+// file when dpkg fails.
+const (
+	lastLines  = 12
+	lineLength = 240
+)
 
 // run starts mmdebstrap with a fixed environment, so that nothing of this machine but the network settings reaches the
 // root file system, and reports each line it prints to the task.
-func run(ctx context.Context, task *event.Task, epoch time.Time, args []string) error {
+//
+// With fakechroot its temporary files go to dir, which is the caller's to remove: interrupted there, mmdebstrap leaves its root
+// file system behind. In its other modes it cleans up, and there may be mounts that nobody else should walk.
+func run(ctx context.Context, task *event.Task, dir string, epoch time.Time, args []string) error {
 	path, err := findProgram()
 	if err != nil {
 		return err
@@ -132,19 +140,39 @@ func run(ctx context.Context, task *event.Task, epoch time.Time, args []string) 
 	// A umask other than 022 would show in the modes of files that maintainer scripts make.
 	args = append([]string{"-c", `umask 022; exec "$0" "$@"`, path, "--mode=" + m}, args...)
 	cmd := exec.CommandContext(ctx, "/bin/sh", args...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it unmounts and cleans up
+	// A group of its own, for fakechroot and fakeroot stand between: an interrupt reaches all of them, as one from the keyboard
+	// does, and mmdebstrap unmounts and cleans up.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = environment(epoch)
+	if m == "fakechroot" {
+		cmd.Env = append(cmd.Env, "TMPDIR="+dir)
+	}
 	var tail tailWriter
 	tail.task = task
 	cmd.Stdout, cmd.Stderr = &tail, &tail
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
+			if m == "fakechroot" && cmd.Process != nil {
+				_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what has not ended, so that dir can go
+			}
 			return ctx.Err()
 		}
-		return fmt.Errorf("%s: %w\n%s", program, err, strings.Join(tail.lines, "\n"))
+		return explain(m, fmt.Errorf("%s: %w\n%s", program, err, strings.Join(tail.lines, "\n")))
 	}
 	return nil
+}
+
+// explain says what to do when fakechroot, which puts the libraries of this machine before those of the new system, could not
+// run the new system's programs. It can where both have about the same C library.
+func explain(mode string, err error) error {
+	if mode != "fakechroot" || !strings.Contains(err.Error(), "GLIBC") && !strings.Contains(err.Error(), "doesn't work under fakechroot") {
+		return err
+	}
+	return fault.Hint(err, "fakechroot needs a suite whose C library is about as old as this machine's: take such a suite, or let an "+
+		"administrator give you subordinate ids (`usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER`), or set "+
+		"base.image to an image instead")
 }
 
 // passedOn are the variables that name proxies and the directory for temporary files.
@@ -186,12 +214,23 @@ func (w *tailWriter) Write(p []byte) (int, error) {
 		}
 		if line := strings.TrimSpace(string(w.partial[:i])); line != "" {
 			w.task.Log(line)
-			w.lines = append(w.lines, line)
-			w.lines = w.lines[max(0, len(w.lines)-lastLines):]
+			w.keep(line)
 		}
 		w.partial = w.partial[i+1:]
 	}
 	return len(p), nil
+}
+
+// keep remembers a line, unless it is only information.
+func (w *tailWriter) keep(line string) {
+	if strings.HasPrefix(line, "I: ") {
+		return
+	}
+	if len(line) > lineLength {
+		line = strings.ToValidUTF8(line[:lineLength], "") + "…"
+	}
+	w.lines = append(w.lines, line)
+	w.lines = w.lines[max(0, len(w.lines)-lastLines):]
 }
 
 // quote makes s one word of a shell command.

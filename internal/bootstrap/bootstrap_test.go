@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
@@ -210,6 +211,64 @@ func TestNoLists(t *testing.T) {
 	if hint := fault.HintOf(unsigned); !strings.Contains(hint, "ubuntu-keyring") {
 		t.Errorf("without Ubuntu's keys the hint is %q", hint)
 	}
+}
+
+// What fakechroot cannot do is explained, and an error repeats what matters: no information, no line of a thousand words.
+func TestExplain(t *testing.T) {
+	w := tailWriter{task: event.Begin(t.Context(), "bootstrap", "trixie", 0)}
+	fmt.Fprint(&w, "I: installing essential packages...\nenv: symbol lookup error: libc.so.6: version GLIBC_PRIVATE\nE: setup failed: "+strings.Repeat("x.deb ", 100)+"failed\n")
+	if len(w.lines) != 2 || len(w.lines[1]) > lineLength+len("…") {
+		t.Errorf("kept %q", w.lines)
+	}
+	failed := errors.New(strings.Join(w.lines, "\n"))
+	if hint := fault.HintOf(explain("fakechroot", failed)); !strings.Contains(hint, "usermod --add-subuids") {
+		t.Errorf("the hint is %q", hint)
+	}
+	if hint := fault.HintOf(explain("unshare", failed)); hint != "" {
+		t.Errorf("without fakechroot the hint is %q", hint)
+	}
+}
+
+// An interrupt reaches the programs behind the first one, too: fakechroot and fakeroot are scripts that stand before mmdebstrap.
+func TestInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	script := "#!/bin/sh\nsh -c 'echo $$ > " + dir + "/pid; exec sleep 100'\ntrue\n"
+	if err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	if _, err := mode(); err != nil {
+		t.Skip(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		for range 1000 {
+			if pid, err := os.ReadFile(filepath.Join(dir, "pid")); err == nil && strings.HasSuffix(string(pid), "\n") {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	err := run(ctx, event.Begin(ctx, "bootstrap", "bookworm", 0), dir, time.Unix(0, 0), nil)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 200 { // the last of them is init's to bury
+		if state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil || strings.Contains(string(state), ") Z ") {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("process %d was not interrupted", pid)
 }
 
 func TestParseURI(t *testing.T) {
