@@ -144,7 +144,7 @@ func (a *app) runBuild(ctx context.Context, o buildOptions) error {
 	}
 	r, err := loadRecipe(o)
 	if err != nil {
-		return err
+		return nothingToBuild(o, err)
 	}
 	t, err := targetOf(r, "")
 	if err != nil {
@@ -202,9 +202,9 @@ func (a *app) runPlan(ctx context.Context, s buildSubject, o buildOptions) error
 		return err
 	}
 	if b.Fresh {
-		a.say("%s is up to date: %d layers, %s", b.Name, b.Layers, ui.Size(b.Size))
+		a.say("%s is up to date: %s, %s", b.Name, ui.Number(b.Layers, "layer"), ui.Size(b.Size))
 	} else {
-		a.say("built %s for %s: %d layers, %s, in %s", b.Name, b.Platform, b.Layers, ui.Size(b.Size), ui.Duration(time.Since(o.began)))
+		a.say("built %s for %s: %s, %s, in %s", b.Name, b.Platform, ui.Number(b.Layers, "layer"), ui.Size(b.Size), ui.Duration(time.Since(o.began)))
 	}
 	if o.json {
 		return a.printJSON(b)
@@ -265,7 +265,7 @@ func (a *app) lockFor(ctx context.Context, r *recipe.Recipe, o buildOptions) (*l
 	case l != nil && len(drift) == 0:
 		return l, nil
 	case o.locked && l == nil:
-		return nil, fault.Hint(fmt.Errorf("--locked: %s does not exist", lock.Path(r)), "run `sconce lock`")
+		return nil, fault.Hint(fmt.Errorf("--locked: %s does not exist", lockName(r)), "run `sconce lock`")
 	case o.locked:
 		return nil, fmt.Errorf("--locked: %w", driftError(r, drift))
 	}

@@ -54,6 +54,18 @@ func containerfileOf(o buildOptions) (file, dir string, found bool) {
 	return "", "", false
 }
 
+// nothingToBuild adds to err, of a directory without a recipe, that a Containerfile would do as well.
+func nothingToBuild(o buildOptions, err error) error {
+	info, statErr := os.Stat(o.recipe)
+	if statErr != nil || !info.IsDir() {
+		return err
+	}
+	if _, statErr := os.Stat(filepath.Join(o.recipe, recipe.FileName)); statErr == nil {
+		return err
+	}
+	return fault.Hint(err, "`sconce init` writes a commented one to start from; a Containerfile or Dockerfile there, or named by -f, is built as well")
+}
+
 // isContainerfile goes by the usual names: Containerfile, Dockerfile.dev, train.Dockerfile.
 func isContainerfile(file string) bool {
 	name := strings.ToLower(filepath.Base(file))

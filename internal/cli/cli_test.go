@@ -3,6 +3,9 @@ package cli
 import (
 	"bytes"
 	"context"
+	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -137,6 +140,44 @@ func TestWithTag(t *testing.T) {
 	} {
 		if got := withTag(ref, "t"); got != want {
 			t.Errorf("withTag(%q) = %q, want %q", ref, got, want)
+		}
+	}
+}
+
+// What a new user gets wrong, or sees first.
+func TestFirstSteps(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for name, text := range map[string]string{
+		"app/sconce.toml": "name = \"app\"\nversion = \"1\"\n[base]\nimage = \"scratch-is-no-image\"\n",
+		"file/Dockerfile": "FROM scratch\nLABEL a=b\n",
+		"empty/README.md": "",
+	} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"build empty", 2, "a Containerfile or Dockerfile there, or named by -f, is built as well"},
+		{"build app --locked", 1, "--locked: app/sconce.lock does not exist"},
+		{"build file", 0, "built file:latest for linux/" + runtime.GOARCH + ": 0 layers"},
+		{"build file --tag a:b:c/d:", 2, "cannot be an image's name"},
+		{"slim file --gpu 9.0 --name :x", 2, "cannot be an image's name"},
+		{"export containerfil", 2, "did you mean `sconce export containerfile`?"},
+		{"run fiel -- true", 1, `no image "fiel" in the store, but there is file:latest;`},
+		{"images rm absent", 1, "error: no image \"absent\" in the store\n"},
+	} {
+		var out, errs bytes.Buffer
+		a := &app{stdout: &out, stderr: &errs}
+		args := append([]string{"--offline", "--store", "store"}, strings.Fields(c.args)...)
+		if code := a.run(t.Context(), args); code != c.code || !strings.Contains(errs.String(), c.want) {
+			t.Errorf("%s: code %d, want %d, and %q in:\n%s", c.args, code, c.code, c.want, &errs)
 		}
 	}
 }

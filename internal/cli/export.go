@@ -21,14 +21,17 @@ type exportOptions struct {
 
 func newExportCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "export",
+		Use: "export COMMAND",
+
+		DisableFlagsInUseLine: true,
+
 		Short: "Write a recipe in another tool's form",
 		Long:  "Write what a recipe means in the form that another tool reads.",
 		Example: examples(
 			"sconce export containerfile   print the Containerfile of ./sconce.toml",
 		),
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args: cobra.ArbitraryArgs,
+		RunE: helpOrUnknown,
 	}
 	cmd.AddCommand(newExportContainerfileCmd(a))
 	return cmd
@@ -101,5 +104,9 @@ func (a *app) runExportContainerfile(ctx context.Context, o exportOptions) error
 	if closeErr := f.Close(); err == nil {
 		err = closeErr
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	a.say("wrote %s", o.output)
+	return nil
 }

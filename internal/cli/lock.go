@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,6 +13,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/ui"
 )
 
 // lockOptions are the options of `sconce lock`.
@@ -29,12 +31,13 @@ func newLockCmd(a *app) *cobra.Command {
 		Use:   "lock [RECIPE]",
 		Short: "Pin what a recipe means today",
 		Long: `Decide everything that RECIPE (a sconce.toml or its directory, by default the current one) leaves open, and write it
-beside the recipe: the base by digest and the facts about its Python into sconce.lock, the Python packages into
-pylock.toml, the standard lock file of Python (PEP 751).
+beside the recipe: the base by digest, the system packages and the facts about the base's Python into sconce.lock, the
+Python packages into pylock.toml, the standard lock file of Python (PEP 751).
 
 What an earlier lock decided stays while the recipe still asks for it; --upgrade and --upgrade-package take the newest.
 Python packages are resolved by uv, for the base's Python and the target's platform, with the indexes and credentials that
-uv (or, where uv has none, pip) is configured with. Nothing of the base is run.
+uv (or, where uv has none, pip) is configured with. System packages are those that the base's own package manager would
+install, which is asked in a sandbox; nothing else of the base is run.
 
 What the recipe's base brings and protects (torch, when the base has it) is not replaced. Packages that come from a lock
 of your own (lock = "pylock.toml", or a project's uv.lock) are taken as they are; --upgrade then concerns the base alone.`,
@@ -81,7 +84,7 @@ func (a *app) runLock(ctx context.Context, o lockOptions) error {
 		return err // what the recipe names; a lock that cannot be read is written anew
 	}
 	if old != nil && len(drift) == 0 && !o.upgrade && len(o.packages) == 0 {
-		a.say("%s is up to date", lock.Path(r))
+		a.say("%s is up to date", lockName(r))
 		return nil
 	}
 	made, err := a.makeLock(ctx, r, o)
@@ -92,7 +95,7 @@ func (a *app) runLock(ctx context.Context, o lockOptions) error {
 	if err != nil {
 		return err
 	}
-	a.say("wrote %s: %s", lock.Path(r), describeLock(made, wheels))
+	a.say("wrote %s: %s", lockName(r), describeLock(made, wheels))
 	return nil
 }
 
@@ -120,7 +123,7 @@ func (a *app) checkLock(r *recipe.Recipe, l *lock.Lock, drift []string, err erro
 	if len(drift) > 0 {
 		return fault.Problem(driftError(r, drift))
 	}
-	a.say("%s fits the recipe", lock.Path(r))
+	a.say("%s fits the recipe", lockName(r))
 	return nil
 }
 
@@ -137,19 +140,28 @@ func readLock(r *recipe.Recipe) (l *lock.Lock, drift []string, err error) {
 	return l, drift, err
 }
 
+// lockName is the path of the lock as the user would write it, beside the recipe that the user named.
+func lockName(r *recipe.Recipe) string {
+	return filepath.Join(filepath.Dir(r.Path), filepath.Base(lock.Path(r)))
+}
+
 // driftError says how lock and recipe differ.
 func driftError(r *recipe.Recipe, drift []string) error {
-	return fault.Hint(fmt.Errorf("%s does not fit %s:\n  %s", lock.Path(r), r.Path, strings.Join(drift, "\n  ")),
+	return fault.Hint(fmt.Errorf("%s does not fit %s:\n  %s", lockName(r), r.Path, strings.Join(drift, "\n  ")),
 		"run `sconce lock` to bring the lock up to date")
 }
 
 func describeLock(l *lock.Lock, wheels []lock.Wheel) string {
 	base := l.Base.Reference
 	if b := l.Base.Bootstrap; b != nil {
-		base = fmt.Sprintf("%s (%d packages)", b.Suite, len(b.Packages))
+		base = fmt.Sprintf("%s (%s)", b.Suite, ui.Number(len(b.Packages), "package"))
 	}
-	if l.Python == nil {
-		return "base " + base
+	text := "base " + base
+	if l.System != nil {
+		text += ", " + ui.Number(len(l.System.Packages), "system package")
 	}
-	return fmt.Sprintf("base %s, Python %s, %d Python packages", base, l.Python.Version, len(wheels))
+	if l.Python != nil {
+		text += fmt.Sprintf(", Python %s, %s", l.Python.Version, ui.Number(len(wheels), "Python package"))
+	}
+	return text
 }

@@ -189,8 +189,7 @@ func onlyOne(name string, found []ImageRef) (ImageRef, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		err := fmt.Errorf("no image %q in the store: %w", name, fs.ErrNotExist)
-		return ImageRef{}, fault.Hint(err, "`sconce images` lists what there is")
+		return ImageRef{}, fault.Hint(noImageError(name), "`sconce images` lists what there is")
 	}
 	names := make([]string, len(found))
 	for i, r := range found {
@@ -198,6 +197,12 @@ func onlyOne(name string, found []ImageRef) (ImageRef, error) {
 	}
 	return ImageRef{}, fault.Usage(fmt.Errorf("%q could be %s", name, strings.Join(names, " or ")))
 }
+
+// noImageError is the name that no image of the store has. It is a fs.ErrNotExist.
+type noImageError string
+
+func (e noImageError) Error() string        { return fmt.Sprintf("no image %q in the store", string(e)) }
+func (e noImageError) Is(target error) bool { return target == fs.ErrNotExist }
 
 // image decodes an image record.
 func (e envelope) image() (ImageRef, error) {

@@ -100,6 +100,14 @@ func TestSize(t *testing.T) {
 	}
 }
 
+func TestNumber(t *testing.T) {
+	for n, want := range map[int]string{0: "0 layers", 1: "1 layer", 12: "12 layers"} {
+		if got := Number(n, "layer"); got != want {
+			t.Errorf("Number(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
 func TestDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0.00s", 240 * time.Millisecond: "0.24s", 12300 * time.Millisecond: "12.3s", 59940 * time.Millisecond: "59.9s",

@@ -100,12 +100,7 @@ func Ago(t, now time.Time) string {
 	return count(d/day, "day")
 }
 
-func count(n time.Duration, unit string) string {
-	if n == 1 {
-		return "1 " + unit + " ago"
-	}
-	return fmt.Sprintf("%d %ss ago", n, unit)
-}
+func count(n time.Duration, unit string) string { return Number(int(n), unit) + " ago" }
 
 // ParseAge reads a span of time in which days and weeks may be used: "30d", "2w", "12h", "0".
 func ParseAge(s string) (time.Duration, error) {
@@ -123,4 +118,12 @@ func ParseAge(s string) (time.Duration, error) {
 		return 0, fmt.Errorf("%q is not an age such as 12h, 30d or 2w", s)
 	}
 	return d, nil
+}
+
+// Number returns n of a thing: "1 layer", "2 layers".
+func Number(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return strconv.Itoa(n) + " " + thing + "s"
 }
