@@ -199,7 +199,8 @@ func TestTmpfs(t *testing.T) {
 		Mount{Kind: Tmpfs, Target: "/m/here", Size: 2 << 20}))
 	b.wantEntries(d)
 	f := b.fail(with(sh("dd if=/dev/zero of=/m/big bs=1M count=3"), Mount{Kind: Tmpfs, Target: "/m", Size: 2 << 20}))
-	if !f.DiskFull || !strings.Contains(f.Error(), "no space was left on a disk") || !strings.Contains(f.Hint(), "SCONCE_STORE") {
+	if !f.DiskFull || !strings.Contains(f.Error(), "no space was left on a disk") || !strings.Contains(f.Hint(), "SCONCE_STORE") ||
+		!strings.Contains(f.Hint(), "/m of 2.0 MiB: raise its size, or the store is") {
 		t.Errorf("%v; %s", f, f.Hint())
 	}
 }

@@ -87,7 +87,7 @@ const killedCode = 128 + int(unix.SIGKILL)
 var killerWords = regexp.MustCompile(`(?i)\bkilled\b|signal:? 9\b|sigkill`)
 
 // diagnose finds out why a command failed. killed says that the kernel has killed somebody for want of memory meanwhile.
-func (f *Failure) diagnose(o *output, killed bool, work string) {
+func (f *Failure) diagnose(o *output, killed bool, work string, mounts []Mount) {
 	bySignal := f.Code == killedCode || killerWords.MatchString(strings.Join(f.Tail, "\n"))
 	said := o.speaksOf(memoryClue)
 	f.OutOfMemory = killed && (bySignal || said) || said
@@ -96,7 +96,24 @@ func (f *Failure) diagnose(o *output, killed bool, work string) {
 	}
 	if f.DiskFull = !f.OutOfMemory && o.speaksOf(diskClue); f.DiskFull {
 		f.room = room(work)
+		if small := limited(mounts); small != "" {
+			f.room = small + ", or " + f.room
+		}
 	}
+}
+
+// limited says which mounts in memory may be full, or "".
+func limited(mounts []Mount) string {
+	var found []string
+	for _, m := range mounts {
+		if m.Kind == Tmpfs && m.Size > 0 {
+			found = append(found, fmt.Sprintf("%s of %s", m.Target, size(m.Size)))
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return "a tmpfs mount may be full, " + strings.Join(found, " or ") + ": raise its size"
 }
 
 // memoryLimit returns how much memory this process and its children can have, in bytes.

@@ -192,7 +192,7 @@ func (s *running) command(task *event.Task) error {
 		return err
 	}
 	f := &Failure{Title: s.title, Code: code, Tail: out.tail(), Log: log.Name(), Peak: s.used.MaxRSS}
-	f.diagnose(out, oomKills() > killed, s.work)
+	f.diagnose(out, oomKills() > killed, s.work, s.c.Mounts)
 	if s.OnFailure != nil {
 		s.openShell(f, o)
 	}
