@@ -55,16 +55,21 @@ func (e *StatusError) Error() string {
 func (e *StatusError) hint(r Request) string {
 	switch e.Code {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		if r.Login != "" {
-			return r.Login
-		}
-		return fmt.Sprintf("credentials for %s are looked for in the URL and in netrc ($NETRC, else ~/.netrc)", e.Host)
+		return e.login(r)
 	case http.StatusNotFound:
-		return fmt.Sprintf("check the address; a server may also hide what you may not see: credentials for %s are looked for in the places that `sconce info` lists", e.Host)
+		return "check the address; a server may also hide what you may not see: " + e.login(r)
 	case http.StatusProxyAuthRequired:
 		return "the proxy wants credentials: put them in HTTPS_PROXY as http://user:password@host:port"
 	}
 	return ""
+}
+
+// login says where credentials for the server come from.
+func (e *StatusError) login(r Request) string {
+	if r.Login != "" {
+		return r.Login
+	}
+	return fmt.Sprintf("credentials for %s are looked for in the URL and in netrc ($NETRC, else ~/.netrc)", e.Host)
 }
 
 // maxDetail bounds how much of an error answer's body is read for its message, in bytes.

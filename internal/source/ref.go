@@ -111,6 +111,9 @@ func Explain(err error, written string, ref Ref, st *store.Store) error {
 	}
 	similar, listErr := st.SimilarImages(written)
 	if listErr != nil || len(similar) == 0 {
+		if host, _, ok := strings.Cut(written, "/"); ok && strings.ContainsAny(host, ".:#@") {
+			return err // it was meant for that registry
+		}
 		return fault.Hint(err, fmt.Sprintf("there is no image %q in the store (see `sconce images`), so it was looked for in a registry", written))
 	}
 	var names []string

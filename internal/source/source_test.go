@@ -635,6 +635,7 @@ func TestStoredImages(t *testing.T) {
 	for name, hint := range map[string]string{
 		"other":            `no image "other" in the store (see`,
 		"app:v2":           "but there is app:v1;",
+		"nvcr.io/nvidia/x": "",
 		"docker://app:v2":  "",
 		"docker://other:1": "",
 	} {
