@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path"
@@ -18,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -103,7 +105,11 @@ func (s *running) secret(m Mount) error {
 		if !m.Required {
 			return nil
 		}
-		return fault.Hint(fmt.Errorf("the step needs the secret %q, which was not given", id), "give it: --secret id="+id+",src=FILE or --secret id="+id+",env=NAME")
+		hint := "give it: --secret id=" + id + ",src=FILE or --secret id=" + id + ",env=NAME"
+		if near := spelling.Nearest(id, slices.Sorted(maps.Keys(s.Secrets))); near != "" {
+			hint = fmt.Sprintf("you gave %q, did you mean this one? Else ", near) + hint
+		}
+		return fault.Hint(fmt.Errorf("the step needs the secret %q, which was not given", id), hint)
 	}
 	value, err := get()
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
 )
@@ -236,6 +237,10 @@ func TestSecret(t *testing.T) {
 	placeholder.Env = []string{"PASS=none"}
 	if _, out := b.run(placeholder); out != "***\n\n1\n" {
 		t.Errorf("with a variable of that name: %q", out)
+	}
+	_, err := b.try(with(sh("true"), Mount{Kind: Secret, ID: "pss", Required: true}))
+	if hint := fault.HintOf(err); !strings.Contains(hint, `you gave "pass", did you mean this one?`) || !strings.Contains(hint, "--secret id=pss,src=FILE") {
+		t.Errorf("%v; %s", err, hint)
 	}
 	if _, err := b.try(with(sh("true"), Mount{Kind: Secret, ID: "bad"})); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("error %v", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -60,12 +61,22 @@ func (f *Failure) Hint() string {
 		return "let fewer processes run at once (MAX_JOBS, make -j), or build where there is more memory; " + whole
 	case f.DiskFull:
 		return f.room + "; " + whole
+	case f.Code == 100 && noAptLists(f.Tail):
+		return "images have no lists of packages: run `apt-get update` before apt-get install, in the same step; " + whole
 	case f.Code == 127:
 		return "exit code 127 mostly means that a command is not in the image; " + whole
 	case f.Code == 126:
 		return "exit code 126 mostly means that a file cannot be executed; " + whole
 	}
 	return whole
+}
+
+// noAptLists reports whether apt does not know a package, and nobody has asked it for its lists.
+func noAptLists(tail []string) bool {
+	said := func(text string) bool {
+		return slices.ContainsFunc(tail, func(line string) bool { return strings.HasPrefix(line, text) })
+	}
+	return said("E: Unable to locate package ") && !said("Get:") && !said("Hit:")
 }
 
 // ExitCode returns that of sconce.

@@ -146,6 +146,12 @@ func TestFailure(t *testing.T) {
 	if f := b.fail(sh("kill -TERM $$")); f.Error() != "test: the command was ended by the signal SIGTERM (exit code 143)" {
 		t.Error(f)
 	}
+	if f := b.fail(sh("echo 'E: Unable to locate package git'; exit 100")); !strings.Contains(f.Hint(), "apt-get update") {
+		t.Errorf("without lists: %s", f.Hint())
+	}
+	if f := b.fail(sh("echo 'Hit:1 http://m bookworm InRelease'; echo 'E: Unable to locate package gti'; exit 100")); strings.Contains(f.Hint(), "apt-get update") {
+		t.Errorf("with lists: %s", f.Hint())
+	}
 	// Old logs go with everything else that is old.
 	if _, err := b.Store.Prune(t.Context(), store.PruneOptions{All: true}); err != nil {
 		t.Fatal(err)
