@@ -164,15 +164,20 @@ func run(ctx context.Context, task *event.Task, dir string, epoch time.Time, arg
 	return nil
 }
 
-// explain says what to do when fakechroot, which puts the libraries of this machine before those of the new system, could not
-// run the new system's programs. It can where both have about the same C library.
+// explain says what to do about a failure of mmdebstrap that a user can do something about.
 func explain(mode string, err error) error {
-	if mode != "fakechroot" || !strings.Contains(err.Error(), "GLIBC") && !strings.Contains(err.Error(), "doesn't work under fakechroot") {
-		return err
+	said := func(text string) bool { return strings.Contains(err.Error(), text) }
+	switch {
+	case said("foreign architecture support"), said("can neither be executed natively"):
+		return fault.Hint(err, "a base made from packages runs programs of its architecture: `apt-get install arch-test qemu-user-static` lets "+
+			"this machine run them; or build on a machine of that kind, or set base.image to an image instead")
+	case mode == "fakechroot" && (said("GLIBC") || said("doesn't work under fakechroot")):
+		// fakechroot puts the libraries of this machine before those of the new system, and its programs do not run.
+		return fault.Hint(err, "fakechroot needs a suite whose C library is about as old as this machine's: take such a suite, or let an "+
+			"administrator give you subordinate ids (`usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER`), or set "+
+			"base.image to an image instead")
 	}
-	return fault.Hint(err, "fakechroot needs a suite whose C library is about as old as this machine's: take such a suite, or let an "+
-		"administrator give you subordinate ids (`usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER`), or set "+
-		"base.image to an image instead")
+	return err
 }
 
 // passedOn are the variables that name proxies and the directory for temporary files.

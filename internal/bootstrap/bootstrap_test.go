@@ -224,6 +224,10 @@ func TestExplain(t *testing.T) {
 	if hint := fault.HintOf(explain("fakechroot", failed)); !strings.Contains(hint, "usermod --add-subuids") {
 		t.Errorf("the hint is %q", hint)
 	}
+	foreign := errors.New("E: install arch-test for foreign architecture support")
+	if hint := fault.HintOf(explain("root", foreign)); !strings.Contains(hint, "apt-get install arch-test") {
+		t.Errorf("for another architecture the hint is %q", hint)
+	}
 	if hint := fault.HintOf(explain("unshare", failed)); hint != "" {
 		t.Errorf("without fakechroot the hint is %q", hint)
 	}
