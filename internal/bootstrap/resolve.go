@@ -88,8 +88,8 @@ func noLists(r Request, complaints string) error {
 	near := spelling.Nearest(r.Suite, releases)
 	switch {
 	case strings.Contains(complaints, "NO_PUBKEY"):
-		return fault.Hint(err, "this machine lacks the keys that the packages are signed with: for Ubuntu `apt-get install ubuntu-keyring` "+
-			"on Debian, for Debian `apt-get install debian-archive-keyring` on Ubuntu")
+		return fault.Hint(err, "this machine lacks the keys that the packages are signed with: they are in Ubuntu's package ubuntu-keyring, or "+
+			"Debian's debian-archive-keyring, and belong into /usr/share/keyrings; or set base.image to an image instead")
 	case !strings.Contains(complaints, "does not have a Release file"):
 		return fault.Hint(err, "base.bootstrap.mirror names another mirror")
 	case near != "" && near != r.Suite:
