@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -84,25 +83,6 @@ func (s *Store) TempDir(pattern string) (string, error) {
 		return "", err
 	}
 	return os.MkdirTemp(s.path(tmpBucket), pattern)
-}
-
-// RemoveAll removes dir with everything below it, directories without permissions included: images contain them, and
-// so does the work directory of an overlay.
-func RemoveAll(dir string) error {
-	err := os.RemoveAll(dir)
-	if err == nil || !errors.Is(err, fs.ErrPermission) {
-		return err
-	}
-	walkErr := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() {
-			return nil // what cannot be read is met again, and reported, by the removal below
-		}
-		return os.Chmod(path, 0o700)
-	})
-	if walkErr != nil {
-		return walkErr
-	}
-	return os.RemoveAll(dir)
 }
 
 // treeInfo is a tree as prune and usage see it.
