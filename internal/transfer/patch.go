@@ -27,8 +27,9 @@ type Patch struct {
 	Strip int    // how many leading components of names are dropped, as with patch -p; 0: 1, as git writes them; -1: none
 }
 
-// maxPatched is the most bytes of a file that is patched.
-const maxPatched = 256 << 20
+// maxPatched is the most bytes of a file that is patched, and of all files that a patch makes together: they are in memory until
+// the layer is written.
+var maxPatched int64 = 256 << 20
 
 // Layer applies the patch to the image onto. Files keep their owners and attributes, and get the time of o; new ones belong to
 // root. Only regular files below Dir are changed, and no symlink is followed there.
@@ -52,11 +53,16 @@ func (p Patch) apply(ctx context.Context, s *stage) error {
 	if len(changes) == 0 {
 		return fault.Hint(errors.New("it holds no diff"), "a patch is what diff -u or git diff writes")
 	}
+	var made int64
 	for _, c := range changes {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := s.patch(ctx, dir, c); err != nil {
+		size, err := s.patch(ctx, dir, c)
+		if made += size; err == nil && made > maxPatched {
+			err = fmt.Errorf("the patch makes files of more than %d bytes", maxPatched)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", quote(c.name()), err)
 		}
 	}
@@ -204,37 +210,37 @@ func stripped(name string, drop int) (string, error) {
 	return path.Clean(rest), nil
 }
 
-// patch makes one change.
-func (s *stage) patch(ctx context.Context, dir *place, c fileChange) error {
+// patch makes one change, and returns how large the file is now, in bytes.
+func (s *stage) patch(ctx context.Context, dir *place, c fileChange) (int64, error) {
 	var old *place
 	var before []byte
 	if c.from != "" {
 		var err error
 		if old, err = s.patched(dir, c.from); err != nil {
-			return err
+			return 0, err
 		}
 		if before, err = readPlace(ctx, old); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	after, err := applied(c, before)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if c.to == "" {
 		if len(after) > 0 {
-			return errors.New("the patch deletes it, but it has more lines than that")
+			return 0, errors.New("the patch deletes it, but it has more lines than that")
 		}
 		s.remove(old.dir, path.Base(old.Path))
-		return nil
+		return 0, nil
 	}
 	mode, err := patchedMode(c, old)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	above, err := s.aboveTarget(dir, c)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	e := layer.Entry{Mode: mode, Size: int64(len(after))}
 	if old != nil {
@@ -244,7 +250,7 @@ func (s *stage) patch(ctx context.Context, dir *place, c fileChange) error {
 		s.remove(old.dir, path.Base(old.Path))
 	}
 	_, err = s.put(above, path.Base(c.to), e, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(after)), nil }, nil)
-	return err
+	return e.Size, err
 }
 
 // keptXattrs leaves out capabilities, which a file loses when it is written.

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -152,6 +153,22 @@ func TestPatchRefuses(t *testing.T) {
 				t.Errorf("got %v, %v (%s), want %q", d.Size, err, fault.HintOf(err), c.want)
 			}
 		})
+	}
+}
+
+// Copies of a large file take a line each in a patch.
+func TestPatchBomb(t *testing.T) {
+	defer func(was int64) { maxPatched = was }(maxPatched)
+	maxPatched = 1000
+	st := testStore(t)
+	tree := makeTree(t, st, makeLayer(t, st, "d 755 0:0 src", "f 644 0:0 src/big = "+strings.Repeat("x", 400)))
+	text := ""
+	for i := range 3 {
+		text += fmt.Sprintf("diff --git a/big b/%d\nsimilarity index 100%%\ncopy from big\ncopy to %d\n", i, i)
+		_, err := Patch{Text: []byte(text), Dir: "/src"}.Layer(t.Context(), st, tree, layer.Options{})
+		if refused := err != nil && strings.Contains(err.Error(), "more than 1000 bytes"); refused != (i == 2) {
+			t.Errorf("%d copies: %v", i+1, err)
+		}
 	}
 }
 
