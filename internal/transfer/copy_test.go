@@ -335,11 +335,12 @@ func TestDownload(t *testing.T) {
 		want []string
 		err  string
 	}{
-		"into a directory": {copy: Copy{URLs: []URL{{"http://x/dir/f.tar", right}}, Dest: "/n/", Extract: true}, want: []string{"d 755 0:0 n", "f 600 0:0 n/f.tar = remote"}},
-		"as a file":        {copy: Copy{URLs: []URL{{"http://x/dir/f", ""}}, Dest: "/n", Chmod: "644", Chown: "1"}, want: []string{"f 644 1:1 n = remote"}},
-		"without a name":   {copy: Copy{URLs: []URL{{"/", ""}}, Dest: "/n/"}, err: "gives the file no name"},
-		"wrong":            {copy: Copy{URLs: []URL{{"http://x/f", store.DigestOf(nil)}}, Dest: "/n/"}, err: "sha256"},
-		"not to be had":    {copy: Copy{URLs: []URL{{"bad", ""}}, Dest: "/n/"}, err: "add bad: no such host"},
+		"into a directory":  {copy: Copy{URLs: []URL{{"http://x/dir/f.tar", right}}, Dest: "/n/", Extract: true}, want: []string{"d 755 0:0 n", "f 600 0:0 n/f.tar = remote"}},
+		"as a file":         {copy: Copy{URLs: []URL{{"http://x/dir/f", ""}}, Dest: "/n", Chmod: "644", Chown: "1"}, want: []string{"f 644 1:1 n = remote"}},
+		"without a name":    {copy: Copy{URLs: []URL{{"/", ""}}, Dest: "/n/"}, err: "gives the file no name"},
+		"wrong":             {copy: Copy{URLs: []URL{{"http://x/f", store.DigestOf(nil)}}, Dest: "/n/"}, err: "sha256"},
+		"not to be had":     {copy: Copy{URLs: []URL{{"bad", ""}}, Dest: "/n/"}, err: "add bad: no such host"},
+		"wrong, and secret": {copy: Copy{URLs: []URL{{"http://me:hunter2@x/f?sig=hunter2", store.DigestOf(nil)}}, Dest: "/n/"}, err: "add http://x/f?…: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := r.try(t, c.copy, nil, open)

@@ -27,6 +27,7 @@ import (
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
@@ -551,12 +552,12 @@ func (j *job) download(u URL, open Open) (picked, error) {
 	}
 	r, name, err := open(j.ctx, u)
 	if err != nil {
-		return picked{}, fmt.Errorf("add %s: %w", u.Address, err)
+		return picked{}, fmt.Errorf("add %s: %w", fetch.Redact(u.Address), err)
 	}
 	defer r.Close()
 	n, err := j.keep(r, u.Digest)
 	if err != nil {
-		return picked{}, fmt.Errorf("add %s: %w", u.Address, err)
+		return picked{}, fmt.Errorf("add %s: %w", fetch.Redact(u.Address), err)
 	}
 	name = ownName(name)
 	n.name, n.Path = name, name
