@@ -7,20 +7,30 @@ import (
 	"net"
 	"sync"
 
+	"golang.org/x/sync/semaphore"
+
 	"sconce.dev/sconce/internal/event"
 )
+
+// maxConnections is how many connections to an agent a step has at once. The next waits: each takes two files of this process,
+// which has other steps to run.
+const maxConnections = 64
 
 // forward passes connections of l on to the socket at the path to, until the returned function is called.
 func forward(ctx context.Context, l net.Listener, to string) func() {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
+	slots := semaphore.NewWeighted(maxConnections)
 	all.Go(func() {
-		for {
+		for slots.Acquire(ctx, 1) == nil {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			all.Go(func() { passOn(ctx, c, to) })
+			all.Go(func() {
+				defer slots.Release(1)
+				passOn(ctx, c, to)
+			})
 		}
 	})
 	return func() {
