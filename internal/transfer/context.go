@@ -206,6 +206,9 @@ func (c *Context) readDir(p string, was stamp) ([]*node, error) {
 	list := make([]*node, 0, len(names))
 	for _, name := range names {
 		at := path.Join(p, name)
+		if len(at) >= unix.PathMax { // no layer can hold it, and time and memory grow with the square of the depth
+			return nil, c.unreadable(p, unix.ENAMETOOLONG)
+		}
 		if err := unix.Fstatat(fd, name, &s, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return nil, c.unreadable(at, err)
 		}

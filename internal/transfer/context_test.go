@@ -16,6 +16,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store"
 )
 
 // names returns what a context holds.
@@ -59,6 +60,29 @@ func TestIgnoreFileIsAPipe(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("it waits for a writer")
+	}
+}
+
+// Directories can lie deeper than any path is long.
+func TestDeepContext(t *testing.T) {
+	dir := t.TempDir()
+	t.Cleanup(func() { store.RemoveAll(dir) })
+	fd, err := unix.Open(dir, unix.O_RDONLY, 0)
+	for range 1000 {
+		if err == nil {
+			err = unix.Mkdirat(fd, "level", 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		up := fd
+		fd, err = unix.Openat(up, "level", unix.O_RDONLY, 0)
+		unix.Close(up)
+	}
+	unix.Close(fd)
+	_, err = openContext(t, dir).Digest(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "file name too long") || !strings.Contains(err.Error(), "read level/level/") {
+		t.Errorf("%.300v", err)
 	}
 }
 
