@@ -1,9 +1,12 @@
 package lock
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"slices"
 
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/known"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
@@ -20,12 +23,10 @@ func usesCUDA(own recipe.Compile, facts known.Package) bool {
 
 // withToolkit adds the CUDA compiler to what a build asks for, of the version that torch was built with, where there is none:
 // neither in the image nor among what is asked for. Package indexes have those of CUDA 13 and newer.
-func (k *locker) withToolkit(ctx context.Context, asked []string, image map[string]string) ([]string, error) {
-	version, there := image[wheelbuild.CUDARuntime]
-	if !there || slices.ContainsFunc(asked, isFor(wheelbuild.CUDACompiler)) {
-		return asked, nil
-	}
-	if _, there := image[wheelbuild.CUDACompiler]; there {
+func (k *locker) withToolkit(ctx context.Context, name string, asked []string, image map[string]string) ([]string, error) {
+	version, env := cudaOf(image), k.recipe.Python.Compile[name].Env
+	if version == "" || env["CUDA_HOME"]+env["CUDA_PATH"] != "" || image[wheelbuild.CUDACompiler] != "" ||
+		slices.ContainsFunc(asked, isFor(wheelbuild.CUDACompiler)) {
 		return asked, nil
 	}
 	tree, err := k.image.Tree(ctx, k.opts.Store)
@@ -35,7 +36,17 @@ func (k *locker) withToolkit(ctx context.Context, asked []string, image map[stri
 	if wheelbuild.HasToolkit(tree, k.image.Config.Config.Env, version) {
 		return asked, nil
 	}
-	return slices.Concat(asked, wheelbuild.ToolkitWheels(version)), nil
+	wheels := wheelbuild.ToolkitWheels(version)
+	if wheels == nil && len(k.recipe.Target.GPU) > 0 {
+		return nil, fault.Hint(fmt.Errorf("%s is compiled for GPUs with the CUDA of torch, %s, and the base has no nvcc of that", name, version),
+			fmt.Sprintf("take a base that has it, compile in one (`base` under [python.compile.%s]), or take a torch for CUDA 13, whose compiler package indexes have", name))
+	}
+	return slices.Concat(asked, wheels), nil
+}
+
+// cudaOf returns the version of the CUDA that a torch from packages brings, "" for none.
+func cudaOf(image map[string]string) string {
+	return cmp.Or(image[wheelbuild.CUDARuntime], image[wheelbuild.CUDARuntime+"-cu12"])
 }
 
 // withCompilerParts wants the packages that nvcc consists of in the version of nvcc: they ask for each other in any version, and
