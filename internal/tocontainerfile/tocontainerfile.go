@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/system"
@@ -29,17 +30,20 @@ type Options struct {
 // DefaultUV is uv's own image.
 const DefaultUV = "ghcr.io/astral-sh/uv:latest"
 
-const venv = "/opt/venv"
-
 // Write returns the Containerfile of r as l pins it. It is built with the recipe's directory as its context.
 func Write(r *recipe.Recipe, l *lock.Lock, o Options) (string, error) {
 	w := &writer{recipe: r, lock: l, opts: o}
+	python, err := w.readPython()
+	if err != nil {
+		return "", err
+	}
 	w.header()
+	w.compileStage(python)
 	w.base()
 	if err := w.system(); err != nil {
 		return "", err
 	}
-	w.python()
+	w.python(python)
 	for _, s := range r.Steps {
 		if err := w.step(s); err != nil {
 			return "", fmt.Errorf("%s:%d: step %q: %w", r.Path, s.Line, s.Title(), err)
@@ -77,11 +81,17 @@ func (w *writer) base() {
 		w.line("# The recipe's base is made from packages of %s; this is the distribution's own image of it.", pinned.Bootstrap.Suite)
 		w.line("FROM %s", distributionImage(pinned.Bootstrap.Suite))
 		w.aptInstall("", w.recipe.Base.Bootstrap.Packages)
-	case pinned.Name != "":
-		w.line("FROM %s@%s", withoutTag(pinned.Name), pinned.Digest)
 	default:
-		w.line("FROM %s", w.recipe.Base.Image)
+		w.line("FROM %s", reference(pinned, w.recipe.Base.Image))
 	}
+}
+
+// reference is how FROM names a pinned image: one of a registry by its digest, another one as the recipe says it.
+func reference(pinned base.Pinned, said string) string {
+	if pinned.Name == "" {
+		return said
+	}
+	return fmt.Sprintf("%s@%s", withoutTag(pinned.Name), pinned.Digest)
 }
 
 // ubuntu are the suites that are not Debian's.
@@ -161,46 +171,6 @@ func (w *writer) dnfPinned(pinned *system.Pinned) {
 	}
 	w.line("RUN --mount=type=cache,target=/var/cache/dnf,sharing=locked \\\n    dnf install -y --setopt=install_weak_deps=False \\\n        %s",
 		strings.Join(packages, " \\\n        "))
-}
-
-func (w *writer) python() {
-	p := w.lock.Python
-	if p == nil {
-		return
-	}
-	site := ""
-	if p.SystemSitePackages {
-		site = " --system-site-packages"
-	}
-	file := filepath.ToSlash(p.File)
-	w.line("")
-	w.line("# Python packages, each with the hash that the lock has")
-	w.line("ENV VIRTUAL_ENV=%s PATH=%s/bin:$PATH", venv, venv)
-	w.line("RUN --mount=type=bind,from=%s,source=/uv,target=/usr/local/bin/uv \\", w.uv())
-	w.line("    --mount=type=bind,source=%s,target=/run/%s \\", file, filepath.Base(file))
-	w.line("    --mount=type=cache,target=/root/.cache/uv \\")
-	w.line("    uv venv --python %s%s %s && UV_LINK_MODE=copy uv pip sync%s /run/%s", p.Executable, site, venv, w.compileFlags(), filepath.Base(file))
-}
-
-func (w *writer) uv() string {
-	if w.opts.UV != "" {
-		return w.opts.UV
-	}
-	return DefaultUV
-}
-
-// compileFlags are what uv needs to know to build those packages that have no wheel.
-func (w *writer) compileFlags() string {
-	flags := ""
-	if w.recipe.Python.CompilesBytecode() {
-		flags += " --compile-bytecode"
-	}
-	for _, name := range slices.Sorted(maps.Keys(w.recipe.Python.Compile)) {
-		if isolation := w.recipe.Python.Compile[name].Isolation; isolation != nil && !*isolation {
-			flags += " --no-build-isolation-package " + name
-		}
-	}
-	return flags
 }
 
 func (w *writer) step(s recipe.Step) error {

@@ -29,8 +29,6 @@ image = "registry.example.org/cuda:12"
 packages = ["git"]
 [python]
 packages = ["torch"]
-[python.compile.flash-attn]
-isolation = false
 [[step]]
 name = "build it"
 copy = ["src:/opt/src", "*.txt:/opt/notes/"]
@@ -57,10 +55,21 @@ volumes = ["/scratch"]
 strip = true
 `
 
+const pylock = `lock-version = "1.0"
+created-by = "uv"
+
+[[packages]]
+name = "torch"
+version = "2.8.0"
+wheels = [{ url = "https://example.org/torch-2.8.0-py3-none-any.whl", size = 1, hashes = { sha256 = "` + hash + `" } }]
+`
+
+const hash = "cae662172fd450bb0cd710a769079c05bfc5d8e35efa6576edc7d0377afdd4a2"
+
 func load(t *testing.T, content string) *recipe.Recipe {
 	t.Helper()
 	dir := t.TempDir()
-	for name, data := range map[string]string{"sconce.toml": content, "src/Makefile": "all:\n", "a.txt": "a", "fix.patch": "--- a/x\n+++ b/x\n", "data/x": "x"} {
+	for name, data := range map[string]string{"sconce.toml": content, "src/Makefile": "all:\n", "pylock.toml": pylock, "ext/setup.py": "", "a.txt": "a", "fix.patch": "--- a/x\n+++ b/x\n", "data/x": "x"} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -82,7 +91,10 @@ func locked() *lock.Lock {
 		Platform: "linux/amd64",
 		Base:     base.Pinned{Reference: "registry.example.org/cuda:12", Name: "registry.example.org/cuda:12", Digest: digest},
 		System:   &system.Pinned{Manager: "apt", Asked: []string{"git"}, Packages: []system.Package{{Name: "git", Version: "1:2.39.5-0", Architecture: "amd64"}}},
-		Python:   &lock.Python{Executable: "/usr/bin/python3.11", File: "pylock.toml", SystemSitePackages: true},
+		Python: &lock.Python{
+			Executable: "/usr/bin/python3.11", Version: "3.11.2", Implementation: "cpython", Platform: "x86_64", Glibc: "2.36",
+			File: "pylock.toml", SystemSitePackages: true,
+		},
 	}
 }
 
@@ -91,7 +103,12 @@ func TestWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const golden = "testdata/demo.containerfile"
+	wantGolden(t, "testdata/demo.containerfile", got)
+	checkMeaning(t, last(t, got))
+}
+
+func wantGolden(t *testing.T, golden, got string) {
+	t.Helper()
 	if os.Getenv("UPDATE_GOLDEN") != "" {
 		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
@@ -104,7 +121,12 @@ func TestWrite(t *testing.T) {
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("-want +got; UPDATE_GOLDEN=1 takes it over\n%s", diff)
 	}
-	parsed, err := containerfile.Parse("Containerfile", []byte(got))
+}
+
+// last reads what was written as a builder does, and returns its last stage.
+func last(t *testing.T, text string) *containerfile.Stage {
+	t.Helper()
+	parsed, err := containerfile.Parse("Containerfile", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,10 +137,9 @@ func TestWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkMeaning(t, b.Stages[len(b.Stages)-1])
+	return b.Stages[len(b.Stages)-1]
 }
 
-// checkMeaning reads what was written as a builder does.
 func checkMeaning(t *testing.T, s *containerfile.Stage) {
 	t.Helper()
 	if diff := cmp.Diff([]string{"PATH=/opt/venv/bin:/bin", "VIRTUAL_ENV=/opt/venv", `A=say "$HOME"`}, s.Config.Env, cmpopts.SortSlices(strings.Compare)); diff != "" {
@@ -215,6 +236,128 @@ func TestOutsideTheContext(t *testing.T) {
 		change(&r.Steps[0])
 		if _, err := Write(r, locked(), Options{}); err == nil || !strings.Contains(err.Error(), "not below the recipe's directory") {
 			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+const compiledText = `
+name = "compiled"
+version = "1"
+[base]
+image = "registry.example.org/python:3"
+[target]
+gpu = ["9.0", "10.0"]
+[python]
+packages = ["torch", "flash-attn", "greet", "greeting @ ./ext", "apex @ git+https://example.org/apex"]
+[python.compile.greet]
+isolation = true
+jobs = 3
+[python.compile.greeting]
+isolation = false
+requires = ["greet"]
+env = { GREETING = 'it is "$HOME" \' }
+[slim]
+strip = true
+`
+
+const compiledLock = pylock + `
+[[packages]]
+name = "flash-attn"
+version = "2.8.3"
+sdist = { url = "https://example.org/flash_attn-2.8.3.tar.gz", size = 1, hashes = { sha256 = "` + hash + `" } }
+
+[[packages]]
+name = "greeting"
+version = "1.0"
+directory = { path = "ext" }
+
+[[packages]]
+name = "greet"
+version = "1.0"
+sdist = { url = "https://example.org/greet-1.0.tar.gz", size = 1, hashes = { sha256 = "` + hash + `" } }
+
+[[packages]]
+name = "apex"
+version = "0.1"
+vcs = { type = "git", url = "https://example.org/apex", commit-id = "0123456789abcdef0123456789abcdef01234567" }
+`
+
+// loadCompiled has four packages without a wheel: one that is known, one in a directory that is built against another one,
+// and one of a repository.
+func loadCompiled(t *testing.T) (*recipe.Recipe, *lock.Lock) {
+	t.Helper()
+	r, l := load(t, compiledText), locked()
+	if err := os.WriteFile(filepath.Join(r.Dir, "pylock.toml"), []byte(compiledLock), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	requires := func(name, version string) lock.BuildRequirement {
+		file := name + "-" + version + "-py3-none-any.whl"
+		return lock.BuildRequirement{Name: name, Version: version, File: file, URL: "https://example.org/" + file, Digest: store.DigestOf([]byte(name))}
+	}
+	l.System, l.Python.SystemSitePackages = nil, false
+	l.Python.Compiled = []lock.Compiled{
+		{Name: "flash-attn", Version: "2.8.3", Against: []string{"torch"}, Requires: []lock.BuildRequirement{requires("nvidia-cuda-nvcc", "13.0.1"), requires("setuptools", "80.9.0")}},
+		{Name: "greeting", Version: "1.0", Against: []string{"greet"}},
+		{Name: "greet", Version: "1.0", Isolation: true, Requires: []lock.BuildRequirement{requires("setuptools", "70.0.0"), requires("torch", "2.8.0")}},
+		{Name: "apex", Version: "0.1", Against: []string{"torch"}},
+	}
+	return r, l
+}
+
+// TestCompiled: each package that has no wheel gets what its build needs, in the order in which they need each other.
+func TestCompiled(t *testing.T) {
+	r, l := loadCompiled(t)
+	got, err := Write(r, l, Options{UV: "uv:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantGolden(t, "testdata/compiled.containerfile", got)
+	var scripts []string
+	for _, op := range last(t, got).Ops {
+		if op.Run != nil {
+			scripts = append(scripts, op.Run.Args[len(op.Run.Args)-1])
+		}
+	}
+	if !strings.Contains(strings.Join(scripts, ""), `'GREETING=it is "$HOME" \' `) {
+		t.Errorf("the variable is not whole in %q", scripts)
+	}
+}
+
+// TestCompiledElsewhere: what the recipe compiles in another image is compiled in a stage of it.
+func TestCompiledElsewhere(t *testing.T) {
+	r, l := loadCompiled(t)
+	l.Python.Compiled[0].Base = &lock.CompileBase{Executable: "/opt/bin/python3", Image: base.Pinned{Name: "registry.example.org/devel:1", Digest: l.Base.Digest}}
+	got, err := Write(r, l, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"FROM registry.example.org/devel@" + string(l.Base.Digest) + " AS compiled\n", "uv venv --python /opt/bin/python3 /opt/venv;",
+		"COPY --from=compiled /opt/venv /opt/venv\n", "uv venv --allow-existing --python /usr/bin/python3.11 /opt/venv\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	if s := last(t, got); s.Config.Env[0] != "PATH=/opt/venv/bin:/bin" && s.Config.Env[1] != "PATH=/opt/venv/bin:/bin" || strings.Count(got, "uv pip sync") != 5 {
+		t.Errorf("environment %q\n%s", s.Config.Env, got)
+	}
+}
+
+// TestSourceOutsideTheContext: a source that the build cannot see is an error now, not then.
+func TestSourceOutsideTheContext(t *testing.T) {
+	for change, want := range map[[2]string]string{
+		{`path = "ext"`, `path = "../ext"`}:                                   "greeting: ",
+		{"https://example.org/apex", "file:///srv/apex"}:                      "apex: file:///srv/apex is a repository of this machine",
+		{`url = "https://example.org/torch-2`, `path = "/srv/wheels/torch-2`}: "/srv/wheels/torch-2.8.0-py3-none-any.whl is not below",
+	} {
+		r, l := loadCompiled(t)
+		text := strings.Replace(compiledLock, change[0], change[1], 1)
+		if err := os.WriteFile(filepath.Join(r.Dir, "pylock.toml"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Write(r, l, Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", change[1], err)
 		}
 	}
 }
