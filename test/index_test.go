@@ -186,7 +186,7 @@ func (ix *index) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (ix *index) page(w http.ResponseWriter, project string) {
-	files, _ := filepath.Glob(filepath.Join(ix.dir, "*.whl")) // the pattern is a good one
+	files, _ := filepath.Glob(filepath.Join(ix.dir, "*-*.[wt]*")) // wheels, and sources as tar.gz; the pattern is a good one
 	w.Header().Set("Content-Type", "text/html")
 	for _, f := range files {
 		base := filepath.Base(f)
