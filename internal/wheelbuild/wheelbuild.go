@@ -118,7 +118,7 @@ func (b *Builder) Build(ctx context.Context, p Package, g Ground) (python.Item, 
 		return python.Item{}, err
 	}
 	key := s.key()
-	if r, ok := b.known(ctx, key); ok {
+	if r, ok := s.known(ctx, key); ok {
 		event.Begin(ctx, "compile", p.Label(), 0).EndCached()
 		return r.item(p), nil
 	}
@@ -127,7 +127,7 @@ func (b *Builder) Build(ctx context.Context, p Package, g Ground) (python.Item, 
 		return python.Item{}, err
 	}
 	defer busy.Unlock()
-	if r, ok := b.known(ctx, key); ok { // another process built it while this one waited
+	if r, ok := s.known(ctx, key); ok { // another process built it while this one waited
 		return r.item(p), nil
 	}
 	r, err := s.build(ctx)
@@ -140,8 +140,9 @@ func (b *Builder) Build(ctx context.Context, p Package, g Ground) (python.Item, 
 func (b *Builder) store() *store.Store { return b.Runner.Store }
 
 // known returns the wheel under key from the store, else from the remote.
-func (b *Builder) known(ctx context.Context, key string) (record, bool) {
+func (s *site) known(ctx context.Context, key string) (record, bool) {
 	var r record
+	b := s.builder
 	if ok, err := b.store().GetRecord(recordKind, key, &r); ok && err == nil {
 		return r, true
 	}
@@ -149,6 +150,9 @@ func (b *Builder) known(ctx context.Context, key string) (record, bool) {
 		return r, false
 	}
 	ok, err := b.Remote.Get(ctx, b.store(), string(recordKind), key, &r)
+	if ok && err == nil {
+		err = s.confirm(r)
+	}
 	if err != nil {
 		event.Warn(ctx, fmt.Sprintf("the cache of compiled packages cannot be read: %v", err), "")
 	}
@@ -156,6 +160,22 @@ func (b *Builder) known(ctx context.Context, key string) (record, bool) {
 		return record{}, false
 	}
 	return r, true
+}
+
+// confirm makes sure that what somebody else says of a wheel is true.
+func (s *site) confirm(r record) error {
+	_, version, err := s.checkName(r.File)
+	if err != nil {
+		return err
+	}
+	size, err := s.builder.store().BlobSize(r.Digest)
+	if err != nil {
+		return err
+	}
+	if size != r.Size || version != r.Version {
+		return fmt.Errorf("%s is not what is said of it: version %s, %d bytes", r.File, r.Version, r.Size)
+	}
+	return nil
 }
 
 func (b *Builder) keep(ctx context.Context, key string, r record) error {
