@@ -92,6 +92,9 @@ func bareTarget(s string) (Target, error) {
 		t.Transport = source.Squashfs
 	case ".sif":
 		t.Transport = source.SIF
+	case ".gz", ".tgz", ".zst", ".tzst", ".xz", ".bz2", ".zip", ".img", ".simg", ".iso":
+		return Target{}, fault.Hint(errors.New("there are no images of this kind"),
+			".tar is an OCI archive, whose layers are compressed already, .sqsh a squashfs, .sif a SIF; oci:"+s+" is a directory of that name")
 	}
 	return t, nil
 }

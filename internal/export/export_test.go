@@ -476,7 +476,7 @@ func TestParseTarget(t *testing.T) {
 			t.Errorf("%s: %s, %v, want %s", s, got, err, want)
 		}
 	}
-	for _, s := range []string{"", "oci:", "sif:", "docker://host/x"} {
+	for _, s := range []string{"", "oci:", "sif:", "docker://host/x", "x.tar.gz", "x.zip"} {
 		if _, err := ParseTarget(s); fault.CodeOf(err) != fault.CodeUsage {
 			t.Errorf("%q: error %v, want a mistake of usage", s, err)
 		}
