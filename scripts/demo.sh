@@ -10,8 +10,6 @@ result=.cache/demo.txt
 
 . scripts/tools.sh
 need_debian mmdebstrap mmdebstrap
-need_debian fakechroot fakechroot
-need_debian fakeroot fakeroot
 need_uv
 
 now() { date +%s.%N; }

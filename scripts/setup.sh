@@ -25,8 +25,6 @@ while read -r command package; do
 	command -v "$command" > /dev/null 2>&1 || [ -e "$command" ] || missing+=("$package")
 done << 'END'
 mmdebstrap mmdebstrap
-fakechroot fakechroot
-fakeroot fakeroot
 skopeo skopeo
 buildah buildah
 docker-registry docker-registry

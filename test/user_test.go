@@ -7,9 +7,7 @@ import "testing"
 // an archive and runs it.
 func TestOrdinaryUserGoesTheWholeWay(t *testing.T) {
 	begin(t)
-	for _, tool := range []string{"fakechroot", "fakeroot", "uv"} {
-		needs(t, tool)
-	}
+	needs(t, "uv")
 	b := base(t)
 	p := newPlace(t, ordinary(t))
 	newIndex(t).use(p)

@@ -7,8 +7,8 @@
 //   - [Build] downloads exactly those packages, offers them to mmdebstrap as its only mirror, and turns the root file
 //     system into a layer.
 //
-// mmdebstrap(1) gives the same bytes in its modes root, unshare and fakechroot when SOURCE_DATE_EPOCH is set; the best one
-// that this user may use is chosen.
+// mmdebstrap(1) runs in its mode root, and gives the same bytes whenever SOURCE_DATE_EPOCH is the same. For an ordinary user it runs
+// in the sandbox, in which root is emulated as for steps: see sandbox.go.
 package bootstrap
 
 import (
@@ -16,9 +16,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
-	"os/user"
 	"strings"
 	"syscall"
 	"time"
@@ -73,49 +73,6 @@ func findProgram() (string, error) {
 	return path, nil
 }
 
-// mode picks how mmdebstrap becomes root in the new system.
-func mode() (string, error) {
-	if os.Geteuid() == 0 {
-		return "root", nil
-	}
-	if hasSubordinateIDs() {
-		return "unshare", nil
-	}
-	for _, tool := range []string{"fakechroot", "fakeroot"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			return "", fault.Hint(fmt.Errorf("bootstrapping as an ordinary user needs %s, which is not on PATH", tool),
-				"install it with `apt-get install fakechroot fakeroot`; subordinate ids (subuid) with newuidmap would do as well")
-		}
-	}
-	return "fakechroot", nil
-}
-
-// hasSubordinateIDs reports whether the user may map a range of ids: subuid(5), subgid(5) and the setuid helper.
-func hasSubordinateIDs() bool {
-	if _, err := exec.LookPath("newuidmap"); err != nil {
-		return false
-	}
-	u, err := user.Current()
-	if err != nil {
-		return false
-	}
-	return hasRange("/etc/subuid", u) && hasRange("/etc/subgid", u)
-}
-
-func hasRange(file string, u *user.User) bool {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(data)) {
-		owner, _, _ := strings.Cut(line, ":")
-		if owner == u.Username || owner == u.Uid {
-			return true
-		}
-	}
-	return false
-}
-
 // What an error repeats of a failed program's output: the last lines, and of each the beginning. mmdebstrap names every package
 // file when dpkg fails.
 const (
@@ -124,58 +81,49 @@ const (
 )
 
 // run starts mmdebstrap with a fixed environment, so that nothing of this machine but the network settings reaches the
-// root file system, and reports each line it prints to the task.
-//
-// With fakechroot its temporary files go to dir, which is the caller's to remove: interrupted there, mmdebstrap leaves its root
-// file system behind. In its other modes it cleans up, and there may be mounts that nobody else should walk.
-func run(ctx context.Context, task *event.Task, dir string, epoch time.Time, args []string) error {
+// root file system, and reports each line it prints to the task. Of an ordinary user's files it may write below dir alone.
+// Packages come from mirror, "" for none of the user's own.
+func run(ctx context.Context, task *event.Task, dir, mirror string, epoch time.Time, args []string) error {
 	path, err := findProgram()
 	if err != nil {
 		return err
 	}
-	m, err := mode()
-	if err != nil {
-		return err
-	}
 	// A umask other than 022 would show in the modes of files that maintainer scripts make.
-	args = append([]string{"-c", `umask 022; exec "$0" "$@"`, path, "--mode=" + m}, args...)
-	cmd := exec.CommandContext(ctx, "/bin/sh", args...)
-	// A group of its own, for fakechroot and fakeroot stand between: an interrupt reaches all of them, as one from the keyboard
-	// does, and mmdebstrap unmounts and cleans up.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
-	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = environment(epoch)
-	if m == "fakechroot" {
-		cmd.Env = append(cmd.Env, "TMPDIR="+dir)
+	args = append([]string{"/bin/sh", "-c", `umask 022; exec "$0" "$@"`, path, "--mode=root"}, args...)
+	tail := tailWriter{task: task}
+	if os.Geteuid() == 0 {
+		err = runAsRoot(ctx, &tail, environment(epoch), args)
+	} else {
+		err = runInSandbox(ctx, &tail, dir, mirror, environment(epoch), args)
 	}
-	var tail tailWriter
-	tail.task = task
-	cmd.Stdout, cmd.Stderr = &tail, &tail
-	if err := cmd.Run(); err != nil {
-		if ctx.Err() != nil {
-			if m == "fakechroot" && cmd.Process != nil {
-				_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what has not ended, so that dir can go
-			}
-			return ctx.Err()
-		}
-		return explain(m, fmt.Errorf("%s: %w\n%s", program, err, strings.Join(tail.lines, "\n")))
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return explain(fmt.Errorf("%s: %w\n%s", program, err, strings.Join(tail.lines, "\n")))
 	}
 	return nil
 }
 
+func runAsRoot(ctx context.Context, out io.Writer, env, args []string) error {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	// A group of its own: an interrupt reaches all of them, as one from the keyboard does, and mmdebstrap unmounts and cleans up.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
+	cmd.WaitDelay = 10 * time.Second
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, out, out
+	return cmd.Run()
+}
+
 // explain says what to do about a failure of mmdebstrap that a user can do something about.
-func explain(mode string, err error) error {
+func explain(err error) error {
 	said := func(text string) bool { return strings.Contains(err.Error(), text) }
 	switch {
 	case said("foreign architecture support"), said("can neither be executed natively"):
 		return fault.Hint(err, "a base made from packages runs programs of its architecture: `apt-get install arch-test qemu-user-static` lets "+
 			"this machine run them; or build on a machine of that kind, or set base.image to an image instead")
-	case mode == "fakechroot" && (said("GLIBC") || said("doesn't work under fakechroot")):
-		// fakechroot puts the libraries of this machine before those of the new system, and its programs do not run.
-		return fault.Hint(err, "fakechroot needs a suite whose C library is about as old as this machine's: take such a suite, or let an "+
-			"administrator give you subordinate ids (`usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER`), or set "+
-			"base.image to an image instead")
+	case said("setup_mounts failed"):
+		return fault.Hint(err, "sconce needs mmdebstrap 1.2 or newer, which can be told to mount nothing (--skip=chroot/mount); or set base.image to an image instead")
 	}
 	return err
 }

@@ -51,7 +51,7 @@ func build(ctx context.Context, task *event.Task, st *store.Store, p *Pinned, o 
 		return none, fmt.Errorf("prepare the packages of %s: %w", p.Suite, err)
 	}
 	root := filepath.Join(dir, "root.tar")
-	if err := run(ctx, task, dir, p.Epoch, buildArgs(dir, root, p)); err != nil {
+	if err := run(ctx, task, dir, "", p.Epoch, buildArgs(dir, root, p)); err != nil {
 		return none, fmt.Errorf("bootstrap %s: %w", p.Suite, err)
 	}
 	f, err := os.Open(root)

@@ -60,7 +60,7 @@ func resolve(ctx context.Context, task *event.Task, r Request) (*Pinned, error) 
 	if err := os.WriteFile(hook, []byte(hookText(dir, slices.Concat(variants[r.Variant], r.Packages))), 0o755); err != nil {
 		return nil, err
 	}
-	runErr := run(ctx, task, dir, time.Unix(0, 0), resolveArgs(r, hook))
+	runErr := run(ctx, task, dir, r.Mirror, time.Unix(0, 0), resolveArgs(r, hook))
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}

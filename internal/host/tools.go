@@ -26,9 +26,6 @@ var tools = []struct {
 	{Tool{Name: "uv", Purpose: "resolves Python packages (sconce lock, the first sconce build)", Install: "pipx install uv"}, "--version"},
 	{Tool{Name: "mmdebstrap", Purpose: "makes Debian and Ubuntu bases ([base] bootstrap)", Install: "apt-get install mmdebstrap"}, "--version"},
 	{Tool{Name: "apt-get", Purpose: "finds and unpacks packages for mmdebstrap", Install: "apt-get is part of Debian and Ubuntu"}, "--version"},
-	{Tool{Name: "fakechroot", Purpose: "lets mmdebstrap work without root and subordinate ids", Install: "apt-get install fakechroot"}, "--version"},
-	{Tool{Name: "fakeroot", Purpose: "lets mmdebstrap work without root and subordinate ids", Install: "apt-get install fakeroot"}, "--version"},
-	{Tool{Name: "newuidmap", Purpose: "lets mmdebstrap use subordinate ids, instead of fakechroot", Install: "apt-get install uidmap"}, ""},
 	{Tool{Name: "git", Purpose: "fetches Python packages that a recipe names by a git URL", Install: "apt-get install git"}, "--version"},
 }
 

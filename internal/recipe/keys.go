@@ -85,7 +85,7 @@ var keys = map[string]key{
 		Doc: "A Debian or Ubuntu root file system made from the distribution's packages by `mmdebstrap`: no registry is needed.",
 	},
 	"base.bootstrap.suite": {
-		Doc: "The release by its code name. An ordinary user without subordinate ids needs one about as old as this machine's own: docs/guide/host.md.", Example: `"bookworm"`,
+		Doc: "The release by its code name.", Example: `"bookworm"`,
 		Form: formSuite, FormName: `the code name of a release, such as "bookworm" or "noble"`,
 	},
 	"base.bootstrap.packages": {

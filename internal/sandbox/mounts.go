@@ -45,10 +45,32 @@ func (b *builder) bind(source int, name string, readOnly bool) error {
 	if err := unix.Mount(fdPath(source), fdPath(target), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return err
 	}
+	if err := b.uncover(source, name); err != nil {
+		return err
+	}
 	if !readOnly {
 		return nil
 	}
 	return b.setReadOnly(name)
+}
+
+// uncover takes the sandbox's own base away from what was bound at name, when source is the directory that the base covers, or
+// one above it: /tmp is what people bind most.
+func (b *builder) uncover(source int, name string) error {
+	from, err := os.Readlink(fdPath(source))
+	if err != nil {
+		return err
+	}
+	rel, err := filepath.Rel(from, b.base)
+	if err != nil || !filepath.IsLocal(rel) {
+		return nil //nolint:nilerr // the base is elsewhere
+	}
+	fd, err := b.root.open(path.Join(name, rel), 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Unmount(fdPath(fd), unix.MNT_DETACH)
 }
 
 // setReadOnly makes the mount at name, and those below it, read-only.

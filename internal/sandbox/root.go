@@ -139,6 +139,9 @@ func (h *hostFiles) close() {
 func (b *builder) mountBase() error {
 	var err error
 	for _, dir := range basePoints {
+		if dir, err = filepath.EvalSymlinks(dir); err != nil {
+			continue
+		}
 		if err = unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err == nil {
 			b.base = dir
 			break

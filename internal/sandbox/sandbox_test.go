@@ -415,6 +415,21 @@ func TestBinds(t *testing.T) {
 	}
 }
 
+// What the sandbox itself mounts over the host's /tmp is not seen in a bind of it.
+func TestBindOfBase(t *testing.T) {
+	dir, err := os.MkdirTemp("/tmp", "sconce-bind-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	write(t, filepath.Join(dir, "file"), "host\n")
+	o := shell(t, "cat /host"+strings.TrimPrefix(dir, "/tmp")+"/file /all"+dir+"/file /own"+dir+"/file /tmp"+strings.TrimPrefix(dir, "/tmp")+"/file && ls -d /host/upper /all/tmp/upper 2>/dev/null")
+	o.Binds = []Bind{{Source: "/tmp", Target: "/host"}, {Source: "/", Target: "/all", ReadOnly: true}, {Source: dir, Target: "/own" + dir}, {Source: "/tmp", Target: "/tmp", ReadOnly: true}}
+	if code, got := run(t, o); code == 0 || got != strings.Repeat("host\n", 4) {
+		t.Errorf("exit code %d, output %q", code, got)
+	}
+}
+
 // A bind takes what is mounted below it along, and read-only holds for that too.
 func TestReadOnlyBindOfMounts(t *testing.T) {
 	o := shell(t, "touch /devices/shm/x 2>/dev/null || echo refused; (echo x >/devices/null) && echo null")
