@@ -37,15 +37,13 @@ func flatten(dir string) error {
 		return err
 	}
 	defer unix.Close(root)
-	name, err := os.MkdirTemp(dir, "deep-*")
-	if err != nil {
-		return err
+	f := flattener{shelf: -1} // a full disk has no room for one, and hardly a tree that needs it
+	if name, err := os.MkdirTemp(dir, "deep-*"); err == nil {
+		if f.shelf, err = openAny(unix.AT_FDCWD, name); err != nil {
+			return err
+		}
+		defer unix.Close(f.shelf)
 	}
-	f := flattener{}
-	if f.shelf, err = openAny(unix.AT_FDCWD, name); err != nil {
-		return err
-	}
-	defer unix.Close(f.shelf)
 	f.below(root, 1)
 	for done := 0; done < f.moved; done++ {
 		f.visit(f.shelf, strconv.Itoa(done), 1)
