@@ -92,6 +92,9 @@ func needTools(t *testing.T, tools ...string) {
 // The root file system is the same, byte for byte, for root and for a user without any privilege, with another umask, in
 // another directory; also of a suite with a newer C library than this machine's.
 func TestSameForEveryUser(t *testing.T) {
+	if testing.Short() {
+		t.Skip("bootstraps four times, which takes two minutes")
+	}
 	needTools(t, "mmdebstrap", "apt-get", "dpkg-deb")
 	for _, suite := range []string{"bookworm", "trixie"} {
 		t.Run(suite, func(t *testing.T) {
