@@ -19,6 +19,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -92,9 +93,9 @@ func run(ctx context.Context, task *event.Task, dir, mirror string, epoch time.T
 	args = append([]string{"/bin/sh", "-c", `umask 022; exec "$0" "$@"`, path, "--mode=root"}, args...)
 	tail := tailWriter{task: task}
 	if os.Geteuid() == 0 {
-		err = runAsRoot(ctx, &tail, environment(epoch), args)
+		err = runAsRoot(ctx, &tail, environment(epoch, slices.Concat(proxies, directories)...), args)
 	} else {
-		err = runInSandbox(ctx, &tail, dir, mirror, environment(epoch), args)
+		err = runInSandbox(ctx, &tail, dir, mirror, environment(epoch, proxies...), args)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -128,14 +129,18 @@ func explain(err error) error {
 	return err
 }
 
-// passedOn are the variables that name proxies and the directory for temporary files.
-var passedOn = []string{"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "TMPDIR", "HOME"}
+// proxies are the variables that name them, and directories those for temporary files and the user's own.
+var (
+	proxies     = []string{"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}
+	directories = []string{"TMPDIR", "HOME"}
+)
 
 // dpkgForce is what dpkg forces by default (dpkg(1), "DPKG_FORCE"), and unsafe-io: a root file system that is packed and
 // thrown away need not survive a power cut, and without the thousands of syncs it is made in a fraction of the time.
 const dpkgForce = "security-mac,downgrade,unsafe-io"
 
-func environment(epoch time.Time) []string {
+// environment is all that mmdebstrap sees; the variables passedOn are as here.
+func environment(epoch time.Time, passedOn ...string) []string {
 	env := []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"LC_ALL=C.UTF-8",

@@ -39,7 +39,7 @@ func download(ctx context.Context, fetcher *fetch.Client, p *Pinned) error {
 
 func build(ctx context.Context, task *event.Task, st *store.Store, p *Pinned, o layer.Options) (layer.Descriptor, error) {
 	var none layer.Descriptor
-	dir, err := os.MkdirTemp("", "sconce-bootstrap-*") // not in the store: mode unshare needs a path that others may walk
+	dir, err := os.MkdirTemp("", "sconce-bootstrap-*") // not in the store: apt reads the packages as a user of its own
 	if err != nil {
 		return none, err
 	}

@@ -52,10 +52,6 @@ func resolve(ctx context.Context, task *event.Task, r Request) (*Pinned, error) 
 		return nil, err
 	}
 	defer store.RemoveAll(dir)
-	// mmdebstrap's mode unshare runs the hook as another user.
-	if err := os.Chmod(dir, 0o777); err != nil {
-		return nil, err
-	}
 	hook := filepath.Join(dir, "hook.sh")
 	if err := os.WriteFile(hook, []byte(hookText(dir, slices.Concat(variants[r.Variant], r.Packages))), 0o755); err != nil {
 		return nil, err
