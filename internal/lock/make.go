@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -141,6 +142,7 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock,
 		return l, nil, nil
 	}
 	k := &locker{recipe: r, old: old, opts: o, logins: LoginsOf(r), settings: settingsFile(r), image: im}
+	k.tree = sync.OnceValues(func() (*image.Tree, error) { return im.Tree(ctx, o.Store) })
 	pylock, err := k.lock(ctx, *platform)
 	if err != nil {
 		return nil, nil, err
@@ -164,7 +166,8 @@ type locker struct {
 	logins   Logins
 	settings string       // the uv.toml that counts, or ""
 	image    *image.Image // base and system packages
-	python   Python       // what is known so far
+	tree     func() (*image.Tree, error)
+	python   Python // what is known so far
 
 	sources *sources                      // packages that come as their source
 	builds  map[string][]BuildRequirement // build requirements that were resolved

@@ -164,7 +164,7 @@ func (k *locker) pinSource(ctx context.Context, p python.Package, image map[stri
 	}
 	asked := withCompilerParts(slices.Concat(info.BuildRequires, facts.Requires, own.Requires))
 	if usesCUDA(own, facts) && !c.Isolation && own.Base == "" {
-		if asked, err = k.withToolkit(ctx, name, asked, image); err != nil {
+		if asked, err = k.withToolkit(name, asked, image); err != nil {
 			return c, err
 		}
 	}

@@ -2,7 +2,6 @@ package lock
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 
@@ -23,13 +22,13 @@ func usesCUDA(own recipe.Compile, facts known.Package) bool {
 
 // withToolkit adds the CUDA compiler to what a build asks for, of the version that torch was built with, where there is none:
 // neither in the image nor among what is asked for. Package indexes have those of CUDA 13 and newer.
-func (k *locker) withToolkit(ctx context.Context, name string, asked []string, image map[string]string) ([]string, error) {
+func (k *locker) withToolkit(name string, asked []string, image map[string]string) ([]string, error) {
 	version, env := cudaOf(image), k.recipe.Python.Compile[name].Env
 	if version == "" || env["CUDA_HOME"]+env["CUDA_PATH"] != "" || image[wheelbuild.CUDACompiler] != "" ||
 		slices.ContainsFunc(asked, isFor(wheelbuild.CUDACompiler)) {
 		return asked, nil
 	}
-	tree, err := k.image.Tree(ctx, k.opts.Store)
+	tree, err := k.tree()
 	if err != nil {
 		return nil, err
 	}
