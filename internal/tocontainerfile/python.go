@@ -5,7 +5,6 @@ import (
 	"maps"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,7 +48,9 @@ func (w *writer) readPython() (*packages, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.compiled = inOrder(all)
+	if p.compiled, err = inOrder(all); err != nil {
+		return nil, err
+	}
 	for i := range p.compiled {
 		c := &p.compiled[i]
 		c.Requires = slices.DeleteFunc(c.Requires, func(r wheelbuild.Wheel) bool { return p.versions[python.NormalizeName(r.Name)] == r.Version })
@@ -98,28 +99,20 @@ func (w *writer) relative(file string) (string, error) {
 }
 
 // inOrder puts packages after those that they are built against.
-func inOrder(all []lock.Compile) []lock.Compile {
+func inOrder(all []lock.Compile) ([]lock.Compile, error) {
 	plain := make([]wheelbuild.Package, len(all))
 	for i, c := range all {
 		plain[i] = c.Package
 	}
-	var sorted []lock.Compile
-	seen := make([]bool, len(all))
-	var add func(i int)
-	add = func(i int) {
-		if seen[i] {
-			return
-		}
-		seen[i] = true
-		for _, n := range plain[i].Needs(plain) {
-			add(n)
-		}
-		sorted = append(sorted, all[i])
+	order, err := wheelbuild.Order(plain)
+	if err != nil {
+		return nil, err
 	}
-	for i := range all {
-		add(i)
+	sorted := make([]lock.Compile, len(all))
+	for i, at := range order {
+		sorted[i] = all[at]
 	}
-	return sorted
+	return sorted, nil
 }
 
 // compileStage writes a stage for packages that the recipe compiles in another image. All packages are installed there, and
@@ -315,27 +308,14 @@ func (w *writer) requirement(r wheelbuild.Wheel) string {
 	return fmt.Sprintf("%s @ %s#sha256=%s", r.Name, url, r.Digest.Hex())
 }
 
-// notInName is what a variable's name cannot hold.
-var notInName = regexp.MustCompile(`[^A-Za-z0-9]+`)
-
 // variables are what sconce sets for a build and who builds by hand would not think of; see package wheelbuild.
 func variables(p wheelbuild.Package) []string {
-	env := make(map[string]string)
+	env := p.Variables()
 	if p.Jobs > 0 {
 		for _, name := range []string{"MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL", "CARGO_BUILD_JOBS"} {
 			env[name] = strconv.Itoa(p.Jobs)
 		}
 		env["MAKEFLAGS"] = "-j" + strconv.Itoa(p.Jobs)
-	}
-	if len(p.Archs) > 0 {
-		var numbers []string
-		for _, arch := range p.Archs {
-			numbers = append(numbers, strings.ReplaceAll(strings.TrimSuffix(arch, "+PTX"), ".", "")+"-real")
-		}
-		env["TORCH_CUDA_ARCH_LIST"], env["CUDAARCHS"] = strings.Join(p.Archs, ";"), strings.Join(numbers, ";")
-	}
-	if p.Source.Kind != python.SourceArchive && p.Version != "" { // a repository would be asked that is not there
-		env["SETUPTOOLS_SCM_PRETEND_VERSION_FOR_"+strings.ToUpper(notInName.ReplaceAllString(p.Name, "_"))] = p.Version
 	}
 	maps.Copy(env, p.Env)
 	var all []string

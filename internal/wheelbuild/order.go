@@ -27,13 +27,15 @@ func (p Package) Needs(all []Package) []int {
 	return needs
 }
 
-// checkOrder makes sure that the packages do not wait for each other in a circle.
-func checkOrder(all []Package) error {
+// Order returns the places of all in an order in which each comes after what it needs. That packages wait for each other in a
+// circle is an error.
+func Order(all []Package) ([]int, error) {
 	const (
 		visiting = 1
 		visited  = 2
 	)
 	state := make([]int, len(all))
+	order := make([]int, 0, len(all))
 	var visit func(i int) error
 	visit = func(i int) error {
 		state[i] = visiting
@@ -50,23 +52,24 @@ func checkOrder(all []Package) error {
 			}
 		}
 		state[i] = visited
+		order = append(order, i)
 		return nil
 	}
 	for i := range all {
 		if state[i] == 0 {
 			if err := visit(i); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
-	return nil
+	return order, nil
 }
 
 // BuildAll builds packages, each as soon as those are there that it is built against, and returns their wheels in the order of
 // the packages. ground says what one is built on; lay makes the layer of a wheel, which goes on the ground of those that need it.
 // Both may be called from many goroutines.
 func (b *Builder) BuildAll(ctx context.Context, packages []Package, ground func(Package) (Ground, error), lay func(python.Item) (layer.Descriptor, error)) ([]python.Item, error) {
-	if err := checkOrder(packages); err != nil {
+	if _, err := Order(packages); err != nil {
 		return nil, err
 	}
 	items := make([]python.Item, len(packages))

@@ -161,8 +161,7 @@ func (s *site) env(g grant) []string {
 	set("PYTHONDONTWRITEBYTECODE", "1")
 	set("PYTHONUNBUFFERED", "1")
 	s.parallel(set, g)
-	s.forGPU(set)
-	s.forVersion(set)
+	maps.Copy(env, s.pkg.Variables())
 	s.forCcache(set)
 	maps.Copy(env, s.pkg.Env)
 	list := make([]string, 0, len(env))
@@ -182,28 +181,25 @@ func (s *site) parallel(set func(name, format string, args ...any), g grant) {
 	set("NVTE_BUILD_THREADS_PER_JOB", "%d", g.threads)
 }
 
-// forGPU names the target's GPUs for torch's extensions and for CMake (cmake-env-variables(7), CUDAARCHS).
-func (s *site) forGPU(set func(name, format string, args ...any)) {
-	if len(s.pkg.Archs) == 0 {
-		return
-	}
-	set("TORCH_CUDA_ARCH_LIST", "%s", strings.Join(s.pkg.Archs, ";"))
-	var numbers []string
-	for _, arch := range s.pkg.Archs {
-		numbers = append(numbers, strings.ReplaceAll(strings.TrimSuffix(arch, "+PTX"), ".", "")+"-real")
-	}
-	set("CUDAARCHS", "%s", strings.Join(numbers, ";"))
-}
-
 // notInName is what a variable's name cannot hold.
 var notInName = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
-// forVersion says the version to who would ask the repository for it, which is not there (setuptools-scm, "Overrides").
-func (s *site) forVersion(set func(name, format string, args ...any)) {
-	if s.pkg.Source.Kind == python.SourceArchive || s.pkg.Version == "" {
-		return
+// Variables are what the package's build is told of the package itself: the target's GPUs, for torch's extensions and for CMake
+// (cmake-env-variables(7), CUDAARCHS); and the version, for who would ask the repository for it, which is not there
+// (setuptools-scm, "Overrides"). What the package declares goes before them.
+func (p Package) Variables() map[string]string {
+	env := make(map[string]string)
+	if len(p.Archs) > 0 {
+		var numbers []string
+		for _, arch := range p.Archs {
+			numbers = append(numbers, strings.ReplaceAll(strings.TrimSuffix(arch, "+PTX"), ".", "")+"-real")
+		}
+		env["TORCH_CUDA_ARCH_LIST"], env["CUDAARCHS"] = strings.Join(p.Archs, ";"), strings.Join(numbers, ";")
 	}
-	set("SETUPTOOLS_SCM_PRETEND_VERSION_FOR_"+strings.ToUpper(notInName.ReplaceAllString(s.pkg.Name, "_")), "%s", s.pkg.Version)
+	if p.Source.Kind != python.SourceArchive && p.Version != "" {
+		env["SETUPTOOLS_SCM_PRETEND_VERSION_FOR_"+strings.ToUpper(notInName.ReplaceAllString(p.Name, "_"))] = p.Version
+	}
+	return env
 }
 
 // forCcache puts ccache before the compilers: by a directory of its links on PATH where there is one, else by CMake's

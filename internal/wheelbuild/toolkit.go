@@ -1,7 +1,6 @@
 package wheelbuild
 
 import (
-	"cmp"
 	"fmt"
 	"path"
 	"regexp"
@@ -111,7 +110,7 @@ func (s *site) findToolkit() toolkit {
 	return t
 }
 
-// nvidiaDirs is where NVIDIA's packages in an environment have put their files, the newest CUDA first: cu13, cudnn, nccl.
+// nvidiaDirs is where NVIDIA's packages in an environment have put their files: cu13, cudnn, nccl. Of several CUDA the newest comes first.
 func (s *site) nvidiaDirs(root string) []string {
 	if s.pkg.Isolated && root != buildRoot {
 		return nil
@@ -127,15 +126,7 @@ func (s *site) nvidiaDirs(root string) []string {
 			dirs = append(dirs, path.Join(dir, n.Name()))
 		}
 	}
-	isCUDA := func(dir string) int {
-		if strings.HasPrefix(path.Base(dir), "cu1") {
-			return 0
-		}
-		return 1
-	}
-	slices.SortFunc(dirs, func(a, b string) int {
-		return cmp.Or(cmp.Compare(isCUDA(a), isCUDA(b)), strings.Compare(b, a))
-	})
+	slices.Reverse(dirs) // cu13 before cu12
 	return dirs
 }
 

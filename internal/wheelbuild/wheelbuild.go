@@ -127,7 +127,7 @@ func (b *Builder) Build(ctx context.Context, p Package, g Ground) (python.Item, 
 		return python.Item{}, err
 	}
 	defer busy.Unlock()
-	if r, ok := s.known(ctx, key); ok { // another process built it while this one waited
+	if r, ok := b.recorded(key); ok { // another process built it while this one waited
 		return r.item(p), nil
 	}
 	r, err := s.build(ctx)
@@ -139,15 +139,18 @@ func (b *Builder) Build(ctx context.Context, p Package, g Ground) (python.Item, 
 
 func (b *Builder) store() *store.Store { return b.Runner.Store }
 
+// recorded returns the wheel under key from the store.
+func (b *Builder) recorded(key string) (r record, ok bool) {
+	ok, err := b.store().GetRecord(recordKind, key, &r)
+	return r, ok && err == nil
+}
+
 // known returns the wheel under key from the store, else from the remote.
 func (s *site) known(ctx context.Context, key string) (record, bool) {
-	var r record
 	b := s.builder
-	if ok, err := b.store().GetRecord(recordKind, key, &r); ok && err == nil {
-		return r, true
-	}
-	if b.Remote == nil {
-		return r, false
+	r, ok := b.recorded(key)
+	if ok || b.Remote == nil {
+		return r, ok
 	}
 	ok, err := b.Remote.Get(ctx, b.store(), string(recordKind), key, &r)
 	if ok && err == nil {
