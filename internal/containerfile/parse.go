@@ -126,7 +126,9 @@ func instruction(n *parser.Node) (any, error) {
 	if _, known := command.Commands[name]; !known {
 		return nil, wrongf(didYouMean(strings.ToUpper(n.Value), instructionNames(), "a line that goes on ends in \\"), "there is no instruction %s", n.Value)
 	}
-	c, err := instructions.ParseInstruction(n)
+	bare := *n
+	bare.PrevComment = nil // BuildKit's parser panics on "# check=…" there, which is for its linter
+	c, err := instructions.ParseInstruction(&bare)
 	if err != nil {
 		return nil, explainFlag(name, err)
 	}
