@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 
-	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fatbin"
 )
 
@@ -355,7 +354,7 @@ func (l *Library) isLeftover() bool {
 func capabilities(libraries []Library) []Capability {
 	list := []Capability{}
 	for _, sm := range fatbin.Devices() {
-		c := Capability{Capability: cluster.Capability(sm)}
+		c := Capability{Capability: fatbin.Capability(sm)}
 		for i := range libraries {
 			if l := &libraries[i]; l.hasCUDA() && !l.isLeftover() {
 				c.add(&libraries[i])

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/image"
 )
@@ -79,7 +78,7 @@ const compileWheel = "compile it where its CUDA toolkit is, TORCH_CUDA_ARCH_LIST
 
 // gpus are the compute capabilities of the target, as 90 for 9.0. What is none is left out: whoever read the profile has said so.
 func (s *Subject) gpus() []int {
-	list, err := cluster.ParseGPUs(s.Target.GPU)
+	list, err := fatbin.ParseGPUs(s.Target.GPU)
 	if err != nil {
 		return nil
 	}
@@ -88,7 +87,7 @@ func (s *Subject) gpus() []int {
 
 // slimmedTo are the capabilities that an image was slimmed to, nil when it was not.
 func (s *Subject) slimmedTo() []int {
-	list, err := cluster.ParseGPUs([]string{s.Config.Labels[image.LabelSlim]})
+	list, err := fatbin.ParseGPUs([]string{s.Config.Labels[image.LabelSlim]})
 	if err != nil {
 		return nil
 	}
@@ -224,7 +223,7 @@ func lookNoCode(s *Subject, report func(Finding)) error {
 	for _, sm := range s.judgedGPUs() {
 		if list := s.withoutCode(sm, needed); len(list) > 0 {
 			report(Finding{
-				Message: fmt.Sprintf("%s %s no code for compute capability %s", libraryNames(list), has(list), cluster.Capability(sm)),
+				Message: fmt.Sprintf("%s %s no code for compute capability %s", libraryNames(list), has(list), fatbin.Capability(sm)),
 				Path:    list[0].Path, Seen: seenCode(list),
 			})
 			continue
@@ -233,7 +232,7 @@ func lookNoCode(s *Subject, report func(Finding)) error {
 			report(Finding{
 				Severity: Note,
 				Message: fmt.Sprintf("%s %s no code for compute capability %s, and may not need any",
-					libraryNames(list), has(list), cluster.Capability(sm)),
+					libraryNames(list), has(list), fatbin.Capability(sm)),
 				Path: list[0].Path, Seen: seenCode(list),
 				Why: "The library was made for other GPUs, and packages that have such libraries mostly leave them alone where they do not " +
 					"run. A program that insists on one fails on this GPU.",
@@ -278,7 +277,7 @@ func (l *Library) codeWords() string {
 	words := func(list []Code) string {
 		names := make([]string, 0, len(list))
 		for _, c := range list {
-			names = append(names, cluster.Capability(c.arch.SM)+c.arch.Variant)
+			names = append(names, fatbin.Capability(c.arch.SM)+c.arch.Variant)
 		}
 		return strings.Join(names, " ")
 	}
@@ -335,7 +334,7 @@ func lookPTXOnly(s *Subject, report func(Finding)) error {
 			report(Finding{
 				Severity: refusedSeverity(refused),
 				Message: fmt.Sprintf("%s %s only PTX %v for compute capability %s, which needs driver %s, and the target has %s",
-					libraryNames(refused), has(refused), newest, cluster.Capability(sm), driverForPTX(newest), driver),
+					libraryNames(refused), has(refused), newest, fatbin.Capability(sm), driverForPTX(newest), driver),
 				Path: refused[0].Path, Seen: seenPTX(refused, sm),
 				Why: "The driver compiles PTX only of versions that it knows, and ends with \"the provided PTX was compiled with an " +
 					"unsupported toolchain\". Minor-version compatibility does not cover PTX.",
@@ -344,7 +343,7 @@ func lookPTXOnly(s *Subject, report func(Finding)) error {
 		if len(taken) > 0 {
 			report(Finding{
 				Message: fmt.Sprintf("%s %s no machine code for compute capability %s, but PTX that the driver compiles%s",
-					libraryNames(taken), has(taken), cluster.Capability(sm), firstDriver(taken, sm)),
+					libraryNames(taken), has(taken), fatbin.Capability(sm), firstDriver(taken, sm)),
 				Path: taken[0].Path, Seen: seenPTX(taken, sm),
 			})
 		}
@@ -398,7 +397,7 @@ func lookPartWithoutCode(s *Subject, report func(Finding)) error {
 		var seen []string
 		for i := range s.GPU.Libraries {
 			l := &s.GPU.Libraries[i]
-			if !l.counts() || !l.PartlyFor(cluster.Capability(sm)) {
+			if !l.counts() || !l.PartlyFor(fatbin.Capability(sm)) {
 				continue
 			}
 			c := l.supportFor(sm)
@@ -408,7 +407,7 @@ func lookPartWithoutCode(s *Subject, report func(Finding)) error {
 		if len(list) > 0 {
 			report(Finding{
 				Message: fmt.Sprintf("%s %s code for compute capability %s, but not in all parts: %d of %d lack it",
-					libraryNames(list), has(list), cluster.Capability(sm), list[0].supportFor(sm).Lacking, list[0].Parts),
+					libraryNames(list), has(list), fatbin.Capability(sm), list[0].supportFor(sm).Lacking, list[0].Parts),
 				Path: list[0].Path, Seen: seen,
 			})
 		}
@@ -425,7 +424,7 @@ func lookSlimmed(s *Subject, report func(Finding)) error {
 		if !slices.Contains(slim, sm) {
 			report(Finding{
 				Message: fmt.Sprintf("the image was slimmed for compute capability %s, and the target has %s",
-					capabilityNames(slim), cluster.Capability(sm)),
+					capabilityNames(slim), fatbin.Capability(sm)),
 				Seen: []string{"label " + image.LabelSlim + ": " + s.Config.Labels[image.LabelSlim]},
 			})
 		}
@@ -436,7 +435,7 @@ func lookSlimmed(s *Subject, report func(Finding)) error {
 func capabilityNames(list []int) string {
 	names := make([]string, 0, len(list))
 	for _, sm := range list {
-		names = append(names, cluster.Capability(sm))
+		names = append(names, fatbin.Capability(sm))
 	}
 	return strings.Join(names, ", ")
 }
@@ -457,7 +456,7 @@ func archList(value string) (list []fatbin.Entry, ok bool) {
 		}
 		arch, ptx := strings.CutSuffix(name, "+PTX")
 		number := strings.TrimRight(arch, "af")
-		sm, err := cluster.ParseGPUs([]string{number})
+		sm, err := fatbin.ParseGPUs([]string{number})
 		if err != nil {
 			return nil, false
 		}
@@ -483,14 +482,14 @@ func lookArchList(s *Subject, report func(Finding)) error {
 		case fatbin.Unsupported:
 			report(Finding{
 				Message: fmt.Sprintf("TORCH_CUDA_ARCH_LIST has nothing that runs on compute capability %s: extensions built in this image will "+
-					"have no code for it", cluster.Capability(sm)),
+					"have no code for it", fatbin.Capability(sm)),
 				Seen: seen,
 			})
 		case fatbin.Compiled:
 			report(Finding{
 				Severity: Note,
 				Message: fmt.Sprintf("TORCH_CUDA_ARCH_LIST has only PTX for compute capability %s: extensions built in this image will be "+
-					"compiled by the driver", cluster.Capability(sm)),
+					"compiled by the driver", fatbin.Capability(sm)),
 				Seen: seen,
 				Why:  "The driver compiles PTX at the first start on each node, for an older GPU than the one there is.",
 			})

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fatbin"
 )
 
@@ -156,7 +155,7 @@ func (c *codeSet) runs() []Support {
 }
 
 func (c *codeSet) support(sm int) (Support, bool) {
-	s := Support{Capability: cluster.Capability(sm)}
+	s := Support{Capability: fatbin.Capability(sm)}
 	best := fatbin.Unsupported
 	var version ptxVersion
 	look := func(r *fatbin.Region) way {
@@ -278,7 +277,7 @@ func (c *codeSet) relinked(sm int) way {
 // supportFor returns how a library runs on a capability, as 90 for 9.0. It is nil when there is no code for it.
 func (l *Library) supportFor(sm int) *Support {
 	for i := range l.Runs {
-		if l.Runs[i].Capability == cluster.Capability(sm) {
+		if l.Runs[i].Capability == fatbin.Capability(sm) {
 			return &l.Runs[i]
 		}
 	}

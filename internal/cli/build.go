@@ -11,9 +11,9 @@ import (
 
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/build"
-	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/export"
+	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/image"
@@ -340,7 +340,7 @@ func slimFor(r *recipe.Recipe, t target) (*slim.Options, error) {
 		return nil, fault.Usage(fault.Hint(err, `add gpu = ["9.0"], or what the GPUs are, under [target]`))
 	}
 	var err error
-	if o.GPUs, err = cluster.ParseGPUs(t.GPU); err != nil {
+	if o.GPUs, err = fatbin.ParseGPUs(t.GPU); err != nil {
 		return nil, fmt.Errorf("%s: slim.gpu: %w", r.Path, err)
 	}
 	o.PTX, o.DropRelocatable = slim.PTX(r.Slim.PTX), r.Slim.Relfatbin == "drop"

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/audit"
-	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/export"
+	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/slim"
@@ -111,7 +111,7 @@ func (o slimOptions) parse() (slim.Options, error) {
 	}
 	if len(o.gpus) > 0 {
 		var err error
-		if how.GPUs, err = cluster.ParseGPUs(o.gpus); err != nil {
+		if how.GPUs, err = fatbin.ParseGPUs(o.gpus); err != nil {
 			return how, fault.Usage(fmt.Errorf("--gpu: %w", err))
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/spelling"
 )
@@ -79,13 +80,13 @@ var (
 // in a file.
 func (p *Profile) Normalize() error {
 	if len(p.GPU) > 0 {
-		gpus, err := ParseGPUs(p.GPU)
+		gpus, err := fatbin.ParseGPUs(p.GPU)
 		if err != nil {
 			return fmt.Errorf("gpu: %w", err)
 		}
 		p.GPU = nil
 		for _, sm := range gpus {
-			p.GPU = append(p.GPU, Capability(sm))
+			p.GPU = append(p.GPU, fatbin.Capability(sm))
 		}
 	}
 	if p.CPULevel < 0 || p.CPULevel > CPULevels {

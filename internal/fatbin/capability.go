@@ -1,4 +1,4 @@
-package cluster
+package fatbin
 
 import (
 	"errors"
@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
 )
 
@@ -57,7 +56,7 @@ func parseGPU(s string) (int, error) {
 	if err != nil {
 		return 0, notGPU(s)
 	}
-	if known := fatbin.Devices(); !slices.Contains(known, sm) {
+	if known := Devices(); !slices.Contains(known, sm) {
 		err := fmt.Errorf("there is no GPU of compute capability %s", Capability(sm))
 		return 0, fault.Hint(err, fmt.Sprintf("the nearest is %s; `nvidia-smi --query-gpu=compute_cap --format=csv` on a node tells the right one",
 			Capability(nearest(known, sm))))
@@ -73,7 +72,7 @@ func notGPU(s string) error {
 	}
 	if major, err := strconv.Atoi(s); err == nil {
 		var same []string
-		for _, sm := range fatbin.Devices() {
+		for _, sm := range Devices() {
 			if sm/10 == major {
 				same = append(same, Capability(sm))
 			}
