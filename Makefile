@@ -5,7 +5,8 @@ LDFLAGS := -s -w -X sconce.dev/sconce/internal/cli.version=$(VERSION)
 GO      ?= go
 export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
-# make test PACKAGES=./internal/store TESTFLAGS=-v; -short leaves out what takes long.
+# make test PACKAGES=./internal/store TESTFLAGS=-v; -short leaves out what takes long. What the tests need is installed first; from
+# then on, a tool that is missing fails a test. Plain `go test` leaves out tests whose tools are not there.
 PACKAGES  ?= ./...
 TESTFLAGS ?=
 
@@ -22,22 +23,26 @@ cross: ## build for both architectures
 	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/sconce-linux-arm64 ./cmd/sconce
 	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./...
 
-test: ## run the whole test suite
-	$(GO) test -timeout 40m $(TESTFLAGS) $(PACKAGES)
+test: ## install what the tests need (Debian, Ubuntu), and run them all
+	scripts/setup.sh tests
+	SCONCE_REQUIRE_TOOLS=1 $(GO) test -timeout 40m $(TESTFLAGS) $(PACKAGES)
 
-race: ## run the quick tests with the race detector (needs a C compiler)
-	CGO_ENABLED=1 $(GO) test -race -short -timeout 20m $(PACKAGES)
+race: ## run the quick tests with the race detector
+	scripts/setup.sh tests
+	SCONCE_REQUIRE_TOOLS=1 CGO_ENABLED=1 $(GO) test -race -short -timeout 20m $(PACKAGES)
 
 fuzz: ## run each fuzz target for a few seconds
 	scripts/fuzz.sh
 
 lint: ## check style, directions of imports, format
+	scripts/setup.sh lint
 	golangci-lint run ./...
 
 format: ## format the code
-	gofumpt -w cmd internal
+	scripts/setup.sh lint
+	gofumpt -w cmd internal test
 
-setup: ## install what the tests and the linter need (Debian, Ubuntu)
+setup: ## install what make test and make lint need, and no more
 	scripts/setup.sh
 
 demo: bin/sconce ## build and run an image with PyTorch

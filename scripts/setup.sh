@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs what the test suite and the linter need: Debian packages by apt-get, uv by pip, Go tools by go install. What is
-# there already stays. Tools that are no Debian package go to .tools, each in a directory named with its version.
+# setup.sh [tests] [lint]: installs what the test suite and the linter need, or one of them: Debian packages by apt-get, uv by
+# pip, Go tools by go install. What is there already stays, and when all is, nothing is asked of any server. Tools that are no
+# Debian package go to .tools, each in a directory named with its version.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,11 +20,24 @@ need_go() {
 	ln -sf "../${dir#.tools/}/$1" ".tools/bin/$1"
 }
 
-# In one go when anything is missing: apt-get is slow to start.
-missing=()
-while read -r command package; do
-	command -v "$command" > /dev/null 2>&1 || [ -e "$command" ] || missing+=("$package")
-done << 'END'
+need_tests() {
+	# In one go when anything is missing: apt-get is slow to start, and an administrator is asked once.
+	local missing=() command package
+	while read -r command package; do
+		there "$command" || [ -e "$command" ] || missing+=("$package")
+	done < <(tools_of_tests)
+	uv_can_come || missing+=(python3-venv)
+	have_playwright || there npm || missing+=(npm)
+	if [ "${#missing[@]}" -gt 0 ]; then
+		need_debian no-such-command "${missing[@]}"
+	fi
+	need_uv
+	need_playwright
+}
+
+# tools_of_tests prints what tests start, or look at, and the package that brings it.
+tools_of_tests() {
+	cat << 'END'
 mmdebstrap mmdebstrap
 skopeo skopeo
 buildah buildah
@@ -37,10 +51,10 @@ pip3 python3-pip
 /usr/lib/python3/dist-packages/jsonschema python3-jsonschema
 script bsdutils
 /usr/bin/time time
-jq jq
 zstd zstd
 xz xz-utils
 bzip2 bzip2
+file file
 git git
 readelf binutils
 tmux tmux
@@ -57,11 +71,17 @@ umoci umoci
 node nodejs
 chromium chromium
 END
-if [ "${#missing[@]}" -gt 0 ]; then
-	need_debian no-such-command "${missing[@]}"
-fi
+}
 
-need_uv
-need_playwright
-need_go golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint "$GOLANGCI_LINT_VERSION"
-need_go gofumpt mvdan.cc/gofumpt "$GOFUMPT_VERSION"
+need_lint() {
+	need_go golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint "$GOLANGCI_LINT_VERSION"
+	need_go gofumpt mvdan.cc/gofumpt "$GOFUMPT_VERSION"
+}
+
+[ $# -gt 0 ] || set -- tests lint
+for part; do
+	case $part in
+	tests | lint) "need_$part" ;;
+	*) echo "usage: $0 [tests] [lint]" >&2 && exit 2 ;;
+	esac
+done

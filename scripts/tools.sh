@@ -4,32 +4,47 @@
 PATH=$PWD/.tools/bin:$PATH
 export PATH
 
+# ask_for PACKAGE...: says what only an administrator can install, and gives up.
+ask_for() {
+	echo "missing Debian packages: $*" >&2
+	echo "hint: ask an administrator to run: apt-get install --no-install-recommends $*" >&2
+	exit 1
+}
+
+# there COMMAND: whether a command is there for root, who has more directories on PATH.
+there() {
+	PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin command -v "$1" > /dev/null 2>&1
+}
+
 # need_debian COMMAND PACKAGE...: installs the packages unless COMMAND is there.
 need_debian() {
-	command -v "$1" > /dev/null 2>&1 && return
+	there "$1" && return
 	shift
 	sudo=
 	if [ "$(id -u)" -ne 0 ]; then
-		command -v sudo > /dev/null 2>&1 || {
-			echo "missing: $*. Ask an administrator to run: apt-get install $*" >&2
-			exit 1
-		}
+		there sudo || ask_for "$@"
 		sudo=sudo
 	fi
+	there apt-get || ask_for "$@"
 	if [ -z "${apt_updated:-}" ]; then
-		$sudo apt-get update -qq
+		$sudo apt-get update -qq || ask_for "$@"
 		apt_updated=yes
 	fi
-	DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "$@" > /dev/null
+	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" > /dev/null || ask_for "$@"
 }
 
 # The release of uv that the tests are written against.
 UV_VERSION=0.13.8
 
+# uv_can_come: whether uv is there, or can be installed without an administrator.
+uv_can_come() {
+	command -v uv > /dev/null 2>&1 || python3 -c 'import ensurepip' > /dev/null 2>&1
+}
+
 # need_uv: installs uv from the Python package index into .tools.
 need_uv() {
 	command -v uv > /dev/null 2>&1 && return
-	python3 -c 'import ensurepip' > /dev/null 2>&1 || need_debian python3-venv-is-missing python3 python3-venv
+	uv_can_come || need_debian python3-venv-is-missing python3 python3-venv
 	python3 -m venv .tools/python
 	.tools/python/bin/pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
 	mkdir -p .tools/bin
@@ -39,10 +54,15 @@ need_uv() {
 # The release of playwright-core, which drives the browser of the tests.
 PLAYWRIGHT_VERSION=1.65.1
 
+# have_playwright: whether it is there.
+have_playwright() {
+	[ -d ".tools/playwright-core@$PLAYWRIGHT_VERSION/node_modules/playwright-core" ]
+}
+
 # need_playwright: installs playwright-core from npm into .tools. It is JavaScript alone and brings no browser.
 need_playwright() {
 	local dir=playwright-core@$PLAYWRIGHT_VERSION
-	if [ ! -d ".tools/$dir/node_modules/playwright-core" ]; then
+	if ! have_playwright; then
 		need_debian npm npm
 		mkdir -p ".tools/$dir"
 		npm install --silent --no-audit --no-fund --ignore-scripts --prefix ".tools/$dir" "playwright-core@$PLAYWRIGHT_VERSION"

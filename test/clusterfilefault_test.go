@@ -238,6 +238,7 @@ func TestCopyToFullDisk(t *testing.T) {
 // Several processes write one file at once, with stores that do not know of each other: one does it, all succeed.
 func TestCopiesAtOnce(t *testing.T) {
 	begin(t)
+	image := heavy(t)
 	for n, target := range map[int]string{2: "x.sif", 4: "x.sqsh"} {
 		p := newPlace(t, ordinary(t))
 		var wg sync.WaitGroup
@@ -245,7 +246,7 @@ func TestCopiesAtOnce(t *testing.T) {
 		writers := 0
 		for i := range n {
 			wg.Go(func() {
-				cmd := p.command(append(append([]string{"--store", p.path("tmp", fmt.Sprint("store", i)), "copy"}, slowly...), heavy(t), target)...)
+				cmd := p.command(append(append([]string{"--store", p.path("tmp", fmt.Sprint("store", i)), "copy"}, slowly...), image, target)...)
 				var stderr bytes.Buffer
 				cmd.Stderr = &stderr
 				if err := cmd.Run(); err != nil {

@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 	if testing.Short() {
 		return
 	}
+	if os.Getenv(onceEnv) != "" {
+		os.Exit(m.Run()) // nothing else is needed there
+	}
 	// Most of a test is waiting, for disks, servers and clocks.
 	if err := flag.Set("test.parallel", strconv.Itoa(max(4, runtime.GOMAXPROCS(0)))); err != nil {
 		panic(err)
@@ -138,9 +141,11 @@ func skipOrFail(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// once makes something that several tests stand on.
+// once makes something that several tests stand on. Without it a test is skipped where its maker was, and fails where that
+// failed; both name the maker. Like t.Fatal, get is for the test's own goroutine.
 type once[T any] struct {
 	do    sync.Once
+	maker testing.TB // the test that made it, or tried to
 	made  bool
 	value T
 }
@@ -148,11 +153,16 @@ type once[T any] struct {
 func (o *once[T]) get(t *testing.T, maker func(t *testing.T) T) T {
 	t.Helper()
 	o.do.Do(func() {
+		o.maker = t
 		o.value = maker(t)
 		o.made = true
 	})
-	if !o.made { // the test that tried has failed, or was skipped
-		t.Skip("what this test stands on could not be made; another test says why")
+	switch {
+	case o.made:
+	case o.maker.Skipped():
+		t.Skipf("what this test stands on was not made, as %s was skipped", o.maker.Name())
+	default:
+		t.Fatalf("what this test stands on could not be made: %s says why", o.maker.Name())
 	}
 	return o.value
 }
