@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"slices"
 	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -26,6 +27,7 @@ import (
 	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/transfer"
 )
 
 // Options says with what to build.
@@ -36,6 +38,9 @@ type Options struct {
 	Cores   int              // that are really available; 0: one
 	Wheels  []lock.Wheel     // where the plan's wheels come from
 	Protect []lock.Protected // packages of the base that wheels must get along with
+
+	// Open opens a directory that the plan names.
+	Open func(dir string) (*transfer.Context, error)
 
 	Memory    int64  // that is really available, in bytes; 0: not known
 	WantBuilt bool   // Result.Built is wanted, for which an image that is there already is put together once more
@@ -83,7 +88,7 @@ func Run(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Result{Image: im, Slimmed: b.slimmed, Built: b.built}, o.Store.PutRecord(imageKind, string(p.Image.Key), im.Refs(), im.Digest)
+	return &Result{Image: im, Slimmed: b.slimmed, Built: b.builtItems()}, o.Store.PutRecord(imageKind, string(p.Image.Key), im.Refs(), im.Digest)
 }
 
 func remembered(ctx context.Context, st *store.Store, key plan.Key) (*image.Image, error) {
@@ -104,10 +109,10 @@ type builder struct {
 	cpu     *semaphore.Weighted // how many layers are made at once
 	runs    *semaphore.Weighted // how many commands run at once
 	slimmed *slim.Report        // once the image is made
-	built   []python.Item       // likewise
 	doubted sync.Once           // of the remote cache
 
-	mu       sync.Mutex // of the next two
+	mu       sync.Mutex    // of the next three
+	built    []python.Item // wheels of packages that had none
 	stages   map[*plan.Stage]func() (*made, error)
 	contexts map[contextOf]func() (layer.Descriptor, error)
 }
@@ -143,12 +148,6 @@ func newBuilder(p *plan.Plan, o Options) *builder {
 	return b
 }
 
-// madeLayer is a layer of wheels with the list of its files.
-type madeLayer struct {
-	layer    layer.Descriptor
-	manifest python.Manifest
-}
-
 func (b *builder) run(ctx context.Context) (*image.Image, error) {
 	g, gctx := errgroup.WithContext(ctx)
 	b.begin(gctx, g, b.plan.Stage)
@@ -162,49 +161,16 @@ func (b *builder) run(ctx context.Context) (*image.Image, error) {
 	return b.makeImage(ctx, m)
 }
 
-func (b *builder) makeWheels(ctx context.Context, s *plan.WheelsStep, bytecode *compilers) (madeLayer, error) {
-	if d, m, ok := python.CachedLayer(b.opts.Store, string(s.Key)); ok {
-		return madeLayer{d, m}, nil
-	}
-	lock, err := b.opts.Store.Lock(ctx, "step "+string(s.Key))
-	if err != nil {
-		return madeLayer{}, err
-	}
-	defer lock.Unlock()
-	if err := b.download(ctx, s.Group.Items); err != nil {
-		return madeLayer{}, err
-	}
-	var compiler python.Compiler
-	if s.Bytecode {
-		compiler = bytecode
-	}
-	if err := b.cpu.Acquire(ctx, 1); err != nil {
-		return madeLayer{}, err
-	}
-	defer b.cpu.Release(1)
-	d, m, err := python.BuildLayer(ctx, b.opts.Store, s.Group, s.Target, compiler, s.Options)
-	return madeLayer{d, m}, err
+func (b *builder) addBuilt(items []python.Item) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.built = append(b.built, items...)
 }
 
-func (b *builder) download(ctx context.Context, items []python.Item) error {
-	var requests []fetch.Request
-	for _, it := range items {
-		if b.opts.Store.HasBlob(it.Digest) {
-			continue
-		}
-		requests = append(requests, b.request(it))
-	}
-	return b.opts.Fetch.Blobs(ctx, requests)
-}
-
-func (b *builder) request(it python.Item) fetch.Request {
-	r := fetch.Request{
-		URL: b.urls[it.Digest].URL, Digest: it.Digest, Size: it.Size, Name: it.Name + " " + it.Version, Login: lock.LoginHint,
-	}
-	if b.opts.Authorize != nil {
-		r.Header = b.opts.Authorize(r.URL)
-	}
-	return r
+func (b *builder) builtItems() []python.Item {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.built)
 }
 
 func (b *builder) makeImage(ctx context.Context, m *made) (*image.Image, error) {
@@ -226,16 +192,4 @@ func (b *builder) makeImage(ctx context.Context, m *made) (*image.Image, error) 
 	}
 	im, b.slimmed, err = slim.Image(ctx, b.opts.Store, im, *how.Slim)
 	return im, err
-}
-
-// contents names the packages of a layer for the image's history.
-func contents(items []python.Item) string {
-	text := ""
-	for i, it := range items {
-		if i > 0 {
-			text += ", "
-		}
-		text += it.Name + "==" + it.Version
-	}
-	return text
 }

@@ -3,8 +3,6 @@ package build
 import (
 	"context"
 
-	"golang.org/x/sync/errgroup"
-
 	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
@@ -14,80 +12,85 @@ import (
 	"sconce.dev/sconce/internal/wheelbuild"
 )
 
-// compile builds the packages of a stage that have no wheel, on the ground and the wheels that are there, and makes a layer of
-// each. The items are those of the layers.
-func (b *builder) compile(ctx context.Context, s *plan.Stage, ground *made, wheels []madeLayer, bytecode *compilers) ([]madeLayer, []python.Item, error) {
-	if len(s.Compiles) == 0 {
-		return nil, nil, nil
+// makeCompiled makes the layer of a package that has no wheel. The first of a stage has them all built, each as soon as those are
+// there that it is built against.
+func (r *stageRun) makeCompiled(ctx context.Context, c *plan.Compile) (madeLayer, error) {
+	items, err := r.compiled()
+	if err != nil {
+		return madeLayer{}, err
 	}
+	return r.layCompiled(ctx, c, items[c.Package.Name])
+}
+
+// compileAll builds the packages of the stage that have no wheel, on the ground and the wheels that are there.
+func (r *stageRun) compileAll(ctx context.Context) (map[string]python.Item, error) {
 	builder := &wheelbuild.Builder{
-		Runner: b.runner, Fetch: b.opts.Fetch, Jobs: wheelbuild.NewJobs(b.opts.Cores, b.opts.Memory), Remote: b.opts.Remote, Share: b.opts.Share,
-		Header: b.opts.Authorize, Login: lock.LoginHint,
+		Runner: r.runner, Fetch: r.opts.Fetch, Jobs: wheelbuild.NewJobs(r.opts.Cores, r.opts.Memory), Remote: r.opts.Remote, Share: r.opts.Share,
+		Header: r.opts.Authorize, Login: lock.LoginHint,
 	}
-	steps := make(map[string]*plan.CompileStep)
+	ops := make(map[string]*plan.Compile)
 	var packages []wheelbuild.Package
-	for _, c := range s.Compiles {
-		steps[c.Package.Name] = c
-		packages = append(packages, c.Package)
+	for _, t := range r.stage.Steps {
+		if c, ok := t.Op.(*plan.Compile); ok {
+			ops[c.Package.Name] = c
+			packages = append(packages, c.Package)
+		}
 	}
-	on := func(p wheelbuild.Package) (wheelbuild.Ground, error) {
-		return b.groundOf(ctx, s, steps[p.Name], ground, wheels)
-	}
+	wheels := r.made.wheels
+	on := func(p wheelbuild.Package) (wheelbuild.Ground, error) { return r.groundOf(ctx, ops[p.Name], wheels) }
 	lay := func(it python.Item) (layer.Descriptor, error) {
-		l, err := b.layCompiled(ctx, steps[python.NormalizeName(it.Name)], it, bytecode)
+		l, err := r.layCompiled(ctx, ops[python.NormalizeName(it.Name)], it)
 		return l.layer, err
 	}
 	items, err := builder.BuildAll(ctx, packages, on, lay)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	made := make([]madeLayer, len(items))
-	g, ctx := errgroup.WithContext(ctx)
-	for i, c := range s.Compiles {
-		items[i].Requested = c.Requested
-		g.Go(func() (err error) {
-			made[i], err = b.layCompiled(ctx, c, items[i], bytecode)
-			return err
-		})
+	byName := make(map[string]python.Item)
+	for i, p := range packages {
+		items[i].Requested = ops[p.Name].Requested
+		byName[p.Name] = items[i]
 	}
-	return made, items, g.Wait()
+	r.addBuilt(items)
+	return byName, nil
 }
 
 // groundOf is what one package is built on.
-func (b *builder) groundOf(ctx context.Context, s *plan.Stage, c *plan.CompileStep, ground *made, wheels []madeLayer) (wheelbuild.Ground, error) {
-	im, layers := ground.base, ground.layers()
+func (r *stageRun) groundOf(ctx context.Context, c *plan.Compile, wheels []madeLayer) (wheelbuild.Ground, error) {
+	im, layers := r.ground.base, r.ground.layers()
 	if c.Base != nil {
 		var err error
-		if im, err = b.bring(ctx, c.Base); err != nil {
+		if im, err = r.bring(ctx, c.Base); err != nil {
 			return wheelbuild.Ground{}, err
 		}
 		layers = im.Layers
 	}
 	on := wheelbuild.Ground{
-		Env: im.Config.Config.Env, Python: c.Python, Root: c.Target.Root, SystemSite: s.Env.Environment.SystemSitePackages,
-		Layers: append([]layer.Descriptor(nil), layers...),
+		Env: im.Config.Config.Env, Python: c.Python, Root: c.Target.Root,
+		SystemSite: r.stage.Environment().Environment.SystemSitePackages,
+		Layers:     append([]layer.Descriptor(nil), layers...),
 	}
 	if c.Package.Isolated {
 		return on, nil
 	}
-	for i, w := range wheels {
+	for _, w := range wheels {
 		on.Layers = append(on.Layers, w.layer)
-		on.Items = append(on.Items, s.Wheels[i].Group.Items...)
+		on.Items = append(on.Items, w.items...)
 	}
 	return on, nil
 }
 
 // bring brings a base into the store.
-func (b *builder) bring(ctx context.Context, s *plan.BaseStep) (*image.Image, error) {
-	return s.Pinned.Image(ctx, s.Reference, s.Platform, base.Options{Store: b.opts.Store, Fetch: b.opts.Fetch, Offline: b.opts.Offline})
+func (b *builder) bring(ctx context.Context, op *plan.Base) (*image.Image, error) {
+	return op.Pinned.Image(ctx, op.Reference, op.Platform, base.Options{Store: b.opts.Store, Fetch: b.opts.Fetch, Offline: b.opts.Offline})
 }
 
-func (b *builder) layCompiled(ctx context.Context, c *plan.CompileStep, it python.Item, bytecode *compilers) (madeLayer, error) {
+func (r *stageRun) layCompiled(ctx context.Context, c *plan.Compile, it python.Item) (madeLayer, error) {
 	var compiler python.Compiler
 	if c.Bytecode {
-		compiler = bytecode
+		compiler = r.bytecode
 	}
 	group := python.Group{Name: python.NormalizeName(it.Name), Items: []python.Item{it}}
-	d, m, err := python.BuildLayer(ctx, b.opts.Store, group, c.Target, compiler, c.Options)
-	return madeLayer{d, m}, err
+	d, m, err := python.BuildLayer(ctx, r.opts.Store, group, c.Target, compiler, c.Options)
+	return madeLayer{d, m, group.Items}, err
 }

@@ -20,10 +20,10 @@ type compilers struct {
 }
 
 // newCompilers returns a pool of n processes of the Python that ground has.
-func newCompilers(ctx context.Context, st *store.Store, ground func() (*made, error), interpreter python.Interpreter, n int) *compilers {
+func newCompilers(ctx context.Context, st *store.Store, ground func(context.Context) (*made, error), interpreter python.Interpreter, n int) *compilers {
 	c := &compilers{}
 	c.start = sync.OnceValues(func() (*python.CompilerPool, error) {
-		m, err := ground()
+		m, err := ground(ctx)
 		if err != nil {
 			return nil, err
 		}

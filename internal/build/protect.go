@@ -9,17 +9,16 @@ import (
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/lock"
-	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/python"
 )
 
 // checkProtected warns of wheels that want another version of what the base brings and protects. The resolver never saw
 // these: to it, protected packages do not exist.
-func (b *builder) checkProtected(ctx context.Context, s *plan.Stage, made []madeLayer) error {
+func (b *builder) checkProtected(ctx context.Context, p python.Interpreter, made []madeLayer) error {
 	if len(b.opts.Protect) == 0 {
 		return nil
 	}
-	env := python.EnvironmentOf(s.Env.Environment.Target.Python).WithExtra("")
+	env := python.EnvironmentOf(p).WithExtra("")
 	for _, m := range made {
 		metadata, err := b.readMetadata(ctx, m)
 		if err != nil {

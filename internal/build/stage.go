@@ -2,9 +2,6 @@ package build
 
 import (
 	"context"
-	"fmt"
-	"slices"
-	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -13,7 +10,6 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/python"
-	"sconce.dev/sconce/internal/system"
 )
 
 // made is what a stage has come to, or how far it is.
@@ -21,6 +17,13 @@ type made struct {
 	base      *image.Image     // nil: it began with nothing
 	additions []image.Addition // on top of base
 	wheels    []madeLayer      // those of the additions that are layers of wheels
+}
+
+// madeLayer is a layer of wheels with the list of its files.
+type madeLayer struct {
+	layer    layer.Descriptor
+	manifest python.Manifest
+	items    []python.Item
 }
 
 // layers lists the layers so far, lowest first. A step that changed nothing has none.
@@ -42,8 +45,11 @@ func (m *made) top() *made {
 	return &made{base: m.base, additions: append([]image.Addition(nil), m.additions...)}
 }
 
-func (m *made) add(d layer.Descriptor, what string) {
-	m.additions = append(m.additions, image.Addition{Layer: d, CreatedBy: what})
+// add puts a step's layer on top, and the history's line about it.
+func (m *made) add(d layer.Descriptor, t *plan.Step) {
+	if t.History != "" {
+		m.additions = append(m.additions, image.Addition{Layer: d, CreatedBy: t.History})
+	}
 }
 
 // stage makes a stage, once: several steps may want its files.
@@ -74,7 +80,7 @@ func (b *builder) wanted(s *plan.Stage, seen map[*plan.Stage]bool) []*plan.Stage
 		return nil
 	}
 	seen[s] = true
-	all := append(b.wanted(s.Parent, seen), s)
+	all := append(b.wanted(s.From, seen), s)
 	for _, t := range s.Steps {
 		if _, ok := b.recorded(t.Key); ok {
 			continue
@@ -87,112 +93,125 @@ func (b *builder) wanted(s *plan.Stage, seen map[*plan.Stage]bool) []*plan.Stage
 }
 
 func (b *builder) makeStage(ctx context.Context, s *plan.Stage) (*made, error) {
-	m, err := b.foundation(ctx, s)
-	if err != nil {
-		return nil, err
-	}
-	for _, t := range s.Steps {
-		d, err := b.makeStep(ctx, s, t, m)
+	m := &made{}
+	if s.From != nil {
+		below, err := b.stage(ctx, s.From)
 		if err != nil {
 			return nil, err
 		}
-		m.add(d, t.Title)
+		m = below.top()
 	}
-	return m, nil
+	g, ctx := errgroup.WithContext(ctx)
+	r := newStageRun(ctx, b, s, m)
+	defer r.close()
+	r.beginApart(ctx, g)
+	g.Go(func() error { return r.makeSteps(ctx) })
+	return m, g.Wait()
 }
 
-// foundation makes what the steps of a stage stand on.
-func (b *builder) foundation(ctx context.Context, s *plan.Stage) (*made, error) {
-	switch {
-	case s.Parent != nil:
-		m, err := b.stage(ctx, s.Parent)
-		if err != nil {
-			return nil, err
+// stageRun makes the steps of one stage, from the bottom up.
+type stageRun struct {
+	*builder
+	stage *plan.Stage
+	made  *made // how far it is
+
+	// The ground is what stands below the first step that brings Python packages. What makes byte code waits for it.
+	ground   *made
+	grounded chan struct{} // closed when ground is there
+
+	bytecode *compilers                               // nil in a stage without Python packages
+	apart    map[*plan.Step]func() (madeLayer, error) // steps that do not wait for those before them
+	compiled func() (map[string]python.Item, error)   // the wheels of packages that are compiled, by normalised name; once
+}
+
+func newStageRun(ctx context.Context, b *builder, s *plan.Stage, m *made) *stageRun {
+	r := &stageRun{builder: b, stage: s, made: m, grounded: make(chan struct{}), apart: make(map[*plan.Step]func() (madeLayer, error))}
+	if e := s.Environment(); e != nil {
+		r.bytecode = newCompilers(ctx, b.opts.Store, r.waitGround, e.Environment.Target.Python, max(1, b.opts.Cores))
+	}
+	r.compiled = sync.OnceValues(func() (map[string]python.Item, error) { return r.compileAll(ctx) })
+	return r
+}
+
+func (r *stageRun) close() {
+	if r.bytecode != nil {
+		r.bytecode.close()
+	}
+}
+
+// beginApart starts the steps that stand on nothing below them.
+func (r *stageRun) beginApart(ctx context.Context, g *errgroup.Group) {
+	for _, t := range r.stage.Steps {
+		if w, ok := t.Op.(*plan.Wheels); ok {
+			run := sync.OnceValues(func() (madeLayer, error) { return r.makeWheels(ctx, t.Key, w) })
+			r.apart[t] = run
+			g.Go(func() error { _, err := run(); return err })
 		}
-		return m.top(), nil
-	case s.Base == nil:
-		return &made{}, nil
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	// The ground is asked for by several steps and made by the first of them.
-	ground := sync.OnceValues(func() (*made, error) { return b.makeGround(gctx, s) })
-	g.Go(func() error { _, err := ground(); return err })
-	var bytecode *compilers
-	if s.Env != nil {
-		bytecode = newCompilers(ctx, b.opts.Store, ground, s.Env.Environment.Target.Python, max(1, b.opts.Cores))
-		defer bytecode.close()
+}
+
+// waitGround waits for what byte code is compiled on.
+func (r *stageRun) waitGround(ctx context.Context) (*made, error) {
+	select {
+	case <-r.grounded:
+		return r.ground, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
-	wheels := make([]madeLayer, len(s.Wheels))
-	for i, w := range s.Wheels {
-		g.Go(func() (err error) {
-			wheels[i], err = b.makeWheels(gctx, w, bytecode)
+}
+
+// settle says that what is made so far is the ground, when the step to come is the first that stands on it.
+func (r *stageRun) settle(t *plan.Step) {
+	switch t.Op.(type) {
+	case *plan.Base, *plan.OSPackages:
+		return
+	}
+	if r.ground == nil {
+		r.ground = r.made.top()
+		close(r.grounded)
+	}
+}
+
+func (r *stageRun) makeSteps(ctx context.Context) error {
+	for _, t := range r.stage.Steps {
+		r.settle(t)
+		d, err := r.makeStep(ctx, t)
+		if err != nil {
 			return err
-		})
+		}
+		r.made.add(d, t)
 	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	m, err := ground()
-	if err != nil {
-		return nil, err
-	}
-	compiled, items, err := b.compile(ctx, s, m, wheels, bytecode)
-	if err != nil {
-		return nil, err
-	}
-	b.built = append(b.built, items...) // recipes have one stage with packages
-	return m, b.addWheels(ctx, s, m, append(wheels, compiled...), items)
+	return nil
 }
 
-// makeGround brings the base, and puts the system's packages on it.
-func (b *builder) makeGround(ctx context.Context, s *plan.Stage) (*made, error) {
-	im, err := b.bring(ctx, s.Base)
+// makeStep makes the layer of one step on top of what is made so far. There is a maker for each op.
+func (r *stageRun) makeStep(ctx context.Context, t *plan.Step) (layer.Descriptor, error) {
+	var none layer.Descriptor
+	switch op := t.Op.(type) {
+	case nil:
+		return none, nil
+	case *plan.Base:
+		im, err := r.bring(ctx, op)
+		r.made.base = im
+		return none, err
+	case *plan.Wheels:
+		return r.addWheels(r.apart[t]())
+	case *plan.Compile:
+		return r.addWheels(r.makeCompiled(ctx, op))
+	case *plan.Environment:
+		return r.makeEnvironment(ctx, op)
+	}
+	d, err := r.once(ctx, t.Key, func() (layer.Descriptor, error) { return r.change(ctx, t) })
 	if err != nil {
-		return nil, err
+		return d, stepError(t, err)
 	}
-	m := &made{base: im}
-	if s.System == nil || s.System.Pinned.Empty() {
-		return m, nil
-	}
-	d, err := b.once(ctx, string(s.System.Key), func() (layer.Descriptor, error) {
-		return system.Layer(ctx, b.runner, b.opts.Fetch, string(s.System.Key), im.Layers, s.System.Pinned)
-	})
-	if err != nil {
-		return nil, err
-	}
-	m.add(d, "system packages: "+strings.Join(s.System.Pinned.Asked, " "))
-	return m, nil
+	return d, nil
 }
 
-// addWheels puts the layers of wheels, and the environment that they make up, on the ground. compiled are the last of the
-// wheels, those that were built here.
-func (b *builder) addWheels(ctx context.Context, s *plan.Stage, m *made, wheels []madeLayer, compiled []python.Item) error {
-	if s.Env == nil {
-		return nil
+// addWheels keeps what is known of a layer of wheels for the environment that it becomes part of.
+func (r *stageRun) addWheels(l madeLayer, err error) (layer.Descriptor, error) {
+	if err == nil {
+		r.made.wheels = append(r.made.wheels, l)
 	}
-	var manifests []python.Manifest
-	for i, w := range wheels {
-		manifests = append(manifests, w.manifest)
-		m.add(w.layer, "python packages: "+contents(wheelsOf(s, compiled, i)))
-	}
-	m.wheels = wheels
-	if err := python.CheckConflicts(manifests); err != nil {
-		return err
-	}
-	e := s.Env.Environment
-	e.Manifests, e.Items = manifests, slices.Concat(e.Items, compiled)
-	d, err := python.BuildEnvironment(ctx, b.opts.Store, e, s.Env.Options)
-	if err != nil {
-		return err
-	}
-	m.add(d, fmt.Sprintf("python environment in /%s", e.Target.Root))
-	return b.checkProtected(ctx, s, wheels)
-}
-
-// wheelsOf lists the wheels of the i-th layer of wheels.
-func wheelsOf(s *plan.Stage, compiled []python.Item, i int) []python.Item {
-	if i < len(s.Wheels) {
-		return s.Wheels[i].Group.Items
-	}
-	return compiled[i-len(s.Wheels):][:1]
+	return l.layer, err
 }

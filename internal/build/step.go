@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/system"
 	"sconce.dev/sconce/internal/transfer"
 )
 
@@ -43,29 +44,29 @@ func (b *builder) recorded(key plan.Key) (layer.Descriptor, bool) {
 }
 
 // once makes the layer under key, unless this store has it or another machine has.
-func (b *builder) once(ctx context.Context, key string, do func() (layer.Descriptor, error)) (layer.Descriptor, error) {
-	if d, ok := b.recorded(plan.Key(key)); ok {
+func (b *builder) once(ctx context.Context, key plan.Key, do func() (layer.Descriptor, error)) (layer.Descriptor, error) {
+	if d, ok := b.recorded(key); ok {
 		return d, nil
 	}
-	lock, err := b.opts.Store.Lock(ctx, "step "+key)
+	lock, err := b.opts.Store.Lock(ctx, "step "+string(key))
 	if err != nil {
 		return layer.Descriptor{}, err
 	}
 	defer lock.Unlock()
-	if d, ok := b.recorded(plan.Key(key)); ok {
+	if d, ok := b.recorded(key); ok {
 		return d, nil // another process made it while this one waited
 	}
-	if d, ok := b.fetched(ctx, key); ok {
-		return d, b.record(key, d)
+	if d, ok := b.fetched(ctx, string(key)); ok {
+		return d, b.record(string(key), d)
 	}
 	d, err := do()
 	if err != nil {
 		return d, err
 	}
-	if err := b.record(key, d); err != nil {
+	if err := b.record(string(key), d); err != nil {
 		return d, err
 	}
-	b.share(ctx, key, d)
+	b.share(ctx, string(key), d)
 	return d, nil
 }
 
@@ -111,60 +112,58 @@ func (b *builder) doubt(ctx context.Context, doing string, err error) {
 	})
 }
 
-// makeStep makes the layer of one step, on top of m.
-func (b *builder) makeStep(ctx context.Context, s *plan.Stage, t *plan.Step, m *made) (layer.Descriptor, error) {
-	if t.Key == "" {
-		return layer.Descriptor{}, nil
-	}
-	d, err := b.once(ctx, string(t.Key), func() (layer.Descriptor, error) { return b.doStep(ctx, s, t, m) })
-	if err != nil {
-		return d, stepError(t, err)
-	}
-	return d, nil
-}
-
 // stepError says where the step is written, and what it is unless the error does so itself.
 func stepError(t *plan.Step, err error) error {
-	if t.Run != nil { // whose errors begin with what it is
+	if _, ok := t.Op.(*plan.Exec); ok { // whose errors begin with what it is
 		return fmt.Errorf("%s: %w", t.Place, err)
 	}
 	return fmt.Errorf("%s: %s: %w", t.Place, t.Label(), err)
 }
 
-func (b *builder) doStep(ctx context.Context, s *plan.Stage, t *plan.Step, m *made) (layer.Descriptor, error) {
-	if t.Run != nil {
-		return b.runStep(ctx, s, t, m)
+// change makes the layer of a step that depends on all below it.
+func (r *stageRun) change(ctx context.Context, t *plan.Step) (layer.Descriptor, error) {
+	switch op := t.Op.(type) {
+	case *plan.OSPackages:
+		return system.Layer(ctx, r.runner, r.opts.Fetch, string(t.Key), r.made.layers(), op.Pinned)
+	case *plan.Exec:
+		return r.exec(ctx, t.Label(), op)
 	}
 	task := event.Begin(ctx, "step", t.Label(), 0)
-	onto, err := image.NewTree(ctx, b.opts.Store, m.layers())
-	if err != nil {
-		return layer.Descriptor{}, task.End(err)
-	}
-	var d layer.Descriptor
-	switch {
-	case t.Copy != nil:
-		d, err = b.copyStep(ctx, s, t.Copy, onto)
-	case t.Dir != nil:
-		d, _, err = transfer.MakeDir(ctx, b.opts.Store, t.Dir.Path, t.Dir.Owner, onto, s.Layer)
-	case t.Patch != nil:
-		d, err = t.Patch.Layer(ctx, b.opts.Store, onto, s.Layer)
-	}
+	d, err := r.changeFiles(ctx, t)
 	return d, task.End(err)
 }
 
-func (b *builder) copyStep(ctx context.Context, s *plan.Stage, c *plan.CopyStep, onto *image.Tree) (layer.Descriptor, error) {
-	from, err := b.files(ctx, c.From)
+// changeFiles makes the layer of a step that runs no program.
+func (r *stageRun) changeFiles(ctx context.Context, t *plan.Step) (layer.Descriptor, error) {
+	onto, err := image.NewTree(ctx, r.opts.Store, r.made.layers())
 	if err != nil {
 		return layer.Descriptor{}, err
 	}
-	return c.Copy.Layer(ctx, b.opts.Store, from, onto, s.Layer, b.openURL)
+	switch op := t.Op.(type) {
+	case *plan.Copy:
+		return r.copyFiles(ctx, op, onto)
+	case *plan.MakeDir:
+		d, _, err := transfer.MakeDir(ctx, r.opts.Store, op.Path, op.Owner, onto, r.stage.Layer)
+		return d, err
+	case *plan.Patch:
+		return op.Layer(ctx, r.opts.Store, onto, r.stage.Layer)
+	}
+	panic(fmt.Sprintf("build: no maker for %T", t.Op))
+}
+
+func (r *stageRun) copyFiles(ctx context.Context, c *plan.Copy, onto *image.Tree) (layer.Descriptor, error) {
+	from, err := r.files(ctx, c.From)
+	if err != nil {
+		return layer.Descriptor{}, err
+	}
+	return c.Copy.Layer(ctx, r.opts.Store, from, onto, r.stage.Layer, r.openURL)
 }
 
 // files are what a source has; nil for the source of what comes from elsewhere.
 func (b *builder) files(ctx context.Context, from plan.Source) (transfer.Files, error) {
 	switch {
-	case from.Context != nil:
-		return from.Context, nil
+	case from.Dir != "":
+		return b.opts.Open(from.Dir)
 	case from.Stage == nil:
 		return nil, nil
 	}
@@ -198,37 +197,37 @@ func nameOf(address string) string {
 	return strings.Trim(path.Base(u.Path), "/.")
 }
 
-func (b *builder) runStep(ctx context.Context, s *plan.Stage, t *plan.Step, m *made) (layer.Descriptor, error) {
-	c := t.Run.Command
-	if t.Run.Inherit && m.base != nil {
-		c = inherit(c, s, m.base)
+func (r *stageRun) exec(ctx context.Context, label string, op *plan.Exec) (layer.Descriptor, error) {
+	c := op.Command
+	if op.Inherit && r.made.base != nil {
+		c = inherit(c, op.Venv, r.made.base)
 	}
-	for _, mount := range t.Run.Mounts {
-		filled, err := b.fill(ctx, s, mount)
+	for _, mount := range op.Mounts {
+		filled, err := r.fill(ctx, mount)
 		if err != nil {
 			return layer.Descriptor{}, err
 		}
 		c.Mounts = append(c.Mounts, filled)
 	}
-	if err := b.runs.Acquire(ctx, 1); err != nil {
+	if err := r.runs.Acquire(ctx, 1); err != nil {
 		return layer.Descriptor{}, err
 	}
-	defer b.runs.Release(1)
-	d, err := b.runner.Run(ctx, t.Label(), m.layers(), c)
+	defer r.runs.Release(1)
+	d, err := r.runner.Run(ctx, label, r.made.layers(), c)
 	if err != nil {
 		return d, err
 	}
-	if empty, err := step.Empty(ctx, b.opts.Store, d); empty || err != nil {
+	if empty, err := step.Empty(ctx, r.opts.Store, d); empty || err != nil {
 		return layer.Descriptor{}, err
 	}
 	return d, nil
 }
 
 // inherit gives a recipe's command what the base's configuration says, and the virtual environment.
-func inherit(c step.Command, s *plan.Stage, base *image.Image) step.Command {
+func inherit(c step.Command, venv string, base *image.Image) step.Command {
 	env := environment(slices.Clone(base.Config.Config.Env))
-	if s.Env != nil {
-		env.enter("/" + s.Env.Environment.Target.Root)
+	if venv != "" {
+		env.enter(venv)
 	}
 	for _, kv := range c.Env {
 		name, value, _ := strings.Cut(kv, "=")
@@ -239,17 +238,17 @@ func inherit(c step.Command, s *plan.Stage, base *image.Image) step.Command {
 }
 
 // fill says what a mount shows.
-func (b *builder) fill(ctx context.Context, s *plan.Stage, m plan.Mount) (step.Mount, error) {
+func (r *stageRun) fill(ctx context.Context, m plan.Mount) (step.Mount, error) {
 	filled := m.Mount
 	switch {
 	case m.Files.Stage != nil:
-		other, err := b.stage(ctx, m.Files.Stage)
+		other, err := r.builder.stage(ctx, m.Files.Stage)
 		if err != nil {
 			return filled, err
 		}
 		filled.Layers = other.layers()
-	case m.Files.Context != nil:
-		d, err := b.contextLayer(ctx, m, s.Layer)
+	case m.Files.Dir != "":
+		d, err := r.contextLayer(ctx, m, r.stage.Layer)
 		if err != nil {
 			return filled, err
 		}
@@ -271,7 +270,11 @@ func (b *builder) contextLayer(ctx context.Context, m plan.Mount, o layer.Option
 	run, ok := b.contexts[id]
 	if !ok {
 		run = sync.OnceValues(func() (layer.Descriptor, error) {
-			return m.Part().Layer(ctx, b.opts.Store, m.Files.Context, nil, o, nil)
+			from, err := b.opts.Open(m.Files.Dir)
+			if err != nil {
+				return layer.Descriptor{}, err
+			}
+			return m.Part().Layer(ctx, b.opts.Store, from, nil, o, nil)
 		})
 		b.contexts[id] = run
 	}

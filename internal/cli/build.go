@@ -170,7 +170,7 @@ func (a *app) runBuild(ctx context.Context, o buildOptions) error {
 // buildSubject is what is built, from whatever it was written as.
 type buildSubject struct {
 	plan     *plan.Plan
-	contexts contexts
+	contexts *contexts
 	options  build.Options  // what is the subject's own
 	recipe   *recipe.Recipe // nil for a Containerfile
 	target   target
@@ -289,13 +289,13 @@ func (a *app) planRecipe(ctx context.Context, r *recipe.Recipe, l *lock.Lock, ho
 	if how.Sources, err = a.directorySources(ctx, how.Compiles); err != nil {
 		return s, err
 	}
-	s.contexts = make(contexts)
-	how.Open, s.recipe = s.contexts.open, r
+	s.contexts = newContexts()
+	how.Open, s.recipe = s.contexts.Open, r
 	if s.plan, err = plan.New(ctx, r, l, wheels, how); err != nil {
 		s.close()
 		return s, err
 	}
-	s.options = build.Options{Wheels: wheels, Authorize: lock.Authorizer(r)}
+	s.options = build.Options{Wheels: wheels, Authorize: lock.Authorizer(r), Open: how.Open}
 	if l.Python != nil {
 		s.options.Protect = l.Python.Protected
 	}

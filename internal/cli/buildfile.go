@@ -124,9 +124,11 @@ func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (s
 	if err != nil {
 		return s, err
 	}
-	s = buildSubject{contexts: contexts{dir: from}, options: build.Options{Pass: evaluated.Proxy}}
+	opened := newContexts()
+	opened.add(dir, from)
+	s = buildSubject{contexts: opened, options: build.Options{Pass: evaluated.Proxy, Open: opened.Open}}
 	s.plan, err = plan.NewContainerfile(ctx, evaluated, plan.ContainerfileOptions{
-		File: file, Name: name, Platform: platform, Context: from, Compression: compressionOf(o), Pin: b.pin,
+		File: file, Name: name, Platform: platform, Context: dir, Open: opened.Open, Compression: compressionOf(o), Pin: b.pin,
 	})
 	if err != nil {
 		s.close()

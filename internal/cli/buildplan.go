@@ -178,22 +178,36 @@ func (a *app) addCache(ctx context.Context, r *recipe.Recipe, to *build.Options)
 	return nil
 }
 
-// contexts are the directories that a build reads files from.
-type contexts map[string]*transfer.Context
+// contexts are the directories that a build reads files from, each opened once. Stages made side by side ask for them.
+type contexts struct {
+	mu   sync.Mutex
+	open map[string]*transfer.Context
+}
 
-func (c contexts) open(dir string) (*transfer.Context, error) {
-	if from := c[dir]; from != nil {
+func newContexts() *contexts { return &contexts{open: make(map[string]*transfer.Context)} }
+
+// add makes a directory known that was opened in its own way.
+func (c *contexts) add(dir string, from *transfer.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open[dir] = from
+}
+
+func (c *contexts) Open(dir string) (*transfer.Context, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if from := c.open[dir]; from != nil {
 		return from, nil
 	}
 	from, err := transfer.OpenContext(dir, "")
 	if err == nil {
-		c[dir] = from
+		c.open[dir] = from
 	}
 	return from, err
 }
 
-func (c contexts) close() {
-	for _, from := range c {
+func (c *contexts) close() {
+	for _, from := range c.open {
 		from.Close()
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/system"
 	"sconce.dev/sconce/internal/transfer"
 )
 
@@ -32,16 +31,15 @@ type Options struct {
 	Compiles []lock.Compile          // packages that have to be built
 	Sources  map[string]store.Digest // of those that are directories of this machine, by the package's name
 
-	// Open opens a directory that steps copy from or bind. Whoever gives it closes what it opened when the plan is not used
-	// any more.
+	// Open opens a directory that steps copy from or bind, whose digests are in their keys. The plan names directories and
+	// holds none of them open.
 	Open      func(dir string) (*transfer.Context, error)
 	Slim      *slim.Options // what device code stays in the image; nil: all of it
 	GPU       []string      // compute capabilities of the target, as TORCH_CUDA_ARCH_LIST has them: what steps compile for
 	Unchecked bool          // nobody looks whether the image will run on its target, which a label says
 }
 
-// New plans the image that r asks for and l pins. Of this machine it reads the files that the recipe's steps copy, patch with
-// and bind, to know their digests.
+// New plans the image that r asks for and l pins.
 func New(ctx context.Context, r *recipe.Recipe, l *lock.Lock, wheels []lock.Wheel, o Options) (*Plan, error) {
 	platform, err := v1.ParsePlatform(l.Platform)
 	if err != nil {
@@ -52,42 +50,48 @@ func New(ctx context.Context, r *recipe.Recipe, l *lock.Lock, wheels []lock.Whee
 		return nil, err
 	}
 	compression := layer.Compression(r.Image.Compression)
-	p := &Plan{Name: r.Name + ":" + r.Version, Platform: *platform}
-	p.Stage = &Stage{Label: p.Name, Layer: layer.Options{Compression: compression, ModTime: modTime}}
-	p.Base = &BaseStep{Key: Key(l.Base.Key()), Pinned: l.Base, Platform: *platform, Reference: r.BaseReference()}
-	if l.System != nil {
-		p.System = &SystemStep{Key: Key(system.LayerKey(string(p.Base.Key), l.System, p.Layer)), Pinned: l.System}
-	}
-	if err := checkLayers(r, l, len(o.Compiles)); err != nil {
+	n := &planner{recipe: r, lock: l, wheels: wheels, opts: o, platform: *platform, layer: layer.Options{Compression: compression, ModTime: modTime}}
+	stage, err := n.stage(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if l.Python != nil {
-		p.planPython(r, l, wheels, o, compression, modTime)
-	}
-	p.stand(p.foundation()...)
-	if err := p.planSteps(ctx, r, o); err != nil {
-		return nil, err
-	}
-	p.planImage(r, l, o, compression, modTime)
+	p := &Plan{Name: stage.Label, Platform: *platform, Stage: stage}
+	n.planImage(p)
 	return p, nil
 }
 
-// foundation lists the keys of everything below the steps.
-func (s *Stage) foundation() []Key {
-	keys := []Key{s.Base.Key}
-	if s.System != nil {
-		keys = append(keys, s.System.Key)
-	}
-	keys = append(keys, s.wheelKeys()...)
-	keys = append(keys, s.compileKeys()...)
-	if s.Env != nil {
-		keys = append(keys, s.Env.Key)
-	}
-	return keys
+// planner plans the image of one recipe.
+type planner struct {
+	recipe   *recipe.Recipe
+	lock     *lock.Lock
+	wheels   []lock.Wheel
+	opts     Options
+	platform v1.Platform
+	layer    layer.Options
 }
 
-// fixedTime is the time of everything that the image adds: SOURCE_DATE_EPOCH where it is set
-// (reproducible-builds.org/specs/source-date-epoch), else always the same.
+// stage puts the steps in the order of their layers: what the base and its package manager bring, Python packages, then what
+// the recipe does itself. How many layers the wheels get is known once the others are counted.
+func (n *planner) stage(ctx context.Context) (*Stage, error) {
+	own, err := n.recipeSteps(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := newStage(n.recipe.Name+":"+n.recipe.Version, nil, n.layer)
+	s.add(&Step{Title: "base " + n.recipe.BaseReference(), Op: &Base{Pinned: n.lock.Base, Platform: n.platform, Reference: n.recipe.BaseReference()}})
+	system, compiles, environment := n.systemSteps(), n.compileSteps(), n.environmentSteps()
+	others := len(system) + len(compiles) + len(environment) + len(own)
+	groups, err := n.group(others)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range slices.Concat(system, n.wheelSteps(groups), compiles, environment, own) {
+		s.add(t)
+	}
+	return s, nil
+}
+
+// fixedTime is the time of everything a plan makes: SOURCE_DATE_EPOCH, as reproducible-builds.org defines it, or the default.
 func fixedTime() (time.Time, error) {
 	text := os.Getenv("SOURCE_DATE_EPOCH")
 	if text == "" {
@@ -100,133 +104,133 @@ func fixedTime() (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), nil
 }
 
-func (p *Plan) planPython(r *recipe.Recipe, l *lock.Lock, wheels []lock.Wheel, o Options, c layer.Compression, modTime time.Time) {
-	target := python.Target{Root: venvRoot, Python: l.Python.Interpreter()}
-	bytecode := o.RunsHere && (r.Python.Bytecode == nil || *r.Python.Bytecode)
-	items := make([]python.Item, len(wheels))
-	for i, w := range wheels {
-		items[i] = w.Item
-	}
-	options := python.LayerOptions{Options: layer.Options{Compression: c, ModTime: modTime}}
-	for _, g := range python.GroupItems(items, layersForWheels(r, l, len(o.Compiles))) {
-		p.Wheels = append(p.Wheels, &WheelsStep{
-			Key: Key(python.LayerKey(g, target, bytecode, options)), Group: g, Target: target, Bytecode: bytecode, Options: options,
-		})
-	}
-	p.planCompiles(r, o, &WheelsStep{Target: target, Bytecode: bytecode, Options: options})
-	p.Env = &EnvironmentStep{
-		Environment: python.Environment{
-			Target: target, SystemSitePackages: l.Python.SystemSitePackages, Prompt: r.Name, Items: items,
-		},
-		Options: options.Options,
-	}
-	p.Env.Key = keyOf("environment", environmentVersion, struct {
-		Target  python.Target
-		System  bool
-		Prompt  string
-		Items   []python.Item
-		Layers  []Key
-		Options layer.Options
-		Built   []Key `json:",omitempty"`
-	}{target, p.Env.Environment.SystemSitePackages, r.Name, sortedItems(items), p.wheelKeys(), options.Options, p.compileKeys()})
-}
-
-// How many layers there may be.
-const (
-	// stackable is how many layers the overlay driver of Docker mounts over each other at most.
-	stackable = 127
-	// leastForWheels is what the wheels get beside a base of many layers, as vendors make them, when the recipe does not
-	// say how many layers there may be.
-	leastForWheels = 12
-	// environmentLayers is the layer of the environment itself.
-	environmentLayers = 1
-)
-
-// layersForWheels is how many layers the wheels may take.
-func layersForWheels(r *recipe.Recipe, l *lock.Lock, compiles int) int {
-	others := l.Base.Layers + environmentLayers + compiles + layersOfSteps(r)
-	room := r.Image.MaxLayers - others
-	if r.Image.MaxLayers == recipe.DefaultMaxLayers {
-		room = max(room, min(leastForWheels, stackable-others))
-	}
-	return room
-}
-
-// layersOfSteps is how many layers the recipe's steps make, with that of the system's packages.
-func layersOfSteps(r *recipe.Recipe) int {
-	n := 0
-	if len(r.System.Packages) > 0 {
-		n++
-	}
-	for _, s := range r.Steps {
-		n += len(s.Copy) + len(s.Patch)
-		if s.Run != "" {
-			n++
-		}
-	}
-	return n
-}
-
-// checkLayers makes sure that base, environment, steps and at least one layer of wheels find room.
-func checkLayers(r *recipe.Recipe, l *lock.Lock, compiles int) error {
-	limit := r.Image.MaxLayers
-	if limit == recipe.DefaultMaxLayers {
-		limit = stackable
-	}
-	tooMany := l.Base.Layers+layersOfSteps(r) > limit
-	if l.Python != nil {
-		tooMany = layersForWheels(r, l, compiles) < 1
-	}
-	if !tooMany {
+func (n *planner) systemSteps() []*Step {
+	p := n.lock.System
+	if p == nil || p.Empty() {
 		return nil
 	}
-	what := "the base alone has"
-	if layersOfSteps(r) > 0 {
-		what = "the base and the recipe's steps have"
+	asked := slices.Sorted(slices.Values(p.Asked)) // in whatever order the recipe has them
+	what := "system packages: " + strings.Join(asked, " ")
+	return []*Step{{Title: what, History: what, Op: &OSPackages{Pinned: p}}}
+}
+
+func (n *planner) target() python.Target {
+	return python.Target{Root: venvRoot, Python: n.lock.Python.Interpreter()}
+}
+
+func (n *planner) layerOptions() python.LayerOptions { return python.LayerOptions{Options: n.layer} }
+
+// bytecode reports whether the image's own Python compiles the byte code of what is laid down.
+func (n *planner) bytecode() bool { return n.opts.RunsHere && n.recipe.Python.CompilesBytecode() }
+
+func (n *planner) items() []python.Item {
+	items := make([]python.Item, len(n.wheels))
+	for i, w := range n.wheels {
+		items[i] = w.Item
 	}
-	return fault.Hint(fmt.Errorf("%s %d layers, and the image may have %d", what, l.Base.Layers+layersOfSteps(r), limit),
-		"raise max-layers under [image], or make the base one layer: `sconce copy BASE tar:base.tar`, then image = \"tar:base.tar\" under [base]")
+	return items
 }
 
-func sortedItems(items []python.Item) []python.Item {
-	sorted := slices.Clone(items)
-	slices.SortFunc(sorted, func(a, b python.Item) int { return strings.Compare(a.File, b.File) })
-	return sorted
-}
-
-func (s *Stage) wheelKeys() []Key {
-	var keys []Key
-	for _, w := range s.Wheels {
-		keys = append(keys, w.Key)
+func (n *planner) wheelSteps(groups []python.Group) []*Step {
+	steps := make([]*Step, len(groups))
+	for i, g := range groups {
+		what := "python packages: " + contents(g.Items)
+		steps[i] = &Step{
+			Title: g.Name, History: what,
+			Op: &Wheels{Group: g, Target: n.target(), Bytecode: n.bytecode(), Options: n.layerOptions()},
+		}
 	}
-	return keys
+	return steps
 }
 
-func (p *Plan) planImage(r *recipe.Recipe, l *lock.Lock, o Options, c layer.Compression, created time.Time) {
-	config := Config{
+// contents names packages in the image's history.
+func contents(items []python.Item) string {
+	names := make([]string, len(items))
+	for i, it := range items {
+		names[i] = it.Name + "==" + it.Version
+	}
+	return strings.Join(names, ", ")
+}
+
+func (n *planner) compileSteps() []*Step {
+	var steps []*Step
+	for _, c := range n.opts.Compiles {
+		op := &Compile{
+			Package: c.Package, Requested: c.Requested, Source: n.opts.Sources[c.Name], Python: n.target().Python,
+			Target: n.target(), Bytecode: n.bytecode(), Options: n.layerOptions(),
+		}
+		if c.Base != nil {
+			op.Base = &Base{Pinned: c.Base.Image, Platform: n.platform, Reference: lock.CompileReference(n.recipe, c)}
+			op.Python = c.Base.Interpreter(op.Python)
+		}
+		steps = append(steps, &Step{Title: c.Label(), History: "python packages: " + compiled(c), Op: op})
+	}
+	return steps
+}
+
+// compiled names a package that is built here, as far as the lock knows it: of some sources only the build tells the version.
+func compiled(c lock.Compile) string {
+	if c.Version == "" {
+		return c.Name
+	}
+	return c.Name + "==" + c.Version
+}
+
+func (n *planner) environmentSteps() []*Step {
+	if n.lock.Python == nil {
+		return nil
+	}
+	what := "python environment in /" + venvRoot
+	return []*Step{{Title: what, History: what, Op: &Environment{
+		Environment: python.Environment{
+			Target: n.target(), SystemSitePackages: n.lock.Python.SystemSitePackages, Prompt: n.recipe.Name, Items: n.items(),
+		},
+		Options: n.layer,
+	}}}
+}
+
+func (n *planner) planImage(p *Plan) {
+	r := n.recipe
+	p.Image = &Image{Slim: n.opts.Slim, Config: Config{
 		Env: r.Image.Env, Entrypoint: r.Image.Entrypoint, Cmd: r.Image.Cmd, WorkingDir: r.Image.Workdir,
-		User: r.Image.User, Volumes: r.Image.Volumes, Labels: labels(r, l), Created: created, Compression: c,
-		Unchecked: o.Unchecked,
+		User: r.Image.User, Volumes: r.Image.Volumes, Labels: labels(r, n.lock), Created: n.layer.ModTime, Compression: n.layer.Compression,
+		Unchecked: n.opts.Unchecked,
+	}}
+	if p.Environment() != nil {
+		p.Image.Config.VirtualEnv = "/" + venvRoot
 	}
-	if p.Env != nil {
-		config.PathPrefix = "/" + venvRoot + "/bin"
-		config.VirtualEnv = "/" + venvRoot
+	p.setKey(append(configInputs(p.Image.Config), slimInput(n.opts.Slim))...)
+}
+
+// configInputs are what a recipe says of the image's configuration.
+func configInputs(c Config) []Input {
+	in := []Input{
+		{"entrypoint", text(c.Entrypoint)},
+		{"cmd", text(c.Cmd)},
+		{"workdir", c.WorkingDir},
+		{"user", c.User},
+		{"volumes", text(c.Volumes)},
+		{"compression", string(c.Compression)},
+		{"environment", c.VirtualEnv},
+		{"unchecked", strconv.FormatBool(c.Unchecked)},
 	}
-	p.Image = &ImageStep{Config: config, Slim: o.Slim}
-	slimmed := "" // leaves the keys of all other images as they are
-	if o.Slim != nil {
-		slimmed = o.Slim.Key()
+	return slices.Concat(in, tableInputs("variable", c.Env), tableInputs("label", c.Labels))
+}
+
+func tableInputs(what string, table map[string]string) []Input {
+	in := make([]Input, 0, len(table))
+	for name, value := range table {
+		in = append(in, Input{what + " " + name, value})
 	}
-	keys := p.foundation()
-	for _, s := range p.Steps {
-		keys = append(keys, s.Key)
+	slices.SortFunc(in, func(a, b Input) int { return strings.Compare(a.Name, b.Name) })
+	return in
+}
+
+func slimInput(o *slim.Options) Input {
+	if o == nil {
+		return Input{"slim", ""}
 	}
-	p.Image.Key = keyOf("image", imageVersion, struct {
-		Platform string
-		Steps    []Key
-		Config   Config
-		Slim     string `json:",omitempty"`
-	}{p.Platform.String(), keys, config, slimmed})
+	return Input{"slim", o.Key()}
 }
 
 // labels are the standard annotations of the OCI image specification ("Pre-Defined Annotation Keys"), which the recipe's

@@ -1,11 +1,13 @@
-// Package plan turns a locked recipe into a graph of steps, each under a key.
+// Package plan turns a locked recipe or a Containerfile into stages of steps, each step under a key.
 //
-// A key is the SHA-256 of a canonical encoding of everything that decides what the step makes: what it does, the keys of
-// the steps it stands on, the digests of its inputs and the version of the code that runs it. Equal keys mean equal
-// results, on any machine and at any time, so a step whose key the store knows is never run. No time, host, user,
-// directory of this machine, undeclared variable or order of a map enters a key.
+// A key is the SHA-256 of a canonical encoding of everything that decides what the step makes: its inputs, the keys of the
+// steps it stands on, and the version of the code that runs it. Equal keys mean equal results, on any machine and at any time,
+// so a step whose key the store knows is never run. No time, host, user, directory of this machine, undeclared variable or
+// order of a map enters a key.
 //
-// Making a plan reads nothing but its arguments and SOURCE_DATE_EPOCH, and changes nothing: see package build for what runs it.
+// A plan is plain data: it can be printed, kept and compared, and holds nothing open. Making one reads its arguments,
+// SOURCE_DATE_EPOCH, and the files that steps copy, bind or apply, of which it keeps the digests; it changes nothing. Package
+// build runs it.
 package plan
 
 import (
@@ -16,53 +18,26 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/layer"
-	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/slim"
 )
 
 // Key identifies what a step makes: 64 hexadecimal digits.
 type Key string
 
-// Plan is the graph for one image.
+// Plan is what makes one image: the stage whose layers are the image's, and how the image is put together. Other stages are
+// reached through the steps that take files of them.
 type Plan struct {
 	Name     string // of the image: NAME:VERSION; "" if it has none
 	Platform v1.Platform
-	*Stage   // whose layers are the image's; other stages are reached through its steps
-	Image    *ImageStep
+	*Stage
+	Image *Image
 }
 
-// BaseStep brings the base into the store.
-type BaseStep struct {
-	Key       Key
-	Pinned    base.Pinned
-	Platform  v1.Platform
-	Reference string // where to look for the base, with paths made absolute; not part of the key
-}
-
-// WheelsStep makes one layer of one or several wheels.
-//
-// Its key holds the wheels and the Python's version, not the base: the same wheel is the same layer in every image. The
-// base is only what its byte code is compiled with.
-type WheelsStep struct {
-	Key      Key
-	Group    python.Group
-	Target   python.Target
-	Bytecode bool
-	Options  python.LayerOptions
-}
-
-// EnvironmentStep makes the small layer that turns the wheels' directory into a virtual environment of the base's Python.
-type EnvironmentStep struct {
-	Key         Key
-	Environment python.Environment // without the manifests, which are known once the wheels are laid down
-	Options     layer.Options
-}
-
-// ImageStep puts base, layers and configuration together, and slims what comes of it.
-type ImageStep struct {
+// Image puts the layers of a stage and the configuration together, and slims what comes of it.
+type Image struct {
 	Key    Key
+	Inputs []Input // what Key stands for, besides the keys of the steps
 	Config Config
 	Exact  *v1.Config    // the image's configuration, whatever Config says of it; nil: the base's, changed as Config says
 	Author string        // of an exact one
@@ -72,8 +47,7 @@ type ImageStep struct {
 // Config is what the recipe says about the finished image.
 type Config struct {
 	Env         map[string]string
-	PathPrefix  string // goes before the base's PATH
-	VirtualEnv  string // the environment's directory, absolute
+	VirtualEnv  string // the environment's directory, absolute; its bin goes before the base's PATH
 	Entrypoint  []string
 	Cmd         []string
 	WorkingDir  string
@@ -82,29 +56,58 @@ type Config struct {
 	Labels      map[string]string
 	Created     time.Time
 	Compression layer.Compression
-	Unchecked   bool `json:",omitempty"` // a label says that nobody looked whether the image will run on its target
+	Unchecked   bool // a label says that nobody looked whether the image will run on its target
 }
 
 // The versions of the code that runs each kind of step. A change of what a step makes from the same inputs needs a new one.
-// Bases and layers of wheels carry theirs in packages bootstrap and python.
+// Bases, system packages and layers of wheels carry theirs in packages base, system and python.
 const (
 	environmentVersion = 1
-	stepVersion        = 1
+	stepVersion        = 2
 	compileVersion     = 1
-	imageVersion       = 1
+	imageVersion       = 2 // 2: the history is part of it
 )
 
-// keyOf hashes the canonical encoding of a step: JSON as encoding/json writes it, with struct fields in order and map
-// keys sorted.
-func keyOf(kind string, version int, content any) Key { //nolint:unparam // each kind's version goes its own way
-	data, err := json.Marshal(struct {
-		Kind    string
-		Version int
-		Content any
-	}{kind, version, content})
+// Input is one thing that decides what a step makes, under the name by which a person knows it.
+type Input struct {
+	Name  string `json:"name"`
+	Value string `json:"value"` // the thing itself when it is short text, else the digest of what it is
+}
+
+// keyOf is the one way in which keys are made from inputs: the SHA-256 of a JSON array.
+func keyOf(kind string, version int, on []Key, inputs []Input) Key {
+	data, err := json.Marshal([]any{kind, version, on, inputs})
 	if err != nil {
-		panic("plan: a step that cannot be encoded: " + err.Error()) // every content is made of plain values, in this package
+		panic("plan: a step that cannot be encoded: " + err.Error()) // strings and numbers only
 	}
 	sum := sha256.Sum256(data)
 	return Key(hex.EncodeToString(sum[:]))
+}
+
+// text is a value as an input holds it: JSON as encoding/json writes it, with struct fields in order and map keys sorted.
+func text(v any) string {
+	if s, ok := v.(string); ok {
+		return s
+	}
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic("plan: an input that cannot be encoded: " + err.Error()) // plain values of this package
+	}
+	return string(data)
+}
+
+// setKey gives the image its key: that of the stage's files, what the history says of each step, and the configuration.
+func (p *Plan) setKey(extra ...Input) {
+	m := p.Image
+	m.Inputs = append([]Input{{"platform", p.Platform.String()}, {"created", text(m.Config.Created)}}, extra...)
+	m.Inputs = append(m.Inputs, historyInputs(p.History())...)
+	m.Key = keyOf("image", imageVersion, []Key{p.Stage.Key()}, m.Inputs)
+}
+
+func historyInputs(history []string) []Input {
+	inputs := make([]Input, len(history))
+	for i, h := range history {
+		inputs[i] = Input{"history", h}
+	}
+	return inputs
 }

@@ -83,14 +83,37 @@ type keys struct {
 }
 
 func (p *Plan) keys() keys {
-	k := keys{base: p.Base.Key, image: p.Image.Key, wheels: make(map[Key]bool)}
-	if p.Env != nil {
-		k.environment = p.Env.Key
-	}
-	for _, w := range p.Wheels {
-		k.wheels[w.Key] = true
+	k := keys{image: p.Image.Key, wheels: make(map[Key]bool)}
+	for _, t := range p.Steps {
+		switch t.Op.(type) {
+		case *Base:
+			k.base = t.Key
+		case *Wheels:
+			k.wheels[t.Key] = true
+		case *Environment:
+			k.environment = t.Key
+		}
 	}
 	return k
+}
+
+// wheelSteps are the steps that lay down wheels.
+func (p *Plan) wheelSteps() []*Step {
+	var steps []*Step
+	for _, t := range p.Steps {
+		if t.Op.Kind() == (*Wheels)(nil).Kind() {
+			steps = append(steps, t)
+		}
+	}
+	return steps
+}
+
+func (p *Plan) wheels() []*Wheels {
+	var all []*Wheels
+	for _, t := range p.wheelSteps() {
+		all = append(all, t.Op.(*Wheels)) //nolint:errcheck,forcetypeassert // wheelSteps says so
+	}
+	return all
 }
 
 // changes says which keys differ: "base", "wheels N" for N steps that a has not, "environment", "image".
@@ -204,7 +227,7 @@ func TestKeysOfOtherMachines(t *testing.T) {
 // changes, so must the version of the step's code, and these with it.
 func TestKeysStandStill(t *testing.T) {
 	p := newSubject(2).plan(t)
-	got, err := json.MarshalIndent(map[string]Key{"base": p.Base.Key, "wheels": p.Wheels[0].Key, "environment": p.Env.Key, "image": p.Image.Key}, "", "  ")
+	got, err := json.MarshalIndent(map[string]Key{"base": p.Steps[0].Key, "wheels": p.wheelSteps()[0].Key, "environment": p.keys().environment, "image": p.Image.Key}, "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,8 +276,8 @@ func TestSourceDateEpoch(t *testing.T) {
 	}
 	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
 	with := newSubject(3).plan(t)
-	if got := with.Image.Config.Created; got.Unix() != 1700000000 || !with.Wheels[0].Options.ModTime.Equal(got) || !with.Env.Options.ModTime.Equal(got) {
-		t.Errorf("created %v, wheels %v, environment %v", got, with.Wheels[0].Options.ModTime, with.Env.Options.ModTime)
+	if got := with.Image.Config.Created; got.Unix() != 1700000000 || !with.wheels()[0].Options.ModTime.Equal(got) || !with.Environment().Options.ModTime.Equal(got) {
+		t.Errorf("created %v, wheels %v, environment %v", got, with.wheels()[0].Options.ModTime, with.Environment().Options.ModTime)
 	}
 	if got := changes(without.keys(), with.keys()); !slices.Equal(got, []string{"all wheels", "environment", "image"}) {
 		t.Errorf("keys that changed: %q", got)
@@ -281,8 +304,8 @@ func TestLayerBudget(t *testing.T) {
 		{name: "tight", base: 10, limit: 12, large: 50, small: 50},
 		{name: "a vendor's base", base: 70, limit: recipe.DefaultMaxLayers, large: 50, small: 50},
 		{name: "a vendor's base near the end", base: 124, limit: recipe.DefaultMaxLayers, large: 50, small: 50},
-		{name: "no room for wheels", base: 10, limit: 11, large: 1, fails: "the base alone has 10 layers, and the image may have 11"},
-		{name: "no room at all", base: 10, limit: 5, large: 1, fails: "the base alone has 10 layers, and the image may have 5"},
+		{name: "no room for wheels", base: 10, limit: 11, large: 1, fails: "the base has 10 layers and the recipe needs 2 more, and the image may have 11"},
+		{name: "no room at all", base: 10, limit: 5, large: 1, fails: "the base has 10 layers and the recipe needs 2 more, and the image may have 5"},
 		{name: "too many for any machine", base: 130, limit: recipe.DefaultMaxLayers, large: 1, fails: "may have 127"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -308,7 +331,7 @@ func TestLayerBudget(t *testing.T) {
 			if limit == recipe.DefaultMaxLayers && test.base > 40 {
 				limit = stackable
 			}
-			if total := test.base + len(p.Wheels) + environmentLayers; total > limit {
+			if total := test.base + len(p.wheels()) + 1; total > limit {
 				t.Errorf("%d layers, and there may be %d", total, limit)
 			}
 			if n := count(p); n != test.large+test.small {
@@ -320,7 +343,7 @@ func TestLayerBudget(t *testing.T) {
 
 func count(p *Plan) int {
 	n := 0
-	for _, w := range p.Wheels {
+	for _, w := range p.wheels() {
 		n += len(w.Group.Items)
 	}
 	return n
@@ -330,7 +353,7 @@ func TestWithoutPython(t *testing.T) {
 	s := newSubject(1)
 	s.lock.Python, s.wheels = nil, nil
 	p := s.plan(t)
-	if p.Env != nil || len(p.Wheels) != 0 || p.Image.Config.PathPrefix != "" {
+	if p.Environment() != nil || len(p.wheels()) != 0 || p.Image.Config.VirtualEnv != "" {
 		t.Errorf("plan %+v", p)
 	}
 	s.lock.Base.Layers, s.recipe.Image.MaxLayers = 50, 50

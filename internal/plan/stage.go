@@ -2,95 +2,111 @@ package plan
 
 import (
 	"sconce.dev/sconce/internal/layer"
-	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/system"
-	"sconce.dev/sconce/internal/transfer"
 )
 
-// Stage is a chain of layers: what it stands on, and steps on top of each other. In the order of the layers; the zero value
-// of a field means that there is no such step. A stage without Base and Parent begins with nothing.
+// Stage is a chain of layers: steps on top of each other, and on those of another stage or on nothing.
 type Stage struct {
-	Label  string // what people call it: the name that a Containerfile gives it
-	Base   *BaseStep
-	Parent *Stage
-	System *SystemStep
-	Wheels []*WheelsStep // in the order of their layers
+	Label string // what people call it: the name that a Containerfile gives it
+	From  *Stage // what it stands on; nil: nothing
+	Steps []*Step
+	Layer layer.Options // of the layers that its steps make
 
-	Compiles []*CompileStep // of packages that have no wheel
-	Env      *EnvironmentStep
-	Steps    []*Step
-	Layer    layer.Options // of the layers that Steps make
-
-	key Key // of all so far, "" as long as there is nothing
+	key Key // of all steps so far, "" as long as there is none
 }
 
 // Key identifies the files of the stage: equal keys, equal files.
 func (s *Stage) Key() Key { return s.key }
 
-// SystemStep installs packages by the base's own package manager.
-type SystemStep struct {
-	Key    Key
-	Pinned *system.Pinned
-}
-
-// Step is one change on top of all before it. Exactly one of Run, Copy, Dir and Patch is set, or none of them for a line of a
-// Containerfile that changes the configuration only.
+// Step is one change on top of all before it, and at most one layer.
 type Step struct {
-	Key   Key    // "" of a step that makes no layer
-	Title string // what it does, as a person would write it
-	Place string // where it is written: FILE:LINE
-	Run   *RunStep
-	Copy  *CopyStep
-	Dir   *DirStep
-	Patch *transfer.Patch
-}
-
-// RunStep runs a command.
-type RunStep struct {
-	Command step.Command // without mounts
-	Inherit bool         // the environment of the base's configuration comes before the command's
-	Mounts  []Mount
-}
-
-// Mount is a mount together with where its files come from.
-type Mount struct {
-	step.Mount
-	Files Source
-}
-
-// CopyStep copies files.
-type CopyStep struct {
-	Copy transfer.Copy
-	From Source
-}
-
-// DirStep makes a directory, unless there is one.
-type DirStep struct {
-	Path  string // absolute
-	Owner string // USER[:GROUP]; "" is root
+	Key     Key     // "" of a step that makes no layer
+	Title   string  // what it does, as a person would write it: for progress and messages, in no key
+	History string  // what the image's history says of it, and so part of the image's key; "" of a step without an entry
+	Place   string  // where it is written: FILE:LINE; "" if nowhere in particular
+	Op      Op      // nil: a line of a Containerfile that changes the configuration only
+	Inputs  []Input // what Key stands for, besides what the step stands on
+	On      []Key   // what it stands on: of these, and Inputs, Key is made
 }
 
 // Source is where files come from: a stage, a directory of this machine, or, with neither, nowhere.
 type Source struct {
-	Stage   *Stage
-	Context *transfer.Context
+	Stage *Stage
+	Dir   string // as the plan's Open takes it
 }
 
-// stand begins the chain.
-func (s *Stage) stand(keys ...Key) { s.key = keyOf("stage", stepVersion, keys) }
+// newStage begins a stage on from, which may be nil.
+func newStage(label string, from *Stage, o layer.Options) *Stage {
+	s := &Stage{Label: label, From: from, Layer: o}
+	if from != nil {
+		s.key = from.key
+	}
+	return s
+}
 
-// add puts a step on top. content is what decides its result besides what it stands on; nil makes no layer.
-func (s *Stage) add(t *Step, content any) {
-	if content != nil {
-		t.Key = keyOf("step", stepVersion, struct {
-			On      Key
-			Layer   layer.Options
-			Content any
-		}{s.key, s.Layer, content})
-		s.key = t.Key
+// add puts a step on top, and gives it its key.
+func (s *Stage) add(t *Step) {
+	if t.Op != nil {
+		t.Inputs = t.Op.inputs()
+		t.Key, t.On = t.Op.key(s, t.Inputs)
+		s.key = above(s.key, t)
 	}
 	s.Steps = append(s.Steps, t)
+}
+
+// above is the key of a stage with one step more. The key of a step that stands on all before it says it all.
+func above(stage Key, t *Step) Key {
+	if stage == "" || len(t.On) == 1 && t.On[0] == stage {
+		return t.Key
+	}
+	return keyOf("stage", stepVersion, []Key{stage, t.Key}, nil)
+}
+
+// Base is the step that brings the image which the stage begins with; nil if it begins with nothing.
+func (s *Stage) Base() *Base {
+	for ; s != nil; s = s.From {
+		if len(s.Steps) > 0 {
+			if b, ok := s.Steps[0].Op.(*Base); ok {
+				return b
+			}
+		}
+	}
+	return nil
+}
+
+// Environment is the step that makes the stage's virtual environment; nil if it has none.
+func (s *Stage) Environment() *Environment {
+	for _, t := range s.Steps {
+		if e, ok := t.Op.(*Environment); ok {
+			return e
+		}
+	}
+	return nil
+}
+
+// History is what the image's history says of the stage's steps, the base's own history aside.
+func (s *Stage) History() []string {
+	if s == nil {
+		return nil
+	}
+	all := s.From.History()
+	for _, t := range s.Steps {
+		if t.History != "" {
+			all = append(all, t.History)
+		}
+	}
+	return all
+}
+
+// keysOf are the keys of the steps so far whose Op is one that want accepts.
+func (s *Stage) keysOf(want func(Op) bool) []Key {
+	var keys []Key
+	for _, t := range s.Steps {
+		if t.Op != nil && want(t.Op) {
+			keys = append(keys, t.Key)
+		}
+	}
+	return keys
 }
 
 // sourceKey says what files a source is: those of a stage by its key, those of this machine by their digest.
@@ -114,12 +130,12 @@ func (t *Step) Label() string {
 
 // Sources lists where the step's files come from.
 func (t *Step) Sources() []Source {
-	switch {
-	case t.Copy != nil:
-		return []Source{t.Copy.From}
-	case t.Run != nil:
+	switch op := t.Op.(type) {
+	case *Copy:
+		return []Source{op.From}
+	case *Exec:
 		var all []Source
-		for _, m := range t.Run.Mounts {
+		for _, m := range op.Mounts {
 			all = append(all, m.Files)
 		}
 		return all

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,119 +16,119 @@ import (
 	"sconce.dev/sconce/internal/transfer"
 )
 
-// planSteps puts the recipe's own steps on top: of each, what is copied, then what is patched, then what is run.
-func (p *Plan) planSteps(ctx context.Context, r *recipe.Recipe, o Options) error {
-	for _, s := range r.Steps {
-		place, before := fmt.Sprintf("%s:%d", r.Path, s.Line), len(p.Steps)
-		if err := p.planStep(ctx, r, s, o); err != nil {
-			return fmt.Errorf("%s: step %q: %w", place, s.Title(), err)
+// recipeSteps are the recipe's own steps: of each, what is copied, then what is patched, then what is run.
+//
+// Their titles are the user's words, for progress and messages. The history says what they do in a form that does not depend on
+// how it is spelled, so that a step's name or ./ before a path change neither key nor image.
+func (n *planner) recipeSteps(ctx context.Context) ([]*Step, error) {
+	var all []*Step
+	for _, s := range n.recipe.Steps {
+		place := fmt.Sprintf("%s:%d", n.recipe.Path, s.Line)
+		steps, err := n.stepsOf(ctx, s)
+		if err != nil {
+			return nil, fmt.Errorf("%s: step %q: %w", place, s.Title(), err)
 		}
-		for _, t := range p.Steps[before:] {
+		for _, t := range steps {
 			t.Place = place
 		}
+		all = append(all, steps...)
 	}
-	return nil
+	return all, nil
 }
 
-func (p *Plan) planStep(ctx context.Context, r *recipe.Recipe, s recipe.Step, o Options) error {
+func (n *planner) stepsOf(ctx context.Context, s recipe.Step) ([]*Step, error) {
+	var steps []*Step
 	for _, text := range s.Copy {
-		if err := p.planCopy(ctx, r, s, text, o); err != nil {
-			return fmt.Errorf("copy %q: %w", text, err)
+		t, err := n.copyStep(ctx, s, text)
+		if err != nil {
+			return nil, fmt.Errorf("copy %q: %w", text, err)
 		}
+		steps = append(steps, t)
 	}
 	for _, text := range s.Patch {
-		if err := p.planPatch(r, s, text); err != nil {
-			return fmt.Errorf("patch %q: %w", text, err)
+		t, err := n.patchStep(s, text)
+		if err != nil {
+			return nil, fmt.Errorf("patch %q: %w", text, err)
 		}
+		steps = append(steps, t)
 	}
 	if s.Run == "" {
-		return nil
+		return steps, nil
 	}
-	return p.planRun(ctx, r, s, o)
+	t, err := n.runStep(ctx, s)
+	return append(steps, t), err
 }
 
-func (p *Plan) planCopy(ctx context.Context, r *recipe.Recipe, s recipe.Step, text string, o Options) error {
+func (n *planner) copyStep(ctx context.Context, s recipe.Step, text string) (*Step, error) {
 	c, err := s.ParseCopy(text)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	dir, pattern := r.CopySource(c)
-	from, err := o.Open(dir)
-	if err != nil {
-		return err
+	dir, pattern := n.recipe.CopySource(c)
+	op := &Copy{Copy: transfer.Copy{Sources: []string{pattern}, Dest: c.Dest, Chown: s.User}, From: Source{Dir: dir}}
+	if err := op.hash(ctx, n.opts.Open); err != nil {
+		return nil, err
 	}
-	t := &Step{Title: "copy " + text, Copy: &CopyStep{
-		Copy: transfer.Copy{Sources: []string{pattern}, Dest: c.Dest, Chown: s.User}, From: Source{Context: from},
-	}}
-	content, err := copyContent(ctx, t.Copy)
-	if err != nil {
-		return err
-	}
-	p.add(t, content)
-	return nil
+	return &Step{Title: "copy " + text, History: "copy " + pattern + ":" + c.Dest, Op: op}, nil
 }
 
 // maxPatch bounds a patch in bytes.
 const maxPatch = 64 << 20
 
-func (p *Plan) planPatch(r *recipe.Recipe, s recipe.Step, text string) error {
+func (n *planner) patchStep(s recipe.Step, text string) (*Step, error) {
 	parsed, err := s.ParsePatch(text)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	f, err := os.Open(r.Resolve(parsed.File))
+	f, err := os.Open(n.recipe.Resolve(parsed.File))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxPatch+1))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(data) > maxPatch {
-		return fmt.Errorf("it is larger than %d MiB", maxPatch>>20)
+		return nil, fmt.Errorf("it is larger than %d MiB", maxPatch>>20)
 	}
-	t := &Step{Title: "patch " + text, Patch: &transfer.Patch{Text: data, Dir: parsed.Dir, Strip: 1}}
-	p.add(t, t.Patch)
-	return nil
+	op := &Patch{transfer.Patch{Text: data, Dir: parsed.Dir, Strip: 1}}
+	return &Step{Title: "patch " + text, History: "patch " + path.Base(parsed.File) + ":" + parsed.Dir, Op: op}, nil
 }
 
-func (p *Plan) planRun(ctx context.Context, r *recipe.Recipe, s recipe.Step, o Options) error {
-	t := &Step{Title: "run " + s.Title(), Run: &RunStep{Inherit: true, Command: step.Command{
-		Args: s.Args(), Env: stepEnv(s, o), WorkDir: s.Workdir, User: s.User, NoNetwork: !s.HasNetwork(),
-	}}}
+func (n *planner) runStep(ctx context.Context, s recipe.Step) (*Step, error) {
+	op := &Exec{Inherit: true, Venv: n.venv(), Command: step.Command{
+		Args: s.Args(), Env: stepEnv(s, n.opts.GPU), WorkDir: s.Workdir, User: s.User, NoNetwork: !s.HasNetwork(),
+	}}
 	for _, text := range s.Mounts {
-		mounts, err := r.ParseMount(text)
+		mounts, err := n.recipe.ParseMount(text)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, m := range mounts {
-			if err := t.Run.addMount(m, o); err != nil {
-				return fmt.Errorf("mount %q: %w", text, err)
-			}
+			op.addMount(m)
 		}
 	}
-	content, err := runContent(ctx, t.Run, p.venv())
-	if err != nil {
-		return err
+	if err := op.hash(ctx, n.opts.Open); err != nil {
+		return nil, err
 	}
-	p.add(t, content)
-	return nil
+	nameless := recipe.Step{Run: s.Run}
+	return &Step{Title: "run " + s.Title(), History: "run " + nameless.Title(), Op: op}, nil
 }
 
 // venv is the virtual environment that commands find on their PATH.
-func (p *Plan) venv() string {
-	if p.Env == nil {
+func (n *planner) venv() string {
+	if n.lock.Python == nil {
 		return ""
 	}
 	return "/" + venvRoot
 }
 
 // stepEnv are a step's own variables, and what extensions of PyTorch are to be compiled for.
-func stepEnv(s recipe.Step, o Options) []string {
+func stepEnv(s recipe.Step, gpu []string) []string {
 	var env []string
-	if _, given := s.Env[archList]; !given && len(o.GPU) > 0 {
-		env = append(env, archList+"="+strings.Join(o.GPU, ";"))
+	if _, given := s.Env[archList]; !given && len(gpu) > 0 {
+		env = append(env, archList+"="+strings.Join(gpu, ";"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		env = append(env, name+"="+s.Env[name])
@@ -139,27 +140,22 @@ func stepEnv(s recipe.Step, o Options) []string {
 const archList = "TORCH_CUDA_ARCH_LIST"
 
 // addMount gives the command a mount, and what programs find it by.
-func (t *RunStep) addMount(m recipe.Mount, o Options) error {
+func (x *Exec) addMount(m recipe.Mount) {
 	mount := Mount{Mount: step.Mount{
 		Kind: step.Kind(m.Kind), Target: m.Target, ID: m.ID, Sharing: step.Sharing(m.Sharing), ReadOnly: m.ReadOnly,
 		Size: m.Size, Mode: m.Mode, UID: m.UID, GID: m.GID, Required: m.Required, Env: m.Env,
 	}}
 	if mount.Kind == step.Bind {
-		from, err := o.Open(filepath.Dir(m.Source))
-		if err != nil {
-			return err
-		}
-		mount.Files.Context, mount.Source = from, filepath.Base(m.Source)
+		mount.Files.Dir, mount.Source = filepath.Dir(m.Source), filepath.Base(m.Source)
 	}
-	t.Mounts = append(t.Mounts, mount)
+	x.Mounts = append(x.Mounts, mount)
 	for _, kv := range m.Variables {
 		name, _, _ := strings.Cut(kv, "=")
-		if !slices.ContainsFunc(t.Command.Env, func(set string) bool { return strings.HasPrefix(set, name+"=") }) {
-			t.Command.Env = append(t.Command.Env, kv)
+		if !slices.ContainsFunc(x.Command.Env, func(set string) bool { return strings.HasPrefix(set, name+"=") }) {
+			x.Command.Env = append(x.Command.Env, kv)
 		}
 	}
 	for _, target := range slices.Sorted(maps.Keys(m.Files)) {
-		t.Command.Files = append(t.Command.Files, step.File{Target: target, Content: []byte(m.Files[target])})
+		x.Command.Files = append(x.Command.Files, step.File{Target: target, Content: []byte(m.Files[target])})
 	}
-	return nil
 }

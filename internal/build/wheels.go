@@ -1,0 +1,74 @@
+package build
+
+import (
+	"context"
+	"slices"
+
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/python"
+)
+
+func (r *stageRun) makeWheels(ctx context.Context, key plan.Key, op *plan.Wheels) (madeLayer, error) {
+	if d, m, ok := python.CachedLayer(r.opts.Store, string(key)); ok {
+		return madeLayer{d, m, op.Group.Items}, nil
+	}
+	lock, err := r.opts.Store.Lock(ctx, "step "+string(key))
+	if err != nil {
+		return madeLayer{}, err
+	}
+	defer lock.Unlock()
+	if err := r.download(ctx, op.Group.Items); err != nil {
+		return madeLayer{}, err
+	}
+	var compiler python.Compiler
+	if op.Bytecode {
+		compiler = r.bytecode
+	}
+	if err := r.cpu.Acquire(ctx, 1); err != nil {
+		return madeLayer{}, err
+	}
+	defer r.cpu.Release(1)
+	d, m, err := python.BuildLayer(ctx, r.opts.Store, op.Group, op.Target, compiler, op.Options)
+	return madeLayer{d, m, op.Group.Items}, err
+}
+
+func (b *builder) download(ctx context.Context, items []python.Item) error {
+	var requests []fetch.Request
+	for _, it := range items {
+		if b.opts.Store.HasBlob(it.Digest) {
+			continue
+		}
+		requests = append(requests, b.request(it))
+	}
+	return b.opts.Fetch.Blobs(ctx, requests)
+}
+
+func (b *builder) request(it python.Item) fetch.Request {
+	r := fetch.Request{
+		URL: b.urls[it.Digest].URL, Digest: it.Digest, Size: it.Size, Name: it.Name + " " + it.Version, Login: lock.LoginHint,
+	}
+	if b.opts.Authorize != nil {
+		r.Header = b.opts.Authorize(r.URL)
+	}
+	return r
+}
+
+// makeEnvironment makes one environment of all layers of wheels.
+func (r *stageRun) makeEnvironment(ctx context.Context, op *plan.Environment) (layer.Descriptor, error) {
+	e := op.Environment
+	e.Items = slices.Concat(e.Items, r.builtItems())
+	for _, w := range r.made.wheels {
+		e.Manifests = append(e.Manifests, w.manifest)
+	}
+	if err := python.CheckConflicts(e.Manifests); err != nil {
+		return layer.Descriptor{}, err
+	}
+	d, err := python.BuildEnvironment(ctx, r.opts.Store, e, op.Options)
+	if err != nil {
+		return d, err
+	}
+	return d, r.checkProtected(ctx, e.Target.Python, r.made.wheels)
+}

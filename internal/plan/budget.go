@@ -1,0 +1,44 @@
+package plan
+
+import (
+	"fmt"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/recipe"
+)
+
+const (
+	// stackable is how many layers the overlay driver of Docker mounts over each other at most.
+	stackable = 127
+	// leastForWheels is what the wheels get beside a base of many layers, as vendors make them, when the recipe does not
+	// say how many layers there may be.
+	leastForWheels = 12
+)
+
+// group spreads the wheels over the layers that the base and the other steps, which make a layer each, leave to them.
+func (n *planner) group(others int) ([]python.Group, error) {
+	limit := n.recipe.Image.MaxLayers
+	room := limit - n.lock.Base.Layers - others
+	if limit == recipe.DefaultMaxLayers {
+		limit = stackable
+		room = max(room, min(leastForWheels, stackable-n.lock.Base.Layers-others))
+	}
+	if n.lock.Python == nil {
+		return nil, n.checkLayers(others, limit)
+	}
+	if room < 1 {
+		return nil, n.checkLayers(others+1, limit)
+	}
+	return python.GroupItems(n.items(), room), nil
+}
+
+// checkLayers refuses images of more layers than there may be. needed is how many go on the base at least.
+func (n *planner) checkLayers(needed, limit int) error {
+	if n.lock.Base.Layers+needed <= limit {
+		return nil
+	}
+	return fault.Hint(
+		fmt.Errorf("the base has %d layers and the recipe needs %d more, and the image may have %d", n.lock.Base.Layers, needed, limit),
+		"raise max-layers under [image], or make the base one layer: `sconce copy BASE tar:base.tar`, then image = \"tar:base.tar\" under [base]")
+}

@@ -1,0 +1,286 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/base"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/step"
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/system"
+	"sconce.dev/sconce/internal/transfer"
+	"sconce.dev/sconce/internal/wheelbuild"
+)
+
+// Op is what a step does: plain data. Package build has one maker for each type.
+//
+// A new one is a type here, with its inputs and its key, and a maker there.
+type Op interface {
+	// Kind names the type, for people and in keys: "exec", "wheels".
+	Kind() string
+	// inputs is everything that decides what the op makes besides what it stands on. Order matters.
+	inputs() []Input
+	// key is the op's key on top of s, and what it stands on.
+	key(s *Stage, inputs []Input) (Key, []Key)
+}
+
+// Apart reports whether an op needs nothing of the steps before it in its stage, so that it can be made beside them.
+func Apart(op Op) bool {
+	_, ok := op.(*Wheels)
+	return ok
+}
+
+// onAll is the key of an op that stands on all before it.
+func onAll(op Op, s *Stage, inputs []Input) (Key, []Key) {
+	on := []Key{s.key}
+	return keyOf(op.Kind(), stepVersion, on, append([]Input{{"layer", text(s.Layer)}}, inputs...)), on
+}
+
+// Base brings an image into the store, whose layers and configuration the stage begins with.
+type Base struct {
+	Pinned    base.Pinned
+	Platform  v1.Platform
+	Reference string // where to look for it, with paths made absolute; not part of the key
+}
+
+// Kind implements [Op].
+func (*Base) Kind() string { return "base" }
+
+func (b *Base) inputs() []Input { return []Input{{"base", b.Pinned.Key()}} }
+
+func (b *Base) key(*Stage, []Input) (Key, []Key) { return Key(b.Pinned.Key()), nil }
+
+// OSPackages installs packages of the distribution by the base's own package manager.
+type OSPackages struct {
+	Pinned *system.Pinned
+}
+
+// Kind implements [Op].
+func (*OSPackages) Kind() string { return "system packages" }
+
+func (o *OSPackages) inputs() []Input {
+	var in []Input
+	for _, p := range o.Pinned.Packages {
+		in = append(in, Input{"package " + p.Name + ":" + p.Architecture, p.Version + " " + string(p.SHA256)})
+	}
+	return in
+}
+
+func (o *OSPackages) key(s *Stage, _ []Input) (Key, []Key) {
+	return Key(system.LayerKey(string(s.key), o.Pinned, s.Layer)), []Key{s.key}
+}
+
+// Wheels makes one layer of one or several wheels.
+//
+// Its key holds the wheels and the Python's version, not the base: the same wheel is the same layer in every image. The
+// base is only what its byte code is compiled with.
+type Wheels struct {
+	Group    python.Group
+	Target   python.Target
+	Bytecode bool
+	Options  python.LayerOptions
+}
+
+// Kind implements [Op].
+func (*Wheels) Kind() string { return "wheels" }
+
+func (w *Wheels) inputs() []Input {
+	in := pythonInputs(w.Target.Python, w.Bytecode)
+	for _, it := range w.Group.Items {
+		in = append(in, Input{"wheel " + it.Name, it.File + " " + string(it.Digest)})
+	}
+	return append(in, Input{"layer", text(w.Options.Options)})
+}
+
+func (w *Wheels) key(*Stage, []Input) (Key, []Key) {
+	return Key(python.LayerKey(w.Group, w.Target, w.Bytecode, w.Options)), nil
+}
+
+// pythonInputs says what of an interpreter decides what a layer of wheels is like.
+func pythonInputs(p python.Interpreter, bytecode bool) []Input {
+	version := p.Minor()
+	if bytecode {
+		version = p.Version // what the compiler emits may change between patch releases
+	}
+	return []Input{{"python", version}, {"byte code", fmt.Sprint(bytecode)}}
+}
+
+// Compile builds the wheel of a package that has none for the target, on what the stage has so far, and makes a layer of it.
+//
+// The wheel itself is kept under a key of package wheelbuild's, which does not depend on all that is below; this key is that of
+// the layer.
+type Compile struct {
+	Package   wheelbuild.Package
+	Requested bool         // see python.Item
+	Source    store.Digest // what the directory holds that it is built from; "" of other sources
+	Base      *Base        // the image that it is built in; nil: the stage itself
+	Python    python.Interpreter
+	Target    python.Target
+	Bytecode  bool
+	Options   python.LayerOptions
+}
+
+// Kind implements [Op].
+func (*Compile) Kind() string { return "compile" }
+
+// How many compilers run, and where the source comes from, are not among the inputs: they do not change what is made.
+func (c *Compile) inputs() []Input {
+	p := c.Package
+	requires := p.Requires
+	p.Jobs, p.MemoryPerJob, p.Source.URL, p.Source.Path, p.Requires = 0, 0, "", "", nil
+	in := []Input{
+		{"package " + p.Name, text(p)},
+		{"source", string(c.Source)},
+		{"requested", fmt.Sprint(c.Requested)},
+		{"python", text(c.Python)},
+		{"byte code", fmt.Sprint(c.Bytecode)},
+		{"compression", string(c.Options.Compression)},
+	}
+	if c.Base != nil {
+		in = append(in, Input{"built in", c.Base.Pinned.Key()})
+	}
+	for _, w := range requires {
+		in = append(in, Input{"build requirement " + w.Name, string(w.Digest)})
+	}
+	return in
+}
+
+func (c *Compile) key(s *Stage, inputs []Input) (Key, []Key) {
+	on := s.keysOf(func(op Op) bool { return op.Kind() != c.Kind() })
+	return keyOf(c.Kind(), compileVersion, on, inputs), on
+}
+
+// Environment makes the small layer that turns the wheels' directory into a virtual environment of the base's Python.
+type Environment struct {
+	Environment python.Environment // without the manifests, which are known once the wheels are laid down
+	Options     layer.Options
+}
+
+// Kind implements [Op].
+func (*Environment) Kind() string { return "environment" }
+
+func (e *Environment) inputs() []Input {
+	in := []Input{
+		{"python", text(e.Environment.Target)},
+		{"system site packages", fmt.Sprint(e.Environment.SystemSitePackages)},
+		{"prompt", e.Environment.Prompt},
+		{"layer", text(e.Options)},
+	}
+	for _, it := range sortedItems(e.Environment.Items) {
+		in = append(in, Input{"package " + it.Name, text(it)})
+	}
+	return in
+}
+
+func (e *Environment) key(s *Stage, inputs []Input) (Key, []Key) {
+	on := s.keysOf(func(op Op) bool {
+		switch op.(type) {
+		case *Wheels, *Compile:
+			return true
+		}
+		return false
+	})
+	return keyOf(e.Kind(), environmentVersion, on, inputs), on
+}
+
+func sortedItems(items []python.Item) []python.Item {
+	sorted := slices.Clone(items)
+	slices.SortFunc(sorted, func(a, b python.Item) int { return strings.Compare(a.File, b.File) })
+	return sorted
+}
+
+// Exec runs a command.
+type Exec struct {
+	Command step.Command // without mounts
+	Inherit bool         // the environment of the base's configuration comes before the command's
+	Venv    string       // the virtual environment that the command finds on its PATH, absolute; "" is none
+	Mounts  []Mount
+}
+
+// Mount is a mount together with where its files come from.
+type Mount struct {
+	step.Mount
+	Files Source
+}
+
+// Kind implements [Op].
+func (*Exec) Kind() string { return "exec" }
+
+func (x *Exec) inputs() []Input {
+	c := x.Command
+	in := []Input{
+		{"command", text(c.Args)},
+		{"workdir", c.WorkDir},
+		{"user", c.User},
+		{"network", fmt.Sprint(!c.NoNetwork)},
+		{"inherit", fmt.Sprint(x.Inherit)},
+		{"environment", x.Venv},
+	}
+	for _, kv := range c.Env {
+		name, value, _ := strings.Cut(kv, "=")
+		in = append(in, Input{"variable " + name, value})
+	}
+	for _, f := range c.Files {
+		in = append(in, Input{"file " + f.Target, fmt.Sprintf("%o %s", f.Mode, store.DigestOf(f.Content))})
+	}
+	for _, m := range x.Mounts {
+		in = append(in, Input{string(m.Kind) + " mount " + m.Target, text(m.Mount)})
+	}
+	return in
+}
+
+func (x *Exec) key(s *Stage, inputs []Input) (Key, []Key) { return onAll(x, s, inputs) }
+
+// Copy copies files.
+type Copy struct {
+	Copy   transfer.Copy
+	From   Source
+	Digest store.Digest // of the files of a directory, and of how they are copied
+}
+
+// Kind implements [Op].
+func (*Copy) Kind() string { return "copy" }
+
+func (c *Copy) inputs() []Input {
+	how := c.Copy
+	how.Inline = nil
+	in := []Input{{"copy", text(how)}, {"files", sourceKey(c.From, c.Digest)}}
+	for _, f := range c.Copy.Inline {
+		in = append(in, Input{"file " + f.Name, string(store.DigestOf(f.Content))})
+	}
+	return in
+}
+
+func (c *Copy) key(s *Stage, inputs []Input) (Key, []Key) { return onAll(c, s, inputs) }
+
+// MakeDir makes a directory, unless there is one.
+type MakeDir struct {
+	Path  string // absolute
+	Owner string // USER[:GROUP]; "" is root
+}
+
+// Kind implements [Op].
+func (*MakeDir) Kind() string { return "directory" }
+
+func (d *MakeDir) inputs() []Input { return []Input{{"directory", d.Path}, {"owner", d.Owner}} }
+
+func (d *MakeDir) key(s *Stage, inputs []Input) (Key, []Key) { return onAll(d, s, inputs) }
+
+// Patch applies a patch.
+type Patch struct {
+	transfer.Patch
+}
+
+// Kind implements [Op].
+func (*Patch) Kind() string { return "patch" }
+
+func (p *Patch) inputs() []Input {
+	return []Input{{"patch", string(store.DigestOf(p.Text))}, {"directory", p.Dir}, {"strip", fmt.Sprint(p.Strip)}}
+}
+
+func (p *Patch) key(s *Stage, inputs []Input) (Key, []Key) { return onAll(p, s, inputs) }
