@@ -52,26 +52,36 @@ func run(ctx context.Context, st *store.Store, dir string) (*build.Result, error
 
 // runWith is run with more options.
 func runWith(ctx context.Context, st *store.Store, dir string, o build.Options) (*build.Result, error) {
-	r, err := recipe.Load(dir)
+	p, closeAll, err := planned(ctx, st, dir, &o)
 	if err != nil {
 		return nil, err
+	}
+	defer closeAll()
+	return build.Run(ctx, p, o)
+}
+
+// planned locks and plans the recipe in dir, and fills in what a build needs besides. What it opened is the caller's to close.
+func planned(ctx context.Context, st *store.Store, dir string, o *build.Options) (*plan.Plan, func(), error) {
+	r, err := recipe.Load(dir)
+	if err != nil {
+		return nil, nil, err
 	}
 	client := fetch.New(st, fetch.Options{Attempts: 2, Backoff: time.Millisecond})
 	l, err := lock.Make(ctx, r, lock.Options{Store: st, Fetch: client})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	wheels, err := l.Wheels(r)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var mu sync.Mutex
 	var opened []*transfer.Context
-	defer func() {
+	closeAll := func() {
 		for _, c := range opened {
 			c.Close()
 		}
-	}()
+	}
 	open := func(dir string) (*transfer.Context, error) {
 		c, err := transfer.OpenContext(dir, "")
 		mu.Lock()
@@ -83,13 +93,14 @@ func runWith(ctx context.Context, st *store.Store, dir string, o build.Options) 
 	}
 	p, err := plan.New(context.Background(), r, l, wheels, plan.Options{RunsHere: true, Open: open})
 	if err != nil {
-		return nil, err
+		closeAll()
+		return nil, nil, err
 	}
 	o.Store, o.Fetch, o.Cores, o.Wheels, o.Authorize, o.Open = st, client, 2, wheels, lock.Authorizer(r), open
 	if l.Python != nil {
 		o.Protect = l.Python.Protected
 	}
-	return build.Run(ctx, p, o)
+	return p, closeAll, nil
 }
 
 func mustRun(ctx context.Context, t testing.TB, st *store.Store, dir string) *build.Result {

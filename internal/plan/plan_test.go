@@ -111,7 +111,7 @@ func (p *Plan) wheelSteps() []*Step {
 func (p *Plan) wheels() []*Wheels {
 	var all []*Wheels
 	for _, t := range p.wheelSteps() {
-		all = append(all, t.Op.(*Wheels)) //nolint:errcheck,forcetypeassert // wheelSteps says so
+		all = append(all, t.Op.(*Wheels)) //nolint:forcetypeassert // wheelSteps says so
 	}
 	return all
 }
