@@ -70,7 +70,10 @@ type difference struct {
 
 // onPurpose lists all differences. One that does not occur any more has to go.
 var onPurpose = []difference{
+	{"add-tar-root", `^file /(new|usr/share/data): d 755 0:0, `, "what an archive is unpacked into stays as it is, as with BuildKit"},
 	{"arg-inherited", `^file /out: `, "a stage that goes on with another one has its ARG too, as with BuildKit"},
+	{"copy-chmod", `^file /dir: d 750 `, "a new destination has the permissions of --chmod too, as with BuildKit"},
+	{"copy-chmod-parents", `^file /(dir|new|new/deep|usr/share/data): `, "new directories on the way have the permissions of --chmod too, as with BuildKit"},
 	{"env-of-base-and-arg", `^file /out: `, "what comes last counts, as with BuildKit: ARG after the base's ENV"},
 	{"escape-directive", `^env P: `, "an escape character that is not the file's is an ordinary one"},
 	{"expose", `^port 900`, "a range of ports is each of them, as with BuildKit"},

@@ -176,7 +176,7 @@ func (s *stage) apply(ctx context.Context, n *parser.Node, line int) error {
 	case *instructions.AddCommand:
 		op.Copy, err = s.addFiles(c)
 	case *instructions.WorkdirCommand:
-		op.WorkDir, err = s.workDir(c.Path)
+		op.WorkDir = s.workDir(c.Path)
 	default:
 		err = s.configure(c, line)
 	}
@@ -311,15 +311,13 @@ func (s *stage) withShell(line string) []string {
 	return []string{"/bin/sh", "-c", line}
 }
 
-func (s *stage) workDir(dir string) (*WorkDir, error) {
-	if dir == "" {
-		return nil, wrongf("", "WORKDIR names nothing")
-	}
+// workDir sets the working directory. An empty name, as of a variable without a value, is the one that there is.
+func (s *stage) workDir(dir string) *WorkDir {
 	s.Config.WorkingDir = s.absolute(dir)
 	if s.Config.WorkingDir == "/" {
-		return nil, nil
+		return nil
 	}
-	return &WorkDir{Dir: s.Config.WorkingDir, User: s.Config.User}, nil
+	return &WorkDir{Dir: s.Config.WorkingDir, User: s.Config.User}
 }
 
 // absolute returns a path of the image, taken from the working directory.

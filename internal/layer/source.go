@@ -58,10 +58,15 @@ func (s *stored) Index(ctx context.Context) (_ *Index, err error) {
 // An uncompressed tar is read where it lies. The Index has no DiffID.
 func TarFile(st *store.Store, f *os.File) Source { return &tarFile{st: st, f: f} }
 
+// Archive is TarFile for a tar that somebody packed for any directory: each of its names is below that directory, whatever it
+// says, as for tar(1) and BuildKit. An absolute one is relative, and ".." at the top stays there.
+func Archive(st *store.Store, f *os.File) Source { return &tarFile{st: st, f: f, clamp: true} }
+
 type tarFile struct {
-	st *store.Store
-	f  *os.File
-	ix *Index
+	st    *store.Store
+	f     *os.File
+	clamp bool
+	ix    *Index
 }
 
 func (s *tarFile) Walk(ctx context.Context, visit func(e IndexEntry, open func() (io.ReadCloser, error)) error) error {
@@ -106,20 +111,20 @@ func (s *tarFile) read(ctx context.Context, visit visitor) (*Index, error) {
 	ix := &Index{format: sniff(head[:n]), from: from}
 	if ix.format == formatTar {
 		ix.RawSize = from.size
-		return ix, ix.readRoot(ctx, readInPlace(b), visit)
+		return ix, ix.readRoot(ctx, readInPlace(b), s.clamp, visit)
 	}
 	tar, err := decompressAhead(ctx, b, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer tar.Close()
-	return ix, ix.readRoot(ctx, tar, visit)
+	return ix, ix.readRoot(ctx, tar, s.clamp, visit)
 }
 
 // readRoot reads the entries of a root file system.
-func (ix *Index) readRoot(ctx context.Context, r forward, visit visitor) (err error) {
+func (ix *Index) readRoot(ctx context.Context, r forward, clamp bool, visit visitor) (err error) {
 	tr := newTarReader(r)
-	tr.strict = true
+	tr.strict, tr.clamp = !clamp, clamp
 	if ix.Entries, err = readEntries(ctx, ix.from, tr, visit); err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ type tarReader struct {
 	sparse   int
 
 	strict bool // refuse absolute paths instead of taking them as relative to the root
+	clamp  bool // take ".." for what is below the root instead of refusing it
 }
 
 // maxSparse is the most bytes a file with holes may unfold to. Without a limit a few hundred bytes of tar would fill any
@@ -179,6 +180,12 @@ func (t *tarReader) cleanPath(p string) (string, error) {
 	p = strings.TrimLeft(p, "/")
 	if p == "" {
 		return ".", nil
+	}
+	if t.clamp {
+		if p = path.Clean("/" + p)[1:]; p == "" {
+			p = "."
+		}
+		return p, nil
 	}
 	for part := range strings.SplitSeq(p, "/") {
 		if part == ".." {

@@ -17,7 +17,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 )
 
-// maxArchive is the most bytes that an archive may decompress to. Memory and time depend on the limits that [layer.TarFile] has.
+// maxArchive is the most bytes that an archive may decompress to. Memory and time depend on the limits that [layer.Archive] has.
 var maxArchive int64 = 64 << 30
 
 // magicBzip2 starts a bzip2 stream, before a digit.
@@ -71,7 +71,7 @@ func (j *job) extract(n *node) (bool, error) {
 }
 
 func (j *job) extractArchive(n *node) error {
-	dir, err := j.stage.enter(j.Dest, j.maker())
+	dir, err := j.stage.enter(j.Dest, j.unpacker())
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (j *job) spool(n *node) (*layer.Index, error) {
 	if size > maxArchive {
 		return nil, fmt.Errorf("it has more than %d bytes when it is decompressed", maxArchive)
 	}
-	ix, err := layer.TarFile(j.st, f).Index(j.ctx)
+	ix, err := layer.Archive(j.st, f).Index(j.ctx)
 	if inner := errors.Unwrap(err); inner != nil {
 		err = inner // without the temporary file's name
 	}
@@ -128,9 +128,9 @@ func (j *job) unpack(dir *place, ix *layer.Index, e layer.IndexEntry) error {
 	}
 	maps.DeleteFunc(e.Xattrs, func(name, _ string) bool { return !inImage(name) })
 	if e.Path == "." {
-		return setDir(dir, e.Entry) // it is a directory, or the index would not have it
+		return nil // the directory that was packed; the one that it is unpacked into stays as it is, as with BuildKit
 	}
-	above, name, err := j.stage.reachBelow(dir, e.Path, false, j.maker())
+	above, name, err := j.stage.reachBelow(dir, e.Path, false, j.unpacker())
 	if err != nil {
 		return err
 	}

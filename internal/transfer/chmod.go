@@ -18,7 +18,7 @@ func parseChmod(text string) (chmod, error) {
 	if text == "" {
 		return nil, nil
 	}
-	if strings.Trim(text, "0123456789") == "" {
+	if isOctal(text) {
 		mode, err := strconv.ParseUint(text, 8, 32)
 		if err != nil || mode > 0o7777 {
 			return nil, badChmod(text)
@@ -40,6 +40,9 @@ func parseChmod(text string) (chmod, error) {
 		return mode
 	}, nil
 }
+
+// isOctal reports whether permissions are asked for as a number.
+func isOctal(text string) bool { return strings.Trim(text, "0123456789") == "" }
 
 func badChmod(text string) error {
 	return fault.Usage(fault.Hint(fmt.Errorf("%q are no permissions", text), "write octal digits up to 7777, or changes like u=rwX,go=rX"))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
@@ -93,6 +94,26 @@ func TestCopy(t *testing.T) {
 		},
 		"a pattern's characters taken literally": {
 			Copy{Sources: []string{`glob/\[x]`}, Dest: "/n"}, []string{"f 644 0:0 n = 3"},
+		},
+		"permissions as a number are for new directories too": {
+			Copy{Sources: []string{"a"}, Dest: "/n/m/", Chmod: "0750", Chown: "5:6"},
+			[]string{"d 750 5:6 n", "d 750 5:6 n/m", "f 750 5:6 n/m/a = A"},
+		},
+		"permissions as a number are for a new destination": {
+			Copy{Sources: []string{"d/sub"}, Dest: "/n", Chmod: "700"}, []string{"d 700 0:0 n", "f 700 0:0 n/y = Y"},
+		},
+		"several files become one": {
+			Copy{Sources: []string{"glob/[[z]*"}, Dest: "/n"}, []string{"f 644 0:0 n = 4"},
+		},
+		"several files in a directory that is there": {
+			Copy{Sources: []string{"glob/[[z]*"}, Dest: "/opt/existing"}, []string{"f 644 0:0 opt/existing/[x] = 3", "f 644 0:0 opt/existing/z = 4"},
+		},
+		"a pattern before the point": {
+			Copy{Sources: []string{"m*/./*/n", "[pd]/./q/g"}, Dest: "/n/", Parents: true},
+			[]string{"d 755 0:0 n", "d 700 0:0 n/existing", "f 644 0:0 n/existing/n = N", "d 755 0:0 n/q", "f 644 0:0 n/q/g = G"},
+		},
+		"a pattern before the point matches nothing": {
+			Copy{Sources: []string{"none*/./a"}, Dest: "/n/", Parents: true}, nil,
 		},
 		"nothing matches": {Copy{Sources: []string{"none*"}, Dest: "/n/"}, nil},
 		"through a dangling link": {
@@ -384,6 +405,35 @@ func TestChmod(t *testing.T) {
 		if got := change(c.typ, c.mode); got != c.wants {
 			t.Errorf("%s of %o: got %o, want %o", c.text, c.mode, got, c.wants)
 		}
+	}
+}
+
+// Of several files that become one, somebody may have wanted each.
+func TestCopyWarnsOfNames(t *testing.T) {
+	r := newRig(t)
+	var seen warnings
+	ctx := event.With(t.Context(), &seen)
+	for _, c := range []Copy{
+		{Sources: []string{"glob/[[z]*"}, Dest: "/n"},
+		{Sources: []string{"glob/[[z]*"}, Dest: "/n/"},
+		{Sources: []string{"glob/[[z]*"}, Dest: "/opt/existing"},
+		{Sources: []string{"a"}, Dest: "/n"},
+	} {
+		if _, err := c.Layer(ctx, r.st, r.context, r.tree, layer.Options{}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(seen) != 1 || !strings.Contains(seen[0], "glob/[[z]* matches 2 files, and all of them become /n: of the last one, z") {
+		t.Errorf("%q", seen)
+	}
+}
+
+// warnings are those that were given.
+type warnings []string
+
+func (w *warnings) Emit(e event.Event) {
+	if e.Kind == event.Warning {
+		*w = append(*w, e.Text)
 	}
 }
 

@@ -47,7 +47,7 @@ func (c Copy) Digest(ctx context.Context, from Files) (store.Digest, error) {
 		return "", err
 	}
 	h := newSum()
-	fmt.Fprintf(h, "copy 1 %d %s\n", min(asked, 2), how)
+	fmt.Fprintf(h, "copy 2 %d %s\n", min(asked, 2), how)
 	if err := hashAll(ctx, list); err != nil {
 		return "", fmt.Errorf("copy to %s: %w", quote(c.Dest), err)
 	}

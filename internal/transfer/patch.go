@@ -286,7 +286,7 @@ func (s *stage) patched(dir *place, name string) (*place, error) {
 }
 
 // step goes down from a directory without following symlinks. What is missing is made for mk, unless that is nil.
-func (s *stage) step(dir *place, name string, mk *owner) (*place, error) {
+func (s *stage) step(dir *place, name string, mk *maker) (*place, error) {
 	if name == "." {
 		return dir, nil
 	}
@@ -311,7 +311,7 @@ func (s *stage) step(dir *place, name string, mk *owner) (*place, error) {
 
 // aboveTarget returns the directory that gets the changed file.
 func (s *stage) aboveTarget(dir *place, c fileChange) (*place, error) {
-	above, err := s.step(dir, path.Dir(c.to), &owner{})
+	above, err := s.step(dir, path.Dir(c.to), &maker{mode: 0o755})
 	if err != nil {
 		return nil, err
 	}

@@ -121,14 +121,14 @@ func (s *stage) remove(dir *place, name string) {
 }
 
 // reach is reachBelow for the root of the image.
-func (s *stage) reach(name string, follow bool, mk *owner) (dir *place, base string, err error) {
+func (s *stage) reach(name string, follow bool, mk *maker) (dir *place, base string, err error) {
 	return s.reachBelow(s.root, name, follow, mk)
 }
 
 // reachBelow returns the directory that holds what name leads to, and its name there. Symlinks are followed as if root was the
-// root of everything, the last one only with follow. Missing directories on the way are made for mk, with the permissions 0755;
-// there must be none when mk is nil. For the root the directory is nil.
-func (s *stage) reachBelow(root *place, name string, follow bool, mk *owner) (dir *place, base string, err error) {
+// root of everything, the last one only with follow. Missing directories on the way are made by mk; there must
+// be none when mk is nil. For the root the directory is nil.
+func (s *stage) reachBelow(root *place, name string, follow bool, mk *maker) (dir *place, base string, err error) {
 	at := root
 	rest := reversed(strings.TrimRight(name, "/"))
 	for links := 0; len(rest) > 0; {
@@ -174,19 +174,25 @@ func (s *stage) reachBelow(root *place, name string, follow bool, mk *owner) (di
 	return at.dir, path.Base(at.Path), nil
 }
 
+// maker says what missing directories are like that are made on the way.
+type maker struct {
+	owner
+	mode uint32
+}
+
 func notDir(p *place) error {
 	return fault.Hint(fmt.Errorf("%s is not a directory in the image", quote("/"+p.Path)), "remove it in a step before, or copy to another place")
 }
 
-func (s *stage) makeDir(dir *place, name string, mk *owner) (*place, error) {
+func (s *stage) makeDir(dir *place, name string, mk *maker) (*place, error) {
 	if mk == nil {
 		return nil, fmt.Errorf("the image has no directory %s: %w", quote("/"+path.Join(dir.Path, name)), fs.ErrNotExist)
 	}
-	return s.put(dir, name, layer.Entry{Type: layer.Dir, Mode: 0o755, UID: mk.uid, GID: mk.gid}, nil, nil)
+	return s.put(dir, name, layer.Entry{Type: layer.Dir, Mode: mk.mode, UID: mk.uid, GID: mk.gid}, nil, nil)
 }
 
 // enter returns the directory that name leads to, which is made by mk when it is missing.
-func (s *stage) enter(name string, mk *owner) (*place, error) {
+func (s *stage) enter(name string, mk *maker) (*place, error) {
 	dir, base, err := s.reach(name, true, mk)
 	if err != nil || dir == nil {
 		return s.root, err

@@ -5,8 +5,10 @@
 //
 // The rules are those of Docker's build reference and of BuildKit where they leave something open:
 //
-//   - Of a directory its content is copied, not the directory. A destination that is missing is made, with the permissions 0755,
-//     and so is everything above it; all that belongs to whom the files are given to, root else.
+//   - Of a directory its content is copied, not the directory. A destination that is missing is made, and so is everything above
+//     it, with the permissions that are asked for as a number, 0755 else; all that belongs to whom the files are given to, root else.
+//   - What an archive is unpacked into keeps its attributes. Its names are below it, also absolute ones and those with "..".
+//   - Where a pattern matches several files and the destination is no directory, the last one is it, and a warning says so.
 //   - A directory that the image has keeps its attributes when it is the destination. One in it that a source has too gets the
 //     source's.
 //   - Symlinks on the way to a source are followed inside the source, and so is one that is named as a source. Symlinks below a
@@ -24,8 +26,10 @@ import (
 	"os"
 	"path"
 	"strings"
+	"syscall"
 
 	"sconce.dev/sconce/internal/ctxio"
+	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/image"
@@ -159,14 +163,31 @@ func (j *job) run(from Files, open Open) error {
 		list = append(list, p)
 	}
 	asked := len(j.Sources) + len(j.Inline) + len(j.URLs)
-	intoDir := max(asked, len(list)) > 1 || j.Parents || strings.HasSuffix(j.Dest, "/") || strings.HasSuffix(j.Dest, "/.")
+	intoDir := asked > 1 || j.Parents || strings.HasSuffix(j.Dest, "/") || strings.HasSuffix(j.Dest, "/.")
+	var files []string
 	for i, p := range list {
 		j.number = i
-		if err := j.place(p, intoDir); err != nil {
+		put, err := j.place(p, intoDir)
+		if err != nil {
 			return err
 		}
+		if put {
+			files = append(files, p.name)
+		}
 	}
+	j.warnOfNames(files)
 	return nil
+}
+
+// warnOfNames warns when several files have become one. files are the sources' own names of those that got the destination's name,
+// one after the other.
+func (j *job) warnOfNames(files []string) {
+	if len(files) < 2 {
+		return
+	}
+	last := files[len(files)-1]
+	event.Warn(j.ctx, fmt.Sprintf("%s matches %d files, and all of them become %s: of the last one, %s", quote(j.Sources[0]), len(files), quote(j.Dest), quote(last)),
+		fmt.Sprintf("end the destination in / to copy them into a directory: %s/", j.Dest))
 }
 
 func inlineNode(f InlineFile) picked {
@@ -314,16 +335,32 @@ func pickBelow(from Files, root *node, source string) ([]picked, error) {
 	if !ok {
 		pivot, pattern = "", source
 	}
-	base, err := root.find(clean(pivot), true)
+	bases, err := pickMatches(from, root, pivot)
 	if err != nil {
-		return nil, from.missing(clean(pivot), err)
+		return nil, err
 	}
-	pattern = clean(pattern)
+	var list []picked
+	for _, base := range bases {
+		found, err := pickInside(from, base.node, source, clean(pattern), hasWildcard(pivot))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, found...)
+	}
+	return list, nil
+}
+
+// pickInside finds what a pattern names below one of the directories that may stand before it. Where those are several, it is
+// enough that one of them has it.
+func pickInside(from Files, base *node, source, pattern string, several bool) ([]picked, error) {
 	if !hasWildcard(pattern) {
 		p := unescape(pattern)
 		n, err := base.find(p, false)
+		if err != nil && several && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) {
+			return nil, nil
+		}
 		if err != nil {
-			return nil, from.missing(path.Join(clean(pivot), p), err)
+			return nil, from.missing(path.Join(base.Path, p), err)
 		}
 		if n == base {
 			p = ""
@@ -348,26 +385,26 @@ func pickBelow(from Files, root *node, source string) ([]picked, error) {
 	return list, err
 }
 
-// place puts one source where it belongs.
-func (j *job) place(p picked, intoDir bool) error {
+// place puts one source where it belongs, and reports whether it got the destination's name.
+func (j *job) place(p picked, intoDir bool) (named bool, err error) {
 	n, err := p.without(j.exclude)
 	if n == nil || err != nil {
-		return err
+		return false, err
 	}
 	if j.Extract && !p.arrived && n.Type == layer.Regular {
 		if done, err := j.extract(n); done || err != nil {
-			return err
+			return false, err
 		}
 	}
 	switch {
 	case j.Parents:
-		return j.placeBelow(p, n)
+		return false, j.placeBelow(p, n)
 	case n.Type == dirType:
 		dir, err := j.stage.enter(j.Dest, j.maker())
 		if err != nil {
-			return err
+			return false, err
 		}
-		return j.merge(dir, n)
+		return false, j.merge(dir, n)
 	}
 	return j.placeFile(n, p.name, intoDir)
 }
@@ -386,26 +423,26 @@ func (p picked) without(exclude *patterns) (*node, error) {
 	return exclude.without(p.node, p.p, exclude.above(p.p))
 }
 
-func (j *job) placeFile(n *node, name string, intoDir bool) error {
+func (j *job) placeFile(n *node, name string, intoDir bool) (named bool, err error) {
 	if intoDir {
 		dir, err := j.stage.enter(j.Dest, j.maker())
 		if err != nil {
-			return err
+			return false, err
 		}
-		return j.put(dir, name, n)
+		return false, j.put(dir, name, n)
 	}
 	dir, base, err := j.stage.reach(j.Dest, true, j.maker())
 	if err != nil {
-		return err
+		return false, err
 	}
 	at := j.stage.root
 	if dir != nil {
 		at = j.stage.below(dir, base)
 	}
 	if at != nil && at.Type == layer.Dir {
-		return j.put(at, name, n)
+		return false, j.put(at, name, n)
 	}
-	return j.put(dir, base, n)
+	return true, j.put(dir, base, n)
 }
 
 // placeBelow puts a source under the directories that it had.
@@ -445,12 +482,23 @@ type sourceFile struct {
 	file   any
 }
 
-// maker is whom directories belong to that are made on the way.
-func (j *job) maker() *owner {
-	if j.owner != nil {
-		return j.owner
+// maker makes the directories on the way to what is copied. Like BuildKit, it gives them permissions that are asked for as a
+// number; those that are changes are for what is copied.
+func (j *job) maker() *maker {
+	mk := j.unpacker()
+	if j.chmod != nil && isOctal(j.Chmod) {
+		mk.mode = j.chmod(layer.Dir, 0) & 0o777
 	}
-	return &owner{}
+	return mk
+}
+
+// unpacker makes the directories on the way to what an archive holds, for which nobody can ask for permissions.
+func (j *job) unpacker() *maker {
+	mk := &maker{mode: 0o755}
+	if j.owner != nil {
+		mk.owner = *j.owner
+	}
+	return mk
 }
 
 // entry is what a file of the source becomes, but for its path.
