@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fetch"
@@ -62,7 +63,7 @@ func (u *upload) chunk(ctx context.Context) error {
 		return err
 	}
 	req.Header.Set("Content-Range", fmt.Sprintf("%d-%d", u.sent, u.sent+n-1))
-	resp, err := u.pusher.repo.Send(req, fetch.Usual)
+	resp, err := u.pusher.repo.Send(req, 0)
 	if err != nil {
 		return err
 	}
@@ -120,7 +121,7 @@ func (u *upload) finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	resp, err := u.pusher.repo.Send(req, fetch.Long)
+	resp, err := u.pusher.repo.Send(req, hashingTime(u.blob.size))
 	if err != nil {
 		return err
 	}
@@ -133,6 +134,14 @@ func (u *upload) finish(ctx context.Context) error {
 		return &lostError{u.pusher.repo.Status(resp)}
 	}
 	return u.pusher.repo.Status(resp)
+}
+
+// hashRate is what every registry can read and hash at least of a blob that it has, in bytes per second.
+const hashRate = 16 << 20
+
+// hashingTime is how much longer than usual a registry may take to answer when it has to check a blob of so many bytes.
+func hashingTime(size int64) time.Duration {
+	return time.Duration(size/hashRate) * time.Second
 }
 
 // lostError says that an upload cannot go on and must begin again.
@@ -181,7 +190,11 @@ func (b *progressBody) Read(p []byte) (int, error) {
 // resume asks the registry how much it has (distribution-spec, "Getting upload status"), and begins again when it has
 // forgotten the upload, or cannot go on in the middle.
 func (u *upload) resume(ctx context.Context) error {
-	if there, err := u.pusher.hasBlob(ctx, u.blob.digest); err == nil && there { // only the answer was lost
+	there, err := u.pusher.hasBlob(ctx, u.blob.digest)
+	if err != nil && fetch.Transient(err) { // one silence is enough for one attempt
+		return err
+	}
+	if there { // only the answer was lost
 		u.whole = true
 		u.setSent(u.blob.size)
 		return errDone
@@ -193,7 +206,7 @@ func (u *upload) resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	resp, err := u.pusher.repo.Send(req, fetch.Usual)
+	resp, err := u.pusher.repo.Send(req, 0)
 	if err != nil {
 		return err
 	}

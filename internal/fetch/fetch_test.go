@@ -354,7 +354,8 @@ func TestServerThatAlwaysHangs(t *testing.T) {
 	})
 	c := New(openStore(t), Options{Backoff: time.Millisecond, Attempts: 2, IdleTimeout: 50 * time.Millisecond})
 	err := c.Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(nil)})
-	if !errors.Is(err, errIdle) {
+	var silent *silentError
+	if !errors.As(err, &silent) {
 		t.Errorf("error %v, want one that says that the server was silent", err)
 	}
 }

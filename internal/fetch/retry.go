@@ -16,10 +16,7 @@ import (
 	"time"
 )
 
-var (
-	errBadRange = errors.New("the server answered with another part of the file than the one asked for")
-	errIdle     = errors.New("the server sent nothing for too long")
-)
+var errBadRange = errors.New("the server answered with another part of the file than the one asked for")
 
 // diskError marks a failure to write what was downloaded, which no further attempt can mend.
 type diskError struct{ err error }
@@ -127,25 +124,42 @@ var ErrDone = errors.New("done")
 
 // Retry calls try until it succeeds, fails in a way that another attempt would not change, or has failed too often since
 // it last made progress. again is false at the first call. An error with a method Transient() bool says itself whether
-// another attempt makes sense.
+// another attempt makes sense. Within another Retry, whose context try must pass on, there is one attempt only: attempts that
+// multiply would outlast any limit.
 func (c *Client) Retry(ctx context.Context, try func(ctx context.Context, again bool) (progress bool, err error)) error {
+	if ctx.Value(retrying{}) != nil {
+		_, err := try(ctx, false)
+		return ended(err)
+	}
+	ctx = context.WithValue(ctx, retrying{}, true)
 	retry := c.newRetry()
 	for again := false; ; again = true {
 		progress, err := try(ctx, again)
-		if err == nil || errors.Is(err, ErrDone) {
-			return nil
+		if err == nil || !transient(err) {
+			return ended(err)
 		}
 		if progress {
 			retry.reset()
-		}
-		if !transient(err) {
-			return plain(err)
 		}
 		if err := retry.wait(ctx, err); err != nil {
 			return plain(err)
 		}
 	}
 }
+
+// retrying is the key under which a context says that what is done under it is tried again as a whole.
+type retrying struct{}
+
+// ended is what the last attempt's error is to the caller.
+func ended(err error) error {
+	if errors.Is(err, ErrDone) {
+		return nil
+	}
+	return plain(err)
+}
+
+// Transient reports whether another attempt at what failed with err may go better.
+func Transient(err error) bool { return transient(err) }
 
 // transient reports whether another attempt may go better.
 func transient(err error) bool {
@@ -162,7 +176,7 @@ func transient(err error) bool {
 	if errors.As(err, &disk) || errors.As(err, &redirect) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
-	if errors.Is(err, errBadRange) || errors.Is(err, errIdle) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+	if errors.Is(err, errBadRange) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 		return true
 	}
 	return networkTrouble(err) && !configTrouble(err)

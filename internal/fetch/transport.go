@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -26,8 +25,13 @@ func DefaultTransport() *http.Transport {
 		IdleConnTimeout:       90 * time.Second,
 		TLSHandshakeTimeout:   20 * time.Second,
 		ExpectContinueTimeout: time.Second,
+		// Many requests share a connection of HTTP/2, the next attempt of one that fell silent too: a dead one must go.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingAfter},
 	}
 }
+
+// pingAfter is after how long without a sign of life an HTTP/2 connection is asked for one, and how long that may take.
+const pingAfter = 15 * time.Second
 
 // Transport returns the client's way to the network, for a caller that adds credentials of its own.
 func (c *Client) Transport() http.RoundTripper { return c.base }
@@ -123,62 +127,47 @@ func newRequest(ctx context.Context, method, raw string) (*http.Request, error) 
 	return req, nil
 }
 
-// Do sends req, which must have no body or one with GetBody, and tries again as [Client.Blob] does. hc nil is the
-// client that knows netrc. Any answer that another attempt would not change is returned, whatever its status; its body
-// is watched for silence like a download's.
+// Do sends req, which must have no body or one with GetBody, and tries again as [Client.Blob] does; within [Client.Retry] it
+// does not, which tries the whole again. hc nil is the client that knows netrc. Any answer that another attempt would not
+// change is returned, whatever its status; its body is watched for silence like a download's.
 func (c *Client) Do(hc *http.Client, req *http.Request) (*http.Response, error) {
 	if hc == nil {
 		hc = c.http
 	}
-	for retry := c.newRetry(); ; {
-		resp, err := c.once(hc, req, Usual)
-		if err == nil && !retryStatus(resp.StatusCode) {
-			return resp, nil
-		}
-		if err == nil {
+	var resp *http.Response
+	err := c.Retry(req.Context(), func(ctx context.Context, _ bool) (progress bool, err error) {
+		resp, err = c.once(hc, req.WithContext(ctx), 0) //nolint:bodyclose // the caller does
+		if err == nil && retryStatus(resp.StatusCode) {
 			err = NewStatusError(resp)
 			resp.Body.Close()
 		}
-		if !transient(err) {
-			return nil, plain(err)
-		}
-		if err := retry.wait(req.Context(), err); err != nil {
-			return nil, plain(err)
-		}
+		return false, err
+	})
+	if err != nil {
+		return nil, err
 	}
+	return resp, nil
 }
 
-// Patience is how many times the usual a server may take to answer.
-type Patience int
-
-// Long is for requests that make a server read and hash what it was sent.
-const (
-	Usual Patience = 1
-	Long  Patience = 10
-)
-
-// Once is Do without a second attempt: it sends a copy of req under a watchdog that the returned body carries on.
-func (c *Client) Once(hc *http.Client, req *http.Request, p Patience) (*http.Response, error) {
-	resp, err := c.once(hc, req, p)
+// Once is Do without a second attempt: it sends a copy of req under a watchdog that the returned body carries on. extra is how
+// much longer than usual the server may take to answer once it has the request: it may have to read and hash what it was sent.
+func (c *Client) Once(hc *http.Client, req *http.Request, extra time.Duration) (*http.Response, error) {
+	resp, err := c.once(hc, req, extra)
 	if err != nil {
 		return nil, plain(err)
 	}
 	return resp, nil
 }
 
-func (c *Client) once(hc *http.Client, req *http.Request, p Patience) (*http.Response, error) {
+func (c *Client) once(hc *http.Client, req *http.Request, extra time.Duration) (*http.Response, error) {
 	if c.opts.Offline {
 		return nil, fmt.Errorf("%s %s: %w", req.Method, Redact(req.URL.String()), ErrOffline)
 	}
-	ctx, watch := newWatchdog(req.Context(), time.Duration(p)*c.opts.IdleTimeout)
+	ctx, watch := newWatchdog(req.Context(), c.opts.IdleTimeout)
 	again := req.Clone(ctx)
-	if req.GetBody != nil {
-		body, err := req.GetBody()
-		if err != nil {
-			watch.stop()
-			return nil, err
-		}
-		again.Body = watchedUpload{body, watch}
+	if err := watchUpload(again, watch, extra); err != nil {
+		watch.stop()
+		return nil, err
 	}
 	resp, err := hc.Do(again)
 	if err != nil {
@@ -188,39 +177,6 @@ func (c *Client) once(hc *http.Client, req *http.Request, p Patience) (*http.Res
 	watch.start()
 	resp.Body = &watchedBody{resp.Body, watch}
 	return resp, nil
-}
-
-// watchedBody reads an answer under a watchdog.
-type watchedBody struct {
-	body  io.ReadCloser
-	watch *watchdog
-}
-
-func (b *watchedBody) Read(p []byte) (int, error) {
-	b.watch.start()
-	n, err := b.body.Read(p)
-	b.watch.pause()
-	if err != nil && !errors.Is(err, io.EOF) {
-		err = b.watch.cause(err)
-	}
-	return n, err
-}
-
-func (b *watchedBody) Close() error {
-	defer b.watch.stop()
-	return b.body.Close()
-}
-
-// watchedUpload gives the server its time again with every piece of the request's body it takes.
-type watchedUpload struct {
-	io.ReadCloser
-	watch *watchdog
-}
-
-func (b watchedUpload) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	b.watch.start()
-	return n, err
 }
 
 // Redact returns an URL without what could be a secret: user, password and query.

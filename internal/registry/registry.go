@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
@@ -88,7 +89,7 @@ func (r *Repository) probe(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		resp, err := r.client.Once(&http.Client{Transport: r.auth.inner}, req, fetch.Usual)
+		resp, err := r.client.Once(&http.Client{Transport: r.auth.inner}, req, 0)
 		if err != nil && (errors.Is(err, context.Canceled) || errors.Is(err, fetch.ErrOffline)) {
 			return "", err
 		}
@@ -139,9 +140,10 @@ func (r *Repository) Do(req *http.Request, want ...int) (*http.Response, error) 
 	return nil, r.explain(newStatusError(resp))
 }
 
-// Send is Do without a second attempt, for requests whose failure needs thought before the next one.
-func (r *Repository) Send(req *http.Request, p fetch.Patience) (*http.Response, error) {
-	return r.client.Once(r.calls, req, p)
+// Send is Do without a second attempt, for requests whose failure needs thought before the next one. extra is how much longer
+// than usual the registry may take to answer.
+func (r *Repository) Send(req *http.Request, extra time.Duration) (*http.Response, error) {
+	return r.client.Once(r.calls, req, extra)
 }
 
 // Status makes an error of an answer.
@@ -183,6 +185,20 @@ func (r *Repository) Manifest(ctx context.Context, reference string) (data []byt
 	if err != nil {
 		return nil, "", err
 	}
+	err = r.client.Retry(ctx, func(ctx context.Context, _ bool) (progress bool, err error) {
+		data, mediaType, err = r.readManifest(ctx, url)
+		return false, err
+	})
+	if err == nil {
+		err = checkManifest(data, reference)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("read manifest %s of %s: %w", reference, r.Name(), err)
+	}
+	return data, mediaType, nil
+}
+
+func (r *Repository) readManifest(ctx context.Context, url string) (data []byte, mediaType string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, "", err
@@ -190,21 +206,15 @@ func (r *Repository) Manifest(ctx context.Context, reference string) (data []byt
 	req.Header.Set("Accept", manifestTypes)
 	resp, err := r.Do(req, http.StatusOK)
 	if err != nil {
-		return nil, "", fmt.Errorf("read manifest %s of %s: %w", reference, r.Name(), err)
+		return nil, "", err
 	}
 	defer resp.Body.Close()
 	data, err = io.ReadAll(io.LimitReader(resp.Body, MaxManifest+1))
 	if err == nil && len(data) > MaxManifest {
 		err = fmt.Errorf("it is larger than %d bytes", MaxManifest)
 	}
-	if err == nil {
-		err = checkManifest(data, reference)
-	}
-	if err != nil {
-		return nil, "", fmt.Errorf("read manifest %s of %s: %w", reference, r.Name(), err)
-	}
 	mediaType, _, _ = strings.Cut(resp.Header.Get("Content-Type"), ";")
-	return data, strings.TrimSpace(mediaType), nil
+	return data, strings.TrimSpace(mediaType), err
 }
 
 func checkManifest(data []byte, reference string) error {

@@ -2,7 +2,6 @@ package wheelbuild
 
 import (
 	"archive/tar"
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -13,14 +12,12 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/event"
-	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
@@ -106,7 +103,7 @@ func (s Sources) repository(ctx context.Context, name string, src python.Source)
 	}
 	defer store.RemoveAll(dir)
 	task := event.Begin(ctx, "fetch", name+" at "+src.Commit[:12], 0)
-	if err := task.End(checkout(ctx, dir, src)); err != nil {
+	if err := task.End(s.checkout(ctx, dir, src)); err != nil {
 		return Blob{}, err
 	}
 	digest, err := pack(s.Store, dir)
@@ -114,45 +111,6 @@ func (s Sources) repository(ctx context.Context, name string, src python.Source)
 		return Blob{}, err
 	}
 	return Blob{packedFile, digest}, s.Store.PutRecord(repositoryKind, key, []store.Digest{digest}, digest)
-}
-
-// checkout puts the files of a commit into dir.
-func checkout(ctx context.Context, dir string, src python.Source) error {
-	program, err := exec.LookPath("git")
-	if err != nil {
-		return fault.Hint(errors.New("it is in a repository, and git is not on PATH"), "install git: `apt-get install git`, `dnf install git`")
-	}
-	git := func(args ...string) error {
-		cmd := exec.CommandContext(ctx, program, append([]string{"-c", "advice.detachedHead=false", "-c", "core.hooksPath=/dev/null"}, args...)...)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GIT_TERMINAL_PROMPT=0", "GIT_LFS_SKIP_SMUDGE=1", "LC_ALL=C")
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		err := cmd.Run()
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err != nil {
-			return fmt.Errorf("git %s: %s", args[0], cmp.Or(fetch.Printable(strings.TrimSpace(stderr.String())), err.Error()))
-		}
-		return nil
-	}
-	if err := git("init", "--quiet"); err != nil {
-		return err
-	}
-	// Not every server gives out a commit by its name; all of them give everything.
-	if git("fetch", "--quiet", "--depth=1", "--", src.URL, src.Commit) != nil {
-		if err := git("fetch", "--quiet", "--tags", "--", src.URL, "+refs/heads/*:refs/remotes/origin/*"); err != nil {
-			return err
-		}
-	}
-	if err := git("checkout", "--quiet", "--force", src.Commit); err != nil {
-		return err
-	}
-	if _, err := os.Lstat(filepath.Join(dir, ".gitmodules")); err != nil {
-		return nil
-	}
-	return git("-c", "remote.origin.url="+src.URL, "submodule", "--quiet", "update", "--init", "--recursive", "--depth=1")
 }
 
 func (s Sources) directory(dir string) (Blob, error) {
