@@ -1,30 +1,39 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of the tree for a few seconds: FUZZ_SECONDS in all (default 150), 5 at most for each.
+# fuzz.sh [DIR...]: runs every fuzz target of the packages (default: all) for a few seconds: FUZZ_SECONDS in all (default 150),
+# 5 at most for each.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# On a busy machine go test may report the end of its own time as a failure (golang/go#75804). A real one names its input,
-# or says how the process died.
+# On a busy machine a test may report the end of its own time as a failure (golang/go#75804). A real one names its input, or
+# says how the process died.
 ran_out() {
 	grep -q '^ *context deadline exceeded$' "$1" && ! grep -qE 'Failing input|panic|hung or terminated|_test\.go:' "$1"
 }
 
-mkdir -p .cache
+[ $# -gt 0 ] || set -- internal cmd
+programs=$(mktemp -d)
+trap 'rm -rf "$programs"' EXIT
+log=$programs/log
+corpus=$(go env GOCACHE)/fuzz # where go test keeps what it found interesting
+
+# One program for each package, as go test -fuzz would link it again for each target.
 targets=()
-while read -r package; do
+while read -r dir; do
+	program=$programs/$(tr / - <<< "$dir").test
+	go test -c -vet=off -fuzz=. -o "$program" "./$dir"
 	while read -r name; do
-		targets+=("$package $name")
-	done < <(go test -list '^Fuzz' "$package" | grep '^Fuzz' || :)
-done < <(grep -rl --include='*_test.go' '^func Fuzz' internal cmd | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+		targets+=("$dir $program $name")
+	done < <(cd "$dir" && "$program" -test.list='^Fuzz')
+done < <(grep -rl --include='*_test.go' '^func Fuzz' "$@" | xargs -n 1 dirname | sort -u)
 
 seconds=$((${FUZZ_SECONDS:-150} / ${#targets[@]}))
 seconds=$((seconds > 5 ? 5 : seconds < 1 ? 1 : seconds))
 for t in "${targets[@]}"; do
-	read -r package name <<< "$t"
-	echo "$package $name for ${seconds}s"
-	go test -run='^$' -fuzz="^$name\$" -fuzztime="${seconds}s" -fuzzminimizetime=1x -parallel="$(nproc)" "$package" > .cache/fuzz.log 2>&1 ||
-		ran_out .cache/fuzz.log || {
-		cat .cache/fuzz.log
+	read -r dir program name <<< "$t"
+	echo "./$dir $name for ${seconds}s"
+	(cd "$dir" && "$program" -test.run='^$' -test.fuzz="^$name\$" -test.fuzztime="${seconds}s" -test.fuzzminimizetime=1x \
+		-test.fuzzcachedir="$corpus/$(go list .)" -test.parallel="$(nproc)") > "$log" 2>&1 || ran_out "$log" || {
+		cat "$log"
 		exit 1
 	}
 done
