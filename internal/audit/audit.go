@@ -1,33 +1,105 @@
-// Package audit looks into the files of an image and says what they need of the machine that will run them.
-//
-// [GPU] lists the device code: for which GPUs each library has any, and how much room it takes.
+// Package audit judges an image for a cluster: its rules compare the facts of the image with a profile of the target, and say what
+// keeps it from running well there. Package facts gathers what they look at; only some small files are read here.
 package audit
 
 import (
+	"cmp"
 	"context"
-	"io"
+	"fmt"
+	"slices"
+	"strings"
 
-	"sconce.dev/sconce/internal/fatbin"
+	"sconce.dev/sconce/internal/facts"
+
+	"sconce.dev/sconce/internal/cluster"
 )
 
-// Files are the files of an image.
-type Files interface {
-	// Walk asks about every regular file of more than minSize bytes, once for all its names, and shows those that are
-	// wanted. An error of visit ends the walk; other errors are those of the image, whose files cannot be read.
-	Walk(ctx context.Context, wanted Filter, visit func(File) error) error
-}
+// Severity says how bad a finding is.
+type Severity string
 
-// Filter decides about a file by its path in the image and its first bytes, headSize of them.
-type Filter func(name string, head []byte) bool
-
-// File is a file of an image.
-type File struct {
-	Path    string      // in the image, without a slash in front
-	Size    int64       // bytes
-	Content io.ReaderAt // until visit returns
-}
-
+// The severities, worst first.
 const (
-	minSize  = fatbin.MinSize
-	headSize = fatbin.HeadSize
+	Error   Severity = "error"   // it will not run there
+	Warning Severity = "warning" // it may not, or not as it should
+	Note    Severity = "note"    // worth knowing
 )
+
+// Finding is something that a rule found.
+type Finding struct {
+	Rule     string   `json:"rule"` // its ID
+	Severity Severity `json:"severity"`
+	Message  string   `json:"message"`           // what was seen, in a sentence without a full stop
+	Path     string   `json:"path,omitempty"`    // the file it is about, without a slash in front
+	Seen     []string `json:"seen,omitempty"`    // the evidence, a file with its number each, worst first
+	Why      string   `json:"why"`               // it matters
+	Remedy   string   `json:"remedy"`            // what to do
+	Allowed  string   `json:"allowed,omitempty"` // the reason that the recipe gives for living with it
+}
+
+// Rule looks for one thing that keeps an image from running well.
+type Rule struct {
+	ID       string // "gpu-no-code"; stable, as recipes name it
+	Severity Severity
+	Title    string // what it looks for: "Libraries without code for the GPU"
+	Why      string // it matters, in a sentence or two
+	Remedy   string // what to do
+
+	// look reports what it finds. Rule, Severity, Why and Remedy need not be set in a finding, but may be.
+	look func(s *Subject, report func(Finding)) error
+}
+
+// Subject is an image that is to run on a target.
+type Subject struct {
+	*facts.Facts
+	Target  cluster.Profile
+	Context context.Context //nolint:containedctx // lives as long as one check
+}
+
+// Rules returns all rules, by ID.
+func Rules() []Rule {
+	all := slices.Concat(gpuRules, driverRules, linkRules, pythonRules, environmentRules, fileRules, layerRules, networkRules)
+	slices.SortFunc(all, func(a, b Rule) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}
+
+// Check looks at an image with all rules. The findings are the worst first, then by rule and path.
+func Check(ctx context.Context, f *facts.Facts, target cluster.Profile) ([]Finding, error) {
+	s := &Subject{Facts: f, Target: target, Context: ctx}
+	findings := []Finding{}
+	for _, r := range Rules() {
+		report := func(found Finding) { findings = append(findings, r.complete(found)) }
+		if err := r.look(s, report); err != nil {
+			return nil, fmt.Errorf("rule %s: %w", r.ID, err)
+		}
+		if err := cmp.Or(f.Missing(), ctx.Err()); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(findings, compareFindings)
+	return findings, nil
+}
+
+func (r *Rule) complete(f Finding) Finding {
+	f.Rule = r.ID
+	if f.Severity == "" {
+		f.Severity = r.Severity
+	}
+	if f.Why == "" {
+		f.Why = r.Why
+	}
+	if f.Remedy == "" {
+		f.Remedy = r.Remedy
+	}
+	return f
+}
+
+func compareFindings(a, b Finding) int {
+	order := []Severity{Error, Warning, Note}
+	if d := slices.Index(order, a.Severity) - slices.Index(order, b.Severity); d != 0 {
+		return d
+	}
+	if d := strings.Compare(a.Rule, b.Rule); d != 0 {
+		return d
+	}
+	return strings.Compare(a.Path, b.Path)
+}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/facts"
+
 	"sconce.dev/sconce/internal/elfx"
 	"sconce.dev/sconce/internal/python"
 )
@@ -67,7 +69,7 @@ func (s *Subject) suppliers(dirs []string, libraryPath string, wants func(need s
 
 // followsTorch says whether an object is loaded after PyTorch's libraries, whose copy of a library it then gets.
 func (s *Subject) followsTorch(name string) bool {
-	i, ok := slices.BinarySearchFunc(s.Objects, name, func(o Object, name string) int { return cmp.Compare(o.Path, name) })
+	i, ok := slices.BinarySearchFunc(s.Objects, name, func(o facts.Object, name string) int { return cmp.Compare(o.Path, name) })
 	return ok && !strings.Contains(name, "/torch/lib/") && slices.ContainsFunc(s.Objects[i].Needed, func(need string) bool {
 		return strings.HasPrefix(need, "libtorch") || strings.HasPrefix(need, "libc10")
 	})
@@ -128,7 +130,7 @@ func (d duplicated) look(more func([]supplied)) error {
 	d.twoMajors()
 	libraryPath, _ := d.s.Env("LD_LIBRARY_PATH")
 	seen := map[string]bool{}
-	for _, e := range environments(d.s.Facts) {
+	for _, e := range d.s.Environments() {
 		dirs := sitesOf(e)
 		key := strings.Join(dirs, "\n")
 		if seen[key] {
@@ -155,9 +157,9 @@ func (d duplicated) look(more func([]supplied)) error {
 	return d.s.Context.Err()
 }
 
-func sitesOf(e *pyEnv) []string {
+func sitesOf(e *facts.Environment) []string {
 	var dirs []string
-	for _, p := range e.path {
+	for _, p := range e.Path {
 		dirs = append(dirs, p.Dir)
 	}
 	return dirs
@@ -167,7 +169,7 @@ func sitesOf(e *pyEnv) []string {
 func (d duplicated) overwritten() {
 	for _, p := range d.s.Pythons {
 		var names []string
-		var first *Distribution
+		var first *facts.Distribution
 		for i := range p.Distributions {
 			if x := &p.Distributions[i]; strings.HasPrefix(x.Name, "nvidia-"+d.stem+"-cu") {
 				first = cmp.Or(first, x)
@@ -234,7 +236,7 @@ func compareLibraries(a, b string) (order int, known bool) {
 }
 
 // disagree reports that the packages of one Python get different versions of a library.
-func (d duplicated) disagree(e *pyEnv, got []supplied) {
+func (d duplicated) disagree(e *facts.Environment, got []supplied) {
 	got = slices.DeleteFunc(slices.Clone(got), func(c supplied) bool { return d.s.followsTorch(c.consumer) })
 	slices.SortStableFunc(got, func(a, b supplied) int { return cmp.Compare(a.need, b.need) })
 	for i, a := range got {
@@ -246,7 +248,7 @@ func (d duplicated) disagree(e *pyEnv, got []supplied) {
 			d.report(Finding{
 				Path: a.file,
 				Message: fmt.Sprintf("packages of %s get different versions of %s: %s gets %s, and %s gets %s",
-					e.label(), d.title, group(a.consumer), a.version, group(b.consumer), b.version),
+					e.Label(), d.title, facts.GroupOf(a.consumer), a.version, facts.GroupOf(b.consumer), b.version),
 				Seen: []string{a.String(), b.String()},
 			})
 			return
@@ -364,7 +366,7 @@ func openMPFamily(name string) string {
 func duplicateOpenMP(s *Subject, report func(Finding)) error {
 	libraryPath, _ := s.Env("LD_LIBRARY_PATH")
 	seen := map[string]bool{}
-	for _, e := range environments(s.Facts) {
+	for _, e := range s.Facts.Environments() {
 		got, err := s.suppliers(sitesOf(e), libraryPath, func(need string) bool { return openMPFamily(need) != "" })
 		if err != nil {
 			return err
@@ -385,13 +387,13 @@ func duplicateOpenMP(s *Subject, report func(Finding)) error {
 	return s.Context.Err()
 }
 
-func openMPFinding(e *pyEnv, byFamily map[string]supplied) (f Finding, many bool) {
+func openMPFinding(e *facts.Environment, byFamily map[string]supplied) (f Finding, many bool) {
 	names := slices.Sorted(maps.Keys(byFamily))
 	for _, name := range names {
 		c := byFamily[name]
 		f.Path = cmp.Or(f.Path, c.consumer)
 		f.Seen = append(f.Seen, fmt.Sprintf("%s gets %s", c.consumer, c.file))
 	}
-	f.Message = fmt.Sprintf("packages of %s load %d OpenMP runtimes: %s", e.label(), len(names), strings.Join(names, ", "))
+	f.Message = fmt.Sprintf("packages of %s load %d OpenMP runtimes: %s", e.Label(), len(names), strings.Join(names, ", "))
 	return f, len(names) > 1
 }

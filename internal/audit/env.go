@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/facts"
+
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/layer"
 )
@@ -109,7 +111,7 @@ func (s *Subject) readSmallFile(name string, limit int64) ([]byte, error) {
 
 // usesGPU reports whether the image has code for GPUs that its programs run.
 func (s *Subject) usesGPU() bool {
-	return s.GPU != nil && slices.ContainsFunc(s.GPU.Libraries, func(l Library) bool {
+	return s.GPU != nil && slices.ContainsFunc(s.GPU.Libraries, func(l facts.Library) bool {
 		return l.Linked && len(l.SASS)+len(l.PTX) > 0
 	})
 }

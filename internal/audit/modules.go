@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/facts"
+
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/python"
 )
@@ -20,12 +22,12 @@ const maxSeenFiles = 5
 var extensionName = regexp.MustCompile(`^([^.]+)\.(cpython|pypy)-?(3)([0-9]{1,2})([a-z]*)(?:-([a-z0-9_]+)-([a-z0-9-]+))?\.so$`)
 
 // importers says which versions of Python import from each site directory.
-func importers(envs []*pyEnv) map[string][]string {
+func importers(envs []*facts.Environment) map[string][]string {
 	versions := map[string][]string{}
 	for _, e := range envs {
-		for _, p := range e.path {
-			if e.version != "" && !slices.Contains(versions[p.Dir], e.version) {
-				versions[p.Dir] = append(versions[p.Dir], e.version)
+		for _, p := range e.Path {
+			if e.Version != "" && !slices.Contains(versions[p.Dir], e.Version) {
+				versions[p.Dir] = append(versions[p.Dir], e.Version)
 			}
 		}
 	}
@@ -59,7 +61,7 @@ type foreignPackage struct {
 
 // foreignModules is the rule python-abi.
 func foreignModules(s *Subject, report func(Finding)) error {
-	envs := environments(s.Facts)
+	envs := s.Facts.Environments()
 	m := newModuleScan(s.Facts, envs)
 	m.scan()
 	foreign := map[string]bool{}
@@ -82,7 +84,7 @@ func foreignModules(s *Subject, report func(Finding)) error {
 
 // moduleScan looks at the compiled modules of an image.
 type moduleScan struct {
-	f        *Facts
+	f        *facts.Facts
 	sites    []string            // the longest first
 	versions map[string][]string // by site directory
 	machine  string
@@ -93,9 +95,9 @@ type moduleScan struct {
 	wheels   map[string]bool // metadata directories looked at
 }
 
-func newModuleScan(f *Facts, envs []*pyEnv) *moduleScan {
+func newModuleScan(f *facts.Facts, envs []*facts.Environment) *moduleScan {
 	m := &moduleScan{
-		f: f, versions: importers(envs), machine: machineOf(f.Platform), libc: libcOf(f.Root),
+		f: f, versions: importers(envs), machine: facts.MachineOf(f.Platform), libc: libcOf(f.Root),
 		beside: map[string]bool{}, inside: map[string]bool{}, packages: map[string]*foreignPackage{}, wheels: map[string]bool{},
 	}
 	m.sites = slices.SortedFunc(maps.Keys(m.versions), func(a, b string) int { return len(b) - len(a) })
@@ -103,7 +105,7 @@ func newModuleScan(f *Facts, envs []*pyEnv) *moduleScan {
 }
 
 // libcOf says which C library an image has by its dynamic loader, "" when it has several or none.
-func libcOf(root Root) string {
+func libcOf(root facts.Root) string {
 	there := func(names ...string) bool {
 		return slices.ContainsFunc(names, func(name string) bool {
 			_, err := root.Stat(name)
@@ -257,8 +259,8 @@ func someFiles(files []string) []string {
 
 // foreignWheels reports distributions whose wheels are for another Python or machine, as far as no module of theirs has been
 // reported.
-func (m *moduleScan) foreignWheels(e *pyEnv, reported map[string]bool, report func(Finding)) {
-	i := python.Interpreter{Version: e.version + ".0", Implementation: "cpython", Platform: m.machine, Glibc: "2.99"}
+func (m *moduleScan) foreignWheels(e *facts.Environment, reported map[string]bool, report func(Finding)) {
+	i := python.Interpreter{Version: e.Version + ".0", Implementation: "cpython", Platform: m.machine, Glibc: "2.99"}
 	if m.libc == "musl" {
 		i.Glibc, i.Musl = "", "1.99"
 	}
@@ -266,11 +268,11 @@ func (m *moduleScan) foreignWheels(e *pyEnv, reported map[string]bool, report fu
 	for _, tag := range i.Tags() {
 		tags[tag] = true
 	}
-	threaded := func(p *Python) bool { return strings.Contains(p.Dir, "t/site-packages") } // has tags of its own
-	if e.version == "" || len(tags) == 0 || slices.ContainsFunc(e.own, threaded) {
+	threaded := func(p *facts.Python) bool { return strings.Contains(p.Dir, "t/site-packages") } // has tags of its own
+	if e.Version == "" || len(tags) == 0 || slices.ContainsFunc(e.Own, threaded) {
 		return
 	}
-	e.visible(func(p *Python, d *Distribution) {
+	e.Visible(func(p *facts.Python, d *facts.Distribution) {
 		taken := func(tag string) bool { return tags[tag] }
 		if len(d.Tags) == 0 || m.wheels[d.Dir] || slices.ContainsFunc(d.Tags, taken) || len(m.versions[p.Dir]) > 1 {
 			return
@@ -283,7 +285,7 @@ func (m *moduleScan) foreignWheels(e *pyEnv, reported map[string]bool, report fu
 		f := Finding{
 			Severity: Warning, Path: d.Dir,
 			Message: fmt.Sprintf("%s %s was installed from a wheel for %s, which Python %s on %s (%s) does not take",
-				d.Name, d.Version, d.Tags[0], e.version, m.machine, m.libcName()),
+				d.Name, d.Version, d.Tags[0], e.Version, m.machine, m.libcName()),
 			Seen: append([]string{d.Dir + "/WHEEL has Tag: " + d.Tags[0]}, someFiles(compiled)...),
 			Why:  "The package was made for another Python, C library or processor. Its compiled files may not load.",
 		}
@@ -296,9 +298,9 @@ func (m *moduleScan) foreignWheels(e *pyEnv, reported map[string]bool, report fu
 }
 
 // compiled returns the shared libraries that a distribution's RECORD lists.
-func (m *moduleScan) compiled(site string, d *Distribution) []string {
+func (m *moduleScan) compiled(site string, d *facts.Distribution) []string {
 	var files []string
-	for line := range strings.Lines(string(readPythonText(m.f.Root, d.Dir+"/RECORD"))) {
+	for line := range strings.Lines(string(facts.ReadText(m.f.Root, d.Dir+"/RECORD"))) {
 		name, _, _ := strings.Cut(line, ",")
 		if path.Ext(name) == ".so" {
 			files = append(files, path.Join(site, name))
@@ -318,7 +320,7 @@ func missingBytecode(s *Subject, report func(Finding)) error {
 	if prefix, _ := s.Env("PYTHONPYCACHEPREFIX"); prefix != "" {
 		return nil // byte code is elsewhere
 	}
-	versions := importers(environments(s.Facts))
+	versions := importers(s.Facts.Environments())
 	sites := slices.SortedFunc(maps.Keys(versions), func(a, b string) int { return len(b) - len(a) })
 	type counts struct{ source, compiled, other int }
 	found := map[string]*counts{}

@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"sconce.dev/sconce/internal/facts"
 )
 
 // The families of MPI, as [cluster.Profile] has them.
@@ -32,7 +34,7 @@ func mpiName(family string) string {
 
 // mpiCopy is an MPI library of the image.
 type mpiCopy struct {
-	object *Object
+	object *facts.Object
 	family string
 	five   bool // Open MPI 5 or later, by its libopen-pal.so.80
 	pmix   bool // it needs a PMIx library

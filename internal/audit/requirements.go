@@ -6,17 +6,19 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/facts"
+
 	"sconce.dev/sconce/internal/python"
 )
 
 // unmet is a requirement that the installed packages do not meet.
 type unmet struct {
-	env   *pyEnv
-	site  *Python       // where the requirer is
-	by    *Distribution // who has the requirement
+	env   *facts.Environment
+	site  *facts.Python       // where the requirer is
+	by    *facts.Distribution // who has the requirement
 	need  python.Requirement
-	extra string        // of by, for which it is needed
-	found *Distribution // what an import would find; nil: nothing
+	extra string              // of by, for which it is needed
+	found *facts.Distribution // what an import would find; nil: nothing
 }
 
 func (u unmet) String() string {
@@ -40,15 +42,15 @@ func needText(r python.Requirement) string {
 
 // unmetRequirements does what `pip check` does, for each Python of the image. Beyond that, extras count that an installed
 // package asks for: when A requires B[x], what B requires for x must be there.
-func unmetRequirements(f *Facts) []unmet {
+func unmetRequirements(f *facts.Facts) []unmet {
 	var all []unmet
 	seen := map[string]bool{}
-	envs := environments(f)
+	envs := f.Environments()
 	shared := map[string]int{} // problems of what is on PYTHONPATH, which only some of the Pythons have to be able to use
 	for _, e := range envs {
-		for _, u := range e.unmet(f.Platform) {
+		for _, u := range unmetOf(e, f.Platform) {
 			key := u.by.Dir + "\n" + u.String()
-			if slices.Contains(imagePythonPath(f), u.site.Dir) {
+			if slices.Contains(f.PythonPath(), u.site.Dir) {
 				if shared[key]++; shared[key] < len(envs) {
 					continue
 				}
@@ -64,16 +66,16 @@ func unmetRequirements(f *Facts) []unmet {
 
 // wanted is a distribution with one of its extras, "" for what it always requires.
 type wanted struct {
-	site  *Python
-	d     *Distribution
+	site  *facts.Python
+	d     *facts.Distribution
 	extra string
 }
 
-// unmet returns the requirements that are not met in an environment.
-func (e *pyEnv) unmet(platform string) []unmet {
-	markers := e.markers(platform)
+// unmetOf returns the requirements that are not met in an environment.
+func unmetOf(e *facts.Environment, platform string) []unmet {
+	markers := e.Markers(platform)
 	var queue []wanted
-	e.visible(func(p *Python, d *Distribution) { queue = append(queue, wanted{p, d, ""}) })
+	e.Visible(func(p *facts.Python, d *facts.Distribution) { queue = append(queue, wanted{p, d, ""}) })
 	done := map[string]bool{}
 	var all []unmet
 	for len(queue) > 0 {
@@ -85,30 +87,21 @@ func (e *pyEnv) unmet(platform string) []unmet {
 				continue
 			}
 			name := python.NormalizeName(r.Name)
-			candidates := e.find(name)
-			if found, ok := meets(r, candidates); !ok && (found != nil || e.whole) {
+			candidates := e.Find(name)
+			if found, ok := meets(r, candidates); !ok && (found != nil || e.Whole) {
 				all = append(all, unmet{e, w.site, w.d, r, w.extra, found})
 			}
 			for _, extra := range r.Extras {
 				for _, d := range candidates {
 					if key := name + "[" + extra + "]"; !done[key] {
 						done[key] = true
-						queue = append(queue, wanted{e.siteOf(d), d, extra})
+						queue = append(queue, wanted{e.SiteOf(d), d, extra})
 					}
 				}
 			}
 		}
 	}
 	return all
-}
-
-func (e *pyEnv) siteOf(d *Distribution) *Python {
-	for _, p := range e.path {
-		if path.Dir(d.Dir) == p.Dir {
-			return p
-		}
-	}
-	return nil
 }
 
 // applies says whether a requirement holds in all environments; for an extra, whether it holds because of that.
@@ -131,7 +124,7 @@ func applies(r python.Requirement, markers []python.MarkerEnvironment, extra str
 }
 
 // meets says whether one of the candidates meets a requirement. A version that is not one is taken for right.
-func meets(r python.Requirement, candidates []*Distribution) (*Distribution, bool) {
+func meets(r python.Requirement, candidates []*facts.Distribution) (*facts.Distribution, bool) {
 	for _, d := range candidates {
 		v, err := python.ParseVersion(d.Version)
 		if err != nil || r.Specifiers.Contains(v) {
@@ -152,8 +145,8 @@ func requirementUnmet(s *Subject, report func(Finding)) error {
 		}
 		report(u.finding(s))
 	}
-	for _, e := range environments(s.Facts) {
-		e.pythonTooOld(report)
+	for _, e := range s.Facts.Environments() {
+		pythonTooOld(e, report)
 	}
 	return s.Context.Err()
 }
@@ -162,7 +155,7 @@ func (u unmet) finding(s *Subject) Finding {
 	f := Finding{
 		Message: u.String(),
 		Path:    u.by.Dir,
-		Seen:    []string{u.by.Dir + " is on the path of " + u.env.label()},
+		Seen:    []string{u.by.Dir + " is on the path of " + u.env.Label()},
 		Remedy:  u.remedy(),
 	}
 	if u.found != nil {
@@ -243,27 +236,27 @@ func isCUDALibrary(name string) bool {
 }
 
 // pythonTooOld reports packages that are not for the version of Python they are installed for.
-func (e *pyEnv) pythonTooOld(report func(Finding)) {
-	if e.version == "" {
+func pythonTooOld(e *facts.Environment, report func(Finding)) {
+	if e.Version == "" {
 		return
 	}
-	low, errLow := python.ParseVersion(e.version + ".0")
-	high, errHigh := python.ParseVersion(e.version + ".99")
+	low, errLow := python.ParseVersion(e.Version + ".0")
+	high, errHigh := python.ParseVersion(e.Version + ".99")
 	if errLow != nil || errHigh != nil {
 		return
 	}
-	for _, p := range e.own {
+	for _, p := range e.Own {
 		for _, d := range p.Distributions {
 			ss, err := python.ParseSpecifiers(d.RequiresPython)
 			if err != nil || ss.Contains(low) || ss.Contains(high) {
 				continue
 			}
 			report(Finding{
-				Message: fmt.Sprintf("%s %s is for Python %s and is installed for Python %s", d.Name, d.Version, ss, e.version),
+				Message: fmt.Sprintf("%s %s is for Python %s and is installed for Python %s", d.Name, d.Version, ss, e.Version),
 				Path:    d.Dir,
 				Seen:    []string{d.Dir + "/METADATA has Requires-Python: " + d.RequiresPython},
 				Why:     "Its code may use what this version of Python does not have, and an import then fails.",
-				Remedy:  fmt.Sprintf("Install %s with %s's own pip or uv, which take a version that fits.", d.Name, e.label()),
+				Remedy:  fmt.Sprintf("Install %s with %s's own pip or uv, which take a version that fits.", d.Name, e.Label()),
 			})
 		}
 	}

@@ -10,6 +10,9 @@ import (
 	"strconv"
 	"strings"
 
+	"sconce.dev/sconce/internal/cuda"
+	"sconce.dev/sconce/internal/facts"
+
 	"sconce.dev/sconce/internal/cluster"
 )
 
@@ -79,16 +82,16 @@ var driverRules = []Rule{
 }
 
 // driver is that of the target, nil when it is not known.
-func (s *Subject) driver() driverVersion { return parseDriver(s.Target.Driver) }
+func (s *Subject) driver() cuda.Driver { return cuda.ParseDriver(s.Target.Driver) }
 
 // userDriver is the version of the libcuda that programs will have: the host's, or that of compatibility libraries in front of
 // it that work there. It is nil when the target's driver is not known.
-func (s *Subject) userDriver() driverVersion {
+func (s *Subject) userDriver() cuda.Driver {
 	driver := s.driver()
 	if driver == nil {
 		return nil
 	}
-	if c := s.newestCompat(); c != nil && driver.olderThan(c.version) && s.reaches(c) != "" && s.compatVerdict() != Error {
+	if c := s.newestCompat(); c != nil && driver.OlderThan(c.version) && s.reaches(c) != "" && s.compatVerdict() != Error {
 		return c.version
 	}
 	return driver
@@ -97,7 +100,7 @@ func (s *Subject) userDriver() driverVersion {
 // userLibrary is a library of the driver in the image.
 type userLibrary struct {
 	path    string // without a slash in front
-	version driverVersion
+	version cuda.Driver
 	by      string // how the loader comes to its directory: "LD_LIBRARY_PATH", "/etc/ld.so.conf" or ""
 }
 
@@ -118,7 +121,7 @@ func (s *Subject) driverLibraries(compat bool) []userLibrary {
 		if m == nil || compatDir.MatchString(path.Dir(o.Path)) != compat {
 			continue
 		}
-		list = append(list, userLibrary{o.Path, parseDriver(m[2]), dirs["/"+path.Dir(o.Path)]})
+		list = append(list, userLibrary{o.Path, cuda.ParseDriver(m[2]), dirs["/"+path.Dir(o.Path)]})
 	}
 	return list
 }
@@ -168,11 +171,11 @@ func (s *Subject) hasHook() bool { return s.underEnroot() || s.Target.Runtime ==
 func (s *Subject) compatVerdict() Severity {
 	gpus := s.gpus()
 	switch {
-	case len(gpus) > 0 && s.driver().branch() < compatBranches[0]:
+	case len(gpus) > 0 && s.driver().Branch() < cuda.CompatBranches[0]:
 		return Error
-	case len(gpus) == 0, slices.ContainsFunc(gpus, func(sm int) bool { return !takesCompat(sm) }):
+	case len(gpus) == 0, slices.ContainsFunc(gpus, func(sm int) bool { return !cuda.TakesCompat(sm) }):
 		return Warning
-	case !slices.Contains(compatBranches, s.driver().branch()):
+	case !slices.Contains(cuda.CompatBranches, s.driver().Branch()):
 		return Warning
 	}
 	return Note
@@ -263,7 +266,7 @@ func (s *Subject) matches(pattern string) []string {
 
 // cudaRuntime is a CUDA that something in the image was made for.
 type cudaRuntime struct {
-	version cudaVersion
+	version cuda.Version
 	path    string
 	seen    string // the evidence
 	used    bool   // by more than the toolkit itself
@@ -278,7 +281,7 @@ var (
 func (s *Subject) runtimes() []cudaRuntime {
 	list := slices.Concat(s.runtimeLibraries(), s.runtimePackages())
 	value, _ := s.Env("CUDA_VERSION") // of NVIDIA's base images
-	if v, ok := parseCUDA(value); ok {
+	if v, ok := cuda.ParseVersion(value); ok {
 		list = append(list, cudaRuntime{version: v, seen: "CUDA_VERSION=" + value})
 	}
 	return list
@@ -287,7 +290,7 @@ func (s *Subject) runtimes() []cudaRuntime {
 func (s *Subject) runtimeLibraries() []cudaRuntime {
 	users := map[string]bool{} // names of libraries that others than the toolkit's need
 	for i := range s.Objects {
-		if o := &s.Objects[i]; !ofToolkit(o.Path) && !toolLibrary.MatchString(path.Base(o.Path)) {
+		if o := &s.Objects[i]; !facts.OfToolkit(o.Path) && !toolLibrary.MatchString(path.Base(o.Path)) {
 			for _, n := range o.Needed {
 				users[n] = true
 			}
@@ -301,7 +304,7 @@ func (s *Subject) runtimeLibraries() []cudaRuntime {
 		if m == nil {
 			continue
 		}
-		if v, ok := parseCUDA(m[1]); ok {
+		if v, ok := cuda.ParseVersion(m[1]); ok {
 			list = append(list, cudaRuntime{v, o.Path, o.Path, users[base] || users[o.Soname]})
 		}
 	}
@@ -318,7 +321,7 @@ func (s *Subject) runtimePackages() []cudaRuntime {
 		for _, d := range p.Distributions {
 			switch {
 			case d.Name == "nvidia-cuda-runtime", strings.HasPrefix(d.Name, "nvidia-cuda-runtime-cu"):
-				if v, ok := parseCUDA(d.Version); ok {
+				if v, ok := cuda.ParseVersion(d.Version); ok {
 					list = append(list, cudaRuntime{v, d.Dir, d.Name + " " + d.Version + " in " + p.Dir, true})
 				}
 			case d.Name == "torch" && s.Root != nil:
@@ -328,7 +331,7 @@ func (s *Subject) runtimePackages() []cudaRuntime {
 					continue
 				}
 				if m := torchCUDA.FindSubmatch(text); m != nil {
-					v, _ := parseCUDA(string(m[1]))
+					v, _ := cuda.ParseVersion(string(m[1]))
 					list = append(list, cudaRuntime{v, name, "torch " + d.Version + " is built for CUDA " + v.String(), true})
 				}
 			}
@@ -339,7 +342,7 @@ func (s *Subject) runtimePackages() []cudaRuntime {
 
 // family is all of one major version of CUDA that is used in the image.
 type family struct {
-	version cudaVersion // the newest
+	version cuda.Version // the newest
 	path    string
 	seen    []string
 }
@@ -353,13 +356,13 @@ func (s *Subject) cudas() []family {
 	byMajor := map[int]*family{}
 	var families []*family
 	for _, r := range list {
-		f := byMajor[r.version.major]
+		f := byMajor[r.version.Major]
 		if f == nil {
 			f = &family{version: r.version}
-			byMajor[r.version.major] = f
+			byMajor[r.version.Major] = f
 			families = append(families, f)
 		}
-		if r.version.compare(f.version) > 0 {
+		if r.version.Compare(f.version) > 0 {
 			f.version = r.version
 		}
 		if f.path == "" {
@@ -371,7 +374,7 @@ func (s *Subject) cudas() []family {
 	for _, f := range families {
 		result = append(result, *f)
 	}
-	slices.SortFunc(result, func(a, b family) int { return b.version.compare(a.version) })
+	slices.SortFunc(result, func(a, b family) int { return b.version.Compare(a.version) })
 	return result
 }
 
@@ -381,15 +384,15 @@ func lookDriverTooOld(s *Subject, report func(Finding)) error {
 		return nil
 	}
 	for _, f := range s.cudas() {
-		least := minimumDriver(f.version)
-		if least == nil || !driver.olderThan(least) {
+		least := cuda.MinimumDriver(f.version)
+		if least == nil || !driver.OlderThan(least) {
 			continue
 		}
 		found := Finding{
 			Message: fmt.Sprintf("CUDA %s needs driver %s or newer, and the target has %s", f.version, least, driver),
 			Path:    f.path, Seen: f.seen,
 		}
-		if c := s.newestCompat(); c != nil && !c.version.olderThan(least) {
+		if c := s.newestCompat(); c != nil && !c.version.OlderThan(least) {
 			s.addCompat(&found, c)
 		}
 		report(found)
@@ -404,10 +407,10 @@ func (s *Subject) driverTooOld() bool {
 }
 
 // needsNewer is whether some CUDA of the image is not for a driver.
-func (s *Subject) needsNewer(driver driverVersion) bool {
+func (s *Subject) needsNewer(driver cuda.Driver) bool {
 	return slices.ContainsFunc(s.cudas(), func(f family) bool {
-		least := minimumDriver(f.version)
-		return least != nil && driver.olderThan(least)
+		least := cuda.MinimumDriver(f.version)
+		return least != nil && driver.OlderThan(least)
 	})
 }
 
@@ -439,10 +442,10 @@ func lookMinorVersion(s *Subject, report func(Finding)) error {
 	if driver == nil {
 		return nil
 	}
-	made := cudaOf(driver)
+	made := cuda.Newest(driver)
 	for _, f := range s.cudas() {
-		least := minimumDriver(f.version)
-		if least == nil || driver.olderThan(least) || f.version.major != made.major || f.version.minor <= made.minor {
+		least := cuda.MinimumDriver(f.version)
+		if least == nil || driver.OlderThan(least) || f.version.Major != made.Major || f.version.Minor <= made.Minor {
 			continue
 		}
 		report(Finding{
@@ -455,17 +458,17 @@ func lookMinorVersion(s *Subject, report func(Finding)) error {
 
 func lookCompression(s *Subject, report func(Finding)) error {
 	driver := s.userDriver()
-	if driver == nil || !driver.olderThan(zstdDriver) || s.GPU == nil {
+	if driver == nil || !driver.OlderThan(cuda.ZstdDriver) || s.GPU == nil {
 		return nil
 	}
 	if s.driverTooOld() {
 		return nil // it does not come to that
 	}
-	var list []*Library
+	var list []*facts.Library
 	var seen []string
 	for i := range s.GPU.Libraries {
 		l := &s.GPU.Libraries[i]
-		if n := s.zstdRegions(l); n > 0 && l.counts() && !s.hasReadableCopy(l) {
+		if n := s.zstdRegions(l); n > 0 && counts(l) && !s.hasReadableCopy(l) {
 			list = append(list, l)
 			seen = append(seen, fmt.Sprintf("%s: %d of %d regions", l.Path, n, l.Regions))
 		}
@@ -473,7 +476,7 @@ func lookCompression(s *Subject, report func(Finding)) error {
 	if len(list) > 0 {
 		report(Finding{
 			Message: fmt.Sprintf("%s %s code compressed by zstd, which needs driver %s or newer, and the target has %s",
-				libraryNames(list), has(list), zstdDriver, driver),
+				libraryNames(list), has(list), cuda.ZstdDriver, driver),
 			Path: list[0].Path, Seen: seen,
 		})
 	}
@@ -481,18 +484,18 @@ func lookCompression(s *Subject, report func(Finding)) error {
 }
 
 // hasReadableCopy is whether there is a copy of a library without such code: libbitsandbytes_cuda124 of libbitsandbytes_cuda130.
-func (s *Subject) hasReadableCopy(l *Library) bool {
-	return slices.ContainsFunc(s.GPU.Libraries, func(o Library) bool {
-		return o.Path != l.Path && o.Linked && len(o.Runs) > 0 && stem(o.Path) == stem(l.Path) && s.zstdRegions(&o) == 0
+func (s *Subject) hasReadableCopy(l *facts.Library) bool {
+	return slices.ContainsFunc(s.GPU.Libraries, func(o facts.Library) bool {
+		return o.Path != l.Path && o.Linked && len(o.Runs) > 0 && facts.Stem(o.Path) == facts.Stem(l.Path) && s.zstdRegions(&o) == 0
 	})
 }
 
 // zstdRegions is how many regions of a library a GPU of the target runs from zstd, of all GPUs when none is named.
-func (s *Subject) zstdRegions(l *Library) int {
+func (s *Subject) zstdRegions(l *facts.Library) int {
 	if gpus := s.gpus(); len(gpus) > 0 {
 		most := 0
 		for _, sm := range gpus {
-			if c := l.supportFor(sm); c != nil {
+			if c := l.SupportFor(sm); c != nil {
 				most = max(most, c.Zstd)
 			}
 		}
@@ -517,18 +520,18 @@ func lookCompatShadows(s *Subject, report func(Finding)) error {
 			continue
 		}
 		switch {
-		case c.version.branch() < driver.branch():
+		case c.version.Branch() < driver.Branch():
 			report(Finding{
 				Message: fmt.Sprintf("%s leads to libcuda of driver %s, older than the target's %s", c.by, c.version, driver),
 				Path:    c.path, Seen: []string{c.by + ": " + c.dir()},
 			})
-		case c.version.olderThan(driver):
+		case c.version.OlderThan(driver):
 			report(Finding{
 				Severity: Warning,
 				Message:  fmt.Sprintf("%s leads to libcuda of driver %s, older than the target's %s", c.by, c.version, driver),
 				Path:     c.path, Seen: []string{c.by + ": " + c.dir()},
 			})
-		case driver.olderThan(c.version) && len(s.gpus()) > 0 && s.compatVerdict() != Note && !s.needsNewer(driver):
+		case driver.OlderThan(c.version) && len(s.gpus()) > 0 && s.compatVerdict() != Note && !s.needsNewer(driver):
 			report(Finding{
 				Severity: Warning,
 				Message:  fmt.Sprintf("%s leads to libcuda of driver %s, newer than the target's %s, which would do", c.by, c.version, driver),
@@ -581,7 +584,7 @@ func (s *Subject) isSonameIn(dir string) bool {
 	if s.Root != nil && s.exists(path.Join(dir, "libcuda.so.1")) {
 		return true
 	}
-	return slices.ContainsFunc(s.Objects, func(o Object) bool { return o.Path == path.Join(dir, "libcuda.so.1") })
+	return slices.ContainsFunc(s.Objects, func(o facts.Object) bool { return o.Path == path.Join(dir, "libcuda.so.1") })
 }
 
 func lookDriverInImage(s *Subject, report func(Finding)) error {
@@ -596,7 +599,7 @@ func lookDriverInImage(s *Subject, report func(Finding)) error {
 			Message: fmt.Sprintf("libraries of driver %s are in the image: %s", v, baseList(paths)),
 			Path:    paths[0], Seen: paths,
 		}
-		if parseDriver(v).String() == s.driver().String() && s.driver() != nil {
+		if cuda.ParseDriver(v).String() == s.driver().String() && s.driver() != nil {
 			found.Severity = Note
 			found.Why = "They are those of the target's driver today, and will be in the way after its next update."
 		}
@@ -623,7 +626,7 @@ func lookRequirement(s *Subject, report func(Finding)) error {
 			continue
 		}
 		found := Finding{
-			Message: fmt.Sprintf("%s asks for more than driver %s, which was made for CUDA %s", v.name, driver, cudaOf(driver)),
+			Message: fmt.Sprintf("%s asks for more than driver %s, which was made for CUDA %s", v.name, driver, cuda.Newest(driver)),
 			Seen:    []string{v.String()},
 		}
 		if s.Target.Runtime == cluster.Enroot || s.Target.Runtime == cluster.Pyxis { // its hook 98-nvidia.sh asks
@@ -655,8 +658,8 @@ func (s *Subject) meetsOne(key, op, value string) bool {
 	want := numbers(value)
 	switch key {
 	case "cuda":
-		made := cudaOf(s.driver())
-		return made.major == 0 || compareBy(op, slices.Compare([]int{made.major, made.minor}, want))
+		made := cuda.Newest(s.driver())
+		return made.Major == 0 || compareBy(op, slices.Compare([]int{made.Major, made.Minor}, want))
 	case "driver":
 		have := s.driver()
 		n := min(len(have), len(want))

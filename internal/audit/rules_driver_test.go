@@ -4,43 +4,45 @@ import (
 	"slices"
 	"testing"
 
+	"sconce.dev/sconce/internal/facts"
+
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/cluster"
 )
 
 // withObjects gives the facts ELF files, whose sizes are those of stubs for libcuda.so and of libraries for all else.
-func (f *Facts) withObjects(objects ...Object) *Facts {
+func (f *sample) withObjects(objects ...facts.Object) *sample {
 	f.Objects = objects
 	return f
 }
 
 // library is a file without needs; its soname is what stands behind it.
-func library(name string, soname ...string) Object {
-	o := Object{Path: name, Size: 30 << 20, Arch: "amd64", Kind: "shared", Dynamic: true}
+func library(name string, soname ...string) facts.Object {
+	o := facts.Object{Path: name, Size: 30 << 20, Arch: "amd64", Kind: "shared", Dynamic: true}
 	if len(soname) > 0 {
 		o.Soname = soname[0]
 	}
 	return o
 }
 
-func stub(name string) Object {
+func stub(name string) facts.Object {
 	o := library(name, "libcuda.so.1")
 	o.Size = 60_000
 	return o
 }
 
-func program(name string, needed ...string) Object {
-	return Object{Path: name, Size: 1 << 20, Arch: "amd64", Kind: "pie", Dynamic: true, Needed: needed}
+func program(name string, needed ...string) facts.Object {
+	return facts.Object{Path: name, Size: 1 << 20, Arch: "amd64", Kind: "pie", Dynamic: true, Needed: needed}
 }
 
-func (f *Facts) withEnv(env ...string) *Facts {
+func (f *sample) withEnv(env ...string) *sample {
 	f.Config = v1.Config{Env: env}
 	return f
 }
 
-func (f *Facts) withPython(distributions ...Distribution) *Facts {
-	f.Pythons = append(f.Pythons, Python{Dir: "opt/venv/lib/python3.12/site-packages", Version: "3.12", Distributions: distributions})
+func (f *sample) withPython(distributions ...facts.Distribution) *sample {
+	f.Pythons = append(f.Pythons, facts.Python{Dir: "opt/venv/lib/python3.12/site-packages", Version: "3.12", Distributions: distributions})
 	return f
 }
 
@@ -55,28 +57,28 @@ func onRuntime(r cluster.Runtime, driver string, gpus ...string) cluster.Profile
 const compat13 = "usr/local/cuda-13.0/compat/libcuda.so.580.95.05"
 
 // cuda13 is an image with CUDA 13.2, found by everything that tells it.
-func cuda13() *Facts {
-	f := &Facts{Root: mapRoot{
+func cuda13() *sample {
+	f := &sample{Root: mapRoot{
 		"opt/venv/lib/python3.12/site-packages/torch/version.py": "__version__ = '2.15.0'\ndebug = False\ncuda: Optional[str] = '13.2'\nhip: Optional[str] = None\n",
 	}}
 	return f.withObjects(
 		library("opt/venv/lib/python3.12/site-packages/nvidia/cu13/lib/libcudart.so.13", "libcudart.so.13"),
 		program("opt/venv/lib/python3.12/site-packages/torch/lib/libtorch_cuda.so", "libcudart.so.13", "libc.so.6"),
 	).withPython(
-		Distribution{Name: "nvidia-cuda-runtime", Version: "13.2.86", Dir: "x/nvidia_cuda_runtime-13.2.86.dist-info"},
-		Distribution{Name: "torch", Version: "2.15.0", Dir: "x/torch-2.15.0.dist-info"},
+		facts.Distribution{Name: "nvidia-cuda-runtime", Version: "13.2.86", Dir: "x/nvidia_cuda_runtime-13.2.86.dist-info"},
+		facts.Distribution{Name: "torch", Version: "2.15.0", Dir: "x/torch-2.15.0.dist-info"},
 	)
 }
 
-func cuda12() *Facts {
-	return (&Facts{}).withObjects(
+func cuda12() *sample {
+	return (&sample{}).withObjects(
 		library("opt/x/libcudart-9335f6a2.so.12.4.127", "libcudart-9335f6a2.so.12.4.127"),
 		program("opt/x/solver", "libcudart-9335f6a2.so.12.4.127"),
 	)
 }
 
 func TestDriverTooOld(t *testing.T) {
-	compat := func(env ...string) *Facts {
+	compat := func(env ...string) *sample {
 		f := cuda13().withEnv(env...)
 		return f.withObjects(append(f.Objects, library(compat13, "libcuda.so.1"))...)
 	}
@@ -95,12 +97,12 @@ func TestDriverTooOld(t *testing.T) {
 		ruleCase{"minor-version compatibility", cuda12(), onDriver("525.60.13"), nil},
 		ruleCase{"before that", cuda12(), onDriver("520.61.05"), []string{"error: CUDA 12.4 needs driver 525.60.13 or newer, and the target has 520.61.05"}},
 		ruleCase{"driver not known", cuda13(), onDriver("", "9.0"), nil},
-		ruleCase{"only the base image", (&Facts{}).withEnv("CUDA_VERSION=13.0.1"), onDriver("570.86.15"), []string{
+		ruleCase{"only the base image", (&sample{}).withEnv("CUDA_VERSION=13.0.1"), onDriver("570.86.15"), []string{
 			"error: CUDA 13.0 needs driver 580.65.06 or newer, and the target has 570.86.15",
 		}},
 		ruleCase{"a base image whose CUDA nothing uses", cuda12().withEnv("CUDA_VERSION=13.0.1"), onDriver("570.86.15"), nil},
-		ruleCase{"a CUDA of the future", (&Facts{}).withEnv("CUDA_VERSION=14.0.0"), onDriver("570.86.15"), nil},
-		ruleCase{"no CUDA", &Facts{}, onDriver("450.80.02"), nil},
+		ruleCase{"a CUDA of the future", (&sample{}).withEnv("CUDA_VERSION=14.0.0"), onDriver("570.86.15"), nil},
+		ruleCase{"no CUDA", &sample{}, onDriver("450.80.02"), nil},
 		ruleCase{"compatibility libraries", compat(path), onDriver("570.86.15", "9.0"), []string{
 			"note: " + tooOld + "; the image's compatibility libraries of driver 580.95.05 make up for it (found by LD_LIBRARY_PATH)",
 		}},
@@ -119,7 +121,7 @@ func TestDriverTooOld(t *testing.T) {
 		}},
 	)
 	var found Finding
-	s := &Subject{Facts: cuda13(), Target: onDriver("570.86.15"), Context: t.Context()}
+	s := &Subject{Facts: (*facts.Facts)(cuda13()), Target: onDriver("570.86.15"), Context: t.Context()}
 	if err := lookDriverTooOld(s, func(f Finding) { found = f }); err != nil {
 		t.Fatal(err)
 	}
@@ -173,13 +175,13 @@ func TestCompression(t *testing.T) {
 		ruleCase{"zstd for another GPU", codeIn(t, library+"80 90z"), onDriver("525.60.13", "8.0"), nil},
 		ruleCase{"a copy", codeIn(t, venv+"b/libbitsandbytes_cuda130.so: 80z", venv+"b/libbitsandbytes_cuda124.so: 80"), onDriver("525.60.13", "8.0"), nil},
 		ruleCase{"driver not known", codeIn(t, library+"80z 90z"), onDriver("", "9.0"), nil},
-		ruleCase{"no report", &Facts{}, onDriver("525.60.13", "9.0"), nil},
+		ruleCase{"no report", &sample{}, onDriver("525.60.13", "9.0"), nil},
 	)
 }
 
 func TestCompatShadows(t *testing.T) {
-	image := func(env string) *Facts {
-		return (&Facts{Root: mapRoot{}}).withObjects(library("usr/local/cuda-12.4/compat/libcuda.so.550.54.15", "libcuda.so.1")).withEnv(env)
+	image := func(env string) *sample {
+		return (&sample{Root: mapRoot{}}).withObjects(library("usr/local/cuda-12.4/compat/libcuda.so.550.54.15", "libcuda.so.1")).withEnv(env)
 	}
 	config := image("A=b")
 	config.Root = mapRoot{
@@ -208,8 +210,8 @@ func TestCompatShadows(t *testing.T) {
 }
 
 func TestStubs(t *testing.T) {
-	image := func(env string, objects ...Object) *Facts {
-		return (&Facts{Root: mapRoot{}}).withEnv(env).withObjects(objects...)
+	image := func(env string, objects ...facts.Object) *sample {
+		return (&sample{Root: mapRoot{}}).withEnv(env).withObjects(objects...)
 	}
 	const dir = "usr/local/cuda-12.4/targets/x86_64-linux/lib/stubs/"
 	config := image("A=b", stub(dir+"libcuda.so"))
@@ -232,7 +234,7 @@ func TestStubs(t *testing.T) {
 }
 
 func TestDriverInImage(t *testing.T) {
-	image := (&Facts{}).withObjects(
+	image := (&sample{}).withObjects(
 		library("usr/lib/x86_64-linux-gnu/libcuda.so.535.104.05", "libcuda.so.1"), library("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.535.104.05"),
 		library("usr/lib/x86_64-linux-gnu/libnvidia-container.so.1.17.4"), library("usr/lib/libcudart.so.12.4.127"), library(compat13),
 		library("opt/conda/cuda-compat/libcuda.so.580.95.05"),
@@ -243,14 +245,14 @@ func TestDriverInImage(t *testing.T) {
 		ruleCase{"any target", image, onDriver(""), []string{"warning:" + libraries}},
 		ruleCase{"another driver", image, onDriver("550.54.15"), []string{"warning:" + libraries}},
 		ruleCase{"the same driver", image, onDriver("535.104.05"), []string{"note:" + libraries}},
-		ruleCase{"compatibility libraries", (&Facts{}).withObjects(library(compat13)), onDriver(""), nil},
+		ruleCase{"compatibility libraries", (&sample{}).withObjects(library(compat13)), onDriver(""), nil},
 	)
 }
 
 func TestRequirement(t *testing.T) {
 	// As NVIDIA's images have it, here with fewer brands.
 	const requires = "NVIDIA_REQUIRE_CUDA=cuda>=12.4 brand=tesla,driver>=470,driver<471 brand=tesla,driver>=535,driver<536 brand=tesla,driver>=545,driver<546"
-	image := func(env ...string) *Facts { return (&Facts{}).withEnv(append(env, requires)...) }
+	image := func(env ...string) *sample { return (&sample{}).withEnv(append(env, requires)...) }
 	const refused = "NVIDIA_REQUIRE_CUDA asks for more than driver 525.60.13, which was made for CUDA 12.0"
 	checkRule(
 		t, "driver-requirement",
@@ -261,11 +263,11 @@ func TestRequirement(t *testing.T) {
 		ruleCase{"by CUDA", image(), onDriver("550.54.15"), nil},
 		ruleCase{"switched off", image("NVIDIA_DISABLE_REQUIRE=1"), onDriver("525.60.13"), nil},
 		ruleCase{"driver not known", image(), onDriver(""), nil},
-		ruleCase{"by the GPU", (&Facts{}).withEnv("NVIDIA_REQUIRE_ARCH=arch>=8.0"), onDriver("550.54.15", "7.0"), []string{
+		ruleCase{"by the GPU", (&sample{}).withEnv("NVIDIA_REQUIRE_ARCH=arch>=8.0"), onDriver("550.54.15", "7.0"), []string{
 			"warning: NVIDIA_REQUIRE_ARCH asks for more than driver 550.54.15, which was made for CUDA 12.4",
 		}},
-		ruleCase{"a GPU that does", (&Facts{}).withEnv("NVIDIA_REQUIRE_ARCH=arch>=8.0"), onDriver("550.54.15", "9.0"), nil},
-		ruleCase{"not understood", (&Facts{}).withEnv("NVIDIA_REQUIRE_X=what?"), onDriver("550.54.15"), nil},
+		ruleCase{"a GPU that does", (&sample{}).withEnv("NVIDIA_REQUIRE_ARCH=arch>=8.0"), onDriver("550.54.15", "9.0"), nil},
+		ruleCase{"not understood", (&sample{}).withEnv("NVIDIA_REQUIRE_X=what?"), onDriver("550.54.15"), nil},
 	)
 }
 

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"sconce.dev/sconce/internal/facts"
+
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/cluster"
@@ -416,7 +418,7 @@ func lookPreload(s *Subject, report func(Finding)) error {
 		switch {
 		case strings.Contains(name, "$"), s.injects(path.Base(name)):
 		case strings.HasPrefix(name, "/") && s.exists(name):
-		case !strings.Contains(name, "/") && slices.ContainsFunc(s.Objects, func(o Object) bool {
+		case !strings.Contains(name, "/") && slices.ContainsFunc(s.Objects, func(o facts.Object) bool {
 			return path.Base(o.Path) == name || o.Soname == name
 		}):
 		default:

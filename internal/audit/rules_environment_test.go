@@ -3,6 +3,8 @@ package audit
 import (
 	"testing"
 
+	"sconce.dev/sconce/internal/facts"
+
 	"sconce.dev/sconce/internal/cluster"
 )
 
@@ -122,9 +124,9 @@ func TestSearchPathRules(t *testing.T) {
 	pythons := imageWith("PYTHONPATH=/opt/extra")
 	pythons.Root = mapRoot{"opt/extra/": ""}
 	shadowed := *pythons
-	shadowed.Pythons = []Python{
-		{Dir: "opt/extra", Distributions: []Distribution{{Name: "numpy", Version: "1.0"}}},
-		{Dir: "opt/venv/lib/python3.11/site-packages", Distributions: []Distribution{{Name: "numpy", Version: "2.0"}, {Name: "torch"}}},
+	shadowed.Pythons = []facts.Python{
+		{Dir: "opt/extra", Distributions: []facts.Distribution{{Name: "numpy", Version: "1.0"}}},
+		{Dir: "opt/venv/lib/python3.11/site-packages", Distributions: []facts.Distribution{{Name: "numpy", Version: "2.0"}, {Name: "torch"}}},
 	}
 	checkRule(
 		t, "env-python-path",
@@ -144,9 +146,9 @@ func TestSearchPathRules(t *testing.T) {
 		ruleCase{"there", imageWith("LD_PRELOAD=/usr/lib/libc.so.6 libhost.so"), cluster.Profile{Injects: []string{"libhost.so"}}, nil},
 	)
 	user := imageWith()
-	user.Pythons = []Python{
-		{Dir: "usr/lib/python3.11/site-packages", Version: "3.11", System: true, Distributions: make([]Distribution, 9)},
-		{Dir: "opt/venv/lib/python3.11/site-packages", Version: "3.11", Distributions: make([]Distribution, 9)},
+	user.Pythons = []facts.Python{
+		{Dir: "usr/lib/python3.11/site-packages", Version: "3.11", System: true, Distributions: make([]facts.Distribution, 9)},
+		{Dir: "opt/venv/lib/python3.11/site-packages", Version: "3.11", Distributions: make([]facts.Distribution, 9)},
 	}
 	set := *user
 	set.Config.Env = []string{"PYTHONNOUSERSITE=1"}

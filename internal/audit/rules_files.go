@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/facts"
+
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/personality"
@@ -339,7 +341,7 @@ const (
 	manyStatic  = 500e6
 )
 
-func isStatic(i Info) bool {
+func isStatic(i facts.Info) bool {
 	return i.Type == layer.Regular && i.Size >= largeStatic && strings.HasSuffix(i.Path, ".a")
 }
 
@@ -406,7 +408,7 @@ func mayBeSecret(p string) bool {
 	return begins(".") || begins("_netrc") || begins("id_") || begins("ssh_host_") || strings.Contains(p, "/.") || strings.Contains(p, "/apt/")
 }
 
-func secretKind(i Info) []secretFile {
+func secretKind(i facts.Info) []secretFile {
 	if i.Type != layer.Regular || i.Size == 0 || i.Size > maxSecret || !mayBeSecret(i.Path) || testData.MatchString(i.Path) {
 		return nil
 	}

@@ -3,6 +3,8 @@ package audit
 import (
 	"testing"
 
+	"sconce.dev/sconce/internal/facts"
+
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/layer"
 )
@@ -39,7 +41,7 @@ func TestFileRules(t *testing.T) {
 			"warning: everybody may write to 2 objects, such as /opt/data",
 		}},
 		ruleCase{"clean", imageWith().withPaths(directoryInfo("tmp", 0o1777), directoryInfo("tmp/x", 0o777),
-			Info{Path: "bin", Type: layer.Symlink, Mode: 0o777}, regularInfo("x", 0o664, 5)), cluster.Profile{}, nil},
+			facts.Info{Path: "bin", Type: layer.Symlink, Mode: 0o777}, regularInfo("x", 0o664, 5)), cluster.Profile{}, nil},
 	)
 	checkRule(
 		t, "files-unreadable",
@@ -55,7 +57,7 @@ func TestFileRules(t *testing.T) {
 	)
 	checkRule(
 		t, "files-devices",
-		ruleCase{"device", imageWith().withPaths(Info{Path: "dev/null", Type: layer.Char}, Info{Path: "opt/root/dev/null", Type: layer.Char}), cluster.Profile{}, []string{
+		ruleCase{"device", imageWith().withPaths(facts.Info{Path: "dev/null", Type: layer.Char}, facts.Info{Path: "opt/root/dev/null", Type: layer.Char}), cluster.Profile{}, []string{
 			"note: the image has 1 device file outside /dev",
 		}},
 	)

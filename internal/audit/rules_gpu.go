@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/cuda"
+	"sconce.dev/sconce/internal/facts"
+
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/image"
 )
@@ -106,9 +109,6 @@ func (s *Subject) judgedGPUs() []int {
 	return list
 }
 
-// negligible is how much device code a library may have without anybody missing it, in bytes: that of a file without kernels.
-const negligible = 8 << 10
-
 // The names of libraries that do without code for a GPU.
 var (
 	// tools watch other programs, and have code for every GPU that they know.
@@ -134,55 +134,47 @@ const (
 )
 
 // reachOf judges a library for a capability that it has no code for, or not as good code as a copy of it.
-func (s *Subject) reachOf(l *Library, sm int) reach {
+func (s *Subject) reachOf(l *facts.Library, sm int) reach {
 	inPackage := !strings.HasPrefix(l.Group, "/")
 	switch {
-	case !l.counts(), s.hasBetterCopy(l, sm):
+	case !counts(l), s.hasBetterCopy(l, sm):
 		return harmless
-	case coreLibrary.MatchString(path.Base(l.Path)), ofToolkit(l.Path):
+	case coreLibrary.MatchString(path.Base(l.Path)), facts.OfToolkit(l.Path):
 		return needed
 	case inPackage && s.packageRunsOn(l, sm): // it chooses, as vLLM does among its attention kernels
 		return harmless
-	case l.Regions == 0, l.forSpecificGPUs(), oneGPU.MatchString(l.inPackage()):
+	case l.Regions == 0, forSpecificGPUs(l), oneGPU.MatchString(inPackageOf(l)):
 		return optional
-	case inPackage && l.lowest() > sm: // kernels that need what only newer GPUs have
+	case inPackage && lowest(l) > sm: // kernels that need what only newer GPUs have
 		return optional
 	}
 	return needed
 }
 
 // counts is whether a library is one that programs may need code of.
-func (l *Library) counts() bool {
+func counts(l *facts.Library) bool {
 	base := path.Base(l.Path)
-	return l.hasCUDA() && l.Format == fatbin.ELF && l.codeSize() > negligible && !toolLibrary.MatchString(base) && !optionalLibrary.MatchString(base)
+	return l.HasKernels() && l.Format == fatbin.ELF && !toolLibrary.MatchString(base) && !optionalLibrary.MatchString(base)
 }
 
 // packageRunsOn is whether another library of the same Python package has code for a capability.
-func (s *Subject) packageRunsOn(l *Library, sm int) bool {
-	return slices.ContainsFunc(s.GPU.Libraries, func(o Library) bool {
-		return o.Group == l.Group && o.Path != l.Path && o.Linked && o.supportFor(sm) != nil
+func (s *Subject) packageRunsOn(l *facts.Library, sm int) bool {
+	return slices.ContainsFunc(s.GPU.Libraries, func(o facts.Library) bool {
+		return o.Group == l.Group && o.Path != l.Path && o.Linked && o.SupportFor(sm) != nil
 	})
 }
 
 // lowest is the oldest capability that the library has code for.
-func (l *Library) lowest() int {
+func lowest(l *facts.Library) int {
 	least := math.MaxInt
 	for _, c := range slices.Concat(l.SASS, l.PTX) {
-		least = min(least, c.arch.SM)
+		least = min(least, c.Architecture().SM)
 	}
 	return least
 }
 
-func (l *Library) codeSize() int64 {
-	var sum int64
-	for _, c := range slices.Concat(l.SASS, l.PTX) {
-		sum += c.Size
-	}
-	return sum
-}
-
-// inPackage is the path of a library from its package on.
-func (l *Library) inPackage() string {
+// inPackageOf is the path of a library from its package on.
+func inPackageOf(l *facts.Library) string {
 	for _, dir := range []string{"/site-packages/", "/dist-packages/"} {
 		if i := strings.LastIndex("/"+l.Path, dir); i >= 0 {
 			return ("/" + l.Path)[i+len(dir):]
@@ -192,16 +184,16 @@ func (l *Library) inPackage() string {
 }
 
 // forSpecificGPUs is whether all code is for one GPU or family: sm_90a and sm_100f, as in kernels written for one chip.
-func (l *Library) forSpecificGPUs() bool {
-	return !slices.ContainsFunc(slices.Concat(l.SASS, l.PTX), func(c Code) bool { return c.arch.Variant == "" })
+func forSpecificGPUs(l *facts.Library) bool {
+	return !slices.ContainsFunc(slices.Concat(l.SASS, l.PTX), func(c facts.Code) bool { return c.Architecture().Variant == "" })
 }
 
 // hasBetterCopy is whether another copy of a library has better code for a capability: of two versions of cuBLAS, or of
 // libbitsandbytes_cuda118 and libbitsandbytes_cuda128, programs take one.
-func (s *Subject) hasBetterCopy(l *Library, sm int) bool {
+func (s *Subject) hasBetterCopy(l *facts.Library, sm int) bool {
 	for i := range s.GPU.Libraries {
 		o := &s.GPU.Libraries[i]
-		if o != l && o.Linked && stem(o.Path) == stem(l.Path) && o.supportAs(sm) > l.supportAs(sm) {
+		if o != l && o.Linked && facts.Stem(o.Path) == facts.Stem(l.Path) && o.SupportAs(sm) > l.SupportAs(sm) {
 			return true
 		}
 	}
@@ -209,10 +201,10 @@ func (s *Subject) hasBetterCopy(l *Library, sm int) bool {
 }
 
 // withoutCode are the libraries that have none for a capability and matter as much as is said.
-func (s *Subject) withoutCode(sm int, want reach) []*Library {
-	var list []*Library
+func (s *Subject) withoutCode(sm int, want reach) []*facts.Library {
+	var list []*facts.Library
 	for i := range s.GPU.Libraries {
-		if l := &s.GPU.Libraries[i]; l.supportFor(sm) == nil && s.reachOf(l, sm) == want {
+		if l := &s.GPU.Libraries[i]; l.SupportFor(sm) == nil && s.reachOf(l, sm) == want {
 			list = append(list, l)
 		}
 	}
@@ -244,7 +236,7 @@ func lookNoCode(s *Subject, report func(Finding)) error {
 }
 
 // libraryNames names the first of a list, which is the largest, and counts the others.
-func libraryNames(list []*Library) string {
+func libraryNames(list []*facts.Library) string {
 	name := path.Base(list[0].Path)
 	switch n := len(list) - 1; n {
 	case 0:
@@ -256,7 +248,7 @@ func libraryNames(list []*Library) string {
 	}
 }
 
-func has(list []*Library) string {
+func has(list []*facts.Library) string {
 	if len(list) == 1 {
 		return "has"
 	}
@@ -264,20 +256,20 @@ func has(list []*Library) string {
 }
 
 // seenCode says of each library what it has code for.
-func seenCode(list []*Library) []string {
+func seenCode(list []*facts.Library) []string {
 	seen := make([]string, 0, len(list))
 	for _, l := range list {
-		seen = append(seen, l.Path+": "+l.codeWords())
+		seen = append(seen, l.Path+": "+codeWords(l))
 	}
 	return seen
 }
 
 // codeWords lists the code: "machine code 8.0 9.0a, PTX 9.0".
-func (l *Library) codeWords() string {
-	words := func(list []Code) string {
+func codeWords(l *facts.Library) string {
+	words := func(list []facts.Code) string {
 		names := make([]string, 0, len(list))
 		for _, c := range list {
-			names = append(names, fatbin.Capability(c.arch.SM)+c.arch.Variant)
+			names = append(names, fatbin.Capability(c.Architecture().SM)+c.Architecture().Variant)
 		}
 		return strings.Join(names, " ")
 	}
@@ -292,9 +284,9 @@ func (l *Library) codeWords() string {
 
 // compiled is a library that runs by PTX only.
 type compiled struct {
-	*Library
+	*facts.Library
 
-	version ptxVersion
+	version cuda.PTX
 }
 
 // compiledOn are the libraries that matter and run by PTX only on a capability, those with the newest PTX first.
@@ -302,14 +294,14 @@ func (s *Subject) compiledOn(sm int) []compiled {
 	var list []compiled
 	for i := range s.GPU.Libraries {
 		l := &s.GPU.Libraries[i]
-		support := l.supportFor(sm)
+		support := l.SupportFor(sm)
 		if support == nil || support.How != fatbin.Compiled.String() || s.reachOf(l, sm) != needed {
 			continue
 		}
-		list = append(list, compiled{l, parsePTXVersion(support.Version)})
+		list = append(list, compiled{l, cuda.ParsePTX(support.Version)})
 	}
 	slices.SortStableFunc(list, func(a, b compiled) int {
-		return cmp.Or(b.version.compare(a.version), cmp.Compare(b.Size, a.Size))
+		return cmp.Or(b.version.Compare(a.version), cmp.Compare(b.Size, a.Size))
 	})
 	return list
 }
@@ -321,9 +313,9 @@ func lookPTXOnly(s *Subject, report func(Finding)) error {
 	}
 	for _, sm := range s.judgedGPUs() {
 		list := s.compiledOn(sm)
-		var refused, taken []*Library
+		var refused, taken []*facts.Library
 		for _, c := range list {
-			if driver != nil && !driver.compiles(c.version) {
+			if driver != nil && !driver.Compiles(c.version) {
 				refused = append(refused, c.Library)
 			} else {
 				taken = append(taken, c.Library)
@@ -334,7 +326,7 @@ func lookPTXOnly(s *Subject, report func(Finding)) error {
 			report(Finding{
 				Severity: refusedSeverity(refused),
 				Message: fmt.Sprintf("%s %s only PTX %v for compute capability %s, which needs driver %s, and the target has %s",
-					libraryNames(refused), has(refused), newest, fatbin.Capability(sm), driverForPTX(newest), driver),
+					libraryNames(refused), has(refused), newest, fatbin.Capability(sm), cuda.DriverForPTX(newest), driver),
 				Path: refused[0].Path, Seen: seenPTX(refused, sm),
 				Why: "The driver compiles PTX only of versions that it knows, and ends with \"the provided PTX was compiled with an " +
 					"unsupported toolchain\". Minor-version compatibility does not cover PTX.",
@@ -353,9 +345,9 @@ func lookPTXOnly(s *Subject, report func(Finding)) error {
 
 // refusedSeverity is an error when PyTorch or one of NVIDIA's libraries, or a program, cannot run. Of a package's own kernels it
 // is not known whether they are used.
-func refusedSeverity(list []*Library) Severity {
+func refusedSeverity(list []*facts.Library) Severity {
 	for _, l := range list {
-		if coreLibrary.MatchString(path.Base(l.Path)) || ofToolkit(l.Path) || strings.HasPrefix(l.Group, "/") {
+		if coreLibrary.MatchString(path.Base(l.Path)) || facts.OfToolkit(l.Path) || strings.HasPrefix(l.Group, "/") {
 			return Error
 		}
 	}
@@ -363,27 +355,27 @@ func refusedSeverity(list []*Library) Severity {
 }
 
 // firstDriver says which driver compiles the newest PTX of libraries.
-func firstDriver(list []*Library, sm int) string {
-	var newest ptxVersion
+func firstDriver(list []*facts.Library, sm int) string {
+	var newest cuda.PTX
 	for _, l := range list {
-		if v := parsePTXVersion(l.supportFor(sm).Version); v.compare(newest) > 0 {
+		if v := cuda.ParsePTX(l.SupportFor(sm).Version); v.Compare(newest) > 0 {
 			newest = v
 		}
 	}
-	if from := driverForPTX(newest); from != "" {
+	if from := cuda.DriverForPTX(newest); from != "" {
 		return " if it is " + from
 	}
 	return ""
 }
 
-func seenPTX(list []*Library, sm int) []string {
+func seenPTX(list []*facts.Library, sm int) []string {
 	seen := make([]string, 0, len(list))
 	for _, l := range list {
 		text := l.Path + ": PTX"
-		if v := l.supportFor(sm).Version; v != "" {
+		if v := l.SupportFor(sm).Version; v != "" {
 			text += " of version " + v
 		}
-		if from := driverForPTX(parsePTXVersion(l.supportFor(sm).Version)); from != "" {
+		if from := cuda.DriverForPTX(cuda.ParsePTX(l.SupportFor(sm).Version)); from != "" {
 			text += ", for driver " + from
 		}
 		seen = append(seen, text)
@@ -393,21 +385,21 @@ func seenPTX(list []*Library, sm int) []string {
 
 func lookPartWithoutCode(s *Subject, report func(Finding)) error {
 	for _, sm := range s.judgedGPUs() {
-		var list []*Library
+		var list []*facts.Library
 		var seen []string
 		for i := range s.GPU.Libraries {
 			l := &s.GPU.Libraries[i]
-			if !l.counts() || !l.PartlyFor(fatbin.Capability(sm)) {
+			if !counts(l) || !l.PartlyFor(fatbin.Capability(sm)) {
 				continue
 			}
-			c := l.supportFor(sm)
+			c := l.SupportFor(sm)
 			list = append(list, l)
 			seen = append(seen, fmt.Sprintf("%s: %d of %d parts, %s of %s", l.Path, c.Lacking, l.Parts, byteSize(c.LackingSize), byteSize(l.PartsSize)))
 		}
 		if len(list) > 0 {
 			report(Finding{
 				Message: fmt.Sprintf("%s %s code for compute capability %s, but not in all parts: %d of %d lack it",
-					libraryNames(list), has(list), fatbin.Capability(sm), list[0].supportFor(sm).Lacking, list[0].Parts),
+					libraryNames(list), has(list), fatbin.Capability(sm), list[0].SupportFor(sm).Lacking, list[0].Parts),
 				Path: list[0].Path, Seen: seen,
 			})
 		}
@@ -510,15 +502,15 @@ func lookUnneededCode(s *Subject, report func(Finding)) error {
 		return nil // it has to be built again first
 	}
 	type waste struct {
-		library *Library
+		library *facts.Library
 		size    int64
 	}
 	var list []waste
 	var all, unneeded int64
 	for i := range s.GPU.Libraries {
 		l := &s.GPU.Libraries[i]
-		all += l.codeSize()
-		if w := l.unneeded(gpus); w > 0 {
+		all += l.CodeSize()
+		if w := unneededSizeOf(l, gpus); w > 0 {
 			list = append(list, waste{l, w})
 			unneeded += w
 		}
@@ -529,7 +521,7 @@ func lookUnneededCode(s *Subject, report func(Finding)) error {
 	slices.SortStableFunc(list, func(a, b waste) int { return cmp.Compare(b.size, a.size) })
 	var seen []string
 	for _, w := range list[:min(len(list), 10)] {
-		seen = append(seen, fmt.Sprintf("%s: %s of %s", w.library.Path, byteSize(w.size), byteSize(w.library.codeSize())))
+		seen = append(seen, fmt.Sprintf("%s: %s of %s", w.library.Path, byteSize(w.size), byteSize(w.library.CodeSize())))
 	}
 	report(Finding{
 		Message: fmt.Sprintf("%s of %s of device code are for other GPUs than %s", byteSize(unneeded), byteSize(all), capabilityNames(gpus)),
@@ -539,15 +531,15 @@ func lookUnneededCode(s *Subject, report func(Finding)) error {
 	return nil
 }
 
-// unneeded is the size of the machine code that none of the capabilities can run, in bytes. Code that the library loads by its
+// unneededSizeOf is the size of the machine code that none of the capabilities can run, in bytes. Code that the library loads by its
 // own means is not counted, for slimming leaves it alone; nor is what is input of links.
-func (l *Library) unneeded(gpus []int) int64 {
+func unneededSizeOf(l *facts.Library, gpus []int) int64 {
 	if !l.Linked || l.Damaged || l.Format != fatbin.ELF {
 		return 0
 	}
 	var sum int64
 	for _, c := range l.SASS {
-		e := fatbin.Entry{Kind: fatbin.ELFImage, Arch: c.arch}
+		e := fatbin.Entry{Kind: fatbin.ELFImage, Arch: c.Architecture()}
 		if !slices.ContainsFunc(gpus, func(sm int) bool { return e.Support(sm) == fatbin.Native }) {
 			sum += c.Size - c.Own
 		}
@@ -559,11 +551,11 @@ func lookROCm(s *Subject, report func(Finding)) error {
 	if s.GPU == nil || len(s.gpus()) == 0 {
 		return nil
 	}
-	var list []*Library
+	var list []*facts.Library
 	var seen []string
 	for i := range s.GPU.Libraries {
 		switch l := &s.GPU.Libraries[i]; {
-		case l.hasCUDA() && l.codeSize() > negligible && !toolLibrary.MatchString(path.Base(l.Path)):
+		case l.HasKernels() && !toolLibrary.MatchString(path.Base(l.Path)):
 			return nil // it has both
 		case len(l.ROCm) > 0 && l.Linked:
 			list = append(list, l)

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"sconce.dev/sconce/internal/facts"
+	"sconce.dev/sconce/internal/facts/factstest"
+
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/cluster"
@@ -14,12 +17,12 @@ import (
 )
 
 // codeIn are the facts of an image with these libraries, "path: regions", the largest first.
-func codeIn(t *testing.T, libraries ...string) *Facts {
+func codeIn(t *testing.T, libraries ...string) *sample {
 	t.Helper()
-	f := &Facts{GPU: &GPUReport{}}
+	f := &sample{GPU: &facts.GPUReport{}}
 	for _, text := range libraries {
 		name, regions, _ := strings.Cut(text, ": ")
-		l := libraryOf(t, name, regions)
+		l := factstest.Library(t, name, regions)
 		for i := range l.SASS { // so that no library is too small to matter
 			l.SASS[i].Size *= 1000
 		}
@@ -31,7 +34,7 @@ func codeIn(t *testing.T, libraries ...string) *Facts {
 	return f
 }
 
-func (f *Facts) withLabel(name, value string) *Facts {
+func (f *sample) withLabel(name, value string) *sample {
 	f.Config.Labels = map[string]string{name: value}
 	return f
 }
@@ -53,7 +56,7 @@ func TestNoCode(t *testing.T) {
 		ruleCase{"two GPUs", old, gpuTarget("8.0", "10.0"), []string{"error: libtorch_cuda.so has no code for compute capability 10.0"}},
 		ruleCase{"a later GPU of the same kind", old, gpuTarget("8.6"), nil},
 		ruleCase{"no target", old, gpuTarget(), nil},
-		ruleCase{"no report", &Facts{}, gpuTarget("9.0"), nil},
+		ruleCase{"no report", &sample{}, gpuTarget("9.0"), nil},
 		ruleCase{"no capability", old, gpuTarget("H100"), nil},
 		ruleCase{
 			"a program of one's own", codeIn(t, "opt/app/bin/solver: 80"), gpuTarget("7.0", "9.0"),
@@ -82,7 +85,7 @@ func TestNoCode(t *testing.T) {
 		},
 	)
 	var found []Finding
-	s := &Subject{Facts: old, Target: gpuTarget("12.0"), Context: t.Context()}
+	s := &Subject{Facts: (*facts.Facts)(old), Target: gpuTarget("12.0"), Context: t.Context()}
 	if err := lookNoCode(s, func(f Finding) { found = append(found, f) }); err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +140,7 @@ func TestPartWithoutCode(t *testing.T) {
 }
 
 func TestSlimmed(t *testing.T) {
-	slim := func(label string) *Facts { return codeIn(t, libTorch+"90").withLabel(image.LabelSlim, label) }
+	slim := func(label string) *sample { return codeIn(t, libTorch+"90").withLabel(image.LabelSlim, label) }
 	checkRule(
 		t, "gpu-slimmed-for-other",
 		ruleCase{"another GPU", slim("9.0"), gpuTarget("8.0", "9.0"), []string{"error: the image was slimmed for compute capability 9.0, and the target has 8.0"}},
@@ -150,8 +153,8 @@ func TestSlimmed(t *testing.T) {
 }
 
 func TestArchList(t *testing.T) {
-	list := func(value string) *Facts {
-		return &Facts{Config: v1.Config{Env: []string{"TORCH_CUDA_ARCH_LIST=" + value}}}
+	list := func(value string) *sample {
+		return &sample{Config: v1.Config{Env: []string{"TORCH_CUDA_ARCH_LIST=" + value}}}
 	}
 	nothing := func(capability string) []string {
 		return []string{"warning: TORCH_CUDA_ARCH_LIST has nothing that runs on compute capability " + capability +
@@ -169,7 +172,7 @@ func TestArchList(t *testing.T) {
 		ruleCase{"a name", list("Hopper"), gpuTarget("8.0"), nothing("8.0")},
 		ruleCase{"that name's own", list("Hopper"), gpuTarget("9.0"), nil},
 		ruleCase{"not understood", list("Common"), gpuTarget("9.0"), nil},
-		ruleCase{"not set", &Facts{}, gpuTarget("9.0"), nil},
+		ruleCase{"not set", &sample{}, gpuTarget("9.0"), nil},
 	)
 }
 
@@ -192,10 +195,10 @@ func TestUnneededCode(t *testing.T) {
 }
 
 func TestROCm(t *testing.T) {
-	amd := func() Library {
-		return Library{Path: venv + "torch/lib/libtorch_hip.so", Group: "torch", Format: fatbin.ELF, Linked: true, ROCm: []string{"gfx90a", "gfx942"}}
+	amd := func() facts.Library {
+		return facts.Library{Path: venv + "torch/lib/libtorch_hip.so", Group: "torch", Format: fatbin.ELF, Linked: true, ROCm: []string{"gfx90a", "gfx942"}}
 	}
-	only := &Facts{GPU: &GPUReport{Libraries: []Library{amd()}}}
+	only := &sample{GPU: &facts.GPUReport{Libraries: []facts.Library{amd()}}}
 	both := codeIn(t, venv+"b/libbitsandbytes_cuda130.so: 80 90")
 	both.GPU.Libraries = append(both.GPU.Libraries, amd())
 	checkRule(
@@ -211,12 +214,12 @@ func TestROCm(t *testing.T) {
 // Every name of a library is sorted as it should be.
 func TestLibraryNames(t *testing.T) {
 	for _, name := range []string{"libcublas.so.12", "libcublasLt.so.13", "libcudnn_engines_precompiled.so.9", "libnvjpeg.4a0b5c81.so.13", "libnppig.so.12", "libcufft.so.11"} {
-		if !ofToolkit(name) {
+		if !facts.OfToolkit(name) {
 			t.Errorf("%s is not NVIDIA's", name)
 		}
 	}
 	for _, name := range []string{"libcudf.so", "libcuml.so", "libnvinfo.so", "libtorch_cuda.so", "libcupy.so"} {
-		if ofToolkit(name) {
+		if facts.OfToolkit(name) {
 			t.Errorf("%s is NVIDIA's", name)
 		}
 	}
@@ -229,7 +232,7 @@ func TestLibraryNames(t *testing.T) {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
-	if got := fmt.Sprint(libraryNames([]*Library{{Path: "a/b.so"}, {}, {}})); got != "b.so and 2 other libraries" {
+	if got := fmt.Sprint(libraryNames([]*facts.Library{{Path: "a/b.so"}, {}, {}})); got != "b.so and 2 other libraries" {
 		t.Error(got)
 	}
 }

@@ -3,6 +3,8 @@ package audit
 import (
 	"testing"
 
+	"sconce.dev/sconce/internal/facts"
+
 	"github.com/google/go-cmp/cmp"
 
 	"sconce.dev/sconce/internal/cluster"
@@ -29,7 +31,7 @@ func TestHiddenLayers(t *testing.T) {
 		}}},
 	} {
 		var got []Finding
-		s := &Subject{Facts: &Facts{Hidden: test.hidden}, Target: cluster.Profile{}, Context: t.Context()}
+		s := &Subject{Facts: &facts.Facts{Hidden: test.hidden}, Target: cluster.Profile{}, Context: t.Context()}
 		if err := lookHiddenLayers(s, func(f Finding) { got = append(got, f) }); err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/facts"
+
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/elfx"
 )
@@ -76,11 +78,11 @@ var linkRules = []Rule{
 type linkGroup struct {
 	severity Severity
 	name     string // of the package or directory
-	problems []LinkProblem
+	problems []facts.LinkProblem
 }
 
 // groupLinks puts the problems of a kind together by package and severity, which judge gives; "" leaves one out.
-func groupLinks(s *Subject, kind string, judge func(LinkProblem) Severity) []*linkGroup {
+func groupLinks(s *Subject, kind string, judge func(facts.LinkProblem) Severity) []*linkGroup {
 	var groups []*linkGroup
 	by := map[[2]string]*linkGroup{}
 	for _, p := range s.Links {
@@ -91,7 +93,7 @@ func groupLinks(s *Subject, kind string, judge func(LinkProblem) Severity) []*li
 		if severity == "" {
 			continue
 		}
-		key := [2]string{string(severity), group(p.In)}
+		key := [2]string{string(severity), facts.GroupOf(p.In)}
 		if by[key] == nil {
 			by[key] = &linkGroup{severity: severity, name: key[1]}
 			groups = append(groups, by[key])
@@ -99,8 +101,8 @@ func groupLinks(s *Subject, kind string, judge func(LinkProblem) Severity) []*li
 		by[key].problems = append(by[key].problems, p)
 	}
 	for _, g := range groups {
-		slices.SortStableFunc(g.problems, func(a, b LinkProblem) int {
-			return cmp.Or(slices.Index(roles, a.Role)-slices.Index(roles, b.Role), strings.Compare(a.In, b.In))
+		slices.SortStableFunc(g.problems, func(a, b facts.LinkProblem) int {
+			return cmp.Or(slices.Index(facts.Roles, a.Role)-slices.Index(facts.Roles, b.Role), strings.Compare(a.In, b.In))
 		})
 	}
 	return groups
@@ -108,7 +110,7 @@ func groupLinks(s *Subject, kind string, judge func(LinkProblem) Severity) []*li
 
 // subject is what a finding is about: the file, or the package when there are several. needs is it with the verb.
 func (g *linkGroup) subject() string {
-	files := distinctOf(g.problems, func(p LinkProblem) string { return p.In })
+	files := distinctOf(g.problems, func(p facts.LinkProblem) string { return p.In })
 	if len(files) == 1 {
 		return files[0]
 	}
@@ -123,7 +125,7 @@ func (g *linkGroup) needs() string {
 }
 
 func (g *linkGroup) finding(message string) Finding {
-	seen := distinctOf(g.problems, func(p LinkProblem) string { return p.Text })
+	seen := distinctOf(g.problems, func(p facts.LinkProblem) string { return p.Text })
 	if len(seen) > shownFiles {
 		seen = append(seen[:shownFiles], fmt.Sprintf("and %d more", len(seen)-shownFiles))
 	}
@@ -132,7 +134,7 @@ func (g *linkGroup) finding(message string) Finding {
 
 const shownFiles = 12 // lines of evidence
 
-func distinctOf(problems []LinkProblem, of func(LinkProblem) string) []string {
+func distinctOf(problems []facts.LinkProblem, of func(facts.LinkProblem) string) []string {
 	var list []string
 	for _, p := range problems {
 		if text := of(p); !slices.Contains(list, text) {
@@ -145,17 +147,19 @@ func distinctOf(problems []LinkProblem, of func(LinkProblem) string) []string {
 // undefinedSymbols: where PyTorch's own are missing the module was built for another PyTorch, and its import fails. Others
 // may still come from what the program has loaded by then.
 func undefinedSymbols(s *Subject, report func(Finding)) error {
-	torch := func(p LinkProblem) bool { return p.Provider != "" && (p.Role == roleImport || p.Role == roleModule) }
-	for _, g := range groupLinks(s, "symbol", func(p LinkProblem) Severity {
+	torch := func(p facts.LinkProblem) bool {
+		return p.Provider != "" && (p.Role == facts.RoleImport || p.Role == facts.RoleModule)
+	}
+	for _, g := range groupLinks(s, "symbol", func(p facts.LinkProblem) Severity {
 		switch {
 		case torch(p) && s.hasVariant(p):
 			return Warning
-		case torch(p), p.Role == roleImport:
+		case torch(p), p.Role == facts.RoleImport:
 			return Error
 		}
 		return Warning
 	}) {
-		symbols := distinctOf(g.problems, func(p LinkProblem) string { return symbolName(p.Symbol) })
+		symbols := distinctOf(g.problems, func(p facts.LinkProblem) string { return symbolName(p.Symbol) })
 		if !torch(g.problems[0]) {
 			f := g.finding(fmt.Sprintf("%s symbols that nothing defines: %s", g.needs(), listOf(symbols)))
 			f.Remedy = "Install the package and the libraries that it needs in versions that belong together."
@@ -186,7 +190,7 @@ func symbolName(symbol string) string {
 var digits = regexp.MustCompile(`\d+`)
 
 // hasVariant says whether there is the same file for other versions beside it, one of which may be chosen at the import.
-func (s *Subject) hasVariant(p LinkProblem) bool {
+func (s *Subject) hasVariant(p facts.LinkProblem) bool {
 	name, dir := path.Base(p.In), path.Dir(p.In)
 	name, _, _ = strings.Cut(name, ".")
 	if !digits.MatchString(name) {
@@ -203,9 +207,9 @@ func (s *Subject) hasVariant(p LinkProblem) bool {
 }
 
 // torchVersion is the version of PyTorch in the directory of a problem's, in words; "" when it is not known.
-func (s *Subject) torchVersion(p LinkProblem) string {
+func (s *Subject) torchVersion(p facts.LinkProblem) string {
 	for _, python := range s.Pythons {
-		if !within(p.Provider, python.Dir) {
+		if !isIn(p.Provider, python.Dir) {
 			continue
 		}
 		for _, d := range python.Distributions {
@@ -218,14 +222,14 @@ func (s *Subject) torchVersion(p LinkProblem) string {
 }
 
 // distributionOf returns the installed package that has the name of the file's package; nil when there is none.
-func (s *Subject) distributionOf(name string) *Distribution {
+func (s *Subject) distributionOf(name string) *facts.Distribution {
 	normal := func(n string) string { return strings.ToLower(strings.NewReplacer("-", "_", ".", "_").Replace(n)) }
-	wanted := normal(group(name))
+	wanted := normal(facts.GroupOf(name))
 	for _, python := range s.Pythons {
-		if !within(name, python.Dir) {
+		if !isIn(name, python.Dir) {
 			continue
 		}
-		var best *Distribution
+		var best *facts.Distribution
 		for i := range python.Distributions {
 			d := &python.Distributions[i]
 			n := normal(d.Name) // flash_attn of flash_attn_2_cuda
@@ -251,12 +255,12 @@ var (
 )
 
 // isOptional says whether a file is made to stay away where its library does.
-func isOptional(p LinkProblem) bool {
+func isOptional(p facts.LinkProblem) bool {
 	base := path.Base(p.In)
 	switch p.Role {
-	case roleLibrary:
+	case facts.RoleLibrary:
 		return optionalFiles.MatchString(base) || optionalLibraries.MatchString(p.Library)
-	case roleModule:
+	case facts.RoleModule:
 		if path.Base(path.Dir(p.In)) == "lib-dynload" && optionalModules.MatchString(base) {
 			return true
 		}
@@ -267,7 +271,7 @@ func isOptional(p LinkProblem) bool {
 
 func missingLibraries(s *Subject, report func(Finding)) error {
 	for _, g := range groupLinks(s, "library", s.missingSeverity) {
-		names := distinctOf(g.problems, func(p LinkProblem) string { return p.Library })
+		names := distinctOf(g.problems, func(p facts.LinkProblem) string { return p.Library })
 		f := g.finding(g.needs() + " " + listOf(names) + ", which the loader does not find in the image")
 		for _, name := range names {
 			if there := s.otherVersion(name); there != "" {
@@ -279,15 +283,15 @@ func missingLibraries(s *Subject, report func(Finding)) error {
 	return nil
 }
 
-func (s *Subject) missingSeverity(p LinkProblem) Severity {
+func (s *Subject) missingSeverity(p facts.LinkProblem) Severity {
 	if s.injects(p.Library) || isOptional(p) {
 		return ""
 	}
 	graphics := slices.ContainsFunc(graphicsLibraries, func(g string) bool { return strings.HasPrefix(p.Library, g) })
 	switch {
-	case graphics && s.Target.Runtime == cluster.Apptainer, p.Role == roleLibrary:
+	case graphics && s.Target.Runtime == cluster.Apptainer, p.Role == facts.RoleLibrary:
 		return Note
-	case p.Role == roleStart, p.Role == roleImport:
+	case p.Role == facts.RoleStart, p.Role == facts.RoleImport:
 		return Error
 	}
 	return Warning
@@ -298,7 +302,7 @@ func (s *Subject) otherVersion(name string) string {
 	for i := range s.Objects {
 		o := &s.Objects[i]
 		base := cmp.Or(o.Soname, path.Base(o.Path))
-		if base != name && stemOf(base) == stemOf(name) && strings.Contains(base, ".so.") {
+		if base != name && facts.SonameStem(base) == facts.SonameStem(name) && strings.Contains(base, ".so.") {
 			return base + " (" + o.Path + ")"
 		}
 	}
@@ -306,14 +310,14 @@ func (s *Subject) otherVersion(name string) string {
 }
 
 func missingVersions(s *Subject, report func(Finding)) error {
-	for _, g := range groupLinks(s, "version", func(p LinkProblem) Severity {
+	for _, g := range groupLinks(s, "version", func(p facts.LinkProblem) Severity {
 		switch p.Role {
-		case roleStart, roleImport, roleModule:
+		case facts.RoleStart, facts.RoleImport, facts.RoleModule:
 			return Error
 		}
 		return Warning
 	}) {
-		worst := slices.MaxFunc(g.problems, func(a, b LinkProblem) int { return elfx.CompareVersions(a.Version, b.Version) })
+		worst := slices.MaxFunc(g.problems, func(a, b facts.LinkProblem) int { return elfx.CompareVersions(a.Version, b.Version) })
 		has := "has none of that kind"
 		if worst.Has != "" {
 			has = "has versions up to " + worst.Has
@@ -337,7 +341,7 @@ func hostGlibc(s *Subject, report func(Finding)) error {
 	f := Finding{Path: at, Seen: []string{fmt.Sprintf("%s: %s; the host's: %s", at, version, host)}}
 	var beyond []string
 	for _, name := range s.Target.Injects {
-		if !isDriverLibrary(name) {
+		if !facts.IsDriverLibrary(name) {
 			beyond = append(beyond, name)
 		}
 	}
@@ -372,7 +376,7 @@ var systemLibraries = regexp.MustCompile(`^(?:usr/)?lib(?:32|64)?(?:/[\w-]+-linu
 func (s *Subject) glibc() (version, at string) {
 	for i := range s.Objects {
 		o := &s.Objects[i]
-		if !slices.Contains(glibcParts, o.Soname) || !systemLibraries.MatchString(path.Dir(o.Path)) || o.Arch != archOf(s.Facts) {
+		if !slices.Contains(glibcParts, o.Soname) || !systemLibraries.MatchString(path.Dir(o.Path)) || o.Arch != s.Arch() {
 			continue
 		}
 		for _, v := range o.Provides {
@@ -396,11 +400,11 @@ func otherArchitecture(s *Subject, report func(Finding)) error {
 		report(Finding{Message: fmt.Sprintf("The image is for %s, the target is %s", s.Platform, s.Target.Platform)})
 		return nil
 	}
-	count, own := map[string][]string{}, archOf(s.Facts)
+	count, own := map[string][]string{}, s.Arch()
 	for i := range s.Objects {
 		o := &s.Objects[i]
 		dir := path.Dir(o.Path)
-		if isProgram(o) && (dir == "bin" || strings.HasSuffix(dir, "/bin") || strings.HasSuffix(dir, "sbin")) && !strings.Contains(o.Path, "site-packages/") {
+		if o.IsProgram() && (dir == "bin" || strings.HasSuffix(dir, "/bin") || strings.HasSuffix(dir, "sbin")) && !strings.Contains(o.Path, "site-packages/") {
 			count[o.Arch] = append(count[o.Arch], o.Path)
 		}
 	}
@@ -423,17 +427,17 @@ func platformOf(p string) string {
 }
 
 func processorLevel(s *Subject, report func(Finding)) error {
-	if s.Target.CPULevel == 0 || archOf(s.Facts) != "amd64" {
+	if s.Target.CPULevel == 0 || s.Arch() != "amd64" {
 		return nil
 	}
 	f := Finding{Severity: Warning}
 	highest, count := 0, 0
 	for i := range s.Objects {
 		o := &s.Objects[i]
-		if o.ISALevel <= s.Target.CPULevel || hidden.MatchString(o.Path) {
+		if o.ISALevel <= s.Target.CPULevel || facts.IsAside(o.Path) {
 			continue
 		}
-		if isProgram(o) || systemLibraries.MatchString(path.Dir(o.Path)) || taggedModule.MatchString(path.Base(o.Path)) {
+		if o.IsProgram() || systemLibraries.MatchString(path.Dir(o.Path)) || facts.IsTagged(o.Path) {
 			f.Severity = Error
 		}
 		if count++; count <= shownFiles {
@@ -450,8 +454,8 @@ func processorLevel(s *Subject, report func(Finding)) error {
 }
 
 func unusableLibraries(s *Subject, report func(Finding)) error {
-	for _, g := range groupLinks(s, "unusable", func(p LinkProblem) Severity {
-		if p.Role == roleStart || p.Role == roleImport {
+	for _, g := range groupLinks(s, "unusable", func(p facts.LinkProblem) Severity {
+		if p.Role == facts.RoleStart || p.Role == facts.RoleImport {
 			return Error
 		}
 		return Warning
@@ -462,14 +466,21 @@ func unusableLibraries(s *Subject, report func(Finding)) error {
 }
 
 func missingInterpreters(s *Subject, report func(Finding)) error {
-	for _, g := range groupLinks(s, "interpreter", func(p LinkProblem) Severity {
-		if p.Role == roleStart {
+	for _, g := range groupLinks(s, "interpreter", func(p facts.LinkProblem) Severity {
+		if p.Role == facts.RoleStart {
 			return Error
 		}
 		return Warning
 	}) {
-		names := distinctOf(g.problems, func(p LinkProblem) string { return p.Library })
+		names := distinctOf(g.problems, func(p facts.LinkProblem) string { return p.Library })
 		report(g.finding(fmt.Sprintf("%s the loader %s, which the image does not have", g.needs(), listOf(names))))
 	}
 	return nil
 }
+
+// graphicsLibraries are the host's that Apptainer brings in with --nv where the host has them (nvliblist.conf).
+var graphicsLibraries = []string{
+	"libGL.so.", "libGLX.so.", "libEGL.so.", "libOpenGL.so.", "libGLdispatch.so.", "libGLESv1_CM.so.", "libGLESv2.so.", "libOpenCL.so.",
+}
+
+func isIn(name, dir string) bool { return strings.HasPrefix(name, dir+"/") }

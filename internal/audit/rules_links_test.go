@@ -3,6 +3,8 @@ package audit
 import (
 	"testing"
 
+	"sconce.dev/sconce/internal/facts"
+
 	"github.com/google/go-cmp/cmp"
 
 	"sconce.dev/sconce/internal/cluster"
@@ -10,19 +12,19 @@ import (
 
 func TestTargetLinks(t *testing.T) {
 	const dir = "usr/lib/x86_64-linux-gnu/"
-	focal := []Object{ // Ubuntu 20.04: the C library itself has added nothing in 2.31
+	focal := []facts.Object{ // Ubuntu 20.04: the C library itself has added nothing in 2.31
 		{Path: dir + "libc-2.31.so", Arch: "amd64", Kind: "shared", Soname: "libc.so.6", Provides: []string{"GLIBC_2.2.5", "GLIBC_2.30", "GLIBC_PRIVATE"}},
 		{Path: dir + "libpthread-2.31.so", Arch: "amd64", Kind: "shared", Soname: "libpthread.so.0", Provides: []string{"GLIBC_2.31"}},
 		{Path: "opt/conda/x86_64-conda-linux-gnu/sysroot/lib64/libc.so.6", Arch: "amd64", Kind: "shared", Soname: "libc.so.6", Provides: []string{"GLIBC_2.12"}},
 	}
-	levels := []Object{
+	levels := []facts.Object{
 		{Path: "usr/bin/p", Arch: "amd64", Kind: "pie", ISALevel: 3},
 		{Path: dir + "glibc-hwcaps/x86-64-v4/libx.so.1", Arch: "amd64", Kind: "shared", ISALevel: 4},
 	}
 	const image = "The image's C library has versions up to GLIBC_2.31, the host's is GLIBC_2.38, and the runtime brings in "
 	for _, test := range []struct {
 		name    string
-		objects []Object
+		objects []facts.Object
 		target  cluster.Profile
 		want    []string
 	}{
@@ -46,7 +48,7 @@ func TestTargetLinks(t *testing.T) {
 		{"another platform", levels, cluster.Profile{Platform: "linux/arm64"}, []string{"error link-cpu-architecture The image is for linux/amd64, the target is linux/arm64"}},
 		{"the same platform", levels, cluster.Profile{Platform: "linux/amd64/v3"}, nil},
 	} {
-		f := &Facts{Platform: "linux/amd64", Objects: test.objects}
+		f := &facts.Facts{Platform: "linux/amd64", Objects: test.objects}
 		if diff := cmp.Diff(test.want, linkFindings(t, f, test.target)); diff != "" {
 			t.Error(test.name, diff)
 		}
@@ -54,7 +56,7 @@ func TestTargetLinks(t *testing.T) {
 }
 
 func TestGraphicsUnderApptainer(t *testing.T) {
-	f := &Facts{Links: []LinkProblem{{Path: "x/site-packages/cv2/cv2.abi3.so", In: "x/site-packages/cv2/cv2.abi3.so", Role: roleImport, Kind: "library", Library: "libGL.so.1"}}}
+	f := &facts.Facts{Links: []facts.LinkProblem{{Path: "x/site-packages/cv2/cv2.abi3.so", In: "x/site-packages/cv2/cv2.abi3.so", Role: facts.RoleImport, Kind: "library", Library: "libGL.so.1"}}}
 	const message = " link-missing-library x/site-packages/cv2/cv2.abi3.so needs libGL.so.1, which the loader does not find in the image"
 	if diff := cmp.Diff([]string{"note" + message}, linkFindings(t, f, cluster.Profile{Runtime: cluster.Apptainer})); diff != "" {
 		t.Error(diff)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/facts"
+
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/elfx"
 )
@@ -111,7 +113,7 @@ func lookVerbs(s *Subject, report func(Finding)) error {
 			report(Finding{Message: fmt.Sprintf("/%s finds no libibverbs.so.1: between nodes it will use TCP", n.path), Path: n.path})
 			continue
 		}
-		isDriver := func(o Object) bool { return strings.Contains(path.Base(o.Path), "-rdmav") }
+		isDriver := func(o facts.Object) bool { return strings.Contains(path.Base(o.Path), "-rdmav") }
 		if !slices.ContainsFunc(s.Objects, isDriver) && !slices.ContainsFunc(s.Target.Injects, func(l string) bool { return strings.Contains(l, "-rdmav") }) {
 			report(Finding{
 				Message: fmt.Sprintf("%s is there, but no driver of any adapter (such as libmlx5-rdmav34.so)", verbs.Real), Path: strings.TrimPrefix(verbs.Real, "/"),

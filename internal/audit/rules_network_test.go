@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"sconce.dev/sconce/internal/facts"
+
 	"sconce.dev/sconce/internal/cluster"
 )
 
@@ -56,19 +58,19 @@ const (
 )
 
 // networked is an image with NCCL and these files, at paths in the image: names in libs.
-func networked(version string, libs, files map[string]string, env ...string) *Facts {
+func networked(version string, libs, files map[string]string, env ...string) *sample {
 	f := imageWith(append(env, "LD_LIBRARY_PATH=/opt/ofi/lib")...)
 	all := map[string]string{ncclPath: libs["nccl"]}
 	for p, name := range files {
 		all[p] = libs[name]
 	}
 	f.withFiles(all)
-	f.Objects = []Object{{Path: ncclPath, Kind: "shared", Soname: "libnccl.so.2"}}
+	f.Objects = []facts.Object{{Path: ncclPath, Kind: "shared", Soname: "libnccl.so.2"}}
 	for p := range files {
-		f.Objects = append(f.Objects, Object{Path: p, Kind: "shared"})
+		f.Objects = append(f.Objects, facts.Object{Path: p, Kind: "shared"})
 	}
-	f.Pythons = []Python{{
-		Dir: "opt/venv/lib/python3.11/site-packages", Distributions: []Distribution{{Name: "nvidia-nccl-cu12", Version: version}},
+	f.Pythons = []facts.Python{{
+		Dir: "opt/venv/lib/python3.11/site-packages", Distributions: []facts.Distribution{{Name: "nvidia-nccl-cu12", Version: version}},
 	}}
 	return f
 }
@@ -166,7 +168,7 @@ func TestNCCLRules(t *testing.T) {
 }
 
 func TestMPIRules(t *testing.T) {
-	withObjects := func(objects ...Object) *Facts {
+	withObjects := func(objects ...facts.Object) *sample {
 		f := imageWith()
 		for _, o := range objects {
 			if o.Kind == "" {
@@ -176,14 +178,14 @@ func TestMPIRules(t *testing.T) {
 		}
 		return f
 	}
-	open4 := Object{Path: "usr/lib/libmpi.so.40.30", Soname: "libmpi.so.40", Needed: []string{"libopen-rte.so.40", "libopen-pal.so.40"}}
-	open5 := Object{Path: "usr/lib/libmpi.so.40.40", Soname: "libmpi.so.40", Needed: []string{"libopen-pal.so.80", "libpmix.so.2"}}
-	mpich4 := Object{Path: "usr/lib/libmpi.so.12.3", Soname: "libmpi.so.12"}
-	pmixed := Object{Path: "usr/lib/libmpi.so.12.3", Soname: "libmpi.so.12", Needed: []string{"libpmix.so.2"}}
-	program := Object{Path: "opt/bin/app", Kind: "pie", Needed: []string{"libmpi.so.40", "libc.so.6"}}
-	optional := Object{Path: "opt/nvidia/nvshmem_bootstrap_mpi.so", Needed: []string{"libmpi.so.40"}}
-	s2 := Object{Path: "usr/lib/openmpi/mca_pmix_s2.so"}
-	ext := Object{Path: "usr/lib/openmpi/mca_pmix_ext3x.so"}
+	open4 := facts.Object{Path: "usr/lib/libmpi.so.40.30", Soname: "libmpi.so.40", Needed: []string{"libopen-rte.so.40", "libopen-pal.so.40"}}
+	open5 := facts.Object{Path: "usr/lib/libmpi.so.40.40", Soname: "libmpi.so.40", Needed: []string{"libopen-pal.so.80", "libpmix.so.2"}}
+	mpich4 := facts.Object{Path: "usr/lib/libmpi.so.12.3", Soname: "libmpi.so.12"}
+	pmixed := facts.Object{Path: "usr/lib/libmpi.so.12.3", Soname: "libmpi.so.12", Needed: []string{"libpmix.so.2"}}
+	program := facts.Object{Path: "opt/bin/app", Kind: "pie", Needed: []string{"libmpi.so.40", "libc.so.6"}}
+	optional := facts.Object{Path: "opt/nvidia/nvshmem_bootstrap_mpi.so", Needed: []string{"libmpi.so.40"}}
+	s2 := facts.Object{Path: "usr/lib/openmpi/mca_pmix_s2.so"}
+	ext := facts.Object{Path: "usr/lib/openmpi/mca_pmix_ext3x.so"}
 	cray := cluster.Profile{MPI: "mpich", PMI: "cray"}
 
 	checkRule(

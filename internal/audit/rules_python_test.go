@@ -1,21 +1,27 @@
 package audit
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"sconce.dev/sconce/internal/facts"
+	"sconce.dev/sconce/internal/facts/factstest"
 
 	"sconce.dev/sconce/internal/cluster"
 )
 
 // Parts of small images.
 const (
-	site12 = "usr/local/lib/python3.12/site-packages/"
-	venv12 = "opt/venv/lib/python3.12/site-packages/"
+	site12     = "usr/local/lib/python3.12/site-packages/"
+	venv12     = "opt/venv/lib/python3.12/site-packages/"
+	venvConfig = "home = /usr/local/bin\nimplementation = CPython\nversion_info = 3.12.1\ninclude-system-site-packages = "
 )
 
 // basePython are the files of an image with a Python 3.12 and its glibc, besides more.
@@ -29,7 +35,7 @@ func basePython(more ...map[string]string) map[string]string {
 
 // distribution are the files of an installed package.
 func distribution(site, name, version string, lines ...string) map[string]string {
-	return map[string]string{site + name + "-" + version + ".dist-info/METADATA": metadata(name, version, lines...)}
+	return map[string]string{site + name + "-" + version + ".dist-info/METADATA": factstest.Metadata(name, version, lines...)}
 }
 
 // taggedWheel are the files of an installed package with compiled files.
@@ -62,7 +68,7 @@ func manyModules(site string, n, compiled int, tag string) map[string]string {
 	return all
 }
 
-var systemSite = map[string]string{"opt/venv/pyvenv.cfg": pyvenvCfg + "true\n", venv12: ""}
+var systemSite = map[string]string{"opt/venv/pyvenv.cfg": venvConfig + "true\n", venv12: ""}
 
 // found is what a finding must have.
 type found struct {
@@ -116,14 +122,14 @@ func TestPythonRules(t *testing.T) {
 		{
 			name: "the base is not in the image", rule: "python-requirement-unmet",
 			files: map[string]string{
-				"opt/venv/pyvenv.cfg": pyvenvCfg + "true\n", venv12 + "a-1.dist-info/METADATA": metadata("a", "1", "Requires-Dist: numpy"),
+				"opt/venv/pyvenv.cfg": venvConfig + "true\n", venv12 + "a-1.dist-info/METADATA": factstest.Metadata("a", "1", "Requires-Dist: numpy"),
 			},
 		},
 		{
 			name: "a package of the Linux distribution", rule: "python-requirement-unmet",
 			files: map[string]string{
 				"usr/bin/python3.12": "", "usr/bin/python3": "-> python3.12",
-				"usr/lib/python3/dist-packages/a-1.dist-info/METADATA": metadata("a", "1", "Requires-Dist: numpy"),
+				"usr/lib/python3/dist-packages/a-1.dist-info/METADATA": factstest.Metadata("a", "1", "Requires-Dist: numpy"),
 			},
 			want: []found{{Note, "a 1 requires numpy, which is not installed"}},
 		},
@@ -299,7 +305,7 @@ func TestPythonRules(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.rule+"/"+tt.name, func(t *testing.T) {
-			f := pyFacts(t, writePython(t, tt.files), tt.env)
+			f := factstest.Of(t, factstest.Dir{Path: factstest.WriteFiles(t, tt.files)}, tt.env...)
 			wantFindings(t, pyFindings(t, f, tt.target, tt.rule), tt.want)
 		})
 	}
@@ -458,7 +464,7 @@ func TestDuplicateLibraries(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.rule+"/"+tt.name, func(t *testing.T) {
-			root := writePython(t, basePython(distribution(site12, "nvidia_nccl_cu12", "2.21.5"), distribution(site12, "nvidia_cudnn_cu12", "9.1.0.70")))
+			root := factstest.WriteFiles(t, basePython(distribution(site12, "nvidia_nccl_cu12", "2.21.5"), distribution(site12, "nvidia_cudnn_cu12", "9.1.0.70")))
 			linkLibraries(t, root, tt.libraries...)
 			for _, l := range tt.libraries { // the link that ldconfig or a package makes
 				if at := filepath.Join(filepath.Dir(l.path), l.soname); l.soname != "" && at != l.path {
@@ -467,7 +473,7 @@ func TestDuplicateLibraries(t *testing.T) {
 					}
 				}
 			}
-			f := pyFacts(t, root, tt.env)
+			f := factstest.Of(t, factstest.Dir{Path: root}, tt.env...)
 			wantFindings(t, pyFindings(t, f, cluster.Profile{}, tt.rule), tt.want)
 		})
 	}
@@ -475,7 +481,8 @@ func TestDuplicateLibraries(t *testing.T) {
 
 // A rule about Python says nothing of an image without any.
 func TestNoPython(t *testing.T) {
-	f := pyFacts(t, writePython(t, map[string]string{"usr/bin/sh": "", "usr/lib/python3.11/site-packages/README": ""}), []string{"PYTHONPATH=/x"})
+	root := factstest.WriteFiles(t, map[string]string{"usr/bin/sh": "", "usr/lib/python3.11/site-packages/README": ""})
+	f := factstest.Of(t, factstest.Dir{Path: root}, "PYTHONPATH=/x")
 	if got := pyFindings(t, f, cluster.Profile{GPU: []string{"9.0"}}); len(got) > 0 {
 		logFindings(t, got)
 		t.Error("findings")
@@ -491,7 +498,7 @@ func TestCleanPythonStacks(t *testing.T) {
 	}
 	for _, site := range filepath.SplitList(sites) {
 		t.Run(filepath.Base(site), func(t *testing.T) {
-			f := pyFacts(t, "/", []string{"PYTHONPATH=" + site}, strings.TrimPrefix(site, "/"))
+			f := factstest.Of(t, factstest.Dir{Path: "/", Only: []string{strings.TrimPrefix(site, "/")}}, "PATH=/nowhere", "PYTHONPATH="+site)
 			if len(f.Pythons) != 1 || len(f.Pythons[0].Distributions) == 0 {
 				t.Fatalf("found %v", f.Pythons)
 			}
@@ -502,5 +509,30 @@ func TestCleanPythonStacks(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// pyFindings runs the rules about Python, or those of some IDs.
+func pyFindings(t *testing.T, f *facts.Facts, target cluster.Profile, ids ...string) []Finding {
+	t.Helper()
+	var all []Finding
+	s := &Subject{Facts: f, Target: target, Context: t.Context()}
+	for _, r := range pythonRules {
+		if len(ids) > 0 && !slices.Contains(ids, r.ID) {
+			continue
+		}
+		if err := r.look(s, func(x Finding) { all = append(all, r.complete(x)) }); err != nil {
+			t.Fatalf("%s: %v", r.ID, err)
+		}
+	}
+	return all
+}
+
+// logFindings shows findings as a person would read them.
+func logFindings(t *testing.T, findings []Finding) {
+	t.Helper()
+	for _, f := range findings {
+		seen, _ := json.Marshal(f.Seen)
+		t.Logf("%s %s: %s\n  path %s\n  seen %s\n  why %s\n  do %s", f.Severity, f.Rule, f.Message, f.Path, seen, f.Why, f.Remedy)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"sconce.dev/sconce/internal/facts"
+
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/cluster"
@@ -18,20 +20,20 @@ import (
 // mapRoot is a file system without links: files by path, without a slash in front, and directories, which end in one.
 type mapRoot map[string]string
 
-func (r mapRoot) info(name string) (Info, error) {
+func (r mapRoot) info(name string) (facts.Info, error) {
 	name = strings.Trim(path.Clean("/"+name), "/")
 	if data, ok := r[name]; ok {
-		return Info{Path: name, Type: layer.Regular, Mode: 0o644, Size: int64(len(data))}, nil
+		return facts.Info{Path: name, Type: layer.Regular, Mode: 0o644, Size: int64(len(data))}, nil
 	}
 	for p := range r {
 		if name == "" || strings.HasPrefix(p, name+"/") {
-			return Info{Path: name, Type: layer.Dir, Mode: 0o755}, nil
+			return facts.Info{Path: name, Type: layer.Dir, Mode: 0o755}, nil
 		}
 	}
-	return Info{}, &fs.PathError{Op: "stat", Path: name, Err: fs.ErrNotExist}
+	return facts.Info{}, &fs.PathError{Op: "stat", Path: name, Err: fs.ErrNotExist}
 }
 
-func (r mapRoot) Stat(name string) (Info, error) { return r.info(name) }
+func (r mapRoot) Stat(name string) (facts.Info, error) { return r.info(name) }
 
 func (r mapRoot) Resolve(name string) (string, error) {
 	i, err := r.info(name)
@@ -67,7 +69,7 @@ func (r mapRoot) ReadDir(name string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-func (r mapRoot) All(visit func(Info) error) error {
+func (r mapRoot) All(visit func(facts.Info) error) error {
 	for p := range r {
 		i, err := r.info(p)
 		if err == nil {
@@ -80,21 +82,24 @@ func (r mapRoot) All(visit func(Info) error) error {
 	return nil
 }
 
+// sample is the facts of an image that a test makes up.
+type sample facts.Facts
+
 // imageWith makes the facts of an image with these variables.
-func imageWith(env ...string) *Facts {
-	return &Facts{
+func imageWith(env ...string) *sample {
+	return &sample{
 		Platform: "linux/amd64", Config: v1.Config{Env: env},
 		Root: mapRoot{"usr/bin/": "", "usr/lib/libc.so.6": "", "opt/venv/bin/python": "", "opt/venv/lib/python3.11/": ""},
 	}
 }
 
 // runs gives the facts code for GPUs.
-func (f *Facts) withGPU() *Facts {
-	f.GPU = &GPUReport{Libraries: []Library{{Path: "opt/venv/lib/libtorch_cuda.so", Linked: true, SASS: []Code{{Arch: "90"}}}}}
+func (f *sample) withGPU() *sample {
+	f.GPU = &facts.GPUReport{Libraries: []facts.Library{{Path: "opt/venv/lib/libtorch_cuda.so", Linked: true, SASS: []facts.Code{{Arch: "90"}}}}}
 	return f
 }
 
-func (f *Facts) withFiles(files map[string]string) *Facts {
+func (f *sample) withFiles(files map[string]string) *sample {
 	r := mapRoot{}
 	for p, data := range f.Root.(mapRoot) {
 		r[p] = data
@@ -106,22 +111,24 @@ func (f *Facts) withFiles(files map[string]string) *Facts {
 	return f
 }
 
-func (f *Facts) withPaths(paths ...Info) *Facts {
+func (f *sample) withPaths(paths ...facts.Info) *sample {
 	f.Paths = paths
 	return f
 }
 
 // regularInfo, directoryInfo: what a walk shows.
-func regularInfo(p string, mode uint32, size int64) Info {
-	return Info{Path: p, Type: layer.Regular, Mode: mode, Size: size}
+func regularInfo(p string, mode uint32, size int64) facts.Info {
+	return facts.Info{Path: p, Type: layer.Regular, Mode: mode, Size: size}
 }
 
-func directoryInfo(p string, mode uint32) Info { return Info{Path: p, Type: layer.Dir, Mode: mode} }
+func directoryInfo(p string, mode uint32) facts.Info {
+	return facts.Info{Path: p, Type: layer.Dir, Mode: mode}
+}
 
 // ruleCase is an image and a target, and what one rule says of them.
 type ruleCase struct {
 	name   string
-	facts  *Facts
+	facts  *sample
 	target cluster.Profile
 	want   []string // "severity: message"
 }
@@ -137,7 +144,7 @@ func checkRule(t *testing.T, id string, cases ...ruleCase) {
 	for _, c := range cases {
 		t.Run(id+"/"+c.name, func(t *testing.T) {
 			var got []string
-			err := rule.look(&Subject{Facts: c.facts, Target: c.target, Context: t.Context()}, func(f Finding) {
+			err := rule.look(&Subject{Facts: (*facts.Facts)(c.facts), Target: c.target, Context: t.Context()}, func(f Finding) {
 				f = rule.complete(f)
 				got = append(got, string(f.Severity)+": "+f.Message)
 				if f.Why == "" || f.Remedy == "" || strings.HasSuffix(f.Message, ".") {
@@ -163,6 +170,6 @@ var (
 	onSlingshot  = cluster.Profile{Fabric: cluster.Slingshot}
 )
 
-func sortInfos(list []Info) {
-	slices.SortFunc(list, func(a, b Info) int { return strings.Compare(a.Path, b.Path) })
+func sortInfos(list []facts.Info) {
+	slices.SortFunc(list, func(a, b facts.Info) int { return strings.Compare(a.Path, b.Path) })
 }

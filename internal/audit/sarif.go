@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/facts"
+
 	"sconce.dev/sconce/internal/cluster"
 )
 
@@ -86,7 +88,7 @@ type (
 
 // SARIF writes findings as a SARIF 2.1.0 log, which code hosts show. Those that are allowed are suppressed in it. A finding is
 // placed in the file of the image that it is about, or else in a file named like the image. version is sconce's own.
-func SARIF(f *Facts, target cluster.Profile, findings []Finding, version string) ([]byte, error) {
+func SARIF(f *facts.Facts, target cluster.Profile, findings []Finding, version string) ([]byte, error) {
 	rules := Rules()
 	run := sarifRun{
 		Tool: sarifTool{sarifDriver{

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"sconce.dev/sconce/internal/facts"
+
 	"sconce.dev/sconce/internal/cluster"
 )
 
@@ -18,7 +20,7 @@ func TestSARIF(t *testing.T) {
 		{Rule: rules[0].ID, Severity: Error, Message: "it is bad again", Path: "opt/a b/x:1.so", Why: "why", Remedy: "do"},
 		{Rule: rules[1].ID, Severity: Note, Message: "it is known", Why: "why", Remedy: "do", Allowed: "we know"},
 	}
-	facts := &Facts{Image: "host:5000/team/app:1", Digest: "sha256:ab", Platform: "linux/amd64"}
+	facts := &facts.Facts{Image: "host:5000/team/app:1", Digest: "sha256:ab", Platform: "linux/amd64"}
 	data, err := SARIF(facts, cluster.Profile{GPU: []string{"9.0"}}, findings, "1.2")
 	if err != nil {
 		t.Fatal(err)

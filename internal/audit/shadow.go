@@ -4,18 +4,20 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"sconce.dev/sconce/internal/facts"
 )
 
 // shadowing is a distribution that another version of it hides.
-type shadowing struct{ by, d *Distribution }
+type shadowing struct{ by, d *facts.Distribution }
 
 // shadowedPackages is the rule python-shadowed.
 func shadowedPackages(s *Subject, report func(Finding)) error {
 	seen := map[string]bool{}
-	envs := environments(s.Facts)
+	envs := s.Facts.Environments()
 	for _, e := range envs {
-		for i, front := range e.path {
-			for _, back := range e.path[i+1:] {
+		for i, front := range e.Path {
+			for _, back := range e.Path[i+1:] {
 				key := front.Dir + "\n" + back.Dir
 				if list := hiddenBy(front, back); len(list) > 0 && !seen[key] {
 					seen[key] = true
@@ -30,7 +32,7 @@ func shadowedPackages(s *Subject, report func(Finding)) error {
 
 // hiddenBy lists the distributions of back of which front has another version, those with compiled code first. Installers
 // are left out: every virtual environment has its own.
-func hiddenBy(front, back *Python) []shadowing {
+func hiddenBy(front, back *facts.Python) []shadowing {
 	var list []shadowing
 	for i := range back.Distributions {
 		d := &back.Distributions[i]
@@ -38,8 +40,8 @@ func hiddenBy(front, back *Python) []shadowing {
 		case "pip", "setuptools", "wheel", "uv":
 			continue
 		}
-		same := func(by *Distribution) bool { return by.Version == d.Version }
-		if by := front.find(d.Name); len(by) > 0 && !slices.ContainsFunc(by, same) {
+		same := func(by *facts.Distribution) bool { return by.Version == d.Version }
+		if by := front.Find(d.Name); len(by) > 0 && !slices.ContainsFunc(by, same) {
 			list = append(list, shadowing{by[0], d})
 		}
 	}
@@ -65,7 +67,7 @@ func (h shadowing) compiled() bool {
 	return false
 }
 
-func shadowFinding(e *pyEnv, front, back *Python, list []shadowing) Finding {
+func shadowFinding(e *facts.Environment, front, back *facts.Python, list []shadowing) Finding {
 	first := list[0]
 	f := Finding{
 		Path: first.by.Dir,
@@ -82,32 +84,32 @@ func shadowFinding(e *pyEnv, front, back *Python, list []shadowing) Finding {
 	if !first.compiled() {
 		f.Severity = Note
 		f.Why = fmt.Sprintf("%s imports the version that comes first, whichever a package of the other directory was tested with.",
-			e.label())
+			e.Label())
 	}
 	return f
 }
 
 // otherPythonPath reports directories on PYTHONPATH that are for another version of Python.
-func otherPythonPath(f *Facts, envs []*pyEnv, report func(Finding)) {
+func otherPythonPath(f *facts.Facts, envs []*facts.Environment, report func(Finding)) {
 	versions := map[string]bool{}
 	for _, e := range envs {
-		versions[e.version] = true
+		versions[e.Version] = true
 	}
 	seen := map[string]bool{}
-	for _, dir := range imagePythonPath(f) {
-		i := slices.IndexFunc(f.Pythons, func(p Python) bool { return p.Dir == dir })
+	for _, dir := range f.PythonPath() {
+		i := slices.IndexFunc(f.Pythons, func(p facts.Python) bool { return p.Dir == dir })
 		if i < 0 || f.Pythons[i].Version == "" {
 			continue
 		}
 		for _, e := range envs {
-			if e.version == "" || e.version == f.Pythons[i].Version || seen[dir] {
+			if e.Version == "" || e.Version == f.Pythons[i].Version || seen[dir] {
 				continue
 			}
 			seen[dir] = true
 			found := Finding{
 				Path: dir,
 				Message: fmt.Sprintf("PYTHONPATH puts /%s, which is for Python %s, on the path of %s",
-					dir, f.Pythons[i].Version, e.label()),
+					dir, f.Pythons[i].Version, e.Label()),
 				Seen:   []string{"PYTHONPATH has /" + dir},
 				Why:    "Every Python in the container imports from there first, before its own packages, and cannot use what is compiled for another version.",
 				Remedy: "Take the directory out of PYTHONPATH; call the program of the environment that it belongs to, or put that environment's bin in front of PATH.",

@@ -8,14 +8,16 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/facts"
+
 	"sconce.dev/sconce/internal/python"
 )
 
 // torchBuild is an installed PyTorch.
 type torchBuild struct {
-	env  *pyEnv
+	env  *facts.Environment
 	site string
-	dist *Distribution
+	dist *facts.Distribution
 	cuda string // that it was built for, "12.4"; "" without
 	hip  string // of ROCm, that it was built for
 	xpu  string // Intel's, likewise
@@ -26,11 +28,11 @@ type torchBuild struct {
 var torchVersionLine = regexp.MustCompile(`(?m)^(cuda|hip|xpu)\b[^=\n]*=\s*(?:['"]([^'"\n]*)['"]|None)`)
 
 // torchBuilds lists what each Python of the image imports as torch, each installation once.
-func torchBuilds(f *Facts) []torchBuild {
+func torchBuilds(f *facts.Facts) []torchBuild {
 	var all []torchBuild
 	seen := map[string]bool{}
-	for _, e := range environments(f) {
-		found := e.find("torch")
+	for _, e := range f.Environments() {
+		found := e.Find("torch")
 		if len(found) == 0 || seen[found[0].Dir] {
 			continue
 		}
@@ -40,10 +42,10 @@ func torchBuilds(f *Facts) []torchBuild {
 	return all
 }
 
-func lookAtTorch(root Root, e *pyEnv, d *Distribution) torchBuild {
+func lookAtTorch(root facts.Root, e *facts.Environment, d *facts.Distribution) torchBuild {
 	t := torchBuild{env: e, site: path.Dir(d.Dir), dist: d}
 	file := path.Join(t.site, "torch/version.py")
-	lines := torchVersionLine.FindAllSubmatch(readPythonText(root, file), -1)
+	lines := torchVersionLine.FindAllSubmatch(facts.ReadText(root, file), -1)
 	for _, m := range lines {
 		switch string(m[1]) {
 		case "cuda":
@@ -85,7 +87,7 @@ func torchWithoutCUDA(s *Subject, report func(Finding)) error {
 		}
 		if one { // another environment has it
 			f.Severity = Warning
-			f.Why = "Programs that run with " + t.env.label() + " do not see the GPUs; another Python of the image has a CUDA build."
+			f.Why = "Programs that run with " + t.env.Label() + " do not see the GPUs; another Python of the image has a CUDA build."
 		}
 		report(f)
 	}
@@ -186,15 +188,15 @@ func (s *Subject) toolkitVersion(dir string) (version, seen string) {
 	var parts map[string]struct {
 		Version string `json:"version"`
 	}
-	if json.Unmarshal(readPythonText(s.Root, file), &parts) == nil && parts["cuda"].Version != "" {
+	if json.Unmarshal(facts.ReadText(s.Root, file), &parts) == nil && parts["cuda"].Version != "" {
 		return parts["cuda"].Version, file + " has CUDA " + parts["cuda"].Version
 	}
 	file = path.Join(dir, "version.txt")
-	if m := cudaVersionTxt.FindSubmatch(readPythonText(s.Root, file)); m != nil {
+	if m := cudaVersionTxt.FindSubmatch(facts.ReadText(s.Root, file)); m != nil {
 		return string(m[1]), file + " has CUDA " + string(m[1])
 	}
 	file = path.Join(dir, "include/cuda.h")
-	if m := cudaHeader.FindSubmatch(readPythonText(s.Root, file)); m != nil {
+	if m := cudaHeader.FindSubmatch(facts.ReadText(s.Root, file)); m != nil {
 		v := string(m[1]) + "." + string(m[2])
 		return v, file + " has CUDA_VERSION " + string(m[1]) + "0" + string(m[2]) + "0"
 	}
@@ -266,7 +268,7 @@ var builtFor = regexp.MustCompile(`^(?:pt([0-9])([0-9]+?))?(?:cu([0-9]{2})[0-9]?
 
 // pairs reports packages whose versions say that they were built for another CUDA or PyTorch than t.
 func (t torchBuild) pairs(report func(Finding)) {
-	t.env.visible(func(_ *Python, d *Distribution) {
+	t.env.Visible(func(_ *facts.Python, d *facts.Distribution) {
 		_, local, ok := strings.Cut(d.Version, "+")
 		_, known := compiledForTorch[d.Name]
 		m := builtFor.FindStringSubmatch(local)

@@ -13,6 +13,7 @@ import (
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/recipe"
@@ -86,7 +87,7 @@ func (a *app) findingsOf(ctx context.Context, im *image.Image, name string, t cl
 	if found, err := st.GetRecord(checkKind, key, &known); err != nil || found {
 		return known, err
 	}
-	facts, err := audit.OfImage(ctx, st, im, name)
+	facts, err := facts.OfImage(ctx, st, im, name)
 	if err != nil {
 		return nil, err
 	}

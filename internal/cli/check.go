@@ -15,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/recipe"
 )
@@ -209,7 +210,7 @@ func (a *app) runCheck(ctx context.Context, o checkOptions) error {
 }
 
 // reportCheck prints what was found, in each form that was asked for.
-func (a *app) reportCheck(ctx context.Context, o checkOptions, c *checked, facts *audit.Facts) error {
+func (a *app) reportCheck(ctx context.Context, o checkOptions, c *checked, facts *facts.Facts) error {
 	if o.sarif != "" {
 		log, err := audit.SARIF(facts, c.Target, c.Findings, currentVersion().Version)
 		if err != nil {

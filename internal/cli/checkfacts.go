@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 
-	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/source"
 )
 
 // gatherFacts finds out what is to be known of an image, wherever it is. platform is what it should be for: where there are
 // several images, that one is taken, and where there is none, another, so that the check can say so. The caller closes the facts.
-func (a *app) gatherFacts(ctx context.Context, name, platform string) (*audit.Facts, func() error, error) {
+func (a *app) gatherFacts(ctx context.Context, name, platform string) (*facts.Facts, func() error, error) {
 	ref, open, err := a.sources(ctx, name, platform)
 	if err != nil {
 		return nil, nil, err
@@ -22,7 +22,7 @@ func (a *app) gatherFacts(ctx context.Context, name, platform string) (*audit.Fa
 	if err != nil {
 		return nil, nil, source.Explain(err, name, ref, a.opened)
 	}
-	facts, err := audit.OfOutline(ctx, open.Store, outline, name)
+	facts, err := facts.OfOutline(ctx, open.Store, outline, name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -42,7 +42,7 @@ func anyPlatform[T any](ctx context.Context, ref source.Ref, o source.Options,
 	return opened, err
 }
 
-func (a *app) clusterFileFacts(ctx context.Context, path, name string) (*audit.Facts, func() error, error) {
+func (a *app) clusterFileFacts(ctx context.Context, path, name string) (*facts.Facts, func() error, error) {
 	st, err := a.store(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -51,7 +51,7 @@ func (a *app) clusterFileFacts(ctx context.Context, path, name string) (*audit.F
 	if err != nil {
 		return nil, nil, err
 	}
-	facts, err := audit.OfClusterFile(ctx, st, c, name)
+	facts, err := facts.OfClusterFile(ctx, st, c, name)
 	if err != nil {
 		return nil, nil, errors.Join(err, c.Close())
 	}

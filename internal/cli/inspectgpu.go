@@ -6,8 +6,8 @@ import (
 	"io"
 	"strings"
 
-	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/ui"
 )
@@ -27,7 +27,7 @@ func (a *app) inspectGPU(ctx context.Context, o inspectOptions) error {
 	return printGPU(a.out, report)
 }
 
-func (a *app) auditGPU(ctx context.Context, o inspectOptions) (*audit.GPUReport, error) {
+func (a *app) auditGPU(ctx context.Context, o inspectOptions) (*facts.GPUReport, error) {
 	ref, open, err := a.sources(ctx, o.image, o.platform)
 	if err != nil {
 		return nil, err
@@ -38,20 +38,20 @@ func (a *app) auditGPU(ctx context.Context, o inspectOptions) (*audit.GPUReport,
 			return nil, err
 		}
 		defer c.Close()
-		files, err := audit.ClusterFile(c, open.Store)
+		files, err := facts.ClusterFile(c, open.Store)
 		if err != nil {
 			return nil, err
 		}
-		return audit.GPU(ctx, files)
+		return facts.GPU(ctx, files)
 	}
 	outline, err := source.Outline(ctx, ref, open)
 	if err != nil {
 		return nil, source.Explain(err, o.image, ref, a.opened)
 	}
-	return audit.GPU(ctx, audit.Outlined(outline, open.Store))
+	return facts.GPU(ctx, facts.Outlined(outline, open.Store))
 }
 
-func printGPU(w io.Writer, r *audit.GPUReport) error {
+func printGPU(w io.Writer, r *facts.GPUReport) error {
 	if len(r.Libraries) == 0 {
 		_, err := fmt.Fprintln(w, "no device code")
 		return err
@@ -73,7 +73,7 @@ func printGPU(w io.Writer, r *audit.GPUReport) error {
 	return nil
 }
 
-func gpuLibraries(r *audit.GPUReport) [][]string {
+func gpuLibraries(r *facts.GPUReport) [][]string {
 	rows := [][]string{{"LIBRARY", "SIZE", "SASS", "PTX", "NOTES"}}
 	for i := range r.Libraries {
 		l := &r.Libraries[i]
@@ -83,7 +83,7 @@ func gpuLibraries(r *audit.GPUReport) [][]string {
 }
 
 // shortPath leaves out where a Python package is.
-func shortPath(l *audit.Library) string {
+func shortPath(l *facts.Library) string {
 	for _, dir := range []string{"/site-packages/", "/dist-packages/"} {
 		if i := strings.LastIndex("/"+l.Path, dir); i >= 0 {
 			return ("/" + l.Path)[i+len(dir):]
@@ -92,7 +92,7 @@ func shortPath(l *audit.Library) string {
 	return "/" + l.Path
 }
 
-func archs(list []audit.Code) string {
+func archs(list []facts.Code) string {
 	names := make([]string, 0, len(list))
 	for _, c := range list {
 		names = append(names, c.Arch)
@@ -101,15 +101,15 @@ func archs(list []audit.Code) string {
 }
 
 // ptxArchs are the architectures of PTX with the highest version of it: "80 90 (8.4)".
-func ptxArchs(list []audit.Code) string {
-	if v := audit.HighestPTX(list); v != "" {
+func ptxArchs(list []facts.Code) string {
+	if v := facts.HighestPTX(list); v != "" {
 		return archs(list) + " (" + v + ")"
 	}
 	return archs(list)
 }
 
 // gpuNotes says what the columns do not.
-func gpuNotes(l *audit.Library) []string {
+func gpuNotes(l *facts.Library) []string {
 	var notes, lacking, compiled []string
 	most := 0
 	for _, s := range l.Runs {
@@ -147,7 +147,7 @@ func gpuNotes(l *audit.Library) []string {
 	return notes
 }
 
-func gpuGroups(r *audit.GPUReport) [][]string {
+func gpuGroups(r *facts.GPUReport) [][]string {
 	rows := [][]string{{"PACKAGE OR DIRECTORY", "LIBRARIES", "SIZE"}}
 	for _, g := range r.Groups {
 		rows = append(rows, []string{g.Name, fmt.Sprint(g.Libraries), ui.Size(g.Size)})
@@ -155,7 +155,7 @@ func gpuGroups(r *audit.GPUReport) [][]string {
 	return rows
 }
 
-func gpuArchitectures(r *audit.GPUReport) [][]string {
+func gpuArchitectures(r *facts.GPUReport) [][]string {
 	rows := [][]string{{"ARCHITECTURE", "LIBRARIES", "SIZE"}}
 	for _, a := range r.Architectures {
 		name := map[string]string{"sass": "sm_", "ptx": "PTX compute_", "lto-ir": "LTO-IR lto_"}[a.Kind] + a.Arch
@@ -167,7 +167,7 @@ func gpuArchitectures(r *audit.GPUReport) [][]string {
 // gpuWithout is how many libraries are named that have no code for a capability.
 const gpuWithout = 3
 
-func gpuCapabilities(r *audit.GPUReport) [][]string {
+func gpuCapabilities(r *facts.GPUReport) [][]string {
 	rows := [][]string{{"CAPABILITY", "NATIVE", "PTX ONLY", "PTX NEEDS", "IN PART", "NONE"}}
 	for _, c := range r.Capabilities {
 		none, needs := "-", "-"

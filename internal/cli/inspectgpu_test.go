@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/facts"
 )
 
 // imageOf makes a root file system with a copy of a fixture.
@@ -44,7 +44,7 @@ func TestInspectGPU(t *testing.T) {
 		return out.String()
 	}
 	some := imageOf(t, "usr/lib/python3/dist-packages/torch/lib/libx.so", "host.so")
-	var report audit.GPUReport
+	var report facts.GPUReport
 	if err := json.Unmarshal([]byte(inspect("--json", some)), &report); err != nil {
 		t.Fatal(err)
 	}
@@ -66,21 +66,21 @@ func TestInspectGPU(t *testing.T) {
 }
 
 func TestGPUNotes(t *testing.T) {
-	runs := func(lacking ...int) []audit.Support {
-		var list []audit.Support
+	runs := func(lacking ...int) []facts.Support {
+		var list []facts.Support
 		for i, n := range lacking {
-			list = append(list, audit.Support{Capability: []string{"8.0", "9.0", "10.0"}[i], How: "native", Lacking: n, Partly: n > 1})
+			list = append(list, facts.Support{Capability: []string{"8.0", "9.0", "10.0"}[i], How: "native", Lacking: n, Partly: n > 1})
 		}
 		return list
 	}
-	compiled := []audit.Support{{Capability: "9.0", How: "native", PTX: 1}, {Capability: "12.0", How: "ptx", PTX: 2}}
-	for want, l := range map[string]audit.Library{
+	compiled := []facts.Support{{Capability: "9.0", How: "native", PTX: 1}, {Capability: "12.0", How: "ptx", PTX: 2}}
+	for want, l := range map[string]facts.Library{
 		"":                            {Linked: true, Parts: 9, Regions: 9, Runs: runs(0, 1, 0)},
 		"2 of 9 parts lack 10.0":      {Linked: true, Parts: 9, Regions: 9, Runs: runs(0, 1, 2)},
 		"3 of 9 parts lack 8.0 10.0":  {Linked: true, Parts: 9, Regions: 9, Runs: runs(3, 0, 2)},
 		"a part has only PTX for 9.0": {Linked: true, Regions: 2, Runs: compiled},
 		"for linking":                 {Regions: 3},
-		"loads its code itself; LTO-IR 50; damaged": {Linked: true, Own: 3, LTO: []audit.Code{{Arch: "50"}}, Damaged: true},
+		"loads its code itself; LTO-IR 50; damaged": {Linked: true, Own: 3, LTO: []facts.Code{{Arch: "50"}}, Damaged: true},
 		"loads 3 of 4 regions itself; ROCm gfx942":  {Linked: true, Own: 3, Regions: 1, ROCm: []string{"gfx942"}},
 		// NVIDIA's own libraries choose by the GPU.
 		"loads 1 of 10 regions itself": {Path: "lib/libcublasLt.so.12", Linked: true, Parts: 9, Regions: 9, Own: 1, Runs: append(runs(3), compiled...)},

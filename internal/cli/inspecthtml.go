@@ -9,6 +9,7 @@ import (
 
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/report"
@@ -70,7 +71,7 @@ func (a *app) gatherReport(ctx context.Context, o inspectOptions, targetPlatform
 	if err := addLayers(ctx, open.Store, im, r); err != nil {
 		return nil, err
 	}
-	if r.Facts, err = audit.OfImage(ctx, open.Store, im, o.image); err != nil {
+	if r.Facts, err = facts.OfImage(ctx, open.Store, im, o.image); err != nil {
 		return nil, err
 	}
 	return r.Facts.Close, nil
@@ -122,7 +123,7 @@ func clusterFileReport(ctx context.Context, st *store.Store, path, name string, 
 	if err != nil {
 		return nil, err
 	}
-	if r.Facts, err = audit.OfClusterFile(ctx, st, c, name); err != nil {
+	if r.Facts, err = facts.OfClusterFile(ctx, st, c, name); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	r.Format, r.Stored = "squashfs, "+c.FS.Info().Compressor.String(), c.Partition.Size()

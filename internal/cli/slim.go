@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/export"
+	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
@@ -166,7 +166,11 @@ func (a *app) explainSlim(
 			return nil, err
 		}
 		defer c.Close()
-		return slim.Explain(ctx, audit.Squashfs(c.FS), how)
+		files, err := facts.Squashfs(c.FS)
+		if err != nil {
+			return nil, err
+		}
+		return slim.Explain(ctx, files, how)
 	}
 	im, err := source.Import(ctx, ref, open)
 	if err != nil {
@@ -178,7 +182,7 @@ func (a *app) explainSlim(
 		if err != nil {
 			return nil, err
 		}
-		if report, err = slim.Explain(ctx, audit.Tree(tree, open.Store), how); err != nil {
+		if report, err = slim.Explain(ctx, facts.Tree(tree, open.Store), how); err != nil {
 			return nil, err
 		}
 	}
@@ -359,12 +363,12 @@ func slimRows(r *slim.Report) (rows, refused [][]string, whole int) {
 		f := &r.Files[i]
 		switch {
 		case f.Refused != "":
-			refused = append(refused, []string{shortPath(&audit.Library{Path: f.Path}), f.Refused})
+			refused = append(refused, []string{shortPath(&facts.Library{Path: f.Path}), f.Refused})
 		case len(f.Dropped) == 0:
 			whole++
 		default:
 			rows = append(rows, []string{
-				shortPath(&audit.Library{Path: f.Path}), codeNames(f.Kept), codeNames(f.Dropped),
+				shortPath(&facts.Library{Path: f.Path}), codeNames(f.Kept), codeNames(f.Dropped),
 				ui.Size(f.Before()), ui.Size(f.After()),
 			})
 		}

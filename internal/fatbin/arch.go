@@ -1,6 +1,9 @@
 package fatbin
 
-import "fmt"
+import (
+	"strconv"
+	"strings"
+)
 
 // maxSM keeps a damaged header from looking like an architecture.
 const maxSM = 0xFFFF
@@ -11,7 +14,20 @@ type Arch struct {
 	Variant string // "a": only this one, "f": its family, or empty
 }
 
-func (a Arch) String() string { return fmt.Sprintf("sm_%d%s", a.SM, a.Variant) }
+func (a Arch) String() string { return "sm_" + a.Name() }
+
+// Name is the architecture without what tells real ones from virtual ones: "90a".
+func (a Arch) Name() string { return strconv.Itoa(a.SM) + a.Variant }
+
+// ParseArch reads what [Arch.Name] wrote. It is zero for anything else.
+func ParseArch(name string) Arch {
+	digits := strings.TrimRight(name, "abcdefghijklmnopqrstuvwxyz")
+	sm, err := strconv.Atoi(digits)
+	if err != nil {
+		return Arch{}
+	}
+	return Arch{SM: sm, Variant: name[len(digits):]}
+}
 
 func (a Arch) major() int { return a.SM / 10 }
 func (a Arch) minor() int { return a.SM % 10 }

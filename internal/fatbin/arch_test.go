@@ -118,3 +118,16 @@ func TestAcceleratorFlag(t *testing.T) {
 		}
 	}
 }
+
+func TestParseArch(t *testing.T) {
+	for _, a := range []Arch{{SM: 80}, {SM: 90, Variant: "a"}, {SM: 100, Variant: "f"}} {
+		if got := ParseArch(a.Name()); got != a {
+			t.Errorf("%v became %v", a, got)
+		}
+	}
+	for _, name := range []string{"", "a", "a90"} {
+		if got := ParseArch(name); got != (Arch{}) {
+			t.Errorf("%q became %v", name, got)
+		}
+	}
+}

@@ -6,25 +6,25 @@ import (
 	"slices"
 	"strings"
 
-	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/facts"
 )
 
 // device is the section on device code.
 type device struct {
-	*audit.GPUReport
+	*facts.GPUReport
 	Groups       []deviceGroup
 	MoreGroups   int
 	Legend       []archClass
 	MoreLegend   int
 	Capabilities []capability
-	Listed       []audit.Library // the largest
+	Listed       []facts.Library // the largest
 	MoreListed   int
 	ROCm         []string
 }
 
 // deviceGroup is a package or directory with its code by architecture.
 type deviceGroup struct {
-	audit.Group
+	facts.Group
 	Segments []segment
 	sums     map[string]int64 // by name of the architecture, in bytes
 }
@@ -57,7 +57,7 @@ type archClass struct {
 
 // capability is a row of the table.
 type capability struct {
-	audit.Capability
+	facts.Capability
 	Chips  string // what has it
 	Target bool   // the report is for it
 	Of     int    // libraries in all
@@ -79,7 +79,7 @@ const (
 func (d *device) LegendLeast() int64 { return d.Size / legendShare }
 
 // newDevice is nil for an image without device code. o knows the packages that the libraries belong to.
-func newDevice(r *audit.GPUReport, o *owners, target []string) *device {
+func newDevice(r *facts.GPUReport, o *owners, target []string) *device {
 	if r == nil || len(r.Libraries) == 0 {
 		return nil
 	}
@@ -128,7 +128,7 @@ func newArch(kind, arch string, size int64) archClass {
 }
 
 // legend lists the architectures; neighbours of one colour differ in shade.
-func legend(totals []audit.ArchTotal) []archClass {
+func legend(totals []facts.ArchTotal) []archClass {
 	list := make([]archClass, len(totals))
 	shade := 0
 	for i, t := range totals {
@@ -146,7 +146,7 @@ func legend(totals []audit.ArchTotal) []archClass {
 const rocmName = "for AMD's GPUs"
 
 // deviceGroups sums up the libraries' code by package, or by directory, the largest first.
-func deviceGroups(libraries []audit.Library, archs []archClass, o *owners) []deviceGroup {
+func deviceGroups(libraries []facts.Library, archs []archClass, o *owners) []deviceGroup {
 	at := map[string]int{}
 	var groups []deviceGroup
 	for i := range libraries {
@@ -157,7 +157,7 @@ func deviceGroups(libraries []audit.Library, archs []archClass, o *owners) []dev
 		}
 		if _, ok := at[name]; !ok {
 			at[name] = len(groups)
-			groups = append(groups, deviceGroup{Group: audit.Group{Name: name}, sums: map[string]int64{}})
+			groups = append(groups, deviceGroup{Group: facts.Group{Name: name}, sums: map[string]int64{}})
 		}
 		groups[at[name]].add(l)
 	}
@@ -168,11 +168,11 @@ func deviceGroups(libraries []audit.Library, archs []archClass, o *owners) []dev
 	return groups
 }
 
-func (g *deviceGroup) add(l *audit.Library) {
+func (g *deviceGroup) add(l *facts.Library) {
 	g.Libraries++
 	g.Size += l.Size
 	rest := l.Size
-	for kind, codes := range map[string][]audit.Code{"sass": l.SASS, "ptx": l.PTX, "lto-ir": l.LTO} {
+	for kind, codes := range map[string][]facts.Code{"sass": l.SASS, "ptx": l.PTX, "lto-ir": l.LTO} {
 		for _, c := range codes {
 			g.sums[archName(kind, c.Arch)] += c.Size
 			rest -= c.Size
@@ -207,7 +207,7 @@ func archName(kind, arch string) string {
 }
 
 // archList names the architectures of code: "80 90a".
-func archList(codes []audit.Code) string {
+func archList(codes []facts.Code) string {
 	names := make([]string, 0, len(codes))
 	for _, c := range codes {
 		names = append(names, c.Arch)
@@ -216,18 +216,18 @@ func archList(codes []audit.Code) string {
 }
 
 // Machine names the architectures of machine code.
-func (d *device) Machine(l audit.Library) string { return archList(l.SASS) }
+func (d *device) Machine(l facts.Library) string { return archList(l.SASS) }
 
 // PTX names the architectures of PTX with its highest version.
-func (d *device) PTX(l audit.Library) string {
-	if v := audit.HighestPTX(l.PTX); v != "" {
+func (d *device) PTX(l facts.Library) string {
+	if v := facts.HighestPTX(l.PTX); v != "" {
 		return archList(l.PTX) + " (" + v + ")"
 	}
 	return archList(l.PTX)
 }
 
 // Links names the input of links and code for other makers' GPUs.
-func (d *device) Links(l audit.Library) string {
+func (d *device) Links(l facts.Library) string {
 	var parts []string
 	if len(l.LTO) > 0 {
 		parts = append(parts, "LTO "+archList(l.LTO))

@@ -9,7 +9,7 @@ import (
 	"regexp"
 	"strings"
 
-	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/facts"
 )
 
 // pkg is a Python package, or a name in a site directory that no package lists.
@@ -47,7 +47,7 @@ const (
 
 // newOwners reads the lists of installed files (Python packaging specifications, "Recording installed projects"). One that is
 // missing or damaged leaves the files to their directory's name.
-func newOwners(f *audit.Facts) *owners {
+func newOwners(f *facts.Facts) *owners {
 	o := &owners{packages: make([]pkg, 1), siteOf: map[string]int{}, byName: map[ownerKey]int{}, files: map[string]int{}, dirs: map[string]int{}}
 	for i := range f.Pythons {
 		p := &f.Pythons[i]
@@ -80,7 +80,7 @@ func (o *owners) add(key ownerKey, version string) int {
 }
 
 // readRecord takes the paths of a package's RECORD, which start at the site directory or are absolute.
-func (o *owners) readRecord(root audit.Root, site, metadata string, n int) {
+func (o *owners) readRecord(root facts.Root, site, metadata string, n int) {
 	if root == nil {
 		return
 	}

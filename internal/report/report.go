@@ -19,12 +19,13 @@ import (
 
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fault"
 )
 
 // Report is what a page shows. Its facts must not be closed yet.
 type Report struct {
-	Facts    *audit.Facts
+	Facts    *facts.Facts
 	Findings []audit.Finding // the worst first, as [audit.Check] returns them
 
 	Target     cluster.Profile // that the findings are for

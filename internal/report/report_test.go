@@ -16,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/elfx"
+	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fault"
 )
 
@@ -43,19 +44,19 @@ func TestVisible(t *testing.T) {
 func example(files int) *Report {
 	const evil = "</script><img src=x onerror=alert(1)>\u202e\x00\xff{{.}}"
 	r := &Report{
-		Facts: &audit.Facts{
+		Facts: &facts.Facts{
 			Image: evil, Digest: "sha256:" + evil, Platform: "linux/amd64", Warnings: []string{evil},
 			Config: v1.Config{Env: []string{"A=" + evil, "CUDA_VERSION=13.0.1"}, Labels: map[string]string{evil: evil}, User: evil, Entrypoint: []string{evil}},
-			GPU: &audit.GPUReport{
+			GPU: &facts.GPUReport{
 				Size: 1000,
-				Libraries: []audit.Library{{
+				Libraries: []facts.Library{{
 					Path: "opt/" + evil, Group: evil, Size: 1000, Linked: true, ROCm: []string{evil},
-					SASS: []audit.Code{{Arch: "90", Size: 600}}, PTX: []audit.Code{{Arch: "90", Size: 300}},
+					SASS: []facts.Code{{Arch: "90", Size: 600}}, PTX: []facts.Code{{Arch: "90", Size: 300}},
 				}},
-				Architectures: []audit.ArchTotal{{Kind: "sass", Arch: "90", Size: 600}, {Kind: "ptx", Arch: "90", Size: 300}},
-				Capabilities:  []audit.Capability{{Capability: "8.0", Without: []string{evil}}, {Capability: "9.0", Native: 1, Driver: evil}},
+				Architectures: []facts.ArchTotal{{Kind: "sass", Arch: "90", Size: 600}, {Kind: "ptx", Arch: "90", Size: 300}},
+				Capabilities:  []facts.Capability{{Capability: "8.0", Without: []string{evil}}, {Capability: "9.0", Native: 1, Driver: evil}},
 			},
-			Pythons: []audit.Python{{Dir: "site-packages", Version: evil, Distributions: []audit.Distribution{{Name: "torch", Version: evil, Dir: "site-packages/torch-1.dist-info"}}}},
+			Pythons: []facts.Python{{Dir: "site-packages", Version: evil, Distributions: []facts.Distribution{{Name: "torch", Version: evil, Dir: "site-packages/torch-1.dist-info"}}}},
 		},
 		Findings: []audit.Finding{{Rule: "r", Severity: audit.Error, Message: evil, Seen: []string{evil}, Why: evil, Remedy: evil, Path: evil}},
 		Target:   cluster.Profile{Name: evil, Description: evil, GPU: []string{"9.0"}, MPI: evil}, NotJudged: []string{"driver"},
@@ -201,7 +202,7 @@ func TestGroupFindings(t *testing.T) {
 }
 
 func TestOwnersByName(t *testing.T) {
-	o := newOwners(&audit.Facts{Pythons: []audit.Python{{Dir: "v/site-packages", Distributions: []audit.Distribution{
+	o := newOwners(&facts.Facts{Pythons: []facts.Python{{Dir: "v/site-packages", Distributions: []facts.Distribution{
 		{Name: "torch", Dir: "v/site-packages/torch-2.9.0+cu128.dist-info"},
 		{Name: "ruamel-yaml", Dir: "v/site-packages/ruamel.yaml-1.dist-info"},
 		{Name: "numpy", Dir: "v/site-packages/numpy-2.dist-info"},
@@ -234,29 +235,29 @@ func (memoryFile) Close() error { return nil }
 
 func (m memory) Resolve(name string) (string, error) { return name, nil }
 func (m memory) ReadDir(string) ([]string, error)    { return nil, nil }
-func (m memory) All(func(audit.Info) error) error    { return nil }
+func (m memory) All(func(facts.Info) error) error    { return nil }
 func (m memory) Open(name string) (elfx.Handle, error) {
 	return memoryFile{strings.NewReader(m[name])}, nil
 }
 
-func (m memory) Stat(name string) (audit.Info, error) {
+func (m memory) Stat(name string) (facts.Info, error) {
 	text, ok := m[name]
 	if !ok {
-		return audit.Info{}, os.ErrNotExist
+		return facts.Info{}, os.ErrNotExist
 	}
-	return audit.Info{Size: int64(len(text))}, nil
+	return facts.Info{Size: int64(len(text))}, nil
 }
 
 // A package's own list goes before names: of packages that share a directory, and of files outside.
 func TestOwnersByRecord(t *testing.T) {
 	const site = "opt/venv/lib/python3.11/site-packages"
-	o := newOwners(&audit.Facts{
+	o := newOwners(&facts.Facts{
 		Root: memory{
 			"/" + site + "/nvidia_cublas-13.dist-info/RECORD": "nvidia/cu13/lib/libcublas.so.13,sha256=x,1\nnvidia/cu13/include/cublas.h,,\n",
 			"/" + site + "/nvidia_cufft-12.dist-info/RECORD":  "nvidia/cu13/lib/libcufft.so.12,,\n../../../bin/fft,,\n\"with,comma.py\",,\n/usr/share/fft.txt,,\n",
 			"/" + site + "/pillow-1.dist-info/RECORD":         "PIL/Image.py,,\n../../../../../../../../etc/passwd,,\n\x00\"\"\"broken",
 		},
-		Pythons: []audit.Python{{Dir: site, Distributions: []audit.Distribution{
+		Pythons: []facts.Python{{Dir: site, Distributions: []facts.Distribution{
 			{Name: "nvidia-cublas", Dir: site + "/nvidia_cublas-13.dist-info"},
 			{Name: "nvidia-cufft", Dir: site + "/nvidia_cufft-12.dist-info"},
 			{Name: "pillow", Dir: site + "/pillow-1.dist-info"},

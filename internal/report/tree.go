@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/facts"
 )
 
 // kind says what a file is for, which is its colour in the map. The script has the same list.
@@ -31,7 +31,7 @@ var kindNames = [kinds]string{
 // kindsOf knows the kinds of files that were looked into.
 type kindsOf map[string]kind
 
-func newKinds(f *audit.Facts) kindsOf {
+func newKinds(f *facts.Facts) kindsOf {
 	k := kindsOf{}
 	for i := range f.Objects {
 		k[f.Objects[i].Path] = binary

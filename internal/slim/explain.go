@@ -5,14 +5,14 @@ import (
 	"errors"
 	"fmt"
 
-	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fatbin"
 )
 
 // Explain tells what slimming would do to the files of an image, and writes nothing. The report has no layers, and
 // nothing about trimming: see [ExplainTrim].
-func Explain(ctx context.Context, files audit.Files, o Options) (*Report, error) {
+func Explain(ctx context.Context, files facts.Files, o Options) (*Report, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -21,7 +21,7 @@ func Explain(ctx context.Context, files audit.Files, o Options) (*Report, error)
 		return r, nil
 	}
 	task := event.Begin(ctx, "scan", "device code", 0)
-	err := files.Walk(ctx, fatbin.MayHold, func(f audit.File) error {
+	err := files.Walk(ctx, fatbin.MayHold, func(f facts.File) error {
 		task.Add(f.Size)
 		plan, err := Look(ctx, f.Content, f.Size, o)
 		switch {

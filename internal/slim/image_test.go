@@ -24,8 +24,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
@@ -633,7 +633,7 @@ func TestExplain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := Explain(t.Context(), audit.Tree(tree, st), hopper)
+	got, err := Explain(t.Context(), facts.Tree(tree, st), hopper)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -645,7 +645,7 @@ func TestExplain(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("explained (-done +explained):\n%s", diff)
 	}
-	if _, err := Explain(t.Context(), audit.Tree(tree, st), Options{}); err == nil {
+	if _, err := Explain(t.Context(), facts.Tree(tree, st), Options{}); err == nil {
 		t.Error("explained for no GPU")
 	}
 }
