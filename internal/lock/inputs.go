@@ -46,7 +46,16 @@ func InputsOf(r *recipe.Recipe) (Inputs, error) {
 		add("protect", "["+strings.Join(*p.Protect, ", ")+"]")
 	}
 	add("compile", compileInputs(r)...)
-	files, err := inputFiles(r)
+	requirements, err := readRequirements(r)
+	if err != nil {
+		return in, err
+	}
+	hashes, err := hashInputs(r, requirements)
+	if err != nil {
+		return in, err
+	}
+	add("hashes", hashes...)
+	files, err := inputFiles(r, requirements)
 	if err != nil {
 		return in, err
 	}
@@ -80,11 +89,7 @@ type inputFile struct {
 	data []byte
 }
 
-func inputFiles(r *recipe.Recipe) ([]inputFile, error) {
-	requirements, err := readRequirements(r)
-	if err != nil {
-		return nil, err
-	}
+func inputFiles(r *recipe.Recipe, requirements *requirements) ([]inputFile, error) {
 	var files []inputFile
 	for _, f := range requirements.files {
 		key := "requirements"
@@ -94,6 +99,7 @@ func inputFiles(r *recipe.Recipe) ([]inputFile, error) {
 		files = append(files, inputFile{key, f.path, f.data})
 	}
 	for _, f := range namedFiles(r) {
+		var err error
 		if f.data, err = readFile(r.Resolve(f.path)); err != nil {
 			return nil, fmt.Errorf("read what the recipe names under [python] %s: %w", f.key, err)
 		}

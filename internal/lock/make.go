@@ -215,6 +215,9 @@ func (k *locker) resolve(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if text, err = k.checkHashes(ctx, text); err != nil {
+		return nil, err
+	}
 	return text, k.settle(ctx, text)
 }
 

@@ -17,7 +17,7 @@ func TestSplitRequirementLines(t *testing.T) {
 	type pair struct{ Option, Value string }
 	var got []pair
 	for _, line := range requirementLines(text) {
-		option, value := splitOption(line)
+		option, value := splitOption(line.text)
 		got = append(got, pair{option, value})
 	}
 	want := []pair{
@@ -142,12 +142,12 @@ func FuzzRequirements(f *testing.F) {
 	f.Add("[global]\nindex-url = https://x\n [install]\n  y\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, line := range requirementLines(text) {
-			if line == "" || strings.ContainsAny(line, "\n") {
-				t.Errorf("line %q", line)
+			if line.text == "" || strings.ContainsAny(line.text, "\n") {
+				t.Errorf("line %q", line.text)
 			}
-			option, value := splitOption(line)
+			option, value := splitOption(line.text)
 			if option == "" && value == "" {
-				t.Errorf("nothing came of %q", line)
+				t.Errorf("nothing came of %q", line.text)
 			}
 			_ = requestedNames([]string{value})
 			_ = directAddresses([]string{value})

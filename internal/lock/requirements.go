@@ -2,6 +2,7 @@ package lock
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,12 +12,15 @@ import (
 )
 
 // requirements is what sconce itself understands of the requirements files of a recipe and the files that they include.
-// uv is their real reader; this is for what uv does not tell: which files there are, what was asked for by name, and
-// which servers want which login.
+// uv is their real reader; this is for what uv does not tell: which files there are, what was asked for by name, which
+// servers want which login, and which hashes a file may have.
 type requirements struct {
 	files     []requirementsFile
 	lines     []string // requirements, without those of constraints files
 	addresses []string // of indexes
+
+	demands  []demand // every requirement and constraint
+	required bool     // --require-hashes, or a hash, stands somewhere
 }
 
 // requirementsFile is one file that decides what is installed.
@@ -32,11 +36,14 @@ const (
 	maxIncludes     = 1000
 )
 
-// readRequirements reads the requirements files of r and all that they include.
-func readRequirements(r *recipe.Recipe) (*requirements, error) {
-	reader := &requirementsReader{dir: r.Dir, seen: make(map[string]bool)}
+// readRequirements reads the requirements files of r and all that they include, but for those that only a server has.
+func readRequirements(r *recipe.Recipe) (*requirements, error) { return readAllRequirements(r, nil) }
+
+// readAllRequirements also reads those that a server has, with get.
+func readAllRequirements(r *recipe.Recipe, get func(address string) ([]byte, error)) (*requirements, error) {
+	reader := &requirementsReader{dir: r.Dir, get: get, seen: make(map[string]bool)}
 	for _, file := range r.Python.Requirements {
-		if err := reader.read(r.Resolve(file), file, false, 0); err != nil {
+		if err := reader.read(requirementsPlace{path: r.Resolve(file), name: file}, 0); err != nil {
 			return nil, fmt.Errorf("read what the recipe names under [python] requirements: %w", err)
 		}
 	}
@@ -46,75 +53,149 @@ func readRequirements(r *recipe.Recipe) (*requirements, error) {
 type requirementsReader struct {
 	requirements
 	dir  string // of the recipe
+	get  func(address string) ([]byte, error)
 	seen map[string]bool
 }
 
-// read reads the file at path and what it includes. name is what to call it.
-func (q *requirementsReader) read(path, name string, constraint bool, depth int) error {
-	if q.seen[path] {
-		return nil
+// requirementsPlace is where a requirements file is.
+type requirementsPlace struct {
+	path       string // or its address
+	name       string // what to call it
+	constraint bool
+}
+
+func (p requirementsPlace) remote() bool { return strings.Contains(p.path, "://") }
+
+// read reads a file and what it includes.
+func (q *requirementsReader) read(at requirementsPlace, depth int) error {
+	key := fmt.Sprintf("%t %s", at.constraint, at.path)
+	if q.seen[key] || at.remote() && q.get == nil {
+		return nil // what a server gives may change without our knowing; uv reads it when the lock is made
 	}
-	q.seen[path] = true
+	q.seen[key] = true
 	if depth > maxIncludeDepth || len(q.files) == maxIncludes {
-		return fmt.Errorf("%s: more than %d files, or more than %d deep, include each other", name, maxIncludes, maxIncludeDepth)
+		return fmt.Errorf("%s: more than %d files, or more than %d deep, include each other", at.name, maxIncludes, maxIncludeDepth)
 	}
-	data, err := readFile(path)
+	get := readFile
+	if at.remote() {
+		get = q.get
+	}
+	data, err := get(at.path)
 	if err != nil {
 		return err
 	}
-	q.files = append(q.files, requirementsFile{name, constraint, data})
+	q.files = append(q.files, requirementsFile{at.name, at.constraint, data})
 	for _, line := range requirementLines(string(data)) {
-		if err := q.line(line, path, name, constraint, depth); err != nil {
+		if err := q.line(line, at, depth); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (q *requirementsReader) line(line, path, name string, constraint bool, depth int) error {
-	option, value := splitOption(line)
+func (q *requirementsReader) line(line requirementLine, at requirementsPlace, depth int) error {
+	text := line.text
+	for strings.HasPrefix(text, requireHashes) { // uv goes on reading the line behind it
+		q.required = true
+		text = strings.TrimSpace(strings.TrimPrefix(text, requireHashes))
+	}
+	option, value := splitOption(text)
 	value = expand(value)
 	switch option {
 	case "":
-		if !constraint {
+		if text == "" {
+			return nil
+		}
+		d, err := demandOf(text, fmt.Sprintf("%s:%d", at.name, line.number))
+		if err != nil {
+			return err
+		}
+		q.demand(d)
+		if !at.constraint {
 			q.lines = append(q.lines, value)
 		}
 	case "-i", "--index-url", "--extra-index-url", "-f", "--find-links":
 		q.addresses = append(q.addresses, value)
 	case "-r", "--requirement", "-c", "--constraint":
-		if strings.Contains(value, "://") {
-			return nil // what a server gives may change without our knowing; uv reads it when the lock is made
-		}
-		if !filepath.IsAbs(value) {
-			value = filepath.Join(filepath.Dir(path), value) // pip: "relative to the requirements file"
-		}
-		called, err := filepath.Rel(q.dir, value)
-		if err != nil {
-			called = value
-		}
-		if err := q.read(value, called, constraint || strings.HasPrefix(strings.TrimLeft(option, "-"), "c"), depth+1); err != nil {
-			return fmt.Errorf("included by %s: %w", name, err)
+		included := q.included(value, at)
+		included.constraint = at.constraint || strings.HasPrefix(strings.TrimLeft(option, "-"), "c")
+		if err := q.read(included, depth+1); err != nil {
+			return fmt.Errorf("included by %s: %w", at.name, err)
 		}
 	}
 	return nil
 }
 
-// requirementLines returns the lines of a requirements file with continuations joined, and without comments and empty
-// lines (pip's documentation, "Requirements File Format").
-func requirementLines(text string) []string {
-	text = strings.ReplaceAll(text, "\r\n", "\n")
-	var lines []string
-	for line := range strings.SplitSeq(strings.ReplaceAll(text, "\\\n", " "), "\n") {
-		if strings.HasPrefix(strings.TrimSpace(line), "#") {
-			continue
-		}
-		if i := strings.Index(line, " #"); i >= 0 {
-			line = line[:i]
-		}
-		if line = strings.TrimSpace(line); line != "" {
-			lines = append(lines, line)
+func (q *requirementsReader) demand(d demand) {
+	q.demands = append(q.demands, d)
+	q.required = q.required || d.option
+}
+
+// included says where the file is that the one at names as value (pip: "relative to the requirements file").
+func (q *requirementsReader) included(value string, at requirementsPlace) requirementsPlace {
+	if at.remote() {
+		if base, err := url.Parse(at.path); err == nil {
+			if there, err := base.Parse(value); err == nil {
+				return requirementsPlace{path: there.String(), name: withoutLogins(there.String())}
+			}
 		}
 	}
+	if u, err := url.Parse(value); err == nil && u.Scheme == "file" && filepath.IsAbs(u.Path) {
+		value = u.Path
+	}
+	if strings.Contains(value, "://") {
+		return requirementsPlace{path: value, name: withoutLogins(value)}
+	}
+	if !filepath.IsAbs(value) {
+		value = filepath.Join(filepath.Dir(at.path), value)
+	}
+	called, err := filepath.Rel(q.dir, value)
+	if err != nil {
+		called = value
+	}
+	return requirementsPlace{path: value, name: called}
+}
+
+// requirementLine is a line of a requirements file with those that continue it.
+type requirementLine struct {
+	number int // where it begins, from 1
+	text   string
+}
+
+var (
+	lineEnds     = strings.NewReplacer("\r\n", "\n", "\r", "\n")
+	lineComments = regexp.MustCompile(`(?:^|\s)#.*$`)
+)
+
+// requirementLines returns the lines of a requirements file with continuations joined, and without comments and empty
+// lines (pip's documentation, "Requirements File Format"). A line that is all comment continues nothing and is not
+// continued, whatever it ends with.
+func requirementLines(text string) []requirementLine {
+	var lines []requirementLine
+	var open requirementLine // continued so far
+	end := func() {
+		open.text = strings.TrimSpace(lineComments.ReplaceAllString(open.text, ""))
+		if open.text != "" {
+			lines = append(lines, open)
+		}
+		open = requirementLine{}
+	}
+	for i, line := range strings.Split(lineEnds.Replace(strings.TrimPrefix(text, "\uFEFF")), "\n") {
+		if strings.HasPrefix(strings.TrimSpace(line), "#") {
+			end()
+			continue
+		}
+		if open.number == 0 {
+			open.number = i + 1
+		}
+		part, continued := strings.CutSuffix(line, "\\")
+		if open.text += part; continued {
+			open.text += " "
+			continue
+		}
+		end()
+	}
+	end()
 	return lines
 }
 
@@ -122,8 +203,8 @@ func requirementLines(text string) []string {
 // has no option, and loses the options that follow it.
 func splitOption(line string) (option, value string) {
 	if !strings.HasPrefix(line, "-") {
-		value, _, _ = strings.Cut(line, " --")
-		return "", strings.TrimSpace(value)
+		value, _ = cutOptions(line)
+		return "", value
 	}
 	if !strings.HasPrefix(line, "--") && len(line) >= 2 {
 		option, value = line[:2], line[2:]
@@ -133,6 +214,17 @@ func splitOption(line string) (option, value string) {
 		return line, ""
 	}
 	return option, strings.Trim(strings.TrimSpace(strings.TrimPrefix(value, "=")), `"'`)
+}
+
+// lineOptions is where the options of a requirement begin.
+var lineOptions = regexp.MustCompile(`\s--`)
+
+// cutOptions divides a requirement from its options.
+func cutOptions(line string) (requirement, options string) {
+	if at := lineOptions.FindStringIndex(line); at != nil {
+		line, options = line[:at[0]], line[at[0]:]
+	}
+	return strings.TrimSpace(line), strings.TrimSpace(options)
 }
 
 // variable is how requirements files name variables of the environment (pip's documentation, "Using environment

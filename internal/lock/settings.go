@@ -24,6 +24,7 @@ type uvSettings struct {
 	ExtraIndexURL []string    `toml:"extra-index-url"`
 	FindLinks     []string    `toml:"find-links"`
 	NoIndex       bool        `toml:"no-index"`
+	RequireHashes bool        `toml:"require-hashes"` // under pip
 	Pip           *uvSettings `toml:"pip"`
 }
 

@@ -69,6 +69,11 @@ func (s specifier) check(clause string) error {
 	return nil
 }
 
+// Pinned reports whether there is one condition, that the version be a certain one: == or ===.
+func (ss Specifiers) Pinned() bool {
+	return len(ss) == 1 && (ss[0].operator == "==" || ss[0].operator == "===")
+}
+
 // String returns the conditions as they would be written.
 func (ss Specifiers) String() string {
 	parts := make([]string, len(ss))

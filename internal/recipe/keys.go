@@ -162,7 +162,7 @@ var keys = map[string]key{
 		Form: formAny, FormName: "requirements",
 	},
 	"python.requirements": {
-		Doc: "Files of requirements as pip reads them, relative to the recipe's directory.", Example: `["requirements.txt"]`,
+		Doc: "Files of requirements as pip reads them, hashes included, relative to the recipe's directory.", Example: `["requirements.txt"]`,
 		Form: formAny, FormName: "paths of files",
 	},
 	"python.project": {
