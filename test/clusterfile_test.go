@@ -325,16 +325,34 @@ func TestRecipeOnSIF(t *testing.T) {
 		if again := p.build("--locked", "app", "-o", "out.sqsh", "-o", "out.sif"); again != digest || p.read("out.sif") != before {
 			t.Errorf("the second build made %s, the first %s", again, digest)
 		}
-		// Another image under the same name is refused.
-		p.write("app/sconce.toml", strings.Replace(p.read("app/sconce.toml"), "yes", "no", 1))
+		// The recipe is changed, and its version with it: the files are replaced, and a job that runs from one keeps it.
+		running, err := os.Open(p.path("out.sif"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.write("app/sconce.toml", strings.NewReplacer("yes", "no", `"1"`, `"2"`).Replace(p.read("app/sconce.toml")))
+		p.must("lock", "app")
+		p.build("--locked", "app", "-o", "out.sif", "-o", "out.sqsh")
+		for _, out := range []string{"out.sqsh", "out.sif"} {
+			if r := p.must("run", out, "--", "sh", "-c", `echo "$MORE"`); r.stdout != "no\n" {
+				t.Errorf("%s of the changed recipe has %v", out, r)
+			}
+		}
+		if kept, err := io.ReadAll(running); err != nil || string(kept) != before {
+			t.Errorf("the old file has changed for those who have it open: %v", err)
+		}
+		running.Close()
+		// Another recipe is refused there.
+		before = p.read("out.sif")
+		p.write("app/sconce.toml", strings.Replace(p.read("app/sconce.toml"), `name = "app"`, `name = "other"`, 1))
 		p.must("lock", "app")
 		p.fails(1, []string{"out.sif", "--force"}, "build", "--locked", "app", "-o", "out.sif")
 		if p.read("out.sif") != before {
 			t.Error("a refused build has changed the file")
 		}
 		p.build("--locked", "app", "--force", "-o", "out.sif")
-		if r := p.must("run", "out.sif", "--", "sh", "-c", `echo "$MORE"`); r.stdout != "no\n" {
-			t.Errorf("after --force the file has %v", r)
+		if in := p.inspectFile("out.sif"); in.Digest == "" || p.read("out.sif") == before {
+			t.Errorf("after --force the file has %v", in)
 		}
 		p.wantSound()
 		p.wantTidy()

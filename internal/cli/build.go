@@ -76,7 +76,9 @@ Where the image goes, besides the store:
   oci-archive:FILE[:TAG]    an OCI layout in a tar, also when OUT ends in .tar
   docker-archive:FILE[:TAG] what docker load and podman load read
   sqsh:FILE, sif:FILE       what enroot, pyxis and Apptainer run, also when OUT ends in .sqsh or .sif
-  dir:DIR, tar:FILE         the root file system`,
+  dir:DIR, tar:FILE         the root file system
+Layouts and archives carry the image's name, by which podman and docker load them. What was written there before of an
+image of this name is replaced; anything else only with --force.`,
 		Example: examples(
 			"sconce build                                          build ./sconce.toml",
 			"sconce build demo -o demo.sqsh -o demo.sif            and write the files that clusters run",
@@ -105,7 +107,7 @@ Where the image goes, besides the store:
 	f.BoolVar(&o.steps.shellOnFailure, "shell-on-failure", false, "open a shell in the file system of a step that failed")
 	f.StringVar(&o.wheels, "wheels", "", "copy the wheels of compiled packages to `DIR`")
 	f.BoolVar(&o.noCache, "no-cache", false, "run all steps again, whatever was made before")
-	f.BoolVar(&o.force, "force", false, "replace outputs that exist and hold something else")
+	f.BoolVar(&o.force, "force", false, "replace outputs that exist, whatever they hold")
 	f.BoolVar(&o.noCheck, "no-check", false, "do not look whether the image will run on the recipe's target")
 	f.StringVar(&o.compression, "compression", "", "compress new layers with gzip or zstd (default: the recipe's, else gzip)")
 	f.StringVar(&o.platform, "platform", "", "build for linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
@@ -402,6 +404,7 @@ func (a *app) deliver(ctx context.Context, r *recipe.Recipe, im *image.Image, o 
 	if err != nil {
 		return err
 	}
+	how.Name = b.Name
 	for _, out := range o.outputs {
 		if err := export.Write(ctx, im, out, how); err != nil {
 			return err

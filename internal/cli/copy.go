@@ -41,7 +41,8 @@ DESTINATION is one of
 
 or a path: an OCI archive when it ends in .tar, a squashfs when it ends in .sqsh, a SIF when it ends in .sif, else an OCI
 layout. What is written appears under its name when it is whole, in place of an earlier export; anything else that is there
-is replaced only with --force, and so is any other .sqsh or .sif, which jobs may run from.
+is replaced only with --force, and so is a .sqsh or .sif of an image of another name, which jobs may run from. The name is
+that in the store or the registry, without the tag; what comes from a file has the name that this carries, or none.
 
 A .sqsh or .sif runs under all of these: it carries what each runtime looks for. It is compressed straight from the layers;
 what was compressed for an earlier image is copied. From .sqsh to .sif and back is a plain copy.
@@ -80,7 +81,7 @@ func (a *app) runCopy(ctx context.Context, o copyOptions) error {
 	if err != nil {
 		return err
 	}
-	how.Store = a.opened
+	how.Store, how.Name = a.opened, knownName(a.opened, o.from, ref)
 	if strings.HasPrefix(o.to, dockerPrefix) {
 		_, tag := nameFor(a.opened, o.from, ref)
 		return a.push(ctx, im, withTag(o.to, tag))

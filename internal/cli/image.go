@@ -95,6 +95,15 @@ func nameFor(st *store.Store, written string, ref source.Ref) (name, tag string)
 	return name, tag
 }
 
+// knownName is the name of an image that comes from the store or a registry, with its tag; what comes from elsewhere has none.
+func knownName(st *store.Store, written string, ref source.Ref) string {
+	if ref.Transport != source.Store && ref.Transport != source.Docker {
+		return ""
+	}
+	name, tag := nameFor(st, written, ref)
+	return name + ":" + tag
+}
+
 // registryName returns the name and tag of a reference to a registry as the user wrote it: without docker://,
 // enroot's USER@, and a digest; enroot's REGISTRY#NAME becomes REGISTRY/NAME.
 func registryName(written string) (name, tag string) {

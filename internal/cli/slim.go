@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -227,6 +228,9 @@ func (a *app) slim(ctx context.Context, o slimOptions, ref source.Ref, open sour
 	result.Report, result.Digest = report, made.Digest
 	if made == im {
 		a.say("there is nothing in %s to remove", o.image)
+	}
+	if known, _ := store.SplitImageName(cmp.Or(o.name, knownName(open.Store, o.image, ref))); known != "" {
+		write.Name = known + ":" + tag
 	}
 	if err := a.writeSlim(ctx, made, o.output, tag, write); err != nil {
 		return err

@@ -43,6 +43,7 @@ type Input struct {
 	Layers []Layer // lowest first
 	Config v1.ConfigFile
 	Digest store.Digest // of the image's manifest; "" when it has none
+	Name   string       // that the image goes by, without a tag; "" when it has none
 }
 
 // Layer is a layer of an image.
@@ -277,7 +278,7 @@ func (w *writer) indexes() ([]*layer.Index, error) {
 
 // personality puts the files that runtimes look for on top of the image.
 func (w *writer) personality(indexes []*layer.Index, tree *image.Tree) (*image.Tree, error) {
-	im := personality.Image{Config: w.in.Config, Digest: w.in.Digest}
+	im := personality.Image{Config: w.in.Config, Digest: w.in.Digest, Name: w.in.Name}
 	d, err := personality.Layer(w.ctx, w.own, im, tree)
 	if errors.Is(err, unix.ENOSPC) { // taken by what is being kept for the next image, which gives it back if it does not fit
 		if err := w.reuse.wait(); err != nil {

@@ -114,6 +114,16 @@ func Digest(r *squashfs.Reader) (store.Digest, error) {
 	return record.Manifest, err
 }
 
+// Name returns the name of the image that a file system was written from by sconce, without its tag; "" when it had none, or when
+// something else wrote the file system.
+func Name(r *squashfs.Reader) string {
+	record, err := recordOf(r)
+	if err != nil {
+		return ""
+	}
+	return record.Name
+}
+
 // Holds reports whether a file system is that of the image, written with these options. The level of a compressor that does
 // not write it down is taken to be the one asked for.
 func Holds(r *squashfs.Reader, in Input, o squashfs.Options) bool {

@@ -147,31 +147,37 @@ func fileStamp(name string) string {
 	return h.PAXRecords[stampKey]
 }
 
-func (w *writer) stamp() string { return stampOf(w.im, w.target) }
-
-// ociArchive writes the image layout as a tar, what is small first.
+// ociArchive writes the image layout as a tar, what is small first. Like the archives of docker, it has a manifest.json too, for
+// versions of docker that read no layouts.
 func (w *writer) ociArchive(f *os.File) error {
 	t, err := newTarFile(f, w.stamp())
 	if err != nil {
 		return err
 	}
-	index, err := json.Marshal(newIndex([]v1.Descriptor{entry(w.im, w.target.Tag)}))
+	index, err := json.Marshal(newIndex([]v1.Descriptor{w.entry()}, w.target.Tag == ""))
 	if err != nil {
 		return err
 	}
-	err = errors.Join(t.add(layoutFile, []byte(layoutVersion)), t.add(indexFile, index), t.dir("blobs"), t.dir("blobs/sha256"))
+	manifest, err := w.dockerManifest(func(d layer.Descriptor) string { return blobMember(d.Digest) }, blobMember(configDigest(w.im)))
+	if err != nil {
+		return err
+	}
+	err = errors.Join(t.add(layoutFile, []byte(layoutVersion)), t.add(indexFile, index), t.add(dockerManifest, manifest), t.dir("blobs"), t.dir("blobs/sha256"))
 	if err != nil {
 		return err
 	}
 	blobs := blobsOf(w.im)
 	slices.Reverse(blobs)
 	for _, b := range blobs {
-		if err := w.archiveBlob(t, "blobs/sha256/"+b.digest.Hex(), b); err != nil {
+		if err := w.archiveBlob(t, blobMember(b.digest), b); err != nil {
 			return err
 		}
 	}
 	return t.end()
 }
+
+// blobMember is the name of a blob in an archive.
+func blobMember(d store.Digest) string { return "blobs/sha256/" + d.Hex() }
 
 func (w *writer) archiveBlob(t *tarFile, name string, b blob) error {
 	if err := w.ctx.Err(); err != nil {
@@ -193,6 +199,18 @@ type dockerEntry struct {
 	Layers   []string `json:"Layers"`
 }
 
+// dockerManifest is the file by which docker finds the image in an archive.
+const dockerManifest = "manifest.json"
+
+// dockerManifest returns the content of that file. member says where a layer is, and config where the configuration is.
+func (w *writer) dockerManifest(member func(layer.Descriptor) string, config string) ([]byte, error) {
+	e := dockerEntry{Config: config, RepoTags: dockerTags(w.target, w.label), Layers: []string{}}
+	for _, l := range w.im.Layers {
+		e.Layers = append(e.Layers, member(l))
+	}
+	return json.Marshal([]dockerEntry{e})
+}
+
 // dockerArchive writes what `docker save` does: manifest.json, the config, and the layers uncompressed under their
 // diffIDs.
 func (w *writer) dockerArchive(f *os.File) error {
@@ -201,18 +219,14 @@ func (w *writer) dockerArchive(f *os.File) error {
 		return err
 	}
 	config := configDigest(w.im)
-	e := dockerEntry{Config: config.Hex() + ".json", RepoTags: dockerTags(w.target.Tag), Layers: []string{}}
-	for _, l := range w.im.Layers {
-		e.Layers = append(e.Layers, l.DiffID.Hex()+".tar")
-	}
-	manifest, err := json.Marshal([]dockerEntry{e})
+	manifest, err := w.dockerManifest(func(l layer.Descriptor) string { return l.DiffID.Hex() + ".tar" }, config.Hex()+".json")
 	if err != nil {
 		return err
 	}
-	if err := t.add("manifest.json", manifest); err != nil {
+	if err := t.add(dockerManifest, manifest); err != nil {
 		return err
 	}
-	if err := w.archiveBlob(t, e.Config, blob{config, w.im.Manifest.Config.Size}); err != nil {
+	if err := w.archiveBlob(t, config.Hex()+".json", blob{config, w.im.Manifest.Config.Size}); err != nil {
 		return err
 	}
 	seen := map[store.Digest]bool{}
@@ -226,17 +240,6 @@ func (w *writer) dockerArchive(f *os.File) error {
 		}
 	}
 	return t.end()
-}
-
-// dockerTags gives the image the name it is loaded under; docker knows no name without a tag.
-func dockerTags(tag string) []string {
-	if tag == "" {
-		return []string{}
-	}
-	if _, t := store.SplitImageName(tag); t == "" {
-		tag += ":" + store.DefaultTag
-	}
-	return []string{tag}
 }
 
 // plainLayer writes a layer uncompressed, and checks on the way that it is the one the config names.

@@ -20,7 +20,8 @@ import (
 )
 
 // WriteClusterFile writes a squashfs or SIF file. Unlike other files, which an export replaces when sconce wrote them, these
-// may be what jobs run from: what holds anything else is replaced only when the user insists. Of several writers of one
+// may be what jobs run from: only what sconce wrote of an image of the same name is replaced without the user's insisting. Whoever
+// has the old file open keeps it. Of several writers of one
 // file, wherever they run, one writes and the others find it done.
 func WriteClusterFile(ctx context.Context, in clusterfile.Input, t Target, o Options) error {
 	dest := t.String()
@@ -49,6 +50,7 @@ func CopyClusterFile(ctx context.Context, from *source.ClusterFile, t Target, o 
 	c := &clusterWriter{ctx: ctx, target: t, o: o, size: from.Partition.Size()}
 	c.o.Squashfs = clusterfile.OptionsOf(from.FS)
 	c.in.Digest, _ = clusterfile.Digest(from.FS) // without one, nothing is taken for the same
+	c.in.Name = clusterfile.Name(from.FS)
 	return task.End(explain(t, c.write(func(f *os.File) error {
 		if t.Transport == source.SIF {
 			return clusterfile.WrapSquashfs(ctx, f, from, task)
@@ -118,11 +120,24 @@ func (c *clusterWriter) mayWrite() error {
 		return fault.Hint(errors.New("there is a directory of this name"), "choose another name")
 	case c.in.Digest != "" && holds(c.target, c.in, c.o):
 		return errWritten
-	case c.o.Force:
+	case c.o.Force || c.holdsEarlier():
 		return nil
 	}
 	return fault.Hint(errors.New("there is a file of this name, which holds something else"),
 		"choose another name, or replace it with --force; jobs that run from the old file keep it")
+}
+
+// holdsEarlier reports whether the target holds an image of the same name, as one that was built before the recipe was changed.
+func (c *clusterWriter) holdsEarlier() bool {
+	if c.in.Name == "" {
+		return false
+	}
+	f, err := source.OpenClusterFile(c.target.Path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return (f.SIF != nil) == (c.target.Transport == source.SIF) && clusterfile.Name(f.FS) == c.in.Name
 }
 
 // holds reports whether the target holds the image already, compressed as asked. It reads a few blocks.

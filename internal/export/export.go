@@ -28,6 +28,7 @@ import (
 type Options struct {
 	Store    *store.Store
 	Force    bool             // replace what is there, whatever it is
+	Name     string           // NAME or NAME:TAG of the image, which archives, layouts and cluster files carry; may be empty
 	Squashfs squashfs.Options // of squashfs and SIF files; zero: squashfs.DefaultOptions
 	NoReuse  bool             // of those: compress everything anew
 }
@@ -109,22 +110,27 @@ func Write(ctx context.Context, im *image.Image, dest string, o Options) error {
 		return fmt.Errorf("write %s: %w", t, err)
 	}
 	if t.IsClusterFile() {
-		return WriteClusterFile(ctx, clusterfile.FromImage(o.Store, im), t, o)
+		in := clusterfile.FromImage(o.Store, im)
+		in.Name, _ = store.SplitImageName(o.Name)
+		return WriteClusterFile(ctx, in, t, o)
 	}
-	if upToDate(im, t) {
+	w := &writer{ctx: ctx, im: im, st: o.Store, target: t, force: o.Force}
+	if t.carriesName() {
+		w.label = labelOf(t, o.Name)
+	}
+	if w.upToDate() {
 		event.Begin(ctx, "export", dest, 0).EndCached()
 		return nil
 	}
-	task := event.Begin(ctx, "export", dest, 0)
-	return task.End(explain(t, write(ctx, im, t, o, task)))
+	w.task = event.Begin(ctx, "export", dest, 0)
+	return w.task.End(explain(t, w.write()))
 }
 
-func write(ctx context.Context, im *image.Image, t Target, o Options, task *event.Task) error {
-	if err := os.MkdirAll(filepath.Dir(t.Path), 0o755); err != nil {
+func (w *writer) write() error {
+	if err := os.MkdirAll(filepath.Dir(w.target.Path), 0o755); err != nil {
 		return err
 	}
-	w := &writer{ctx: ctx, im: im, st: o.Store, target: t, force: o.Force, task: task}
-	switch t.Transport {
+	switch w.target.Transport {
 	case source.OCI:
 		return w.layout()
 	case source.Dir:
@@ -136,7 +142,7 @@ func write(ctx context.Context, im *image.Image, t Target, o Options, task *even
 	case source.Tar:
 		return w.file(w.rootTar)
 	}
-	return fmt.Errorf("%q is not a kind of output", t.Transport)
+	return fmt.Errorf("%q is not a kind of output", w.target.Transport)
 }
 
 func explain(t Target, err error) error {
@@ -159,25 +165,27 @@ type writer struct {
 	im     *image.Image
 	st     *store.Store
 	target Target
+	label  label
 	force  bool
 	task   *event.Task
 }
 
 // upToDate reports whether the target holds the image. It looks at little enough for a build that changes nothing.
-func upToDate(im *image.Image, t Target) bool {
-	switch t.Transport {
+func (w *writer) upToDate() bool {
+	switch w.target.Transport {
 	case source.OCI:
-		return layoutHolds(im, t)
+		return w.layoutHolds()
 	case source.Dir:
-		return dirStamp(t.Path) == stampOf(im, t)
+		return dirStamp(w.target.Path) == w.stamp()
 	default:
-		return fileStamp(t.Path) == stampOf(im, t)
+		return fileStamp(w.target.Path) == w.stamp()
 	}
 }
 
-// stampOf is what an export carries to be recognised by: what made it, the image and the tag it goes by.
-func stampOf(im *image.Image, t Target) string {
-	return strings.TrimSpace(stampPrefix + string(t.Transport) + " " + string(im.Digest) + " " + t.Tag)
+// stamp is what an export carries to be recognised by: what made it, the image and what it goes by.
+func (w *writer) stamp() string {
+	words := []string{stampPrefix + string(w.target.Transport), string(w.im.Digest), w.label.ref, w.label.name}
+	return strings.TrimSpace(strings.Join(words, " "))
 }
 
 const stampPrefix = "sconce "

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -29,46 +30,51 @@ const (
 // layoutVersion is the whole of the oci-layout file.
 const layoutVersion = `{"imageLayoutVersion":"1.0.0"}`
 
-// writerKey marks an index that sconce has written, so that an image without a tag may be replaced by a later build.
-const writerKey = "dev.sconce.layout"
+// writerKey marks an index that sconce has written, so that an image that was given no tag may be replaced by a later build.
+const (
+	writerKey    = "dev.sconce.layout"
+	writerTagged = "1"
+	writerAlone  = "alone" // the layout is that image's, whose tag is its own
+)
 
 // maxIndex bounds an index that is read, in bytes.
 const maxIndex = 4 << 20
 
 // entry is the image's line in the layout's index.
-func entry(im *image.Image, tag string) v1.Descriptor {
-	p := im.Platform()
-	d := v1.Descriptor{
-		MediaType: types.MediaType(im.MediaType), Size: im.Size, Digest: hash(im.Digest),
+func (w *writer) entry() v1.Descriptor {
+	p := w.im.Platform()
+	return v1.Descriptor{
+		MediaType: types.MediaType(w.im.MediaType), Size: w.im.Size, Digest: hash(w.im.Digest), Annotations: w.label.annotations(),
 		Platform: &v1.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant},
 	}
-	if tag != "" {
-		d.Annotations = map[string]string{refNameKey: tag}
-	}
-	return d
 }
 
 func hash(d store.Digest) v1.Hash { return v1.Hash{Algorithm: "sha256", Hex: d.Hex()} }
 
-func newIndex(entries []v1.Descriptor) v1.IndexManifest {
-	return v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: entries, Annotations: map[string]string{writerKey: "1"}}
+// newIndex is an index that sconce writes. alone says that it holds the one image that was written without giving it a tag.
+func newIndex(entries []v1.Descriptor, alone bool) v1.IndexManifest {
+	by := writerTagged
+	if alone {
+		by = writerAlone
+	}
+	return v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: entries, Annotations: map[string]string{writerKey: by}}
 }
 
-// layoutHolds reports whether the layout has the image under its tag, with all its blobs.
-func layoutHolds(im *image.Image, t Target) bool {
-	index, err := readIndex(t.Path)
+// layoutHolds reports whether the layout has the image under its label, with all its blobs.
+func (w *writer) layoutHolds() bool {
+	index, err := readIndex(w.target.Path)
 	if err != nil || index == nil {
 		return false
 	}
-	listed := false
+	listed, own := false, w.entry()
 	for _, m := range index.Manifests {
-		listed = listed || (m.Digest == hash(im.Digest) && m.Annotations[refNameKey] == t.Tag)
+		listed = listed || (m.Digest == own.Digest && maps.Equal(m.Annotations, own.Annotations))
 	}
-	if t.Tag == "" && len(index.Manifests) != 1 {
+	if w.target.Tag == "" && len(index.Manifests) != 1 {
 		return false
 	}
-	for _, b := range blobsOf(im) {
-		st, err := os.Stat(blobFile(t.Path, b.digest))
+	for _, b := range blobsOf(w.im) {
+		st, err := os.Stat(blobFile(w.target.Path, b.digest))
 		listed = listed && err == nil && st.Size() == b.size
 	}
 	return listed
@@ -164,7 +170,7 @@ func (w *writer) newLayout() error {
 	if err := os.Chmod(tmp, 0o755&^umask()); err != nil {
 		return err
 	}
-	if err := w.fillLayout(tmp, []v1.Descriptor{entry(w.im, w.target.Tag)}); err != nil {
+	if err := w.fillLayout(tmp, []v1.Descriptor{w.entry()}); err != nil {
 		return err
 	}
 	return moveDir(tmp, w.target.Path)
@@ -210,10 +216,9 @@ func (w *writer) mayFill() error {
 // merge puts the image into the index under its tag. An image without a tag is all there is, so it replaces only what
 // sconce has written so, or everything by force.
 func (w *writer) merge(index *v1.IndexManifest) ([]v1.Descriptor, error) {
-	own := entry(w.im, w.target.Tag)
+	own := w.entry()
 	if w.target.Tag == "" {
-		single := len(index.Manifests) == 0 || (len(index.Manifests) == 1 && index.Manifests[0].Annotations[refNameKey] == "" && index.Annotations[writerKey] != "")
-		if !single && !w.force {
+		if !writtenAlone(index) && !w.force {
 			return nil, fault.Hint(errors.New("the layout holds other images"), "give this one a tag, oci:DIR:TAG, or replace them all with --force")
 		}
 		return []v1.Descriptor{own}, nil
@@ -225,6 +230,15 @@ func (w *writer) merge(index *v1.IndexManifest) ([]v1.Descriptor, error) {
 		}
 	}
 	return append(out, own), nil
+}
+
+// writtenAlone reports whether an index holds nothing, or one image that sconce wrote without being given a tag.
+func writtenAlone(index *v1.IndexManifest) bool {
+	if len(index.Manifests) != 1 {
+		return len(index.Manifests) == 0
+	}
+	by := index.Annotations[writerKey]
+	return by == writerAlone || by != "" && index.Manifests[0].Annotations[refNameKey] == ""
 }
 
 // fillLayout puts the blobs into dir, then what makes it a layout.
@@ -244,7 +258,7 @@ func (w *writer) fillLayout(dir string, entries []v1.Descriptor) error {
 	if err := writeFile(filepath.Join(dir, layoutFile), []byte(layoutVersion)); err != nil {
 		return err
 	}
-	index, err := json.Marshal(newIndex(entries))
+	index, err := json.Marshal(newIndex(entries, w.target.Tag == ""))
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ type Image struct {
 	Config     v1.ConfigFile
 	ConfigFile []byte       // the configuration as its publisher wrote it; nil: Config, encoded
 	Digest     store.Digest // of the manifest; "" when there is none
+	Name       string       // that the image goes by, without a tag; "" when it has none
 	Reference  string       // where it came from, for people; may be empty
 }
 

@@ -19,6 +19,7 @@ const recordPath = metaDir + "/sconce.json"
 type Record struct {
 	Format   int             `json:"format"`             // RecordFormat
 	Manifest store.Digest    `json:"manifest,omitempty"` // of the image that the file was made from; "" when it had none
+	Name     string          `json:"name,omitempty"`     // that the image went by, without a tag; "" when it had none
 	Config   json.RawMessage `json:"config"`             // its configuration file (OCI image-spec, config), with everything in it
 }
 
@@ -38,7 +39,7 @@ func recordText(f *facts) (string, error) {
 	if !json.Valid(config) {
 		return "", errors.New("the image's configuration is no JSON")
 	}
-	data, err := json.Marshal(Record{Format: RecordFormat, Manifest: f.image.Digest, Config: config})
+	data, err := json.Marshal(Record{Format: RecordFormat, Manifest: f.image.Digest, Name: f.image.Name, Config: config})
 	if err != nil {
 		return "", fmt.Errorf("encode %s: %w", RecordPath, err)
 	}

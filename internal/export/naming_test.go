@@ -1,0 +1,115 @@
+package export
+
+import (
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/source"
+)
+
+func TestLabels(t *testing.T) {
+	const name, ref = containerdNameKey, refNameKey
+	for _, c := range []struct {
+		tag, name string
+		want      map[string]string
+		docker    []string
+	}{
+		{"", "", map[string]string{}, []string{}},
+		{"", "app", map[string]string{ref: "latest", name: "docker.io/library/app:latest"}, []string{"app:latest"}},
+		{"", "app:1", map[string]string{ref: "1", name: "docker.io/library/app:1"}, []string{"app:1"}},
+		{"", "me/app:1", map[string]string{ref: "1", name: "docker.io/me/app:1"}, []string{"me/app:1"}},
+		{"", "ghcr.io/me/app:1", map[string]string{ref: "1", name: "ghcr.io/me/app:1"}, []string{"ghcr.io/me/app:1"}},
+		{"", "localhost:5000/app:1", map[string]string{ref: "1", name: "localhost:5000/app:1"}, []string{"localhost:5000/app:1"}},
+		{"x", "", map[string]string{ref: "x"}, []string{"x:latest"}},
+		{"x", "app:1", map[string]string{ref: "x", name: "docker.io/library/app:x"}, []string{"app:x"}},
+		{"other:2", "app:1", map[string]string{ref: "other:2", name: "docker.io/library/other:2"}, []string{"other:2"}},
+		{"me/other", "", map[string]string{ref: "me/other", name: "docker.io/me/other:latest"}, []string{"me/other:latest"}},
+	} {
+		target := Target{Transport: source.OCIArchive, Tag: c.tag}
+		l := labelOf(target, c.name)
+		if got := l.annotations(); !maps.Equal(got, c.want) {
+			t.Errorf("tag %q and name %q: %v", c.tag, c.name, got)
+		}
+		if diff := cmp.Diff(c.docker, dockerTags(target, l)); diff != "" {
+			t.Errorf("tag %q and name %q: %s", c.tag, c.name, diff)
+		}
+	}
+}
+
+// What podman and docker would load has the name that the image was built under. Buildah has podman's library for that.
+func TestOthersLoadByName(t *testing.T) {
+	if _, err := exec.LookPath("buildah"); err != nil || os.Geteuid() != 0 {
+		t.Skip("needs root, and buildah: apt-get install buildah")
+	}
+	st := openStore(t)
+	im, dir := sample(t, st), t.TempDir()
+	for dest, want := range map[string]string{
+		"oci-archive:" + filepath.Join(dir, "oci.tar"):       "docker.io/library/train:25.11",
+		"docker-archive:" + filepath.Join(dir, "docker.tar"): "localhost/train:25.11",
+		"docker-archive:" + filepath.Join(dir, "both.tar"):   "localhost/train:25.11", // an OCI archive, for docker
+	} {
+		write := dest
+		if strings.HasSuffix(dest, "both.tar") {
+			write = strings.Replace(dest, "docker-", "oci-", 1)
+		}
+		if err := Write(t.Context(), im, write, Options{Store: st, Name: "train:25.11"}); err != nil {
+			t.Fatal(err)
+		}
+		global := []string{"--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run"), "--storage-driver", "vfs"}
+		for _, args := range [][]string{{"pull", dest}, {"inspect", "--type", "image", want}, {"rmi", want}} {
+			if out, err := exec.Command("buildah", append(global, args...)...).CombinedOutput(); err != nil {
+				t.Errorf("%s: buildah %q: %v\n%s", write, args, err, out)
+			}
+		}
+	}
+	layout := filepath.Join(dir, "layout")
+	if err := Write(t.Context(), im, layout, Options{Store: st, Name: "train:25.11"}); err != nil {
+		t.Fatal(err)
+	}
+	registrytest.Skopeo(t, "inspect", "oci:"+layout+":25.11")
+}
+
+// Whoever builds again after a change finds the new image where the old one was, under whatever version.
+func TestWriteAgain(t *testing.T) {
+	st := openStore(t)
+	old, changed := sample(t, st), assemble(t, st, makeLayer(t, st, layer.Zstd, regular("only", "this")))
+	dir := t.TempDir()
+	for _, name := range []string{"x.sqsh", "x.sif", "x.tar", "docker-archive:y.tar", "tar:z.tar", "layout", "dir:root"} {
+		kind, file, ok := strings.Cut(name, ":")
+		dest := kind + ":" + filepath.Join(dir, file)
+		if !ok {
+			dest = filepath.Join(dir, name)
+		}
+		o := clusterOptions(st)
+		for _, step := range []struct {
+			name string
+			hold bool // whether it is the changed image
+		}{{"train:1", false}, {"train:2", true}, {"train:2", true}, {"train:1", false}} {
+			im := old
+			if step.hold {
+				im = changed
+			}
+			o.Name = step.name
+			if err := Write(t.Context(), im, dest, o); err != nil {
+				t.Fatalf("%s as %s: %v", dest, step.name, err)
+			}
+		}
+		o.Name = "other:1"
+		err := Write(t.Context(), changed, dest, o)
+		if protected := strings.HasPrefix(name, "x.s"); protected != (err != nil) {
+			t.Errorf("%s of another name: %v", dest, err)
+		}
+		o.Name = ""
+		if err := Write(t.Context(), assemble(t, st, makeLayer(t, st, layer.Zstd, regular("no", "name"))), dest, o); strings.HasPrefix(name, "x.s") != (err != nil) {
+			t.Errorf("%s without a name: %v", dest, err)
+		}
+	}
+}
