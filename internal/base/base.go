@@ -89,9 +89,6 @@ func pinReference(ctx context.Context, ref source.Ref, written string, platform 
 	return p, nil
 }
 
-// stepKind is the kind of the records that remember which image a bootstrap made.
-const stepKind store.Kind = "bootstrap"
-
 // Key identifies the base's content: equal keys, equal bases.
 func (p *Pinned) Key() string {
 	content := struct {
@@ -170,42 +167,21 @@ func (p *Pinned) Image(ctx context.Context, reference string, platform v1.Platfo
 }
 
 func (p *Pinned) bootstrapped(ctx context.Context, platform v1.Platform, o Options) (*image.Image, error) {
-	key := p.Key()
-	if im, err := remembered(ctx, o.Store, key); im != nil || err != nil {
-		return im, err
-	}
-	lock, err := o.Store.Lock(ctx, "bootstrap "+key)
-	if err != nil {
-		return nil, err
-	}
-	defer lock.Unlock()
-	if im, err := remembered(ctx, o.Store, key); im != nil || err != nil {
-		return im, err // another process made it while this one waited
-	}
-	d, err := bootstrap.Build(ctx, o.Store, o.Fetch, p.Bootstrap, layer.Options{})
-	if err != nil {
-		return nil, err
-	}
-	im, err := image.Assemble(ctx, o.Store, image.Spec{
-		Platform:  platform,
-		Created:   p.Bootstrap.Epoch,
-		Additions: []image.Addition{{Layer: d, CreatedBy: "bootstrap " + p.Bootstrap.Suite}},
-		Edit: func(c *v1.Config) {
-			c.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-			c.Cmd = []string{"/bin/bash"}
-		},
+	once := store.Once[store.Digest]{Kind: store.KindBootstrap, Key: p.Key()}
+	im, _, err := image.Once(ctx, o.Store, once, func(ctx context.Context) (*image.Image, error) {
+		d, err := bootstrap.Build(ctx, o.Store, o.Fetch, p.Bootstrap, layer.Options{})
+		if err != nil {
+			return nil, err
+		}
+		return image.Assemble(ctx, o.Store, image.Spec{
+			Platform:  platform,
+			Created:   p.Bootstrap.Epoch,
+			Additions: []image.Addition{{Layer: d, CreatedBy: "bootstrap " + p.Bootstrap.Suite}},
+			Edit: func(c *v1.Config) {
+				c.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+				c.Cmd = []string{"/bin/bash"}
+			},
+		})
 	})
-	if err != nil {
-		return nil, err
-	}
-	return im, o.Store.PutRecord(stepKind, key, im.Refs(), im.Digest)
-}
-
-func remembered(ctx context.Context, st *store.Store, key string) (*image.Image, error) {
-	var digest store.Digest
-	found, err := st.GetRecord(stepKind, key, &digest)
-	if !found || err != nil {
-		return nil, err
-	}
-	return image.Load(ctx, st, digest)
+	return im, err
 }

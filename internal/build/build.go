@@ -42,11 +42,10 @@ type Options struct {
 	// Open opens a directory that the plan names.
 	Open func(dir string) (*transfer.Context, error)
 
-	Memory    int64  // that is really available, in bytes; 0: not known
-	WantBuilt bool   // Result.Built is wanted, for which an image that is there already is put together once more
-	Again     bool   // steps are made again, whatever the store and Remote have
-	Remote    Remote // where other machines keep what steps made; nil: nowhere
-	Share     bool   // what steps make here goes to Remote
+	Memory    int64         // that is really available, in bytes; 0: not known
+	WantBuilt bool          // Result.Built is wanted, for which an image that is there already is put together once more
+	Again     bool          // steps are made again, whatever the store and Shared have
+	Shared    *store.Shared // where other machines keep what steps made; nil: nowhere
 
 	// For commands; see step.Runner.
 	Secrets   map[string]func() ([]byte, error)
@@ -66,38 +65,21 @@ type Result struct {
 	Slimmed *slim.Report  // what slimming took out, if there was anything to slim now
 }
 
-// imageKind is the kind of the records that remember the image made under a key.
-const imageKind store.Kind = "image-step"
-
 // Run makes the image of p.
 func Run(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
-	again := o.Again || o.WantBuilt
-	if im, err := remembered(ctx, o.Store, p.Image.Key); !again && (im != nil || err != nil) {
-		return &Result{Image: im, Fresh: true}, err
-	}
-	lock, err := o.Store.Lock(ctx, "image "+string(p.Image.Key))
-	if err != nil {
+	var b *builder
+	once := store.Once[store.Digest]{Kind: store.KindImageStep, Key: string(p.Image.Key), Again: o.Again || o.WantBuilt}
+	im, found, err := image.Once(ctx, o.Store, once, func(ctx context.Context) (*image.Image, error) {
+		b = newBuilder(p, o)
+		return b.run(ctx)
+	})
+	switch {
+	case err != nil:
 		return nil, err
+	case found:
+		return &Result{Image: im, Fresh: true}, nil
 	}
-	defer lock.Unlock()
-	if im, err := remembered(ctx, o.Store, p.Image.Key); !again && (im != nil || err != nil) {
-		return &Result{Image: im, Fresh: true}, err // another process made it while this one waited
-	}
-	b := newBuilder(p, o)
-	im, err := b.run(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &Result{Image: im, Slimmed: b.slimmed, Built: b.builtItems()}, o.Store.PutRecord(imageKind, string(p.Image.Key), im.Refs(), im.Digest)
-}
-
-func remembered(ctx context.Context, st *store.Store, key plan.Key) (*image.Image, error) {
-	var digest store.Digest
-	found, err := st.GetRecord(imageKind, string(key), &digest)
-	if !found || err != nil {
-		return nil, err
-	}
-	return image.Load(ctx, st, digest)
+	return &Result{Image: im, Slimmed: b.slimmed, Built: b.builtItems()}, nil
 }
 
 // builder is one run of a plan.
@@ -109,7 +91,6 @@ type builder struct {
 	cpu     *semaphore.Weighted // how many layers are made at once
 	runs    *semaphore.Weighted // how many commands run at once
 	slimmed *slim.Report        // once the image is made
-	doubted sync.Once           // of the remote cache
 
 	mu       sync.Mutex    // of the next three
 	built    []python.Item // wheels of packages that had none

@@ -25,7 +25,7 @@ func (r *stageRun) makeCompiled(ctx context.Context, c *plan.Compile) (madeLayer
 // compileAll builds the packages of the stage that have no wheel, on the ground and the wheels that are there.
 func (r *stageRun) compileAll(ctx context.Context) (map[string]python.Item, error) {
 	builder := &wheelbuild.Builder{
-		Runner: r.runner, Fetch: r.opts.Fetch, Jobs: wheelbuild.NewJobs(r.opts.Cores, r.opts.Memory), Remote: r.opts.Remote, Share: r.opts.Share,
+		Runner: r.runner, Fetch: r.opts.Fetch, Jobs: wheelbuild.NewJobs(r.opts.Cores, r.opts.Memory), Shared: r.opts.Shared,
 		Header: r.opts.Authorize, Login: lock.LoginHint,
 	}
 	ops := make(map[string]*plan.Compile)

@@ -62,7 +62,7 @@ func TestLyingCache(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 {
-				result, err := runWith(t.Context(), st, dir, build.Options{Remote: liar{string(value)}})
+				result, err := runWith(t.Context(), st, dir, build.Options{Shared: &store.Shared{Remote: liar{string(value)}}})
 				if err != nil {
 					t.Fatal(err)
 				}

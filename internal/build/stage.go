@@ -10,6 +10,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/system"
 )
 
 // made is what a stage has come to, or how far it is.
@@ -82,7 +83,7 @@ func (b *builder) wanted(s *plan.Stage, seen map[*plan.Stage]bool) []*plan.Stage
 	seen[s] = true
 	all := append(b.wanted(s.From, seen), s)
 	for _, t := range s.Steps {
-		if _, ok := b.recorded(t.Key); ok {
+		if t.Key == "" || b.recorded(t.Key) {
 			continue
 		}
 		for _, from := range t.Sources() {
@@ -143,7 +144,7 @@ func (r *stageRun) close() {
 func (r *stageRun) beginApart(ctx context.Context, g *errgroup.Group) {
 	for _, t := range r.stage.Steps {
 		if w, ok := t.Op.(*plan.Wheels); ok {
-			run := sync.OnceValues(func() (madeLayer, error) { return r.makeWheels(ctx, t.Key, w) })
+			run := sync.OnceValues(func() (madeLayer, error) { return r.makeWheels(ctx, w) })
 			r.apart[t] = run
 			g.Go(func() error { _, err := run(); return err })
 		}
@@ -194,6 +195,11 @@ func (r *stageRun) makeStep(ctx context.Context, t *plan.Step) (layer.Descriptor
 		im, err := r.bring(ctx, op)
 		r.made.base = im
 		return none, err
+	case *plan.OSPackages:
+		d, err := system.Layer(ctx, system.Install{
+			Runner: r.runner, Fetch: r.opts.Fetch, Shared: r.opts.Shared, Key: string(t.Key), On: r.made.layers(), Packages: op.Pinned,
+		})
+		return d, err
 	case *plan.Wheels:
 		return r.addWheels(r.apart[t]())
 	case *plan.Compile:
@@ -201,7 +207,7 @@ func (r *stageRun) makeStep(ctx context.Context, t *plan.Step) (layer.Descriptor
 	case *plan.Environment:
 		return r.makeEnvironment(ctx, op)
 	}
-	d, err := r.once(ctx, t.Key, func() (layer.Descriptor, error) { return r.change(ctx, t) })
+	d, _, err := r.once(t.Key).Do(ctx, r.opts.Store, func(ctx context.Context) (layer.Descriptor, error) { return r.change(ctx, t) })
 	if err != nil {
 		return d, stepError(t, err)
 	}

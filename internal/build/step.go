@@ -17,99 +17,26 @@ import (
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/system"
 	"sconce.dev/sconce/internal/transfer"
 )
 
-// stepKind is the kind of the records that remember the layer made under a step's key. A step that changes nothing has an
-// empty one.
-const stepKind store.Kind = "step"
-
-// Remote keeps what steps made where other machines find it.
-type Remote interface {
-	// Get brings what was put under key into the store, its JSON into v, and reports whether there is such a thing.
-	Get(ctx context.Context, st *store.Store, kind, key string, v any) (bool, error)
-	// Put keeps v and the blobs that it stands on.
-	Put(ctx context.Context, st *store.Store, kind, key string, v any, blobs []store.Digest) error
+// once says how the layer of a step is made once. A step that changes nothing has an empty one.
+func (b *builder) once(key plan.Key) store.Once[layer.Descriptor] {
+	return store.Once[layer.Descriptor]{
+		Kind: store.KindStep, Key: string(key), Again: b.opts.Again, Shared: b.opts.Shared, Refs: layer.Descriptor.Refs,
+		Confirm: func(ctx context.Context, d layer.Descriptor) error {
+			if d == (layer.Descriptor{}) {
+				return nil
+			}
+			return d.Confirm(ctx, b.opts.Store)
+		},
+	}
 }
 
-// recorded returns what was made under key, if the store has it.
-func (b *builder) recorded(key plan.Key) (layer.Descriptor, bool) {
-	var d layer.Descriptor
-	if b.opts.Again || key == "" {
-		return d, false
-	}
-	found, err := b.opts.Store.GetRecord(stepKind, string(key), &d)
-	return d, found && err == nil
-}
-
-// once makes the layer under key, unless this store has it or another machine has.
-func (b *builder) once(ctx context.Context, key plan.Key, do func() (layer.Descriptor, error)) (layer.Descriptor, error) {
-	if d, ok := b.recorded(key); ok {
-		return d, nil
-	}
-	lock, err := b.opts.Store.Lock(ctx, "step "+string(key))
-	if err != nil {
-		return layer.Descriptor{}, err
-	}
-	defer lock.Unlock()
-	if d, ok := b.recorded(key); ok {
-		return d, nil // another process made it while this one waited
-	}
-	if d, ok := b.fetched(ctx, string(key)); ok {
-		return d, b.record(string(key), d)
-	}
-	d, err := do()
-	if err != nil {
-		return d, err
-	}
-	if err := b.record(string(key), d); err != nil {
-		return d, err
-	}
-	b.share(ctx, string(key), d)
-	return d, nil
-}
-
-func (b *builder) record(key string, d layer.Descriptor) error {
-	return b.opts.Store.PutRecord(stepKind, key, blobsOf(d), d)
-}
-
-func blobsOf(d layer.Descriptor) []store.Digest {
-	if d.Digest == "" {
-		return nil
-	}
-	return []store.Digest{d.Digest}
-}
-
-// fetched takes a step's layer from another machine's work. A cache that fails is no reason for a build to fail.
-func (b *builder) fetched(ctx context.Context, key string) (layer.Descriptor, bool) {
-	var d layer.Descriptor
-	if b.opts.Remote == nil || b.opts.Again {
-		return d, false
-	}
-	found, err := b.opts.Remote.Get(ctx, b.opts.Store, string(stepKind), key, &d)
-	if found && err == nil && d != (layer.Descriptor{}) { // that of a step that changed nothing
-		err = d.Confirm(ctx, b.opts.Store)
-	}
-	b.doubt(ctx, "read", err)
-	return d, found && err == nil
-}
-
-func (b *builder) share(ctx context.Context, key string, d layer.Descriptor) {
-	if b.opts.Remote == nil || !b.opts.Share {
-		return
-	}
-	b.doubt(ctx, "write", b.opts.Remote.Put(ctx, b.opts.Store, string(stepKind), key, d, blobsOf(d)))
-}
-
-// doubt warns once of a cache that does not do what it should.
-func (b *builder) doubt(ctx context.Context, doing string, err error) {
-	if err == nil || ctx.Err() != nil {
-		return
-	}
-	b.doubted.Do(func() {
-		event.Warn(ctx, fmt.Sprintf("cannot %s the registry's cache of steps: %v", doing, err), "see registry under [cache]; the build goes on without it")
-	})
+// recorded reports whether the store has what a step makes.
+func (b *builder) recorded(key plan.Key) bool {
+	_, found, err := b.once(key).Recorded(b.opts.Store)
+	return found && err == nil
 }
 
 // stepError says where the step is written, and what it is unless the error does so itself.
@@ -122,10 +49,7 @@ func stepError(t *plan.Step, err error) error {
 
 // change makes the layer of a step that depends on all below it.
 func (r *stageRun) change(ctx context.Context, t *plan.Step) (layer.Descriptor, error) {
-	switch op := t.Op.(type) {
-	case *plan.OSPackages:
-		return system.Layer(ctx, r.runner, r.opts.Fetch, string(t.Key), r.made.layers(), op.Pinned)
-	case *plan.Exec:
+	if op, ok := t.Op.(*plan.Exec); ok {
 		return r.exec(ctx, t.Label(), op)
 	}
 	task := event.Begin(ctx, "step", t.Label(), 0)

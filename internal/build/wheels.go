@@ -11,27 +11,21 @@ import (
 	"sconce.dev/sconce/internal/python"
 )
 
-func (r *stageRun) makeWheels(ctx context.Context, key plan.Key, op *plan.Wheels) (madeLayer, error) {
-	if d, m, ok := python.CachedLayer(r.opts.Store, string(key)); ok {
-		return madeLayer{d, m, op.Group.Items}, nil
-	}
-	lock, err := r.opts.Store.Lock(ctx, "step "+string(key))
-	if err != nil {
-		return madeLayer{}, err
-	}
-	defer lock.Unlock()
-	if err := r.download(ctx, op.Group.Items); err != nil {
-		return madeLayer{}, err
-	}
+func (r *stageRun) makeWheels(ctx context.Context, op *plan.Wheels) (madeLayer, error) {
 	var compiler python.Compiler
 	if op.Bytecode {
 		compiler = r.bytecode
 	}
-	if err := r.cpu.Acquire(ctx, 1); err != nil {
-		return madeLayer{}, err
+	bring := func(ctx context.Context) (func(), error) {
+		if err := r.download(ctx, op.Group.Items); err != nil {
+			return nil, err
+		}
+		if err := r.cpu.Acquire(ctx, 1); err != nil {
+			return nil, err
+		}
+		return func() { r.cpu.Release(1) }, nil
 	}
-	defer r.cpu.Release(1)
-	d, m, err := python.BuildLayer(ctx, r.opts.Store, op.Group, op.Target, compiler, op.Options)
+	d, m, err := python.BringAndBuildLayer(ctx, r.opts.Store, op.Group, op.Target, compiler, op.Options, bring)
 	return madeLayer{d, m, op.Group.Items}, err
 }
 

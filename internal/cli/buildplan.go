@@ -174,7 +174,7 @@ func (a *app) addCache(ctx context.Context, r *recipe.Recipe, to *build.Options)
 	if err != nil {
 		return fmt.Errorf("%s: cache.registry: %w", r.Path, err)
 	}
-	to.Remote, to.Share = remote, r.Cache.Push == nil || *r.Cache.Push
+	to.Shared = &store.Shared{Remote: remote, Push: r.Cache.Pushes()}
 	return nil
 }
 

@@ -42,7 +42,7 @@ func Arriving(ctx context.Context, st *store.Store, d Descriptor, r io.Reader, v
 		err = ix.promised(d)
 	}
 	if err == nil {
-		err = ix.save(st, d)
+		err = ix.record(st, d)
 	}
 	if task.End(err) != nil {
 		return nil, explain("read layer "+d.Digest.Short(), err)

@@ -47,9 +47,6 @@ type IndexEntry struct {
 	Sparse int
 }
 
-// indexKind is the record that leads from a blob's digest to its index.
-const indexKind store.Kind = "layer-index"
-
 type indexRecord struct {
 	Index   store.Digest `json:"index"`
 	DiffID  store.Digest `json:"diffID"`
@@ -89,6 +86,14 @@ func (ix *Index) promised(d Descriptor) error {
 	return nil
 }
 
+// Refs are the blobs that a record of the layer stands on: none of an empty one.
+func (d Descriptor) Refs() []store.Digest {
+	if d.Digest == "" {
+		return nil
+	}
+	return []store.Digest{d.Digest}
+}
+
 // Confirm makes sure that what somebody else says of a layer is true: that its blob is in the store, and is a layer of that size,
 // content and compression.
 func (d Descriptor) Confirm(ctx context.Context, st *store.Store) error {
@@ -110,29 +115,27 @@ func (d Descriptor) Confirm(ctx context.Context, st *store.Store) error {
 }
 
 func makeIndex(ctx context.Context, st *store.Store, d Descriptor, visit visitor) (ix *Index, made bool, err error) {
-	if st.ReadOnly() {
-		ix, err = scanBlob(ctx, st, d, visit)
-		return ix, true, err
+	once := store.Once[indexRecord]{
+		Kind: store.KindLayerIndex, Key: d.Digest.Hex(), Refs: indexRecord.refs,
+		Valid: func(indexRecord) bool { ix = storedIndex(st, d.Digest); return ix != nil },
 	}
-	l, err := st.Lock(ctx, string(indexKind)+" "+string(d.Digest))
-	if err != nil {
-		return nil, false, err
-	}
-	defer l.Unlock()
-	if ix := storedIndex(st, d.Digest); ix != nil {
-		return ix, false, nil
-	}
-	if ix, err = scanBlob(ctx, st, d, visit); err != nil {
-		return nil, false, err
-	}
-	return ix, true, ix.save(st, d)
+	_, found, err := once.Do(ctx, st, func(ctx context.Context) (indexRecord, error) {
+		if ix, err = scanBlob(ctx, st, d, visit); err != nil || st.ReadOnly() {
+			return indexRecord{}, err
+		}
+		return ix.save(st)
+	})
+	return ix, !found, err
 }
+
+// refs leaves out the layer itself: what it holds stays true when its blob is gone.
+func (r indexRecord) refs() []store.Digest { return []store.Digest{r.Index} }
 
 // Known returns d completed with what the store knows about the blob, which need not be there: DiffID and RawSize. It
 // reports whether the store has an index of it.
 func Known(st *store.Store, d Descriptor) (Descriptor, bool) {
 	var r indexRecord
-	if ok, err := st.GetRecord(indexKind, d.Digest.Hex(), &r); err != nil || !ok {
+	if ok, err := st.GetRecord(store.KindLayerIndex, d.Digest.Hex(), &r); err != nil || !ok {
 		return d, false
 	}
 	if d.DiffID == "" {
@@ -153,7 +156,7 @@ func storedIndex(st *store.Store, blob store.Digest) *Index {
 // loadIndex returns the stored index of a blob, which need not be there itself, or nil when there is none that can be used.
 func loadIndex(st *store.Store, blob store.Digest) *Index {
 	var r indexRecord
-	if ok, err := st.GetRecord(indexKind, blob.Hex(), &r); err != nil || !ok {
+	if ok, err := st.GetRecord(store.KindLayerIndex, blob.Hex(), &r); err != nil || !ok {
 		return nil
 	}
 	data, err := st.ReadBlob(r.Index, maxIndexBytes)
@@ -168,17 +171,22 @@ func loadIndex(st *store.Store, blob store.Digest) *Index {
 	return ix
 }
 
-func (ix *Index) save(st *store.Store, d Descriptor) error {
+func (ix *Index) save(st *store.Store) (indexRecord, error) {
 	data, err := ix.encode()
 	if err != nil {
-		return err
+		return indexRecord{}, err
 	}
 	blob, err := st.PutBlob(data)
+	return indexRecord{Index: blob, DiffID: ix.DiffID, RawSize: ix.RawSize}, err
+}
+
+// record keeps the index of a layer that was made or read just now.
+func (ix *Index) record(st *store.Store, d Descriptor) error {
+	r, err := ix.save(st)
 	if err != nil {
 		return err
 	}
-	// What the layer holds stays true when its blob is gone.
-	return st.PutRecord(indexKind, d.Digest.Hex(), []store.Digest{blob}, indexRecord{Index: blob, DiffID: ix.DiffID, RawSize: ix.RawSize})
+	return st.PutRecord(store.KindLayerIndex, d.Digest.Hex(), r.refs(), r)
 }
 
 // scanBlob makes an index by reading the whole layer.

@@ -287,7 +287,7 @@ func (w *Writer) commit() (Descriptor, error) {
 		MediaType: w.opts.Compression.MediaType(),
 	}
 	ix := &Index{Entries: w.entries, DiffID: d.DiffID, RawSize: d.RawSize, format: formatOf(w.opts.Compression), chunks: w.chunks.marks}
-	return d, ix.save(w.st, d)
+	return d, ix.record(w.st, d)
 }
 
 // Abort discards the layer. After Close it does nothing.

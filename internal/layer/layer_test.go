@@ -560,7 +560,7 @@ func TestDamagedIndex(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = st.PutRecord(indexKind, d.Digest.Hex(), nil, indexRecord{Index: blob, DiffID: d.DiffID, RawSize: d.RawSize})
+		err = st.PutRecord(store.KindLayerIndex, d.Digest.Hex(), nil, indexRecord{Index: blob, DiffID: d.DiffID, RawSize: d.RawSize})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -92,7 +92,7 @@ func BenchmarkWalk(b *testing.B) {
 	})
 	st := testStore(b)
 	foreign := benchBlob(b, st, packed.Bytes())
-	fresh := func() { _ = st.DeleteRecord(indexKind, foreign.Digest.Hex()) }
+	fresh := func() { _ = st.DeleteRecord(store.KindLayerIndex, foreign.Digest.Hex()) }
 	run("foreign", func() error { fresh(); return readAll(b, Stored(st, foreign)) })
 	run("foreign, nothing opened", func() error { fresh(); return Stored(st, foreign).Walk(b.Context(), ignore) })
 	run("foreign, known", func() error { return readAll(b, Stored(st, foreign)) })

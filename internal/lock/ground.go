@@ -19,7 +19,9 @@ func lockSystem(ctx context.Context, r *recipe.Recipe, l, old *Lock, im *image.I
 		return pinned, im, err
 	}
 	with := layer.Options{Compression: layer.Compression(r.Image.Compression), ModTime: layer.DefaultModTime.UTC()} // as the planner has it
-	d, err := system.Layer(ctx, &step.Runner{Store: o.Store, Layer: with}, o.Fetch, system.LayerKey(l.Base.Key(), pinned, with), im.Layers, pinned)
+	d, err := system.Layer(ctx, system.Install{
+		Runner: &step.Runner{Store: o.Store, Layer: with}, Fetch: o.Fetch, Key: system.LayerKey(l.Base.Key(), pinned, with), On: im.Layers, Packages: pinned,
+	})
 	if err != nil {
 		return nil, nil, err
 	}

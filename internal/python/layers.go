@@ -121,9 +121,6 @@ type LayerOptions struct {
 
 const defaultReadAhead = 32 << 20
 
-// layerKind is the records' kind: what BuildLayer made, by everything that it depends on.
-const layerKind store.Kind = "wheel-layer"
-
 // layerFormat changes whenever the same wheels would give another layer.
 const layerFormat = "2"
 
@@ -132,23 +129,38 @@ type layerRecord struct {
 	Manifest store.Digest     `json:"manifest"`
 }
 
-// BuildLayer makes the layer that holds the wheels of g under t, or finds it in the store. compiler makes the byte
-// code; nil: there is none. Wheels are read from the store, and memory is bounded by o.ReadAhead and the layer writer.
+// BuildLayer makes the layer that holds the wheels of g under t, once. compiler makes the byte code; nil: there is none. Wheels
+// are read from the store, and memory is bounded by o.ReadAhead and the layer writer.
 func BuildLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler Compiler, o LayerOptions) (layer.Descriptor, Manifest, error) {
+	return BringAndBuildLayer(ctx, st, g, t, compiler, o, func(context.Context) (func(), error) { return func() {}, nil })
+}
+
+// BringAndBuildLayer is [BuildLayer] of wheels that the store may lack: before the layer is made, and only then, bring is called to
+// bring them, and what it returns when the layer is done.
+func BringAndBuildLayer(
+	ctx context.Context, st *store.Store, g Group, t Target, compiler Compiler, o LayerOptions, bring func(context.Context) (done func(), err error),
+) (layer.Descriptor, Manifest, error) {
 	if err := t.validate(); err != nil {
 		return layer.Descriptor{}, Manifest{}, err
 	}
-	key := LayerKey(g, t, compiler != nil, o)
-	task := event.Begin(ctx, "layer", g.Name, 0)
-	if d, m, ok := CachedLayer(st, key); ok {
-		task.EndCached()
-		return d, m, nil
+	var m Manifest
+	once := store.Once[layerRecord]{
+		Kind: store.KindWheelLayer, Key: LayerKey(g, t, compiler != nil, o), Refs: layerRecord.refs,
+		Valid: func(r layerRecord) bool { return r.readManifest(st, &m) == nil },
 	}
-	d, m, err := makeLayer(ctx, st, g, t, compiler, o, task)
-	if err == nil {
-		err = recordLayer(st, key, d, m)
-	}
-	return d, m, task.End(err)
+	r, _, err := once.Do(ctx, st, func(ctx context.Context) (r layerRecord, err error) {
+		done, err := bring(ctx)
+		if err != nil {
+			return r, err
+		}
+		defer done()
+		task := event.Begin(ctx, "layer", g.Name, 0)
+		if r.Layer, m, err = makeLayer(ctx, st, g, t, compiler, o, task); err == nil {
+			r.Manifest, err = m.save(st)
+		}
+		return r, task.End(err)
+	})
+	return r.Layer, m, err
 }
 
 // LayerKey names everything that the layer's bytes depend on.
@@ -181,33 +193,22 @@ func LayerKey(g Group, t Target, bytecode bool, o LayerOptions) string {
 // maxManifest bounds a manifest in the store, in bytes.
 const maxManifest = 512 << 20
 
-// CachedLayer returns the layer that [BuildLayer] made under key, if the store has it.
-func CachedLayer(st *store.Store, key string) (layer.Descriptor, Manifest, bool) {
-	var r layerRecord
-	if ok, err := st.GetRecord(layerKind, key, &r); !ok || err != nil {
-		return layer.Descriptor{}, Manifest{}, false
-	}
+func (r layerRecord) refs() []store.Digest { return []store.Digest{r.Layer.Digest, r.Manifest} }
+
+func (r layerRecord) readManifest(st *store.Store, m *Manifest) error {
 	data, err := st.ReadBlob(r.Manifest, maxManifest)
 	if err != nil {
-		return layer.Descriptor{}, Manifest{}, false
+		return err
 	}
-	var m Manifest
-	if json.Unmarshal(data, &m) != nil {
-		return layer.Descriptor{}, Manifest{}, false
-	}
-	return r.Layer, m, true
+	return json.Unmarshal(data, m)
 }
 
-func recordLayer(st *store.Store, key string, d layer.Descriptor, m Manifest) error {
+func (m Manifest) save(st *store.Store) (store.Digest, error) {
 	data, err := json.Marshal(m)
 	if err != nil {
-		return err
+		return "", err
 	}
-	digest, err := st.PutBlob(data)
-	if err != nil {
-		return err
-	}
-	return st.PutRecord(layerKind, key, []store.Digest{d.Digest, digest}, layerRecord{d, digest})
+	return st.PutBlob(data)
 }
 
 func makeLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler Compiler, o LayerOptions, task *event.Task) (layer.Descriptor, Manifest, error) {

@@ -454,7 +454,7 @@ func TestDamageMidwayLeavesNoLayer(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "demo/data.bin") {
 				t.Fatalf("got %v", err)
 			}
-			if keys, _ := st.Keys(layerKind); len(keys) != 0 {
+			if keys, _ := st.Keys(store.KindWheelLayer); len(keys) != 0 {
 				t.Errorf("there is a record: %v", keys)
 			}
 			left, err := os.ReadDir(st.Dir() + "/tmp-v1")

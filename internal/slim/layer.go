@@ -16,9 +16,6 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// layerKind are the records of what became of layers, by their digests and what was wanted of them.
-const layerKind store.Kind = "slim-layer"
-
 // layerVersion changes when the same plans make other layers.
 const layerVersion = "layer-v2"
 
@@ -42,41 +39,24 @@ type layers struct {
 // slim makes what takes a layer's place, or finds what was made before. Who needs the same at the same time, in any process,
 // waits for it.
 func (s *layers) slim(ctx context.Context, d layer.Descriptor) (*outcome, error) {
-	return s.once(ctx, d, s.o.gpuKey(), func() (*outcome, error) { return s.make(ctx, d) })
+	return s.once(ctx, d, s.o.gpuKey(), func(ctx context.Context) (*outcome, error) { return s.make(ctx, d) })
 }
 
-func (s *layers) once(ctx context.Context, d layer.Descriptor, what string, do func() (*outcome, error)) (*outcome, error) {
-	key := store.DigestOf([]byte(layerVersion + "\n" + string(d.Digest) + "\n" + what)).Hex()
-	if out, err := s.known(ctx, d, key); out != nil || err != nil {
-		return out, err
+func (s *layers) once(ctx context.Context, d layer.Descriptor, what string, do func(context.Context) (*outcome, error)) (*outcome, error) {
+	once := store.Once[*outcome]{
+		Kind: store.KindSlimLayer, Key: store.DigestOf([]byte(layerVersion + "\n" + string(d.Digest) + "\n" + what)).Hex(),
+		Refs: func(out *outcome) []store.Digest {
+			if out.Layer != nil {
+				return []store.Digest{out.Layer.Digest}
+			}
+			return []store.Digest{d.Digest}
+		},
 	}
-	lock, err := s.st.Lock(ctx, string(layerKind)+" "+key)
-	if err != nil {
-		return nil, err
+	out, found, err := once.Do(ctx, s.st, do)
+	if found {
+		event.Begin(ctx, "slim", d.Digest.Short(), 0).EndCached()
 	}
-	defer lock.Unlock()
-	if out, err := s.known(ctx, d, key); out != nil || err != nil {
-		return out, err
-	}
-	out, err := do()
-	if err != nil {
-		return nil, err
-	}
-	made := d.Digest
-	if out.Layer != nil {
-		made = out.Layer.Digest
-	}
-	return out, s.st.PutRecord(layerKind, key, []store.Digest{made}, out)
-}
-
-func (s *layers) known(ctx context.Context, d layer.Descriptor, key string) (*outcome, error) {
-	var out outcome
-	ok, err := s.st.GetRecord(layerKind, key, &out)
-	if err != nil || !ok {
-		return nil, err
-	}
-	event.Begin(ctx, "slim", d.Digest.Short(), 0).EndCached()
-	return &out, nil
+	return out, err
 }
 
 // candidate is a file of a layer that changes.

@@ -171,7 +171,7 @@ func (s *layers) list(ctx context.Context, d layer.Descriptor, out *outcome, els
 	if err != nil {
 		return nil, err
 	}
-	relisted, err := s.once(ctx, d, string(key), func() (*outcome, error) { return s.relist(ctx, d, wanted, newChanges(near)) })
+	relisted, err := s.once(ctx, d, string(key), func(ctx context.Context) (*outcome, error) { return s.relist(ctx, d, wanted, newChanges(near)) })
 	if err != nil || relisted.Layer == nil {
 		return out.Layer, err
 	}

@@ -25,9 +25,6 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// elfKind are the records of the programs and libraries in layers.
-const elfKind store.Kind = "slim-elf"
-
 // elfVersion changes when the same layer has another record.
 const elfVersion = "elf-v1"
 
@@ -342,12 +339,15 @@ func namesOf(ix *layer.Index) map[string][]string {
 // programs finds the ELF files of a layer and what stripping makes of them, or reads what was found before.
 func (t *trimming) programs(ctx context.Context, n int) (*programs, error) {
 	d := t.from[n]
-	key := store.DigestOf([]byte(elfVersion + "\n" + string(d.Digest))).Hex()
-	var known programs
-	if ok, err := t.st.GetRecord(elfKind, key, &known); ok || err != nil {
-		return &known, err
+	once := store.Once[*programs]{
+		Kind: store.KindSlimELF, Key: store.DigestOf([]byte(elfVersion + "\n" + string(d.Digest))).Hex(),
+		Refs: func(*programs) []store.Digest { return d.Refs() },
 	}
-	ix := t.ixs[n]
+	found, _, err := once.Do(ctx, t.st, func(ctx context.Context) (*programs, error) { return t.findPrograms(ctx, d, t.ixs[n]) })
+	return found, err
+}
+
+func (t *trimming) findPrograms(ctx context.Context, d layer.Descriptor, ix *layer.Index) (*programs, error) {
 	v := &survey{layers: t.layers, ix: ix, task: event.Begin(ctx, "look", d.Digest.Short(), ix.RawSize)}
 	defer v.close()
 	exists := map[string]bool{}
@@ -372,7 +372,7 @@ func (t *trimming) programs(ctx context.Context, n int) (*programs, error) {
 	if v.task.End(err) != nil {
 		return nil, fmt.Errorf("look for programs in layer %s: %w", d.Digest.Short(), err)
 	}
-	return out, t.st.PutRecord(elfKind, key, []store.Digest{d.Digest}, out)
+	return out, nil
 }
 
 // minProgram is the size of the smallest file that may be a program, in bytes: that of the headers of ELF.
@@ -481,7 +481,7 @@ func (t *trimming) layer(ctx context.Context, n int) (layer.Descriptor, error) {
 	if err != nil {
 		return d, err
 	}
-	out, err := t.once(ctx, d, "trim\n"+string(key), func() (*outcome, error) {
+	out, err := t.once(ctx, d, "trim\n"+string(key), func(ctx context.Context) (*outcome, error) {
 		made, err := layer.RewriteEntries(ctx, t.st, d, edits, layer.Options{Workers: t.workers})
 		if errors.Is(err, layer.ErrHoles) {
 			event.Warn(ctx, fmt.Sprintf("layer %s is not trimmed: %v", d.Digest.Short(), err), "")

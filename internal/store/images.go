@@ -14,9 +14,6 @@ import (
 	"sconce.dev/sconce/internal/spelling"
 )
 
-// KindImage is the kind of the records that give images their names. Prune never removes what they stand on.
-const KindImage Kind = "image"
-
 // DefaultTag is the tag of an image whose name was given without one.
 const DefaultTag = "latest"
 

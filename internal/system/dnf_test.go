@@ -115,7 +115,7 @@ func TestDnfOnAStandInForFedora(t *testing.T) {
 		}
 	}
 	first.Packages[0].Version = "9-1"
-	if _, err := Layer(t.Context(), &step.Runner{Store: w.st}, fetch.New(w.st, fetch.Options{}), "", w.on, first); err == nil {
+	if _, err := Layer(t.Context(), Install{Runner: &step.Runner{Store: w.st}, Fetch: fetch.New(w.st, fetch.Options{}), On: w.on, Packages: first}); err == nil {
 		t.Error("a package that is not what the lock says is installed")
 	}
 }

@@ -22,36 +22,36 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// layerKind is the kind of the records that remember layers.
-const layerKind store.Kind = "system"
+// Install says what is installed, on what and with what.
+type Install struct {
+	Runner *step.Runner
+	Fetch  *fetch.Client
+	Shared *store.Shared // where other machines keep what they installed; nil: nowhere
 
-// Layer makes the layer that p pins, which must not be empty, on the layers of the base. What the store lacks of the
-// packages is downloaded first, in parallel. The result is remembered under key, made by [LayerKey]; with an empty key it is
-// not.
+	Key      string             // made by [LayerKey], under which the layer is remembered; "": it is not
+	On       []layer.Descriptor // the base, lowest first
+	Packages *Pinned            // not empty
+}
+
+// Layer makes the layer of the packages, once. What the store lacks of them is downloaded first, in parallel.
 //
 // Services are not started. Keys that a package's script makes for the machine it is installed on (those of sshd, the certificate of
 // ssl-cert) are not in the layer: every container would have the same. Who wants them makes them when the container starts
 // (ssh-keygen -A).
-func Layer(ctx context.Context, r *step.Runner, f *fetch.Client, key string, on []layer.Descriptor, p *Pinned) (layer.Descriptor, error) {
-	var d layer.Descriptor
-	if key == "" {
-		return install(ctx, r, f, on, p)
+func Layer(ctx context.Context, in Install) (layer.Descriptor, error) {
+	st := in.Runner.Store
+	once := store.Once[layer.Descriptor]{
+		Kind: store.KindSystem, Key: in.Key, Shared: in.Shared, Refs: layer.Descriptor.Refs,
+		Confirm: func(ctx context.Context, d layer.Descriptor) error { return d.Confirm(ctx, st) },
 	}
-	if found, err := r.Store.GetRecord(layerKind, key, &d); found || err != nil {
-		return d, err
+	do := func(ctx context.Context) (layer.Descriptor, error) {
+		return install(ctx, in.Runner, in.Fetch, in.On, in.Packages)
 	}
-	busy, err := r.Store.Lock(ctx, "system "+key)
-	if err != nil {
-		return d, err
+	if in.Key == "" {
+		return do(ctx)
 	}
-	defer busy.Unlock()
-	if found, err := r.Store.GetRecord(layerKind, key, &d); found || err != nil {
-		return d, err // another process made it while this one waited
-	}
-	if d, err = install(ctx, r, f, on, p); err != nil {
-		return d, err
-	}
-	return d, r.Store.PutRecord(layerKind, key, []store.Digest{d.Digest}, d)
+	d, _, err := once.Do(ctx, st, do)
+	return d, err
 }
 
 func install(ctx context.Context, r *step.Runner, f *fetch.Client, on []layer.Descriptor, p *Pinned) (layer.Descriptor, error) {

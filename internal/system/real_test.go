@@ -114,7 +114,7 @@ func openWorld(ctx context.Context, dir, base string) (*world, error) {
 }
 
 func (w *world) install(ctx context.Context, p *Pinned) (layer.Descriptor, error) {
-	return Layer(ctx, &step.Runner{Store: w.st}, fetch.New(w.st, fetch.Options{}), "", w.on, p)
+	return Layer(ctx, Install{Runner: &step.Runner{Store: w.st}, Fetch: fetch.New(w.st, fetch.Options{}), On: w.on, Packages: p})
 }
 
 func (w *world) resolve(ctx context.Context, packages ...string) (*Pinned, error) {

@@ -218,11 +218,11 @@ func TestRepository(t *testing.T) {
 	t.Run("remembered", func(t *testing.T) {
 		p := resolve(t, w, "player")
 		r, f := &step.Runner{Store: w.st}, fetch.New(w.st, fetch.Options{Offline: true})
-		first, err := Layer(t.Context(), r, f, p.Key(), w.on, p)
+		first, err := Layer(t.Context(), Install{Runner: r, Fetch: f, Key: p.Key(), On: w.on, Packages: p})
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := Layer(t.Context(), r, f, p.Key(), nil, p) // on nothing it could not be made
+		again, err := Layer(t.Context(), Install{Runner: r, Fetch: f, Key: p.Key(), Packages: p}) // on nothing it could not be made
 		if err != nil || first != again {
 			t.Errorf("%+v, then %+v, %v", first, again, err)
 		}

@@ -2,6 +2,7 @@ package wheelbuild
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"sconce.dev/sconce/internal/store"
@@ -16,6 +17,10 @@ func (l liar) Get(_ context.Context, _ *store.Store, _, _ string, v any) (bool, 
 }
 
 func (liar) Put(context.Context, *store.Store, string, string, any, []store.Digest) error { return nil }
+
+var errUnbuilt = errors.New("nothing is built in this test")
+
+func unbuilt(context.Context) (record, error) { return record{}, errUnbuilt }
 
 // TestLyingCache: what a cache says of a wheel is looked at before this machine says it too.
 func TestLyingCache(t *testing.T) {
@@ -35,16 +40,16 @@ func TestLyingCache(t *testing.T) {
 		"a path for a name":           {"../a-1.0-py3-none-any.whl", "1.0", digest, 5},
 		"nothing":                     {},
 	} {
-		s.builder.Remote = liar{r}
-		if got, ok := s.known(t.Context(), "key"); ok {
-			t.Errorf("%s: believed, %+v", name, got)
+		s.builder.Shared = &store.Shared{Remote: liar{r}}
+		if got, _, err := s.once("key").Do(t.Context(), s.builder.store(), unbuilt); !errors.Is(err, errUnbuilt) {
+			t.Errorf("%s: believed, %+v, %v", name, got, err)
 		}
-		if found, _ := s.builder.store().GetRecord(recordKind, "key", new(record)); found {
+		if found, _ := s.builder.store().GetRecord(store.KindBuiltWheel, "key", new(record)); found {
 			t.Fatalf("%s: recorded", name)
 		}
 	}
-	s.builder.Remote = liar{record{file, "1.0+cu130", digest, 5}}
-	if got, ok := s.known(t.Context(), "key"); !ok || got.Digest != digest {
-		t.Errorf("the truth is not believed: %+v", got)
+	s.builder.Shared = &store.Shared{Remote: liar{record{file, "1.0+cu130", digest, 5}}}
+	if got, found, err := s.once("key").Do(t.Context(), s.builder.store(), unbuilt); !found || err != nil || got.Digest != digest {
+		t.Errorf("the truth is not believed: %+v, %v", got, err)
 	}
 }

@@ -83,34 +83,32 @@ func (s Sources) archive(ctx context.Context, name string, src python.Source) (B
 // packedFile is the name of an archive that was packed here.
 const packedFile = "source.tar"
 
-// repositoryKind is the kind of the records of repositories that were packed, by address and commit.
-const repositoryKind store.Kind = "source-repository"
-
 func (s Sources) repository(ctx context.Context, name string, src python.Source) (Blob, error) {
 	sum := sha256.Sum256([]byte("1 " + src.URL + " " + src.Commit))
-	key := hex.EncodeToString(sum[:])
-	var known store.Digest
-	if ok, err := s.Store.GetRecord(repositoryKind, key, &known); ok && err == nil {
-		return Blob{packedFile, known}, nil
+	once := store.Once[store.Digest]{
+		Kind: store.KindRepository, Key: hex.EncodeToString(sum[:]),
+		Refs: func(packed store.Digest) []store.Digest { return []store.Digest{packed} },
 	}
+	digest, _, err := once.Do(ctx, s.Store, func(ctx context.Context) (store.Digest, error) { return s.packCommit(ctx, name, src) })
+	return Blob{packedFile, digest}, err
+}
+
+// packCommit fetches a commit and packs its files.
+func (s Sources) packCommit(ctx context.Context, name string, src python.Source) (store.Digest, error) {
 	local := strings.HasPrefix(src.URL, "file:") || filepath.IsAbs(src.URL)
 	if s.Fetch.Offline() && !local {
-		return Blob{}, fmt.Errorf("%s: %w", fetch.Redact(src.URL), fetch.ErrOffline)
+		return "", fmt.Errorf("%s: %w", fetch.Redact(src.URL), fetch.ErrOffline)
 	}
 	dir, err := s.Store.TempDir("repository-*")
 	if err != nil {
-		return Blob{}, err
+		return "", err
 	}
 	defer store.RemoveAll(dir)
 	task := event.Begin(ctx, "fetch", name+" at "+src.Commit[:12], 0)
 	if err := task.End(s.checkout(ctx, dir, src)); err != nil {
-		return Blob{}, err
+		return "", err
 	}
-	digest, err := pack(s.Store, dir)
-	if err != nil {
-		return Blob{}, err
-	}
-	return Blob{packedFile, digest}, s.Store.PutRecord(repositoryKind, key, []store.Digest{digest}, digest)
+	return pack(s.Store, dir)
 }
 
 func (s Sources) directory(dir string) (Blob, error) {

@@ -72,26 +72,16 @@ type Ground struct {
 	SystemSite bool               // the environment sees the base's packages
 }
 
-// Remote keeps records beyond this machine; see package stepcache.
-type Remote interface {
-	Get(ctx context.Context, st *store.Store, kind, key string, v any) (bool, error)
-	Put(ctx context.Context, st *store.Store, kind, key string, v any, blobs []store.Digest) error
-}
-
 // Builder builds packages. Its methods may be called from many goroutines, which is how several are built at once.
 type Builder struct {
 	Runner *step.Runner
 	Fetch  *fetch.Client
-	Jobs   *Jobs // shared by all that is built on this machine
-	Remote Remote
-	Share  bool // what is built here goes to Remote
+	Jobs   *Jobs         // shared by all that is built on this machine
+	Shared *store.Shared // where other machines keep what they built; nil: nowhere
 
 	Header func(url string) http.Header // logins for package indexes; nil: none
 	Login  string                       // where they are looked for, for errors
 }
-
-// recordKind is the kind of the records of wheels that were built.
-const recordKind store.Kind = "built-wheel"
 
 // record is what a build gave.
 type record struct {
@@ -117,56 +107,28 @@ func (b *Builder) Build(ctx context.Context, p Package, g Ground) (python.Item, 
 	if err := s.lookAround(ctx); err != nil {
 		return python.Item{}, err
 	}
-	key := s.key()
-	if r, ok := s.known(ctx, key); ok {
+	r, found, err := s.once(s.key()).Do(ctx, b.store(), s.build)
+	if err != nil {
+		return python.Item{}, err
+	}
+	if found {
 		event.Begin(ctx, "compile", p.Label(), 0).EndCached()
-		return r.item(p), nil
 	}
-	busy, err := b.store().Lock(ctx, "compile "+key)
-	if err != nil {
-		return python.Item{}, err
+	return r.item(p), nil
+}
+
+// once says how a wheel is built once.
+func (s *site) once(key string) store.Once[record] {
+	return store.Once[record]{
+		Kind: store.KindBuiltWheel, Key: key, Shared: s.builder.Shared, Confirm: s.confirm,
+		Refs: func(r record) []store.Digest { return []store.Digest{r.Digest} },
 	}
-	defer busy.Unlock()
-	if r, ok := b.recorded(key); ok { // another process built it while this one waited
-		return r.item(p), nil
-	}
-	r, err := s.build(ctx)
-	if err != nil {
-		return python.Item{}, err
-	}
-	return r.item(p), b.keep(ctx, key, r)
 }
 
 func (b *Builder) store() *store.Store { return b.Runner.Store }
 
-// recorded returns the wheel under key from the store.
-func (b *Builder) recorded(key string) (r record, ok bool) {
-	ok, err := b.store().GetRecord(recordKind, key, &r)
-	return r, ok && err == nil
-}
-
-// known returns the wheel under key from the store, else from the remote.
-func (s *site) known(ctx context.Context, key string) (record, bool) {
-	b := s.builder
-	r, ok := b.recorded(key)
-	if ok || b.Remote == nil {
-		return r, ok
-	}
-	ok, err := b.Remote.Get(ctx, b.store(), string(recordKind), key, &r)
-	if ok && err == nil {
-		err = s.confirm(r)
-	}
-	if err != nil {
-		event.Warn(ctx, fmt.Sprintf("the cache of compiled packages cannot be read: %v", err), "")
-	}
-	if !ok || err != nil || b.store().PutRecord(recordKind, key, []store.Digest{r.Digest}, r) != nil {
-		return record{}, false
-	}
-	return r, true
-}
-
 // confirm makes sure that what somebody else says of a wheel is true.
-func (s *site) confirm(r record) error {
+func (s *site) confirm(_ context.Context, r record) error {
 	_, version, err := s.checkName(r.File)
 	if err != nil {
 		return err
@@ -177,19 +139,6 @@ func (s *site) confirm(r record) error {
 	}
 	if size != r.Size || version != r.Version {
 		return fmt.Errorf("%s is not what is said of it: version %s, %d bytes", r.File, r.Version, r.Size)
-	}
-	return nil
-}
-
-func (b *Builder) keep(ctx context.Context, key string, r record) error {
-	if err := b.store().PutRecord(recordKind, key, []store.Digest{r.Digest}, r); err != nil {
-		return err
-	}
-	if b.Remote == nil || !b.Share {
-		return nil
-	}
-	if err := b.Remote.Put(ctx, b.store(), string(recordKind), key, r, []store.Digest{r.Digest}); err != nil {
-		event.Warn(ctx, fmt.Sprintf("the compiled package is not shared: %v", err), "")
 	}
 	return nil
 }

@@ -1,0 +1,25 @@
+package store
+
+// The kinds of records: what was made, under what. All of them are here, so that a person who finds one on disk can look it up,
+// and docs/formats.md lists them.
+const (
+	KindImage       Kind = "image"             // an image under one of its names; prune never removes what it stands on
+	KindImageStep   Kind = "image-step"        // the digest of an image that was built; under the key of its plan
+	KindStep        Kind = "step"              // the layer of a step; under the step's key
+	KindBootstrap   Kind = "bootstrap"         // the image of a base made from a distribution's packages; under the base's key
+	KindSystem      Kind = "system"            // the layer of system packages; under the step's key
+	KindWheelLayer  Kind = "wheel-layer"       // a layer of wheels and the digest of its manifest; under what decides it
+	KindBuiltWheel  Kind = "built-wheel"       // a wheel that was compiled here; under what decides it
+	KindRepository  Kind = "source-repository" // the packed files of a commit; under address and commit
+	KindInterpreter Kind = "interpreter"       // the Python of an image; under the image's digest
+	KindLayerIndex  Kind = "layer-index"       // the index of a layer; under the layer's digest
+	KindSlimLayer   Kind = "slim-layer"        // what takes a layer's place when it is slimmed; under layer, GPUs and options
+	KindOrigin      Kind = "origin"            // the repositories of a registry that are known to have a blob; under the blob
+	KindPacks       Kind = "squashfs-packs"    // compressed blocks that the next squashfs file of a layer takes over; under the layer
+	KindAuditLayer  Kind = "audit-layer"       // what an audit has read of a layer; under its DiffID
+	KindAuditFile   Kind = "audit-file"        // what an audit has read of a squashfs; under a hash of its tables
+	KindAuditImage  Kind = "audit-image"       // what an audit has found in an image; under what the image is made of
+	KindAuditPages  Kind = "audit-pages"       // parts of files that an audit looked at; under the layers
+	KindCheck       Kind = "check-v1"          // the findings of a check; under image, target, rules and sconce's version
+	KindSlimELF     Kind = "slim-elf"          // what stripping would do to the programs of a layer; under the layer
+)
