@@ -9,7 +9,8 @@ export GOFLAGS := -trimpath -buildvcs=false $(GOFLAGS)
 
 # make test PACKAGES=./internal/store TESTFLAGS=-v; -short leaves out what takes long. What the tests need is installed first; from
 # then on, a tool that is missing fails a test. Plain `go test` leaves out tests whose tools are not there.
-PACKAGES  ?= ./...
+# The two that wait most, for mirrors and other programs, come first, so that others compute beside them.
+PACKAGES  ?= ./test ./internal/wheelbuild ./...
 TESTFLAGS ?=
 
 .PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-containerfile bench-files bench-gpu clean
@@ -30,6 +31,8 @@ test: ## install what the tests need (Debian, Ubuntu), and run them all
 	scripts/setup.sh tests
 	SCONCE_REQUIRE_TOOLS=1 scripts/test.sh test -timeout 40m $(TESTFLAGS) $(PACKAGES)
 
+# The race detector has nothing to say where one goroutine runs.
+race: PACKAGES = $(shell scripts/concurrent.sh)
 race: ## run the quick tests with the race detector
 	scripts/setup.sh tests
 	SCONCE_REQUIRE_TOOLS=1 CGO_ENABLED=1 scripts/test.sh race -race -short -vet=off -ldflags=-w -timeout 20m $(TESTFLAGS) $(PACKAGES)
