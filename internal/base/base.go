@@ -71,6 +71,10 @@ func Pin(ctx context.Context, r *recipe.Recipe, platform v1.Platform, o Options)
 // PinImage finds out what an image reference means today. Names of the store's own images go before those of registries.
 func PinImage(ctx context.Context, reference string, platform v1.Platform, o Options) (*Pinned, error) {
 	ref, err := source.ParseIn(reference, o.Store)
+	// A name without a tag means the latest, and never the only one that happens to be here.
+	if err == nil && ref.Transport == source.Store && ref.Tag != store.DefaultTag && store.ShortName(reference) == store.ShortName(ref.Value) {
+		ref, err = source.Parse(reference)
+	}
 	if err != nil {
 		return nil, err
 	}

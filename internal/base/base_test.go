@@ -78,3 +78,33 @@ func TestBootstrapOffline(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestPinImageWithoutTag: FROM base is base:latest in any form of the name, and not whatever base the store has.
+func TestPinImageWithoutTag(t *testing.T) {
+	dir := locktest.Dir(t, locktest.Base{}, nil)
+	st := locktest.Store(t)
+	r := locktest.Load(t, dir, locktest.Head)
+	im, err := pin(t, r, st).Image(t.Context(), r.BaseReference(), amd64, options(st))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := options(st)
+	o.Offline = true
+	name := func(tag string) {
+		if err := st.PutImage(store.ImageRef{Name: "thing", Tag: tag, Digest: im.Digest}, im.Refs()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name("1")
+	for _, reference := range []string{"thing", "docker.io/library/thing"} {
+		if p, err := base.PinImage(t.Context(), reference, amd64, o); err == nil {
+			t.Errorf("%s is %+v", reference, p)
+		}
+	}
+	name(store.DefaultTag)
+	for _, reference := range []string{"thing", "docker.io/library/thing", "thing:1", "docker.io/library/thing:latest", im.Digest.Short()} {
+		if p, err := base.PinImage(t.Context(), reference, amd64, o); err != nil || p.Digest != im.Digest {
+			t.Errorf("%s is %+v, %v", reference, p, err)
+		}
+	}
+}

@@ -44,10 +44,25 @@ func SplitImageName(s string) (name, tag string) {
 	return s[:i], s[i+1:]
 }
 
-// ParseImageName reads the NAME[:TAG] that a user gives to an image: without a tag, it is "latest".
+// ShortName is the short form of an image's name, by docker's rules: "docker.io/library/debian" and "library/debian" are "debian",
+// "docker.io/me/app" is "me/app". What podman calls "localhost/app" is "app".
+func ShortName(name string) string {
+	for _, registry := range []string{"docker.io/", "index.docker.io/", "registry-1.docker.io/", "localhost/"} {
+		if short, ok := strings.CutPrefix(name, registry); ok && short != "" {
+			name = short
+			break
+		}
+	}
+	if short, ok := strings.CutPrefix(name, "library/"); ok && short != "" && !strings.Contains(short, "/") {
+		name = short
+	}
+	return name
+}
+
+// ParseImageName reads the NAME[:TAG] that a user gives to an image: without a tag, it is "latest". The name is a short one.
 func ParseImageName(s string) (name, tag string, err error) {
 	name, tag = SplitImageName(s)
-	tag = cmp.Or(tag, DefaultTag)
+	name, tag = ShortName(name), cmp.Or(tag, DefaultTag)
 	if strings.HasSuffix(name, ":") || !imageNameForm.MatchString(name) || !imageTagForm.MatchString(tag) {
 		return "", "", fault.Usage(fault.Hint(fmt.Errorf("%q cannot be an image's name", s), "write NAME or NAME:TAG, in letters, digits, dots, underscores and dashes"))
 	}
@@ -124,26 +139,40 @@ func (s *Store) readImage(at *Store, key string) (ImageRef, error) {
 var digestPrefixForm = regexp.MustCompile(`^(sha256:)?[0-9a-f]{6,64}$`)
 
 // FindImage finds an image by NAME:TAG, by NAME alone when it has the tag "latest" or only one tag, or by the beginning
-// of its digest. The error wraps fs.ErrNotExist when there is none.
+// of its digest. NAME may be the long form of a name ([ShortName]) or the short one, and goes before its other form. The error wraps
+// fs.ErrNotExist when there is none.
 func (s *Store) FindImage(name string) (ImageRef, error) {
 	all, err := s.Images()
 	if err != nil {
 		return ImageRef{}, err
 	}
 	wantName, wantTag := SplitImageName(name)
-	var tagged []ImageRef
+	found := byName(all, wantTag, func(n string) bool { return n == wantName })
+	if len(found) == 0 {
+		short := ShortName(wantName)
+		found = byName(all, wantTag, func(n string) bool { return ShortName(n) == short })
+	}
+	if len(found) == 0 {
+		found = byDigest(all, name)
+	}
+	return onlyOne(name, found)
+}
+
+// byName returns the images of a name that have the tag. Without one it is the latest, or else all there are.
+func byName(all []ImageRef, tag string, named func(string) bool) []ImageRef {
+	var found []ImageRef
 	for _, r := range all {
-		if r.FullName() == name || (wantTag == "" && r.Name == wantName && r.Tag == DefaultTag) {
-			return r, nil
+		if !named(r.Name) {
+			continue
 		}
-		if wantTag == "" && r.Name == wantName {
-			tagged = append(tagged, r)
+		if r.Tag == cmp.Or(tag, DefaultTag) {
+			return []ImageRef{r}
+		}
+		if tag == "" {
+			found = append(found, r)
 		}
 	}
-	if len(tagged) == 0 {
-		tagged = byDigest(all, name)
-	}
-	return onlyOne(name, tagged)
+	return found
 }
 
 // SimilarImages returns the images that somebody may have meant who asked for an image that is not there: those of the name with

@@ -85,6 +85,10 @@ func TestImages(t *testing.T) {
 		{Name: "tool", Tag: "latest", Digest: one},
 		{Name: "tool", Tag: "old", Digest: two},
 		{Name: "localhost:5000/x", Tag: "1", Digest: two},
+		{Name: "docker.io/library/far", Tag: "latest", Digest: one},
+		{Name: "docker.io/library/near", Tag: "latest", Digest: one},
+		{Name: "near", Tag: "latest", Digest: two},
+		{Name: "docker.io/me/app", Tag: "1", Digest: one},
 	} {
 		if err := s.PutImage(r, []store.Digest{r.Digest}); err != nil {
 			t.Fatal(err)
@@ -93,6 +97,9 @@ func TestImages(t *testing.T) {
 	for name, want := range map[string]string{
 		"torch:25.2": "torch:25.2", "base": "base:only", "tool": "tool:latest", "localhost:5000/x": "localhost:5000/x:1",
 		two.Short(): "localhost:5000/x:1", string(one): "base:only",
+		"docker.io/library/tool": "tool:latest", "docker.io/library/tool:old": "tool:old", "library/tool:latest": "tool:latest",
+		"localhost/tool": "tool:latest", "far": "docker.io/library/far:latest", "far:latest": "docker.io/library/far:latest",
+		"near": "near:latest", "docker.io/library/near": "docker.io/library/near:latest", "me/app": "docker.io/me/app:1",
 	} {
 		if r, err := s.FindImage(name); err != nil || r.FullName() != want {
 			t.Errorf("FindImage(%q) = %s, %v; want %s", name, r.FullName(), err, want)
@@ -111,7 +118,14 @@ func TestImages(t *testing.T) {
 			t.Errorf("SimilarImages(%q) = %v, %v; want %s", name, got, err, want)
 		}
 	}
-	for _, name := range []string{"", "absent", "torch:25.3", "torch:", "123", "sha256:"} {
+	for name, want := range map[string]string{
+		"docker.io/library/a:1": "a:1", "localhost/a": "a:latest", "docker.io/me/a:2": "me/a:2", "library/a/b": "library/a/b:latest", "ghcr.io/library/a": "ghcr.io/library/a:latest",
+	} {
+		if n, tag, err := store.ParseImageName(name); err != nil || n+":"+tag != want {
+			t.Errorf("ParseImageName(%q) = %s, %s, %v; want %s", name, n, tag, err, want)
+		}
+	}
+	for _, name := range []string{"", "absent", "torch:25.3", "torch:", "123", "sha256:", "ghcr.io/library/tool", "me/tool", "app:1"} {
 		if _, err := s.FindImage(name); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("FindImage(%q): %v", name, err)
 		}
