@@ -3,22 +3,14 @@ package cli
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/audit"
-	"sconce.dev/sconce/internal/build"
-	"sconce.dev/sconce/internal/event"
-	"sconce.dev/sconce/internal/export"
-	"sconce.dev/sconce/internal/fatbin"
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/host"
-	"sconce.dev/sconce/internal/image"
-	"sconce.dev/sconce/internal/lock"
-	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/store"
@@ -134,219 +126,101 @@ type built struct {
 
 func (a *app) runBuild(ctx context.Context, o buildOptions) error {
 	o.began = time.Now()
-	if err := checkOutputs(o); err != nil {
+	file, dir, isFile := containerfileOf(o)
+	if err := checkBuildFlags(o, isFile); err != nil {
 		return err
 	}
-	file, dir, found := containerfileOf(o)
-	if err := checkBuildFlags(o, found); err != nil {
-		return err
-	}
-	if found {
-		return a.runBuildFile(ctx, o, file, dir)
-	}
-	r, err := loadRecipe(o)
-	if err != nil {
-		return nothingToBuild(o, err)
-	}
-	t, err := targetOf(r, "")
+	how, err := o.how()
 	if err != nil {
 		return err
 	}
-	kept, err := slimFor(r, t)
-	if err != nil {
+	if err := o.steps.apply(a, &how); err != nil {
 		return err
 	}
-	l, err := a.lockFor(ctx, r, o)
-	if err != nil {
-		return err
-	}
-	s, err := a.planRecipe(ctx, r, l, plan.Options{Slim: kept, Unchecked: o.noCheck, GPU: t.GPU})
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	s.target = t
-	return a.runPlan(ctx, s, o)
-}
-
-// buildSubject is what is built, from whatever it was written as.
-type buildSubject struct {
-	plan     *plan.Plan
-	contexts *contexts
-	options  build.Options  // what is the subject's own
-	recipe   *recipe.Recipe // nil for a Containerfile
-	target   target
-}
-
-func (s buildSubject) close() { s.contexts.close() }
-
-// runPlan builds what is planned, checks it, and brings it where it shall go.
-func (a *app) runPlan(ctx context.Context, s buildSubject, o buildOptions) error {
-	result, err := a.makePlan(ctx, s, o)
-	if err != nil {
-		return err
-	}
-	b := describe(s.plan, result)
-	if o.wheels != "" {
-		if b.Wheels, err = a.copyWheels(ctx, o.wheels, result.Built); err != nil {
-			return err
-		}
-	}
-	if err := a.name(ctx, result.Image, &b); err != nil {
-		return err
-	}
-	if s.recipe != nil && s.recipe.Target.Named() && !o.noCheck {
-		if b.Check, err = a.checkBuilt(ctx, s.recipe, result.Image, s.target); err != nil {
-			return err
-		}
-	}
-	if err := a.deliver(ctx, s.recipe, result.Image, o, &b); err != nil {
-		return err
-	}
-	if b.Fresh {
-		a.say("%s is up to date: %s, %s", b.Name, ui.Number(b.Layers, "layer"), ui.Size(b.Size))
+	var p *engine.Plan
+	if isFile {
+		p, err = a.planFile(ctx, o, file, dir)
 	} else {
-		a.say("built %s for %s: %s, %s, in %s", b.Name, b.Platform, ui.Number(b.Layers, "layer"), ui.Size(b.Size), ui.Duration(time.Since(o.began)))
+		p, err = a.planRecipe(ctx, o, &how)
 	}
-	if o.json {
-		return a.printJSON(b)
-	}
-	_, err = fmt.Fprintln(a.stdout, b.Digest)
-	return err
-}
-
-// checkOutputs finds mistakes in the flags before anything is built.
-func checkOutputs(o buildOptions) error {
-	for _, out := range o.outputs {
-		if _, err := export.ParseTarget(out); err != nil {
-			return err
-		}
-	}
-	_, err := o.squashfs.parse()
-	return err
-}
-
-// loadRecipe reads the recipe and lets the flags override it.
-func loadRecipe(o buildOptions) (*recipe.Recipe, error) {
-	r, err := recipe.Load(o.recipe)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if o.platform != "" {
-		if r.Target.Platform, err = recipe.ParsePlatform(o.platform); err != nil {
-			return nil, fault.Usage(fmt.Errorf("--platform: %w", err))
-		}
-		r.Target.AnyPlatform = false
+	defer p.Close()
+	b, err := a.session.Build(ctx, p, how)
+	if b != nil {
+		a.sayOnTheWay(o, b)
 	}
-	if r.Target.Cluster != "" {
-		t, err := targetOf(r, "")
-		if err != nil {
-			return nil, err
+	if err != nil {
+		return err
+	}
+	return a.reportBuild(o, b)
+}
+
+// how checks the flags that say where the image goes.
+func (o buildOptions) how() (engine.BuildOptions, error) {
+	b := engine.BuildOptions{Again: o.noCache, Wheels: o.wheels, Outputs: o.outputs, Push: o.push}
+	for _, out := range o.outputs {
+		if err := engine.CheckOutput(out); err != nil {
+			return b, err
 		}
-		r.Target.Platform, r.Target.GPU = t.Platform, t.GPU
 	}
 	switch o.compression {
-	case "":
-	case "gzip", "zstd":
-		r.Image.Compression = o.compression
+	case "", "gzip", "zstd":
 	default:
-		return nil, fault.Usage(fmt.Errorf("--compression %q: it is one of gzip, zstd", o.compression))
-	}
-	if o.publish && r.Publish.Repository == "" {
-		return nil, fault.Usage(fault.Hint(fmt.Errorf("--publish: %s names no publish.repository", r.Path), "name one in the recipe, or use --push REF"))
-	}
-	return r, nil
-}
-
-// lockFor returns the lock of r, made or brought up to date unless --locked was given.
-func (a *app) lockFor(ctx context.Context, r *recipe.Recipe, o buildOptions) (*lock.Lock, error) {
-	l, drift, err := readLock(r)
-	switch {
-	case err != nil:
-		return nil, err
-	case l != nil && len(drift) == 0:
-		return l, nil
-	case o.locked && l == nil:
-		return nil, fault.Hint(fmt.Errorf("--locked: %s does not exist", lockName(r)), "run `sconce lock`")
-	case o.locked:
-		return nil, fmt.Errorf("--locked: %w", driftError(r, drift))
-	}
-	return a.makeLock(ctx, r, lockOptions{})
-}
-
-// planRecipe plans the image of a locked recipe. The subject is the caller's to close.
-func (a *app) planRecipe(ctx context.Context, r *recipe.Recipe, l *lock.Lock, how plan.Options) (s buildSubject, err error) {
-	wheels, err := l.Wheels(r)
-	if err != nil {
-		return s, err
-	}
-	how.RunsHere = runsHere(l.Platform)
-	if l.Python != nil && !how.RunsHere && r.Python.CompilesBytecode() {
-		event.Warn(ctx, fmt.Sprintf("no byte code is compiled: programs for %s do not run on this machine", l.Platform),
-			"imports are slower the first time; build on a machine of that kind, or set bytecode = false under [python] to silence this")
-	}
-	if how.Compiles, err = l.Compiles(r); err != nil {
-		return s, err
-	}
-	if how.Sources, err = a.directorySources(ctx, how.Compiles); err != nil {
-		return s, err
-	}
-	s.contexts = newContexts()
-	how.Open, s.recipe = s.contexts.Open, r
-	if s.plan, err = plan.New(ctx, r, l, wheels, how); err != nil {
-		s.close()
-		return s, err
-	}
-	s.options = build.Options{Wheels: wheels, Authorize: lock.Authorizer(r), Open: how.Open}
-	if l.Python != nil {
-		s.options.Protect = l.Python.Protected
-	}
-	return s, a.addCache(ctx, r, &s.options)
-}
-
-// makePlan builds with what this machine has.
-func (a *app) makePlan(ctx context.Context, s buildSubject, o buildOptions) (*build.Result, error) {
-	st, err := a.store(ctx)
-	if err != nil {
-		return nil, err
-	}
-	client, err := a.fetch(ctx)
-	if err != nil {
-		return nil, err
-	}
-	how := s.options
-	how.Store, how.Fetch, how.Offline = st, client, a.flags.offline
-	how.Again, how.WantBuilt = o.noCache, o.wheels != ""
-	how.Cores, how.Memory = runtime.GOMAXPROCS(0), host.AvailableMemory().Available
-	if err := o.steps.apply(a, &how); err != nil {
-		return nil, err
-	}
-	result, err := build.Run(ctx, s.plan, how)
-	if err == nil && result.Slimmed != nil {
-		a.saySlimmed(result.Slimmed)
-	}
-	return result, err
-}
-
-// slimFor says what is taken out of the image; nil is nothing.
-func slimFor(r *recipe.Recipe, t target) (*slim.Options, error) {
-	o := slim.Options{Strip: r.Slim.Strip, Remove: r.Slim.Remove, PackageCaches: r.Slim.PackageCaches}
-	if !r.Slim.GPU {
-		if !o.Strip && !o.PackageCaches && len(o.Remove) == 0 {
-			return nil, nil
-		}
-		return &o, nil
-	}
-	if len(t.GPU) == 0 {
-		err := fmt.Errorf("%s: slim.gpu: the profile of cluster %s names no GPUs", r.Path, t.Name)
-		return nil, fault.Usage(fault.Hint(err, `add gpu = ["9.0"], or what the GPUs are, under [target]`))
+		return b, fault.Usage(fmt.Errorf("--compression %q: it is one of gzip, zstd", o.compression))
 	}
 	var err error
-	if o.GPUs, err = fatbin.ParseGPUs(t.GPU); err != nil {
-		return nil, fmt.Errorf("%s: slim.gpu: %w", r.Path, err)
+	b.Write, err = o.squashfs.writing(o.force)
+	return b, err
+}
+
+// planRecipe plans the image of a recipe.
+func (a *app) planRecipe(ctx context.Context, o buildOptions, how *engine.BuildOptions) (*engine.Plan, error) {
+	r, err := loadRecipe(o.recipe, o.platform, o.compression)
+	if err != nil {
+		return nil, nothingToBuild(o, err)
 	}
-	o.PTX, o.DropRelocatable = slim.PTX(r.Slim.PTX), r.Slim.Relfatbin == "drop"
-	return &o, nil
+	if o.publish {
+		ref, err := r.Published()
+		if err != nil {
+			return nil, fault.Usage(fmt.Errorf("--publish: %w", err))
+		}
+		how.Push = append(how.Push[:len(how.Push):len(how.Push)], ref)
+	}
+	s, err := a.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.Plan(ctx, r, engine.PlanOptions{Locked: o.locked, NoCheck: o.noCheck})
+}
+
+// loadRecipe reads a recipe, before which flags go.
+func loadRecipe(path, platform, compression string) (*engine.Recipe, error) {
+	c := engine.Changes{Compression: compression}
+	if platform != "" {
+		var err error
+		if c.Platform, err = recipe.ParsePlatform(platform); err != nil {
+			return nil, fault.Usage(fmt.Errorf("--platform: %w", err))
+		}
+	}
+	return engine.LoadRecipe(path, c)
+}
+
+// sayOnTheWay tells what was done besides building, whether or not all of it was.
+func (a *app) sayOnTheWay(o buildOptions, b *engine.Built) {
+	if b.Slimmed != nil {
+		a.saySlimmed(b.Slimmed)
+	}
+	if b.Wheels != nil && len(b.Wheels) == 0 {
+		a.say("no package was compiled: there is nothing to copy to %s", o.wheels)
+	}
+	for _, file := range b.Wheels {
+		a.say("wrote %s", file)
+	}
+	for _, ref := range b.Pushed {
+		a.say("pushed %s@%s", strings.TrimPrefix(ref, "docker://"), b.Image.Digest)
+	}
 }
 
 func (a *app) saySlimmed(r *slim.Report) {
@@ -375,62 +249,23 @@ func (a *app) saySlimmed(r *slim.Report) {
 	}
 }
 
-func describe(p *plan.Plan, result *build.Result) built {
+// reportBuild tells what was built.
+func (a *app) reportBuild(o buildOptions, made *engine.Built) error {
 	b := built{
-		Name: p.Name, Digest: result.Image.Digest, Platform: p.Platform.String(), Layers: len(result.Image.Layers), Fresh: result.Fresh,
+		Name: made.Name, Digest: made.Image.Digest, Platform: made.Platform, Layers: len(made.Image.Layers), Fresh: made.Fresh,
+		Check: made.Check, Wheels: made.Wheels, Outputs: made.Outputs, Pushed: made.Pushed,
 	}
-	for _, d := range result.Image.Layers {
-		b.Size += d.Size
+	for _, l := range made.Image.Layers {
+		b.Size += l.Size
 	}
-	return b
-}
-
-// name gives the image its name in the store.
-func (a *app) name(ctx context.Context, im *image.Image, b *built) error {
-	st, err := a.store(ctx)
-	if err != nil {
-		return err
+	if b.Fresh {
+		a.say("%s is up to date: %s, %s", b.Name, ui.Number(b.Layers, "layer"), ui.Size(b.Size))
+	} else {
+		a.say("built %s for %s: %s, %s, in %s", b.Name, b.Platform, ui.Number(b.Layers, "layer"), ui.Size(b.Size), ui.Duration(time.Since(o.began)))
 	}
-	return nameImage(st, im, b)
-}
-
-// deliver writes the outputs and pushes.
-func (a *app) deliver(ctx context.Context, r *recipe.Recipe, im *image.Image, o buildOptions, b *built) error {
-	st, err := a.store(ctx)
-	if err != nil {
-		return err
+	if o.json {
+		return a.printJSON(b)
 	}
-	how, err := o.squashfs.exportOptions(st, o.force)
-	if err != nil {
-		return err
-	}
-	how.Name = b.Name
-	for _, out := range o.outputs {
-		if err := export.Write(ctx, im, out, how); err != nil {
-			return err
-		}
-		b.Outputs = append(b.Outputs, out)
-	}
-	refs := o.push
-	if o.publish {
-		refs = append(refs, r.Publish.Repository+":"+r.Version)
-	}
-	for _, ref := range refs {
-		if err := a.push(ctx, im, ref); err != nil {
-			return err
-		}
-		b.Pushed = append(b.Pushed, ref)
-	}
-	return nil
-}
-
-// nameImage gives the image its name in the store, unless it has it: a build with nothing to do writes nothing.
-func nameImage(st *store.Store, im *image.Image, b *built) error {
-	if old, err := st.FindImage(b.Name); err == nil && old.Digest == im.Digest {
-		return nil
-	}
-	name, tag := store.SplitImageName(b.Name)
-	return st.PutImage(store.ImageRef{
-		Name: name, Tag: tag, Digest: im.Digest, Platform: b.Platform, Created: time.Now(), Size: b.Size,
-	}, im.Refs())
+	_, err := fmt.Fprintln(a.stdout, b.Digest)
+	return err
 }

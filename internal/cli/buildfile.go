@@ -13,17 +13,11 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"sconce.dev/sconce/internal/base"
-	"sconce.dev/sconce/internal/build"
-	"sconce.dev/sconce/internal/containerfile"
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
-	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/transfer"
 	"sconce.dev/sconce/internal/ui"
 )
 
@@ -93,54 +87,27 @@ func checkBuildFlags(o buildOptions, isFile bool) error {
 	return nil
 }
 
-// runBuildFile builds the image of a Containerfile.
-func (a *app) runBuildFile(ctx context.Context, o buildOptions, file, dir string) error {
-	s, err := a.planFile(ctx, o, file, dir)
+// planFile plans the image of a Containerfile.
+func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (*engine.Plan, error) {
+	f := engine.Containerfile{File: file, Context: dir, IgnoreFile: o.ignoreFile, Stage: o.target, Layers: layer.Compression(o.compression)}
+	var err error
+	if f.Platform, err = platformOf(o); err != nil {
+		return nil, err
+	}
+	if f.Name, err = imageName(o.tag, dir); err != nil {
+		return nil, err
+	}
+	if f.Args, err = buildArgs(o.buildArgs); err != nil {
+		return nil, err
+	}
+	if f.Text, err = a.readBuildFile(file); err != nil {
+		return nil, err
+	}
+	s, err := a.open(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer s.close()
-	return a.runPlan(ctx, s, o)
-}
-
-// planFile reads a Containerfile and decides what it means today. The subject is the caller's to close.
-func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (s buildSubject, err error) {
-	platform, err := platformOf(o)
-	if err != nil {
-		return s, err
-	}
-	name, err := imageName(o.tag, dir)
-	if err != nil {
-		return s, err
-	}
-	evaluated, b, err := a.evaluate(ctx, o, file, platform)
-	if err != nil {
-		return s, err
-	}
-	if err := a.resolveURLs(ctx, file, evaluated); err != nil {
-		return s, err
-	}
-	from, err := transfer.OpenContext(dir, ignoreFileOf(o, file))
-	if err != nil {
-		return s, err
-	}
-	opened := newContexts()
-	opened.add(dir, from)
-	s = buildSubject{contexts: opened, options: build.Options{Pass: evaluated.Proxy, Open: opened.Open}}
-	s.plan, err = plan.NewContainerfile(ctx, evaluated, plan.ContainerfileOptions{
-		File: file, Name: name, Platform: platform, Context: dir, Open: opened.Open, Compression: compressionOf(o), Pin: b.pin,
-	})
-	if err != nil {
-		s.close()
-	}
-	return s, err
-}
-
-func compressionOf(o buildOptions) layer.Compression {
-	if o.compression == "" {
-		return layer.Gzip
-	}
-	return layer.Compression(o.compression)
+	return s.PlanContainerfile(ctx, f)
 }
 
 // platformOf is what the image is built for: --platform, else this machine.
@@ -157,15 +124,6 @@ func platformOf(o buildOptions) (v1.Platform, error) {
 		return v1.Platform{}, err
 	}
 	return *p, nil
-}
-
-// ignoreFileOf is --ignore-file, else the one that stands beside the Containerfile and has its name; "" leaves the choice to
-// the context.
-func ignoreFileOf(o buildOptions, file string) string {
-	if o.ignoreFile != "" {
-		return o.ignoreFile
-	}
-	return transfer.IgnoreFileOf(file)
 }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
@@ -186,75 +144,8 @@ func imageName(tag, dir string) (string, error) {
 	return name + ":" + version, err
 }
 
-// bases pins the images that a Containerfile names, each once.
-type bases struct {
-	opts base.Options
-	seen map[string]*base.Pinned
-}
-
-func (b *bases) pin(ctx context.Context, reference string, platform v1.Platform) (*base.Pinned, error) {
-	id := platform.String() + " " + reference
-	if p := b.seen[id]; p != nil {
-		return p, nil
-	}
-	p, err := base.PinImage(ctx, reference, platform, b.opts)
-	if err != nil {
-		return nil, err
-	}
-	b.seen[id] = p
-	return p, nil
-}
-
-func (b *bases) config(ctx context.Context, reference string, platform v1.Platform) (*v1.ConfigFile, error) {
-	p, err := b.pin(ctx, reference, platform)
-	if err != nil {
-		return nil, err
-	}
-	return p.Config(ctx, platform, b.opts)
-}
-
 // maxContainerfile bounds a Containerfile in bytes.
 const maxContainerfile = 4 << 20
-
-func (a *app) evaluate(ctx context.Context, o buildOptions, file string, platform v1.Platform) (*containerfile.Build, *bases, error) {
-	data, err := a.readBuildFile(file)
-	if err != nil {
-		return nil, nil, err
-	}
-	parsed, err := containerfile.Parse(file, data)
-	if err != nil {
-		return nil, nil, err
-	}
-	args, err := buildArgs(o.buildArgs)
-	if err != nil {
-		return nil, nil, err
-	}
-	st, err := a.store(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	client, err := a.fetch(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	b := &bases{opts: base.Options{Store: st, Fetch: client, Offline: a.flags.offline}, seen: make(map[string]*base.Pinned)}
-	evaluated, err := parsed.Evaluate(ctx, containerfile.Options{BuildArgs: args, Target: o.target, Platform: platform}, b.config)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, w := range evaluated.Warnings {
-		event.Warn(ctx, place(file, w.Line)+w.Message, w.Hint)
-	}
-	return evaluated, b, nil
-}
-
-// place is what goes before a message about a line of a file, 0 for one about the whole.
-func place(file string, line int) string {
-	if line == 0 {
-		return file + ": "
-	}
-	return fmt.Sprintf("%s:%d: ", file, line)
-}
 
 // readBuildFile reads the file, or standard input for "-".
 func (a *app) readBuildFile(file string) ([]byte, error) {
@@ -289,32 +180,6 @@ func buildArgs(flags []string) (map[string]string, error) {
 		args[name] = value
 	}
 	return args, nil
-}
-
-// resolveURLs downloads what ADD takes from the network and nobody has said the digest of: only its bytes tell whether a
-// step has to be made again.
-func (a *app) resolveURLs(ctx context.Context, file string, b *containerfile.Build) error {
-	client, err := a.fetch(ctx)
-	if err != nil {
-		return err
-	}
-	for _, s := range b.Stages {
-		for _, op := range s.Ops {
-			if op.Copy == nil {
-				continue
-			}
-			for i := range op.Copy.URLs {
-				u := &op.Copy.URLs[i]
-				if u.Digest != "" {
-					continue
-				}
-				if u.Digest, err = client.Unpinned(ctx, fetch.Request{URL: u.Address, Name: fetch.Redact(u.Address)}); err != nil {
-					return fmt.Errorf("%s:%d: %w", file, op.Line, err)
-				}
-			}
-		}
-	}
-	return nil
 }
 
 // readAtMost reads all of r, which must not be longer than limit bytes.

@@ -5,24 +5,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 
-	"sconce.dev/sconce/internal/build"
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/lock"
-	"sconce.dev/sconce/internal/python"
-	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/step"
-	"sconce.dev/sconce/internal/stepcache"
-	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/transfer"
 	"sconce.dev/sconce/internal/ui"
-	"sconce.dev/sconce/internal/wheelbuild"
 )
 
 // stepOptions are the options of a build that concern the commands it runs.
@@ -36,7 +28,7 @@ type stepOptions struct {
 var proxies = []string{"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"}
 
 // apply gives a build what its commands may use of this machine.
-func (s stepOptions) apply(a *app, to *build.Options) error {
+func (s stepOptions) apply(a *app, to *engine.BuildOptions) error {
 	var err error
 	if to.Secrets, err = parseSecrets(s.secrets); err != nil {
 		return fault.Usage(err)
@@ -156,82 +148,4 @@ func (a *app) openShell(ctx context.Context, f *step.Failure, o sandbox.Options)
 	if _, err := sandbox.Run(ctx, o); err != nil {
 		event.Warn(ctx, fmt.Sprintf("the shell could not be opened: %v", err), "")
 	}
-}
-
-// runsHere reports whether programs of a platform run on this machine.
-func runsHere(platform string) bool { return platform == "linux/"+runtime.GOARCH }
-
-// addCache makes the build read, and unless the recipe says otherwise write, the recipe's cache of steps.
-func (a *app) addCache(ctx context.Context, r *recipe.Recipe, to *build.Options) error {
-	if r.Cache.Registry == "" || a.flags.offline {
-		return nil
-	}
-	client, err := a.fetch(ctx)
-	if err != nil {
-		return err
-	}
-	remote, err := stepcache.New(r.Cache.Registry, stepcache.Options{Fetch: client})
-	if err != nil {
-		return fmt.Errorf("%s: cache.registry: %w", r.Path, err)
-	}
-	to.Shared = &store.Shared{Remote: remote, Push: r.Cache.Pushes()}
-	return nil
-}
-
-// contexts are the directories that a build reads files from, each opened once. Stages made side by side ask for them.
-type contexts struct {
-	mu   sync.Mutex
-	open map[string]*transfer.Context
-}
-
-func newContexts() *contexts { return &contexts{open: make(map[string]*transfer.Context)} }
-
-// add makes a directory known that was opened in its own way.
-func (c *contexts) add(dir string, from *transfer.Context) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.open[dir] = from
-}
-
-func (c *contexts) Open(dir string) (*transfer.Context, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if from := c.open[dir]; from != nil {
-		return from, nil
-	}
-	from, err := transfer.OpenContext(dir, "")
-	if err == nil {
-		c.open[dir] = from
-	}
-	return from, err
-}
-
-func (c *contexts) close() {
-	for _, from := range c.open {
-		from.Close()
-	}
-}
-
-// directorySources says what the directories hold at this moment that packages are built from.
-func (a *app) directorySources(ctx context.Context, compiles []lock.Compile) (map[string]store.Digest, error) {
-	digests := make(map[string]store.Digest)
-	for _, c := range compiles {
-		if c.Source.Kind != python.SourceDirectory {
-			continue
-		}
-		st, err := a.store(ctx)
-		if err != nil {
-			return nil, err
-		}
-		client, err := a.fetch(ctx)
-		if err != nil {
-			return nil, err
-		}
-		blob, err := wheelbuild.Sources{Store: st, Fetch: client}.Bring(ctx, c.Name, c.Source)
-		if err != nil {
-			return nil, err
-		}
-		digests[c.Name] = blob.Digest
-	}
-	return digests, nil
 }

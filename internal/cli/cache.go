@@ -56,15 +56,15 @@ type cacheInfo struct {
 }
 
 func (a *app) runCacheInfo(ctx context.Context, asJSON bool) error {
-	st, err := a.store(ctx)
+	s, err := a.open(ctx)
 	if err != nil {
 		return err
 	}
-	in := cacheInfo{Dir: st.Dir(), ReadOnly: st.ReadOnly(), Shared: os.Getenv("SCONCE_SHARED_STORES"), FileSystem: host.FileSystemOf(st.Dir())}
-	if in.Buckets, err = st.Usage(); err != nil {
+	in := cacheInfo{Dir: s.Store.Dir(), ReadOnly: s.Store.ReadOnly(), Shared: os.Getenv("SCONCE_SHARED_STORES"), FileSystem: host.FileSystemOf(s.Store.Dir())}
+	if in.Buckets, err = s.Store.Usage(); err != nil {
 		return err
 	}
-	images, err := st.Images()
+	images, err := s.Store.Images()
 	if err != nil {
 		return err
 	}
@@ -172,11 +172,11 @@ func (a *app) runCachePrune(ctx context.Context, o cachePruneOptions) error {
 	if err != nil {
 		return err
 	}
-	st, err := a.store(ctx)
+	s, err := a.open(ctx)
 	if err != nil {
 		return err
 	}
-	r, err := st.Prune(ctx, p)
+	r, err := s.Store.Prune(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -214,11 +214,11 @@ needs it; an image that lost a part loses its name.`,
 }
 
 func (a *app) runCacheVerify(ctx context.Context, remove, asJSON bool) error {
-	st, err := a.store(ctx)
+	s, err := a.open(ctx)
 	if err != nil {
 		return err
 	}
-	r, err := st.Verify(ctx, remove)
+	r, err := s.Store.Verify(ctx, remove)
 	if err != nil {
 		return err
 	}
@@ -233,7 +233,7 @@ func (a *app) runCacheVerify(ctx context.Context, remove, asJSON bool) error {
 	if err != nil || r.OK() {
 		return err
 	}
-	err = fmt.Errorf("the store %s is damaged: %d objects", st.Dir(), len(r.Damaged))
+	err = fmt.Errorf("the store %s is damaged: %d objects", s.Store.Dir(), len(r.Damaged))
 	if !remove {
 		err = fault.Hint(err, "`sconce cache verify --remove` removes them, so that they are fetched or made again")
 	}

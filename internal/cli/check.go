@@ -2,11 +2,8 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -14,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fault"
@@ -116,6 +114,11 @@ func (a *app) addTargetFlags(cmd *cobra.Command, t *targetOptions) {
 	} {
 		complete(cmd, flag, values...)
 	}
+	completeClusters(cmd)
+}
+
+// completeClusters completes the names of profiles, and files, for --cluster.
+func completeClusters(cmd *cobra.Command) {
 	err := cmd.RegisterFlagCompletionFunc("cluster", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		all, _ := cluster.List("") // a file that is wrong is no reason to complete nothing
 		var names []string
@@ -125,7 +128,7 @@ func (a *app) addTargetFlags(cmd *cobra.Command, t *targetOptions) {
 		return names, cobra.ShellCompDirectiveDefault
 	})
 	if err != nil {
-		panic(err) // there is no such flag: a mistake in this function
+		panic(err) // there is no such flag: a mistake in this package
 	}
 }
 
@@ -168,13 +171,6 @@ type checked struct {
 	Warnings []string `json:"unread,omitempty"` // files that could not be understood
 }
 
-// target is what an image is judged by.
-type target struct {
-	cluster.Profile
-	from  string            // where the profile is from
-	allow map[string]string // by rule, the reason
-}
-
 func (a *app) runCheck(ctx context.Context, o checkOptions) error {
 	if !slices.Contains(audit.Severities, audit.Severity(o.severity)) {
 		return fault.Usage(fmt.Errorf("--severity %q: it is one of %s", o.severity, list(audit.Severities)))
@@ -186,23 +182,32 @@ func (a *app) runCheck(ctx context.Context, o checkOptions) error {
 	if err != nil {
 		return err
 	}
-	facts, done, err := a.gatherFacts(ctx, o.image, t.Platform)
+	platform, err := parsePlatform(t.Platform)
 	if err != nil {
 		return err
 	}
-	findings, err := audit.Check(ctx, facts, t.Profile)
-	if err = errors.Join(err, done()); err != nil {
-		return fmt.Errorf("check %s: %w", o.image, err)
+	s, err := a.open(ctx)
+	if err != nil {
+		return err
 	}
-	audit.Allow(findings, t.allow)
+	image, err := s.Open(o.image, engine.Wanted{Platform: platform, OrOther: true})
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+	found, err := s.Check(ctx, image, t)
+	if err != nil {
+		return err
+	}
+	facts := found.Facts
 	c := checked{
-		Image: o.image, Digest: facts.Digest, Platform: facts.Platform, Target: t.Profile, Profile: t.from, Unknown: unknowns(t.Profile),
-		Count: audit.CountOf(findings), Warnings: slices.Clone(facts.Warnings),
+		Image: o.image, Digest: facts.Digest, Platform: facts.Platform, Target: t.Profile, Profile: t.From, Unknown: t.Unknown(),
+		Count: found.Count, Warnings: slices.Clone(facts.Warnings),
 	}
 	if facts.GPU != nil {
 		c.Warnings = append(c.Warnings, facts.GPU.Warnings...)
 	}
-	c.Findings = slices.DeleteFunc(slices.Clone(findings), func(f audit.Finding) bool { return !f.Severity.AtLeast(audit.Severity(o.severity)) })
+	c.Findings = slices.DeleteFunc(slices.Clone(found.Findings), func(f audit.Finding) bool { return !f.Severity.AtLeast(audit.Severity(o.severity)) })
 	if err := a.reportCheck(ctx, o, &c, facts); err != nil {
 		return err
 	}
@@ -243,20 +248,9 @@ func (c *checked) verdict() error {
 }
 
 // resolve finds out what is to be checked, for what target.
-func (o *checkOptions) resolve() (target, error) {
-	t := target{allow: map[string]string{}}
-	if o.recipe != "" {
-		r, err := recipe.Load(o.recipe)
-		if err != nil {
-			return t, err
-		}
-		if o.image == "" {
-			o.image = r.Name + ":" + r.Version
-		}
-		if t, err = targetOf(r, o.target.cluster); err != nil {
-			return t, err
-		}
-	} else if err := t.find(o.target.cluster, ""); err != nil {
+func (o *checkOptions) resolve() (engine.Target, error) {
+	t, err := o.named()
+	if err != nil {
 		return t, err
 	}
 	if o.image == "" {
@@ -267,29 +261,27 @@ func (o *checkOptions) resolve() (target, error) {
 		return t, err
 	}
 	t.Profile = t.Override(flags)
-	return t, t.addAllowed(o.allow)
+	return t, allow(t, o.allow)
 }
 
-// find takes a cluster's profile; name is a flag's value, so that a file's path starts here, not at a recipe.
-func (t *target) find(name, recipeDir string) error {
-	if name == "" {
-		return nil
+// named is the target that --recipe or --cluster names.
+func (o *checkOptions) named() (engine.Target, error) {
+	if o.recipe == "" {
+		return engine.FindTarget(o.target.cluster, "")
 	}
-	if strings.Contains(name, "/") || strings.HasSuffix(name, ".toml") {
-		path, err := filepath.Abs(name)
-		if err != nil {
-			return err
-		}
-		name = path
+	r, err := recipe.Load(o.recipe)
+	if err != nil {
+		return engine.Target{}, err
 	}
-	found, err := cluster.Find(name, recipeDir)
-	t.Profile, t.from = found.Profile, found.From
-	return err
+	if o.image == "" {
+		o.image = r.Name + ":" + r.Version
+	}
+	return engine.TargetOf(r, o.target.cluster)
 }
 
-// addAllowed adds what flags allow.
-func (t *target) addAllowed(allow []string) error {
-	for _, text := range allow {
+// allow adds what flags allow.
+func allow(t engine.Target, flags []string) error {
+	for _, text := range flags {
 		rule, reason, _ := strings.Cut(text, "=")
 		if strings.TrimSpace(reason) == "" {
 			return fault.Usage(fault.Hint(fmt.Errorf("--allow %s: the reason is missing", text), "write --allow "+rule+"='why it is no problem'"))
@@ -297,69 +289,9 @@ func (t *target) addAllowed(allow []string) error {
 		if err := audit.KnownRule(rule); err != nil {
 			return fmt.Errorf("--allow: %w", err)
 		}
-		t.allow[rule] = reason
+		t.Allow[rule] = reason
 	}
 	return nil
-}
-
-// targetOf is what a recipe is for. clusterFlag, a flag's value, stands for another cluster than the recipe's: then nothing that
-// the recipe says of its own counts.
-func targetOf(r *recipe.Recipe, clusterFlag string) (target, error) {
-	t := target{allow: maps.Clone(r.Check.Allow)}
-	if t.allow == nil {
-		t.allow = map[string]string{}
-	}
-	for _, rule := range slices.Sorted(maps.Keys(t.allow)) {
-		if err := audit.KnownRule(rule); err != nil {
-			return t, fmt.Errorf("%s: check.allow: %w", r.Path, err)
-		}
-	}
-	if clusterFlag != "" {
-		return t, t.find(clusterFlag, r.Dir)
-	}
-	if r.Target.Cluster != "" {
-		found, err := cluster.Find(r.Target.Cluster, r.Dir)
-		if err != nil {
-			return t, fmt.Errorf("%s: target.cluster: %w", r.Path, err)
-		}
-		t.Profile, t.from = found.Profile, found.From
-	}
-	own := cluster.Profile{
-		GPU: r.Target.GPU, Driver: r.Target.Driver, Glibc: r.Target.Glibc, Runtime: cluster.Runtime(r.Target.Runtime),
-		Fabric: cluster.Fabric(r.Target.Fabric), MPI: r.Target.MPI, PMI: r.Target.PMI,
-	}
-	if !r.Target.AnyPlatform || t.Platform == "" {
-		own.Platform = r.Target.Platform
-	}
-	if err := own.Normalize(); err != nil {
-		return t, fault.Usage(fmt.Errorf("%s: target.%w", r.Path, err))
-	}
-	t.Profile = t.Override(own)
-	return t, nil
-}
-
-// unknowns lists what a target does not say, by the names of the flags that would.
-func unknowns(p cluster.Profile) []string {
-	missing := []string{}
-	for _, field := range []struct {
-		name  string
-		known bool
-	}{
-		{"platform", p.Platform != ""},
-		{"gpu", len(p.GPU) > 0},
-		{"driver", p.Driver != ""},
-		{"glibc", p.Glibc != ""},
-		{"runtime", p.Runtime != ""},
-		{"fabric", p.Fabric != ""},
-		{"mpi", p.MPI != ""},
-		{"pmi", p.PMI != ""},
-		{"cpu-level", p.CPULevel != 0 || p.Platform == "linux/arm64"},
-	} {
-		if !field.known {
-			missing = append(missing, field.name)
-		}
-	}
-	return missing
 }
 
 func (a *app) listRules(asJSON bool) error {

@@ -1,5 +1,5 @@
-// Package cli is the command line: one file for each command, which turns flags into an options struct and calls the
-// packages that do the work.
+// Package cli is the command line: one file for each command, which turns flags into an options struct, calls [engine] and prints
+// what it returns.
 //
 // Data goes to stdout, everything else to stderr. A command returns an error; [Main] prints it and chooses the exit code.
 package cli
@@ -14,25 +14,24 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
 )
 
-// app is what the commands of one invocation share. The store and the downloader are only opened by a command that
-// needs them.
+// app is what the commands of one invocation share.
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	flags          globalFlags
 	signals        *signals
 
-	view   *ui.View
-	out    io.Writer // stdout, for data: what was reported before comes first
-	opened *store.Store
-	client *fetch.Client
+	view *ui.View
+	out  io.Writer // stdout, for data: what was reported before comes first
+
+	session *engine.Session // of the command that runs; nil for one that needs none
 }
 
 // globalFlags are the flags of every command.
@@ -70,8 +69,8 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	err := root.ExecuteContext(ctx)
-	if a.opened != nil {
-		err = errors.Join(err, a.opened.Close())
+	if a.session != nil {
+		err = errors.Join(err, a.session.Close())
 	}
 	if err != nil && ctx.Err() != nil {
 		err = errInterrupted
@@ -152,35 +151,20 @@ func (a *app) viewOptions() (ui.Options, error) {
 	return o, err
 }
 
-// store opens the store, once.
-func (a *app) store(ctx context.Context) (*store.Store, error) {
-	if a.opened != nil {
-		return a.opened, nil
-	}
+// open opens the session that a command works in: the store, and with what to download. [app.run] closes it.
+func (a *app) open(ctx context.Context) (*engine.Session, error) {
 	dir, err := a.storeDir()
 	if err != nil {
 		return nil, err
 	}
-	a.opened, err = store.Open(ctx, dir)
-	return a.opened, err
+	a.session, err = engine.New(ctx, engine.Options{Dir: dir, Offline: a.flags.offline, Version: currentVersion().Version})
+	return a.session, err
 }
 
+// storeDir is where the store is, which need not exist.
 func (a *app) storeDir() (string, error) {
 	if a.flags.store != "" {
 		return a.flags.store, nil
 	}
 	return store.DefaultDir()
-}
-
-// fetch returns the downloader, made once. It puts what it downloads into the store.
-func (a *app) fetch(ctx context.Context) (*fetch.Client, error) {
-	if a.client != nil {
-		return a.client, nil
-	}
-	st, err := a.store(ctx)
-	if err != nil {
-		return nil, err
-	}
-	a.client = fetch.New(st, fetch.Options{Offline: a.flags.offline, UserAgent: "sconce/" + currentVersion().Version})
-	return a.client, nil
 }

@@ -10,9 +10,6 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
-
-	"sconce.dev/sconce/internal/source"
-	"sconce.dev/sconce/internal/store"
 )
 
 func everyCommand(t *testing.T, visit func(*cobra.Command)) {
@@ -93,54 +90,6 @@ func TestRunPrintsToTheRightPlace(t *testing.T) {
 func TestExitStatusSaysNothing(t *testing.T) {
 	if !isSilent(exitStatus(7)) || exitStatus(7).ExitCode() != 7 {
 		t.Error("the exit code of a program is taken for an error")
-	}
-}
-
-func TestNameFor(t *testing.T) {
-	st, err := store.Open(context.Background(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	d, err := st.PutBlob([]byte("manifest"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := st.PutImage(store.ImageRef{Name: "mine", Tag: "3", Digest: d}, []store.Digest{d}); err != nil {
-		t.Fatal(err)
-	}
-	digest := "sha256:" + strings.Repeat("ab", 32)
-	for written, want := range map[string]string{
-		"docker://debian:12":                 "debian:12",
-		"debian":                             "debian:latest",
-		"localhost:5000/x":                   "localhost:5000/x:latest",
-		"docker://me@nvcr.io#nvidia/cuda:12": "nvcr.io/nvidia/cuda:12",
-		"ghcr.io/a/b@" + digest:              "ghcr.io/a/b:sha256-abababababab",
-		"ghcr.io/a/b:1@" + digest:            "ghcr.io/a/b:1",
-		"oci:some/dir:tag":                   "dir:tag",
-		"docker-archive:a/saved.tar.gz":      "saved:latest",
-		"tar:/tmp/root.tar.zst":              "root:latest",
-		"mine":                               "mine:3",
-	} {
-		ref, err := source.ParseIn(written, st)
-		if err != nil {
-			t.Errorf("%s: %v", written, err)
-			continue
-		}
-		if name, tag := nameFor(st, written, ref); name+":"+tag != want {
-			t.Errorf("%s is named %s:%s, want %s", written, name, tag, want)
-		}
-	}
-}
-
-func TestWithTag(t *testing.T) {
-	for ref, want := range map[string]string{
-		"host/x": "host/x:t", "host/x:1": "host/x:1", "localhost:5000/x": "localhost:5000/x:t",
-		"docker://localhost:5000/x:1": "docker://localhost:5000/x:1", "docker://x": "docker://x:t",
-	} {
-		if got := withTag(ref, "t"); got != want {
-			t.Errorf("withTag(%q) = %q, want %q", ref, got, want)
-		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/ui"
 )
 
@@ -86,15 +87,15 @@ func (a *app) runClusters(o clustersOptions) error {
 
 // showCluster prints a profile as its file would have it, so that a copy is a start for one's own.
 func (a *app) showCluster(o clustersOptions) error {
-	var t target
-	if err := t.find(o.name, o.recipe); err != nil {
+	t, err := engine.FindTarget(o.name, o.recipe)
+	if err != nil {
 		return err
 	}
 	if o.json {
-		return a.printJSON(listedCluster{t.Profile, t.from})
+		return a.printJSON(listedCluster{t.Profile, t.From})
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n", ui.Clean(t.from))
+	fmt.Fprintf(&b, "# %s\n", ui.Clean(t.From))
 	v := reflect.ValueOf(t.Profile)
 	for i := range v.NumField() {
 		field, name := v.Field(i), v.Type().Field(i).Tag.Get("toml")
@@ -112,6 +113,6 @@ func (a *app) showCluster(o clustersOptions) error {
 			fmt.Fprintf(&b, "%s = %q\n", name, ui.Clean(field.String()))
 		}
 	}
-	_, err := a.out.Write([]byte(b.String()))
+	_, err = a.out.Write([]byte(b.String()))
 	return err
 }

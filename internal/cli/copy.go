@@ -2,14 +2,8 @@ package cli
 
 import (
 	"context"
-	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
-
-	"sconce.dev/sconce/internal/clusterfile"
-	"sconce.dev/sconce/internal/export"
-	"sconce.dev/sconce/internal/source"
 )
 
 // copyOptions are the options of `sconce copy`.
@@ -70,68 +64,18 @@ what was compressed for an earlier image is copied. From .sqsh to .sif and back 
 }
 
 func (a *app) runCopy(ctx context.Context, o copyOptions) error {
-	how, err := o.squashfs.exportOptions(nil, o.force)
+	how, err := o.squashfs.writing(o.force)
 	if err != nil {
 		return err
 	}
-	if done, err := a.copyDirectly(ctx, o, how); done || err != nil {
-		return err
-	}
-	im, ref, err := a.importImage(ctx, o.from, o.platform)
+	s, image, err := a.openImage(ctx, o.from, o.platform)
 	if err != nil {
 		return err
 	}
-	how.Store, how.Name = a.opened, knownName(a.opened, o.from, ref)
-	if strings.HasPrefix(o.to, dockerPrefix) {
-		_, tag := nameFor(a.opened, o.from, ref)
-		return a.push(ctx, im, withTag(o.to, tag))
+	defer image.Close()
+	pushed, err := s.Copy(ctx, image, o.to, how)
+	if err == nil && pushed != "" {
+		a.say("pushed %s", pushed)
 	}
-	return export.Write(ctx, im, o.to, how)
-}
-
-// copyDirectly copies to a squashfs or SIF file what does not have to pass through the store: the file system of another
-// such file, and a root file system in a tar. It reports whether this was such a copy.
-func (a *app) copyDirectly(ctx context.Context, o copyOptions, how export.Options) (bool, error) {
-	if strings.HasPrefix(o.to, dockerPrefix) {
-		return false, nil
-	}
-	to, err := export.ParseTarget(o.to)
-	if err != nil || !to.IsClusterFile() {
-		return false, err
-	}
-	ref, opts, err := a.sources(ctx, o.from, o.platform)
-	if err != nil {
-		return false, err
-	}
-	how.Store = opts.Store
-	switch {
-	case isClusterFile(ref) && !o.squashfs.given:
-		return copyPartition(ctx, ref, to, how)
-	case ref.Transport == source.Tar:
-		return copyTar(ctx, ref, opts, to, how)
-	}
-	return false, nil
-}
-
-// copyPartition copies a file system as it is. One that the runtime of the target does not know how to start has to be
-// written anew.
-func copyPartition(ctx context.Context, ref source.Ref, to export.Target, how export.Options) (bool, error) {
-	from, err := source.OpenClusterFile(ref.Value)
-	if err != nil {
-		return false, err
-	}
-	defer from.Close()
-	if !clusterfile.RunsUnder(from.FS, to.Transport == source.SIF) {
-		return false, nil
-	}
-	return true, export.CopyClusterFile(ctx, from, to, how)
-}
-
-func copyTar(ctx context.Context, ref source.Ref, opts source.Options, to export.Target, how export.Options) (bool, error) {
-	t, err := source.OpenTarRoot(ctx, ref, opts)
-	if t == nil || err != nil {
-		return false, err
-	}
-	defer t.Close()
-	return true, export.WriteClusterFile(ctx, clusterfile.FromTar(t, filepath.Base(ref.Value)), to, how)
+	return err
 }

@@ -13,7 +13,8 @@ import (
 
 // exportOptions are the options of `sconce export containerfile`.
 type exportOptions struct {
-	build  buildOptions
+	recipe string
+	locked bool
 	output string
 	force  bool
 	how    tocontainerfile.Options
@@ -54,7 +55,7 @@ Python packages, from an image that --uv names. Slimming and the check for a tar
 		),
 		Args: wants("[RECIPE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.build.recipe = recipeArgument(args)
+			o.recipe = recipeArgument(args)
 			return a.runExportContainerfile(cmd.Context(), o)
 		},
 	}
@@ -63,25 +64,20 @@ Python packages, from an image that --uv names. Slimming and the check for a tar
 	f.BoolVar(&o.force, "force", false, "replace a file that is there already")
 	f.StringVar(&o.how.Base, "base", "", "start from this `IMAGE` instead of the recipe's base")
 	f.StringVar(&o.how.UV, "uv", tocontainerfile.DefaultUV, "`IMAGE` that has uv at /uv")
-	f.BoolVar(&o.build.locked, "locked", false, "refuse when the lock is missing or does not fit the recipe")
+	f.BoolVar(&o.locked, "locked", false, "refuse when the lock is missing or does not fit the recipe")
 	return cmd
 }
 
 func (a *app) runExportContainerfile(ctx context.Context, o exportOptions) error {
-	r, err := loadRecipe(o.build)
+	r, err := loadRecipe(o.recipe, "", "")
 	if err != nil {
 		return err
 	}
-	t, err := targetOf(r, "")
+	s, err := a.open(ctx)
 	if err != nil {
 		return err
 	}
-	l, err := a.lockFor(ctx, r, o.build)
-	if err != nil {
-		return err
-	}
-	o.how.GPU = t.GPU
-	text, err := tocontainerfile.Write(r, l, o.how)
+	text, err := s.Containerfile(ctx, r, o.locked, o.how)
 	if err != nil {
 		return err
 	}

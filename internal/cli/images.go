@@ -46,11 +46,11 @@ shared stores give are listed too.`,
 }
 
 func (a *app) runImages(ctx context.Context, o imagesOptions) error {
-	st, err := a.store(ctx)
+	s, err := a.open(ctx)
 	if err != nil {
 		return err
 	}
-	images, err := st.Images()
+	images, err := s.Store.Images()
 	if err != nil {
 		return err
 	}
@@ -94,20 +94,20 @@ func newImagesRmCmd(a *app) *cobra.Command {
 }
 
 func (a *app) runImagesRm(ctx context.Context, names []string) error {
-	st, err := a.store(ctx)
+	s, err := a.open(ctx)
 	if err != nil {
 		return err
 	}
 	var found []store.ImageRef
 	for _, name := range names { // all or none
-		im, err := st.FindImage(name)
+		im, err := s.Store.FindImage(name)
 		if err != nil {
 			return err
 		}
 		found = append(found, im)
 	}
 	for _, im := range found {
-		if err := st.DeleteImage(im); err != nil {
+		if err := s.Store.DeleteImage(im); err != nil {
 			return fmt.Errorf("remove image %s: %w", im.FullName(), err)
 		}
 		a.say("removed %s", im.FullName())

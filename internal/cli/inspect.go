@@ -12,9 +12,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/ui"
 )
 
@@ -73,9 +73,7 @@ func newInspectCmd(a *app) *cobra.Command {
 	cmd.Flags().StringVar(&o.html, "html", "", "write a page for a browser to `FILE`")
 	cmd.Flags().StringVar(&o.cluster, "cluster", "", "with --html: judge for this cluster, a `NAME` that sconce clusters lists or a profile's file")
 	cmd.Flags().BoolVar(&o.force, "force", false, "with --html: replace FILE, whatever it is")
-	if err := cmd.RegisterFlagCompletionFunc("cluster", completeClusters); err != nil {
-		panic(err) // there is no such flag: a mistake in this function
-	}
+	completeClusters(cmd)
 	cmd.MarkFlagsMutuallyExclusive("json", "raw")
 	cmd.MarkFlagsMutuallyExclusive("gpu", "raw", "html")
 	cmd.MarkFlagsMutuallyExclusive("json", "html")
@@ -105,16 +103,17 @@ func (a *app) runInspect(ctx context.Context, o inspectOptions) error {
 	if o.html != "" {
 		return a.inspectHTML(ctx, o)
 	}
-	ref, open, err := a.sources(ctx, o.image, o.platform)
+	_, subject, err := a.openImage(ctx, o.image, o.platform)
 	if err != nil {
 		return err
 	}
-	if isClusterFile(ref) {
-		return a.inspectClusterFile(ref, o)
+	defer subject.Close()
+	if subject.IsClusterFile() {
+		return a.inspectClusterFile(subject, o)
 	}
-	img, err := source.Open(ctx, ref, open)
+	img, err := subject.View(ctx)
 	if err != nil {
-		return source.Explain(err, o.image, ref, a.opened)
+		return err
 	}
 	if o.raw {
 		manifest, err := img.RawManifest()
@@ -128,19 +127,19 @@ func (a *app) runInspect(ctx context.Context, o inspectOptions) error {
 	if err != nil {
 		return fmt.Errorf("inspect %s: %w", o.image, err)
 	}
-	seen.Source = ref.String()
+	seen.Source = subject.Ref.String()
 	return a.printInspection(seen, o)
 }
 
-func (a *app) inspectClusterFile(ref source.Ref, o inspectOptions) error {
+func (a *app) inspectClusterFile(subject *engine.Subject, o inspectOptions) error {
 	if o.raw {
 		return errNoManifest
 	}
-	seen, err := inspectClusterFile(ref.Value)
+	seen, err := inspectClusterFile(subject)
 	if err != nil {
 		return fmt.Errorf("inspect %s: %w", o.image, err)
 	}
-	seen.Source = ref.String()
+	seen.Source = subject.Ref.String()
 	return a.printInspection(seen, o)
 }
 
@@ -167,18 +166,8 @@ type inspection struct {
 	Volumes     []string          `json:"volumes"`
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
-	Layers      []inspectedLayer  `json:"layers,omitempty"`
+	Layers      []engine.Layer    `json:"layers,omitempty"`
 	File        *inspectedFile    `json:"file,omitempty"` // of a squashfs or SIF file, which has no layers
-}
-
-// inspectedLayer is a layer, the lowest first.
-type inspectedLayer struct {
-	Digest    string `json:"digest"`
-	DiffID    string `json:"diffID"`
-	MediaType string `json:"mediaType"`
-	Size      int64  `json:"size"`
-	CreatedBy string `json:"createdBy"`
-	Comment   string `json:"comment,omitempty"`
 }
 
 func inspect(img v1.Image) (*inspection, error) {
@@ -196,33 +185,11 @@ func inspect(img v1.Image) (*inspection, error) {
 	}
 	in := inspectConfig(config)
 	in.Digest, in.MediaType, in.Annotations = digest.String(), string(manifest.MediaType), manifest.Annotations
-	in.Layers = inspectLayers(manifest, config)
+	in.Layers = engine.LayersOf(manifest, config)
 	for _, l := range in.Layers {
 		in.Size += l.Size
 	}
 	return in, nil
-}
-
-// inspectLayers puts each layer together with the step of the history that made it: the history's steps that are
-// not empty are the layers, in order (OCI image-spec, config.md).
-func inspectLayers(m *v1.Manifest, c *v1.ConfigFile) []inspectedLayer {
-	var made []v1.History
-	for _, h := range c.History {
-		if !h.EmptyLayer {
-			made = append(made, h)
-		}
-	}
-	layers := make([]inspectedLayer, len(m.Layers))
-	for i, d := range m.Layers {
-		layers[i] = inspectedLayer{Digest: d.Digest.String(), MediaType: string(d.MediaType), Size: d.Size}
-		if i < len(c.RootFS.DiffIDs) {
-			layers[i].DiffID = c.RootFS.DiffIDs[i].String()
-		}
-		if i < len(made) {
-			layers[i].CreatedBy, layers[i].Comment = made[i].CreatedBy, made[i].Comment
-		}
-	}
-	return layers
 }
 
 func (in *inspection) print(w io.Writer) error {

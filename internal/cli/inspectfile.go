@@ -8,8 +8,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/clusterfile"
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/ui"
 )
 
@@ -32,12 +32,11 @@ type inspectedObject struct {
 }
 
 // inspectClusterFile reads the tables of a squashfs or SIF file, and nothing of what its files hold.
-func inspectClusterFile(path string) (*inspection, error) {
-	c, err := source.OpenClusterFile(path)
+func inspectClusterFile(subject *engine.Subject) (*inspection, error) {
+	c, err := subject.ClusterFile()
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close()
 	config, err := c.Config()
 	if err != nil {
 		return nil, err

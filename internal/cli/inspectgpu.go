@@ -8,7 +8,6 @@ import (
 
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/facts"
-	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/ui"
 )
 
@@ -28,27 +27,16 @@ func (a *app) inspectGPU(ctx context.Context, o inspectOptions) error {
 }
 
 func (a *app) auditGPU(ctx context.Context, o inspectOptions) (*facts.GPUReport, error) {
-	ref, open, err := a.sources(ctx, o.image, o.platform)
+	_, subject, err := a.openImage(ctx, o.image, o.platform)
 	if err != nil {
 		return nil, err
 	}
-	if isClusterFile(ref) {
-		c, err := source.OpenClusterFile(ref.Value)
-		if err != nil {
-			return nil, err
-		}
-		defer c.Close()
-		files, err := facts.ClusterFile(c, open.Store)
-		if err != nil {
-			return nil, err
-		}
-		return facts.GPU(ctx, files)
-	}
-	outline, err := source.Outline(ctx, ref, open)
+	defer subject.Close()
+	files, err := subject.Files(ctx)
 	if err != nil {
-		return nil, source.Explain(err, o.image, ref, a.opened)
+		return nil, err
 	}
-	return facts.GPU(ctx, facts.Outlined(outline, open.Store))
+	return facts.GPU(ctx, files)
 }
 
 func printGPU(w io.Writer, r *facts.GPUReport) error {

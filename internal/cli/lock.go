@@ -2,17 +2,11 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 
-	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/lock"
-	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/ui"
 )
 
@@ -72,86 +66,34 @@ func recipeArgument(args []string) string {
 }
 
 func (a *app) runLock(ctx context.Context, o lockOptions) error {
-	r, err := loadRecipe(buildOptions{recipe: o.recipe, platform: o.platform})
+	r, err := loadRecipe(o.recipe, o.platform, "")
 	if err != nil {
 		return err
 	}
-	old, drift, err := readLock(r)
 	if o.check {
-		return a.checkLock(r, old, drift, err)
-	}
-	if _, unreadable := lock.Read(lock.Path(r)); err != nil && unreadable == nil {
-		return err // what the recipe names; a lock that cannot be read is written anew
-	}
-	if old != nil && len(drift) == 0 && !o.upgrade && len(o.packages) == 0 {
-		a.say("%s is up to date", lockName(r))
+		if err := r.CheckLock(); err != nil {
+			return err
+		}
+		a.say("%s fits the recipe", r.LockName())
 		return nil
 	}
-	made, err := a.makeLock(ctx, r, o)
+	s, err := a.open(ctx)
 	if err != nil {
 		return err
 	}
-	wheels, err := made.Wheels(r)
+	l, err := s.Lock(ctx, r, engine.LockOptions{Upgrade: o.upgrade, Packages: o.packages})
 	if err != nil {
 		return err
 	}
-	a.say("wrote %s: %s", lockName(r), describeLock(made, wheels))
+	if l.Fresh {
+		a.say("%s is up to date", r.LockName())
+	} else {
+		a.say("wrote %s: %s", r.LockName(), describeLock(l))
+	}
 	return nil
 }
 
-func (a *app) makeLock(ctx context.Context, r *recipe.Recipe, o lockOptions) (*lock.Lock, error) {
-	st, err := a.store(ctx)
-	if err != nil {
-		return nil, err
-	}
-	client, err := a.fetch(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return lock.Make(ctx, r, lock.Options{
-		Store: st, Fetch: client, Offline: a.flags.offline, Upgrade: o.upgrade, UpgradePackages: o.packages,
-	})
-}
-
-func (a *app) checkLock(r *recipe.Recipe, l *lock.Lock, drift []string, err error) error {
-	if err != nil {
-		return err
-	}
-	if l == nil {
-		return fault.Problem(fault.Hint(fmt.Errorf("%s has no lock", r.Path), "run `sconce lock`"))
-	}
-	if len(drift) > 0 {
-		return fault.Problem(driftError(r, drift))
-	}
-	a.say("%s fits the recipe", lockName(r))
-	return nil
-}
-
-// readLock reads the lock of r and how r has moved away from it. Without a lock both are nil.
-func readLock(r *recipe.Recipe) (l *lock.Lock, drift []string, err error) {
-	l, err = lock.Read(lock.Path(r))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	drift, err = l.Drift(r)
-	return l, drift, err
-}
-
-// lockName is the path of the lock as the user would write it, beside the recipe that the user named.
-func lockName(r *recipe.Recipe) string {
-	return filepath.Join(filepath.Dir(r.Path), filepath.Base(lock.Path(r)))
-}
-
-// driftError says how lock and recipe differ.
-func driftError(r *recipe.Recipe, drift []string) error {
-	return fault.Hint(fmt.Errorf("%s does not fit %s:\n  %s", lockName(r), r.Path, strings.Join(drift, "\n  ")),
-		"run `sconce lock` to bring the lock up to date")
-}
-
-func describeLock(l *lock.Lock, wheels []lock.Wheel) string {
+func describeLock(l *engine.Locked) string {
 	base := l.Base.Reference
 	if b := l.Base.Bootstrap; b != nil {
 		base = fmt.Sprintf("%s (%s)", b.Suite, ui.Number(len(b.Packages), "package"))
@@ -161,7 +103,7 @@ func describeLock(l *lock.Lock, wheels []lock.Wheel) string {
 		text += ", " + ui.Number(len(l.System.Packages), "system package")
 	}
 	if l.Python != nil {
-		text += fmt.Sprintf(", Python %s, %s", l.Python.Version, ui.Number(len(wheels), "Python package"))
+		text += fmt.Sprintf(", Python %s, %s", l.Python.Version, ui.Number(len(l.Wheels), "Python package"))
 	}
 	return text
 }

@@ -45,24 +45,28 @@ Credentials are those of docker, podman, netrc and enroot.
 }
 
 func (a *app) runPull(ctx context.Context, o pullOptions) error {
-	var name, tag string
-	if o.name != "" { // before anything is downloaded
-		var err error
-		if name, tag, err = store.ParseImageName(o.name); err != nil {
+	name := o.name
+	if name != "" { // before anything is downloaded
+		base, tag, err := store.ParseImageName(name)
+		if err != nil {
 			return err
 		}
+		name = base + ":" + tag
 	}
-	im, ref, err := a.importImage(ctx, o.image, o.platform)
+	s, image, err := a.openImage(ctx, o.image, o.platform)
 	if err != nil {
 		return err
 	}
-	if name == "" {
-		name, tag = nameFor(a.opened, o.image, ref)
-	}
-	named, err := tagImage(a.opened, im, name, tag)
+	defer image.Close()
+	named, err := s.Pull(ctx, image, name)
 	if err != nil {
 		return err
 	}
-	a.say("%s is %s (%s, %s)", named.FullName(), named.Digest, named.Platform, ui.Size(named.Size))
+	a.sayNamed(named)
 	return nil
+}
+
+// sayNamed tells the user what an image is called in the store.
+func (a *app) sayNamed(r store.ImageRef) {
+	a.say("%s is %s (%s, %s)", r.FullName(), r.Digest, r.Platform, ui.Size(r.Size))
 }

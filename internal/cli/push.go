@@ -2,13 +2,8 @@ package cli
 
 import (
 	"context"
-	"strings"
 
 	"github.com/spf13/cobra"
-
-	"sconce.dev/sconce/internal/export"
-	"sconce.dev/sconce/internal/image"
-	"sconce.dev/sconce/internal/store"
 )
 
 // pushOptions are the options of `sconce push`.
@@ -46,36 +41,15 @@ Credentials are those of docker, podman, netrc and enroot.
 }
 
 func (a *app) runPush(ctx context.Context, o pushOptions) error {
-	im, ref, err := a.importImage(ctx, o.image, o.platform)
+	s, image, err := a.openImage(ctx, o.image, o.platform)
 	if err != nil {
 		return err
 	}
-	_, tag := nameFor(a.opened, o.image, ref)
-	return a.push(ctx, im, withTag(o.to, tag))
-}
-
-// withTag adds a tag to a registry's reference that has none.
-func withTag(ref, tag string) string {
-	_, own := store.SplitImageName(strings.TrimPrefix(ref, dockerPrefix))
-	if own != "" || strings.Contains(ref, "@") {
-		return ref
-	}
-	return ref + ":" + tag
-}
-
-// dockerPrefix begins references to registries.
-const dockerPrefix = "docker://"
-
-// push sends an image of the store to a registry.
-func (a *app) push(ctx context.Context, im *image.Image, ref string) error {
-	st, err := a.store(ctx)
+	defer image.Close()
+	pushed, err := s.PushSubject(ctx, image, o.to)
 	if err != nil {
 		return err
 	}
-	ref = strings.TrimPrefix(ref, dockerPrefix)
-	if err := export.Push(ctx, im, ref, export.PushOptions{Store: st}); err != nil {
-		return err
-	}
-	a.say("pushed %s@%s", ref, im.Digest)
+	a.say("pushed %s", pushed)
 	return nil
 }

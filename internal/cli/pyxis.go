@@ -4,20 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"sconce.dev/sconce/internal/event"
-	"sconce.dev/sconce/internal/export"
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/filelock"
-	"sconce.dev/sconce/internal/source"
-	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
 )
@@ -95,7 +88,7 @@ func (o pyxisOptions) imageDir() (string, error) {
 }
 
 func (a *app) runPyxisGet(ctx context.Context, uri string, o pyxisOptions) error {
-	sq, err := o.squashfs.parse()
+	how, err := o.squashfs.writing(false)
 	if err != nil {
 		return err
 	}
@@ -103,70 +96,17 @@ func (a *app) runPyxisGet(ctx context.Context, uri string, o pyxisOptions) error
 	if err != nil {
 		return err
 	}
-	ref, opts, err := a.sources(ctx, uri, "")
+	s, image, err := a.openImage(ctx, uri, "")
 	if err != nil {
 		return err
 	}
-	pinned, digest, err := source.Resolve(ctx, ref, opts)
+	defer image.Close()
+	path, err := s.Share(ctx, image, dir, how)
 	if err != nil {
-		return err
-	}
-	path := filepath.Join(dir, pyxisName(digest, sq))
-	if err := a.pyxisImage(ctx, pinned, opts, path, o); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintln(a.stdout, path)
 	return err
-}
-
-// pyxisName is the name of an image's file. One that is compressed otherwise is another file.
-func pyxisName(d store.Digest, o squashfs.Options) string {
-	name := "sha256-" + d.Hex()
-	if def := squashfs.DefaultOptions(); o.Key() != def.Key() {
-		name += "-" + store.DigestOf([]byte(o.Key())).Short()
-	}
-	return name + pyxisExt
-}
-
-const pyxisExt = ".sqsh"
-
-// pyxisImage makes the file of an image unless it is there. A file under its final name is whole.
-func (a *app) pyxisImage(ctx context.Context, ref source.Ref, opts source.Options, path string, o pyxisOptions) error {
-	if used(path) {
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	// One lock around the download too: it is the longer part.
-	lock, err := filelock.Acquire(ctx, strings.TrimSuffix(path, pyxisExt), func() {
-		event.Notef(ctx, "waiting for another node or process that imports the image")
-	})
-	if err != nil {
-		return err
-	}
-	defer lock.Release()
-	if used(path) {
-		return nil
-	}
-	im, err := source.Import(ctx, ref, opts)
-	if err != nil {
-		return err
-	}
-	how, err := o.squashfs.exportOptions(opts.Store, false)
-	if err != nil {
-		return err
-	}
-	return export.Write(ctx, im, string(source.Squashfs)+":"+path, how)
-}
-
-// used reports whether the file is there, and notes that it was asked for.
-func used(path string) bool {
-	if st, err := os.Stat(path); err != nil || !st.Mode().IsRegular() {
-		return false
-	}
-	_ = os.Chtimes(path, time.Time{}, time.Now()) // another user's image is used all the same
-	return true
 }
 
 func (a *app) runPyxisRelease(o pyxisOptions) error {
@@ -181,22 +121,5 @@ func (a *app) runPyxisRelease(o pyxisOptions) error {
 	if err != nil {
 		return err
 	}
-	found, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, e := range found {
-		st, err := e.Info()
-		ours := strings.HasPrefix(e.Name(), "sha256-") && strings.HasSuffix(e.Name(), pyxisExt)
-		if err != nil || !ours || time.Since(st.ModTime()) < age {
-			continue // gone in the meantime, or not ours, or still of use
-		}
-		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
+	return engine.Unshare(dir, age)
 }

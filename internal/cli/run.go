@@ -16,11 +16,11 @@ import (
 	"golang.org/x/term"
 
 	"sconce.dev/sconce/internal/device"
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/sandbox"
-	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
 )
@@ -120,67 +120,47 @@ func (a *app) runRun(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return fault.Usage(err)
 	}
-	ref, _, err := a.sources(ctx, o.image, o.platform)
+	s, image, err := a.openImage(ctx, o.image, o.platform)
 	if err != nil {
 		return err
 	}
-	if isClusterFile(ref) {
+	defer image.Close()
+	if image.IsClusterFile() {
 		err := fuse.Check() // here already, while what is done instead can be shown
 		if err == nil {
-			err = a.runClusterFile(ctx, ref, o, binds, env)
+			err = a.runInPlace(ctx, s, image, o, binds, env)
 			if !errors.Is(err, sandbox.ErrNoFUSE) {
 				return err
 			}
 		}
 		event.Warn(ctx, fmt.Sprintf("%s is unpacked first: %v", o.image, err), "ask for /dev/fuse to be opened to users")
 	}
-	im, _, err := a.importImage(ctx, o.image, o.platform)
+	root, err := image.Root(ctx)
 	if err != nil {
 		return err
 	}
-	st, err := a.store(ctx)
-	if err != nil {
-		return err
-	}
-	layers, err := sandbox.Layers(ctx, st, im.Layers)
-	if err != nil {
-		return err
-	}
-	return a.runRoot(ctx, &im.Config, sandbox.Options{Layers: layers}, o, binds, env)
+	return a.runRoot(ctx, s, root, o, binds, env)
 }
 
-// runClusterFile runs a command in a squashfs or SIF file as it is.
-func (a *app) runClusterFile(ctx context.Context, ref source.Ref, o runOptions, binds []sandbox.Bind, env []string) error {
-	c, err := source.OpenClusterFile(ref.Value)
+// runInPlace runs a command in a squashfs or SIF file as it is.
+func (a *app) runInPlace(ctx context.Context, s *engine.Session, image *engine.Subject, o runOptions, binds []sandbox.Bind, env []string) error {
+	root, err := image.RootInPlace()
 	if err != nil {
 		return err
 	}
-	defer c.Close()
-	config, err := c.Config()
-	if err != nil {
-		return err
-	}
-	tree, err := sandbox.Squashfs(c.FS)
-	if err != nil {
-		return err
-	}
-	return a.runRoot(ctx, &config, sandbox.Options{Tree: tree}, o, binds, env)
+	return a.runRoot(ctx, s, root, o, binds, env)
 }
 
-// runRoot runs a command in a root file system, which run has already.
-func (a *app) runRoot(ctx context.Context, image *v1.ConfigFile, run sandbox.Options, o runOptions, binds []sandbox.Bind, env []string) error {
-	if p := image.Platform(); p != nil {
+// runRoot runs a command in a root file system.
+func (a *app) runRoot(ctx context.Context, s *engine.Session, root *engine.Root, o runOptions, binds []sandbox.Bind, env []string) error {
+	if p := root.Config.Platform(); p != nil {
 		if err := canRun(*p); err != nil {
 			return fmt.Errorf("run %s: %w", o.image, err)
 		}
 	}
-	st, err := a.store(ctx)
-	if err != nil {
-		return err
-	}
-	config := image.Config
-	run = sandbox.Options{
-		Layers: run.Layers, Tree: run.Tree, Binds: binds, Hostname: o.hostname, ReadOnly: o.readOnly, NoNetwork: o.noNetwork,
+	config := root.Config.Config
+	run := sandbox.Options{
+		Layers: root.Layers, Tree: root.Tree, Binds: binds, Hostname: o.hostname, ReadOnly: o.readOnly, NoNetwork: o.noNetwork,
 		Args: commandLine(config, o), Env: environment(config.Env, env), WorkDir: config.WorkingDir,
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, ForwardSignals: true,
 	}
@@ -195,7 +175,7 @@ func (a *app) runRoot(ctx context.Context, image *v1.ConfigFile, run sandbox.Opt
 			return err
 		}
 	}
-	return a.runSandbox(ctx, st, run)
+	return a.runSandbox(ctx, s.Store, run)
 }
 
 // runSandbox hands the terminal and the signals over to a command in a sandbox.

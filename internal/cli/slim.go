@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,13 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sconce.dev/sconce/internal/export"
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/slim"
-	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
 )
@@ -139,15 +136,25 @@ func (a *app) runSlim(ctx context.Context, o slimOptions) error {
 	if err != nil {
 		return err
 	}
-	ref, open, err := a.sources(ctx, o.image, o.platform)
+	write, err := o.squashfs.writing(o.force)
 	if err != nil {
 		return err
 	}
-	result := slimmed{Source: ref.String(), Output: o.output}
+	s, image, err := a.openImage(ctx, o.image, o.platform)
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+	result := slimmed{Source: image.Ref.String(), Output: o.output}
 	if o.explain {
-		result.Report, err = a.explainSlim(ctx, o, ref, open, how)
+		result.Report, err = s.ExplainSlim(ctx, image, how)
 	} else {
-		err = a.slim(ctx, o, ref, open, how, &result)
+		var made *engine.Slimmed
+		made, err = s.Slim(ctx, image, engine.SlimOptions{Options: how, Output: o.output, Name: o.name, Write: write})
+		if made != nil {
+			result.Report, result.Digest = made.Report, made.Image.Digest
+			result.Name = a.sayMade(o, made)
+		}
 	}
 	if err != nil {
 		return err
@@ -158,132 +165,19 @@ func (a *app) runSlim(ctx context.Context, o slimOptions) error {
 	return printSlim(a.out, result.Report)
 }
 
-func (a *app) explainSlim(
-	ctx context.Context, o slimOptions, ref source.Ref, open source.Options, how slim.Options,
-) (*slim.Report, error) {
-	if isClusterFile(ref) && len(how.GPUs) > 0 && !how.Strip && !how.PackageCaches && len(how.Remove) == 0 {
-		c, err := source.OpenClusterFile(ref.Value)
-		if err != nil {
-			return nil, err
-		}
-		defer c.Close()
-		files, err := facts.Squashfs(c.FS)
-		if err != nil {
-			return nil, err
-		}
-		return slim.Explain(ctx, files, how)
-	}
-	im, err := source.Import(ctx, ref, open)
-	if err != nil {
-		return nil, source.Explain(err, o.image, ref, a.opened)
-	}
-	report := &slim.Report{}
-	if len(how.GPUs) > 0 {
-		tree, err := im.Tree(ctx, open.Store)
-		if err != nil {
-			return nil, err
-		}
-		if report, err = slim.Explain(ctx, facts.Tree(tree, open.Store), how); err != nil {
-			return nil, err
-		}
-	}
-	return report, explainTrim(ctx, open.Store, im, how, report)
-}
-
-// explainTrim adds to the report what would go besides device code.
-func explainTrim(ctx context.Context, st *store.Store, im *image.Image, how slim.Options, to *slim.Report) error {
-	if !how.Strip && !how.PackageCaches && len(how.Remove) == 0 {
-		return nil
-	}
-	trimmed, err := slim.ExplainTrim(ctx, st, im.Layers, how)
-	if err != nil {
-		return err
-	}
-	to.Removed, to.Kept, to.Stripped, to.Unstripped = trimmed.Removed, trimmed.Kept, trimmed.Stripped, trimmed.Unstripped
-	return nil
-}
-
-func (a *app) slim(ctx context.Context, o slimOptions, ref source.Ref, open source.Options, how slim.Options, result *slimmed) error {
-	name, tag, err := o.target(open.Store, ref, how)
-	if err != nil {
-		return err
-	}
-	write, err := o.squashfs.exportOptions(open.Store, o.force)
-	if err != nil {
-		return err
-	}
-	if o.output != "" && !strings.HasPrefix(o.output, dockerPrefix) {
-		if _, err := export.ParseTarget(o.output); err != nil {
-			return err
-		}
-	}
-	im, err := source.Import(ctx, ref, open)
-	if err != nil {
-		return source.Explain(err, o.image, ref, a.opened)
-	}
-	made, report, err := slim.Image(ctx, open.Store, im, how)
-	if err != nil {
-		return err
-	}
-	result.Report, result.Digest = report, made.Digest
-	if made == im {
+// sayMade tells what became of an image, and returns its name in the store.
+func (a *app) sayMade(o slimOptions, made *engine.Slimmed) string {
+	if made.Same {
 		a.say("there is nothing in %s to remove", o.image)
 	}
-	if known, _ := store.SplitImageName(cmp.Or(o.name, knownName(open.Store, o.image, ref))); known != "" {
-		write.Name = known + ":" + tag
+	if made.Pushed != "" {
+		a.say("pushed %s", made.Pushed)
 	}
-	if err := a.writeSlim(ctx, made, o.output, tag, write); err != nil {
-		return err
+	if made.Named.Name == "" {
+		return ""
 	}
-	if name == "" {
-		return nil
-	}
-	named, err := tagImage(open.Store, made, name, tag)
-	if err != nil {
-		return err
-	}
-	result.Name = named.FullName()
-	a.say("%s is %s (%s, %s)", named.FullName(), named.Digest, named.Platform, ui.Size(named.Size))
-	return nil
-}
-
-// target is the name that the image gets in the store, if any, and the tag that it has elsewhere.
-func (o slimOptions) target(st *store.Store, ref source.Ref, how slim.Options) (name, tag string, err error) {
-	if o.name != "" {
-		return store.ParseImageName(o.name)
-	}
-	name, tag = nameFor(st, o.image, ref)
-	tag += gpuSuffix(how.GPUs)
-	switch {
-	case o.output != "":
-		return "", tag, nil
-	case ref.Transport != source.Store:
-		err := fmt.Errorf("%s is no image of the store, so the new image has no name", o.image)
-		return "", "", fault.Usage(fault.Hint(err, "`sconce images` lists those; or say where it goes: -o FILE.sqsh, or --name NAME:TAG for the store"))
-	}
-	return name, tag, nil
-}
-
-// gpuSuffix is what tells a slimmed image's tag from the original's: "-sm90", or "-slim" where no GPUs are named.
-func gpuSuffix(gpus []int) string {
-	if len(gpus) == 0 {
-		return "-slim"
-	}
-	names := make([]string, 0, len(gpus))
-	for _, sm := range gpus {
-		names = append(names, strconv.Itoa(sm))
-	}
-	return "-sm" + strings.Join(names, "-")
-}
-
-func (a *app) writeSlim(ctx context.Context, im *image.Image, to, tag string, how export.Options) error {
-	switch {
-	case to == "":
-		return nil
-	case strings.HasPrefix(to, dockerPrefix):
-		return a.push(ctx, im, withTag(to, tag))
-	}
-	return export.Write(ctx, im, to, how)
+	a.sayNamed(made.Named)
+	return made.Named.FullName()
 }
 
 func printSlim(w io.Writer, r *slim.Report) error {

@@ -89,9 +89,3 @@ func TestSlimUsage(t *testing.T) {
 		}
 	}
 }
-
-func TestGPUSuffix(t *testing.T) {
-	if got := gpuSuffix([]int{80, 90}); got != "-sm80-90" {
-		t.Errorf("got %s", got)
-	}
-}

@@ -5,10 +5,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/squashfs"
-	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
 )
 
@@ -58,10 +58,10 @@ func (o squashfsOptions) parse() (squashfs.Options, error) {
 	return squashfs.Options{Compression: c, Level: o.level, BlockSize: int(size), TailPacking: o.tailPacking}, nil
 }
 
-// exportOptions puts together how images are written.
-func (o squashfsOptions) exportOptions(st *store.Store, force bool) (export.Options, error) {
+// writing puts together how images are written.
+func (o squashfsOptions) writing(force bool) (engine.Writing, error) {
 	sq, err := o.parse()
-	return export.Options{Store: st, Force: force, Squashfs: sq, NoReuse: o.noReuse}, err
+	return engine.Writing{Options: export.Options{Force: force, Squashfs: sq, NoReuse: o.noReuse}, Exactly: o.given}, err
 }
 
 // squashfsFlagsGiven reports whether the user chose how files are compressed.

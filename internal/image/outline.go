@@ -67,6 +67,17 @@ const maxBrought = 8
 // to end as they arrive, side by side, and shown to look, unless that is nil. Others are brought while ctx lasts, when a
 // content in them is opened.
 func (o *Outline) Tree(ctx context.Context, look Look) (*Tree, error) {
+	indexes, err := o.indexes(ctx, look)
+	if err != nil {
+		return nil, err
+	}
+	return mergeIndexes(indexes, o.Image.Layers)
+}
+
+// Indexes says what each layer holds, lowest first. Layers of which the store knows it are not brought.
+func (o *Outline) Indexes(ctx context.Context) ([]*layer.Index, error) { return o.indexes(ctx, nil) }
+
+func (o *Outline) indexes(ctx context.Context, look Look) ([]*layer.Index, error) {
 	if look == nil {
 		look = func(int) func(layer.IndexEntry, func() (io.ReadCloser, error)) error { return nil }
 	}
@@ -94,10 +105,7 @@ func (o *Outline) Tree(ctx context.Context, look Look) (*Tree, error) {
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	return mergeIndexes(indexes, o.Image.Layers)
+	return indexes, group.Wait()
 }
 
 // read reads a layer that is in the store.

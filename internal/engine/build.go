@@ -1,0 +1,137 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/build"
+	"sconce.dev/sconce/internal/export"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/slim"
+	"sconce.dev/sconce/internal/step"
+	"sconce.dev/sconce/internal/store"
+)
+
+// BuildOptions say how a plan is built and where the image goes.
+type BuildOptions struct {
+	Again   bool     // run all steps again, whatever was made before
+	Outputs []string // destinations that the image is written to
+	Write   Writing
+	Push    []string // references in registries that it is pushed to
+	Wheels  string   // directory that the wheels of compiled packages are copied to; "" is none
+
+	// What commands may use of this machine.
+	Secrets   map[string]func() ([]byte, error)
+	SSH       map[string]string // sockets of agents, by id
+	Pass      []string          // variables of the environment
+	OnFailure func(ctx context.Context, f *step.Failure, o sandbox.Options)
+}
+
+// Built is what a build has made, and how far the image came.
+type Built struct {
+	Name     string // in the store
+	Platform string // "linux/amd64"
+	Image    *image.Image
+	Fresh    bool         // nothing had to be made
+	Slimmed  *slim.Report // what slimming took out, if there was anything to slim now
+	Wheels   []string     // files of wheels; nil when nobody asked for them
+	Check    *audit.Count // what the check for the recipe's target found; nil: nobody looked
+	Outputs  []string     // that were written
+	Pushed   []string     // references that were pushed to
+}
+
+// Build builds what is planned, names it, checks it for its recipe's target, and brings it where it shall go. After an error, one
+// that the check has found included, the result says how far it came; without an image it is nil.
+func (s *Session) Build(ctx context.Context, p *Plan, o BuildOptions) (*Built, error) {
+	result, err := s.run(ctx, p, o)
+	if err != nil {
+		return nil, err
+	}
+	b := &Built{Name: p.Name, Platform: p.Platform.String(), Image: result.Image, Fresh: result.Fresh, Slimmed: result.Slimmed}
+	if o.Wheels != "" {
+		if b.Wheels, err = s.copyWheels(o.Wheels, result.Built); err != nil {
+			return b, err
+		}
+	}
+	if _, err := s.Name(b.Image, p.Name); err != nil {
+		return b, err
+	}
+	if p.Recipe != nil && p.Recipe.Recipe.Target.Named() && !p.unchecked {
+		if b.Check, err = s.checkBuilt(ctx, p.Recipe, b.Image); err != nil {
+			return b, err
+		}
+	}
+	return b, s.deliver(ctx, b, o)
+}
+
+// run makes the image with what this machine has.
+func (s *Session) run(ctx context.Context, p *Plan, o BuildOptions) (*build.Result, error) {
+	how := p.means
+	how.Store, how.Fetch, how.Offline = s.Store, s.Fetch, s.Offline
+	how.Again, how.WantBuilt = o.Again, o.Wheels != ""
+	how.Cores, how.Memory = s.Cores, s.memory()
+	how.Secrets, how.SSH, how.OnFailure = o.Secrets, o.SSH, o.OnFailure
+	how.Pass = append(how.Pass[:len(how.Pass):len(how.Pass)], o.Pass...)
+	return build.Run(ctx, p.Plan, how)
+}
+
+// deliver writes the outputs and pushes.
+func (s *Session) deliver(ctx context.Context, b *Built, o BuildOptions) error {
+	how := s.writing(o.Write)
+	how.Name = b.Name
+	for _, out := range o.Outputs {
+		if err := export.Write(ctx, b.Image, out, how); err != nil {
+			return err
+		}
+		b.Outputs = append(b.Outputs, out)
+	}
+	for _, ref := range o.Push {
+		if _, err := s.Push(ctx, b.Image, ref); err != nil {
+			return err
+		}
+		b.Pushed = append(b.Pushed, ref)
+	}
+	return nil
+}
+
+// copyWheels copies wheels of the store to dir, which is made when missing, and returns the files. A file of the name that is
+// there already is replaced.
+func (s *Session) copyWheels(dir string, wheels []python.Item) ([]string, error) {
+	files := []string{}
+	if len(wheels) == 0 {
+		return files, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	for _, w := range wheels {
+		file := filepath.Join(dir, filepath.Base(w.File))
+		if err := copyBlob(s.Store, w.Digest, file); err != nil {
+			return files, fmt.Errorf("copy the wheel of %s: %w", w.Name, err)
+		}
+		files = append(files, file)
+	}
+	return files, nil
+}
+
+// copyBlob writes a blob to a file, whole or not at all.
+func copyBlob(st *store.Store, d store.Digest, file string) error {
+	dir, err := os.MkdirTemp(filepath.Dir(file), ".wheel-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	whole := filepath.Join(dir, filepath.Base(file))
+	if err := st.CopyBlob(d, whole); err != nil {
+		return err
+	}
+	if err := os.Chmod(whole, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(whole, file)
+}

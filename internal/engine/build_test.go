@@ -1,0 +1,252 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/sandbox"
+)
+
+func TestMain(m *testing.M) {
+	sandbox.Init() // the sandbox starts this very binary again
+	os.Exit(m.Run())
+}
+
+// python is the [python] of the recipes here: the base has no Python that could run.
+const python = "[python]\nlock = \"pylock.toml\"\nbytecode = false\n"
+
+func newSession(t testing.TB) *engine.Session {
+	t.Helper()
+	s, err := engine.New(t.Context(), engine.Options{Dir: filepath.Join(t.TempDir(), "store")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// recipeOf makes a directory with a recipe of packages from an index.
+func recipeOf(t testing.TB, text string, wheels ...locktest.Wheel) string {
+	t.Helper()
+	x := locktest.NewIndex(t, wheels...)
+	return locktest.Dir(t, locktest.Base{}, map[string]string{
+		recipe.FileName: locktest.Head + text + python, "pylock.toml": x.Pylock(t, wheels...),
+	})
+}
+
+// build takes the recipe in dir the whole way.
+func build(ctx context.Context, s *engine.Session, dir string, p engine.PlanOptions, o engine.BuildOptions) (*engine.Built, error) {
+	r, err := engine.LoadRecipe(dir, engine.Changes{})
+	if err != nil {
+		return nil, err
+	}
+	planned, err := s.Plan(ctx, r, p)
+	if err != nil {
+		return nil, err
+	}
+	defer planned.Close()
+	return s.Build(ctx, planned, o)
+}
+
+// From a recipe without a lock to files: what is there the second time is not made again.
+func TestBuild(t *testing.T) {
+	locktest.Isolate(t)
+	dir := recipeOf(t, "", locktest.Wheel{Name: "alpha", Version: "1.0"})
+	s, out := newSession(t), filepath.Join(t.TempDir(), "out.tar")
+	if _, err := build(t.Context(), s, dir, engine.PlanOptions{Locked: true}, engine.BuildOptions{}); err == nil || !strings.Contains(err.Error(), "--locked: ") {
+		t.Errorf("without a lock: %v", err)
+	}
+	first, err := build(t.Context(), s, dir, engine.PlanOptions{}, engine.BuildOptions{Outputs: []string{out}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.Fresh || first.Name != "test:latest" || first.Check != nil || !slices.Equal(first.Outputs, []string{out}) {
+		t.Errorf("the first build: %+v", first)
+	}
+	second, err := build(t.Context(), s, dir, engine.PlanOptions{Locked: true}, engine.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !second.Fresh || second.Image.Digest != first.Image.Digest {
+		t.Errorf("the second build: %+v", second)
+	}
+
+	// An image is as large where it was pulled as where it was built.
+	there := newSession(t)
+	subject, err := there.Open(out, engine.Wanted{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer subject.Close()
+	pulled, err := there.Pull(t.Context(), subject, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named, err := s.Store.FindImage("test:latest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var size int64
+	for _, d := range first.Image.Refs() {
+		n, err := s.Store.BlobSize(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += n
+	}
+	if pulled.Digest != named.Digest || pulled.Size != size || named.Size != size || pulled.FullName() != "out:latest" {
+		t.Errorf("pulled %+v, built %+v, of %d bytes", pulled, named, size)
+	}
+}
+
+// An image that will not run on its recipe's target is kept, and goes nowhere.
+func TestBuildOfWhatWillNotRun(t *testing.T) {
+	locktest.Isolate(t)
+	const target = "fabric = \"slingshot\"\n[image]\nenv = { NCCL_NET = \"IB\" }\n" // Head ends in [target]
+	dir := recipeOf(t, target, locktest.Wheel{Name: "alpha", Version: "1.0"})
+	s, out := newSession(t), filepath.Join(t.TempDir(), "out.tar")
+	o := engine.BuildOptions{Outputs: []string{out}}
+	b, err := build(t.Context(), s, dir, engine.PlanOptions{}, o)
+	if fault.CodeOf(err) != fault.CodeProblem || !strings.Contains(err.Error(), "NCCL_NET=IB") {
+		t.Fatalf("%v, %+v", err, b)
+	}
+	if b == nil || b.Check == nil || b.Check.Errors == 0 || b.Outputs != nil {
+		t.Errorf("%+v", b)
+	}
+	if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it was written: %v", err)
+	}
+	if _, err := s.Store.FindImage("test:latest"); err != nil {
+		t.Error(err)
+	}
+
+	// The record of a check says the same as the check.
+	subject, err := s.Open("test:latest", engine.Wanted{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer subject.Close()
+	r, err := engine.LoadRecipe(dir, engine.Changes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := s.Check(t.Context(), subject, r.Target)
+	if err != nil || found.Count != *b.Check {
+		t.Errorf("checked again: %+v, %v; the build said %+v", found, err, b.Check)
+	}
+	again, err := build(t.Context(), s, dir, engine.PlanOptions{}, o)
+	if err == nil || again == nil || *again.Check != *b.Check {
+		t.Errorf("built again: %+v, %v", again, err)
+	}
+
+	if b, err = build(t.Context(), s, dir, engine.PlanOptions{NoCheck: true}, o); err != nil || b.Check != nil || len(b.Outputs) != 1 {
+		t.Errorf("unchecked: %+v, %v", b, err)
+	}
+}
+
+// What an earlier lock says counts until the recipe asks for something else.
+func TestLock(t *testing.T) {
+	locktest.Isolate(t)
+	dir := recipeOf(t, "", locktest.Wheel{Name: "alpha", Version: "1.0"})
+	s := newSession(t)
+	lock := func() *engine.Locked {
+		t.Helper()
+		r, err := engine.LoadRecipe(dir, engine.Changes{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := s.Lock(t.Context(), r, engine.LockOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.CheckLock(); err != nil {
+			t.Error(err)
+		}
+		return l
+	}
+	if l := lock(); l.Fresh || len(l.Wheels) != 1 {
+		t.Errorf("the first lock: %+v", l)
+	}
+	if l := lock(); !l.Fresh || len(l.Wheels) != 1 {
+		t.Errorf("the second lock: %+v", l)
+	}
+	// One that cannot be read is written anew when somebody locks, and stops a build.
+	locktest.Write(t, dir, map[string]string{"sconce.lock": "version = 99\n"})
+	if _, err := build(t.Context(), s, dir, engine.PlanOptions{}, engine.BuildOptions{}); err == nil || !strings.Contains(err.Error(), "version is 99") {
+		t.Errorf("a build with a lock of another version: %v", err)
+	}
+	if l := lock(); l.Fresh {
+		t.Error("a lock of another version counts")
+	}
+}
+
+func TestContainerfile(t *testing.T) {
+	locktest.Isolate(t)
+	dir := locktest.Dir(t, locktest.Base{}, map[string]string{"file": "hello", "kept-out": "x", "Containerfile.dockerignore": "kept-out\n"})
+	s := newSession(t)
+	var events locktest.Events
+	p, err := s.PlanContainerfile(event.With(t.Context(), &events), engine.Containerfile{
+		File: filepath.Join(dir, "Containerfile"), Text: []byte("ARG V\nFROM tar:" + dir + "/base.tar\nARG V\nLABEL v=$V\nCOPY . /files/\n"),
+		Context: dir, Name: "made:1", Platform: v1.Platform{OS: "linux", Architecture: "amd64"}, Args: map[string]string{"V": "7"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	b, err := s.Build(t.Context(), p, engine.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := b.Image.Config.Config.Labels["v"]; got != "7" {
+		t.Errorf("the label is %q", got)
+	}
+	tree, err := b.Image.Tree(t.Context(), s.Store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, err := tree.ReadFile("files/file", 100); err != nil || string(data) != "hello" {
+		t.Errorf("%q, %v", data, err)
+	}
+	if _, err := tree.Lookup("files/kept-out"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what the ignore file names: %v", err)
+	}
+}
+
+// A copy to a squashfs and on to a SIF is the same image, and needs the store for neither.
+func TestCopy(t *testing.T) {
+	locktest.Isolate(t)
+	dir := locktest.Dir(t, locktest.Base{}, nil)
+	s := newSession(t)
+	from := "tar:" + filepath.Join(dir, "base.tar")
+	for _, name := range []string{"a.sqsh", "b.sif", "c.tar"} {
+		to := filepath.Join(dir, name)
+		subject, err := s.Open(from, engine.Wanted{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pushed, err := s.Copy(t.Context(), subject, to, engine.Writing{}); err != nil || pushed != "" {
+			t.Fatalf("copy %s to %s: %q, %v", from, to, pushed, err)
+		}
+		subject.Close()
+		if _, err := os.Stat(to); err != nil {
+			t.Fatal(err)
+		}
+		from = to
+	}
+	if images, err := s.Store.Images(); err != nil || len(images) != 0 {
+		t.Errorf("images have names: %v, %v", images, err)
+	}
+}

@@ -1,0 +1,141 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/base"
+	"sconce.dev/sconce/internal/build"
+	"sconce.dev/sconce/internal/containerfile"
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/transfer"
+)
+
+// Containerfile is a Containerfile and what it leaves open.
+type Containerfile struct {
+	File       string // for messages
+	Text       []byte
+	Context    string            // directory that COPY and ADD take files from
+	IgnoreFile string            // says what the context leaves out; "": the usual ones beside File and in Context
+	Name       string            // of the image in the store, NAME:TAG
+	Platform   v1.Platform       // that the image is for
+	Stage      string            // what is built; "" is the last
+	Args       map[string]string // of ARG
+	Layers     layer.Compression // of new layers; "" is gzip
+}
+
+// PlanContainerfile reads a Containerfile and decides what it means today.
+func (s *Session) PlanContainerfile(ctx context.Context, f Containerfile) (*Plan, error) {
+	pins := &pins{opts: base.Options{Store: s.Store, Fetch: s.Fetch, Offline: s.Offline}, seen: make(map[string]*base.Pinned)}
+	evaluated, err := f.evaluate(ctx, pins.config)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.resolveURLs(ctx, f.File, evaluated); err != nil {
+		return nil, err
+	}
+	ignore := f.IgnoreFile
+	if ignore == "" {
+		ignore = transfer.IgnoreFileOf(f.File)
+	}
+	from, err := transfer.OpenContext(f.Context, ignore)
+	if err != nil {
+		return nil, err
+	}
+	compression := f.Layers
+	if compression == "" {
+		compression = layer.Gzip
+	}
+	opened := newContexts()
+	opened.add(f.Context, from)
+	p := &Plan{contexts: opened, means: build.Options{Pass: evaluated.Proxy, Open: opened.Open}}
+	p.Plan, err = plan.NewContainerfile(ctx, evaluated, plan.ContainerfileOptions{
+		File: f.File, Name: f.Name, Platform: f.Platform, Context: f.Context, Open: opened.Open, Compression: compression, Pin: pins.pin,
+	})
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// configOf gives the configuration of an image that FROM names.
+type configOf func(ctx context.Context, reference string, platform v1.Platform) (*v1.ConfigFile, error)
+
+func (f Containerfile) evaluate(ctx context.Context, config configOf) (*containerfile.Build, error) {
+	parsed, err := containerfile.Parse(f.File, f.Text)
+	if err != nil {
+		return nil, err
+	}
+	evaluated, err := parsed.Evaluate(ctx, containerfile.Options{BuildArgs: f.Args, Target: f.Stage, Platform: f.Platform}, config)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range evaluated.Warnings {
+		event.Warn(ctx, place(f.File, w.Line)+w.Message, w.Hint)
+	}
+	return evaluated, nil
+}
+
+// place is what goes before a message about a line of a file, 0 for one about the whole.
+func place(file string, line int) string {
+	if line == 0 {
+		return file + ": "
+	}
+	return fmt.Sprintf("%s:%d: ", file, line)
+}
+
+// pins are the images that a Containerfile names, each pinned once.
+type pins struct {
+	opts base.Options
+	seen map[string]*base.Pinned
+}
+
+func (p *pins) pin(ctx context.Context, reference string, platform v1.Platform) (*base.Pinned, error) {
+	id := platform.String() + " " + reference
+	if known := p.seen[id]; known != nil {
+		return known, nil
+	}
+	pinned, err := base.PinImage(ctx, reference, platform, p.opts)
+	if err != nil {
+		return nil, err
+	}
+	p.seen[id] = pinned
+	return pinned, nil
+}
+
+func (p *pins) config(ctx context.Context, reference string, platform v1.Platform) (*v1.ConfigFile, error) {
+	pinned, err := p.pin(ctx, reference, platform)
+	if err != nil {
+		return nil, err
+	}
+	return pinned.Config(ctx, platform, p.opts)
+}
+
+// resolveURLs downloads what ADD takes from the network and nobody has said the digest of: only its bytes tell whether a
+// step has to be made again.
+func (s *Session) resolveURLs(ctx context.Context, file string, b *containerfile.Build) error {
+	for _, stage := range b.Stages {
+		for _, op := range stage.Ops {
+			if op.Copy == nil {
+				continue
+			}
+			for i := range op.Copy.URLs {
+				u := &op.Copy.URLs[i]
+				if u.Digest != "" {
+					continue
+				}
+				var err error
+				if u.Digest, err = s.Fetch.Unpinned(ctx, fetch.Request{URL: u.Address, Name: fetch.Redact(u.Address)}); err != nil {
+					return fmt.Errorf("%s:%d: %w", file, op.Line, err)
+				}
+			}
+		}
+	}
+	return nil
+}

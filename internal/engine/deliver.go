@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+
+	"sconce.dev/sconce/internal/clusterfile"
+	"sconce.dev/sconce/internal/export"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/store"
+)
+
+// dockerPrefix begins references to registries.
+const dockerPrefix = "docker://"
+
+// Writing says how files of images are written.
+type Writing struct {
+	export.Options      // but for Store and Name, which are the session's and the image's
+	Exactly        bool // the user asked for a compression: copying a file as it is will not do
+}
+
+func (s *Session) writing(w Writing) export.Options {
+	how := w.Options
+	how.Store = s.Store
+	return how
+}
+
+// CheckOutput finds a mistake in a destination that is no registry before anything is made for it.
+func CheckOutput(to string) error {
+	_, err := export.ParseTarget(to)
+	return err
+}
+
+// Push sends an image of the store to a registry, "[docker://]HOST/NAME:TAG", and returns what it is called there.
+func (s *Session) Push(ctx context.Context, im *image.Image, to string) (string, error) {
+	to = strings.TrimPrefix(to, dockerPrefix)
+	if err := export.Push(ctx, im, to, export.PushOptions{Store: s.Store}); err != nil {
+		return "", err
+	}
+	return to + "@" + string(im.Digest), nil
+}
+
+// PushSubject sends an image to a registry, under its own tag where the reference has none, and returns what it is called there.
+func (s *Session) PushSubject(ctx context.Context, from *Subject, to string) (string, error) {
+	im, err := from.Import(ctx)
+	if err != nil {
+		return "", err
+	}
+	_, tag := from.ownName()
+	return s.Push(ctx, im, withTag(to, tag))
+}
+
+// withTag adds a tag to a registry's reference that has none.
+func withTag(ref, tag string) string {
+	_, own := store.SplitImageName(strings.TrimPrefix(ref, dockerPrefix))
+	if own != "" || strings.Contains(ref, "@") {
+		return ref
+	}
+	return ref + ":" + tag
+}
+
+// Pull brings an image into the store and names it; an empty name is the subject's own.
+func (s *Session) Pull(ctx context.Context, from *Subject, name string) (store.ImageRef, error) {
+	im, err := from.Import(ctx)
+	if err != nil {
+		return store.ImageRef{}, err
+	}
+	if name == "" {
+		name = from.OwnName()
+	}
+	return s.Name(im, name)
+}
+
+// Copy brings an image from anywhere to anywhere. pushed is what it is called in a registry, when it went to one.
+func (s *Session) Copy(ctx context.Context, from *Subject, to string, w Writing) (pushed string, err error) {
+	if strings.HasPrefix(to, dockerPrefix) {
+		return s.PushSubject(ctx, from, to)
+	}
+	if done, err := s.copyDirectly(ctx, from, to, w); done || err != nil {
+		return "", err
+	}
+	im, err := from.Import(ctx)
+	if err != nil {
+		return "", err
+	}
+	how := s.writing(w)
+	how.Name = from.knownName()
+	return "", export.Write(ctx, im, to, how)
+}
+
+// copyDirectly copies to a squashfs or SIF file what does not have to pass through the store: the file system of another
+// such file, and a root file system in a tar. It reports whether this was such a copy.
+func (s *Session) copyDirectly(ctx context.Context, from *Subject, to string, w Writing) (bool, error) {
+	t, err := export.ParseTarget(to)
+	if err != nil || !t.IsClusterFile() {
+		return false, err
+	}
+	switch {
+	case from.IsClusterFile() && !w.Exactly:
+		return copyPartition(ctx, from, t, s.writing(w))
+	case from.Ref.Transport == source.Tar:
+		return copyTar(ctx, from, t, s.writing(w))
+	}
+	return false, nil
+}
+
+// copyPartition copies a file system as it is. One that the runtime of the target does not know how to start has to be
+// written anew.
+func copyPartition(ctx context.Context, from *Subject, to export.Target, how export.Options) (bool, error) {
+	c, err := from.ClusterFile()
+	if err != nil {
+		return false, err
+	}
+	if !clusterfile.RunsUnder(c.FS, to.Transport == source.SIF) {
+		return false, nil
+	}
+	return true, export.CopyClusterFile(ctx, c, to, how)
+}
+
+func copyTar(ctx context.Context, from *Subject, to export.Target, how export.Options) (bool, error) {
+	t, err := source.OpenTarRoot(ctx, from.Ref, from.how)
+	if t == nil || err != nil {
+		return false, err
+	}
+	defer t.Close()
+	return true, export.WriteClusterFile(ctx, clusterfile.FromTar(t, filepath.Base(from.Ref.Value)), to, how)
+}

@@ -1,0 +1,57 @@
+// Package engine is the way from a recipe, or from an image wherever it is, to a delivered image: open, lock, plan, build, check,
+// slim, copy, deliver.
+//
+// A [Session] holds what all of it shares. A recipe becomes a [Plan], which [Session.Build] builds, names, checks and delivers; a
+// name becomes a [Subject], which is read no further than a question needs. Nothing here prints or knows of flags: what
+// happened is returned, also beside an error, and progress is reported as events.
+package engine
+
+import (
+	"context"
+	"runtime"
+
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Options say where a session works and what it may use.
+type Options struct {
+	Dir     string // of the store
+	Offline bool   // use no network
+	Version string // of sconce: servers are told, and what a check has found holds for it alone
+}
+
+// Session is what the parts of the way share. The store is open until Close.
+type Session struct {
+	Store   *store.Store
+	Fetch   *fetch.Client // puts what it downloads into Store
+	Offline bool
+	Version string
+
+	Cores  int   // that a build may use
+	Memory int64 // likewise, in bytes; 0: what there is when it begins
+}
+
+// New opens the store, and makes it when it is missing.
+func New(ctx context.Context, o Options) (*Session, error) {
+	st, err := store.Open(ctx, o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Session{
+		Store: st, Fetch: fetch.New(st, fetch.Options{Offline: o.Offline, UserAgent: "sconce/" + o.Version}),
+		Offline: o.Offline, Version: o.Version, Cores: runtime.GOMAXPROCS(0),
+	}, nil
+}
+
+// Close closes the store.
+func (s *Session) Close() error { return s.Store.Close() }
+
+// memory is what a build that begins now may use, in bytes.
+func (s *Session) memory() int64 {
+	if s.Memory > 0 {
+		return s.Memory
+	}
+	return host.AvailableMemory().Available
+}

@@ -1,0 +1,134 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/tocontainerfile"
+)
+
+// LockState is the lock of a recipe as it is found.
+type LockState struct {
+	Lock  *lock.Lock // nil: there is none that can be read
+	Drift []string   // how the recipe has moved away from it, a line for each difference
+	Err   error      // why it cannot be read
+}
+
+// Fits reports whether there is a lock and it is one of the recipe as it is.
+func (l LockState) Fits() bool { return l.Lock != nil && len(l.Drift) == 0 }
+
+// ReadLock reads the lock and compares it with the recipe. The error is about what the recipe names; a lock that cannot be read is
+// a state to be in.
+func (r *Recipe) ReadLock() (LockState, error) {
+	l, err := lock.Read(lock.Path(r.pinned))
+	if errors.Is(err, fs.ErrNotExist) {
+		return LockState{}, nil
+	}
+	if err != nil {
+		return LockState{Err: err}, nil
+	}
+	drift, err := l.Drift(r.pinned)
+	return LockState{Lock: l, Drift: drift}, err
+}
+
+// LockName is the path of the lock as the user would write it, beside the recipe that the user named.
+func (r *Recipe) LockName() string {
+	return filepath.Join(filepath.Dir(r.Path), filepath.Base(lock.Path(r.pinned)))
+}
+
+// CheckLock is nil when the lock fits the recipe, and else says how they differ.
+func (r *Recipe) CheckLock() error {
+	l, err := r.ReadLock()
+	switch {
+	case err != nil:
+		return err
+	case l.Err != nil:
+		return l.Err
+	case l.Lock == nil:
+		return fault.Problem(fault.Hint(fmt.Errorf("%s has no lock", r.Path), "run `sconce lock`"))
+	case len(l.Drift) > 0:
+		return fault.Problem(r.driftError(l.Drift))
+	}
+	return nil
+}
+
+func (r *Recipe) driftError(drift []string) error {
+	return fault.Hint(fmt.Errorf("%s does not fit %s:\n  %s", r.LockName(), r.Path, strings.Join(drift, "\n  ")),
+		"run `sconce lock` to bring the lock up to date")
+}
+
+// LockOptions say what of an earlier lock is given up.
+type LockOptions struct {
+	Upgrade  bool     // take the newest of everything, the base included
+	Packages []string // take the newest of these Python packages
+}
+
+// Locked is what a recipe means, pinned.
+type Locked struct {
+	*lock.Lock
+	Wheels []lock.Wheel
+	Fresh  bool // nothing had to be decided
+}
+
+// Lock decides what the recipe leaves open, and writes the lock. One that fits stays as it is; one that cannot be read is written
+// anew.
+func (s *Session) Lock(ctx context.Context, r *Recipe, o LockOptions) (*Locked, error) {
+	state, err := r.ReadLock()
+	if err != nil {
+		return nil, err
+	}
+	if state.Fits() && !o.Upgrade && len(o.Packages) == 0 {
+		return r.locked(state.Lock, true)
+	}
+	return s.makeLock(ctx, r, o)
+}
+
+// fittingLock returns the lock of r, made or brought up to date unless only one that fits will do. One that cannot be read is an
+// error: somebody has to look at it.
+func (s *Session) fittingLock(ctx context.Context, r *Recipe, only bool) (*Locked, error) {
+	state, err := r.ReadLock()
+	switch {
+	case err != nil:
+		return nil, err
+	case state.Err != nil:
+		return nil, state.Err
+	case state.Fits():
+		return r.locked(state.Lock, true)
+	case !only:
+		return s.makeLock(ctx, r, LockOptions{})
+	case state.Lock == nil:
+		return nil, fault.Hint(fmt.Errorf("--locked: %s does not exist", r.LockName()), "run `sconce lock`")
+	}
+	return nil, fmt.Errorf("--locked: %w", r.driftError(state.Drift))
+}
+
+func (s *Session) makeLock(ctx context.Context, r *Recipe, o LockOptions) (*Locked, error) {
+	l, err := lock.Make(ctx, r.pinned, lock.Options{
+		Store: s.Store, Fetch: s.Fetch, Offline: s.Offline, Upgrade: o.Upgrade, UpgradePackages: o.Packages,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r.locked(l, false)
+}
+
+func (r *Recipe) locked(l *lock.Lock, fresh bool) (*Locked, error) {
+	wheels, err := l.Wheels(r.pinned)
+	return &Locked{Lock: l, Wheels: wheels, Fresh: fresh}, err
+}
+
+// Containerfile writes what the recipe means, as its lock pins it, as a Containerfile. locked refuses to make a lock for it.
+func (s *Session) Containerfile(ctx context.Context, r *Recipe, locked bool, o tocontainerfile.Options) (string, error) {
+	l, err := s.fittingLock(ctx, r, locked)
+	if err != nil {
+		return "", err
+	}
+	o.GPU = r.Target.GPU
+	return tocontainerfile.Write(r.pinned, l.Lock, o)
+}

@@ -1,0 +1,167 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"sconce.dev/sconce/internal/build"
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fatbin"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/slim"
+	"sconce.dev/sconce/internal/stepcache"
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/transfer"
+	"sconce.dev/sconce/internal/wheelbuild"
+)
+
+// Plan is what is to be built, from whatever it was written as, and what the build of it needs besides. It is closed when it is
+// not used any more.
+type Plan struct {
+	*plan.Plan
+	Recipe *Recipe // nil for a Containerfile
+
+	contexts  *contexts
+	means     build.Options // what is the plan's own: where its wheels come from, its remote cache
+	unchecked bool          // nobody looks whether the image will run on its target
+}
+
+// Close closes the directories that the build reads from.
+func (p *Plan) Close() { p.contexts.close() }
+
+// PlanOptions decide about an image besides its recipe.
+type PlanOptions struct {
+	Locked  bool // only a lock that fits will do; else one is made
+	NoCheck bool // do not look whether the image will run on its target; a label says so
+}
+
+// Plan plans the image of a recipe, and locks it where that is missing.
+func (s *Session) Plan(ctx context.Context, r *Recipe, o PlanOptions) (*Plan, error) {
+	kept, err := r.slimming()
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.fittingLock(ctx, r, o.Locked)
+	if err != nil {
+		return nil, err
+	}
+	how := plan.Options{Slim: kept, Unchecked: o.NoCheck, GPU: r.Target.GPU, RunsHere: runsHere(l.Platform)}
+	if l.Python != nil && !how.RunsHere && r.Python.CompilesBytecode() {
+		event.Warn(ctx, fmt.Sprintf("no byte code is compiled: programs for %s do not run on this machine", l.Platform),
+			"imports are slower the first time; build on a machine of that kind, or set bytecode = false under [python] to silence this")
+	}
+	if how.Compiles, err = l.Compiles(r.pinned); err != nil {
+		return nil, err
+	}
+	if how.Sources, err = s.directorySources(ctx, how.Compiles); err != nil {
+		return nil, err
+	}
+	p := &Plan{Recipe: r, contexts: newContexts(), unchecked: o.NoCheck}
+	how.Open = p.contexts.Open
+	if p.Plan, err = plan.New(ctx, r.pinned, l.Lock, l.Wheels, how); err == nil {
+		p.means, err = s.means(r, l)
+		p.means.Open = how.Open
+	}
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// means are what the build of a recipe needs besides its plan.
+func (s *Session) means(r *Recipe, l *Locked) (build.Options, error) {
+	o := build.Options{Wheels: l.Wheels, Authorize: lock.Authorizer(r.pinned)}
+	if l.Python != nil {
+		o.Protect = l.Python.Protected
+	}
+	if r.Cache.Registry == "" || s.Offline {
+		return o, nil
+	}
+	remote, err := stepcache.New(r.Cache.Registry, stepcache.Options{Fetch: s.Fetch})
+	if err != nil {
+		return o, fmt.Errorf("%s: cache.registry: %w", r.Path, err)
+	}
+	o.Shared = &store.Shared{Remote: remote, Push: r.Cache.Pushes()}
+	return o, nil
+}
+
+// runsHere reports whether programs of a platform run on this machine.
+func runsHere(platform string) bool { return platform == "linux/"+runtime.GOARCH }
+
+// slimming says what is taken out of the recipe's image; nil is nothing.
+func (r *Recipe) slimming() (*slim.Options, error) {
+	o := slim.Options{Strip: r.Slim.Strip, Remove: r.Slim.Remove, PackageCaches: r.Slim.PackageCaches}
+	if !r.Slim.GPU {
+		if !o.Strip && !o.PackageCaches && len(o.Remove) == 0 {
+			return nil, nil
+		}
+		return &o, nil
+	}
+	if len(r.Target.GPU) == 0 {
+		err := fmt.Errorf("%s: slim.gpu: the profile of cluster %s names no GPUs", r.Path, r.Target.Name)
+		return nil, fault.Usage(fault.Hint(err, `add gpu = ["9.0"], or what the GPUs are, under [target]`))
+	}
+	var err error
+	if o.GPUs, err = fatbin.ParseGPUs(r.Target.GPU); err != nil {
+		return nil, fmt.Errorf("%s: slim.gpu: %w", r.Path, err)
+	}
+	o.PTX, o.DropRelocatable = slim.PTX(r.Slim.PTX), r.Slim.Relfatbin == "drop"
+	return &o, nil
+}
+
+// contexts are the directories that a build reads files from, each opened once. Stages made side by side ask for them.
+type contexts struct {
+	mu   sync.Mutex
+	open map[string]*transfer.Context
+}
+
+func newContexts() *contexts { return &contexts{open: make(map[string]*transfer.Context)} }
+
+// add makes a directory known that was opened in its own way.
+func (c *contexts) add(dir string, from *transfer.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open[dir] = from
+}
+
+// Open opens a directory unless it is open.
+func (c *contexts) Open(dir string) (*transfer.Context, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if from := c.open[dir]; from != nil {
+		return from, nil
+	}
+	from, err := transfer.OpenContext(dir, "")
+	if err == nil {
+		c.open[dir] = from
+	}
+	return from, err
+}
+
+func (c *contexts) close() {
+	for _, from := range c.open {
+		from.Close()
+	}
+}
+
+// directorySources says what the directories hold at this moment that packages are built from.
+func (s *Session) directorySources(ctx context.Context, compiles []lock.Compile) (map[string]store.Digest, error) {
+	digests := make(map[string]store.Digest)
+	for _, c := range compiles {
+		if c.Source.Kind != python.SourceDirectory {
+			continue
+		}
+		blob, err := wheelbuild.Sources{Store: s.Store, Fetch: s.Fetch}.Bring(ctx, c.Name, c.Source)
+		if err != nil {
+			return nil, err
+		}
+		digests[c.Name] = blob.Digest
+	}
+	return digests, nil
+}

@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/export"
+	"sconce.dev/sconce/internal/filelock"
+	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/squashfs"
+	"sconce.dev/sconce/internal/store"
+)
+
+// sharedExt ends the names of files that many nodes share.
+const sharedExt = ".sqsh"
+
+// Share returns the path of a squashfs file of the image in dir, which is named after the manifest's digest and made once, whoever
+// of all nodes that share dir is the first to ask for it.
+func (s *Session) Share(ctx context.Context, from *Subject, dir string, w Writing) (string, error) {
+	pinned, digest, err := source.Resolve(ctx, from.Ref, from.how)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, sharedName(digest, w.Squashfs))
+	return path, s.shareOnce(ctx, pinned, from.how, path, s.writing(w))
+}
+
+// sharedName is the name of an image's file. One that is compressed otherwise is another file.
+func sharedName(d store.Digest, o squashfs.Options) string {
+	name := "sha256-" + d.Hex()
+	if def := squashfs.DefaultOptions(); o.Key() != def.Key() {
+		name += "-" + store.DigestOf([]byte(o.Key())).Short()
+	}
+	return name + sharedExt
+}
+
+// shareOnce makes the file of an image unless it is there. A file under its final name is whole.
+func (s *Session) shareOnce(ctx context.Context, ref source.Ref, from source.Options, path string, how export.Options) error {
+	if used(path) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	// One lock around the download too: it is the longer part.
+	lock, err := filelock.Acquire(ctx, strings.TrimSuffix(path, sharedExt), func() {
+		event.Notef(ctx, "waiting for another node or process that imports the image")
+	})
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	if used(path) {
+		return nil
+	}
+	im, err := source.Import(ctx, ref, from)
+	if err != nil {
+		return err
+	}
+	return export.Write(ctx, im, string(source.Squashfs)+":"+path, how)
+}
+
+// used reports whether the file is there, and notes that it was asked for.
+func used(path string) bool {
+	if st, err := os.Stat(path); err != nil || !st.Mode().IsRegular() {
+		return false
+	}
+	_ = os.Chtimes(path, time.Time{}, time.Now()) // another user's image is used all the same
+	return true
+}
+
+// Unshare removes the files of dir that nobody has asked for in the time given.
+func Unshare(dir string, age time.Duration) error {
+	found, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range found {
+		st, err := e.Info()
+		ours := strings.HasPrefix(e.Name(), "sha256-") && strings.HasSuffix(e.Name(), sharedExt)
+		if err != nil || !ours || time.Since(st.ModTime()) < age {
+			continue // gone in the meantime, or not ours, or still of use
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}

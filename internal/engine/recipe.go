@@ -1,0 +1,56 @@
+package engine
+
+import (
+	"fmt"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/recipe"
+)
+
+// Recipe is a recipe and what its image is for, found out once.
+type Recipe struct {
+	*recipe.Recipe // as the user wrote it, under the changes
+	Target         Target
+
+	pinned *recipe.Recipe // as if it said of the target what the cluster's profile does: what is locked and compiled for
+}
+
+// Changes go before what a recipe says. Empty ones change nothing.
+type Changes struct {
+	Platform    string // "linux/arm64"
+	Compression string // of layers: "gzip", "zstd"
+}
+
+// LoadRecipe reads a recipe and finds out what its image is for.
+func LoadRecipe(path string, c Changes) (*Recipe, error) {
+	r, err := recipe.Load(path)
+	if err != nil {
+		return nil, err
+	}
+	if c.Platform != "" {
+		r.Target.Platform, r.Target.AnyPlatform = c.Platform, false
+	}
+	if c.Compression != "" {
+		r.Image.Compression = c.Compression
+	}
+	t, err := TargetOf(r, "")
+	if err != nil {
+		return nil, err
+	}
+	pinned := *r
+	if r.Target.Cluster != "" {
+		pinned.Target.Platform, pinned.Target.GPU = t.Platform, t.GPU
+	}
+	return &Recipe{Recipe: r, Target: t, pinned: &pinned}, nil
+}
+
+// FullName is the name of the recipe's image in the store.
+func (r *Recipe) FullName() string { return r.Name + ":" + r.Version }
+
+// Published is where the recipe wants its image sent, tagged with its version.
+func (r *Recipe) Published() (string, error) {
+	if r.Publish.Repository == "" {
+		return "", fault.Hint(fmt.Errorf("%s names no publish.repository", r.Path), "name one in the recipe, or use --push REF")
+	}
+	return r.Publish.Repository + ":" + r.Version, nil
+}
