@@ -49,6 +49,20 @@ const (
 	callStatx
 )
 
+var callNames = [...]string{
+	callChown: "chown", callLchown: "lchown", callFchown: "fchown", callFchownat: "fchownat", callMknod: "mknod",
+	callMknodat: "mknodat", callSetuid: "setuid", callSetgid: "setgid", callSetreuid: "setreuid", callSetregid: "setregid",
+	callSetresuid: "setresuid", callSetresgid: "setresgid", callSetfsuid: "setfsuid", callSetfsgid: "setfsgid", callSetgroups: "setgroups",
+	callGetuid: "getuid", callGeteuid: "geteuid", callGetgid: "getgid", callGetegid: "getegid", callGetresuid: "getresuid",
+	callGetresgid: "getresgid", callGetgroups: "getgroups", callCapset: "capset", callSetrlimit: "setrlimit", callPrlimit: "prlimit",
+	callPrctl: "prctl", callOpen: "open", callOpenat: "openat", callCreat: "creat", callMkdir: "mkdir",
+	callMkdirat: "mkdirat", callSymlink: "symlink", callSymlinkat: "symlinkat", callAccess: "access", callFaccessat: "faccessat",
+	callFaccessat2: "faccessat2", callStat: "stat", callLstat: "lstat", callFstat: "fstat", callFstatat: "fstatat",
+	callStatx: "statx",
+}
+
+func (c call) String() string { return callNames[c] }
+
 // sysno is a call under one of its numbers.
 type sysno struct {
 	call   call

@@ -1,7 +1,6 @@
 package rootemu
 
 import (
-	"errors"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -11,7 +10,7 @@ import (
 // that it knows which are new. What root makes is the kernel's affair.
 
 // create answers the calls that make files.
-func (p *process) create(c call, args [6]uint64) error {
+func (p *process) create(c call, args [6]uint64) (int64, error) {
 	arg := func(i int) uint32 { return uint32(args[i]) } //nolint:gosec // flags and modes have 32 bits
 	dirfd := int(int32(args[0]))                         //nolint:gosec // a file descriptor
 	switch c {
@@ -22,15 +21,15 @@ func (p *process) create(c call, args [6]uint64) error {
 	case callCreat:
 		return p.open(unix.AT_FDCWD, args[0], unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC, arg(1))
 	case callMkdir:
-		return p.mkdirAt(unix.AT_FDCWD, args[0], arg(1))
+		return 0, p.mkdirAt(unix.AT_FDCWD, args[0], arg(1))
 	case callMkdirat:
-		return p.mkdirAt(dirfd, args[1], arg(2))
+		return 0, p.mkdirAt(dirfd, args[1], arg(2))
 	case callSymlink:
-		return p.symlinkAt(args[0], unix.AT_FDCWD, args[1])
+		return 0, p.symlinkAt(args[0], unix.AT_FDCWD, args[1])
 	case callSymlinkat:
-		return p.symlinkAt(args[0], int(int32(args[1])), args[2]) //nolint:gosec // a file descriptor
+		return 0, p.symlinkAt(args[0], int(int32(args[1])), args[2]) //nolint:gosec // a file descriptor
 	}
-	return unix.ENOSYS
+	return 0, unix.ENOSYS
 }
 
 const permissions = 0o7777
@@ -100,28 +99,28 @@ func (p *process) creator(dirfd int, addr uint64) (owner IDs, parent int, base s
 }
 
 // open is openat(2) with the right to write, or O_CREAT.
-func (p *process) open(dirfd int, addr uint64, flags, mode uint32) error {
+func (p *process) open(dirfd int, addr uint64, flags, mode uint32) (int64, error) {
 	if i, err := p.identity(); err == nil && !p.mayOpen(i, dirfd, addr, flags) {
-		return unix.EACCES
+		return 0, unix.EACCES
 	}
 	if flags&unix.O_CREAT == 0 {
-		return errKernel
+		return 0, errKernel
 	}
 	owner, parent, base, umask, err := p.creator(dirfd, addr)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer unix.Close(parent)
 	fd, err := unix.Openat(parent, base, int(flags)|unix.O_EXCL|unix.O_CLOEXEC, mode&permissions&^umask)
 	if err != nil {
-		return errKernel // it is there already, or cannot be made
+		return 0, errKernel // it is there already, or cannot be made
 	}
 	defer unix.Close(fd)
 	if err := p.record(fd, func(f file) error { return p.owners.chown(f, owner) }); err != nil {
-		return err
+		return 0, err
 	}
 	if flags&unix.O_EXCL == 0 {
-		return errKernel // opens the file that is there now
+		return 0, errKernel // opens the file that is there now
 	}
 	return p.hand(fd, flags&unix.O_CLOEXEC)
 }
@@ -135,13 +134,16 @@ type addFD struct {
 	targetFlag uint32
 }
 
-// hand gives the process an open file for its answer: SECCOMP_ADDFD_FLAG_SEND, Linux 5.14.
-func (p *process) hand(fd int, flags uint32) error {
-	const send = 1 << 1
-	a := addFD{id: p.notification.id, flags: send, source: uint32(fd), targetFlag: flags} //nolint:gosec // a file descriptor
-	errno := p.ioctl(unix.SECCOMP_IOCTL_NOTIF_ADDFD, unsafe.Pointer(&a))
-	if errno == 0 || errors.Is(errno, unix.ENOENT) {
-		return errAnswered
+// hand gives the process an open file, and returns its number there.
+//
+// SECCOMP_ADDFD_FLAG_SEND would do that and answer at once, but when it is interrupted the kernel (6.18 still) lets the process
+// go with the answer 0: it takes its standard input for the new file. A signal may be blocked; that this process is stopped, or
+// the machine suspended, cannot.
+func (p *process) hand(fd int, flags uint32) (int64, error) {
+	a := addFD{id: p.notification.id, source: uint32(fd), targetFlag: flags} //nolint:gosec // a file descriptor
+	given, errno := p.ioctl(unix.SECCOMP_IOCTL_NOTIF_ADDFD, unsafe.Pointer(&a))
+	if errno != 0 {
+		return 0, errno
 	}
-	return errno
+	return int64(given), nil //nolint:gosec // a file descriptor
 }

@@ -88,18 +88,17 @@ func (c sysno) verdict() []bpf.Instruction {
 	return []bpf.Instruction{notify}
 }
 
-// listen puts this thread under the filter.
-func (s *supervisor) listen() error {
+// Filter puts the calling thread, and every process that is forked from it afterwards, under root emulation. The goroutine
+// must be locked to its thread, and no_new_privs be set. It returns the file descriptor for [Supervise], over which another
+// process must answer: this one waits whenever it makes one of the calls, by way of the os package too.
+func Filter() (listener int, err error) {
 	raw, err := program(machineABIs)
 	if err != nil {
-		return fmt.Errorf("assemble the filter of system calls: %w", err)
+		return -1, fmt.Errorf("assemble the filter of system calls: %w", err)
 	}
 	filter := make([]unix.SockFilter, len(raw))
 	for i, r := range raw {
 		filter[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
-	}
-	if s.sizes, err = notificationSizes(); err != nil {
-		return fmt.Errorf("seccomp notifications, which root emulation needs: %w", err)
 	}
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]} //nolint:gosec // some hundred
 	// A signal, such as those by which Go programs schedule their goroutines, must not make the kernel start a call anew
@@ -108,14 +107,13 @@ func (s *supervisor) listen() error {
 	for _, flags := range []uintptr{flags | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, flags} {
 		fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
 		if errno == 0 {
-			s.listener = int(fd) //nolint:gosec // a file descriptor
 			// Where supervisor and process run in turns, on one processor: Linux 6.6. It is only faster.
 			_, _, _ = unix.Syscall(unix.SYS_IOCTL, fd, unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
-			return nil
+			return int(fd), nil //nolint:gosec // a file descriptor
 		}
 		err = errno
 	}
-	return fmt.Errorf("install the filter of system calls: %w", err)
+	return -1, fmt.Errorf("install the filter of system calls: %w", err)
 }
 
 // sizes are those of the kernel's structures, which may grow.

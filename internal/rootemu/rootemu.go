@@ -5,12 +5,19 @@
 // set aside rights for the time of a download and make device nodes; the kernel refuses all of it. Here a seccomp(2) filter
 // hands those calls, and only those, to a supervisor (SECCOMP_RET_USER_NOTIF), which answers in the kernel's place:
 //
-//	rootemu.go      this page, and Start           supervisor.go  from a notification to its answer
+//	rootemu.go      this page, and Supervise       supervisor.go  from a notification to its answer
 //	filter.go       the filter                     target.go      memory, paths and files of the calling process
 //	calls.go        which calls, by number         files.go       chown and mknod
 //	create.go       files of those who are not root
 //	stat.go         what stat(2) tells             access.go      what those who are not root may do
 //	owners.go       what was asked for             identity.go    setuid and its kin
+//	watch.go        calls that wait too long
+//
+// # Two processes
+//
+// One process puts itself under the filter and starts the command ([Filter]), another one answers ([Supervise]). They cannot
+// be one. A process that forks holds locks of the Go runtime until its child executes a program, the child's calls on the way
+// (setgroups, setuid) wait for an answer, and who answers may at any time need those locks, to collect garbage.
 //
 // # Files
 //
@@ -63,44 +70,71 @@ import (
 	"fmt"
 	"runtime"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Start puts the calling thread, and every process that is forked from it afterwards, under root emulation. The goroutine
-// must be locked to its thread, and no_new_privs be set. upper is a file descriptor of the directory that is the upper
-// layer of the overlay that is this process's root, and stays open; what it records is in owners as soon as the call
-// returns that asked for it.
+// Options says how to answer.
+type Options struct {
+	// Upper is a file descriptor of the directory that is the upper layer of the overlay that is this process's root. It stays
+	// open.
+	Upper int
+
+	// Owners has what is recorded as soon as the call returns that asked for it.
+	Owners *Owners
+
+	// Original tells what a regular file or directory is in the image if the file system could not keep it. st holds its mode
+	// and the time of the last change to its content as the file system has them. The bool is false for a file that is as the
+	// file system says.
+	Original func(name string, st *unix.Stat_t) (Attributes, bool)
+
+	// Waiting is told of a call that is not answered, every Period as long as it is not. Answers take microseconds, but for
+	// files on a server that does not answer either.
+	Waiting func(Waiting)
+	Period  time.Duration
+}
+
+// Supervise answers the calls that come over a listener, which another process got from [Filter], until nobody is left to make
+// any. It has the same root and pid namespace as that process, and returns as soon as it is ready.
 //
-// The supervisor lives in this process, on another thread. When this process dies, calls that wait for an answer fail
-// with ENOSYS; the caller should be the first process of a pid namespace, so that nobody is left to see it.
-//
-// original tells what a regular file or directory is in the image if the file system could not keep it. st holds its mode and
-// the time of the last change to its content as the file system has them. The bool is false for a file that is as the file
-// system says.
-func Start(upper int, owners *Owners, original func(name string, st *unix.Stat_t) (Attributes, bool)) error {
-	s := &supervisor{upper: upper, owners: owners, original: original, recorded: map[uint64]struct{}{}, identities: newIdentities()}
+// When this process dies, calls that wait for an answer fail with ENOSYS; it should be the first process of a pid namespace, so
+// that nobody is left to see it. It must not wait for a process that is under the filter, nor fork one.
+func Supervise(listener int, o Options) error {
+	s := &supervisor{
+		listener: listener, upper: o.Upper, owners: o.Owners, original: o.Original,
+		recorded: map[uint64]struct{}{}, identities: newIdentities(),
+	}
 	if err := s.open(); err != nil {
 		return err
 	}
-	ready, installed := make(chan error), make(chan struct{})
+	ready := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: this thread changes its root and umask
-		if err := s.ownFS(); err != nil {
-			ready <- err
-			return
+		runtime.LockOSThread() // for good: this thread changes its root, umask and signals
+		err := errors.Join(s.ownFS(), blockSignals())
+		ready <- err
+		if err == nil {
+			s.serve()
 		}
-		close(ready)
-		<-installed
-		s.serve()
 	}()
 	if err := <-ready; err != nil {
 		return err
 	}
-	if err := s.listen(); err != nil {
-		return err
+	go s.watch(time.Tick(o.Period), o.Waiting)
+	return nil
+}
+
+// blockSignals keeps signals from this thread, but for those that its own faults raise. The runtime sends some to schedule
+// goroutines, and what they interrupt here would be another process's call: it would be told EINTR, or worse.
+func blockSignals() error {
+	blocked := ^uint64(0)
+	for _, s := range []unix.Signal{unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGTRAP, unix.SIGSYS, unix.SIGABRT} {
+		blocked &^= 1 << (s - 1)
 	}
-	close(installed)
+	set := unix.Sigset_t{Val: [16]uint64{blocked}}
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &set, nil); err != nil {
+		return fmt.Errorf("block signals: %w", err)
+	}
 	return nil
 }
 
@@ -118,6 +152,9 @@ func (s *supervisor) ownFS() error {
 
 // open opens what is needed of this process's own root.
 func (s *supervisor) open() (err error) {
+	if s.sizes, err = notificationSizes(); err != nil {
+		return fmt.Errorf("seccomp notifications, which root emulation needs: %w", err)
+	}
 	if s.proc, err = unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return fmt.Errorf("open /proc: %w", err)
 	}

@@ -2,6 +2,7 @@ package rootemu
 
 import (
 	"errors"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -21,10 +22,11 @@ type supervisor struct {
 	foreign  bool   // /proc is that of another pid namespace
 
 	owners     *Owners
-	original   func(name string, st *unix.Stat_t) (Attributes, bool) // see Start
+	original   func(name string, st *unix.Stat_t) (Attributes, bool) // see Options
 	recorded   map[uint64]struct{}                                   // inode numbers, in the overlay, of files that may have a record
 	identities *identities
 	pids       map[int]string // by thread id: its directory in a foreign /proc
+	pending    atomic.Pointer[pending]
 
 	pathText [unix.PathMax]byte // where paths are read to
 }
@@ -48,13 +50,10 @@ type response struct {
 	flags uint32
 }
 
-// What an answer may be, besides a value and an error of the kernel.
-var (
-	errKernel   = errors.New("the kernel does it")
-	errAnswered = errors.New("the process has its answer")
-)
+// errKernel is what an answer may be besides a value and an error of the kernel.
+var errKernel = errors.New("the kernel does it")
 
-// serve answers until the process ends.
+// serve answers until the last process has ended that could ask.
 func (s *supervisor) serve() {
 	// In words, for the alignment of 64-bit numbers, and as large as this kernel's structures are.
 	in := make([]uint64, (max(int(s.sizes.notification), int(unsafe.Sizeof(notification{})))+7)/8)
@@ -62,35 +61,48 @@ func (s *supervisor) serve() {
 	n, r := (*notification)(unsafe.Pointer(&in[0])), (*response)(unsafe.Pointer(&out[0]))
 	for {
 		clear(in) // the kernel insists
-		if errno := s.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(n)); errno != 0 {
-			if errno == unix.EINTR || errno == unix.ENOENT { // ENOENT: the process was killed meanwhile
+		if _, errno := s.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(n)); errno != 0 {
+			if errno == unix.ENOENT { // the process was killed meanwhile
+				if s.deserted() {
+					return
+				}
 				continue
 			}
 			panic(errno) // ends the sandbox: better than calls that are never answered
 		}
 		value, err := s.answer(n)
-		switch {
-		case errors.Is(err, errAnswered):
-			continue
-		case errors.Is(err, errKernel):
+		if errors.Is(err, errKernel) {
 			*r = response{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-		default:
+		} else {
 			*r = response{id: n.id, value: value, errno: -int32(errnoOf(err))} //nolint:gosec // below 4096
 		}
-		_ = s.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(r)) // ENOENT: the process was killed meanwhile
+		s.pending.Store(nil)
+		_, _ = s.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(r)) // ENOENT: the process was killed meanwhile
 	}
 }
 
-func (s *supervisor) ioctl(request uintptr, arg unsafe.Pointer) unix.Errno {
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s.listener), request, uintptr(arg))
-	return errno
+// deserted reports whether no process is left under the filter.
+func (s *supervisor) deserted() bool {
+	fds := []unix.PollFd{{Fd: int32(s.listener)}} //nolint:gosec // a file descriptor
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n == 1 && fds[0].Revents&unix.POLLHUP != 0
+}
+
+// ioctl makes a request of seccomp_unotify(2), again if it was interrupted: an answer that is not sent is waited for for ever.
+func (s *supervisor) ioctl(request uintptr, arg unsafe.Pointer) (uintptr, unix.Errno) {
+	for {
+		value, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s.listener), request, uintptr(arg))
+		if errno != unix.EINTR {
+			return value, errno
+		}
+	}
 }
 
 // alive returns an error if the process that waits for the answer is gone. What was opened of a process, by its number, is
 // that process's if it still waits afterwards.
 func (s *supervisor) alive(n *notification) error {
 	id := n.id
-	if errno := s.ioctl(unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id)); errno != 0 {
+	if _, errno := s.ioctl(unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id)); errno != 0 {
 		return errno
 	}
 	return nil
@@ -114,6 +126,7 @@ func (s *supervisor) answer(n *notification) (int64, error) {
 		return 0, unix.ENOSYS
 	}
 	p := &process{supervisor: s, notification: n, short: c.short}
+	s.pending.Store(&pending{id: n.id, call: c.call, pid: int(n.pid)})
 	arg := func(i int) int { return int(int32(n.args[i])) } //nolint:gosec // file descriptors and flags have 32 bits
 	id := func(i int) uint32 { return p.id(n.args[i]) }
 	switch c.call {
@@ -136,7 +149,7 @@ func (s *supervisor) answer(n *notification) (int64, error) {
 	case c.call >= callAccess:
 		return 0, p.access(c.call, n.args)
 	case c.call >= callOpen:
-		return 0, p.create(c.call, n.args)
+		return p.create(c.call, n.args)
 	}
 	return p.identify(c.call, n.args)
 }

@@ -41,7 +41,11 @@ func (p *process) text(addr uint64) (string, error) {
 			return "", err
 		}
 		if end := bytes.IndexByte(part, 0); end >= 0 {
-			return string(buf[:n+end]), nil
+			name := string(buf[:n+end])
+			if waiting := p.pending.Load(); waiting != nil {
+				waiting.path.Store(&name)
+			}
+			return name, nil
 		}
 		n += len(part)
 	}

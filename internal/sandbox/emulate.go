@@ -29,15 +29,17 @@ func (b *builder) keepUpper(upper int) error {
 	return nil
 }
 
-// emulateRoot puts what this thread starts under root emulation.
-func (in *initProcess) emulateRoot() error {
-	if !in.spec.Emulate {
-		return nil
+// supervise answers the calls of processes under root emulation.
+func (in *initProcess) supervise(listener int) error {
+	o := rootemu.Options{Upper: in.upper, Owners: &in.owners, Original: original, Waiting: in.waiting, Period: in.spec.Period}
+	if err := rootemu.Supervise(listener, o); err != nil {
+		return cannotEmulate(err)
 	}
-	err := rootemu.Start(in.upper, &in.owners, original)
-	if err == nil {
-		return nil
-	}
+	return nil
+}
+
+// cannotEmulate says why root cannot be emulated.
+func cannotEmulate(err error) *Error {
 	e := failed("emulate root", err)
 	if errors.Is(err, unix.EBUSY) {
 		e.Fix = "somebody watches this process's system calls already, as within another sandbox or an LXC container; the kernel allows that once"
@@ -62,7 +64,7 @@ func (in *initProcess) tellOwners() error {
 	entries := in.owners.Entries()
 	for len(entries) > 0 {
 		n := min(len(entries), entriesPerMessage)
-		if err := in.status.Encode(message{Owners: entries[:n]}); err != nil {
+		if err := in.tell(message{Owners: entries[:n]}); err != nil {
 			return err
 		}
 		entries = entries[n:]

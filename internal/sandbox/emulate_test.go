@@ -246,6 +246,7 @@ func TestEveryCall(t *testing.T) {
 		{"vfork", map[string]string{"root/vfork": "30:31"}},
 		{"chroot", map[string]string{"root/jail/a": "40:41", "root/jail/b": "42:43", "root/jail/c": "44:45"}},
 		{"threads", nil},
+		{"exclusive", map[string]string{}},
 		{"bad", map[string]string{}},
 	} {
 		t.Run(test.args, func(t *testing.T) {

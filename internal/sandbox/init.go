@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"os"
 	"os/signal"
 	"runtime"
-	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -20,9 +18,12 @@ import (
 	"sconce.dev/sconce/internal/rootemu"
 )
 
-// Init must be the first call of main. In a process that was started as the init of a sandbox it never returns; in
-// every other process it does nothing.
+// Init must be the first call of main. In a process that was started as the init of a sandbox, or by one to start a command,
+// it never returns; in every other process it does nothing.
 func Init() {
+	if len(os.Args) > 0 && os.Args[0] == starterName {
+		os.Exit(runStarter())
+	}
 	if len(os.Args) == 0 || os.Args[0] != initName {
 		return
 	}
@@ -33,7 +34,7 @@ func Init() {
 	}
 	if err := in.run(); err != nil {
 		e := failed("set up the sandbox", err)
-		_ = in.status.Encode(message{Failure: e})
+		_ = in.tell(message{Failure: e})
 		os.Exit(e.Code)
 	}
 	os.Exit(0)
@@ -43,8 +44,10 @@ func Init() {
 type initProcess struct {
 	spec    spec
 	control *os.File // the spec, then nothing until the caller is gone
-	status  *json.Encoder
+	said    sync.Mutex
+	status  *json.Encoder // with said held
 	signals chan os.Signal
+	starter *os.File       // the socket to it, if root is emulated
 	upper   int            // the upper layer of the root, -1 unless root is emulated
 	owners  rootemu.Owners // what root would have given files
 	keys    chan os.Signal // takes, for nobody, what keys of the terminal send as long as init is in the caller's group
@@ -68,12 +71,18 @@ func (in *initProcess) run() error {
 		return failed("close what the caller had open", err)
 	}
 	go in.endWithCaller()
+	go in.beat()
 	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
 	if err != nil {
 		return failed("open /dev/null", err)
 	}
 	if !in.spec.UserNS {
 		limitPIDs(in.spec.Limit)
+	}
+	if in.spec.Emulate {
+		if err := in.startStarter(); err != nil {
+			return err
+		}
 	}
 	if in.upper, err = setup(&in.spec, in.warn); err != nil || in.spec.Probe {
 		return in.started(err)
@@ -93,13 +102,19 @@ func (in *initProcess) run() error {
 	return in.tellOwners()
 }
 
-func (in *initProcess) warn(text string) { _ = in.status.Encode(message{Warning: text}) }
+func (in *initProcess) tell(m message) error {
+	in.said.Lock()
+	defer in.said.Unlock()
+	return in.status.Encode(m)
+}
+
+func (in *initProcess) warn(text string) { _ = in.tell(message{Warning: text}) }
 
 func (in *initProcess) started(err error) error {
 	if err != nil {
 		return err
 	}
-	return in.status.Encode(message{Started: true})
+	return in.tell(message{Started: true})
 }
 
 // endWithCaller ends the sandbox when the other end of the control pipe is closed, which a caller that was killed does
@@ -127,34 +142,19 @@ func keepOnlyStreams() error {
 
 // spawnAll starts the spec's processes.
 func (in *initProcess) spawnAll() error {
-	if err := in.fixMounts(); err != nil {
+	if err := in.spec.dropRights(); err != nil {
 		return err
 	}
-	if err := dropPrivileges(&in.spec); err != nil {
-		return err
+	pids, err := in.launch()
+	in.live = byNumber(pids)
+	return err
+}
+
+func (in *initProcess) launch() ([]int, error) {
+	if in.spec.Emulate {
+		return in.launchEmulated()
 	}
-	if err := in.emulateRoot(); err != nil {
-		return err
-	}
-	program, err := lookUp(in.spec.Args[0], in.spec.Env)
-	if err != nil {
-		return err
-	}
-	in.live = map[int]int{}
-	started := limitProcesses(in.spec.Limit)
-	defer func() { started(slices.Collect(maps.Keys(in.live))...) }()
-	for i := range in.spec.Count {
-		files := []uintptr{0, 1, 2}
-		if in.spec.Piped {
-			files[0], files[1] = uintptr(firstPipeFD+2*i), uintptr(firstPipeFD+2*i+1)
-		}
-		pid, err := syscall.ForkExec(program, in.spec.Args, &syscall.ProcAttr{Env: in.spec.Env, Files: files, Sys: in.spec.user()})
-		if err != nil {
-			return notExecutable(program, err)
-		}
-		in.live[pid] = i
-	}
-	return nil
+	return launch(&in.spec)
 }
 
 // letGo closes what belongs to the command, so that its ends of pipes close when it closes them.
@@ -205,7 +205,7 @@ func (in *initProcess) reap() error {
 		in.mu.Lock()
 		delete(in.live, pid)
 		in.mu.Unlock()
-		if err := in.status.Encode(message{Exit: &exit{Index: i, Code: exitCode(status)}}); err != nil {
+		if err := in.tell(message{Exit: &exit{Index: i, Code: exitCode(status)}}); err != nil {
 			return err
 		}
 	}

@@ -17,8 +17,8 @@ type Usage struct {
 
 // fixMounts takes from the command the capability to mount. One that makes a user namespace of its own gets it back there, where
 // the kernel lets it undo nothing (mount_namespaces(7), "Restrictions on mount namespaces").
-func (in *initProcess) fixMounts() error {
-	if !in.spec.NoMounts {
+func (s *spec) fixMounts() error {
+	if !s.NoMounts {
 		return nil
 	}
 	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0); err != nil {

@@ -40,6 +40,14 @@ var rootCapabilities = []int{
 	unix.CAP_SYS_CHROOT, unix.CAP_KILL, unix.CAP_AUDIT_WRITE,
 }
 
+// dropRights takes from this thread, and what it starts, what the command is not to have.
+func (s *spec) dropRights() error {
+	if err := s.fixMounts(); err != nil {
+		return err
+	}
+	return dropPrivileges(s)
+}
+
 // dropPrivileges makes sure that what this thread starts can neither gain privileges nor reach this program's file.
 //
 // In a user namespace only CAP_SYS_PTRACE is taken: without it, and with this process not dumpable, /proc/1/exe, which

@@ -12,6 +12,7 @@
 //	attach.go    files of other images       limits.go   how much a command may take
 //	check.go     can this host do it         inroot.go   paths inside a root that may be hostile
 //	upper.go     keeping what was changed    emulate.go  root's calls for one who is not root
+//	watch.go     nobody waits for ever       starter.go  who starts the command of an emulated root
 //
 // The image is not trusted with the host's files: no path of it is followed out of its root while mounts are made, and
 // its command cannot gain privileges, but for what setuid programs give in a step of the host's root, which is less than that

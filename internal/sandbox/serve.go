@@ -76,10 +76,13 @@ func (v *server) start(ctx context.Context) {
 }
 
 // stop ends the serving once the sandbox is gone. The kernel takes the mount down with its mount namespace, but somewhat
-// later, and not as long as somebody on the host looks into it.
-func (v *server) stop() {
+// later, and not as long as somebody on the host looks into it. To wait for the last answer may be in vain when the sandbox was
+// given up.
+func (v *server) stop(wait bool) {
 	v.cancel()
-	<-v.done
+	if wait {
+		<-v.done
+	}
 }
 
 // openFUSE opens the device that the tree will be served through.

@@ -43,6 +43,7 @@ type session struct {
 	done    chan struct{} // closed when everything is gone
 	heard   chan struct{} // closed when init has told all it will
 
+	attention attention
 	cancelled atomic.Bool // ctx ended before the command did
 	failed    atomic.Bool // the command was not started
 
@@ -98,7 +99,7 @@ func newSession(sp *spec) *session {
 	for range sp.Count {
 		s.ended = append(s.ended, make(chan struct{}))
 	}
-	sp.UserNS = !mayMount()
+	sp.UserNS, sp.Period = !mayMount(), waitingPeriod
 	return s
 }
 
@@ -193,11 +194,14 @@ func (s *session) launch(ctx context.Context) error {
 	return nil
 }
 
+// initEnv is the environment of init: the caller's would be readable in the sandbox.
+var initEnv = []string{"GOMAXPROCS=2"}
+
 func (s *session) command(ctx context.Context, control, status *os.File) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = []string{initName}
 	cmd.Dir = "/"
-	cmd.Env = []string{"GOMAXPROCS=2"} // the caller's environment would be readable in the sandbox as pid 1's
+	cmd.Env = initEnv
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.stdin, s.stdout, s.stderr
 	cmd.ExtraFiles = append([]*os.File{control, status}, s.pipeEnds...)
 	cmd.Cancel = func() error {
@@ -230,10 +234,13 @@ func (s *session) supervise(started chan<- error) {
 	if err != nil {
 		return
 	}
+	gone := make(chan struct{})
+	go s.attend(gone)
 	_ = s.cmd.Wait() // how init ended is in ProcessState; with it every process of its pid namespace is gone
 	if used, ok := s.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok && s.usage != nil {
 		s.usage.MaxRSS = used.Maxrss << 10 // of init, or the largest of those that it and its children have waited for
 	}
+	close(gone)
 	s.control.Close()
 	s.stopServing()
 	<-s.heard
@@ -246,7 +253,7 @@ func (s *session) supervise(started chan<- error) {
 
 func (s *session) stopServing() {
 	if s.server != nil {
-		s.server.stop()
+		s.server.stop(s.givenUp() == nil)
 	}
 }
 
@@ -256,15 +263,20 @@ func (s *session) handshake(messages *bufio.Reader) error {
 		return failed("tell the sandbox what to run", err)
 	}
 	for {
-		m, err := readMessage(messages)
+		m, err := s.readMessage(messages)
 		switch {
+		case err != nil && s.givenUp() != nil:
+			return s.givenUp()
 		case err != nil:
 			return failed("set up the sandbox", errors.New("its first process ended without a word"))
 		case m.Failure != nil:
 			return m.Failure
+		case m.Waiting != "":
+			event.Warn(s.ctx, m.Waiting, fixWaiting)
 		case m.Warning != "":
 			event.Warn(s.ctx, m.Warning, "put the store on a local file system (SCONCE_STORE) if memory is short")
 		case m.Started:
+			s.attention.ready.Store(true)
 			return nil
 		}
 	}
@@ -275,9 +287,15 @@ func (s *session) collect(messages *bufio.Reader) {
 	defer close(s.heard)
 	defer s.status.Close()
 	for {
-		m, err := readMessage(messages)
+		m, err := s.readMessage(messages)
 		if err != nil {
 			return
+		}
+		if m.Failure != nil {
+			s.giveUp(m.Failure)
+		}
+		if m.Waiting != "" {
+			event.Warn(s.ctx, m.Waiting, fixWaiting)
 		}
 		if s.owners != nil {
 			s.owners.Add(m.Owners)
@@ -288,12 +306,13 @@ func (s *session) collect(messages *bufio.Reader) {
 	}
 }
 
-func readMessage(r *bufio.Reader) (message, error) {
+func (s *session) readMessage(r *bufio.Reader) (message, error) {
 	var m message
 	line, err := r.ReadBytes('\n')
 	if err != nil {
 		return m, err
 	}
+	s.attention.heard.Add(1)
 	return m, json.Unmarshal(line, &m)
 }
 
@@ -331,6 +350,9 @@ func (s *session) waitFor(i int) {
 func (s *session) result(i int) (int, error) {
 	if s.cancelled.Load() {
 		return s.codes[i], context.Cause(s.ctx)
+	}
+	if err := s.givenUp(); err != nil {
+		return codeOf(err), err
 	}
 	return s.codes[i], nil
 }

@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/rootemu"
@@ -51,6 +52,8 @@ type spec struct {
 	NoMounts bool     `json:"noMounts"`
 	Limit    int      `json:"limit"` // processes and threads, 0 for any number
 	Probe    bool     `json:"probe"` // only try whether it can be done
+
+	Period time.Duration `json:"period"` // see waitingPeriod
 }
 
 // socketFD is the file descriptor of the socket over which a caller who serves the image's files gets the device.
@@ -61,9 +64,10 @@ func (s *spec) socketFD() int {
 	return firstPipeFD
 }
 
-// message is one thing that init tells the caller, a line of JSON each.
+// message is one thing that init tells the caller, a line of JSON each. An empty one says that it runs.
 type message struct {
 	Warning string `json:"warning,omitempty"`
+	Waiting string `json:"waiting,omitempty"` // who waits, for what and since when
 	Failure *Error `json:"failure,omitempty"`
 	Started bool   `json:"started,omitempty"`
 	Exit    *exit  `json:"exit,omitempty"`

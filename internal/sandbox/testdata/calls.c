@@ -251,6 +251,41 @@ static void in_root(void)
 	REFUSED(chown("/root/b", 1, 1), ENOENT);
 }
 
+/* Interrupts whoever answers, all of whose threads are in process 1, until the process that it returns is killed. */
+static pid_t interrupt_answers(void)
+{
+	pid_t child = fork();
+	if (child == 0)
+		for (pid_t thread = 1;; thread = thread % 40 + 1)
+			syscall(SYS_tgkill, 1, thread, SIGURG);
+	return child;
+}
+
+/* Each file is new, so that its descriptor comes from who answers. */
+static void exclusive(void)
+{
+	pid_t other;
+	chmod(".", 0777);
+	other = interrupt_answers();
+	CHECK(syscall(SYS_setuid, 70), 0);
+	for (int i = 0; i < 4000 && failures < 5; i++) {
+		int fd = open("new", O_CREAT | O_EXCL | O_RDWR, 0600);
+		CHECK(fd > 2, 1);
+		CHECK(ftruncate(fd, 0), 0);
+		if (fd > 2)
+			CHECK(close(fd), 0);
+		CHECK(unlink("new"), 0);
+		fd = open("kept", O_CREAT | O_RDWR, 0600);
+		CHECK(fd > 2, 1);
+		CHECK(ftruncate(fd, 0), 0);
+		CHECK(close(fd), 0);
+		if (i % 2)
+			CHECK(unlink("kept"), 0);
+	}
+	CHECK(open("/dev/null", O_RDONLY), 3); /* nothing stays open */
+	kill(other, SIGKILL);
+}
+
 static void *chown_many(void *arg)
 {
 	long first = (long)arg;
@@ -340,7 +375,7 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*run)(void);
 	} groups[] = {
-		{"native", native}, {"i386", i386}, {"bad", bad}, {"identity", identity}, {"keep", before_exec}, {"whoami", whoami}, {"stats", stats}, {"kept", after_exec}, {"vfork", after_vfork}, {"chroot", in_root}, {"threads", threads},
+		{"native", native}, {"i386", i386}, {"bad", bad}, {"identity", identity}, {"keep", before_exec}, {"whoami", whoami}, {"stats", stats}, {"kept", after_exec}, {"vfork", after_vfork}, {"chroot", in_root}, {"threads", threads}, {"exclusive", exclusive},
 	};
 	setvbuf(stdout, NULL, _IONBF, 0);
 	for (unsigned i = 0; argc > 1 && i < sizeof groups / sizeof *groups; i++)
