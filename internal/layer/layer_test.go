@@ -323,8 +323,12 @@ func copyBlob(tb testing.TB, from, to *store.Store, d store.Digest) {
 // TestSameBytes checks that neither the number of workers nor what they compressed before shows in the blob.
 func TestSameBytes(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
+	files := 40
+	if testing.Short() {
+		files = 12
+	}
 	var objects []object
-	for i := range 40 {
+	for i := range files {
 		data := make([]byte, 1<<20+r.IntN(1000))
 		for j := range data {
 			data[j] = byte(r.IntN(1 + (i*7)%200))
@@ -341,7 +345,7 @@ func TestSameBytes(t *testing.T) {
 			if d != first {
 				t.Errorf("%s with %d workers: %+v, want %+v", c, workers, d, first)
 			}
-			write(t, testStore(t), objects[r.IntN(30):], Options{Compression: c, Workers: workers}) // leaves other state behind
+			write(t, testStore(t), objects[r.IntN(files*3/4):], Options{Compression: c, Workers: workers}) // leaves other state behind
 		}
 	}
 }

@@ -144,15 +144,21 @@ func extracted(t *testing.T, image []byte, layers [][]sourceFile) {
 
 // optionSets are the settings under which the placement is tested.
 func optionSets() []Options {
-	return []Options{
-		{Compression: Zstd},
+	sets := []Options{
 		{Compression: Zstd, TailPacking: true},
+		{Compression: Gzip, Level: 1, BlockSize: 32 << 10},
+	}
+	if testing.Short() {
+		return sets
+	}
+	return append(sets, []Options{
+		{Compression: Zstd},
 		{Compression: Zstd, BlockSize: MinBlockSize},
 		{Compression: Gzip, Level: 1, TailPacking: true},
 		{Compression: LZ4, BlockSize: 32 << 10},
 		{Compression: LZ4, Level: 3, BlockSize: MaxBlockSize},
 		{Compression: Stored, TailPacking: true},
-	}
+	}...)
 }
 
 func TestWorkersDoNotChangeBytes(t *testing.T) {

@@ -138,10 +138,14 @@ func (w *limitedWriter) Write(p []byte) (int, error) {
 
 // TestDamagedSeeds changes the bytes of every image of testdata, one after the other, and cuts it off there.
 func TestDamagedSeeds(t *testing.T) {
+	places := 1000 // that are damaged in each
+	if testing.Short() {
+		places = 50
+	}
 	for name, image := range seeds(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for i := 0; i < len(image); i += 1 + len(image)/1000 {
+			for i := 0; i < len(image); i += 1 + len(image)/places {
 				useImage(t, image[:i])
 				for _, with := range []byte{image[i] ^ 1, image[i] ^ 0x80, 0xff} {
 					bad := bytes.Clone(image)

@@ -263,6 +263,9 @@ func TestManyXattrs(t *testing.T) {
 // TestManyFiles has 100,000 names in one directory and 100,000 in others: it needs directory indexes, and directory
 // headers that end before their inode numbers are too far apart.
 func TestManyFiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes 200,000 files")
+	}
 	b := newBuild(t, 0, DefaultOptions())
 	b.start()
 	shared := b.add([]byte("small\n"))
