@@ -24,6 +24,7 @@ import (
 	"syscall"
 	"time"
 
+	"sconce.dev/sconce/internal/child"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/store"
@@ -93,7 +94,7 @@ func run(ctx context.Context, task *event.Task, dir, mirror string, epoch time.T
 	args = append([]string{"/bin/sh", "-c", `umask 022; exec "$0" "$@"`, path, "--mode=root"}, args...)
 	tail := tailWriter{task: task}
 	if os.Geteuid() == 0 {
-		err = runAsRoot(ctx, &tail, environment(epoch, slices.Concat(proxies, directories)...), args)
+		err = runAsRoot(ctx, &tail, append(environment(epoch, append(slices.Clone(proxies), "HOME")...), "TMPDIR="+dir), args)
 	} else {
 		err = runInSandbox(ctx, &tail, dir, mirror, environment(epoch, proxies...), args)
 	}
@@ -106,14 +107,22 @@ func run(ctx context.Context, task *event.Task, dir, mirror string, epoch time.T
 	return nil
 }
 
+// runAsRoot gives mmdebstrap a mount name space of its own, with which its mounts go however it ends. Who may not have one may
+// not mount either.
 func runAsRoot(ctx context.Context, out io.Writer, env, args []string) error {
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	// A group of its own: an interrupt reaches all of them, as one from the keyboard does, and mmdebstrap unmounts and cleans up.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
-	cmd.WaitDelay = 10 * time.Second
-	cmd.Env, cmd.Stdout, cmd.Stderr = env, out, out
-	return cmd.Run()
+	run := func(unshare uintptr) error {
+		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unshare}
+		cmd.WaitDelay = 10 * time.Second
+		cmd.Env, cmd.Stdout, cmd.Stderr = env, out, out
+		// An interrupt reaches the whole group, as one from the keyboard does, and mmdebstrap unmounts and cleans up.
+		return child.Group(cmd, syscall.SIGINT)
+	}
+	err := run(syscall.CLONE_NEWNS)
+	if errors.Is(err, syscall.EPERM) {
+		err = run(0)
+	}
+	return err
 }
 
 // explain says what to do about a failure of mmdebstrap that a user can do something about.
@@ -129,11 +138,8 @@ func explain(err error) error {
 	return err
 }
 
-// proxies are the variables that name them, and directories those for temporary files and the user's own.
-var (
-	proxies     = []string{"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}
-	directories = []string{"TMPDIR", "HOME"}
-)
+// proxies are the variables that name them.
+var proxies = []string{"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}
 
 // dpkgForce is what dpkg forces by default (dpkg(1), "DPKG_FORCE"), and unsafe-io: a root file system that is packed and
 // thrown away need not survive a power cut, and without the thousands of syncs it is made in a fraction of the time.

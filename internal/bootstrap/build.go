@@ -10,10 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	"sconce.dev/sconce/internal/child"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tempdir"
 )
 
 // Version is the version of the code below: it enters the key of every bootstrapped base.
@@ -39,11 +41,11 @@ func download(ctx context.Context, fetcher *fetch.Client, p *Pinned) error {
 
 func build(ctx context.Context, task *event.Task, st *store.Store, p *Pinned, o layer.Options) (layer.Descriptor, error) {
 	var none layer.Descriptor
-	dir, err := os.MkdirTemp("", "sconce-bootstrap-*") // not in the store: apt reads the packages as a user of its own
+	dir, remove, err := tempdir.Make("bootstrap") // not in the store: apt reads the packages as a user of its own
 	if err != nil {
 		return none, err
 	}
-	defer store.RemoveAll(dir)
+	defer remove()
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return none, err
 	}
@@ -73,7 +75,7 @@ func makeMirror(ctx context.Context, st *store.Store, dir string, packages []Pac
 		if err := st.CopyBlob(pkg.SHA256, filepath.Join(dir, name)); err != nil {
 			return err
 		}
-		control, err := exec.CommandContext(ctx, "dpkg-deb", "--field", filepath.Join(dir, name)).Output()
+		control, err := child.Output(exec.CommandContext(ctx, "dpkg-deb", "--field", filepath.Join(dir, name)))
 		if err != nil {
 			return fmt.Errorf("read the control fields of %s: %w", pkg.Name, err)
 		}

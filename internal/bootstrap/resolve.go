@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tempdir"
 )
 
 // resolveHook runs inside mmdebstrap once its private root and sources are set up. It asks apt what an installation would
@@ -47,11 +48,14 @@ func Resolve(ctx context.Context, r Request) (*Pinned, error) {
 }
 
 func resolve(ctx context.Context, task *event.Task, r Request) (*Pinned, error) {
-	dir, err := os.MkdirTemp("", "sconce-resolve-*")
+	dir, remove, err := tempdir.Make("resolve")
 	if err != nil {
 		return nil, err
 	}
-	defer store.RemoveAll(dir)
+	defer remove()
+	if err := os.Chmod(dir, 0o755); err != nil { // apt reads its lists as a user of its own
+		return nil, err
+	}
 	hook := filepath.Join(dir, "hook.sh")
 	if err := os.WriteFile(hook, []byte(hookText(dir, slices.Concat(variants[r.Variant], r.Packages))), 0o755); err != nil {
 		return nil, err

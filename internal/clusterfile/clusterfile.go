@@ -29,6 +29,7 @@ import (
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tempdir"
 )
 
 // Options say how a file is written.
@@ -155,16 +156,17 @@ func writeWith(ctx context.Context, f *os.File, base int64, in Input, o Options,
 
 // temporaryStore makes a store for the few files that are generated, where the real one cannot be written.
 func temporaryStore(ctx context.Context) (st *store.Store, remove func(), err error) {
-	dir, err := os.MkdirTemp("", "sconce-*")
+	dir, removeDir, err := tempdir.Make("store")
 	if err != nil {
 		return nil, nil, err
 	}
 	if st, err = store.Open(ctx, dir); err != nil {
-		return nil, nil, errors.Join(err, store.RemoveAll(dir))
+		removeDir()
+		return nil, nil, err
 	}
 	return st, func() {
 		st.Close()
-		_ = store.RemoveAll(dir) // what is left of it is in the way of nobody
+		removeDir()
 	}, nil
 }
 

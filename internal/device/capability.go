@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"sconce.dev/sconce/internal/child"
 )
 
 // askTime bounds how long nvidia-smi may take: it wakes GPUs up where nothing keeps the driver loaded.
@@ -16,7 +18,7 @@ const askTime = 10 * time.Second
 func Capabilities(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader").Output()
+	out, err := child.Output(exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"))
 	if err != nil {
 		return nil
 	}

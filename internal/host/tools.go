@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"sconce.dev/sconce/internal/child"
 )
 
 // Tool is an external program that sconce uses for something.
@@ -57,7 +59,7 @@ func versionOf(ctx context.Context, path, flag string) string {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, flag)
 	cmd.WaitDelay = time.Second
-	out, err := cmd.Output()
+	out, err := child.Output(cmd)
 	if err != nil {
 		return ""
 	}

@@ -196,6 +196,14 @@ func (l *Lock) Drift(r *recipe.Recipe) ([]string, error) {
 		return nil, err
 	case store.DigestOf(data) != l.Python.Digest && r.Python.Lock == "": // the user's own is among the inputs
 		drift = append(drift, "+ "+l.Python.File+" (it was changed by hand)")
+	case r.Python.Lock == "" && len(drift) == 0:
+		asked, err := requested(r)
+		if err != nil {
+			return nil, err
+		}
+		for _, text := range l.Python.unmet(r, asked, data) {
+			drift = append(drift, "+ "+text)
+		}
 	}
 	return drift, nil
 }

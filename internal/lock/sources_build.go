@@ -15,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/known"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/tempdir"
 	"sconce.dev/sconce/internal/wheelbuild"
 )
 
@@ -271,15 +272,15 @@ func (k *locker) askBuild(ctx context.Context, c Compiled) ([]BuildRequirement, 
 	if _, err := findUV(); err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "sconce-lock-*")
+	dir, remove, err := tempdir.Make("lock")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer remove()
 	out := filepath.Join(dir, "pylock.build.toml")
 	args := []string{
 		"pip", "compile", "--format", "pylock.toml", "--python-version", k.python.Version, "--python-platform", uvPlatform(&k.python),
-		"--only-binary", ":all:", "--quiet", "--output-file", out, "-",
+		"--only-binary", ":all:", "--quiet", "--custom-compile-command", markedCommand(out), "--output-file", out, "-",
 	}
 	if len(c.Against) > 0 {
 		file := filepath.Join(dir, "excludes.txt")

@@ -15,10 +15,12 @@ import (
 	"strconv"
 	"strings"
 
+	"sconce.dev/sconce/internal/child"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/tempdir"
 )
 
 // uvLockFile is the name of uv's own lock of a project.
@@ -36,16 +38,14 @@ func (k *locker) uv(ctx context.Context) ([]byte, error) {
 }
 
 func (k *locker) askUV(ctx context.Context) ([]byte, error) {
-	dir, err := os.MkdirTemp("", "sconce-lock-*")
+	dir, remove, err := tempdir.Make("lock")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
-	// Beside the recipe, because uv writes the paths of local wheels relative to its output. Always the same name for one
-	// recipe, of which one process at a time is here: what a killed one left is in nobody's way.
-	out := strings.TrimSuffix(pylockPath(k.recipe), ".toml") + "-unfinished.toml"
-	if filepath.Base(out) == "pylock-unfinished.toml" {
-		out = filepath.Join(k.recipe.Dir, "pylock.unfinished.toml") // PEP 751: a name, if any, stands between dots
+	defer remove()
+	out, err := k.unfinished()
+	if err != nil {
+		return nil, err
 	}
 	defer os.Remove(out)
 	if err := k.keepVersions(out); err != nil {
@@ -63,16 +63,28 @@ func (k *locker) askOnce(ctx context.Context, dir, out string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if frozen(k.recipe) == "" {
+		args = append(args, "--custom-compile-command", markedCommand(out))
+	}
 	if err := k.runUV(ctx, dir, k.recipe.PythonPackages(), append(args, "--output-file", out)); err != nil {
 		return nil, err
 	}
-	return k.readOutput(out)
+	text, err := k.readOutput(out)
+	if err != nil {
+		return nil, err
+	}
+	return text, k.checkAnswer(text)
 }
 
 func (k *locker) readOutput(out string) ([]byte, error) {
 	text, err := os.ReadFile(out)
 	if err != nil {
 		return nil, fmt.Errorf("run uv: %w", err)
+	}
+	if frozen(k.recipe) == "" {
+		if text, err = withoutMark(text, out); err != nil {
+			return nil, err
+		}
 	}
 	return []byte(withoutLogins(k.portable(string(text)))), nil
 }
@@ -156,7 +168,6 @@ func (k *locker) compileArgs(dir string) ([]string, error) {
 		"--python-version", k.python.Version,
 		"--python-platform", uvPlatform(&k.python),
 		"--only-binary", ":all:",
-		"--custom-compile-command", "sconce lock",
 		"--quiet",
 	}
 	for _, name := range k.sources.names() {
@@ -324,7 +335,7 @@ func (k *locker) runUV(ctx context.Context, dir string, requirements, args []str
 	cmd.Stdin = strings.NewReader(strings.Join(requirements, "\n") + "\n")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	err = cmd.Run()
+	err = child.Run(cmd)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

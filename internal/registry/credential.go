@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"sconce.dev/sconce/internal/child"
 	"sconce.dev/sconce/internal/fetch"
 )
 
@@ -198,7 +199,7 @@ func askHelper(ctx context.Context, name, server string) (Credential, error) {
 	cmd := exec.CommandContext(ctx, program, "get") //nolint:gosec // the user's own configuration names it
 	cmd.Stdin = strings.NewReader(server)
 	cmd.WaitDelay = time.Second
-	out, err := cmd.Output()
+	out, err := child.Output(cmd)
 	if err != nil {
 		if strings.Contains(string(out), "credentials not found") {
 			return Credential{}, nil

@@ -229,7 +229,7 @@ func (s *session) command(ctx context.Context, control, status *os.File) *exec.C
 func (s *session) supervise(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	err := s.cmd.Start()
+	err := s.cmd.Start() //nolint:forbidigo // it goes with this process by itself, see command
 	started <- err
 	if err != nil {
 		return

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 
+	"sconce.dev/sconce/internal/child"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/python"
@@ -33,7 +34,7 @@ func (g git) run(ctx context.Context, args ...string) error {
 	cmd.Env = append(append(limits, os.Environ()...), "GIT_TERMINAL_PROMPT=0", "GIT_LFS_SKIP_SMUDGE=1", "LC_ALL=C")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	err := cmd.Run()
+	err := child.Run(cmd)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

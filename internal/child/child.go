@@ -1,0 +1,34 @@
+// Package child runs programs that do not outlive this process.
+//
+// A program that goes on after its parent was killed writes into files that the next run believes to be its own, and holds
+// what nobody waits for any more. So each program that sconce starts, but for those in a sandbox, which ends with sconce by
+// itself, is started here.
+package child
+
+import (
+	"bytes"
+	"os/exec"
+	"runtime"
+	"syscall"
+)
+
+// Run runs cmd as [exec.Cmd.Run] does. When this process ends, however it does, the kernel kills the program: prctl(2),
+// PR_SET_PDEATHSIG. Programs that cmd itself starts are its own to end, see [Group].
+func Run(cmd *exec.Cmd) error {
+	// The kernel goes by the thread that forked, and not by the process: the thread must stay until the program has ended.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	return cmd.Run()
+}
+
+// Output is Run that returns what cmd prints. cmd.Stdout must not be set.
+func Output(cmd *exec.Cmd) ([]byte, error) {
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	err := Run(cmd)
+	return out.Bytes(), err
+}
