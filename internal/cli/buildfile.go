@@ -15,7 +15,6 @@ import (
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
@@ -89,7 +88,7 @@ func checkBuildFlags(o buildOptions, isFile bool) error {
 
 // planFile plans the image of a Containerfile.
 func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (*engine.Plan, error) {
-	f := engine.Containerfile{File: file, Context: dir, IgnoreFile: o.ignoreFile, Stage: o.target, Layers: layer.Compression(o.compression)}
+	f := engine.Containerfile{File: file, Context: dir, IgnoreFile: o.ignoreFile, Stage: o.target, Compression: o.compression}
 	var err error
 	if f.Platform, err = platformOf(o); err != nil {
 		return nil, err

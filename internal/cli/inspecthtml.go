@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"sconce.dev/sconce/internal/engine"
-	"sconce.dev/sconce/internal/report"
 )
 
 // errNoPage says what the options are for that go with --html.
@@ -16,9 +15,6 @@ var errNoPage = errors.New("--cluster and --force go with --html FILE; `sconce c
 // inspectHTML writes a page about an image. The target's platform is chosen where there are several and the user names none; an
 // image for another will do then, as the page says so.
 func (a *app) inspectHTML(ctx context.Context, o inspectOptions) error {
-	if err := report.Free(o.html, o.force); err != nil {
-		return err // before anything is downloaded
-	}
 	t, err := engine.FindTarget(o.cluster, "")
 	if err != nil {
 		return err

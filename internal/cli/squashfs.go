@@ -6,7 +6,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/engine"
-	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/ui"
@@ -61,7 +60,7 @@ func (o squashfsOptions) parse() (squashfs.Options, error) {
 // writing puts together how images are written.
 func (o squashfsOptions) writing(force bool) (engine.Writing, error) {
 	sq, err := o.parse()
-	return engine.Writing{Options: export.Options{Force: force, Squashfs: sq, NoReuse: o.noReuse}, Exactly: o.given}, err
+	return engine.Writing{Force: force, Squashfs: sq, NoReuse: o.noReuse, Exactly: o.given}, err
 }
 
 // squashfsFlagsGiven reports whether the user chose how files are compressed.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/slim"
 )
 
 func TestMain(m *testing.M) {
@@ -248,5 +250,52 @@ func TestCopy(t *testing.T) {
 	}
 	if images, err := s.Store.Images(); err != nil || len(images) != 0 {
 		t.Errorf("images have names: %v, %v", images, err)
+	}
+}
+
+// A page and an explanation need no layer of which the store knows what they ask.
+func TestQuestionsWithoutLayers(t *testing.T) {
+	locktest.Isolate(t)
+	dir := recipeOf(t, "", locktest.Wheel{Name: "alpha", Version: "1.0"})
+	layout := "oci:" + filepath.Join(t.TempDir(), "layout")
+	b, err := build(t.Context(), newSession(t), dir, engine.PlanOptions{}, engine.BuildOptions{Outputs: []string{layout}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, page := newSession(t), filepath.Join(t.TempDir(), "page.html")
+	ask := func() (string, *slim.Report) {
+		t.Helper()
+		subject, err := s.Open(layout, engine.Wanted{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer subject.Close()
+		if _, err := s.Page(t.Context(), subject, engine.Target{}, page, false); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.ExplainSlim(t.Context(), subject, slim.Options{GPUs: []int{90}, Remove: []string{"__init__.py"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text), r
+	}
+	before, explained := ask()
+	if !strings.Contains(before, "alpha") || len(explained.Removed) == 0 {
+		t.Fatalf("the page has %d bytes; %+v", len(before), explained)
+	}
+	for _, l := range b.Image.Layers {
+		path, err := s.Store.BlobPath(l.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		os.Remove(path)
+		os.Remove(filepath.Join(strings.TrimPrefix(layout, "oci:"), "blobs", "sha256", l.Digest.Hex()))
+	}
+	if after, again := ask(); after != before || !reflect.DeepEqual(again, explained) {
+		t.Errorf("without the layers the page has %d bytes, with them %d; %+v, %+v", len(after), len(before), again, explained)
 	}
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -18,15 +19,15 @@ import (
 
 // Containerfile is a Containerfile and what it leaves open.
 type Containerfile struct {
-	File       string // for messages
-	Text       []byte
-	Context    string            // directory that COPY and ADD take files from
-	IgnoreFile string            // says what the context leaves out; "": the usual ones beside File and in Context
-	Name       string            // of the image in the store, NAME:TAG
-	Platform   v1.Platform       // that the image is for
-	Stage      string            // what is built; "" is the last
-	Args       map[string]string // of ARG
-	Layers     layer.Compression // of new layers; "" is gzip
+	File        string // for messages
+	Text        []byte
+	Context     string            // directory that COPY and ADD take files from
+	IgnoreFile  string            // says what the context leaves out; "": the usual ones beside File and in Context
+	Name        string            // of the image in the store, NAME:TAG
+	Platform    v1.Platform       // that the image is for
+	Stage       string            // what is built; "" is the last
+	Args        map[string]string // of ARG
+	Compression string            // of new layers: "gzip", "zstd"; "" is gzip
 }
 
 // PlanContainerfile reads a Containerfile and decides what it means today.
@@ -47,10 +48,7 @@ func (s *Session) PlanContainerfile(ctx context.Context, f Containerfile) (*Plan
 	if err != nil {
 		return nil, err
 	}
-	compression := f.Layers
-	if compression == "" {
-		compression = layer.Gzip
-	}
+	compression := cmp.Or(layer.Compression(f.Compression), layer.Gzip)
 	opened := newContexts()
 	opened.add(f.Context, from)
 	p := &Plan{contexts: opened, means: build.Options{Pass: evaluated.Proxy, Open: opened.Open}}

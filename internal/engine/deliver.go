@@ -9,6 +9,7 @@ import (
 	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -17,14 +18,14 @@ const dockerPrefix = "docker://"
 
 // Writing says how files of images are written.
 type Writing struct {
-	export.Options      // but for Store and Name, which are the session's and the image's
-	Exactly        bool // the user asked for a compression: copying a file as it is will not do
+	Force    bool             // replace what is there, whatever it is
+	Squashfs squashfs.Options // of squashfs and SIF files; zero: squashfs.DefaultOptions
+	NoReuse  bool             // of those: compress everything anew
+	Exactly  bool             // of those: Squashfs was asked for, so that copying a file as it is will not do
 }
 
 func (s *Session) writing(w Writing) export.Options {
-	how := w.Options
-	how.Store = s.Store
-	return how
+	return export.Options{Store: s.Store, Force: w.Force, Squashfs: w.Squashfs, NoReuse: w.NoReuse}
 }
 
 // CheckOutput finds a mistake in a destination that is no registry before anything is made for it.

@@ -12,8 +12,12 @@ import (
 	"sconce.dev/sconce/internal/squashfs"
 )
 
-// Page writes a page about an image to file, judged for a target, and returns how much was found.
+// Page writes a page about an image to file, judged for a target, and returns how much was found. Anything in the file's place but
+// an older page is replaced only with force.
 func (s *Session) Page(ctx context.Context, subject *Subject, t Target, file string, force bool) (n audit.Count, err error) {
+	if err := report.Free(file, force); err != nil {
+		return n, err // before anything is downloaded
+	}
 	r := &report.Report{Target: t.Profile, TargetFrom: t.From, NotJudged: t.Unknown()}
 	if r.Facts, err = subject.Facts(ctx); err != nil {
 		return n, err

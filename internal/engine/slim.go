@@ -118,11 +118,11 @@ func (s *Session) ExplainSlim(ctx context.Context, from *Subject, o slim.Options
 	if !o.Strip && !o.PackageCaches && len(o.Remove) == 0 {
 		return r, nil
 	}
-	im, err := from.Import(ctx)
+	outline, err := from.Outline(ctx)
 	if err != nil {
 		return nil, err
 	}
-	trimmed, err := slim.ExplainTrim(ctx, s.Store, im.Layers, o)
+	trimmed, err := slim.ExplainTrim(ctx, s.Store, outline, o)
 	if err != nil {
 		return nil, err
 	}

@@ -108,6 +108,9 @@ func (o *Outline) indexes(ctx context.Context, look Look) ([]*layer.Index, error
 	return indexes, group.Wait()
 }
 
+// Bring sees to it that a layer, 0 being the lowest, is in the store.
+func (o *Outline) Bring(ctx context.Context, number int) error { return o.bringer(ctx, number)() }
+
 // read reads a layer that is in the store.
 func (o *Outline) read(ctx context.Context, number int, look Look) (*layer.Index, error) {
 	d := o.Image.Layers[number]

@@ -34,6 +34,8 @@ type layers struct {
 	st      *store.Store
 	o       Options
 	workers int // that compress a layer
+
+	bring func(ctx context.Context, number int) error // puts a layer into the store; nil: all are there
 }
 
 // slim makes what takes a layer's place, or finds what was made before. Who needs the same at the same time, in any process,

@@ -14,7 +14,9 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/fatbin"
+	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store"
 )
 
 func TestPatterns(t *testing.T) {
@@ -127,7 +129,7 @@ func TestTrim(t *testing.T) {
 			chunked(t, st, c, fileOf(site+"torch-2.7.0.dist-info/RECORD", recordOf(files)), fileOf("usr/share/doc/.wh.main", nil)),
 		)
 		o := Options{Strip: true, PackageCaches: true, Remove: []string{"*.a", "/usr/share/doc/**", "**/tests/**"}}
-		said, err := ExplainTrim(t.Context(), st, im.Layers, o)
+		said, err := ExplainTrim(t.Context(), st, outlineOf(t, st, im), o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -315,4 +317,18 @@ func TestUnstrippable(t *testing.T) {
 			t.Errorf("%s: %q", p, got)
 		}
 	}
+}
+
+// outlineOf is the outline of an image of the store.
+func outlineOf(t testing.TB, st *store.Store, im *image.Image) *image.Outline {
+	t.Helper()
+	img, err := im.V1(st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := image.ReadOutline(t.Context(), st, img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
 }

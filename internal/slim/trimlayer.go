@@ -21,6 +21,7 @@ import (
 	"sconce.dev/sconce/internal/elfx"
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fatbin"
+	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
 )
@@ -63,20 +64,28 @@ type trimming struct {
 	changes fileChanges
 }
 
-// ExplainTrim tells what trimming would do to an image of these layers, lowest first, and makes no layer. The report has nothing
-// about device code.
-func ExplainTrim(ctx context.Context, st *store.Store, from []layer.Descriptor, o Options) (*Report, error) {
+// ExplainTrim tells what trimming would do to an image, and makes no layer. The report has nothing about device code. A layer is
+// brought into the store only when something in it is wanted that the store does not know.
+func ExplainTrim(ctx context.Context, st *store.Store, im *image.Outline, o Options) (*Report, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
 	r := &Report{GPUs: []string{}, Files: []FileReport{}}
-	_, err := (&layers{st: st, o: o}).planTrim(ctx, from, r)
+	indexes, err := im.Indexes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	_, err = (&layers{st: st, o: o, bring: im.Bring}).planTrim(ctx, im.Image.Layers, indexes, r)
 	return r, err
 }
 
 // trim makes what takes the place of layers, and adds to the report.
 func (s *layers) trim(ctx context.Context, from []layer.Descriptor, r *Report) ([]layer.Descriptor, error) {
-	t, err := s.planTrim(ctx, from, r)
+	indexes, err := s.indexes(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.planTrim(ctx, from, indexes, r)
 	if err != nil {
 		return nil, err
 	}
@@ -100,19 +109,26 @@ func (t *trimming) order() []int {
 	return order
 }
 
-// planTrim decides about every file of the layers, and adds to the report.
-func (s *layers) planTrim(ctx context.Context, from []layer.Descriptor, r *Report) (*trimming, error) {
+func (s *layers) indexes(ctx context.Context, from []layer.Descriptor) (indexes []*layer.Index, err error) {
+	indexes = make([]*layer.Index, len(from))
+	for i, d := range from {
+		if indexes[i], err = layer.OpenIndex(ctx, s.st, d); err != nil {
+			return nil, err
+		}
+	}
+	return indexes, nil
+}
+
+// planTrim decides about every file of the layers, of which the indexes say what they hold, and adds to the report.
+func (s *layers) planTrim(ctx context.Context, from []layer.Descriptor, indexes []*layer.Index, r *Report) (*trimming, error) {
 	remover, err := newRemover(s.o)
 	if err != nil {
 		return nil, err
 	}
-	t := &trimming{layers: s, remover: remover, from: from, reasons: make([]map[int]string, len(from))}
-	t.found, t.ixs = make([]*programs, len(from)), make([]*layer.Index, len(from))
-	for i, d := range from {
+	t := &trimming{layers: s, remover: remover, from: from, ixs: indexes, reasons: make([]map[int]string, len(from))}
+	t.found = make([]*programs, len(from))
+	for i := range from {
 		t.found[i] = &programs{}
-		if t.ixs[i], err = layer.OpenIndex(ctx, s.st, d); err != nil {
-			return nil, err
-		}
 	}
 	libraries := t.match()
 	if s.o.Strip || libraries {
@@ -343,7 +359,14 @@ func (t *trimming) programs(ctx context.Context, n int) (*programs, error) {
 		Kind: store.KindSlimELF, Key: store.DigestOf([]byte(elfVersion + "\n" + string(d.Digest))).Hex(),
 		Refs: func(*programs) []store.Digest { return d.Refs() },
 	}
-	found, _, err := once.Do(ctx, t.st, func(ctx context.Context) (*programs, error) { return t.findPrograms(ctx, d, t.ixs[n]) })
+	found, _, err := once.Do(ctx, t.st, func(ctx context.Context) (*programs, error) {
+		if t.bring != nil {
+			if err := t.bring(ctx, n); err != nil {
+				return nil, err
+			}
+		}
+		return t.findPrograms(ctx, d, t.ixs[n])
+	})
 	return found, err
 }
 
