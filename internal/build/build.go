@@ -158,7 +158,8 @@ func (b *builder) makeImage(ctx context.Context, m *made) (*image.Image, error) 
 	how := b.plan.Image
 	spec := image.Spec{Base: m.base, Platform: b.plan.Platform, Created: how.Config.Created, Additions: m.additions}
 	if how.Exact != nil {
-		spec.Author, spec.Edit = how.Author, func(c *v1.Config) { *c = *how.Exact.DeepCopy() }
+		spec.Author, spec.StartInterval = how.Author, how.Start
+		spec.Edit = func(c *v1.Config) { *c = *how.Exact.DeepCopy() }
 	} else {
 		cuda, err := b.holdsCUDA(ctx, m)
 		if err != nil {

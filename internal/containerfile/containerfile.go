@@ -9,6 +9,8 @@
 package containerfile
 
 import (
+	"time"
+
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/sandbox"
@@ -41,6 +43,8 @@ type Stage struct {
 	Ops      []Op
 	Config   v1.Config // at its end
 	Author   string    // of MAINTAINER or the base
+
+	StartInterval time.Duration // of HEALTHCHECK, for which v1.Config has no field
 }
 
 // Op is one instruction. At most one of Run, Copy and WorkDir is set; without any, it only changes the configuration.

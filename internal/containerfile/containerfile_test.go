@@ -128,6 +128,9 @@ func dump(b *Build) string {
 			fmt.Fprintf(&w, "  %d: %s\n", op.Line, op.Text)
 			dumpOp(&w, op)
 		}
+		if s.StartInterval != 0 {
+			fmt.Fprintf(&w, "  start interval %v\n", s.StartInterval)
+		}
 		if s.Author != "" {
 			fmt.Fprintf(&w, "  author %s\n", s.Author)
 		}

@@ -21,7 +21,7 @@ func (s *stage) copyFiles(ctx context.Context, c *instructions.CopyCommand, line
 			return nil, wrongf("ADD takes URLs", "COPY %s: COPY takes files only", source)
 		}
 	}
-	if err := s.sources(c.SourcesAndDest, out); err != nil {
+	if err := s.sources(c.SourcesAndDest, out, line); err != nil {
 		return nil, err
 	}
 	if c.From == "" {
@@ -34,11 +34,11 @@ func (s *stage) copyFiles(ctx context.Context, c *instructions.CopyCommand, line
 }
 
 // addFiles reads ADD.
-func (s *stage) addFiles(c *instructions.AddCommand) (*Copy, error) {
+func (s *stage) addFiles(c *instructions.AddCommand, line int) (*Copy, error) {
 	out := &Copy{From: Source{Stage: -1}, Copy: transfer.Copy{
 		Chown: c.Chown, Chmod: c.Chmod, Exclude: c.ExcludePatterns, Link: c.Link, Extract: c.Unpack == nil || *c.Unpack,
 	}}
-	if err := s.sources(c.SourcesAndDest, out); err != nil {
+	if err := s.sources(c.SourcesAndDest, out, line); err != nil {
 		return nil, err
 	}
 	if len(out.URLs) > 0 && c.Unpack != nil && *c.Unpack {
@@ -60,11 +60,12 @@ func (s *stage) addFiles(c *instructions.AddCommand) (*Copy, error) {
 }
 
 // sources sorts what COPY or ADD lists, and finds the destination.
-func (s *stage) sources(c instructions.SourcesAndDest, out *Copy) error {
+func (s *stage) sources(c instructions.SourcesAndDest, out *Copy, line int) error {
 	for _, source := range c.SourcePaths {
 		switch {
 		case source == "":
-			return wrongf("a variable in it has no value", "the name of a source is empty")
+			s.warn(line, "write . if that is meant; or a variable in it has no value", "the name of a source is empty, which means all there is")
+			out.Sources = append(out.Sources, ".")
 		case isGit(source):
 			return wrongf("use RUN git clone, or ADD of an archive", "ADD of a git repository is not supported: %s", source)
 		case isURL(source):

@@ -2,6 +2,7 @@ package containerfile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -50,14 +51,17 @@ func (f *File) Evaluate(ctx context.Context, o Options, config ConfigFunc) (*Bui
 		done:  map[int]int{},
 		build: &Build{Warnings: slices.Clone(f.warnings), Proxy: proxyEnv(o.BuildArgs)},
 	}
-	if err := e.readGlobals(); err != nil {
-		return nil, err
-	}
+	e.readGlobals()
 	target, err := f.target(o.Target)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := e.stage(ctx, target); err != nil {
+	_, err = e.stage(ctx, target)
+	if len(e.mistakes) > 0 {
+		slices.SortStableFunc(e.mistakes, func(a, b *Error) int { return a.Line - b.Line })
+		return nil, e.mistakes.err()
+	}
+	if err != nil {
 		return nil, err
 	}
 	e.warnUnused()
@@ -71,12 +75,13 @@ func (f *File) target(name string) (int, error) {
 		return len(f.stages) - 1, nil
 	}
 	var names []string
-	for i, s := range f.stages {
+	for i, s := range slices.Backward(f.stages) {
 		if strings.EqualFold(s.Name, name) || strconv.Itoa(i) == name {
 			return i, nil
 		}
 		names = append(names, s.label(i))
 	}
+	slices.Reverse(names)
 	hint := didYouMean(name, names, "its stages are "+strings.Join(names, ", "))
 	return 0, fault.Usage(fault.Hint(fmt.Errorf("%s has no stage %q", f.Name, name), hint))
 }
@@ -91,6 +96,8 @@ type evaluator struct {
 	args    map[string]bool // names that an ARG has declared
 	done    map[int]int     // number in the file -> index in build.Stages
 	ends    []stageEnd      // of build.Stages
+
+	mistakes Errors // so far: what comes after one is looked at all the same
 }
 
 func (e *evaluator) warn(line int, hint, format string, args ...any) {
@@ -125,19 +132,20 @@ func hasAlternative(word, name string) bool {
 }
 
 // readGlobals sets the variables that FROM sees.
-func (e *evaluator) readGlobals() error {
+func (e *evaluator) readGlobals() {
 	e.globals = predefined(e.options)
 	for _, n := range e.file.globals {
 		c, err := instruction(n)
 		if err != nil {
-			return e.file.at(n.StartLine, err)
+			e.mistaken(n.StartLine, err)
+			continue
 		}
 		for _, arg := range c.(*instructions.ArgCommand).Args {
 			value, set := e.options.BuildArgs[arg.Key]
 			if !set && arg.Value != nil {
 				set = true
 				if value, err = e.expand(n.StartLine, e.globals, nil, *arg.Value); err != nil {
-					return e.file.at(n.StartLine, err)
+					e.mistaken(n.StartLine, err)
 				}
 			}
 			if set {
@@ -145,7 +153,6 @@ func (e *evaluator) readGlobals() error {
 			}
 		}
 	}
-	return nil
 }
 
 // warnUnused names the build arguments that no ARG of the file declares.
@@ -184,11 +191,13 @@ func (e *evaluator) refer(name string, from int) (int, error) {
 	if isNumber && number >= len(stages) {
 		return -1, wrongf(fmt.Sprintf("they are numbered from 0 to %d", len(stages)-1), "there is no stage %d", number)
 	}
-	for i, s := range stages {
+	if i := e.earlier(name, from); i >= 0 {
+		return i, nil
+	}
+	for i, s := range stages[from:] {
+		i += from
 		switch named := strings.EqualFold(s.Name, name); {
 		case !named && (!isNumber || number != i):
-		case i < from:
-			return i, nil
 		case i == from:
 			return -1, wrongf("", "stage %s cannot use itself", s.label(i))
 		default:
@@ -200,6 +209,16 @@ func (e *evaluator) refer(name string, from int) (int, error) {
 		}
 	}
 	return -1, nil
+}
+
+// earlier returns the last stage before number from that a name or number means, or -1.
+func (e *evaluator) earlier(name string, from int) int {
+	for i, s := range slices.Backward(e.file.stages[:from]) {
+		if strings.EqualFold(s.Name, name) || strconv.Itoa(i) == name {
+			return i
+		}
+	}
+	return -1
 }
 
 // nearStage returns the name of an earlier stage that is meant, perhaps, by the name of an image, or "".
@@ -235,8 +254,8 @@ func (e *evaluator) stage(ctx context.Context, number int) (int, error) {
 		return 0, err
 	}
 	for _, n := range section.nodes {
-		if err := s.apply(ctx, n, n.StartLine); err != nil {
-			return 0, e.located(n.StartLine, err)
+		if err := s.apply(ctx, n, n.StartLine); !e.mistaken(n.StartLine, err) {
+			return 0, err
 		}
 	}
 	e.build.Stages = append(e.build.Stages, s.Stage)
@@ -250,16 +269,18 @@ type elsewhere struct{ error }
 
 func (e elsewhere) Unwrap() error { return e.error }
 
-// located gives an error its line, unless it has one from another stage.
-func (e *evaluator) located(line int, err error) error {
-	switch err := err.(type) { //nolint:errorlint // only the outermost says whether there is a place
-	case *Error:
-		return err
-	case elsewhere:
-		return err.error
+// mistaken notes a mistake in a line, so that all of them are reported at once. It reports whether to go on: not after an error that
+// is none of the file's.
+func (e *evaluator) mistaken(line int, err error) bool {
+	var other elsewhere
+	switch {
+	case err == nil:
+	case errors.As(err, &other):
+		return false
 	default:
-		return e.file.at(line, err)
+		e.mistakes = append(e.mistakes, e.file.at(line, err))
 	}
+	return true
 }
 
 // source says where the files of COPY --from=name, or of a mount's from=name, come from.

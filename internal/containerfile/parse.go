@@ -3,6 +3,7 @@ package containerfile
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -70,9 +71,7 @@ func (f *File) add(n *parser.Node) error {
 	c, err := instruction(n)
 	switch c := c.(type) {
 	case *instructions.Stage:
-		if err := f.checkName(c); err != nil {
-			return err
-		}
+		f.warnName(c, n.StartLine)
 		f.stages = append(f.stages, &section{Stage: c, line: n.StartLine})
 		return nil
 	case *instructions.ArgCommand:
@@ -108,16 +107,24 @@ func checkText(n *parser.Node) error {
 	return wrongf("save it as UTF-8; printf '\\351' writes any byte", "%s holds bytes that are not UTF-8", strings.ToUpper(n.Value))
 }
 
-func (f *File) checkName(s *instructions.Stage) error {
-	if s.Name == Scratch {
-		return wrongf("", "a stage cannot be called %s: that is the empty image", Scratch)
+// warnName warns of names of stages that mean something else already. BuildKit takes them, and the stage is meant from there on.
+func (f *File) warnName(s *instructions.Stage, line int) {
+	switch s.Name {
+	case "":
+		return
+	case Scratch, "context":
+		f.warn(line, "give the stage another name", "a stage called %s hides what else has that name", s.Name)
 	}
 	for _, other := range f.stages {
-		if s.Name != "" && s.Name == other.Name {
-			return wrongf("", "the stage in line %d is called %s too", other.line, s.Name)
+		if s.Name == other.Name {
+			f.warn(line, "give the stages different names", "the stage in line %d is called %s too; below, the name means this one", other.line, s.Name)
+			return
 		}
 	}
-	return nil
+}
+
+func (f *File) warn(line int, hint, format string, args ...any) {
+	f.warnings = append(f.warnings, Warning{Line: line, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
 // instruction returns the typed form of a node, made anew.
@@ -128,6 +135,9 @@ func instruction(n *parser.Node) (any, error) {
 	}
 	bare := *n
 	bare.PrevComment = nil // BuildKit's parser panics on "# check=…" there, which is for its linter
+	if name == command.Run {
+		bare.Flags = withoutLabels(n.Flags)
+	}
 	c, err := instructions.ParseInstruction(&bare)
 	if err != nil {
 		return nil, explainFlag(name, err)
@@ -135,7 +145,7 @@ func instruction(n *parser.Node) (any, error) {
 	switch name {
 	case command.Run, command.Cmd, command.Entrypoint:
 		empty := n.Next == nil || n.Next.Value == "" && n.Next.Next == nil
-		if empty && (name == command.Run || !n.Attributes["json"]) {
+		if empty && (name == command.Run) == n.Attributes["json"] { // RUN without anything does nothing, and CMD [] too
 			return nil, wrongf("", "%s without a command", strings.ToUpper(name))
 		}
 	case command.Onbuild:

@@ -27,6 +27,10 @@ func (s *stage) run(ctx context.Context, c *instructions.RunCommand, line int) (
 		NoNetwork: instructions.GetNetwork(c) == instructions.NetworkNone,
 	}}
 	s.commandOf(c, r)
+	if len(c.CmdLine) == 0 && len(c.Files) == 0 {
+		s.warn(line, "", "RUN without a command does nothing")
+		return nil, nil
+	}
 	for _, m := range instructions.GetMounts(c) {
 		mount, err := s.mount(ctx, m, line)
 		if err != nil {
@@ -65,6 +69,46 @@ func (s *stage) commandOf(c *instructions.RunCommand, r *Run) {
 		}
 	}
 	r.Args = s.withShell(script)
+}
+
+// labels are options of mounts that podman and buildah take, and that change nothing here: labels of SELinux, which a mount of the
+// sandbox does not need, how mounts on it spread, what a mount forbids that no step can do anyway, and U, which see warnChown.
+var labels = []string{
+	"z", "Z", "relabel", "U", "chown", "shared", "rshared", "slave", "rslave", "private", "rprivate", "unbindable", "runbindable",
+	"bind-propagation", "bind-nonrecursive", "nosuid", "nodev", "noexec",
+}
+
+// mountFlag starts the option of a RUN that mounts something.
+const mountFlag = "--mount="
+
+// withoutLabels returns the options of a RUN without these options of its mounts.
+func withoutLabels(flags []string) []string {
+	kept := slices.Clone(flags)
+	for i, flag := range kept {
+		fields, is := strings.CutPrefix(flag, mountFlag)
+		if !is || strings.Contains(fields, `"`) { // quoted fields may hold commas
+			continue
+		}
+		rest := slices.DeleteFunc(strings.Split(fields, ","), func(field string) bool {
+			key, _, _ := strings.Cut(field, "=")
+			return slices.Contains(labels, key)
+		})
+		kept[i] = mountFlag + strings.Join(rest, ",")
+	}
+	return kept
+}
+
+// warnChown warns of the option U of a mount, by which podman gives what is mounted to the step's user.
+func (s *stage) warnChown(flags []string, line int) {
+	if slices.Contains([]string{"", "root", "0"}, s.Config.User) {
+		return
+	}
+	for _, flag := range flags {
+		fields := strings.Split(strings.TrimPrefix(flag, mountFlag), ",")
+		if strings.HasPrefix(flag, mountFlag) && (slices.Contains(fields, "U") || slices.Contains(fields, "U=true")) {
+			s.warn(line, "a cache is given to a user by uid=NUMBER,gid=NUMBER", "the mount's option U is passed over: what is mounted keeps its owner")
+		}
+	}
 }
 
 // mount reads RUN --mount.

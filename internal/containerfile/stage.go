@@ -39,8 +39,11 @@ type stageEnd struct {
 // begin does what FROM says, and then what the base's ONBUILD asks for.
 func (s *stage) begin(ctx context.Context) error {
 	line := s.section.line
-	if err := s.base(ctx, line); err != nil {
-		return s.located(line, err)
+	if err := s.base(ctx, line); !s.mistaken(line, err) {
+		return err
+	}
+	if s.env == nil { // after a mistake
+		s.From, s.env = Scratch, newScope(nil)
 	}
 	if _, has := s.env.Get("PATH"); !has {
 		s.env.set("PATH", DefaultPath)
@@ -48,8 +51,8 @@ func (s *stage) begin(ctx context.Context) error {
 	triggers := s.Config.OnBuild
 	s.Config.OnBuild = nil
 	for _, text := range triggers {
-		if err := s.trigger(ctx, line, text); err != nil {
-			return s.located(line, err)
+		if err := s.trigger(ctx, line, text); !s.mistaken(line, err) {
+			return err
 		}
 	}
 	return nil
@@ -72,21 +75,21 @@ func (s *stage) base(ctx context.Context, line int) error {
 	if err := s.platform(line); err != nil {
 		return err
 	}
-	if strings.EqualFold(name, Scratch) {
+	if strings.EqualFold(name, Scratch) && s.earlier(name, s.number) < 0 {
 		s.From = Scratch
 		s.Config.Env = []string{"PATH=" + DefaultPath} // no base says where programs will be
 		s.env = newScope(s.Config.Env)
 		return nil
 	}
-	if !strings.EqualFold(name, s.section.Name) { // FROM debian AS debian is the image
-		number, err := s.refer(name, s.number)
-		if err != nil {
+	number := s.earlier(name, s.number)
+	if number < 0 && !strings.EqualFold(name, s.section.Name) { // FROM debian AS debian is the image
+		if number, err = s.refer(name, s.number); err != nil {
 			return err
 		}
-		if number >= 0 {
-			return s.fromStage(ctx, number)
-		}
 		s.warnNear(line, name, s.number)
+	}
+	if number >= 0 {
+		return s.fromStage(ctx, number)
 	}
 	return s.fromImage(ctx, line, name)
 }
@@ -116,7 +119,7 @@ func (s *stage) fromStage(ctx context.Context, number int) error {
 	if s.section.Platform != "" && !s.Platform.Equals(parent.Platform) {
 		return wrongf("", "stage %s is for %s, not for %s", parent.Name, platformString(parent.Platform), platformString(s.Platform))
 	}
-	s.Parent, s.Platform, s.Author = i, parent.Platform, parent.Author
+	s.Parent, s.Platform, s.Author, s.StartInterval = i, parent.Platform, parent.Author, parent.StartInterval
 	s.Config = *parent.Config.DeepCopy()
 	s.env, s.args = s.ends[i].env.clone(), slices.Clone(s.ends[i].args)
 	return nil
@@ -170,11 +173,12 @@ func (s *stage) apply(ctx context.Context, n *parser.Node, line int) error {
 	}
 	switch c := c.(type) {
 	case *instructions.RunCommand:
+		s.warnChown(n.Flags, line)
 		op.Run, err = s.run(ctx, c, line)
 	case *instructions.CopyCommand:
 		op.Copy, err = s.copyFiles(ctx, c, line)
 	case *instructions.AddCommand:
-		op.Copy, err = s.addFiles(c)
+		op.Copy, err = s.addFiles(c, line)
 	case *instructions.WorkdirCommand:
 		op.WorkDir = s.workDir(c.Path)
 	default:
@@ -249,7 +253,7 @@ func (s *stage) configure(c any, line int) error {
 	case *instructions.StopSignalCommand:
 		return s.stopSignal(c.Signal)
 	case *instructions.HealthCheckCommand:
-		s.healthcheck(c, line)
+		s.healthcheck(c)
 	default:
 		return wrongf("", "%T cannot be evaluated", c)
 	}
@@ -354,11 +358,9 @@ func (s *stage) stopSignal(name string) error {
 	return nil
 }
 
-func (s *stage) healthcheck(c *instructions.HealthCheckCommand, line int) {
+func (s *stage) healthcheck(c *instructions.HealthCheckCommand) {
 	h := c.Health
-	if h.StartInterval != 0 {
-		s.warn(line, "", "HEALTHCHECK --start-interval is left out: the image's configuration has no place for it")
-	}
+	s.StartInterval = h.StartInterval
 	s.Config.Healthcheck = &v1.HealthConfig{
 		Test: h.Test, Interval: h.Interval, Timeout: h.Timeout, StartPeriod: h.StartPeriod, Retries: h.Retries,
 	}

@@ -24,11 +24,16 @@ type Addition struct {
 
 // Spec says what an image is made of.
 type Spec struct {
-	Base        *Image            // nil: from scratch
-	Platform    v1.Platform       // zero: the base's
-	Additions   []Addition        // lowest first
-	Edit        func(*v1.Config)  // changes the base's configuration; may be nil
-	Author      string            // "": the base's
+	Base      *Image           // nil: from scratch
+	Platform  v1.Platform      // zero: the base's
+	Additions []Addition       // lowest first
+	Edit      func(*v1.Config) // changes the base's configuration; may be nil
+	Author    string           // "": the base's
+
+	// StartInterval is that of the configuration's health check, for which v1.HealthConfig has no field (Docker image
+	// specification 1.3).
+	StartInterval time.Duration
+
 	Created     time.Time         // zero: layer.DefaultModTime
 	Annotations map[string]string // of the manifest
 }
@@ -52,7 +57,7 @@ func assemble(ctx context.Context, st *store.Store, s Spec) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	configBytes, err := json.Marshal(config)
+	configBytes, err := encodeConfig(config, s.StartInterval)
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +84,25 @@ func assemble(ctx context.Context, st *store.Store, s Spec) (*Image, error) {
 		return nil, err
 	}
 	return load(ctx, st, digest)
+}
+
+// encodeConfig encodes a configuration, with the start interval of its health check unless that is 0.
+func encodeConfig(c *v1.ConfigFile, startInterval time.Duration) ([]byte, error) {
+	if startInterval == 0 || c.Config.Healthcheck == nil {
+		return json.Marshal(c)
+	}
+	type healthcheck struct {
+		*v1.HealthConfig
+		StartInterval time.Duration
+	}
+	type config struct {
+		v1.Config
+		Healthcheck healthcheck
+	}
+	return json.Marshal(struct {
+		*v1.ConfigFile
+		Config config `json:"config"`
+	}{c, config{c.Config, healthcheck{c.Config.Healthcheck, startInterval}}})
 }
 
 func descriptor(t types.MediaType, d store.Digest, size int64) v1.Descriptor {

@@ -38,8 +38,12 @@ func NewContainerfile(ctx context.Context, b *containerfile.Build, o Containerfi
 	}
 	last := b.Stages[len(b.Stages)-1]
 	p := &Plan{Name: o.Name, Platform: o.Platform, Stage: c.stages[len(c.stages)-1]}
-	p.Image = &Image{Exact: &last.Config, Author: last.Author, Config: Config{Created: modTime, Compression: o.Compression}}
-	p.setKey(Input{"author", last.Author}, Input{"configuration", text(last.Config)})
+	p.Image = &Image{Exact: &last.Config, Author: last.Author, Start: last.StartInterval, Config: Config{Created: modTime, Compression: o.Compression}}
+	inputs := []Input{{"author", last.Author}, {"configuration", text(last.Config)}}
+	if last.StartInterval != 0 {
+		inputs = append(inputs, Input{"start interval", last.StartInterval.String()})
+	}
+	p.setKey(inputs...)
 	return p, nil
 }
 

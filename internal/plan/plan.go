@@ -41,6 +41,7 @@ type Image struct {
 	Config Config
 	Exact  *v1.Config    // the image's configuration, whatever Config says of it; nil: the base's, changed as Config says
 	Author string        // of an exact one
+	Start  time.Duration // interval of an exact one's health check while it starts, for which v1.Config has no field
 	Slim   *slim.Options // what device code stays; nil: all of it
 }
 
