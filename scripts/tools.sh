@@ -51,8 +51,8 @@ need_uv() {
 	ln -sf ../python/bin/uv .tools/bin/uv
 }
 
-# The release of playwright-core, which drives the browser of the tests.
-PLAYWRIGHT_VERSION=1.65.1
+# The release of playwright-core, which drives the browser of the tests: the last that runs with the Node.js 18 of Debian 12.
+PLAYWRIGHT_VERSION=1.60.0
 
 # have_playwright: whether it is there.
 have_playwright() {
