@@ -96,7 +96,7 @@ func realSources(t testing.TB, limit int) []source {
 	return all[:min(limit, len(all))]
 }
 
-// pythons are the interpreters of this machine that can be tried.
+// pythons are the interpreters of this machine that can be tried: the newest with -short, which is not about them.
 func pythons(t testing.TB) []string {
 	t.Helper()
 	var found []string
@@ -110,11 +110,12 @@ func pythons(t testing.TB) []string {
 	if len(found) == 0 {
 		return []string{needTool(t, "python3")}
 	}
+	if testing.Short() {
+		return found[len(found)-1:]
+	}
 	return found
 }
 
-// TestBytecodeDependsOnSourceAlone compiles thousands of real files in two orders, in processes with different pasts,
-// one of which has run half the standard library. Interned strings, reference counts and addresses must not show.
 // A Python that does not end is ended.
 func TestPoolOfEndless(t *testing.T) {
 	p := NewCompilerPool(1, startPython(pythons(t)[0], "import atexit, time", "atexit.register(time.sleep, 600)"))
@@ -133,6 +134,8 @@ func TestPoolOfEndless(t *testing.T) {
 	}
 }
 
+// TestBytecodeDependsOnSourceAlone compiles thousands of real files in two orders, in processes with different pasts,
+// one of which has run half the standard library. Interned strings, reference counts and addresses must not show.
 func TestBytecodeDependsOnSourceAlone(t *testing.T) {
 	all := pythons(t)
 	limit := 4000 / len(all)
