@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
@@ -77,7 +78,10 @@ func Run(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
 	case err != nil:
 		return nil, err
 	case found:
-		return &Result{Image: im, Fresh: true}, nil
+		return &Result{Image: im, Fresh: true}, remember(o.Store, p, nil)
+	}
+	if err := remember(o.Store, p, b.took); err != nil {
+		return nil, err
 	}
 	return &Result{Image: im, Slimmed: b.slimmed, Built: b.builtItems()}, nil
 }
@@ -92,8 +96,9 @@ type builder struct {
 	runs    *semaphore.Weighted // how many commands run at once
 	slimmed *slim.Report        // once the image is made
 
-	mu       sync.Mutex    // of the next three
-	built    []python.Item // wheels of packages that had none
+	mu       sync.Mutex                 // of the next four
+	built    []python.Item              // wheels of packages that had none
+	took     map[plan.Key]time.Duration // how long steps took that were made now
 	stages   map[*plan.Stage]func() (*made, error)
 	contexts map[contextOf]func() (layer.Descriptor, error)
 }
@@ -118,7 +123,7 @@ func newBuilder(p *plan.Plan, o Options) *builder {
 	b := &builder{
 		plan: p, opts: o, urls: make(map[store.Digest]lock.Wheel),
 		cpu: semaphore.NewWeighted(layersAtOnce), runs: semaphore.NewWeighted(runsAtOnce(o)),
-		stages: make(map[*plan.Stage]func() (*made, error)), contexts: make(map[contextOf]func() (layer.Descriptor, error)),
+		stages: make(map[*plan.Stage]func() (*made, error)), took: make(map[plan.Key]time.Duration), contexts: make(map[contextOf]func() (layer.Descriptor, error)),
 	}
 	b.runner = &step.Runner{
 		Store: o.Store, Layer: p.Layer, Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, OnFailure: o.OnFailure,

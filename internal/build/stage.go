@@ -3,6 +3,7 @@ package build
 import (
 	"context"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -176,10 +177,12 @@ func (r *stageRun) settle(t *plan.Step) {
 func (r *stageRun) makeSteps(ctx context.Context) error {
 	for _, t := range r.stage.Steps {
 		r.settle(t)
+		began := time.Now()
 		d, err := r.makeStep(ctx, t)
 		if err != nil {
 			return err
 		}
+		r.tookFrom(t.Key, began)
 		r.made.add(d, t)
 	}
 	return nil

@@ -165,14 +165,20 @@ func (o buildOptions) how() (engine.BuildOptions, error) {
 			return b, err
 		}
 	}
-	switch o.compression {
-	case "", "gzip", "zstd":
-	default:
-		return b, fault.Usage(fmt.Errorf("--compression %q: it is one of gzip, zstd", o.compression))
+	err := checkCompression(o.compression)
+	if err != nil {
+		return b, err
 	}
-	var err error
 	b.Write, err = o.squashfs.writing(o.force)
 	return b, err
+}
+
+func checkCompression(name string) error {
+	switch name {
+	case "", "gzip", "zstd":
+		return nil
+	}
+	return fault.Usage(fmt.Errorf("--compression %q: it is one of gzip, zstd", name))
 }
 
 // planRecipe plans the image of a recipe.

@@ -11,6 +11,9 @@ import (
 // opener opens a directory of this machine by the name that a [Source] has for it.
 type opener = func(dir string) (*transfer.Context, error)
 
+// maxListed is how many files of a directory are remembered by name, to say later which of them has changed.
+const maxListed = 5000
+
 // hash takes the digest of what is copied from this machine. Files of a stage are known by the stage's key.
 func (c *Copy) hash(ctx context.Context, open opener) error {
 	if c.From.Stage != nil {
@@ -25,7 +28,10 @@ func (c *Copy) hash(ctx context.Context, open opener) error {
 		files = from
 	}
 	var err error
-	c.Digest, err = c.Copy.Digest(ctx, files)
+	if c.Digest, err = c.Copy.Digest(ctx, files); err != nil || files == nil {
+		return err
+	}
+	c.Listed, err = c.Copy.List(ctx, files, maxListed)
 	return err
 }
 
@@ -53,6 +59,8 @@ func (m *Mount) hash(ctx context.Context, open opener) error {
 			return err
 		}
 		m.From = string(digest)
+		m.Listed, err = m.Part().List(ctx, from, maxListed)
+		return err
 	}
 	return nil
 }

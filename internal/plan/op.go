@@ -205,7 +205,8 @@ type Exec struct {
 // Mount is a mount together with where its files come from.
 type Mount struct {
 	step.Mount
-	Files Source
+	Files  Source
+	Listed []transfer.FileSum // the files of a directory that it shows, for people; in no key by itself
 }
 
 // Kind implements [Op].
@@ -240,7 +241,8 @@ func (x *Exec) key(s *Stage, inputs []Input) (Key, []Key) { return onAll(x, s, i
 type Copy struct {
 	Copy   transfer.Copy
 	From   Source
-	Digest store.Digest // of the files of a directory, and of how they are copied
+	Digest store.Digest       // of the files of a directory, and of how they are copied
+	Listed []transfer.FileSum // the files of a directory, for people; in no key by itself
 }
 
 // Kind implements [Op].

@@ -208,6 +208,23 @@ func (r *Remote) Get(ctx context.Context, st *store.Store, kind, key string, v a
 	return r.take(ctx, st, repo, data, entryName{Kind: kind, Key: key}, v)
 }
 
+// Has reports whether there is an entry of a key, which costs one request.
+func (r *Remote) Has(ctx context.Context, kind, key string) (bool, error) {
+	t, err := tag(kind, key)
+	if err != nil || r.opts.Fetch.Offline() || r.isOff(reading) {
+		return false, err
+	}
+	repos, err := r.repositories()
+	if err != nil {
+		return false, r.switchOff(reading, err)
+	}
+	repo, _, err := find(ctx, repos, t)
+	if err != nil && ctx.Err() == nil {
+		err = r.switchOff(reading, err)
+	}
+	return repo != nil, err
+}
+
 // find asks for a tag's manifest. Without one, repo is nil.
 func find(ctx context.Context, repos []*registry.Repository, tag string) (repo *registry.Repository, data []byte, err error) {
 	for _, repo := range repos {

@@ -5,6 +5,7 @@ package store
 const (
 	KindImage       Kind = "image"             // an image under one of its names; prune never removes what it stands on
 	KindImageStep   Kind = "image-step"        // the digest of an image that was built; under the key of its plan
+	KindPlan        Kind = "plan"              // the steps of the last build of an image, to say what has changed since; under its name
 	KindStep        Kind = "step"              // the layer of a step; under the step's key
 	KindBootstrap   Kind = "bootstrap"         // the image of a base made from a distribution's packages; under the base's key
 	KindSystem      Kind = "system"            // the layer of system packages; under the step's key

@@ -121,6 +121,23 @@ type Shared struct {
 	warned sync.Once
 }
 
+// Has reports whether other machines have made what is under key, as far as the remote can say so without bringing it. There is
+// nothing in no remote.
+func (x *Shared) Has(ctx context.Context, kind Kind, key string) bool {
+	if x == nil {
+		return false
+	}
+	r, ok := x.Remote.(interface {
+		Has(ctx context.Context, kind, key string) (bool, error)
+	})
+	if !ok {
+		return false
+	}
+	found, err := r.Has(ctx, string(kind), key)
+	x.doubt(ctx, "read", err)
+	return found && err == nil
+}
+
 // doubt warns of a remote that does not do what it should.
 func (x *Shared) doubt(ctx context.Context, doing string, err error) {
 	if err == nil || ctx.Err() != nil {

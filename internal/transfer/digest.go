@@ -27,18 +27,9 @@ func newSum() hash.Hash { return sha256.New() }
 // extended attributes. Patterns count by what they match. It does not depend on the machine, the directory, or times there. Remote
 // files count by address and digest.
 func (c Copy) Digest(ctx context.Context, from Files) (store.Digest, error) {
-	exclude, err := newPatterns(c.Exclude)
+	list, err := c.chosen(ctx, from)
 	if err != nil {
-		return "", fault.Usage(fmt.Errorf("exclude %w", err))
-	}
-	list, err := c.pick(ctx, from)
-	if err != nil {
-		return "", fmt.Errorf("copy to %s: %w", quote(c.Dest), err)
-	}
-	for i := range list {
-		if list[i].node, err = list[i].without(exclude); err != nil {
-			return "", fmt.Errorf("copy to %s: %w", quote(c.Dest), err)
-		}
+		return "", err
 	}
 	asked := len(c.Sources) // several make the destination a directory, whatever they match
 	c.Sources, c.Exclude = nil, nil
@@ -72,6 +63,24 @@ func (c Copy) Digest(ctx context.Context, from Files) (store.Digest, error) {
 		}
 	}
 	return store.SumDigest(h), nil
+}
+
+// chosen are the sources of the copy, without what it excludes.
+func (c Copy) chosen(ctx context.Context, from Files) ([]picked, error) {
+	exclude, err := newPatterns(c.Exclude)
+	if err != nil {
+		return nil, fault.Usage(fmt.Errorf("exclude %w", err))
+	}
+	list, err := c.pick(ctx, from)
+	if err != nil {
+		return nil, fmt.Errorf("copy to %s: %w", quote(c.Dest), err)
+	}
+	for i := range list {
+		if list[i].node, err = list[i].without(exclude); err != nil {
+			return nil, fmt.Errorf("copy to %s: %w", quote(c.Dest), err)
+		}
+	}
+	return list, nil
 }
 
 type summing struct {

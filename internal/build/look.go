@@ -1,0 +1,120 @@
+package build
+
+import (
+	"context"
+
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Where says where the result of a step is.
+type Where string
+
+// The places.
+const (
+	Here     Where = "here"     // in the store
+	Shared   Where = "registry" // in the cache of steps of a registry
+	ToMake   Where = "to make"
+	NotAsked Where = "not needed" // files of its stage are wanted by no step that is to be made
+)
+
+// Look is what is known of a step's result before anything is made.
+type Look struct {
+	Where    Where
+	Download int64 // bytes that making it brings from the network, as far as the lock says; -1: not known
+}
+
+// LookAround says of each step of a plan, by its key, where its result is. It makes and downloads nothing; of a registry's cache it
+// asks whether there is an entry.
+func LookAround(ctx context.Context, p *plan.Plan, o Options) (map[plan.Key]Look, error) {
+	b := newBuilder(p, o)
+	looks := make(map[plan.Key]Look)
+	var digest store.Digest
+	built, err := o.Store.GetRecord(store.KindImageStep, string(p.Image.Key), &digest)
+	if err != nil {
+		return nil, err
+	}
+	needed := make(map[*plan.Stage]bool)
+	b.wanted(p.Stage, needed)
+	looks[p.Image.Key] = Look{Where: ToMake}
+	if built {
+		looks[p.Image.Key] = Look{Where: Here}
+	}
+	return looks, p.EachStage(func(s *plan.Stage) error {
+		for _, t := range s.Steps {
+			if t.Op == nil {
+				continue
+			}
+			look, err := b.look(ctx, t)
+			if err != nil {
+				return err
+			}
+			if look.Where == ToMake && (built || !needed[s]) {
+				look = Look{Where: NotAsked}
+			}
+			looks[t.Key] = look
+		}
+		return nil
+	})
+}
+
+func (b *builder) look(ctx context.Context, t *plan.Step) (Look, error) {
+	kind := store.KindStep
+	var download int64
+	switch op := t.Op.(type) {
+	case *plan.Base:
+		return b.lookForBase(ctx, op), nil
+	case *plan.OSPackages:
+		kind = store.KindSystem
+		for _, p := range op.Pinned.Packages {
+			if !b.opts.Store.HasBlob(p.SHA256) {
+				download += p.Size
+			}
+		}
+	case *plan.Wheels:
+		kind = store.KindWheelLayer
+		for _, it := range op.Group.Items {
+			if !b.opts.Store.HasBlob(it.Digest) {
+				download += it.Size
+			}
+		}
+	case *plan.Compile:
+		download = -1
+	}
+	var ignored any
+	found, err := b.opts.Store.GetRecord(kind, string(t.Key), &ignored)
+	switch {
+	case err != nil:
+		return Look{}, err
+	case found && !b.opts.Again:
+		return Look{Where: Here}, nil
+	case !b.opts.Again && b.opts.Shared.Has(ctx, kind, string(t.Key)):
+		return Look{Where: Shared}, nil
+	}
+	return Look{Where: ToMake, Download: download}, nil
+}
+
+func (b *builder) lookForBase(ctx context.Context, op *plan.Base) Look {
+	if p := op.Pinned.Bootstrap; p != nil {
+		var digest store.Digest
+		if found, err := b.opts.Store.GetRecord(store.KindBootstrap, op.Pinned.Key(), &digest); found && err == nil {
+			return Look{Where: Here}
+		}
+		look := Look{Where: ToMake}
+		for _, pkg := range p.Packages {
+			if !b.opts.Store.HasBlob(pkg.SHA256) {
+				look.Download += pkg.Size
+			}
+		}
+		return look
+	}
+	if _, err := image.Load(ctx, b.opts.Store, op.Pinned.Digest); err == nil {
+		return Look{Where: Here}
+	}
+	look := Look{Where: ToMake}
+	if op.Pinned.Name != "" { // it comes from a registry
+		look.Download = -1
+	}
+	return look
+}

@@ -1,0 +1,89 @@
+package plan
+
+import (
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/transfer"
+)
+
+// Record is what is kept of a plan that was built, to say of a later one what is different. It holds no secret: keys know of none.
+type Record struct {
+	Image string       `json:"image"` // NAME:TAG
+	Steps []StepRecord `json:"steps"` // of all stages, each after what it stands on; the image itself is the last
+}
+
+// StepRecord is one step of a [Record].
+type StepRecord struct {
+	Stage  string             `json:"stage,omitempty"` // what people call it
+	Kind   string             `json:"kind"`            // of the op, or "image"
+	Title  string             `json:"title"`
+	Place  string             `json:"place,omitempty"` // FILE:LINE
+	Key    Key                `json:"key,omitempty"`   // "" of a line that changes the configuration only
+	On     []Key              `json:"on,omitempty"`
+	Inputs []Input            `json:"inputs,omitempty"`
+	Files  []transfer.FileSum `json:"files,omitempty"` // of directories of this machine that it takes files of
+
+	Seconds float64 `json:"seconds,omitempty"` // how long it took to make it, the last time; 0: not known
+}
+
+// KindImage is the kind of a record's last step, which puts the image together.
+const KindImage = "image"
+
+// Record describes the plan.
+func (p *Plan) Record() *Record {
+	r := &Record{Image: p.Name}
+	_ = p.EachStage(func(s *Stage) error { // which never fails
+		for _, t := range s.Steps {
+			if t.Op != nil {
+				r.Steps = append(r.Steps, StepRecord{
+					Stage: s.Label, Kind: t.Op.Kind(), Title: t.Title, Place: t.Place, Key: t.Key, On: t.On, Inputs: t.Inputs, Files: t.listed(),
+				})
+			}
+		}
+		return nil
+	})
+	r.Steps = append(r.Steps, StepRecord{
+		Stage: p.Label, Kind: KindImage, Title: "image " + p.Name, Key: p.Image.Key, On: []Key{p.Stage.Key()}, Inputs: p.Image.Inputs,
+	})
+	return r
+}
+
+// EachStage calls visit for every stage of the plan, after those that it stands on or takes files of.
+func (p *Plan) EachStage(visit func(*Stage) error) error {
+	return eachStage(p.Stage, make(map[*Stage]bool), visit)
+}
+
+func eachStage(s *Stage, seen map[*Stage]bool, visit func(*Stage) error) error {
+	if s == nil || seen[s] {
+		return nil
+	}
+	seen[s] = true
+	if err := eachStage(s.From, seen, visit); err != nil {
+		return err
+	}
+	for _, t := range s.Steps {
+		for _, from := range t.Sources() {
+			if err := eachStage(from.Stage, seen, visit); err != nil {
+				return err
+			}
+		}
+	}
+	return visit(s)
+}
+
+// listed are the files of this machine that a step takes.
+func (t *Step) listed() []transfer.FileSum {
+	switch op := t.Op.(type) {
+	case *Copy:
+		return op.Listed
+	case *Exec:
+		var all []transfer.FileSum
+		for _, m := range op.Mounts {
+			all = append(all, m.Listed...)
+		}
+		return all
+	}
+	return nil
+}
+
+// Key is the key of the records of images' last plans.
+func (r *Record) Key() string { return store.DigestOf([]byte(r.Image)).Hex() }
