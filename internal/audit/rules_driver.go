@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/cuda"
+	"sconce.dev/sconce/internal/elfx"
 	"sconce.dev/sconce/internal/facts"
 
 	"sconce.dev/sconce/internal/cluster"
@@ -203,65 +204,12 @@ func (s *Subject) loaderDirs() map[string]string {
 	if s.Root == nil {
 		return dirs
 	}
-	for _, dir := range s.configDirs("/etc/ld.so.conf", map[string]bool{}) {
+	for _, dir := range elfx.ConfigDirs(s.Root) {
 		if real := s.resolve(dir); dirs[real] == "" {
 			dirs[real] = "/etc/ld.so.conf"
 		}
 	}
 	return dirs
-}
-
-const (
-	maxConfig      = 64 << 10 // bytes of a file of the loader's configuration
-	maxConfigFiles = 100
-)
-
-// configDirs reads the loader's configuration (ldconfig(8)) with what it includes. Files that cannot be read count for nothing.
-func (s *Subject) configDirs(name string, seen map[string]bool) []string {
-	if seen[name] || len(seen) >= maxConfigFiles {
-		return nil
-	}
-	seen[name] = true
-	text, err := s.readSmallFile(name, maxConfig)
-	if err != nil {
-		return nil
-	}
-	var dirs []string
-	for line := range strings.Lines(string(text)) {
-		line, _, _ = strings.Cut(line, "#")
-		fields := strings.Fields(line)
-		switch {
-		case len(fields) == 0:
-		case fields[0] == "include":
-			for _, pattern := range fields[1:] {
-				if !path.IsAbs(pattern) {
-					pattern = path.Join(path.Dir(name), pattern)
-				}
-				for _, included := range s.matches(pattern) {
-					dirs = append(dirs, s.configDirs(included, seen)...)
-				}
-			}
-		case path.IsAbs(fields[0]):
-			dirs = append(dirs, fields[0])
-		}
-	}
-	return dirs
-}
-
-// matches are the files of a directory whose names a pattern matches.
-func (s *Subject) matches(pattern string) []string {
-	names, err := s.Root.ReadDir(path.Dir(pattern))
-	if err != nil {
-		return nil
-	}
-	var list []string
-	for _, n := range names {
-		if ok, err := path.Match(path.Base(pattern), n); ok && err == nil {
-			list = append(list, path.Join(path.Dir(pattern), n))
-		}
-	}
-	slices.Sort(list)
-	return list
 }
 
 // cudaRuntime is a CUDA that something in the image was made for.

@@ -187,6 +187,10 @@ func TestCompatShadows(t *testing.T) {
 	config.Root = mapRoot{
 		"etc/ld.so.conf": "include /etc/ld.so.conf.d/*.conf\n", "etc/ld.so.conf.d/cuda.conf": "# CUDA\n/usr/local/cuda-12.4/compat\n",
 	}
+	marked := image("A=b")
+	marked.Root = mapRoot{
+		"etc/ld.so.conf": "include /etc/*.d/*.conf\n", "etc/ld.so.conf.d/cuda.conf": "/usr/local/cuda-12.4/compat=libc6\n",
+	}
 	const path = "LD_LIBRARY_PATH=/usr/local/cuda-12.4/compat"
 	checkRule(
 		t, "driver-compat-shadows",
@@ -194,6 +198,9 @@ func TestCompatShadows(t *testing.T) {
 			"error: LD_LIBRARY_PATH leads to libcuda of driver 550.54.15, older than the target's 580.65.06",
 		}},
 		ruleCase{"by ldconfig", config, onDriver("580.65.06", "9.0"), []string{
+			"error: /etc/ld.so.conf leads to libcuda of driver 550.54.15, older than the target's 580.65.06",
+		}},
+		ruleCase{"by all that ldconfig understands", marked, onDriver("580.65.06", "9.0"), []string{
 			"error: /etc/ld.so.conf leads to libcuda of driver 550.54.15, older than the target's 580.65.06",
 		}},
 		ruleCase{"of the same branch", image(path), onDriver("550.90.07", "9.0"), []string{

@@ -15,13 +15,15 @@ const (
 	maxConfigDirs  = 1000
 )
 
-// configDirs returns the directories of /etc/ld.so.conf in their order.
+// ConfigDirs returns the directories that /etc/ld.so.conf and what it includes name, in their order, as ldconfig reads them.
+func ConfigDirs(fs FS) []string {
+	c := config{fs: fs, seen: map[string]bool{}}
+	c.read("/etc/ld.so.conf", 0)
+	return unique(c.dirs)
+}
+
 func (l *Loader) configDirs() []string {
-	l.configOnce.Do(func() {
-		c := config{fs: l.FS, seen: map[string]bool{}}
-		c.read("/etc/ld.so.conf", 0)
-		l.configured = unique(c.dirs)
-	})
+	l.configOnce.Do(func() { l.configured = ConfigDirs(l.FS) })
 	return l.configured
 }
 
