@@ -3,11 +3,10 @@ package facts
 import (
 	"io/fs"
 	"path"
-	"strings"
-	"syscall"
 
 	"sconce.dev/sconce/internal/elfx"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/pathwalk"
 	"sconce.dev/sconce/internal/squashfs"
 )
 
@@ -51,43 +50,28 @@ func squashInfo(p string, f *squashfs.File) Info {
 	return info
 }
 
-// maxSymlinks is how many symlinks Linux follows in one path (path_resolution(7)).
-const maxSymlinks = 40
-
 // find follows all links in a name, as the kernel does.
 func (s *squashRoot) find(op, name string) (*Info, error) {
-	at := &s.all[0]
-	rest := strings.Split(name, "/")
-	for links := 0; len(rest) > 0; {
-		part := rest[0]
-		rest = rest[1:]
-		if at.Type != layer.Dir {
-			return nil, notDir(op, name)
-		}
-		switch part {
-		case "", ".":
-			continue
-		case "..":
-			at = s.at(path.Dir(at.Path))
-			continue
-		}
-		next := s.at(path.Join(at.Path, part))
-		switch {
-		case next == nil:
-			return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
-		case next.Type != layer.Symlink:
-			at = next
-			continue
-		}
-		if links++; links > maxSymlinks {
-			return nil, &fs.PathError{Op: op, Path: name, Err: syscall.ELOOP}
-		}
-		if strings.HasPrefix(next.Link, "/") {
-			at = &s.all[0]
-		}
-		rest = append(strings.Split(next.Link, "/"), rest...)
+	n, err := pathwalk.Find(squashNode{s, &s.all[0]}, name, true)
+	if err != nil {
+		return nil, &fs.PathError{Op: op, Path: name, Err: err}
 	}
-	return at, nil
+	return n.info, nil
+}
+
+// squashNode is an object of a squashRoot.
+type squashNode struct {
+	root *squashRoot
+	info *Info
+}
+
+func (n squashNode) IsDir() bool             { return n.info.Type == layer.Dir }
+func (n squashNode) Symlink() (string, bool) { return n.info.Link, n.info.Type == layer.Symlink }
+func (n squashNode) Child(name string) (squashNode, error) {
+	if next := n.root.at(path.Join(n.info.Path, name)); next != nil {
+		return squashNode{n.root, next}, nil
+	}
+	return squashNode{}, fs.ErrNotExist
 }
 
 func (s *squashRoot) at(p string) *Info {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"io"
 	"io/fs"
-	"strings"
 	"syscall"
 
 	"sconce.dev/sconce/internal/elfx"
@@ -21,17 +20,8 @@ type treeRoot struct {
 	pages  *pages
 }
 
-// find follows all links in a name. Unlike the tree, it takes a slash at the end as the kernel does: for a directory's.
-func (r *treeRoot) find(op, name string) (*image.Node, error) {
-	n, err := r.tree.Lookup(name)
-	if err == nil && strings.HasSuffix(name, "/") && n.Type != layer.Dir {
-		return nil, notDir(op, name)
-	}
-	return n, err
-}
-
 func (r *treeRoot) Resolve(name string) (string, error) {
-	n, err := r.find("lookup", name)
+	n, err := r.tree.Lookup(name)
 	if err != nil {
 		return "", err
 	}
@@ -47,7 +37,7 @@ func absolute(p string) string {
 }
 
 func (r *treeRoot) Open(name string) (elfx.Handle, error) {
-	n, err := r.find("open", name)
+	n, err := r.tree.Lookup(name)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +99,7 @@ func (r *treeRoot) ReadDir(name string) ([]string, error) {
 }
 
 func (r *treeRoot) Stat(name string) (Info, error) {
-	n, err := r.find("stat", name)
+	n, err := r.tree.Lookup(name)
 	if err != nil {
 		return Info{}, err
 	}

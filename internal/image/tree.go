@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/pathwalk"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -130,49 +131,26 @@ func (t *Tree) Lookup(name string) (*Node, error) { return t.lookup("lookup", na
 // Lstat is Lookup but for a symlink at the end of name, which it returns.
 func (t *Tree) Lstat(name string) (*Node, error) { return t.lookup("lstat", name, false) }
 
-// maxSymlinks is how many symlinks Linux follows in one path (path_resolution(7)).
-const maxSymlinks = 40
-
 func (t *Tree) lookup(op, name string, follow bool) (*Node, error) {
-	at := []*Node{t.root} // the directories passed, so that ".." is the one before
-	rest := strings.Split(name, "/")
-	slices.Reverse(rest)
-	for links := 0; len(rest) > 0; {
-		part := rest[len(rest)-1]
-		rest = rest[:len(rest)-1]
-		dir := at[len(at)-1]
-		if dir.Type != layer.Dir {
-			if part == "" && !slices.ContainsFunc(rest, func(s string) bool { return s != "" }) {
-				continue // a slash at the end
-			}
-			return nil, &fs.PathError{Op: op, Path: name, Err: syscall.ENOTDIR}
-		}
-		switch part {
-		case "", ".":
-			continue
-		case "..":
-			at = at[:max(1, len(at)-1)]
-			continue
-		}
-		n := dir.child(part)
-		if n == nil {
-			return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
-		}
-		if n.Type != layer.Symlink || (len(rest) == 0 && !follow) {
-			at = append(at, n)
-			continue
-		}
-		if links++; links > maxSymlinks {
-			return nil, &fs.PathError{Op: op, Path: name, Err: syscall.ELOOP}
-		}
-		if strings.HasPrefix(n.Link, "/") {
-			at = at[:1]
-		}
-		target := strings.Split(n.Link, "/")
-		slices.Reverse(target)
-		rest = append(rest, target...)
+	n, err := pathwalk.Find(t.root, name, follow)
+	if err != nil {
+		return nil, &fs.PathError{Op: op, Path: name, Err: err}
 	}
-	return at[len(at)-1], nil
+	return n, nil
+}
+
+// IsDir is for [pathwalk.Find], as are Symlink and Child.
+func (n *Node) IsDir() bool { return n.Type == layer.Dir }
+
+// Symlink returns the target of a symlink.
+func (n *Node) Symlink() (target string, ok bool) { return n.Link, n.Type == layer.Symlink }
+
+// Child returns what a directory holds under a name.
+func (n *Node) Child(name string) (*Node, error) {
+	if c := n.child(name); c != nil {
+		return c, nil
+	}
+	return nil, fs.ErrNotExist
 }
 
 func (n *Node) child(name string) *Node {

@@ -6,10 +6,10 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"syscall"
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/pathwalk"
 )
 
 // item is an entry of the layer with its content.
@@ -38,20 +38,14 @@ func (b *builder) lstat(real string) (layer.Entry, bool) {
 	return n.Entry, true
 }
 
-// maxSymlinks is how many symlinks Linux follows in one path (path_resolution(7)).
-const maxSymlinks = 40
-
 // enter returns where the directory dir really is, and makes it when it is missing. Every directory on the way gets an entry
 // with the attributes it has in the image: a layer that left them out would leave it to its reader which ones a directory has.
 func (b *builder) enter(dir string) (string, error) {
-	rest := strings.Split(dir, "/")
-	slices.Reverse(rest)
 	var at []string
-	for links := 0; len(rest) > 0; {
-		part := rest[len(rest)-1]
-		rest = rest[:len(rest)-1]
+	w := pathwalk.Begin(dir)
+	for part, ok := w.Next(); ok; part, ok = w.Next() {
 		switch part {
-		case "", ".":
+		case ".":
 			continue
 		case "..":
 			at = at[:max(0, len(at)-1)]
@@ -65,15 +59,13 @@ func (b *builder) enter(dir string) (string, error) {
 		case e.Type == layer.Dir:
 			b.keepDir(next, e)
 		case e.Type == layer.Symlink:
-			if links++; links > maxSymlinks {
-				return "", &fs.PathError{Op: "follow", Path: "/" + next, Err: syscall.ELOOP}
+			fromRoot, err := w.Follow(e.Link)
+			if err != nil {
+				return "", &fs.PathError{Op: "follow", Path: "/" + next, Err: err}
 			}
-			if strings.HasPrefix(e.Link, "/") {
+			if fromRoot {
 				at = nil
 			}
-			target := strings.Split(e.Link, "/")
-			slices.Reverse(target)
-			rest = append(rest, target...)
 			continue
 		default:
 			return "", fmt.Errorf("/%s must be a directory, but the image has something else there", next)

@@ -2,7 +2,6 @@ package source
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"debug/elf"
 	"encoding/binary"
@@ -13,7 +12,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -22,6 +20,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/pathwalk"
 )
 
 // defaultPath is the PATH of an image made of a root file system, the one that all container engines give when there is
@@ -89,39 +88,39 @@ func dirPlatform(dir string) (*v1.Platform, error) {
 // openInDir opens a regular file below a directory as a process would that has it for its root. Whatever else there is under
 // the name is as good as nothing.
 func openInDir(root *os.Root, name string) (io.ReadCloser, error) {
-	missing := &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
-	at, rest := ".", strings.Split(name, "/")
-	for links := 0; len(rest) > 0; {
-		next := path.Join("/", at, rest[0])[1:] // ".." at the root stays there
-		rest = rest[1:]
-		info, err := root.Lstat(cmp.Or(next, "."))
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-			return nil, missing
+	n, err := pathwalk.Find(hostNode{root: root, name: ".", mode: fs.ModeDir}, name, true)
+	for _, nothing := range []error{fs.ErrNotExist, syscall.ENOTDIR, syscall.ELOOP} {
+		if errors.Is(err, nothing) || err == nil && !n.mode.IsRegular() {
+			return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 		}
-		if err != nil {
-			return nil, err
-		}
-		if info.Mode()&fs.ModeSymlink == 0 {
-			at = cmp.Or(next, ".")
-			continue
-		}
-		target, err := root.Readlink(next)
-		if links++; err != nil || links > maxSymlinks {
-			return nil, cmp.Or(err, error(missing))
-		}
-		if path.IsAbs(target) {
-			at = "."
-		}
-		rest = append(strings.Split(target, "/"), rest...)
 	}
-	if info, err := root.Lstat(at); err != nil || !info.Mode().IsRegular() {
-		return nil, cmp.Or(err, error(missing))
+	if err != nil {
+		return nil, err
 	}
-	return root.Open(at)
+	return root.Open(n.name)
 }
 
-// maxSymlinks is how many symlinks Linux follows in one path (path_resolution(7)).
-const maxSymlinks = 40
+// hostNode is a file below a directory of this machine.
+type hostNode struct {
+	root   *os.Root
+	name   string // below root, without links
+	mode   fs.FileMode
+	target string
+}
+
+func (n hostNode) IsDir() bool             { return n.mode.IsDir() }
+func (n hostNode) Symlink() (string, bool) { return n.target, n.mode&fs.ModeSymlink != 0 }
+func (n hostNode) Child(name string) (hostNode, error) {
+	child := hostNode{root: n.root, name: path.Join(n.name, name)}
+	info, err := n.root.Lstat(child.name)
+	if err != nil {
+		return hostNode{}, err
+	}
+	if child.mode = info.Mode(); child.mode&fs.ModeSymlink != 0 {
+		child.target, err = n.root.Readlink(child.name)
+	}
+	return child, err
+}
 
 func rootLayer(ctx context.Context, ref Ref, o Options) (layer.Descriptor, error) {
 	if ref.Transport == Dir {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"sconce.dev/sconce/internal/pathwalk"
 )
 
 // dirListing is where the entries of a directory are.
@@ -20,10 +22,9 @@ type dirListing struct {
 
 // Limits of directories.
 const (
-	dirExtra       = 3         // the size of a directory counts . and .., which are not stored
-	dirRun         = 256       // entries that may share a header
-	maxListing     = 512 << 20 // bytes of one directory; some 20 million names
-	maxLinksInPath = 40        // symlinks followed for one path, as in Linux
+	dirExtra   = 3         // the size of a directory counts . and .., which are not stored
+	dirRun     = 256       // entries that may share a header
+	maxListing = 512 << 20 // bytes of one directory; some 20 million names
 )
 
 // Entry is a name in a directory.
@@ -273,52 +274,20 @@ func (r *Reader) Lookup(path string, follow bool) (*File, error) {
 }
 
 func (r *Reader) lookup(path string, follow bool) (*File, error) {
-	at, err := r.Root()
+	root, err := r.Root()
 	if err != nil {
 		return nil, err
 	}
-	trail := []*File{at} // from the root to where we are
-	follow = follow || strings.HasSuffix(path, "/")
-	links := 0
-	for rest := path; rest != ""; {
-		var name string
-		name, rest, _ = strings.Cut(rest, "/")
-		if at = trail[len(trail)-1]; at.Type != Dir {
-			return nil, errNotDir
-		}
-		switch name {
-		case "", ".":
-			continue
-		case "..":
-			trail = trail[:max(len(trail)-1, 1)]
-			continue
-		}
-		f, err := at.Lookup(name)
-		if err != nil {
-			return nil, err
-		}
-		if f.Type != Symlink || rest == "" && !follow {
-			trail = append(trail, f)
-			continue
-		}
-		if links++; links > maxLinksInPath {
-			return nil, syscall.ELOOP
-		}
-		if strings.HasPrefix(f.Target, "/") {
-			trail = trail[:1]
-		}
-		rest = joinPath(f.Target, rest)
-	}
-	if at = trail[len(trail)-1]; at.Type != Dir && strings.HasSuffix(path, "/") {
-		return nil, errNotDir
-	}
-	return at, nil
+	n, err := pathwalk.Find(fileNode{root}, path, follow)
+	return n.File, err
 }
 
-// joinPath puts the rest of a path behind a symlink's target. It is bounded by the number of links that are followed.
-func joinPath(target, rest string) string {
-	if rest == "" {
-		return target
-	}
-	return target + "/" + rest
+// fileNode is a file as [pathwalk.Find] wants it.
+type fileNode struct{ *File }
+
+func (n fileNode) IsDir() bool             { return n.Type == Dir }
+func (n fileNode) Symlink() (string, bool) { return n.Target, n.Type == Symlink }
+func (n fileNode) Child(name string) (fileNode, error) {
+	f, err := n.Lookup(name)
+	return fileNode{f}, err
 }

@@ -14,6 +14,7 @@ import (
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/pathwalk"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -92,20 +93,15 @@ func (n *node) walk(p string, visit func(n *node, p string) error) error {
 	return nil
 }
 
-// maxSymlinks is how many symlinks Linux follows in one path (path_resolution(7)).
-const maxSymlinks = 40
-
 // find returns what p refers to. Symlinks are followed below the root, and the last one only with follow; ".." at the root
 // stays there. The error wraps fs.ErrNotExist, syscall.ENOTDIR or syscall.ELOOP.
 func (n *node) find(p string, follow bool) (*node, error) {
 	at := []*node{n}
-	rest := reversed(p)
-	for links := 0; len(rest) > 0; {
-		part := rest[len(rest)-1]
-		rest = rest[:len(rest)-1]
+	w := pathwalk.Begin(p)
+	for part, ok := w.Next(); ok; part, ok = w.Next() {
 		dir := at[len(at)-1]
 		switch {
-		case part == "" || part == ".":
+		case part == ".":
 			continue
 		case part == "..":
 			at = at[:max(1, len(at)-1)]
@@ -119,26 +115,19 @@ func (n *node) find(p string, follow bool) (*node, error) {
 			return nil, err
 		case c == nil:
 			return nil, &fs.PathError{Op: "find", Path: p, Err: fs.ErrNotExist}
-		case c.Type != layer.Symlink || !follow && len(rest) == 0:
+		case c.Type != layer.Symlink || !follow && w.AtEnd():
 			at = append(at, c)
 			continue
 		}
-		if links++; links > maxSymlinks {
-			return nil, &fs.PathError{Op: "find", Path: p, Err: syscall.ELOOP}
+		fromRoot, err := w.Follow(c.Link)
+		if err != nil {
+			return nil, &fs.PathError{Op: "find", Path: p, Err: err}
 		}
-		if strings.HasPrefix(c.Link, "/") {
+		if fromRoot {
 			at = at[:1]
 		}
-		rest = append(rest, reversed(c.Link)...)
 	}
 	return at[len(at)-1], nil
-}
-
-// reversed returns the components of a path, last first.
-func reversed(p string) []string {
-	parts := strings.Split(p, "/")
-	slices.Reverse(parts)
-	return parts
 }
 
 // FromTree returns the files of an image: with their owners, modes, times and extended attributes.

@@ -8,11 +8,11 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"syscall"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/pathwalk"
 )
 
 // stage is an image with changes that are not a layer yet. What nobody asks for is not read from the image.
@@ -130,15 +130,13 @@ func (s *stage) reach(name string, follow bool, mk *maker) (dir *place, base str
 // be none when mk is nil. For the root the directory is nil.
 func (s *stage) reachBelow(root *place, name string, follow bool, mk *maker) (dir *place, base string, err error) {
 	at := root
-	rest := reversed(strings.TrimRight(name, "/"))
-	for links := 0; len(rest) > 0; {
-		part := rest[len(rest)-1]
-		rest = rest[:len(rest)-1]
+	w := pathwalk.Begin(strings.TrimRight(name, "/"))
+	for part, ok := w.Next(); ok; part, ok = w.Next() {
 		if at.Type != layer.Dir {
 			return nil, "", notDir(at)
 		}
 		switch part {
-		case "", ".":
+		case ".":
 			continue
 		case "..":
 			if at != root {
@@ -146,16 +144,16 @@ func (s *stage) reachBelow(root *place, name string, follow bool, mk *maker) (di
 			}
 			continue
 		}
-		last := !slices.ContainsFunc(rest, func(s string) bool { return s != "" && s != "." })
+		last := w.IsLast()
 		next := s.below(at, part)
 		if next != nil && next.Type == layer.Symlink && (follow || !last) {
-			if links++; links > maxSymlinks {
-				return nil, "", &fs.PathError{Op: "reach", Path: name, Err: syscall.ELOOP}
+			fromRoot, err := w.Follow(next.Link)
+			if err != nil {
+				return nil, "", &fs.PathError{Op: "reach", Path: name, Err: err}
 			}
-			if strings.HasPrefix(next.Link, "/") {
+			if fromRoot {
 				at = root
 			}
-			rest = append(rest, reversed(strings.TrimRight(next.Link, "/"))...)
 			continue
 		}
 		if last {
