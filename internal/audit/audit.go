@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -29,7 +30,7 @@ type Finding struct {
 	Rule     string   `json:"rule"` // its ID
 	Severity Severity `json:"severity"`
 	Message  string   `json:"message"`           // what was seen, in a sentence without a full stop
-	Path     string   `json:"path,omitempty"`    // the file it is about, without a slash in front
+	Path     string   `json:"path,omitempty"`    // the file it is about: "/opt/venv/lib/libx.so"
 	Seen     []string `json:"seen,omitempty"`    // the evidence, a file with its number each, worst first
 	Why      string   `json:"why"`               // it matters
 	Remedy   string   `json:"remedy"`            // what to do
@@ -81,6 +82,9 @@ func Check(ctx context.Context, f *facts.Facts, target cluster.Profile) ([]Findi
 
 func (r *Rule) complete(f Finding) Finding {
 	f.Rule = r.ID
+	if f.Path != "" {
+		f.Path = rooted(f.Path)
+	}
 	if f.Severity == "" {
 		f.Severity = r.Severity
 	}
@@ -91,6 +95,17 @@ func (r *Rule) complete(f Finding) Finding {
 		f.Remedy = r.Remedy
 	}
 	return f
+}
+
+// rooted is a path of the facts, which have no slash in front, as findings name it.
+func rooted(name string) string { return path.Join("/", name) }
+
+func rootedAll(names []string) []string {
+	list := make([]string, len(names))
+	for i, name := range names {
+		list[i] = rooted(name)
+	}
+	return list
 }
 
 func compareFindings(a, b Finding) int {

@@ -31,7 +31,7 @@ type supplied struct {
 
 func (c supplied) String() string {
 	version := cmp.Or(c.version, "unknown version")
-	text := fmt.Sprintf("%s gets %s (%s)", c.consumer, c.file, version)
+	text := fmt.Sprintf("%s gets %s (%s)", rooted(c.consumer), rooted(c.file), version)
 	if c.byEnv {
 		text += " by LD_LIBRARY_PATH"
 	}
@@ -185,7 +185,7 @@ func (d duplicated) overwritten() {
 				strings.Join(names, " and "), p.Dir, d.stem),
 			Seen:   names,
 			Why:    "The file that is left is of one version and one CUDA, and the package that wanted the other gets it too.",
-			Remedy: "Uninstall both, then install again the one that belongs to the CUDA version of PyTorch.",
+			Remedy: "uninstall both, then install again the one that belongs to the CUDA version of PyTorch",
 		})
 	}
 }
@@ -206,8 +206,8 @@ func (d duplicated) overridden(got, alone []supplied) bool {
 			Path: c.file,
 			Message: fmt.Sprintf("LD_LIBRARY_PATH puts %s %s before version %s, which %s would get by itself",
 				d.title, c.version, alone[i].version, path.Base(c.consumer)),
-			Seen:   []string{c.String(), alone[i].file + " has version " + alone[i].version},
-			Remedy: "Take /" + path.Dir(c.file) + " out of LD_LIBRARY_PATH in the image's environment.",
+			Seen:   []string{c.String(), rooted(alone[i].file) + " has version " + alone[i].version},
+			Remedy: "take /" + path.Dir(c.file) + " out of LD_LIBRARY_PATH in the image's environment",
 		}
 		if order < 0 {
 			f.Severity = Error
@@ -279,7 +279,7 @@ func (d duplicated) twoMajors() {
 		var names, seen []string
 		for name, file := range by {
 			names = append(names, name)
-			seen = append(seen, file+" needs "+name)
+			seen = append(seen, rooted(file)+" needs "+name)
 		}
 		slices.Sort(names)
 		slices.Sort(seen)
@@ -325,8 +325,8 @@ func (d duplicated) parts(got []supplied) {
 				Severity: Error, Path: part,
 				Message: fmt.Sprintf("LD_LIBRARY_PATH has parts of cuDNN %s, which %s %s loads in place of its own",
 					d.s.libraryVersion(part), path.Base(c.file), c.version),
-				Seen:   []string{c.String(), part},
-				Remedy: "Take " + dir + " out of LD_LIBRARY_PATH in the image's environment.",
+				Seen:   []string{c.String(), rooted(part)},
+				Remedy: "take " + dir + " out of LD_LIBRARY_PATH in the image's environment",
 			})
 			return
 		}
@@ -392,7 +392,7 @@ func openMPFinding(e *facts.Environment, byFamily map[string]supplied) (f Findin
 	for _, name := range names {
 		c := byFamily[name]
 		f.Path = cmp.Or(f.Path, c.consumer)
-		f.Seen = append(f.Seen, fmt.Sprintf("%s gets %s", c.consumer, c.file))
+		f.Seen = append(f.Seen, fmt.Sprintf("%s gets %s", rooted(c.consumer), rooted(c.file)))
 	}
 	f.Message = fmt.Sprintf("packages of %s load %d OpenMP runtimes: %s", e.Label(), len(names), strings.Join(names, ", "))
 	return f, len(names) > 1

@@ -196,7 +196,7 @@ func (m *moduleScan) importable(name string) bool {
 
 func (m *moduleScan) finding(p *foreignPackage) Finding {
 	versions := strings.Join(m.versions[p.site], " and ")
-	f := Finding{Path: p.foreign[0], Seen: someFiles(p.foreign)}
+	f := Finding{Path: p.foreign[0], Seen: someFiles(rootedAll(p.foreign))}
 	what := moduleTarget(p.foreign[0])
 	if p.good == 0 {
 		f.Message = fmt.Sprintf("%s of %s for %s, and Python %s on %s (%s) cannot import %s",
@@ -209,7 +209,7 @@ func (m *moduleScan) finding(p *foreignPackage) Finding {
 	if strings.HasSuffix(p.site, "lib/python3/dist-packages") {
 		f.Severity = Warning
 		f.Why = "The Linux distribution's packages are compiled for its own Python 3; the link /usr/bin/python3 leads to another one, which cannot import them."
-		f.Remedy = "Leave /usr/bin/python3 as the Linux distribution has it, and call the other Python by its own name or from a virtual environment."
+		f.Remedy = "leave /usr/bin/python3 as the Linux distribution has it, and call the other Python by its own name or from a virtual environment"
 	}
 	return f
 }
@@ -286,7 +286,7 @@ func (m *moduleScan) foreignWheels(e *facts.Environment, reported map[string]boo
 			Severity: Warning, Path: d.Dir,
 			Message: fmt.Sprintf("%s %s was installed from a wheel for %s, which Python %s on %s (%s) does not take",
 				d.Name, d.Version, d.Tags[0], e.Version, m.machine, m.libcName()),
-			Seen: append([]string{d.Dir + "/WHEEL has Tag: " + d.Tags[0]}, someFiles(compiled)...),
+			Seen: append([]string{rooted(d.Dir) + "/WHEEL has Tag: " + d.Tags[0]}, someFiles(rootedAll(compiled))...),
 			Why:  "The package was made for another Python, C library or processor. Its compiled files may not load.",
 		}
 		if len(compiled) == 0 {
@@ -357,7 +357,7 @@ func missingBytecode(s *Subject, report func(Finding)) error {
 			Path: dir,
 			Message: fmt.Sprintf("%d of %d Python modules in /%s have no byte code for Python %s",
 				missing, c.source, dir, strings.Join(versions[dir], " or ")),
-			Seen: []string{fmt.Sprintf("%s: %d .py, %d .pyc", dir, c.source, c.compiled)},
+			Seen: []string{fmt.Sprintf("%s: %d .py, %d .pyc", rooted(dir), c.source, c.compiled)},
 		}
 		if c.other > 0 {
 			f.Seen = append(f.Seen, fmt.Sprintf("%d .pyc for other versions of Python", c.other))

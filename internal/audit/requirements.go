@@ -155,11 +155,11 @@ func (u unmet) finding(s *Subject) Finding {
 	f := Finding{
 		Message: u.String(),
 		Path:    u.by.Dir,
-		Seen:    []string{u.by.Dir + " is on the path of " + u.env.Label()},
+		Seen:    []string{rooted(u.by.Dir) + " is on the path of " + u.env.Label()},
 		Remedy:  u.remedy(),
 	}
 	if u.found != nil {
-		f.Seen = append(f.Seen, u.found.Dir+" has version "+u.found.Version)
+		f.Seen = append(f.Seen, rooted(u.found.Dir)+" has version "+u.found.Version)
 	}
 	name := python.NormalizeName(u.need.Name)
 	switch {
@@ -169,7 +169,7 @@ func (u unmet) finding(s *Subject) Finding {
 	case u.found == nil && u.by.Name == "torch" && strings.HasPrefix(name, "nvidia-"):
 		if lib, by := u.torchLacks(s); lib != "" {
 			f.Severity = Error
-			f.Seen = append(f.Seen, by+" needs "+lib+", which is nowhere in the image")
+			f.Seen = append(f.Seen, rooted(by)+" needs "+lib+", which is nowhere in the image")
 			f.Why = "PyTorch's libraries need those of NVIDIA's packages: import torch fails."
 		}
 	case u.found == nil && u.by.Name == "torch" && name == "triton":
@@ -189,9 +189,9 @@ func acceptsNumPy1(r python.Requirement) bool {
 func (u unmet) remedy() string {
 	need := needText(u.need)
 	if u.found == nil {
-		return fmt.Sprintf("Add %q to python.packages in the recipe, or install it: python -m pip install %q.", need, need)
+		return fmt.Sprintf("add %q to [python] packages in the recipe, or install it: python -m pip install %q", need, need)
 	}
-	return fmt.Sprintf("Put %q beside %q in python.packages and lock again, so that both fit; pip check says the same of a container.",
+	return fmt.Sprintf("put %q beside %q in [python] packages and lock again, so that both fit",
 		need, u.by.Name)
 }
 
@@ -254,9 +254,9 @@ func pythonTooOld(e *facts.Environment, report func(Finding)) {
 			report(Finding{
 				Message: fmt.Sprintf("%s %s is for Python %s and is installed for Python %s", d.Name, d.Version, ss, e.Version),
 				Path:    d.Dir,
-				Seen:    []string{d.Dir + "/METADATA has Requires-Python: " + d.RequiresPython},
+				Seen:    []string{rooted(d.Dir) + "/METADATA has Requires-Python: " + d.RequiresPython},
 				Why:     "Its code may use what this version of Python does not have, and an import then fails.",
-				Remedy:  fmt.Sprintf("Install %s with %s's own pip or uv, which take a version that fits.", d.Name, e.Label()),
+				Remedy:  fmt.Sprintf("install %s with %s's own pip or uv, which take a version that fits", d.Name, e.Label()),
 			})
 		}
 	}

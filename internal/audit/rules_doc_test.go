@@ -136,5 +136,6 @@ func TestRulesAreComplete(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		seen[r.ID] = true
+		wellSaid(t, r.complete(Finding{Message: "it was seen"}))
 	}
 }

@@ -41,8 +41,8 @@ var driverRules = []Rule{
 		Title: "Device code that the driver cannot unpack",
 		Why: "The code is compressed by zstd, as nvcc does since CUDA 12.4 with --compress-mode and since 13.0 always. An older driver finds no " +
 			"code in it and says \"no kernel image is available\" or \"device kernel image is invalid\".",
-		Remedy: "use a build of the package for an older CUDA, or compile it with NVCC_APPEND_FLAGS=--compress-mode=speed in the environment, " +
-			"and name the wheel in [python] packages: NAME @ file:///wheels/NAME.whl",
+		Remedy: "use a build of the package for an older CUDA, or have it compiled without: [python.compile.NAME] with " +
+			"env = { NVCC_APPEND_FLAGS = \"--compress-mode=speed\" } in the recipe",
 		look: lookCompression,
 	},
 	{
@@ -253,7 +253,7 @@ func (s *Subject) runtimeLibraries() []cudaRuntime {
 			continue
 		}
 		if v, ok := cuda.ParseVersion(m[1]); ok {
-			list = append(list, cudaRuntime{v, o.Path, o.Path, users[base] || users[o.Soname]})
+			list = append(list, cudaRuntime{v, o.Path, rooted(o.Path), users[base] || users[o.Soname]})
 		}
 	}
 	return list
@@ -270,7 +270,7 @@ func (s *Subject) runtimePackages() []cudaRuntime {
 			switch {
 			case d.Name == "nvidia-cuda-runtime", strings.HasPrefix(d.Name, "nvidia-cuda-runtime-cu"):
 				if v, ok := cuda.ParseVersion(d.Version); ok {
-					list = append(list, cudaRuntime{v, d.Dir, d.Name + " " + d.Version + " in " + p.Dir, true})
+					list = append(list, cudaRuntime{v, d.Dir, d.Name + " " + d.Version + " in " + rooted(p.Dir), true})
 				}
 			case d.Name == "torch" && s.Root != nil:
 				name := path.Join(p.Dir, "torch/version.py")
@@ -364,7 +364,7 @@ func (s *Subject) needsNewer(driver cuda.Driver) bool {
 
 // addCompat says what compatibility libraries, new enough for the CUDA, make of a driver that is not.
 func (s *Subject) addCompat(f *Finding, c *userLibrary) {
-	f.Seen = append(f.Seen, c.path)
+	f.Seen = append(f.Seen, rooted(c.path))
 	by := s.reaches(c)
 	if by == "" {
 		f.Message += fmt.Sprintf("; the image has compatibility libraries of driver %s, which are not used", c.version)
@@ -418,7 +418,7 @@ func lookCompression(s *Subject, report func(Finding)) error {
 		l := &s.GPU.Libraries[i]
 		if n := s.zstdRegions(l); n > 0 && counts(l) && !s.hasReadableCopy(l) {
 			list = append(list, l)
-			seen = append(seen, fmt.Sprintf("%s: %d of %d regions", l.Path, n, l.Regions))
+			seen = append(seen, fmt.Sprintf("%s: %d of %d regions", rooted(l.Path), n, l.Regions))
 		}
 	}
 	if len(list) > 0 {
@@ -507,7 +507,7 @@ func lookStubs(s *Subject, report func(Finding)) error {
 			continue
 		}
 		by := dirs["/"+dir]
-		found := Finding{Path: o.Path, Seen: []string{fmt.Sprintf("%s: %s", o.Path, byteSize(o.Size))}}
+		found := Finding{Path: o.Path, Seen: []string{fmt.Sprintf("%s: %s", rooted(o.Path), byteSize(o.Size))}}
 		switch {
 		case by == "" && builtinDirs.MatchString(dir) && base == "libcuda.so.1":
 			found.Message = "a stub of libcuda.so.1 is in /" + dir + ", where the host's driver is to be found"
@@ -545,7 +545,7 @@ func lookDriverInImage(s *Subject, report func(Finding)) error {
 		paths := slices.Sorted(slices.Values(byVersion[v]))
 		found := Finding{
 			Message: fmt.Sprintf("libraries of driver %s are in the image: %s", v, baseList(paths)),
-			Path:    paths[0], Seen: paths,
+			Path:    paths[0], Seen: rootedAll(paths),
 		}
 		if cuda.ParseDriver(v).String() == s.driver().String() && s.driver() != nil {
 			found.Severity = Note

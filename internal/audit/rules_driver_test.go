@@ -126,10 +126,10 @@ func TestDriverTooOld(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"opt/venv/lib/python3.12/site-packages/nvidia/cu13/lib/libcudart.so.13",
-		"nvidia-cuda-runtime 13.2.86 in opt/venv/lib/python3.12/site-packages", "torch 2.15.0 is built for CUDA 13.2",
+		"/opt/venv/lib/python3.12/site-packages/nvidia/cu13/lib/libcudart.so.13",
+		"nvidia-cuda-runtime 13.2.86 in /opt/venv/lib/python3.12/site-packages", "torch 2.15.0 is built for CUDA 13.2",
 	}
-	if !slices.Equal(found.Seen, want) || found.Path != want[0] {
+	if !slices.Equal(found.Seen, want) || "/"+found.Path != want[0] {
 		t.Errorf("%+v", found)
 	}
 }

@@ -23,7 +23,7 @@ var gpuRules = []Rule{
 		Title: "Libraries without code for the GPU",
 		Why: "The first kernel that such a library starts ends with \"no kernel image is available for execution on the device\": there is " +
 			"neither machine code that this GPU runs nor PTX that the driver could compile for it.",
-		Remedy: "take a build of the package for this GPU (for torch another [python] torch-backend or version), or " + compileWheel,
+		Remedy: "take a build of the package for this GPU (for torch another [python] torch-backend or version), or " + compileForTarget,
 		look:   lookNoCode,
 	},
 	{
@@ -32,7 +32,7 @@ var gpuRules = []Rule{
 		Why: "The driver compiles PTX at the first start on each node, which takes minutes for large libraries and is done again where " +
 			"the cache in ~/.nv is not kept; the code is that of an older GPU, without the new one's units. A driver older than the PTX " +
 			"refuses it: \"the provided PTX was compiled with an unsupported toolchain\".",
-		Remedy: "take a build of the package with machine code for this GPU, or " + compileWheel,
+		Remedy: "take a build of the package with machine code for this GPU, or " + compileForTarget,
 		look:   lookPTXOnly,
 	},
 	{
@@ -75,9 +75,8 @@ var gpuRules = []Rule{
 	},
 }
 
-// compileWheel says how a package is compiled for a GPU.
-const compileWheel = "compile it where its CUDA toolkit is, TORCH_CUDA_ARCH_LIST=9.0 pip wheel --no-build-isolation --no-binary NAME NAME, " +
-	"and name the wheel in [python] packages: NAME @ file:///wheels/NAME.whl"
+// compileForTarget says how a package gets code for a GPU.
+const compileForTarget = "have it compiled for the target's GPUs: [python.compile.NAME] with isolation = false and cuda = true in the recipe"
 
 // gpus are the compute capabilities of the target, as 90 for 9.0. What is none is left out: whoever read the profile has said so.
 func (s *Subject) gpus() []int {
@@ -259,7 +258,7 @@ func has(list []*facts.Library) string {
 func seenCode(list []*facts.Library) []string {
 	seen := make([]string, 0, len(list))
 	for _, l := range list {
-		seen = append(seen, l.Path+": "+codeWords(l))
+		seen = append(seen, rooted(l.Path)+": "+codeWords(l))
 	}
 	return seen
 }
@@ -371,7 +370,7 @@ func firstDriver(list []*facts.Library, sm int) string {
 func seenPTX(list []*facts.Library, sm int) []string {
 	seen := make([]string, 0, len(list))
 	for _, l := range list {
-		text := l.Path + ": PTX"
+		text := rooted(l.Path) + ": PTX"
 		if v := l.SupportFor(sm).Version; v != "" {
 			text += " of version " + v
 		}
@@ -394,7 +393,7 @@ func lookPartWithoutCode(s *Subject, report func(Finding)) error {
 			}
 			c := l.SupportFor(sm)
 			list = append(list, l)
-			seen = append(seen, fmt.Sprintf("%s: %d of %d parts, %s of %s", l.Path, c.Lacking, l.Parts, byteSize(c.LackingSize), byteSize(l.PartsSize)))
+			seen = append(seen, fmt.Sprintf("%s: %d of %d parts, %s of %s", rooted(l.Path), c.Lacking, l.Parts, byteSize(c.LackingSize), byteSize(l.PartsSize)))
 		}
 		if len(list) > 0 {
 			report(Finding{
@@ -521,7 +520,7 @@ func lookUnneededCode(s *Subject, report func(Finding)) error {
 	slices.SortStableFunc(list, func(a, b waste) int { return cmp.Compare(b.size, a.size) })
 	var seen []string
 	for _, w := range list[:min(len(list), 10)] {
-		seen = append(seen, fmt.Sprintf("%s: %s of %s", w.library.Path, byteSize(w.size), byteSize(w.library.CodeSize())))
+		seen = append(seen, fmt.Sprintf("%s: %s of %s", rooted(w.library.Path), byteSize(w.size), byteSize(w.library.CodeSize())))
 	}
 	report(Finding{
 		Message: fmt.Sprintf("%s of %s of device code are for other GPUs than %s", byteSize(unneeded), byteSize(all), capabilityNames(gpus)),
@@ -559,7 +558,7 @@ func lookROCm(s *Subject, report func(Finding)) error {
 			return nil // it has both
 		case len(l.ROCm) > 0 && l.Linked:
 			list = append(list, l)
-			seen = append(seen, l.Path+": "+strings.Join(l.ROCm, " "))
+			seen = append(seen, rooted(l.Path)+": "+strings.Join(l.ROCm, " "))
 		}
 	}
 	if len(list) > 0 {

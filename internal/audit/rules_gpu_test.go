@@ -89,7 +89,7 @@ func TestNoCode(t *testing.T) {
 	if err := lookNoCode(s, func(f Finding) { found = append(found, f) }); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{venv + "torch/lib/libtorch_cuda.so: machine code 7.0 8.0 9.0, no PTX"}
+	want := []string{"/" + venv + "torch/lib/libtorch_cuda.so: machine code 7.0 8.0 9.0, no PTX"}
 	if len(found) != 1 || found[0].Path != venv+"torch/lib/libtorch_cuda.so" || !slices.Equal(found[0].Seen, want) {
 		t.Errorf("%+v", found)
 	}

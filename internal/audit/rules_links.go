@@ -18,58 +18,60 @@ import (
 var linkRules = []Rule{
 	{
 		ID: "link-undefined-symbol", Severity: Error,
-		Title:  "Symbols that no library defines",
-		Why:    "Python loads an extension module with all its symbols at once, so that the import fails: \"undefined symbol\". PyTorch's C++ interface changes with every release, and a module compiled against one fits no other.",
-		Remedy: "Install the package in the version that belongs to the PyTorch of the image, or compile it against that: pip wheel --no-build-isolation --no-binary NAME NAME makes a wheel, which a recipe names in python.packages.",
-		look:   undefinedSymbols,
+		Title: "Symbols that no library defines",
+		Why:   "Python loads an extension module with all its symbols at once, so that the import fails: \"undefined symbol\". PyTorch's C++ interface changes with every release, and a module compiled against one fits no other.",
+		Remedy: "install the package in the version that belongs to the PyTorch of the image, or have it " +
+			"compiled against that: [python.compile.NAME] with isolation = false in the recipe",
+		look: undefinedSymbols,
 	},
 	{
 		ID: "link-missing-library", Severity: Error,
-		Title:  "Libraries that are needed and not found",
-		Why:    "The loader stops: \"error while loading shared libraries\", or an ImportError with \"cannot open shared object file\".",
-		Remedy: "Install the package that has the library (base.bootstrap.packages in a recipe that bootstraps its base), or add its directory to LD_LIBRARY_PATH in image.env.",
-		look:   missingLibraries,
+		Title: "Libraries that are needed and not found",
+		Why:   "The loader stops: \"error while loading shared libraries\", or an ImportError with \"cannot open shared object file\".",
+		Remedy: "install the package that has the library ([system] packages in the recipe), or add its directory " +
+			"to LD_LIBRARY_PATH in [image] env",
+		look: missingLibraries,
 	},
 	{
 		ID: "link-missing-version", Severity: Error,
 		Title:  "Libraries older than what was built for them",
 		Why:    "The loader compares versions of symbols before anything runs and stops: \"version `GLIBC_2.34' not found\". A file runs with the C library that it was built with or a newer one, never with an older one.",
-		Remedy: "Take a base image whose distribution is as new as the one that the file was built on, or a build of the package for the older one (a manylinux wheel).",
+		Remedy: "take a base image whose distribution is as new as the one that the file was built on, or a build of the package for the older one (a manylinux wheel)",
 		look:   missingVersions,
 	},
 	{
 		ID: "link-host-glibc", Severity: Warning,
 		Title:  "A C library older than that of the host, whose libraries are brought in",
 		Why:    "The container runtime mounts libraries of the host into the container. They were built for the host's C library, and with the image's older one the loader may refuse them: \"version `GLIBC_2.34' not found\".",
-		Remedy: "Take a base image whose C library is at least as new as the host's.",
+		Remedy: "take a base image whose C library is at least as new as the host's",
 		look:   hostGlibc,
 	},
 	{
 		ID: "link-cpu-architecture", Severity: Error,
 		Title:  "Programs for another processor",
 		Why:    "The kernel does not start them: \"exec format error\".",
-		Remedy: "Build or pull the image for the target's platform: target.platform in the recipe, --platform elsewhere.",
+		Remedy: "build or pull the image for the target's platform: [target] platform in the recipe, --platform elsewhere",
 		look:   otherArchitecture,
 	},
 	{
 		ID: "link-cpu-level", Severity: Error,
 		Title:  "Files for a newer processor than the target's",
 		Why:    "The loader refuses them (\"CPU ISA level is lower than required\"), or they stop with an illegal instruction.",
-		Remedy: "Install builds for a lower x86-64 level, or take another base image: Enterprise Linux 10 needs x86-64-v3, Enterprise Linux 9 x86-64-v2.",
+		Remedy: "install builds for a lower x86-64 level, or take another base image: Enterprise Linux 10 needs x86-64-v3, Enterprise Linux 9 x86-64-v2",
 		look:   processorLevel,
 	},
 	{
 		ID: "link-unusable-library", Severity: Warning,
 		Title:  "Libraries that are damaged",
 		Why:    "The loader stops where it meets such a file (\"file too short\", \"invalid ELF header\") and does not look for another one.",
-		Remedy: "Install the package again; for files of Git LFS, run git lfs pull before they are copied.",
+		Remedy: "install the package again; for files of Git LFS, run git lfs pull before they are copied",
 		look:   unusableLibraries,
 	},
 	{
 		ID: "link-program-interpreter", Severity: Error,
 		Title:  "Programs whose loader is not in the image",
 		Why:    "The kernel starts a program by the loader that it names. Where that is missing, it says \"no such file or directory\", as if the program itself were not there. A program built for glibc does not run on Alpine, nor the other way round.",
-		Remedy: "Install a build for the C library of the image, or take a base image with the other one.",
+		Remedy: "install a build for the C library of the image, or take a base image with the other one",
 		look:   missingInterpreters,
 	},
 }
@@ -112,16 +114,16 @@ func groupLinks(s *Subject, kind string, judge func(facts.LinkProblem) Severity)
 func (g *linkGroup) subject() string {
 	files := distinctOf(g.problems, func(p facts.LinkProblem) string { return p.In })
 	if len(files) == 1 {
-		return files[0]
+		return rooted(files[0])
 	}
 	return fmt.Sprintf("%d files in %s", len(files), g.name)
 }
 
 func (g *linkGroup) needs() string {
-	if subject := g.subject(); subject != g.problems[0].In {
+	if subject := g.subject(); subject != rooted(g.problems[0].In) {
 		return subject + " need"
 	}
-	return g.problems[0].In + " needs"
+	return rooted(g.problems[0].In) + " needs"
 }
 
 func (g *linkGroup) finding(message string) Finding {
@@ -162,7 +164,7 @@ func undefinedSymbols(s *Subject, report func(Finding)) error {
 		symbols := distinctOf(g.problems, func(p facts.LinkProblem) string { return symbolName(p.Symbol) })
 		if !torch(g.problems[0]) {
 			f := g.finding(fmt.Sprintf("%s symbols that nothing defines: %s", g.needs(), listOf(symbols)))
-			f.Remedy = "Install the package and the libraries that it needs in versions that belong together."
+			f.Remedy = "install the package and the libraries that it needs in versions that belong together"
 			report(f)
 			continue
 		}
@@ -172,7 +174,8 @@ func undefinedSymbols(s *Subject, report func(Finding)) error {
 		}
 		f := g.finding(fmt.Sprintf("%s was built for another PyTorch than the image's%s, which lacks %s", name, s.torchVersion(g.problems[0]), listOf(symbols)))
 		if d := s.distributionOf(g.problems[0].In); d != nil {
-			f.Remedy = fmt.Sprintf("Install the version of %[1]s for this PyTorch, or compile it against it: pip wheel --no-build-isolation --no-binary %[1]s %[1]s makes a wheel, which a recipe names in python.packages.", d.Name)
+			f.Remedy = fmt.Sprintf("install the version of %[1]s for this PyTorch, or have it compiled against it: [python.compile.%[1]s] with "+
+				"isolation = false in the recipe", d.Name)
 		}
 		report(f)
 	}
@@ -303,7 +306,7 @@ func (s *Subject) otherVersion(name string) string {
 		o := &s.Objects[i]
 		base := cmp.Or(o.Soname, path.Base(o.Path))
 		if base != name && facts.SonameStem(base) == facts.SonameStem(name) && strings.Contains(base, ".so.") {
-			return base + " (" + o.Path + ")"
+			return base + " (" + rooted(o.Path) + ")"
 		}
 	}
 	return ""
@@ -322,7 +325,7 @@ func missingVersions(s *Subject, report func(Finding)) error {
 		if worst.Has != "" {
 			has = "has versions up to " + worst.Has
 		}
-		report(g.finding(fmt.Sprintf("%s version %s of %s, but the image's (%s) %s", g.needs(), worst.Version, worst.Library, worst.Provider, has)))
+		report(g.finding(fmt.Sprintf("%s version %s of %s, but the image's (%s) %s", g.needs(), worst.Version, worst.Library, rooted(worst.Provider), has)))
 	}
 	return nil
 }
@@ -338,7 +341,7 @@ func hostGlibc(s *Subject, report func(Finding)) error {
 	if version == "" || elfx.CompareVersions(version, symbolsOf(host)) >= 0 {
 		return nil
 	}
-	f := Finding{Path: at, Seen: []string{fmt.Sprintf("%s: %s; the host's: %s", at, version, host)}}
+	f := Finding{Path: at, Seen: []string{fmt.Sprintf("%s: %s; the host's: %s", rooted(at), version, host)}}
 	var beyond []string
 	for _, name := range s.Target.Injects {
 		if !facts.IsDriverLibrary(name) {
@@ -353,7 +356,7 @@ func hostGlibc(s *Subject, report func(Finding)) error {
 	case s.Target.Runtime == cluster.Apptainer:
 		f.Severity, brought = Warning, "the driver's libraries and, with --nv, the host's OpenGL and OpenCL"
 	}
-	f.Message = fmt.Sprintf("The image's C library has versions up to %s, the host's is %s, and the runtime brings in %s", version, host, brought)
+	f.Message = fmt.Sprintf("the image's C library has versions up to %s, the host's is %s, and the runtime brings in %s", version, host, brought)
 	report(f)
 	return nil
 }
@@ -397,7 +400,7 @@ func (s *Subject) glibc() (version, at string) {
 // otherArchitecture compares the platforms, and what most programs are for. A few files for another processor are common.
 func otherArchitecture(s *Subject, report func(Finding)) error {
 	if s.Target.Platform != "" && s.Platform != "" && platformOf(s.Target.Platform) != platformOf(s.Platform) {
-		report(Finding{Message: fmt.Sprintf("The image is for %s, the target is %s", s.Platform, s.Target.Platform)})
+		report(Finding{Message: fmt.Sprintf("the image is for %s, the target is %s", s.Platform, s.Target.Platform)})
 		return nil
 	}
 	count, own := map[string][]string{}, s.Arch()
@@ -413,8 +416,8 @@ func otherArchitecture(s *Subject, report func(Finding)) error {
 			continue
 		}
 		report(Finding{
-			Path: files[0], Seen: append([]string{}, files[:min(len(files), shownFiles)]...),
-			Message: fmt.Sprintf("The image says that it is for %s, but %s are for %s and %d for %s", own, countOf(len(files), "program"), arch, len(count[own]), own),
+			Path: files[0], Seen: rootedAll(files[:min(len(files), shownFiles)]),
+			Message: fmt.Sprintf("the image says that it is for %s, but %s are for %s and %d for %s", own, countOf(len(files), "program"), arch, len(count[own]), own),
 		})
 	}
 	return nil
@@ -441,13 +444,13 @@ func processorLevel(s *Subject, report func(Finding)) error {
 			f.Severity = Error
 		}
 		if count++; count <= shownFiles {
-			f.Seen = append(f.Seen, fmt.Sprintf("%s: x86-64-v%d", o.Path, o.ISALevel))
+			f.Seen = append(f.Seen, fmt.Sprintf("%s: x86-64-v%d", rooted(o.Path), o.ISALevel))
 		}
 		f.Path = cmp.Or(f.Path, o.Path)
 		highest = max(highest, o.ISALevel)
 	}
 	if count > 0 {
-		f.Message = fmt.Sprintf("Up to x86-64-v%d is needed by %s of the image, the target's processors have x86-64-v%d", highest, countOf(count, "file"), s.Target.CPULevel)
+		f.Message = fmt.Sprintf("up to x86-64-v%d is needed by %s of the image, the target's processors have x86-64-v%d", highest, countOf(count, "file"), s.Target.CPULevel)
 		report(f)
 	}
 	return nil

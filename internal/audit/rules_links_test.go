@@ -21,7 +21,7 @@ func TestTargetLinks(t *testing.T) {
 		{Path: "usr/bin/p", Arch: "amd64", Kind: "pie", ISALevel: 3},
 		{Path: dir + "glibc-hwcaps/x86-64-v4/libx.so.1", Arch: "amd64", Kind: "shared", ISALevel: 4},
 	}
-	const image = "The image's C library has versions up to GLIBC_2.31, the host's is GLIBC_2.38, and the runtime brings in "
+	const image = "the image's C library has versions up to GLIBC_2.31, the host's is GLIBC_2.38, and the runtime brings in "
 	for _, test := range []struct {
 		name    string
 		objects []facts.Object
@@ -43,9 +43,9 @@ func TestTargetLinks(t *testing.T) {
 			[]string{"error link-host-glibc " + image + "libmpi.so.12, libfabric.so.1"},
 		},
 		{"an image without glibc", nil, cluster.Profile{Glibc: "2.38", Injects: []string{"libmpi.so.12"}}, nil},
-		{"a processor that is too old", levels, cluster.Profile{CPULevel: 2}, []string{"error link-cpu-level Up to x86-64-v3 is needed by 1 file of the image, the target's processors have x86-64-v2"}},
+		{"a processor that is too old", levels, cluster.Profile{CPULevel: 2}, []string{"error link-cpu-level up to x86-64-v3 is needed by 1 file of the image, the target's processors have x86-64-v2"}},
 		{"one that is not", levels, cluster.Profile{CPULevel: 3}, nil},
-		{"another platform", levels, cluster.Profile{Platform: "linux/arm64"}, []string{"error link-cpu-architecture The image is for linux/amd64, the target is linux/arm64"}},
+		{"another platform", levels, cluster.Profile{Platform: "linux/arm64"}, []string{"error link-cpu-architecture the image is for linux/amd64, the target is linux/arm64"}},
 		{"the same platform", levels, cluster.Profile{Platform: "linux/amd64/v3"}, nil},
 	} {
 		f := &facts.Facts{Platform: "linux/amd64", Objects: test.objects}
@@ -57,7 +57,7 @@ func TestTargetLinks(t *testing.T) {
 
 func TestGraphicsUnderApptainer(t *testing.T) {
 	f := &facts.Facts{Links: []facts.LinkProblem{{Path: "x/site-packages/cv2/cv2.abi3.so", In: "x/site-packages/cv2/cv2.abi3.so", Role: facts.RoleImport, Kind: "library", Library: "libGL.so.1"}}}
-	const message = " link-missing-library x/site-packages/cv2/cv2.abi3.so needs libGL.so.1, which the loader does not find in the image"
+	const message = " link-missing-library /x/site-packages/cv2/cv2.abi3.so needs libGL.so.1, which the loader does not find in the image"
 	if diff := cmp.Diff([]string{"note" + message}, linkFindings(t, f, cluster.Profile{Runtime: cluster.Apptainer})); diff != "" {
 		t.Error(diff)
 	}

@@ -28,7 +28,7 @@ var networkRules = []Rule{
 		Title: "NCCL cannot use InfiniBand",
 		Why: "NCCL opens libibverbs.so.1 when it runs, and that opens the driver of the adapter. Without either NCCL uses TCP: several nodes " +
 			"are then slower than one.",
-		Remedy: `add the packages to the image: [base.bootstrap] packages = ["ibverbs-providers"], or apt-get install ibverbs-providers`,
+		Remedy: `add the adapters' drivers: [system] packages = ["ibverbs-providers"] in the recipe, on Enterprise Linux ["libibverbs"]`,
 		look:   lookVerbs,
 	},
 	{

@@ -521,7 +521,11 @@ func pyFindings(t *testing.T, f *facts.Facts, target cluster.Profile, ids ...str
 		if len(ids) > 0 && !slices.Contains(ids, r.ID) {
 			continue
 		}
-		if err := r.look(s, func(x Finding) { all = append(all, r.complete(x)) }); err != nil {
+		if err := r.look(s, func(x Finding) {
+			x = r.complete(x)
+			wellSaid(t, x)
+			all = append(all, x)
+		}); err != nil {
 			t.Fatalf("%s: %v", r.ID, err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io/fs"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -133,6 +134,40 @@ type ruleCase struct {
 	want   []string // "severity: message"
 }
 
+var (
+	sentence = regexp.MustCompile(`^(The|An|It|This|These|Some|No|All|Up|Each|Every)\b`)
+	capital  = regexp.MustCompile(`^[A-Z][a-z]`) // of a word, and no variable
+	relative = regexp.MustCompile(`(^|[\s(])(bin|etc|home|lib|lib64|opt|root|sbin|srv|usr|var)/`)
+)
+
+// wellSaid checks that findings speak with one voice: what was seen and what to do are said as hints are, in small letters and without
+// a full stop, why it matters in sentences, and files are named from the root on.
+func wellSaid(t *testing.T, f Finding) {
+	t.Helper()
+	if f.Message == "" || sentence.MatchString(f.Message) || strings.HasSuffix(f.Message, ".") {
+		t.Errorf("%s: message %q", f.Rule, f.Message)
+	}
+	if !strings.HasSuffix(f.Why, ".") || strings.HasPrefix(f.Why, "the ") {
+		t.Errorf("%s: why %q", f.Rule, f.Why)
+	}
+	if f.Remedy == "" || capital.MatchString(f.Remedy) || strings.HasSuffix(f.Remedy, ".") {
+		t.Errorf("%s: remedy %q", f.Rule, f.Remedy)
+	}
+	for _, outdated := range []string{"pip wheel", "base.bootstrap", "apt-get install"} {
+		if strings.Contains(f.Remedy, outdated) {
+			t.Errorf("%s: the recipe has a key for what the remedy does by %s: %q", f.Rule, outdated, f.Remedy)
+		}
+	}
+	if f.Path != "" && !strings.HasPrefix(f.Path, "/") {
+		t.Errorf("%s: path %q", f.Rule, f.Path)
+	}
+	for _, text := range append([]string{f.Message}, f.Seen...) {
+		if relative.MatchString(text) {
+			t.Errorf("%s: %q names a file without a slash in front", f.Rule, text)
+		}
+	}
+}
+
 // checkRule runs one rule.
 func checkRule(t *testing.T, id string, cases ...ruleCase) {
 	t.Helper()
@@ -147,9 +182,7 @@ func checkRule(t *testing.T, id string, cases ...ruleCase) {
 			err := rule.look(&Subject{Facts: (*facts.Facts)(c.facts), Target: c.target, Context: t.Context()}, func(f Finding) {
 				f = rule.complete(f)
 				got = append(got, string(f.Severity)+": "+f.Message)
-				if f.Why == "" || f.Remedy == "" || strings.HasSuffix(f.Message, ".") {
-					t.Errorf("%+v", f)
-				}
+				wellSaid(t, f)
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -126,7 +126,7 @@ func sarifOf(f Finding, rule int, image string, seen map[string]int) sarifResult
 	if place == "" {
 		place = image
 	}
-	id := f.Rule + "\x00" + f.Path
+	id := f.Rule + "\x00" + strings.TrimPrefix(f.Path, "/") // as it was when paths had no slash in front
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d", id, seen[id]))
 	seen[id]++
 	r := sarifResult{

@@ -83,8 +83,7 @@ func shadowFinding(e *facts.Environment, front, back *facts.Python, list []shado
 	f.Seen = someFiles(f.Seen)
 	if !first.compiled() {
 		f.Severity = Note
-		f.Why = fmt.Sprintf("%s imports the version that comes first, whichever a package of the other directory was tested with.",
-			e.Label())
+		f.Why = "The version that comes first is imported in " + e.Label() + ", whichever a package of the other directory was tested with."
 	}
 	return f
 }
@@ -112,7 +111,7 @@ func otherPythonPath(f *facts.Facts, envs []*facts.Environment, report func(Find
 					dir, f.Pythons[i].Version, e.Label()),
 				Seen:   []string{"PYTHONPATH has /" + dir},
 				Why:    "Every Python in the container imports from there first, before its own packages, and cannot use what is compiled for another version.",
-				Remedy: "Take the directory out of PYTHONPATH; call the program of the environment that it belongs to, or put that environment's bin in front of PATH.",
+				Remedy: "take the directory out of PYTHONPATH; call the program of the environment that it belongs to, or put that environment's bin in front of PATH",
 			}
 			if versions[f.Pythons[i].Version] {
 				found.Severity = Note // the Python it is for is there too

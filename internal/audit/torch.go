@@ -57,7 +57,7 @@ func lookAtTorch(root facts.Root, e *facts.Environment, d *facts.Distribution) t
 		}
 	}
 	if len(lines) > 0 {
-		t.seen = file + " has cuda = " + pythonValue(t.cuda) + ", hip = " + pythonValue(t.hip)
+		t.seen = rooted(file) + " has cuda = " + pythonValue(t.cuda) + ", hip = " + pythonValue(t.hip)
 	}
 	return t
 }
@@ -143,9 +143,9 @@ func toolkitDiffers(s *Subject, report func(Finding)) error {
 		case !k.nvcc:
 			f.Severity = Note
 			f.Why = "PyTorch brings its own CUDA libraries, so those of the image are only weight, unless LD_LIBRARY_PATH puts them first."
-			f.Remedy = "Take a base image without CUDA, or one with the CUDA version of the PyTorch build."
+			f.Remedy = "take a base image without CUDA, or one with the CUDA version of the PyTorch build"
 		default:
-			f.Seen = append(f.Seen, path.Join(k.dir, "bin/nvcc")+" is there")
+			f.Seen = append(f.Seen, rooted(path.Join(k.dir, "bin/nvcc"))+" is there")
 		}
 		report(f)
 	}
@@ -189,16 +189,16 @@ func (s *Subject) toolkitVersion(dir string) (version, seen string) {
 		Version string `json:"version"`
 	}
 	if json.Unmarshal(facts.ReadText(s.Root, file), &parts) == nil && parts["cuda"].Version != "" {
-		return parts["cuda"].Version, file + " has CUDA " + parts["cuda"].Version
+		return parts["cuda"].Version, rooted(file) + " has CUDA " + parts["cuda"].Version
 	}
 	file = path.Join(dir, "version.txt")
 	if m := cudaVersionTxt.FindSubmatch(facts.ReadText(s.Root, file)); m != nil {
-		return string(m[1]), file + " has CUDA " + string(m[1])
+		return string(m[1]), rooted(file) + " has CUDA " + string(m[1])
 	}
 	file = path.Join(dir, "include/cuda.h")
 	if m := cudaHeader.FindSubmatch(facts.ReadText(s.Root, file)); m != nil {
 		v := string(m[1]) + "." + string(m[2])
-		return v, file + " has CUDA_VERSION " + string(m[1]) + "0" + string(m[2]) + "0"
+		return v, rooted(file) + " has CUDA_VERSION " + string(m[1]) + "0" + string(m[2]) + "0"
 	}
 	names, err := s.Root.ReadDir(path.Join(dir, "conda-meta"))
 	if err != nil {
@@ -280,7 +280,7 @@ func (t torchBuild) pairs(report func(Finding)) {
 			torch = m[1] + "." + m[2]
 		}
 		cuda, _, _ := strings.Cut(t.cuda, ".")
-		f := Finding{Path: d.Dir, Seen: []string{d.Dir, t.seen}}
+		f := Finding{Path: d.Dir, Seen: []string{rooted(d.Dir), t.seen}}
 		switch {
 		case torch != "" && torch != release(t.dist.Version):
 			f.Message = fmt.Sprintf("%s %s was built for PyTorch %s, and torch is %s", d.Name, d.Version, torch, t.dist.Version)
