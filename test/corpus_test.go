@@ -168,8 +168,12 @@ func (c *corpusImage) run() {
 	if n := ill.count(c.rule); n != 1 {
 		c.t.Errorf("%d findings instead of one: %+v", n, ill.Findings)
 	}
-	if f := ill.find(c.t, c.rule); f.Severity != c.severity || f.Path != c.path || f.Message != c.message || f.Remedy == "" {
-		c.t.Errorf("got\n\t%s: %s (%s)\nwant\n\t%s: %s (%s)", f.Severity, f.Message, f.Path, c.severity, c.message, c.path)
+	at := c.path
+	if at != "" {
+		at = "/" + at // findings name files from the root on
+	}
+	if f := ill.find(c.t, c.rule); f.Severity != c.severity || f.Path != at || f.Message != c.message || f.Remedy == "" {
+		c.t.Errorf("got\n\t%s: %s (%s)\nwant\n\t%s: %s (%s)", f.Severity, f.Message, f.Path, c.severity, c.message, at)
 	}
 	c.wantOnly(ill, c.rule, c.also)
 	healthy := content{join(c.image.files), join(c.image.below), environment(), environment(), c.image.cmd}

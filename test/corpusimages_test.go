@@ -197,41 +197,41 @@ func linkImages(b binaries) []ailing {
 		{
 			rule: "link-missing-library", from: "oci", image: content{files: files{"usr/bin/start": b.prog("needs-a")}, cmd: start},
 			cure: withFile("usr/lib/liba.so.1", b.lib("liba")), severity: "error", path: "usr/bin/start",
-			message: "usr/bin/start needs liba.so.1, which the loader does not find in the image",
+			message: "/usr/bin/start needs liba.so.1, which the loader does not find in the image",
 		},
 		{
 			rule: "link-missing-version", from: "sqsh", image: content{
 				files: files{"usr/bin/start": b.prog("needs-stdcxx"), multi + "libstdc++.so.6": b.lib("stdcxx-old")}, cmd: start,
 			},
 			cure: withFile(multi+"libstdc++.so.6", b.lib("stdcxx-new")), severity: "error", path: "usr/bin/start",
-			message: "usr/bin/start needs version GLIBCXX_3.4.30 of libstdc++.so.6, but the image's (" + multi + "libstdc++.so.6) has versions up to GLIBCXX_3.4.29",
+			message: "/usr/bin/start needs version GLIBCXX_3.4.30 of libstdc++.so.6, but the image's (/" + multi + "libstdc++.so.6) has versions up to GLIBCXX_3.4.29",
 		},
 		{
 			rule: "link-host-glibc", from: "dir", target: "--glibc 2.38 --runtime apptainer", image: content{files: files{multi + "libc.so.6": b.lib("libc-2.31")}},
 			cure: withFile(multi+"libc.so.6", b.lib("libc-2.38")), severity: "warning", path: multi + "libc.so.6",
-			message: "The image's C library has versions up to GLIBC_2.31, the host's is GLIBC_2.38, and the runtime brings in the driver's libraries and, with --nv, the host's OpenGL and OpenCL",
+			message: "the image's C library has versions up to GLIBC_2.31, the host's is GLIBC_2.38, and the runtime brings in the driver's libraries and, with --nv, the host's OpenGL and OpenCL",
 		},
 		{
 			rule: "link-cpu-architecture", from: "tar", image: content{files: files{
 				"usr/bin/one": program(b.withByte("sh", elfMachine, arm64)), "usr/bin/two": program(b.withByte("sh", elfMachine, arm64)),
 			}},
 			cure: withFile("usr/bin/two", b.prog("sh")), severity: "error", path: "usr/bin/one",
-			message: "The image says that it is for amd64, but 2 programs are for arm64 and 1 for amd64",
+			message: "the image says that it is for amd64, but 2 programs are for arm64 and 1 for amd64",
 		},
 		{
 			rule: "link-cpu-level", from: "dir", target: "--cpu-level 2", image: content{files: files{"usr/bin/start": b.prog("v3")}},
 			cure: withFile("usr/bin/start", b.prog("sh")), severity: "error", path: "usr/bin/start",
-			message: "Up to x86-64-v3 is needed by 1 file of the image, the target's processors have x86-64-v2",
+			message: "up to x86-64-v3 is needed by 1 file of the image, the target's processors have x86-64-v2",
 		},
 		{
 			rule: "link-unusable-library", from: "tar", image: content{files: files{"usr/lib/libmodel.so": text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n")}},
 			cure: withFile("usr/lib/libmodel.so", b.lib("empty")), severity: "warning", path: "usr/lib/libmodel.so",
-			message: "usr/lib/libmodel.so cannot be loaded",
+			message: "/usr/lib/libmodel.so cannot be loaded",
 		},
 		{
 			rule: "link-program-interpreter", from: "oci", image: content{files: files{"usr/bin/start": b.prog("musl")}, cmd: start},
 			cure: withFile("usr/bin/start", b.prog("sh")), severity: "error", path: "usr/bin/start",
-			message: "usr/bin/start needs the loader /lib/ld-musl-x86_64.so.1, which the image does not have",
+			message: "/usr/bin/start needs the loader /lib/ld-musl-x86_64.so.1, which the image does not have",
 		},
 	}
 }
