@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -85,7 +86,7 @@ func (s *spread) member(m *Member) error {
 	case "purelib", "platlib":
 		return s.place(m, s.target.sitePackages()+"/"+rest)
 	case "headers":
-		return s.place(m, s.target.headers(s.wheel.Name)+"/"+rest)
+		return s.place(m, s.target.headers(NormalizeName(s.wheel.Name))+"/"+rest)
 	case "scripts":
 		return s.script(m, "bin/"+rest)
 	case "data":
@@ -174,11 +175,24 @@ func (s *spread) add(from string, f *File) error {
 		return s.wheel.bad(from, "it would replace %s, which belongs to the Python environment itself", f.Path)
 	}
 	if other, ok := s.taken[f.Path]; ok {
+		if s.replaces(from, other) {
+			s.wheel.complaints.add(from, "it replaces %s", other)
+			s.files[slices.IndexFunc(s.files, func(g *File) bool { return g.Path == f.Path })] = f
+			s.taken[f.Path] = from
+			return nil
+		}
 		return s.wheel.bad(from, "it goes to the same place as %s: %s", other, f.Path)
 	}
 	s.taken[f.Path] = from
 	s.files = append(s.files, f)
 	return nil
+}
+
+// replaces says whether a member of the data directory goes where another of the wheel has gone: first all others are laid
+// down, then these (the specification's phases, unpack and spread).
+func (s *spread) replaces(from, other string) bool {
+	data := s.wheel.DataDir + "/"
+	return strings.HasPrefix(from, data) && !strings.HasPrefix(other, data) && s.wheel.member(other) != nil && other != entryPointsFile
 }
 
 // record adds the RECORD of what is laid down. Byte code is not listed, as the specification allows: it can be made
@@ -216,19 +230,14 @@ func (t Target) fromSitePackages(p string) string {
 	return "../../../" + p
 }
 
-// sha256 returns the member's SHA-256. RECORD nearly always has it; where it has a stronger hash, or none because it is
-// a signature of RECORD, the member is read once.
+// sha256 returns the member's SHA-256. RECORD nearly always has it; where it has a stronger hash, or none, the member is read
+// once.
 func (m *Member) sha256() (string, error) {
 	if m.hash.algorithm == "sha256" {
 		return m.hash.value, nil
 	}
-	r, err := m.Open()
-	if err != nil {
-		return "", err
-	}
-	defer r.Close()
 	h := sha256.New()
-	if _, err := io.Copy(h, r); err != nil {
+	if err := m.copyTo(h); err != nil {
 		return "", err
 	}
 	return encodeSHA256(h.Sum(nil)), nil

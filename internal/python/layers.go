@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -122,7 +123,7 @@ type LayerOptions struct {
 const defaultReadAhead = 32 << 20
 
 // layerFormat changes whenever the same wheels would give another layer.
-const layerFormat = "2"
+const layerFormat = "3"
 
 type layerRecord struct {
 	Layer    layer.Descriptor `json:"layer"`
@@ -211,8 +212,23 @@ func (m Manifest) save(st *store.Store) (store.Digest, error) {
 	return st.PutBlob(data)
 }
 
+// makeLayer makes the layer. Members are checked against RECORD while they are written; when that turns out to be wrong, the
+// wheel is measured and the layer made once more, so that only such wheels are read twice.
 func makeLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler Compiler, o LayerOptions, task *event.Task) (layer.Descriptor, Manifest, error) {
-	s := shelf{}
+	measured := make(map[string]bool)
+	for {
+		d, m, err := tryLayer(ctx, st, g, t, compiler, o, task, measured)
+		var wrong *recordError
+		if !errors.As(err, &wrong) || measured[wrong.wheel] {
+			return d, m, err
+		}
+		measured[wrong.wheel] = true
+		task.SetCurrent(0)
+	}
+}
+
+func tryLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler Compiler, o LayerOptions, task *event.Task, measured map[string]bool) (layer.Descriptor, Manifest, error) {
+	s := shelf{measured: measured}
 	defer s.close()
 	var m Manifest
 	for _, it := range g.Items {
@@ -235,13 +251,40 @@ func makeLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler
 		return layer.Descriptor{}, Manifest{}, err
 	}
 	d, err := w.Close()
+	if err == nil {
+		for _, wheel := range s.wheels {
+			wheel.complaints.warn(ctx, wheel.File)
+		}
+	}
 	return d, m, err
+}
+
+// CheckWheels opens wheels that are in the store and says what they lay down under t, and what is wrong with them as far as
+// that is seen without unpacking them.
+func CheckWheels(st *store.Store, items []Item, t Target) (Manifest, error) {
+	s := shelf{}
+	defer s.close()
+	var m Manifest
+	for _, it := range items {
+		p, err := s.lay(st, it, t)
+		var wrong *recordError
+		if errors.As(err, &wrong) {
+			continue // it is measured when its layer is made
+		}
+		if err != nil {
+			return m, err
+		}
+		m.Packages = append(m.Packages, p)
+	}
+	return m, nil
 }
 
 // shelf holds the open wheels of a group and the files they lay down.
 type shelf struct {
-	open  []*os.File
-	files []*File
+	open     []*os.File
+	wheels   []*Wheel
+	files    []*File
+	measured map[string]bool // wheels whose RECORD is known to be wrong, by file
 }
 
 func (s *shelf) close() {
@@ -265,10 +308,16 @@ func (s *shelf) lay(st *store.Store, it Item, t Target) (PackageFiles, error) {
 	if err != nil {
 		return PackageFiles{}, err
 	}
+	if s.measured[w.File] {
+		if err := w.measure(); err != nil {
+			return PackageFiles{}, err
+		}
+	}
 	files, err := Layout(w, t)
 	if err != nil {
 		return PackageFiles{}, err
 	}
+	s.wheels = append(s.wheels, w)
 	s.files = append(s.files, files...)
 	return packageFiles(w, files), nil
 }

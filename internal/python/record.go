@@ -2,6 +2,7 @@ package python
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/base64"
@@ -14,6 +15,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"sconce.dev/sconce/internal/event"
 )
 
 // RECORD (packaging.python.org, "Recording installed projects", section "The RECORD file") is a CSV file of path, hash
@@ -79,54 +82,86 @@ type recordLine struct {
 	size int64 // -1 when not given
 }
 
-// parseRecord reads a wheel's RECORD into lines by path.
-func parseRecord(data []byte) (map[string]recordLine, error) {
+// parseRecord reads a wheel's RECORD into lines by path. Lines that say nothing of use are complained about and left out, or
+// lose their hash: installers do not look at them, so wheels have them. Only what is no CSV of three fields is an error.
+func parseRecord(data []byte) (map[string]recordLine, complaints, error) {
 	r := csv.NewReader(bytes.NewReader(data))
 	r.FieldsPerRecord = -1
 	r.ReuseRecord = true
 	lines := make(map[string]recordLine)
+	var found complaints
 	for {
 		fields, err := r.Read()
 		if errors.Is(err, io.EOF) {
-			return lines, nil
+			return lines, found, nil
 		}
 		if err != nil {
-			return nil, err
+			return nil, found, err
 		}
 		row, _ := r.FieldPos(0)
-		name, line, err := parseRecordLine(fields)
+		if len(fields) != 3 {
+			return nil, found, fmt.Errorf("line %d: it has %d fields; expected path, hash and size", row, len(fields))
+		}
+		name := strings.Clone(fields[0])
+		if err := checkPath(name); err != nil {
+			found.add(fmt.Sprintf("line %d of RECORD", row), "%q: %v", name, err)
+			continue
+		}
+		line, err := parseRecordLine(fields)
 		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", row, err)
+			found.add(name, "RECORD says %v", err)
 		}
 		if _, twice := lines[name]; twice {
-			return nil, fmt.Errorf("line %d: %s is listed twice", row, name)
+			found.add(name, "RECORD lists it twice")
+			continue
 		}
 		if len(lines) == maxMembers {
-			return nil, fmt.Errorf("it has more than %d lines", maxMembers)
+			return nil, found, fmt.Errorf("it has more than %d lines", maxMembers)
 		}
 		lines[name] = line
 	}
 }
 
-func parseRecordLine(fields []string) (string, recordLine, error) {
-	line := recordLine{size: -1}
-	if len(fields) != 3 {
-		return "", line, fmt.Errorf("it has %d fields; expected path, hash and size", len(fields))
-	}
-	name := strings.Clone(fields[0])
-	if err := checkPath(name); err != nil {
-		return "", line, fmt.Errorf("%q: %w", name, err)
-	}
-	var err error
+// parseRecordLine reads hash and size. With an error it returns what can be believed nevertheless.
+func parseRecordLine(fields []string) (line recordLine, err error) {
+	line.size = -1
 	if line.hash, err = parseRecordHash(strings.Clone(fields[1])); err != nil {
-		return "", line, fmt.Errorf("%s: %w", name, err)
+		return line, err
 	}
 	if fields[2] != "" {
-		if line.size, err = strconv.ParseInt(fields[2], 10, 64); err != nil || line.size < 0 {
-			return "", line, fmt.Errorf("%s: %q is not a size in bytes", name, fields[2])
+		size, err := strconv.ParseInt(fields[2], 10, 64)
+		if err != nil || size < 0 {
+			return line, fmt.Errorf("%q, which is not a size in bytes", fields[2])
 		}
+		line.size = size
 	}
-	return name, line, nil
+	return line, nil
+}
+
+// complaints are what is wrong with a wheel and does not keep it from being installed.
+type complaints struct {
+	first string // the first, naming its file
+	more  int    // further ones
+}
+
+func (c *complaints) add(member, format string, args ...any) {
+	if c.first == "" {
+		c.first = member + ": " + fmt.Sprintf(format, args...)
+	} else {
+		c.more++
+	}
+}
+
+// warn tells of the complaints about a wheel.
+func (c *complaints) warn(ctx context.Context, file string) {
+	if c.first == "" {
+		return
+	}
+	text := fmt.Sprintf("wheel %s: %s", file, c.first)
+	if c.more > 0 {
+		text += fmt.Sprintf(" (and %d more faults)", c.more)
+	}
+	event.Warn(ctx, text, "it is installed as it is, as pip and uv do: its own list of its files is wrong, and the lock has the hash of the whole wheel")
 }
 
 // recordEntry is a line of the RECORD that we write.

@@ -124,16 +124,12 @@ var interpreterMark = []byte("#!python")
 // MB) do not begin with the mark and are streamed.
 const maxScript = 16 << 20
 
-// rewriteInterpreter puts the environment's interpreter in the place of "#!python" or "#!pythonw"; arguments stay.
+// rewriteInterpreter puts the environment's interpreter in the place of the first line. What stands behind "#!python" goes
+// with it, arguments and a carriage return as well, as with pip and uv.
 func rewriteInterpreter(script []byte, python string) ([]byte, error) {
-	rest, ok := bytes.CutPrefix(script, interpreterMark)
-	if !ok {
+	if !bytes.HasPrefix(script, interpreterMark) {
 		return nil, errors.New("it does not begin with #!python")
 	}
-	end := bytes.IndexAny(rest, " \t\r\n")
-	if end < 0 {
-		end = len(rest)
-	}
-	out := append([]byte("#!"+python), rest[end:]...)
-	return out, nil
+	_, rest, _ := bytes.Cut(script, []byte("\n"))
+	return append([]byte("#!"+python+"\n"), rest...), nil
 }

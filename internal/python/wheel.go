@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bufio"
 	"bytes"
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ const (
 )
 
 // Wheel is an open wheel (PEP 427; packaging.python.org, "Binary distribution format"). Opening checks its structure;
-// the bytes of each member are checked while they are read. Its methods may be called from many goroutines.
+// the bytes of each member are checked while they are read. Members may be read from many goroutines.
 type Wheel struct {
 	File          string // the file's name
 	Name          string // the distribution's name, as METADATA spells it
@@ -43,6 +44,8 @@ type Wheel struct {
 	Metadata      Metadata
 	EntryPoints   EntryPoints
 	Members       []*Member // the files, sorted by name
+
+	complaints complaints
 }
 
 // Member is one file in a wheel.
@@ -99,10 +102,10 @@ func OpenWheel(r io.ReaderAt, size int64, name string) (*Wheel, error) {
 	if err := w.readDistInfo(file); err != nil {
 		return nil, err
 	}
-	if err := w.readRecord(); err != nil {
+	if err := w.readEntryPoints(); err != nil { // before RECORD says a hash of it, which may be wrong
 		return nil, err
 	}
-	return w, w.readEntryPoints()
+	return w, w.readRecord()
 }
 
 // fileName is what a wheel's file name says.
@@ -356,39 +359,71 @@ func sameVersion(a, b string) bool {
 	return errA == nil && errB == nil && va.Compare(vb) == 0
 }
 
-// readRecord reads RECORD and gives every member the hash it must have. The archive and RECORD must name the same files
-// ("Installing a wheel": any file not both mentioned and correctly hashed in RECORD fails the installation).
+// readRecord reads RECORD and gives every member the hash that it has there. By the specification ("Installing a wheel") any
+// file not both mentioned and correctly hashed in RECORD fails the installation; no installer does so, wheels are made
+// accordingly, and who locks vouches for the whole of them. What does not fit is complained about.
 func (w *Wheel) readRecord() error {
 	at := w.DistInfo + "/RECORD"
 	data, err := w.readAll(at)
 	if err != nil {
 		return err
 	}
-	listed, err := parseRecord(data)
+	listed, found, err := parseRecord(data)
 	if err != nil {
 		return w.bad(at, "%w", err)
 	}
+	w.complaints = found
 	for _, m := range w.Members {
 		line, ok := listed[m.Name]
 		delete(listed, m.Name)
 		switch {
 		case w.unsigned(m.Name):
 		case !ok:
-			return w.bad(m.Name, "it is not listed in RECORD, so nothing vouches for it")
+			w.complaints.add(m.Name, "RECORD does not list it")
 		case line.hash.algorithm == "":
-			return w.bad(m.Name, "RECORD lists it without a hash, so nothing vouches for it")
+			w.complaints.add(m.Name, "RECORD lists it without a hash to check it by")
 		case line.size >= 0 && line.size != m.Size:
-			return w.bad(m.Name, "it has %d bytes, but RECORD says %d", m.Size, line.size)
+			w.complaints.add(m.Name, "it has %d bytes, but RECORD says %d", m.Size, line.size)
 		default:
 			m.hash = line.hash
 		}
 	}
 	for _, name := range sortedKeys(listed) {
 		if !w.unsigned(name) {
-			return w.bad(name, "RECORD lists it, but the wheel does not contain it")
+			w.complaints.add(name, "RECORD lists it, but the wheel does not contain it")
 		}
 	}
 	return nil
+}
+
+// measure reads every member and puts its hash in the place of the one that RECORD gives, complaining where they differ.
+func (w *Wheel) measure() error {
+	for _, m := range w.Members {
+		said := m.hash
+		if said.algorithm == "" {
+			continue // it is read when its hash is needed
+		}
+		m.hash = recordHash{}
+		sum, own := sha256.New(), said.new()
+		if err := m.copyTo(io.MultiWriter(sum, own)); err != nil {
+			return err
+		}
+		m.hash = recordHash{"sha256", encodeSHA256(sum.Sum(nil))}
+		if encodeSHA256(own.Sum(nil)) != said.value {
+			w.complaints.add(m.Name, "its hash is not the one in RECORD")
+		}
+	}
+	return nil
+}
+
+func (m *Member) copyTo(w io.Writer) error {
+	r, err := m.Open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	_, err = io.Copy(w, r)
+	return err
 }
 
 // unsigned says whether name is RECORD or one of its signatures, the files that RECORD cannot hash.
@@ -510,10 +545,15 @@ func (r *memberReader) end() error {
 		return io.EOF
 	}
 	if got := base64.RawURLEncoding.EncodeToString(r.hash.Sum(nil)); got != r.m.hash.value {
-		return r.m.wheel.bad(r.m.Name, "its %s is %s, but RECORD says %s", r.m.hash.algorithm, got, r.m.hash.value)
+		return r.m.wheel.bad(r.m.Name, "%w", &recordError{r.m.wheel.File, fmt.Sprintf("its %s is %s, but RECORD says %s", r.m.hash.algorithm, got, r.m.hash.value)})
 	}
 	return io.EOF
 }
+
+// recordError says that a member is not what RECORD says it is.
+type recordError struct{ wheel, text string }
+
+func (e *recordError) Error() string { return e.text }
 
 func (r *memberReader) Close() error { return r.r.Close() }
 

@@ -63,7 +63,7 @@ func FuzzRecord(f *testing.F) {
 	f.Add("\"a,b\",sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\r\nRECORD,,\r\n")
 	f.Add("a,sha512=z4PhNX7vuL3xVChQ1m2AB9Yg5AULVxXcg_SpIdNs6c5H0NE8XYXysP-DGNKHfuwvY7kxvUdBeoGlODJ6-SfaPg,\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		lines, err := parseRecord([]byte(text))
+		lines, _, err := parseRecord([]byte(text))
 		if err != nil {
 			return
 		}
@@ -76,7 +76,7 @@ func FuzzRecord(f *testing.F) {
 				entries = append(entries, recordEntry{name, line.hash.value, line.size})
 			}
 		}
-		again, err := parseRecord(formatRecord(entries))
+		again, _, err := parseRecord(formatRecord(entries))
 		if err != nil || len(again) != len(entries) {
 			t.Fatalf("%q, written again: %v", text, err)
 		}

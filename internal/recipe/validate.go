@@ -279,8 +279,6 @@ var (
 // this catches slips early and with a place.
 func requirementProblem(s string) (message, hint string) {
 	switch {
-	case strings.ContainsAny(s, "\r\n"):
-		return "it holds a line break", "write each requirement as an item of its own"
 	case strings.HasPrefix(s, "-"):
 		return "options belong in a requirements file", "name that file in python.requirements"
 	case strings.HasPrefix(s, "."), strings.HasPrefix(s, "/"), strings.HasSuffix(s, ".whl") && !strings.Contains(s, "@"), transport.MatchString(s), strings.HasPrefix(s, "git+"):
