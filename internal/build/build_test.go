@@ -381,8 +381,8 @@ func TestProtectedVersions(t *testing.T) {
 
 func TestConflict(t *testing.T) {
 	locktest.Isolate(t)
-	one := locktest.Wheel{Name: "one", Version: "1.0", Files: map[string]string{"shared/x.py": "1"}}
-	two := locktest.Wheel{Name: "two", Version: "2.0", Files: map[string]string{"shared/x.py": "2"}}
+	one := locktest.Wheel{Name: "one", Version: "1.0", Pad: 9 << 20, Files: map[string]string{"shared/x.py": "1"}}
+	two := locktest.Wheel{Name: "two", Version: "2.0", Pad: 9 << 20, Files: map[string]string{"shared/x.py": "2"}}
 	x := locktest.NewIndex(t, one, two)
 	st := locktest.Store(t)
 	_, err := run(t.Context(), st, recipeDir(t, locktest.Base{}, x, "", one, two))
@@ -392,7 +392,36 @@ func TestConflict(t *testing.T) {
 	if keys, err := st.Keys("image-step"); err != nil || len(keys) != 0 {
 		t.Errorf("an image was remembered: %q, %v", keys, err)
 	}
+	if keys, err := st.Keys("wheel-layer"); err != nil || len(keys) > 1 {
+		t.Errorf("%d layers were made before the conflict was seen, %v", len(keys), err)
+	}
 	verify(t, st)
+}
+
+// TestPrefer: the recipe says whose file stays, whatever the order of names and sizes, and the layers of wheels are the same.
+func TestPrefer(t *testing.T) {
+	locktest.Isolate(t)
+	one := locktest.Wheel{Name: "one", Version: "1.0", Files: map[string]string{"shared/x.py": "1", "LICENSE": "MIT"}}
+	two := locktest.Wheel{Name: "two", Version: "2.0", Pad: 9 << 20, Files: map[string]string{"shared/x.py": "2", "LICENSE": "BSD"}}
+	x := locktest.NewIndex(t, one, two)
+	st := locktest.Store(t)
+	images := make(map[string]*image.Image)
+	for name, want := range map[string]string{"one": "1", "Two": "2"} {
+		im := mustRun(t.Context(), t, st, recipeDir(t, locktest.Base{}, x, "prefer = [\""+name+"\"]\n", one, two)).Image
+		if got := content(t, st, im, "opt/venv/lib/python3.11/site-packages/shared/x.py"); got != want {
+			t.Errorf("with %s preferred: %q", name, got)
+		}
+		images[name] = im
+	}
+	a, b := layers(images["one"]), layers(images["Two"])
+	slices.Sort(a)
+	slices.Sort(b)
+	if images["one"].Digest == images["Two"].Digest || !slices.Equal(a, b) {
+		t.Errorf("the layers should be the same in another order:\n%q\n%q", a, b)
+	}
+	if _, err := run(t.Context(), st, recipeDir(t, locktest.Base{}, x, "prefer = [\"three\"]\n", one, two)); err == nil || !strings.Contains(err.Error(), "python.prefer names three") {
+		t.Errorf("got %v", err)
+	}
 }
 
 // TestBrokenServer: what a server gets wrong is an error that names it; when it is well again, the build goes on.

@@ -121,6 +121,7 @@ type stageRun struct {
 	ground   *made
 	grounded chan struct{} // closed when ground is there
 
+	places   python.Places                            // of the wheels that are in the store
 	bytecode *compilers                               // nil in a stage without Python packages
 	apart    map[*plan.Step]func() (madeLayer, error) // steps that do not wait for those before them
 	compiled func() (map[string]python.Item, error)   // the wheels of packages that are compiled, by normalised name; once
@@ -129,6 +130,7 @@ type stageRun struct {
 func newStageRun(ctx context.Context, b *builder, s *plan.Stage, m *made) *stageRun {
 	r := &stageRun{builder: b, stage: s, made: m, grounded: make(chan struct{}), apart: make(map[*plan.Step]func() (madeLayer, error))}
 	if e := s.Environment(); e != nil {
+		r.places.Prefer = e.Environment.Prefer
 		r.bytecode = newCompilers(ctx, b.opts.Store, r.waitGround, e.Environment.Target.Python, max(1, b.opts.Cores))
 	}
 	r.compiled = sync.OnceValues(func() (map[string]python.Item, error) { return r.compileAll(ctx) })

@@ -20,12 +20,23 @@ func (r *stageRun) makeWheels(ctx context.Context, op *plan.Wheels) (madeLayer, 
 		if err := r.download(ctx, op.Group.Items); err != nil {
 			return nil, err
 		}
+		// Faults and clashes are told before any time goes into layers.
+		m, err := python.CheckWheels(r.opts.Store, op.Group.Items, op.Target)
+		if err == nil {
+			err = r.places.Add(m)
+		}
+		if err != nil {
+			return nil, err
+		}
 		if err := r.cpu.Acquire(ctx, 1); err != nil {
 			return nil, err
 		}
 		return func() { r.cpu.Release(1) }, nil
 	}
 	d, m, err := python.BringAndBuildLayer(ctx, r.opts.Store, op.Group, op.Target, compiler, op.Options, bring)
+	if err == nil {
+		err = r.places.Add(m) // of a layer that was there
+	}
 	return madeLayer{d, m, op.Group.Items}, err
 }
 
@@ -57,7 +68,7 @@ func (r *stageRun) makeEnvironment(ctx context.Context, op *plan.Environment) (l
 	for _, w := range r.made.wheels {
 		e.Manifests = append(e.Manifests, w.manifest)
 	}
-	if err := python.CheckConflicts(e.Manifests); err != nil {
+	if err := python.CheckConflicts(e.Manifests, e.Prefer); err != nil {
 		return layer.Descriptor{}, err
 	}
 	d, err := python.BuildEnvironment(ctx, r.opts.Store, e, op.Options)

@@ -2,8 +2,10 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 )
@@ -27,10 +29,28 @@ func (n *planner) group(others int) ([]python.Group, error) {
 	if n.lock.Python == nil {
 		return nil, n.checkLayers(others, limit)
 	}
-	if room < 1 {
-		return nil, n.checkLayers(others+1, limit)
+	prefer, err := n.prefer()
+	if err != nil {
+		return nil, err
 	}
-	return python.GroupItems(n.items(), room), nil
+	if least := 1 + len(prefer); room < least {
+		return nil, n.checkLayers(others+least, limit)
+	}
+	return python.GroupPreferred(n.items(), room, prefer), nil
+}
+
+// prefer returns the normalised names of the wheels whose files go before those of others.
+func (n *planner) prefer() ([]string, error) {
+	var names []string
+	for _, wanted := range n.recipe.Python.Prefer {
+		name := python.NormalizeName(wanted)
+		if !slices.ContainsFunc(n.wheels, func(w lock.Wheel) bool { return python.NormalizeName(w.Name) == name }) {
+			return nil, fault.Hint(fmt.Errorf("python.prefer names %s, of which the lock has no wheel", wanted),
+				"name a package of pylock.toml that is not compiled, or take the name out")
+		}
+		names = append(names, name)
+	}
+	return names, nil
 }
 
 // checkLayers refuses images of more layers than there may be. needed is how many go on the base at least.

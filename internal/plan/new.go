@@ -181,9 +181,11 @@ func (n *planner) environmentSteps() []*Step {
 		return nil
 	}
 	what := "python environment in /" + venvRoot
+	prefer, _ := n.prefer() // the grouping has failed already when it is wrong
 	return []*Step{{Title: what, History: what, Op: &Environment{
 		Environment: python.Environment{
 			Target: n.target(), SystemSitePackages: n.lock.Python.SystemSitePackages, Prompt: n.recipe.Name, Items: n.items(),
+			Prefer: prefer,
 		},
 		Options: n.layer,
 	}}}

@@ -23,7 +23,8 @@ type Environment struct {
 	SystemSitePackages bool       // packages of the base can be imported as well
 	Prompt             string     // shown by the activate scripts; empty: the directory's name
 	Items              []Item     // all wheels of the environment
-	Manifests          []Manifest // of their layers
+	Manifests          []Manifest // of their layers, the lowest first
+	Prefer             []string   // see [Places]
 }
 
 // DirectURL is where a package came from when that was no index (PEP 610, "Direct URL Data Structure").

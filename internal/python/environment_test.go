@@ -32,7 +32,7 @@ func layEnvironment(t testing.TB, st *store.Store, items []Item, compiler Compil
 		layers = append(layers, d)
 		e.Manifests = append(e.Manifests, m)
 	}
-	if err := CheckConflicts(e.Manifests); err != nil {
+	if err := CheckConflicts(e.Manifests, nil); err != nil {
 		t.Fatal(err)
 	}
 	if edit != nil {

@@ -55,6 +55,20 @@ func GroupItems(items []Item, budget int) []Group {
 	return append(groups, share(small, shared)...)
 }
 
+// GroupPreferred is [GroupItems] for an environment in which the files of some packages go before those of others. Each of
+// these, which prefer names with the first above all, has a layer of its own on top of the rest.
+func GroupPreferred(items []Item, budget int, prefer []string) []Group {
+	var top []Group
+	rest := slices.Clone(items)
+	for _, name := range slices.Backward(prefer) {
+		if i := slices.IndexFunc(rest, func(it Item) bool { return NormalizeName(it.Name) == name }); i >= 0 {
+			top = append(top, Group{Name: name, Items: []Item{rest[i]}})
+			rest = slices.Delete(rest, i, i+1)
+		}
+	}
+	return append(GroupItems(rest, max(1, budget-len(top))), top...)
+}
+
 // splitBySize returns the most large items that have room, and the rest, both by name.
 func splitBySize(items []Item, room int) (large, small []Item) {
 	sorted := slices.Clone(items)
@@ -238,7 +252,7 @@ func tryLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler 
 		}
 		m.Packages = append(m.Packages, p)
 	}
-	if err := CheckConflicts([]Manifest{m}); err != nil {
+	if err := CheckConflicts([]Manifest{m}, nil); err != nil {
 		return layer.Descriptor{}, Manifest{}, err
 	}
 	w, err := layer.NewWriter(ctx, st, o.Options)
@@ -331,62 +345,6 @@ func packageFiles(w *Wheel, files []*File) PackageFiles {
 	return p
 }
 
-// ConflictError says that two packages put different things in one place.
-type ConflictError struct {
-	Path          string // relative to the environment
-	First, Second string // name and version of the packages
-	More          int    // further conflicts between any packages
-}
-
-func (e *ConflictError) Error() string {
-	text := fmt.Sprintf("%s and %s both install %s, and not the same", e.First, e.Second, e.Path)
-	if e.More > 0 {
-		text += fmt.Sprintf(" (and %d more conflicts)", e.More)
-	}
-	return text
-}
-
-// Hint says what to do, and that other installers would have gone on.
-func (e *ConflictError) Hint() string {
-	return "leave one of the two out of the recipe; pip and uv would let the one they install last overwrite the other's file without a word"
-}
-
-// CheckConflicts reports whether any two packages put different files in one place, or a file where the other has a
-// directory. The same bytes in one place are no conflict: namespace packages ship them.
-func CheckConflicts(manifests []Manifest) error {
-	type owner struct{ sha256, pkg string }
-	var (
-		files = make(map[string]owner)
-		dirs  = make(map[string]string) // directory → a package that has files in it
-		found []ConflictError
-	)
-	packages := allPackages(manifests)
-	for _, p := range packages {
-		label := p.Name + " " + p.Version
-		for _, f := range p.Files {
-			if other, ok := files[f.Path]; ok && other.sha256 != f.SHA256 {
-				found = append(found, ConflictError{Path: f.Path, First: other.pkg, Second: label})
-			} else if !ok {
-				files[f.Path] = owner{f.SHA256, label}
-			}
-			markParents(dirs, f.Path, label)
-		}
-	}
-	for _, p := range packages {
-		for _, f := range p.Files {
-			if other, ok := dirs[f.Path]; ok {
-				found = append(found, ConflictError{Path: f.Path, First: p.Name + " " + p.Version, Second: other})
-			}
-		}
-	}
-	if len(found) == 0 {
-		return nil
-	}
-	first := found[0]
-	first.More = len(found) - 1
-	return &first
-}
-
 func allPackages(manifests []Manifest) []PackageFiles {
 	var all []PackageFiles
 	for _, m := range manifests {
@@ -396,19 +354,4 @@ func allPackages(manifests []Manifest) []PackageFiles {
 		return cmp.Or(strings.Compare(NormalizeName(a.Name), NormalizeName(b.Name)), strings.Compare(a.Version, b.Version))
 	})
 	return all
-}
-
-// markParents notes every directory above path.
-func markParents(dirs map[string]string, path, label string) {
-	for {
-		i := strings.LastIndexByte(path, '/')
-		if i < 0 {
-			return
-		}
-		path = path[:i]
-		if _, ok := dirs[path]; ok {
-			return
-		}
-		dirs[path] = label
-	}
 }

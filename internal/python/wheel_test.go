@@ -501,7 +501,10 @@ func TestPackagesInOnePlace(t *testing.T) {
 		a, b []wheelEntry
 		want string
 	}{
-		"other bytes":          {[]wheelEntry{{name: "LICENSE", data: "MIT"}}, []wheelEntry{{name: "LICENSE", data: "BSD"}}, "aaa 1.0 and bbb 1.0 both install lib/python3.11/site-packages/LICENSE"},
+		"other bytes":          {[]wheelEntry{{name: "m.py", data: "1"}}, []wheelEntry{{name: "m.py", data: "2"}}, "aaa 1.0 and bbb 1.0 both install lib/python3.11/site-packages/m.py"},
+		"license and tests":    {[]wheelEntry{{name: "LICENSE", data: "MIT"}, {name: "tests/__init__.py", data: "1"}}, []wheelEntry{{name: "LICENSE", data: "BSD"}, {name: "tests/__init__.py", data: "2"}}, ""},
+		"tests of a package":   {[]wheelEntry{{name: "m/tests/a.py", data: "1"}}, []wheelEntry{{name: "m/tests/a.py", data: "2"}}, "site-packages/m/tests/a.py"},
+		"a module license":     {[]wheelEntry{{name: "license.py", data: "1"}}, []wheelEntry{{name: "license.py", data: "2"}}, "site-packages/license.py"},
 		"a file, a directory":  {[]wheelEntry{{name: "x", data: "1"}}, []wheelEntry{{name: "x/y", data: "1"}}, "site-packages/x,"},
 		"a directory, a file":  {[]wheelEntry{{name: "x/y", data: "1"}}, []wheelEntry{{name: "x", data: "1"}}, "site-packages/x,"},
 		"through another path": {[]wheelEntry{{name: "x.py", data: "1"}}, []wheelEntry{{name: "bbb-1.0.data/purelib/x.py", data: "2"}}, "site-packages/x.py"},
@@ -520,7 +523,7 @@ func TestPackagesInOnePlace(t *testing.T) {
 			if errA != nil || errB != nil {
 				t.Fatal(errA, errB)
 			}
-			for _, err := range []error{together, CheckConflicts([]Manifest{mb, ma})} {
+			for _, err := range []error{together, CheckConflicts([]Manifest{mb, ma}, nil)} {
 				if test.want == "" {
 					if err != nil {
 						t.Error(err)
@@ -528,11 +531,55 @@ func TestPackagesInOnePlace(t *testing.T) {
 					continue
 				}
 				var conflict *ConflictError
-				if !errors.As(err, &conflict) || !strings.Contains(err.Error(), test.want) || fault.HintOf(err) == "" {
+				if !errors.As(err, &conflict) || !strings.Contains(err.Error(), test.want) || !strings.Contains(fault.HintOf(err), `exclude-dependencies = ["aaa"]`) {
 					t.Errorf("got %v; want %q", err, test.want)
 				}
 			}
 		})
+	}
+}
+
+// TestPreferred: who wins is known from the recipe, as long as the winner's layer is on top; nothing makes a file a directory.
+func TestPreferred(t *testing.T) {
+	pkg := func(name, file, sum string) Manifest {
+		return Manifest{[]PackageFiles{{Name: name, Version: "1", Files: []ManifestFile{{Path: file, SHA256: sum}}}}}
+	}
+	low, high, other := pkg("low", "x", "1"), pkg("High", "x", "2"), pkg("other", "x", "3")
+	for name, test := range map[string]struct {
+		order  []Manifest
+		prefer []string
+		fails  bool
+	}{
+		"nobody":              {[]Manifest{low, high}, nil, true},
+		"the upper":           {[]Manifest{low, high}, []string{"high"}, false},
+		"the lower":           {[]Manifest{high, low}, []string{"high"}, true},
+		"both":                {[]Manifest{low, high}, []string{"high", "low"}, false},
+		"both, wrong order":   {[]Manifest{low, high}, []string{"low", "high"}, true},
+		"neither of two":      {[]Manifest{low, other, high}, []string{"high"}, true},
+		"a file, not a place": {[]Manifest{low, pkg("high", "x/y", "2")}, []string{"high"}, true},
+	} {
+		if err := CheckConflicts(test.order, test.prefer); (err != nil) != test.fails {
+			t.Errorf("%s: %v", name, err)
+		}
+		early := &Places{Prefer: test.prefer} // in whatever order they come
+		var err error
+		for _, m := range test.order {
+			err = errors.Join(err, early.Add(m))
+		}
+		if err != nil && !test.fails {
+			t.Errorf("%s, in any order: %v", name, err)
+		}
+	}
+	items := []Item{{Name: "b"}, {Name: "Top", Size: ownLayerSize}, {Name: "a"}, {Name: "second"}}
+	var got []string
+	for _, g := range GroupPreferred(items, 10, []string{"top", "second"}) {
+		got = append(got, g.Name)
+	}
+	if n := len(got); n < 3 || got[n-2] != "second" || got[n-1] != "top" {
+		t.Errorf("groups %q", got)
+	}
+	if groups := GroupPreferred(items, 3, []string{"top", "second"}); len(groups) != 3 {
+		t.Errorf("%d groups in room for 3", len(groups))
 	}
 }
 

@@ -185,6 +185,12 @@ var keys = map[string]key{
 		Default: "torch and what comes with it, when the base has it", Example: `["torch", "triton"]`,
 		Form: formPackage, FormName: `names of Python packages, such as "torch"`,
 	},
+	"python.prefer": {
+		Doc: "Packages whose files stay where another package has a file of the same name, the first above all. " +
+			"Without it, two different files in one place are an error.",
+		Example: `["opencv-python-headless"]`,
+		Form:    formPackage, FormName: `names of Python packages, such as "opencv-python-headless"`,
+	},
 	"python.bytecode": {
 		Doc: "Whether modules are compiled when the image is built, so that a read-only image starts fast.", Default: "true", Example: `false`,
 	},

@@ -94,6 +94,7 @@ type Python struct {
 	Lock         string    `toml:"lock"`         // the user's own pylock.toml
 	TorchBackend string    `toml:"torch-backend"`
 	Protect      *[]string `toml:"protect"`  // nil: torch, when the base has it
+	Prefer       []string  `toml:"prefer"`   // packages whose files go before those of others
 	Bytecode     *bool     `toml:"bytecode"` // nil: true
 	Extras       []string  `toml:"extras"`
 	Groups       []string  `toml:"groups"`
