@@ -207,12 +207,23 @@ func (w *writer) installPython(p *packages, executable string) {
 	w.line("    --mount=type=cache,target=/root/.cache/uv \\")
 	create := fmt.Sprintf("uv venv --python %s%s %s", executable, w.site(), venv)
 	if len(p.compiled) == 0 {
-		w.line("    %s && UV_LINK_MODE=copy uv pip sync%s %s", create, w.bytecode(), path.Join(lockDir, path.Base(file)))
+		at := path.Join(lockDir, path.Base(file))
+		commands := []string{create, "export UV_LINK_MODE=copy", "uv pip sync" + w.bytecode() + " " + at}
+		w.line("    %s", strings.Join(append(commands, w.preferred(at)...), " && \\\n    "))
 		return
 	}
 	w.line("    set -e; export UV_LINK_MODE=copy; \\")
 	w.line("    %s; \\", create)
 	w.compile(p, path.Base(file))
+}
+
+// preferred installs packages once more whose files go before those of others: what is installed last overwrites.
+func (w *writer) preferred(file string) []string {
+	var commands []string
+	for _, name := range slices.Backward(w.recipe.Python.Prefer) {
+		commands = append(commands, fmt.Sprintf("uv pip sync%s --no-build --reinstall-package %s %s", w.bytecode(), name, file))
+	}
+	return commands
 }
 
 // explainCompiling says what a reader has to know of the packages that have no wheel.
@@ -255,6 +266,9 @@ func (w *writer) compile(p *packages, file string) {
 	}
 	w.line("    without %s %s > pylock.0.toml; \\", quote(file), strings.Join(names, " "))
 	w.line("    uv pip sync --no-build --allow-empty-requirements pylock.0.toml; \\")
+	for _, again := range w.preferred("pylock.0.toml") {
+		w.line("    %s; \\", again)
+	}
 	for i, c := range p.compiled {
 		w.line("# %s", c.Label())
 		next, flags := file, w.bytecode()

@@ -29,6 +29,7 @@ image = "registry.example.org/cuda:12"
 packages = ["git"]
 [python]
 packages = ["torch"]
+prefer = ["torch"]
 [[step]]
 name = "build it"
 copy = ["src:/opt/src", "*.txt:/opt/notes/"]
