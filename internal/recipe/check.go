@@ -92,7 +92,30 @@ func (c *checker) addDecodeError(err error) {
 		at.offset = c.offset(line, column)
 		text = strings.TrimPrefix(de.Error(), "toml: ")
 	}
+	if message, hint := foreign(c.source[at.offset:]); message != "" {
+		c.add(at, hint, "%s", message)
+		return
+	}
 	c.add(at, "", "%s", printable(text))
+}
+
+// quotationMarks are what word processors make of " and '.
+const quotationMarks = "“”„‟«»‘’‚‛′″"
+
+// foreign says what is wrong with a syntax error at a character that is not ASCII, of which go-toml names the first byte.
+func foreign(rest []byte) (message, hint string) {
+	r, size := utf8.DecodeRune(rest)
+	switch {
+	case size < 2:
+		return "", ""
+	case strings.ContainsRune(quotationMarks, r):
+		return fmt.Sprintf("%c (U+%04X) is a typographic quotation mark, and strings stand between plain ones", r, r),
+			`write " on both sides; word processors and chats change it when text is copied`
+	case unicode.IsSpace(r):
+		return fmt.Sprintf("U+%04X is a blank that is none in TOML", r), "write an ordinary blank"
+	default:
+		return fmt.Sprintf("%q (U+%04X) cannot stand here outside of quotation marks", r, r), ""
+	}
 }
 
 // offset converts a line and a column in bytes, both from 1.

@@ -9,6 +9,7 @@
 package recipe
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -197,9 +198,12 @@ func read(path string) ([]byte, error) {
 	return data, nil
 }
 
+// byteOrderMark is what editors of Windows put before a text.
+var byteOrderMark = []byte("\xef\xbb\xbf")
+
 // parse is Load without the reading. file is the name in messages, dir where relative paths start.
 func parse(data []byte, file, dir string) (*Recipe, error) {
-	c := &checker{file: file, dir: dir, source: data}
+	c := &checker{file: file, dir: dir, source: bytes.TrimPrefix(data, byteOrderMark)}
 	r := c.run()
 	if err := c.err(); err != nil {
 		return nil, err

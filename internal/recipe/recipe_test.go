@@ -412,3 +412,14 @@ func TestPythonPackages(t *testing.T) {
 		t.Errorf("-want +got\n%s", diff)
 	}
 }
+
+// TestByteOrderMark: what editors put before the text is no part of it, nor of the places in messages.
+func TestByteOrderMark(t *testing.T) {
+	const text = "name = \"x\"\nbase.image = \"debian:12\"\n"
+	if r, err := parse([]byte("\xef\xbb\xbf"+text), FileName, "."); err != nil || r.Name != "x" {
+		t.Errorf("%v", err)
+	}
+	if _, err := parse([]byte("\xef\xbb\xbfnome = \"x\"\n"+text), FileName, "."); err == nil || !strings.Contains(err.Error(), ":1:1: ") {
+		t.Errorf("%v", err)
+	}
+}

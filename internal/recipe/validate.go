@@ -275,10 +275,35 @@ var (
 	bareVersion     = regexp.MustCompile(`^=?\s*[0-9][A-Za-z0-9_.*+!-]*$`)
 )
 
+// editable is how pip is told to link to a working copy.
+var editable = regexp.MustCompile(`^(?:-e|--editable)(?:[ =]|$)`)
+
+// condaNames are packages that are called so for conda only, with what to do instead. On the Python package index there is nothing of
+// that name, or something else.
+var condaNames = map[string]string{
+	"pytorch":         `write torch`,
+	"pytorch-gpu":     `write torch; torch-backend = "cu128" under [python] chooses its CUDA`,
+	"pytorch-cpu":     `write torch, and torch-backend = "cpu" under [python]`,
+	"pytorch-cuda":    `leave it out: torch-backend = "cu128" under [python] chooses torch's CUDA, which comes with torch`,
+	"pytorch-mutex":   `leave it out: torch-backend under [python] chooses the build of torch`,
+	"cpuonly":         `leave it out, and write torch-backend = "cpu" under [python]`,
+	"cudatoolkit":     `leave it out: torch brings its CUDA, and a base such as nvidia/cuda:12.8.1-devel-ubuntu24.04 has all of it`,
+	"cudatoolkit-dev": `leave it out, and take a base that has it, such as nvidia/cuda:12.8.1-devel-ubuntu24.04`,
+	"py-opencv":       `write opencv-python-headless`,
+	"libopencv":       `write opencv-python-headless`,
+	"pytables":        `write tables`,
+	"msgpack-python":  `write msgpack`,
+	"matplotlib-base": `write matplotlib`,
+	"python-graphviz": `write graphviz`,
+	"dask-core":       `write dask`,
+}
+
 // requirementProblem says roughly what is wrong with a PEP 508 requirement, and what to do. uv reads it exactly later;
 // this catches slips early and with a place.
 func requirementProblem(s string) (message, hint string) {
 	switch {
+	case editable.MatchString(s):
+		return "an image has no working copy that a package could be linked to", "write NAME @ ./DIRECTORY for the package itself, or project = \"DIRECTORY\" for what it depends on"
 	case strings.HasPrefix(s, "-"):
 		return "options belong in a requirements file", "name that file in python.requirements"
 	case strings.HasPrefix(s, "."), strings.HasPrefix(s, "/"), strings.HasSuffix(s, ".whl") && !strings.Contains(s, "@"), transport.MatchString(s), strings.HasPrefix(s, "git+"):
@@ -289,6 +314,9 @@ func requirementProblem(s string) (message, hint string) {
 		return "it must start with a package's name", ""
 	}
 	rest := s[len(head[0]):]
+	if answer, ok := condaNames[strings.ReplaceAll(strings.ToLower(head[1]), "_", "-")]; ok && !strings.HasPrefix(rest, "@") {
+		return "that is conda's name of it", answer
+	}
 	if rest, message = skipExtras(rest); message != "" {
 		return message, "extras are written NAME[one,two]"
 	}
