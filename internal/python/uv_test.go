@@ -22,6 +22,9 @@ type laid struct {
 // TestSameFilesAsUv lays the popular wheels down and lets uv install the same files. Whatever differs must be explained
 // in testdata/uv-differences.txt, and whatever is explained there must differ.
 func TestSameFilesAsUv(t *testing.T) {
+	if testing.Short() {
+		t.Skip("installs every popular wheel, with uv and without")
+	}
 	wheels := allWheels(t)
 	theirs := installWithUv(t, wheels)
 	ours := make(map[string]laid)

@@ -648,6 +648,9 @@ func TestLayerHoldsTheFiles(t *testing.T) {
 
 // TestMemoryIsBounded lays down a wheel whose content is far larger than what may be held of it.
 func TestMemoryIsBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("400 MB take long, with the race detector above all")
+	}
 	const blocks = 400
 	block := testBlock()
 	h := sha256.New()
