@@ -47,7 +47,7 @@ func (p *process) accessAt(dirfd int, addr uint64, mode, flags int) error {
 		return errKernel
 	}
 	defer unix.Close(fd)
-	if p.inImage(fd) && !i.may(user, group, p.attributesOf(fd), uint32(mode)) { //nolint:gosec // three bits
+	if p.keeps(fd) && !i.may(user, group, p.attributesOf(fd), uint32(mode)) { //nolint:gosec // three bits
 		return unix.EACCES
 	}
 	return errKernel
@@ -81,7 +81,7 @@ func (s *supervisor) attributesOf(fd int) Attributes {
 
 // mayMakeIn tells whether a process may make files in a directory.
 func (p *process) mayMakeIn(i *identity, dir int) bool {
-	return i.keeps != "" || !p.inImage(dir) || i.may(i.users.fs, i.groups.fs, p.attributesOf(dir), mayWrite|mayExecute)
+	return i.keeps != "" || !p.keeps(dir) || i.may(i.users.fs, i.groups.fs, p.attributesOf(dir), mayWrite|mayExecute)
 }
 
 // mayOpen tells whether a process may open what is there with flags.
@@ -108,5 +108,5 @@ func (p *process) mayOpen(i *identity, dirfd int, addr uint64, flags uint32) boo
 		return true // the kernel will say what is wrong
 	}
 	defer unix.Close(fd)
-	return !p.inImage(fd) || i.may(i.users.fs, i.groups.fs, p.attributesOf(fd), what)
+	return !p.keeps(fd) || i.may(i.users.fs, i.groups.fs, p.attributesOf(fd), what)
 }

@@ -65,7 +65,7 @@ func (p *process) makeOwned(dirfd int, addr uint64, create func(parent int, base
 		return err
 	}
 	defer unix.Close(fd)
-	return p.record(fd, func(f file) error { return p.owners.chown(f, owner) })
+	return p.record(fd, func(o *Owners, f file) error { return o.chown(f, owner) })
 }
 
 // creator tells to whom a file that the process makes will belong, and where that is. The error is errKernel if there is
@@ -78,7 +78,7 @@ func (p *process) creator(dirfd int, addr uint64) (owner IDs, parent int, base s
 	if parent, base, umask, err = p.findNew(dirfd, addr); err != nil {
 		return owner, -1, "", 0, errKernel // which says what is wrong
 	}
-	if !p.inImage(parent) {
+	if !p.keeps(parent) {
 		unix.Close(parent)
 		return owner, -1, "", 0, errKernel
 	}
@@ -116,7 +116,7 @@ func (p *process) open(dirfd int, addr uint64, flags, mode uint32) (int64, error
 		return 0, errKernel // it is there already, or cannot be made
 	}
 	defer unix.Close(fd)
-	if err := p.record(fd, func(f file) error { return p.owners.chown(f, owner) }); err != nil {
+	if err := p.record(fd, func(o *Owners, f file) error { return o.chown(f, owner) }); err != nil {
 		return 0, err
 	}
 	if flags&unix.O_EXCL == 0 {

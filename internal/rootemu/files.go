@@ -58,14 +58,13 @@ func (p *process) chown(fd int, uid, gid uint32) error {
 		return err
 	}
 	err = unix.Fchownat(fd, "", mapped(uid), mapped(gid), unix.AT_EMPTY_PATH)
-	inImage := p.inImage(fd)
-	if errors.Is(err, unix.EPERM) && !inImage {
-		return nil // a file of the host's, such as /dev/null: nobody will ask for its owner
+	if errors.Is(err, unix.EPERM) && !p.inImage(fd) {
+		err = nil // a file of another user of the host, such as /dev/null
 	}
-	if err != nil || !inImage {
+	if err != nil || !p.keeps(fd) {
 		return err
 	}
-	return p.record(fd, func(f file) error { return p.owners.chown(f, asked) })
+	return p.record(fd, func(o *Owners, f file) error { return o.chown(f, asked) })
 }
 
 // mayGive checks whether the process, as who it believes to be, may give a file to uid and gid. Only root gives files to
@@ -106,6 +105,15 @@ func (s *supervisor) inImage(fd int) bool {
 	return unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st) == nil && st.Mnt_id == s.mount
 }
 
+// keeps reports whether what is asked for a file is recorded: it is in the image, or on one of Options.Mounts.
+func (s *supervisor) keeps(fd int) bool {
+	var st unix.Statx_t
+	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st) != nil {
+		return false
+	}
+	return st.Mnt_id == s.mount || s.mounts[st.Mnt_id] != nil
+}
+
 // mknodAt is mknodat(2).
 func (p *process) mknodAt(dirfd int, addr uint64, mode uint32, dev uint64) error {
 	kind := mode & unix.S_IFMT
@@ -127,11 +135,11 @@ func (p *process) mknodAt(dirfd int, addr uint64, mode uint32, dev uint64) error
 		return err
 	}
 	defer unix.Close(fd)
-	if !p.inImage(fd) {
+	if !p.keeps(fd) {
 		return nil
 	}
-	return p.record(fd, func(f file) error {
-		return p.owners.mknod(f, kind, uint64(uint32(dev))) //nolint:gosec // the kernel cuts it as well
+	return p.record(fd, func(o *Owners, f file) error {
+		return o.mknod(f, kind, uint64(uint32(dev))) //nolint:gosec // the kernel cuts it as well
 	})
 }
 
@@ -166,8 +174,19 @@ func splitLast(name string) (dir, base string) {
 	return dir, name[at+1:]
 }
 
-// record records something of an open file of the image.
-func (s *supervisor) record(fd int, change func(file) error) error {
+// record records something of an open file of the image or of a mount, where that is recorded.
+func (s *supervisor) record(fd int, change func(*Owners, file) error) error {
+	var sx unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &sx); err != nil {
+		return err
+	}
+	if owners := s.mounts[sx.Mnt_id]; owners != nil {
+		f, err := fileOf(fd)
+		if err != nil {
+			return err
+		}
+		return change(owners, f)
+	}
 	var shown unix.Stat_t
 	if err := unix.Fstat(fd, &shown); err != nil {
 		return err
@@ -180,7 +199,16 @@ func (s *supervisor) record(fd int, change func(file) error) error {
 	if err != nil {
 		return err
 	}
-	return change(f)
+	return change(s.owners, f)
+}
+
+// fileOf describes an open file.
+func fileOf(fd int) (file, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return file{}, err
+	}
+	return file{inode{st.Dev, st.Ino}, generation(fd, "", unix.AT_EMPTY_PATH)}, nil
 }
 
 // upperFile finds the file in the upper layer that is behind an open file of the overlay.
@@ -190,11 +218,7 @@ func (s *supervisor) upperFile(fd int) (file, error) {
 		return file{}, err
 	}
 	defer unix.Close(upper)
-	var st unix.Stat_t
-	if err := unix.Fstat(upper, &st); err != nil {
-		return file{}, err
-	}
-	return file{inode{st.Dev, st.Ino}, generation(upper, "", unix.AT_EMPTY_PATH)}, nil
+	return fileOf(upper)
 }
 
 // renames is how often a file may be renamed while it is looked for.

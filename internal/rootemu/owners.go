@@ -2,6 +2,8 @@ package rootemu
 
 import (
 	"cmp"
+	"fmt"
+	"os"
 	"slices"
 	"sync"
 
@@ -73,6 +75,28 @@ func (o *Owners) Len() int {
 	return len(o.files)
 }
 
+// mayKnow reports whether there is a record under an inode number, perhaps of a file that had it before.
+func (o *Owners) mayKnow(i inode) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, ok := o.files[i]
+	return ok
+}
+
+// Give records the owner of a file of this process's.
+func (o *Owners) Give(name string, to IDs) error {
+	fd, err := unix.Open(name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	defer unix.Close(fd)
+	f, err := fileOf(fd)
+	if err != nil {
+		return err
+	}
+	return o.chown(f, to)
+}
+
 // chown records an owner.
 func (o *Owners) chown(f file, asked IDs) error {
 	o.mu.Lock()
@@ -125,13 +149,17 @@ func put[K comparable, V any](m *map[K]V, key K, value V) {
 }
 
 // generation returns what tells apart the files that have had one inode number one after the other: a file handle, which
-// can be had for every kind of file. It is "" where the file system makes none.
+// can be had for every kind of file. An overlay makes none; there it is the time when the file was made, which two files share
+// only if the second is made within the same few milliseconds.
 func generation(dirfd int, name string, flags int) string {
-	h, _, err := unix.NameToHandleAt(dirfd, name, flags)
-	if err != nil {
+	if h, _, err := unix.NameToHandleAt(dirfd, name, flags); err == nil {
+		return string(h.Bytes())
+	}
+	var st unix.Statx_t
+	if unix.Statx(dirfd, name, flags|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME, &st) != nil || st.Mask&unix.STATX_BTIME == 0 {
 		return ""
 	}
-	return string(h.Bytes())
+	return fmt.Sprintf("made %d.%d", st.Btime.Sec, st.Btime.Nsec)
 }
 
 // Entry is part of Owners on its way from one process to another of the same machine.

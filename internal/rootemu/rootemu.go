@@ -84,6 +84,10 @@ type Options struct {
 	// Owners has what is recorded as soon as the call returns that asked for it.
 	Owners *Owners
 
+	// Mounts has, by the id of a mount (statx(2)), where owners of the files on it are recorded: other file systems than the
+	// root, and directories of the host. Files that have no record are as the kernel says.
+	Mounts map[uint64]*Owners
+
 	// Original tells what a regular file or directory is in the image if the file system could not keep it. st holds its mode
 	// and the time of the last change to its content as the file system has them. The bool is false for a file that is as the
 	// file system says.
@@ -102,7 +106,7 @@ type Options struct {
 // that nobody is left to see it. It must not wait for a process that is under the filter, nor fork one.
 func Supervise(listener int, o Options) error {
 	s := &supervisor{
-		listener: listener, upper: o.Upper, owners: o.Owners, original: o.Original,
+		listener: listener, upper: o.Upper, owners: o.Owners, mounts: o.Mounts, original: o.Original,
 		recorded: map[uint64]struct{}{}, identities: newIdentities(),
 	}
 	if err := s.open(); err != nil {

@@ -75,10 +75,17 @@ func (p *process) openAt(dirfd int, addr uint64, flags int) (int, error) {
 // attributes returns those of an open file of the image; known is false if they are what the kernel says.
 func (s *supervisor) attributes(fd int) (a Attributes, known bool) {
 	var sx unix.Statx_t
-	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &sx) != nil || sx.Mnt_id != s.mount {
+	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &sx) != nil {
+		return a, false
+	}
+	mounted := s.mounts[sx.Mnt_id]
+	if sx.Mnt_id != s.mount && mounted == nil {
 		return a, false
 	}
 	a = Attributes{Mode: uint32(sx.Mode), Rdev: unix.Mkdev(sx.Rdev_major, sx.Rdev_minor)}
+	if mounted != nil { // of the host's users there are more than one
+		a.IDs = IDs{int(sx.Uid), int(sx.Gid)}
+	}
 	// The supervisor's working directory is /proc/self/fd.
 	if kind := sx.Mode & unix.S_IFMT; s.original != nil && (kind == unix.S_IFREG || kind == unix.S_IFDIR) {
 		st := unix.Stat_t{Mode: uint32(sx.Mode)}
@@ -87,10 +94,7 @@ func (s *supervisor) attributes(fd int) (a Attributes, known bool) {
 			a.IDs, a.Mode, known = from.IDs, from.Mode, true
 		}
 	}
-	if _, may := s.recorded[sx.Ino]; !may {
-		return a, known
-	}
-	r, ok := s.recordOf(fd)
+	r, ok := s.recordOf(fd, sx.Ino, mounted)
 	if !ok {
 		return a, known
 	}
@@ -101,8 +105,23 @@ func (s *supervisor) attributes(fd int) (a Attributes, known bool) {
 	return a, true
 }
 
-// recordOf returns the record of an open file of the image.
-func (s *supervisor) recordOf(fd int) (r Record, ok bool) {
+// recordOf returns the record of an open file with the given inode number, which is on a mount that has records or else in the
+// image.
+func (s *supervisor) recordOf(fd int, ino uint64, mounted *Owners) (r Record, ok bool) {
+	if mounted != nil {
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) != nil || !mounted.mayKnow(inode{st.Dev, ino}) {
+			return r, false
+		}
+		f, err := fileOf(fd)
+		if err != nil {
+			return r, false
+		}
+		return mounted.of(f)
+	}
+	if _, may := s.recorded[ino]; !may {
+		return r, false
+	}
 	f, err := s.upperFile(fd)
 	if err != nil {
 		return r, false

@@ -22,6 +22,7 @@ type supervisor struct {
 	foreign  bool   // /proc is that of another pid namespace
 
 	owners     *Owners
+	mounts     map[uint64]*Owners                                    // see Options
 	original   func(name string, st *unix.Stat_t) (Attributes, bool) // see Options
 	recorded   map[uint64]struct{}                                   // inode numbers, in the overlay, of files that may have a record
 	identities *identities

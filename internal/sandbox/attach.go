@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/rootemu"
 )
 
 // Mount makes something visible that is not part of the image. What it is says the first of Layers, Dir and Content that
@@ -26,8 +27,12 @@ type Mount struct {
 	Content []byte // a read-only file that is nowhere but in memory
 
 	Mode     uint32 // permissions of Content, or of a file system in memory
-	UID, GID int    // their owner, where this process can give files to others
+	UID, GID int    // their owner
 	Size     int64  // of a file system in memory, in bytes; 0 for no limit
+
+	// Owners, unless nil, is what earlier commands asked for files of Dir with root emulated (see Options.Owners), and takes what
+	// this one does. It is complete when the sandbox is gone.
+	Owners *rootemu.Owners `json:"-"`
 }
 
 func checkMounts(mounts []Mount) error {

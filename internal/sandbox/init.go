@@ -47,10 +47,11 @@ type initProcess struct {
 	said    sync.Mutex
 	status  *json.Encoder // with said held
 	signals chan os.Signal
-	starter *os.File       // the socket to it, if root is emulated
-	upper   int            // the upper layer of the root, -1 unless root is emulated
-	owners  rootemu.Owners // what root would have given files
-	keys    chan os.Signal // takes, for nobody, what keys of the terminal send as long as init is in the caller's group
+	starter *os.File          // the socket to it, if root is emulated
+	upper   int               // the upper layer of the root, -1 unless root is emulated
+	owners  rootemu.Owners    // what root would have given files
+	mounted []*rootemu.Owners // the same of files of each mount
+	keys    chan os.Signal    // takes, for nobody, what keys of the terminal send as long as init is in the caller's group
 
 	mu   sync.Mutex
 	live map[int]int // processes that were started and not yet reaped, by pid: their index

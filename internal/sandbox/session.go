@@ -297,9 +297,7 @@ func (s *session) collect(messages *bufio.Reader) {
 		if m.Waiting != "" {
 			event.Warn(s.ctx, m.Waiting, fixWaiting)
 		}
-		if s.owners != nil {
-			s.owners.Add(m.Owners)
-		}
+		s.takeOwners(m)
 		if m.Exit != nil && m.Exit.Index >= 0 && m.Exit.Index < len(s.codes) {
 			s.setCode(m.Exit.Index, m.Exit.Code)
 		}

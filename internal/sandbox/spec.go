@@ -27,31 +27,32 @@ const (
 
 // spec is what the caller tells init.
 type spec struct {
-	Layers   []string `json:"layers"`
-	Served   bool     `json:"served"`  // the caller serves the image's files
-	Scratch  string   `json:"scratch"` // holds upper and work; "" for memory
-	Keep     bool     `json:"keep"`    // what the command changes is kept
-	Count    int      `json:"count"`   // processes to start
-	Piped    bool     `json:"piped"`   // each process has pipes of its own
-	Args     []string `json:"args"`
-	Env      []string `json:"env"`
-	WorkDir  string   `json:"workDir"`
-	UID      int      `json:"uid"`
-	GID      int      `json:"gid"`
-	Groups   []int    `json:"groups"`
-	Binds    []Bind   `json:"binds"`
-	Tmpfs    []string `json:"tmpfs"`
-	Mounts   []Mount  `json:"mounts"`
-	Hostname string   `json:"hostname"`
-	ReadOnly bool     `json:"readOnly"`
-	Loopback bool     `json:"loopback"` // the network is private: bring its loopback device up
-	UserNS   bool     `json:"userNS"`   // root only within a user namespace
-	Resolv   []byte   `json:"resolv"`   // content of /etc/resolv.conf, nil for none
-	Hosts    []byte   `json:"hosts"`    // content of /etc/hosts, nil for none
-	Emulate  bool     `json:"emulate"`  // root's calls, see package rootemu
-	NoMounts bool     `json:"noMounts"`
-	Limit    int      `json:"limit"` // processes and threads, 0 for any number
-	Probe    bool     `json:"probe"` // only try whether it can be done
+	Layers   []string          `json:"layers"`
+	Served   bool              `json:"served"`  // the caller serves the image's files
+	Scratch  string            `json:"scratch"` // holds upper and work; "" for memory
+	Keep     bool              `json:"keep"`    // what the command changes is kept
+	Count    int               `json:"count"`   // processes to start
+	Piped    bool              `json:"piped"`   // each process has pipes of its own
+	Args     []string          `json:"args"`
+	Env      []string          `json:"env"`
+	WorkDir  string            `json:"workDir"`
+	UID      int               `json:"uid"`
+	GID      int               `json:"gid"`
+	Groups   []int             `json:"groups"`
+	Binds    []Bind            `json:"binds"`
+	Tmpfs    []string          `json:"tmpfs"`
+	Mounts   []Mount           `json:"mounts"`
+	Hostname string            `json:"hostname"`
+	ReadOnly bool              `json:"readOnly"`
+	Loopback bool              `json:"loopback"` // the network is private: bring its loopback device up
+	UserNS   bool              `json:"userNS"`   // root only within a user namespace
+	Resolv   []byte            `json:"resolv"`   // content of /etc/resolv.conf, nil for none
+	Hosts    []byte            `json:"hosts"`    // content of /etc/hosts, nil for none
+	Emulate  bool              `json:"emulate"`  // root's calls, see package rootemu
+	Known    [][]rootemu.Entry `json:"known"`    // by mount: what was asked for its files before
+	NoMounts bool              `json:"noMounts"`
+	Limit    int               `json:"limit"` // processes and threads, 0 for any number
+	Probe    bool              `json:"probe"` // only try whether it can be done
 
 	Period time.Duration `json:"period"` // see waitingPeriod
 }
@@ -73,6 +74,7 @@ type message struct {
 	Exit    *exit  `json:"exit,omitempty"`
 
 	Owners []rootemu.Entry `json:"owners,omitempty"`
+	Mount  int             `json:"mount,omitempty"` // whose owners they are, counted from 1; 0 for those of the image
 }
 
 // exit is the end of one process.

@@ -18,6 +18,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/rootemu"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
@@ -158,10 +159,14 @@ func (s *running) agent(m Mount) error {
 	}
 	done := forward(s.ctx, l, to)
 	s.ends = append(s.ends, done)
+	owners := &rootemu.Owners{}
 	if sandbox.Unpacked().Owners {
-		if err := os.Chown(name, m.UID, m.GID); err != nil {
-			return err
-		}
+		err = os.Chown(name, m.UID, m.GID)
+	} else {
+		err = recordOwner(owners, name, m.UID, m.GID)
+	}
+	if err != nil {
+		return err
 	}
 	if err := unix.Chmod(name, cmp.Or(m.Mode, modeAgent)); err != nil {
 		return err
@@ -170,7 +175,7 @@ func (s *running) agent(m Mount) error {
 	if target == "" {
 		target = path.Join(agentDir, path.Base(path.Clean("/"+id)))
 	}
-	s.mounts = append(s.mounts, sandbox.Mount{Target: target, Dir: name})
+	s.mounts = append(s.mounts, sandbox.Mount{Target: target, Dir: name, Owners: owners})
 	if !hasVariable(s.c.Env, "SSH_AUTH_SOCK") && !hasVariable(s.env, "SSH_AUTH_SOCK") {
 		s.env = append(s.env, "SSH_AUTH_SOCK="+target)
 	}
@@ -209,17 +214,19 @@ func (s *running) attachCaches() error {
 			caches[name] = m
 		}
 	}
-	dirs := map[string]string{}
+	taken := map[string]sandbox.Mount{}
 	for _, name := range slices.Sorted(keys(caches)) {
-		dir, err := s.takeCache(name, caches[name])
+		mount, err := s.takeCache(name, caches[name])
 		if err != nil {
 			return err
 		}
-		dirs[name] = dir
+		taken[name] = mount
 	}
 	for _, m := range s.c.Mounts {
 		if m.Kind == Cache {
-			s.mounts = append(s.mounts, sandbox.Mount{Target: m.Target, Dir: dirs[m.cacheName()], ReadOnly: m.ReadOnly})
+			mount := taken[m.cacheName()]
+			mount.Target, mount.ReadOnly = m.Target, m.ReadOnly
+			s.mounts = append(s.mounts, mount)
 		}
 	}
 	return nil
@@ -254,17 +261,25 @@ func (m Mount) cacheName() string {
 // cacheRoot is the directory of a cache that commands see. That above it is closed to others, as those of unpacked layers are.
 const cacheRoot = "root"
 
-func (s *running) takeCache(name string, m Mount) (string, error) {
+// takeCache returns a cache as a mount without a target.
+func (s *running) takeCache(name string, m Mount) (sandbox.Mount, error) {
 	how, ok := sharing[m.Sharing]
 	if !ok {
-		return "", fault.Usage(fmt.Errorf("%q is no way to share a cache: %q, %q and %q are", m.Sharing, Shared, Private, Locked))
+		return sandbox.Mount{}, fault.Usage(fmt.Errorf("%q is no way to share a cache: %q, %q and %q are", m.Sharing, Shared, Private, Locked))
 	}
 	c, err := s.Store.CacheDir(s.ctx, name, how, func(dir string) error { return s.beginCache(m, dir) })
 	if err != nil {
-		return "", err
+		return sandbox.Mount{}, err
 	}
 	s.ends = append(s.ends, c.Release)
-	return filepath.Join(c.Dir, cacheRoot), nil
+	mount := sandbox.Mount{Dir: filepath.Join(c.Dir, cacheRoot)}
+	if sandbox.Unpacked().Owners {
+		return mount, nil
+	}
+	if mount.Owners, err = readOwners(c.Dir); err == nil {
+		s.keepOwners(c.Dir, mount.Owners)
+	}
+	return mount, err
 }
 
 // beginCache makes a new cache.
@@ -276,26 +291,36 @@ func (s *running) beginCache(m Mount, dir string) error {
 	if err := os.Mkdir(root, 0o700); err != nil {
 		return err
 	}
-	owners := sandbox.Unpacked().Owners
+	mode := cmp.Or(m.Mode, modeCache)
+	var kept *rootemu.Owners
+	if !sandbox.Unpacked().Owners {
+		mode |= 0o700 // the user who builds is the only one there is
+		kept = &rootemu.Owners{}
+	}
 	if len(m.Layers) > 0 {
 		tree, err := image.NewTree(s.ctx, s.Store, m.Layers)
 		if err != nil {
 			return err
 		}
-		if err := copyTree(s.ctx, tree, m.Source, root, owners); err != nil {
+		if err := copyTree(s.ctx, tree, m.Source, root, kept); err != nil {
 			return err
 		}
 	}
-	if owners {
-		if err := os.Chown(root, m.UID, m.GID); err != nil {
-			return err
-		}
+	if kept == nil {
+		return errors.Join(os.Chown(root, m.UID, m.GID), unix.Chmod(root, mode))
 	}
-	mode := cmp.Or(m.Mode, modeCache)
-	if !owners {
-		mode |= 0o700 // the user who builds is the only one there is
+	if err := recordOwner(kept, root, m.UID, m.GID); err != nil {
+		return err
 	}
-	return unix.Chmod(root, mode)
+	return errors.Join(unix.Chmod(root, mode), saveOwners(dir, kept.Entries()))
+}
+
+// recordOwner records an owner, unless that is root, who owns what has no record.
+func recordOwner(owners *rootemu.Owners, name string, uid, gid int) error {
+	if uid == 0 && gid == 0 {
+		return nil
+	}
+	return owners.Give(name, rootemu.IDs{UID: uid, GID: gid})
 }
 
 var errNotDir = errors.New("it is not a directory")

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -13,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/rootemu"
 )
 
 // treeCopier lays files of an image down in a directory.
@@ -21,13 +23,13 @@ type treeCopier struct {
 	tree   *image.Tree
 	prefix string // of the paths in the image
 	root   *os.Root
-	owners bool
-	first  map[int]string // by the number of a file with several names: the one that is there
+	kept   *rootemu.Owners // takes the owners of files, nil where they can be given to them
+	first  map[int]string  // by the number of a file with several names: the one that is there
 }
 
-// copyTree copies what is in the directory source of an image to the empty directory dir. Owners and setuid bits come along
-// only with owners; devices and fifos do not.
-func copyTree(ctx context.Context, tree *image.Tree, source, dir string, owners bool) error {
+// copyTree copies what is in the directory source of an image to the empty directory dir. The files are given to their owners, or
+// with kept, by who cannot do that, these are recorded there. Setuid bits come along only without it; devices and fifos do not.
+func copyTree(ctx context.Context, tree *image.Tree, source, dir string, kept *rootemu.Owners) error {
 	from, err := tree.Lookup(path.Join("/", source))
 	if err != nil {
 		return err
@@ -40,7 +42,7 @@ func copyTree(ctx context.Context, tree *image.Tree, source, dir string, owners 
 		return err
 	}
 	defer root.Close()
-	c := &treeCopier{ctx: ctx, tree: tree, prefix: from.Path, root: root, owners: owners, first: map[int]string{}}
+	c := &treeCopier{ctx: ctx, tree: tree, prefix: from.Path, root: root, kept: kept, first: map[int]string{}}
 	return c.dir(from)
 }
 
@@ -111,10 +113,8 @@ func (c *treeCopier) file(n *image.Node, name string) error {
 }
 
 func (c *treeCopier) attributes(n *image.Node, name string) error {
-	if c.owners {
-		if err := c.root.Lchown(name, n.UID, n.GID); err != nil {
-			return err
-		}
+	if err := c.give(n, name); err != nil {
+		return err
 	}
 	if n.Type == layer.Symlink {
 		return nil
@@ -129,6 +129,13 @@ func (c *treeCopier) attributes(n *image.Node, name string) error {
 	return c.root.Chtimes(name, when, when)
 }
 
+func (c *treeCopier) give(n *image.Node, name string) error {
+	if c.kept == nil {
+		return c.root.Lchown(name, n.UID, n.GID)
+	}
+	return recordOwner(c.kept, filepath.Join(c.root.Name(), name), n.UID, n.GID)
+}
+
 // mode returns the permissions of a file's copy. Who is not root must be able to read it.
 func (c *treeCopier) mode(n *image.Node) os.FileMode {
 	mode := os.FileMode(n.Mode & 0o777)
@@ -136,7 +143,7 @@ func (c *treeCopier) mode(n *image.Node) os.FileMode {
 		mode |= os.ModeSticky
 	}
 	switch {
-	case c.owners:
+	case c.kept == nil:
 		if n.Mode&unix.S_ISUID != 0 {
 			mode |= os.ModeSetuid
 		}

@@ -69,7 +69,7 @@ type Mount struct {
 	ReadOnly bool               // without it, what is written over Layers is forgotten and what is written to Dir reaches the host
 	Size     int64              // Tmpfs: bytes, 0 for no limit
 	Mode     uint32             // permissions; 0 is 0755 of a cache, 0400 of a secret, 0600 of an agent, 1777 of a tmpfs
-	UID, GID int                // owner of a cache, a secret or an agent's socket
+	UID, GID int                // owner of a cache, a tmpfs, a secret or an agent's socket
 	Required bool               // Secret, SSH: it is an error when there is none
 	Env      string             // Secret: the variable that has it too; without a Target it is only there
 }
