@@ -8,6 +8,7 @@ import (
 	"sconce.dev/sconce/internal/clusterfile"
 	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
@@ -37,7 +38,7 @@ func CheckOutput(to string) error {
 // Push sends an image of the store to a registry, "[docker://]HOST/NAME:TAG", and returns what it is called there.
 func (s *Session) Push(ctx context.Context, im *image.Image, to string) (string, error) {
 	to = strings.TrimPrefix(to, dockerPrefix)
-	if err := export.Push(ctx, im, to, export.PushOptions{Store: s.Store}); err != nil {
+	if err := export.Push(ctx, im, to, registry.PushOptions{Store: s.Store, Fetch: s.Fetch}); err != nil {
 		return "", err
 	}
 	return to + "@" + string(im.Digest), nil

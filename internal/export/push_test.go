@@ -18,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
@@ -36,7 +37,7 @@ func quick(st *store.Store) *fetch.Client {
 
 func push(t *testing.T, st *store.Store, im *image.Image, ref string) {
 	t.Helper()
-	if err := Push(t.Context(), im, ref, PushOptions{Store: st, Fetch: quick(st), Chunk: 1 << 20}); err != nil {
+	if err := Push(t.Context(), im, ref, registry.PushOptions{Store: st, Fetch: quick(st), Chunk: 1 << 20}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -87,7 +88,7 @@ func TestPushLogin(t *testing.T) {
 	host := registrytest.Start(t, true)
 	st := openStore(t)
 	im := sample(t, st)
-	err := Push(t.Context(), im, host+"/app:v1", PushOptions{Store: st, Fetch: quick(st)})
+	err := Push(t.Context(), im, host+"/app:v1", registry.PushOptions{Store: st, Fetch: quick(st)})
 	if err == nil || !strings.Contains(fault.HintOf(err), "podman login "+host) {
 		t.Errorf("without login: error %v with hint %q", err, fault.HintOf(err))
 	}

@@ -11,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/registry/registrytest"
 )
 
@@ -59,7 +60,7 @@ func TestPushToSilentRegistry(t *testing.T) {
 					return r.Method == tc.method && strings.Contains(r.URL.Path, tc.part) && (seen.Add(1) == 1 || !heals)
 				}, 1<<20)
 				client := fetch.New(st, fetch.Options{Backoff: time.Millisecond, Attempts: 3, IdleTimeout: 300 * time.Millisecond})
-				err := Push(t.Context(), im, host+"/app:v1", PushOptions{Store: st, Fetch: client, Chunk: tc.chunk, Jobs: 1})
+				err := Push(t.Context(), im, host+"/app:v1", registry.PushOptions{Store: st, Fetch: client, Chunk: tc.chunk, Jobs: 1})
 				if heals {
 					if err != nil || !bytes.Contains(reg.manifest, []byte(im.Layers[0].Digest)) {
 						t.Errorf("error %v, manifest %q", err, reg.manifest)
@@ -89,7 +90,7 @@ func TestPushToRegistryThatGoesSilent(t *testing.T) {
 		return (r.Method == http.MethodPatch && chunks.Add(1) > 1) || chunks.Load() > 1
 	}, 0)
 	client := fetch.New(st, fetch.Options{Backoff: time.Millisecond, Attempts: 3, IdleTimeout: 200 * time.Millisecond})
-	err := Push(t.Context(), im, host+"/app:v1", PushOptions{Store: st, Fetch: client, Chunk: 1 << 20, Jobs: 1})
+	err := Push(t.Context(), im, host+"/app:v1", registry.PushOptions{Store: st, Fetch: client, Chunk: 1 << 20, Jobs: 1})
 	if err == nil || silences.Load() > 4 { // the first attempt brought a chunk
 		t.Errorf("%d silences, want one for each attempt; error %v", silences.Load(), err)
 	}

@@ -1,5 +1,6 @@
 // Package registry speaks to image registries as the OCI distribution specification describes them: it finds the server
-// that stands behind a name (mirrors, plain http), proves who the user is, and offers manifests and blobs.
+// that stands behind a name (mirrors, plain http), proves who the user is, reads and writes manifests and blobs, and small
+// things that are no images: [Artifact].
 package registry
 
 import (

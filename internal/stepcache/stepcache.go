@@ -36,8 +36,8 @@ import (
 // Options say how a [Remote] is used.
 type Options struct {
 	Fetch *fetch.Client // downloads into the store that Get and Put are given
-	Jobs  int           // blobs sent at once; 0 is that of package export
-	Chunk int64         // bytes sent in one request; 0 is that of package export
+	Jobs  int           // blobs sent at once; 0 is that of package registry
+	Chunk int64         // bytes sent in one request; 0 is that of package registry
 }
 
 // Remote is a cache in a repository of a registry. Its methods may be called from many goroutines.
@@ -252,11 +252,11 @@ func (r *Remote) Put(ctx context.Context, st *store.Store, kind, key string, v a
 	if r.opts.Fetch.Offline() || r.isOff(writing) {
 		return nil
 	}
-	im, err := r.makeEntry(st, t, entryName{Kind: kind, Key: key}, v, blobs)
+	a, err := r.makeEntry(st, t, entryName{Kind: kind, Key: key}, v, blobs)
 	if err != nil {
 		return fmt.Errorf("cache %s, entry %s: %w", r.Name(), t, err)
 	}
-	err = r.send(ctx, st, im, t)
+	err = r.send(ctx, st, a, t)
 	switch {
 	case err == nil:
 		return nil

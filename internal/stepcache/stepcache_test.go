@@ -144,7 +144,10 @@ func TestPutGet(t *testing.T) {
 	}
 	wantGet(t, host+"/team/cache", v)
 	text := request(t, http.MethodGet, "http://"+host+"/v2/team/cache/manifests/step-"+testKey, nil)
-	var m manifest
+	var m struct {
+		ArtifactType string
+		Layers       []json.RawMessage
+	}
 	if err := json.Unmarshal(text, &m); err != nil || m.ArtifactType != artifactType || len(m.Layers) != 1 {
 		t.Errorf("the manifest is %s (%v)", text, err)
 	}
@@ -441,19 +444,6 @@ func request(t *testing.T, method, url string, body []byte) []byte {
 		t.Fatalf("%s: %s: %s", method, resp.Status, data)
 	}
 	return data
-}
-
-// TestDamagedManifest reads documents that a registry may answer with.
-func TestDamagedManifest(t *testing.T) {
-	for _, text := range []string{
-		"", "{", "[]", "null", `{"artifactType":"` + artifactType + `"}`,
-		`{"artifactType":"` + artifactType + `","config":{"mediaType":"` + configType + `","size":-1}}`,
-		`{"artifactType":"` + artifactType + `","config":{"mediaType":"` + configType + `","digest":"sha512:00","size":5}}`,
-	} {
-		if _, err := parseManifest([]byte(text)); err == nil {
-			t.Errorf("%s is taken for an entry", text)
-		}
-	}
 }
 
 func TestCancelled(t *testing.T) {

@@ -1,4 +1,4 @@
-package export
+package registry
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 // chunks (distribution-spec, "Pushing blobs"). After trouble the registry is asked how much it has.
 type upload struct {
 	pusher   *pusher
-	blob     blob
+	blob     Blob
 	task     *event.Task
 	f        *os.File
 	location string // where the next request goes
@@ -29,14 +29,14 @@ type upload struct {
 }
 
 func (u *upload) run(ctx context.Context) error {
-	f, err := u.pusher.opts.Store.OpenBlob(u.blob.digest)
+	f, err := u.pusher.opts.Store.OpenBlob(u.blob.Digest)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	u.f = f
-	u.whole = u.blob.size <= u.pusher.opts.Chunk
-	return u.pusher.opts.Fetch.Retry(ctx, u.step)
+	u.whole = u.blob.Size <= u.pusher.opts.Chunk
+	return u.pusher.repo.client.Retry(ctx, u.step)
 }
 
 // step carries the upload as far as it goes. progress says that the registry has more than before the step.
@@ -47,7 +47,7 @@ func (u *upload) step(ctx context.Context, again bool) (progress bool, err error
 		}
 	}
 	before := u.sent
-	for !u.whole && u.sent < u.blob.size {
+	for !u.whole && u.sent < u.blob.Size {
 		if err := u.chunk(ctx); err != nil {
 			return u.sent > before, err
 		}
@@ -57,7 +57,7 @@ func (u *upload) step(ctx context.Context, again bool) (progress bool, err error
 
 // chunk sends the next chunk. A registry that refuses the first one is sent the whole.
 func (u *upload) chunk(ctx context.Context) error {
-	n := min(u.pusher.opts.Chunk, u.blob.size-u.sent)
+	n := min(u.pusher.opts.Chunk, u.blob.Size-u.sent)
 	req, err := u.request(ctx, http.MethodPatch, u.location, u.sent, n)
 	if err != nil {
 		return err
@@ -115,20 +115,20 @@ func (u *upload) finish(ctx context.Context) error {
 		return errors.New("the registry gave an address for the upload that is not an URL")
 	}
 	query := at.Query()
-	query.Set("digest", string(u.blob.digest))
+	query.Set("digest", string(u.blob.Digest))
 	at.RawQuery = query.Encode()
-	req, err := u.request(ctx, http.MethodPut, at.String(), u.sent, u.blob.size-u.sent)
+	req, err := u.request(ctx, http.MethodPut, at.String(), u.sent, u.blob.Size-u.sent)
 	if err != nil {
 		return err
 	}
-	resp, err := u.pusher.repo.Send(req, hashingTime(u.blob.size))
+	resp, err := u.pusher.repo.Send(req, hashingTime(u.blob.Size))
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	switch resp.StatusCode {
 	case http.StatusCreated, http.StatusOK, http.StatusAccepted, http.StatusNoContent:
-		u.setSent(u.blob.size)
+		u.setSent(u.blob.Size)
 		return nil
 	case http.StatusNotFound, http.StatusRequestedRangeNotSatisfiable, http.StatusBadRequest: // the upload is gone, or its bytes are wrong
 		return &lostError{u.pusher.repo.Status(resp)}
@@ -190,13 +190,13 @@ func (b *progressBody) Read(p []byte) (int, error) {
 // resume asks the registry how much it has (distribution-spec, "Getting upload status"), and begins again when it has
 // forgotten the upload, or cannot go on in the middle.
 func (u *upload) resume(ctx context.Context) error {
-	there, err := u.pusher.hasBlob(ctx, u.blob.digest)
+	there, err := u.pusher.hasBlob(ctx, u.blob.Digest)
 	if err != nil && fetch.Transient(err) { // one silence is enough for one attempt
 		return err
 	}
 	if there { // only the answer was lost
 		u.whole = true
-		u.setSent(u.blob.size)
+		u.setSent(u.blob.Size)
 		return errDone
 	}
 	if u.whole {
@@ -212,7 +212,7 @@ func (u *upload) resume(ctx context.Context) error {
 	}
 	defer resp.Body.Close()
 	have, ok := rangeEnd(resp)
-	if (resp.StatusCode != http.StatusNoContent && resp.StatusCode != http.StatusOK) || !ok || have > u.blob.size {
+	if (resp.StatusCode != http.StatusNoContent && resp.StatusCode != http.StatusOK) || !ok || have > u.blob.Size {
 		return u.restart(ctx)
 	}
 	if next, err := location(resp); err == nil {
