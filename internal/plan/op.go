@@ -251,6 +251,9 @@ func (*Copy) Kind() string { return "copy" }
 func (c *Copy) inputs() []Input {
 	how := c.Copy
 	how.Inline = nil
+	if c.From.Dir != "" { // whose digest has what the patterns match, however they are spelled
+		how.Sources, how.Exclude = nil, nil
+	}
 	in := []Input{{"copy", text(how)}, {"files", sourceKey(c.From, c.Digest)}}
 	for _, f := range c.Copy.Inline {
 		in = append(in, Input{"file " + f.Name, string(store.DigestOf(f.Content))})
