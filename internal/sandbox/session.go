@@ -234,13 +234,17 @@ func (s *session) supervise(started chan<- error) {
 	if err != nil {
 		return
 	}
-	gone := make(chan struct{})
-	go s.attend(gone)
+	gone, attended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(attended)
+		s.attend(gone)
+	}()
 	_ = s.cmd.Wait() // how init ended is in ProcessState; with it every process of its pid namespace is gone
 	if used, ok := s.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok && s.usage != nil {
 		s.usage.MaxRSS = used.Maxrss << 10 // of init, or the largest of those that it and its children have waited for
 	}
 	close(gone)
+	<-attended // it may be warning
 	s.control.Close()
 	s.stopServing()
 	<-s.heard

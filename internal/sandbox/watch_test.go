@@ -109,10 +109,9 @@ func TestCallWithoutAnAnswer(t *testing.T) {
 	if fault.HintOf(err) == "" {
 		t.Error("the error has no hint")
 	}
-	close(told)
 	warned := false
-	for text := range told {
-		warned = warned || strings.Contains(text, `of "/away"`)
+	for range len(told) {
+		warned = warned || strings.Contains(<-told, `of "/away"`)
 	}
 	if !warned {
 		t.Error("there was no warning before")
