@@ -1,6 +1,7 @@
 package python
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -290,11 +291,9 @@ func (p *markerParser) comparison() (expression, error) {
 		return nil, err
 	}
 	switch {
-	case leftIsVariable == rightIsVariable:
-		return nil, fmt.Errorf("marker %q: one side of %s must be a variable and the other a quoted text", p.whole, operator)
 	case isSet(left) && leftIsVariable, isSet(right) && rightIsVariable:
-		return p.membership(left, operator, right, leftIsVariable)
-	case leftIsVariable:
+		return sets(left, operator, right, leftIsVariable), nil
+	case leftIsVariable: // a variable on the right as well counts as the text of its name, as for the package packaging
 		return comparison{variable: left, operator: operator, text: right}, nil
 	default:
 		return comparison{variable: right, operator: operator, text: left, reversed: true}, nil
@@ -303,12 +302,28 @@ func (p *markerParser) comparison() (expression, error) {
 
 func isSet(name string) bool { return name == "extras" || name == "dependency_groups" }
 
-func (p *markerParser) membership(left, operator, right string, reversed bool) (expression, error) {
-	if reversed || operator != "in" && operator != "not in" {
-		return nil, fmt.Errorf(`marker %q: extras and dependency_groups are sets; write "NAME" in them`, p.whole)
+// sets is a comparison with a set. Whether a text is in it is the one that has a meaning. A set compared with a text is an error to
+// who evaluates it; a text compared with a set is never equal to it.
+func sets(left, operator, right string, reversed bool) expression {
+	switch {
+	case !reversed && (operator == "in" || operator == "not in"):
+		return membership{set: right, name: NormalizeName(left), not: operator == "not in"}
+	case reversed || operator == "~=" || operator == "===":
+		return meaningless(`extras and dependency_groups are sets; write "NAME" in them`)
+	default:
+		return constant(operator == "!=")
 	}
-	return membership{set: right, name: NormalizeName(left), not: operator == "not in"}, nil
 }
+
+// constant is a comparison that always comes out alike.
+type constant bool
+
+func (c constant) holds(MarkerEnvironment) (bool, error) { return bool(c), nil }
+
+// meaningless is a comparison that is an error, and says why.
+type meaningless string
+
+func (m meaningless) holds(MarkerEnvironment) (bool, error) { return false, errors.New(string(m)) }
 
 // markerVariables are the names a marker may use, with their former spellings.
 var markerVariables = map[string]string{

@@ -105,6 +105,11 @@ func (r *Requirement) parseVersions(s string) (rest string, err error) {
 			return "", errors.New(`the "(" before the versions is not closed`)
 		}
 	}
+	for clause := range strings.SplitSeq(strings.TrimSuffix(strings.Trim(list, blanks), ","), ",") {
+		if list != "" && strings.Trim(clause, blanks) == "" {
+			return "", errors.New("there is a comma without a version condition before it")
+		}
+	}
 	r.Specifiers, err = ParseSpecifiers(list)
 	return rest, err
 }

@@ -96,6 +96,20 @@ sys_platform == "linux" and (platform_machine == "aarch64" or (python_version >=
 python_full_version != "3.11.0" and python_full_version != "3.11.1"
 python_version >= '3.8' and python_version <= "3.11"
 "posix" == os_name
+os_name == sys_platform
+python_version == python_full_version
+python_version < python_full_version
+os_name != os.name
+"posix" == "os_name"
+"posix" == "posix"
+extras == "train"
+"train" == extras
+"train-x" == extras
+"train-x" != extras
+"train-x" < extras
+"train-x" === extras
+extras in "train"
+os_name == "nt" and extras == "train"
 """.strip().split("\n")
 BAD_MARKERS = ["", "os_name", "os_name ==", "os_name = 'posix'", "os_name == posix", "foo == 'x'", "os_name == 'posix", "(os_name == 'posix'", "os_name == 'posix')",
                "os_name == 'posix' and", "os_name == 'posix' xor os_name == 'nt'", "os_name notin 'x'", "os_name not 'x'", "and", "()", "os_name == 'a' os_name == 'b'",
@@ -126,7 +140,7 @@ A.B_c-d
 a ~= 1.0.post1
 """.strip().split("\n")
 BAD_REQUIREMENTS = ["", "-a", "a-", "a[b", "a]", "a[b,,c]", "a[b c]", "a[,]", "a[-]", "a 1.0", "a=1", "a >> 1", "a>=", "a(>=1", "a >=1)", "a;", "a; foo", "a @", "a @ x; os_name == 'x' and",
-                    "a @ https://x y", "==1", "é", "a b", "a>=1.*", "a~=1", "a ; python_version < 3", "a>=1;;os_name=='x'", "a[b][c]"]
+                    "a @ https://x y", "==1", "é", "a b", "a>=1.*", "a~=1", "a ; python_version < 3", "a>=1;;os_name=='x'", "a[b][c]", "a,>=1", "a>=1,,<2", "a(,)"]
 
 ENVIRONMENT = {
     "os_name": "posix", "sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "platform_release": "", "platform_version": "",
