@@ -39,8 +39,13 @@ type buildOptions struct {
 	file       string
 	buildArgs  []string
 	target     string
-	tag        string
+	tags       []string
 	ignoreFile string
+	labels     []string
+	contexts   []string
+	network    string
+
+	others dockerOptions
 }
 
 func newBuildCmd(a *app) *cobra.Command {
@@ -69,6 +74,7 @@ Where the image goes, besides the store:
   docker-archive:FILE[:TAG] what docker load and podman load read
   sqsh:FILE, sif:FILE       what enroot, pyxis and Apptainer run, also when OUT ends in .sqsh or .sif
   dir:DIR, tar:FILE         the root file system
+  type=TYPE,dest=PATH       the same in docker's words: docker, oci, tar, local; type=registry,name=REF pushes
 Layouts and archives carry the image's name, by which podman and docker load them. What was written there before of an
 image of this name is replaced; anything else only with --force.`,
 		Example: examples(
@@ -92,7 +98,10 @@ image of this name is replaced; anything else only with --force.`,
 	f.StringVarP(&o.file, "file", "f", "", "build this Containerfile or Dockerfile, \"-\" for standard input; the argument is the context then")
 	f.StringArrayVar(&o.buildArgs, "build-arg", nil, "`NAME[=VALUE]` of an ARG; without a value, this environment's (repeatable)")
 	f.StringVar(&o.target, "target", "", "build this `STAGE` of the Containerfile (default: the last)")
-	f.StringVarP(&o.tag, "tag", "t", "", "`NAME[:TAG]` of a Containerfile's image in the store (default: that of the context's directory)")
+	f.StringArrayVarP(&o.tags, "tag", "t", nil, "`NAME[:TAG]` of a Containerfile's image in the store (default: that of the context's directory; repeatable)")
+	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE`, a label of a Containerfile's image (repeatable)")
+	f.StringVar(&o.network, "network", "default", "the network of a Containerfile's commands: default, host, none")
+	f.StringArrayVar(&o.contexts, "build-context", nil, "`NAME=DIR|docker-image://REF`, what a name in the Containerfile stands for (repeatable)")
 	f.StringVar(&o.ignoreFile, "ignore-file", "", "`FILE` that says what the context leaves out (default: .containerignore, .dockerignore)")
 	f.StringArrayVar(&o.steps.secrets, "secret", nil, "a secret for steps that mount it: `id=ID,src=FILE` or id=ID,env=VARIABLE (repeatable)")
 	f.StringArrayVar(&o.steps.ssh, "ssh", nil, "an SSH agent for steps that mount it: `default|ID[=SOCKET]` (repeatable)")
@@ -104,8 +113,10 @@ image of this name is replaced; anything else only with --force.`,
 	f.StringVar(&o.compression, "compression", "", "compress new layers with gzip or zstd (default: the recipe's, else gzip)")
 	f.StringVar(&o.platform, "platform", "", "build for linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
 	f.BoolVar(&o.json, "json", false, "print what was built as JSON")
+	o.others.add(cmd)
 	addSquashfsFlags(cmd, &o.squashfs)
 	complete(cmd, "compression", "gzip", "zstd")
+	complete(cmd, "network", "default", "host", "none")
 	complete(cmd, "platform", "linux/amd64", "linux/arm64")
 	return cmd
 }
@@ -126,6 +137,9 @@ type built struct {
 
 func (a *app) runBuild(ctx context.Context, o buildOptions) error {
 	o.began = time.Now()
+	if err := o.takeOthers(a); err != nil {
+		return fault.Usage(err)
+	}
 	file, dir, isFile := containerfileOf(o)
 	if err := checkBuildFlags(o, isFile); err != nil {
 		return err
@@ -139,7 +153,7 @@ func (a *app) runBuild(ctx context.Context, o buildOptions) error {
 	}
 	var p *engine.Plan
 	if isFile {
-		p, err = a.planFile(ctx, o, file, dir)
+		p, err = a.planFile(ctx, o, file, dir, &how)
 	} else {
 		p, err = a.planRecipe(ctx, o, &how)
 	}
@@ -154,12 +168,20 @@ func (a *app) runBuild(ctx context.Context, o buildOptions) error {
 	if err != nil {
 		return err
 	}
+	if err := o.others.write(b); err != nil {
+		return err
+	}
 	return a.reportBuild(o, b)
 }
 
 // how checks the flags that say where the image goes.
 func (o buildOptions) how() (engine.BuildOptions, error) {
 	b := engine.BuildOptions{Again: o.noCache, Wheels: o.wheels, Outputs: o.outputs, Push: o.push}
+	for _, ref := range o.push {
+		if strings.HasPrefix(ref, "-") {
+			return b, fault.Usage(fault.Hint(fmt.Errorf("--push %s: it takes a reference in a registry", ref), "--push registry.example.org/me/app:1"))
+		}
+	}
 	for _, out := range o.outputs {
 		if err := engine.CheckOutput(out); err != nil {
 			return b, err

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,10 +76,13 @@ func checkBuildFlags(o buildOptions, isFile bool) error {
 	misplaced := map[string]bool{"--locked": o.locked, "--publish": o.publish, "--wheels": o.wheels != ""}
 	what, instead := "a Containerfile", "a recipe (sconce.toml)"
 	if !isFile {
-		misplaced = map[string]bool{"--build-arg": len(o.buildArgs) > 0, "--target": o.target != "", "--tag": o.tag != "", "--ignore-file": o.ignoreFile != ""}
+		misplaced = map[string]bool{
+			"--build-arg": len(o.buildArgs) > 0, "--target": o.target != "", "--tag": len(o.tags) > 0, "--ignore-file": o.ignoreFile != "",
+			"--label": len(o.labels) > 0, "--network": o.network != "default", "--build-context": len(o.contexts) > 0,
+		}
 		what, instead = instead, what
 	}
-	for _, name := range []string{"--locked", "--publish", "--wheels", "--build-arg", "--target", "--tag", "--ignore-file"} {
+	for _, name := range []string{"--locked", "--publish", "--wheels", "--build-arg", "--target", "--tag", "--ignore-file", "--label", "--network", "--build-context"} {
 		if misplaced[name] {
 			return fault.Usage(fmt.Errorf("%s: this builds %s, and the flag is for %s", name, what, instead))
 		}
@@ -87,13 +91,24 @@ func checkBuildFlags(o buildOptions, isFile bool) error {
 }
 
 // planFile plans the image of a Containerfile.
-func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (*engine.Plan, error) {
+func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string, how *engine.BuildOptions) (*engine.Plan, error) {
 	f := engine.Containerfile{File: file, Context: dir, IgnoreFile: o.ignoreFile, Stage: o.target, Compression: o.compression}
 	var err error
 	if f.Platform, err = platformOf(o); err != nil {
 		return nil, err
 	}
-	if f.Name, err = imageName(o.tag, dir); err != nil {
+	names, err := imageNames(o.tags, dir)
+	if err != nil {
+		return nil, err
+	}
+	f.Name, how.Names = names[0], names[1:]
+	if f.NoNetwork, err = withoutNetwork(o.network); err != nil {
+		return nil, err
+	}
+	if f.Labels, err = parseLabels(o.labels); err != nil {
+		return nil, err
+	}
+	if f.Contexts, err = parseContexts(o.contexts); err != nil {
 		return nil, err
 	}
 	if f.Args, err = buildArgs(o.buildArgs); err != nil {
@@ -107,6 +122,18 @@ func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (*
 		return nil, err
 	}
 	return s.PlanContainerfile(ctx, f)
+}
+
+// withoutNetwork reads --network. Names of networks that docker and podman make are all the default here.
+func withoutNetwork(name string) (bool, error) {
+	kind, _, _ := strings.Cut(name, ":")
+	switch kind {
+	case "none":
+		return true, nil
+	case "", "default", "host", "bridge", "private", "slirp4netns", "pasta":
+		return false, nil
+	}
+	return false, fault.Usage(fmt.Errorf("--network %q: it is one of default, host, none", name))
 }
 
 // platformOf is what the image is built for: --platform, else this machine.
@@ -127,20 +154,25 @@ func platformOf(o buildOptions) (v1.Platform, error) {
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
-// imageName is the name that the image gets in the store: --tag, else that of the context's directory.
-func imageName(tag, dir string) (string, error) {
-	if tag == "" {
+// imageNames are the names that the image gets in the store: those of --tag, else that of the context's directory.
+func imageNames(tags []string, dir string) ([]string, error) {
+	if len(tags) == 0 {
 		abs, err := filepath.Abs(dir)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
-		tag = strings.Trim(notInNames.ReplaceAllString(strings.ToLower(filepath.Base(abs)), "-"), "-")
-		if tag == "" {
-			tag = "image"
-		}
+		tag := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(filepath.Base(abs)), "-"), "-")
+		tags = []string{cmp.Or(tag, "image")}
 	}
-	name, version, err := store.ParseImageName(tag)
-	return name + ":" + version, err
+	var names []string
+	for _, tag := range tags {
+		name, version, err := store.ParseImageName(tag)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, name+":"+version)
+	}
+	return names, nil
 }
 
 // maxContainerfile bounds a Containerfile in bytes.

@@ -84,6 +84,7 @@ type WorkDir struct {
 type Source struct {
 	Stage   int    // index in Build.Stages, or -1
 	Image   string // reference
+	Dir     string // of this machine, besides the directory of the build
 	Context bool   // the directory of the build
 }
 

@@ -24,6 +24,7 @@ type Options struct {
 	BuildArgs     map[string]string // --build-arg
 	Target        string            // name or number of a stage; "" is the last
 	Platform      v1.Platform       // of the image; when empty, that of this machine
+	Contexts      map[string]Source // --build-context: what a name stands for, before stages and images: an Image or a Dir
 	BuildPlatform v1.Platform       // what $BUILDPLATFORM says; when empty, that of this machine
 }
 
@@ -287,6 +288,9 @@ func (e *evaluator) mistaken(line int, err error) bool {
 func (s *stage) source(ctx context.Context, line int, name string) (Source, error) {
 	if strings.ContainsRune(name, '$') {
 		return Source{}, wrongf("FROM takes variables of an ARG before the first FROM: give that stage a name and use it", "from cannot hold a variable: %s", name)
+	}
+	if given, ok := s.options.Contexts[strings.ToLower(name)]; ok {
+		return given, nil
 	}
 	number, err := s.refer(name, s.number)
 	if err != nil {

@@ -75,6 +75,9 @@ func (s *stage) base(ctx context.Context, line int) error {
 	if err := s.platform(line); err != nil {
 		return err
 	}
+	if given, ok := s.options.Contexts[strings.ToLower(name)]; ok {
+		return s.fromImage(ctx, line, given.reference())
+	}
 	if strings.EqualFold(name, Scratch) && s.earlier(name, s.number) < 0 {
 		s.From = Scratch
 		s.Config.Env = []string{"PATH=" + DefaultPath} // no base says where programs will be
@@ -108,6 +111,14 @@ func (s *stage) platform(line int) error {
 	}
 	s.Platform, err = parsePlatform(text, s.options.Platform)
 	return err
+}
+
+// reference is what FROM calls a source that is an image or a directory.
+func (s Source) reference() string {
+	if s.Dir != "" {
+		return "dir:" + s.Dir
+	}
+	return s.Image
 }
 
 func (s *stage) fromStage(ctx context.Context, number int) error {

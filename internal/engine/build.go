@@ -19,6 +19,7 @@ import (
 
 // BuildOptions say how a plan is built and where the image goes.
 type BuildOptions struct {
+	Names   []string // that the image gets in the store besides the plan's, NAME:TAG
 	Again   bool     // run all steps again, whatever was made before
 	Outputs []string // destinations that the image is written to
 	Write   Writing
@@ -58,8 +59,10 @@ func (s *Session) Build(ctx context.Context, p *Plan, o BuildOptions) (*Built, e
 			return b, err
 		}
 	}
-	if _, err := s.Name(b.Image, p.Name); err != nil {
-		return b, err
+	for _, name := range append([]string{p.Name}, o.Names...) {
+		if _, err := s.Name(b.Image, name); err != nil {
+			return b, err
+		}
 	}
 	if p.Recipe != nil && p.Recipe.Recipe.Target.Named() && !p.unchecked {
 		if b.Check, err = s.checkBuilt(ctx, p.Recipe, b.Image); err != nil {

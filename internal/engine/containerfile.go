@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -19,15 +20,22 @@ import (
 
 // Containerfile is a Containerfile and what it leaves open.
 type Containerfile struct {
-	File        string // for messages
-	Text        []byte
-	Context     string            // directory that COPY and ADD take files from
-	IgnoreFile  string            // says what the context leaves out; "": the usual ones beside File and in Context
-	Name        string            // of the image in the store, NAME:TAG
-	Platform    v1.Platform       // that the image is for
-	Stage       string            // what is built; "" is the last
-	Args        map[string]string // of ARG
-	Compression string            // of new layers: "gzip", "zstd"; "" is gzip
+	File       string // for messages
+	Text       []byte
+	Context    string            // directory that COPY and ADD take files from
+	IgnoreFile string            // says what the context leaves out; "": the usual ones beside File and in Context
+	Name       string            // of the image in the store, NAME:TAG
+	Platform   v1.Platform       // that the image is for
+	Stage      string            // what is built; "" is the last
+	Args       map[string]string // of ARG
+	Labels     map[string]string // of the image, besides those of the file
+
+	NoNetwork bool // for any of its commands
+
+	// Contexts are what names stand for before stages and images: references to images, and directories.
+	Contexts map[string]containerfile.Source
+
+	Compression string // of new layers: "gzip", "zstd"; "" is gzip
 }
 
 // PlanContainerfile reads a Containerfile and decides what it means today.
@@ -70,14 +78,33 @@ func (f Containerfile) evaluate(ctx context.Context, config configOf) (*containe
 	if err != nil {
 		return nil, err
 	}
-	evaluated, err := parsed.Evaluate(ctx, containerfile.Options{BuildArgs: f.Args, Target: f.Stage, Platform: f.Platform}, config)
+	evaluated, err := parsed.Evaluate(ctx, containerfile.Options{BuildArgs: f.Args, Target: f.Stage, Platform: f.Platform, Contexts: f.Contexts}, config)
 	if err != nil {
 		return nil, err
+	}
+	last := &evaluated.Stages[len(evaluated.Stages)-1].Config
+	if len(f.Labels) > 0 && last.Labels == nil {
+		last.Labels = make(map[string]string)
+	}
+	maps.Copy(last.Labels, f.Labels)
+	if f.NoNetwork {
+		forbidNetwork(evaluated)
 	}
 	for _, w := range evaluated.Warnings {
 		event.Warn(ctx, place(f.File, w.Line)+w.Message, w.Hint)
 	}
 	return evaluated, nil
+}
+
+// forbidNetwork takes the network from all commands.
+func forbidNetwork(b *containerfile.Build) {
+	for _, stage := range b.Stages {
+		for _, op := range stage.Ops {
+			if op.Run != nil {
+				op.Run.NoNetwork = true
+			}
+		}
+	}
 }
 
 // place is what goes before a message about a line of a file, 0 for one about the whole.

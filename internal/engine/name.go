@@ -13,7 +13,7 @@ import (
 // Name gives an image of the store a name, "NAME:TAG", unless it has it: what has nothing to do writes nothing.
 func (s *Session) Name(im *image.Image, name string) (store.ImageRef, error) {
 	size := storedSize(im)
-	if old, err := s.Store.FindImage(name); err == nil && old.Digest == im.Digest && old.Size == size {
+	if old, err := s.Store.FindImage(name); err == nil && old.FullName() == name && old.Digest == im.Digest && old.Size == size {
 		return old, nil
 	}
 	r := store.ImageRef{Digest: im.Digest, Platform: im.Platform().String(), Created: time.Now().UTC(), Size: size}

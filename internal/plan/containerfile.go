@@ -135,6 +135,8 @@ func (c *containerfilePlan) source(ctx context.Context, s *containerfile.Stage, 
 	switch {
 	case from.Context:
 		return Source{Dir: c.opts.Context}, nil
+	case from.Dir != "":
+		return Source{Dir: from.Dir}, nil
 	case from.Stage >= 0 && from.Image == "":
 		return Source{Stage: c.stages[from.Stage]}, nil
 	case from.Image != "":
