@@ -99,9 +99,7 @@ image of this name is replaced; anything else only with --force.`,
 	f.StringArrayVar(&o.buildArgs, "build-arg", nil, "`NAME[=VALUE]` of an ARG; without a value, this environment's (repeatable)")
 	f.StringVar(&o.target, "target", "", "build this `STAGE` of the Containerfile (default: the last)")
 	f.StringArrayVarP(&o.tags, "tag", "t", nil, "`NAME[:TAG]` of a Containerfile's image in the store (default: that of the context's directory; repeatable)")
-	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE`, a label of a Containerfile's image (repeatable)")
-	f.StringVar(&o.network, "network", "default", "the network of a Containerfile's commands: default, host, none")
-	f.StringArrayVar(&o.contexts, "build-context", nil, "`NAME=DIR|docker-image://REF`, what a name in the Containerfile stands for (repeatable)")
+	addFileFlags(cmd, &o)
 	f.StringVar(&o.ignoreFile, "ignore-file", "", "`FILE` that says what the context leaves out (default: .containerignore, .dockerignore)")
 	f.StringArrayVar(&o.steps.secrets, "secret", nil, "a secret for steps that mount it: `id=ID,src=FILE` or id=ID,env=VARIABLE (repeatable)")
 	f.StringArrayVar(&o.steps.ssh, "ssh", nil, "an SSH agent for steps that mount it: `default|ID[=SOCKET]` (repeatable)")
@@ -116,9 +114,17 @@ image of this name is replaced; anything else only with --force.`,
 	o.others.add(cmd)
 	addSquashfsFlags(cmd, &o.squashfs)
 	complete(cmd, "compression", "gzip", "zstd")
-	complete(cmd, "network", "default", "host", "none")
 	complete(cmd, "platform", "linux/amd64", "linux/arm64")
 	return cmd
+}
+
+// addFileFlags adds the options of a Containerfile that decide what its image is, and that neither a file nor a name is.
+func addFileFlags(cmd *cobra.Command, o *buildOptions) {
+	f := cmd.Flags()
+	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE`, a label of a Containerfile's image (repeatable)")
+	f.StringVar(&o.network, "network", "default", "the network of a Containerfile's commands: default, host, none")
+	f.StringArrayVar(&o.contexts, "build-context", nil, "`NAME=DIR|docker-image://REF`, what a name in the Containerfile stands for (repeatable)")
+	complete(cmd, "network", "default", "host", "none")
 }
 
 // built is what `sconce build --json` prints.
@@ -140,6 +146,10 @@ func (a *app) runBuild(ctx context.Context, o buildOptions) error {
 	if err := o.takeOthers(a); err != nil {
 		return fault.Usage(err)
 	}
+	var err error
+	if o.tags, err = wholeNames(o.tags); err != nil {
+		return err
+	}
 	file, dir, isFile := containerfileOf(o)
 	if err := checkBuildFlags(o, isFile); err != nil {
 		return err
@@ -153,7 +163,8 @@ func (a *app) runBuild(ctx context.Context, o buildOptions) error {
 	}
 	var p *engine.Plan
 	if isFile {
-		p, err = a.planFile(ctx, o, file, dir, &how)
+		how.Names = o.tags[min(1, len(o.tags)):]
+		p, err = a.planFile(ctx, o, file, dir)
 	} else {
 		p, err = a.planRecipe(ctx, o, &how)
 	}

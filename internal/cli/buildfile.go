@@ -78,7 +78,7 @@ func checkBuildFlags(o buildOptions, isFile bool) error {
 	if !isFile {
 		misplaced = map[string]bool{
 			"--build-arg": len(o.buildArgs) > 0, "--target": o.target != "", "--tag": len(o.tags) > 0, "--ignore-file": o.ignoreFile != "",
-			"--label": len(o.labels) > 0, "--network": o.network != "default", "--build-context": len(o.contexts) > 0,
+			"--label": len(o.labels) > 0, "--network": o.network != "default" && o.network != "", "--build-context": len(o.contexts) > 0,
 		}
 		what, instead = instead, what
 	}
@@ -91,17 +91,15 @@ func checkBuildFlags(o buildOptions, isFile bool) error {
 }
 
 // planFile plans the image of a Containerfile.
-func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string, how *engine.BuildOptions) (*engine.Plan, error) {
+func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (*engine.Plan, error) {
 	f := engine.Containerfile{File: file, Context: dir, IgnoreFile: o.ignoreFile, Stage: o.target, Compression: o.compression}
 	var err error
 	if f.Platform, err = platformOf(o); err != nil {
 		return nil, err
 	}
-	names, err := imageNames(o.tags, dir)
-	if err != nil {
+	if f.Name, err = imageName(o.tags, dir); err != nil {
 		return nil, err
 	}
-	f.Name, how.Names = names[0], names[1:]
 	if f.NoNetwork, err = withoutNetwork(o.network); err != nil {
 		return nil, err
 	}
@@ -154,23 +152,28 @@ func platformOf(o buildOptions) (v1.Platform, error) {
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
-// imageNames are the names that the image gets in the store: those of --tag, else that of the context's directory.
-func imageNames(tags []string, dir string) ([]string, error) {
-	if len(tags) == 0 {
-		abs, err := filepath.Abs(dir)
-		if err != nil {
-			return nil, err
-		}
-		tag := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(filepath.Base(abs)), "-"), "-")
-		tags = []string{cmp.Or(tag, "image")}
+// imageName is the first name that the image gets in the store: that of --tag, else that of the context's directory.
+func imageName(tags []string, dir string) (string, error) {
+	if len(tags) > 0 {
+		return tags[0], nil
 	}
-	var names []string
-	for _, tag := range tags {
-		name, version, err := store.ParseImageName(tag)
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	name := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(filepath.Base(abs)), "-"), "-")
+	return cmp.Or(name, "image") + ":" + store.DefaultTag, nil
+}
+
+// wholeNames are the names of --tag, each with its tag.
+func wholeNames(tags []string) ([]string, error) {
+	names := make([]string, len(tags))
+	for i, given := range tags {
+		name, tag, err := store.ParseImageName(given)
 		if err != nil {
 			return nil, err
 		}
-		names = append(names, name+":"+version)
+		names[i] = name + ":" + tag
 	}
 	return names, nil
 }

@@ -56,6 +56,7 @@ variable, or the step below it.`,
 	f.StringArrayVar(&o.buildArgs, "build-arg", nil, "`NAME[=VALUE]` of an ARG; without a value, this environment's (repeatable)")
 	f.StringVar(&o.target, "target", "", "plan this `STAGE` of the Containerfile (default: the last)")
 	f.StringVar(&o.ignoreFile, "ignore-file", "", "`FILE` that says what the context leaves out (default: .containerignore, .dockerignore)")
+	addFileFlags(cmd, &o.buildOptions)
 	f.BoolVar(&o.noCheck, "no-check", false, "as if built with --no-check, which a label of the image says")
 	f.StringVar(&o.compression, "compression", "", "compress new layers with gzip or zstd (default: the recipe's, else gzip)")
 	f.StringVar(&o.platform, "platform", "", "plan for linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
