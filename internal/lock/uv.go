@@ -386,5 +386,5 @@ func uvHint(text string, p *Python) string {
 		return fmt.Sprintf("%s has no wheel for Python %s on %s, and no source that could be built instead: ask for a version that has one, or name a wheel or a repository: %s @ file:///path/to/the.whl",
 			m[1]+m[2], p.Interpreter().Minor(), uvPlatform(p), m[1]+m[2])
 	}
-	return ""
+	return remedyOf(text)
 }

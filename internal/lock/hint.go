@@ -1,0 +1,32 @@
+package lock
+
+import (
+	"fmt"
+	"regexp"
+)
+
+var (
+	// What uv says of a package that no index has, of a version that the package has not, and of an index that does not answer.
+	noPackage  = regexp.MustCompile("Because `?([A-Za-z0-9._-]+)`? was not found in the package registry")
+	noVersion  = regexp.MustCompile("there (?:is|are) no versions? of `?([A-Za-z0-9._-]+)")
+	noAnswer   = regexp.MustCompile(`(?s)Failed to fetch: .*(?:error sending request|client error|dns error|timed out)`)
+	notFetched = regexp.MustCompile(`was not found in the cache|network was disabled`)
+)
+
+// remedyOf says what can be done when packages cannot be found, or "".
+func remedyOf(text string) string {
+	if notFetched.MatchString(text) {
+		return "run it once without --offline: what uv has read then is in its cache"
+	}
+	if noAnswer.MatchString(text) {
+		return "is there a way to the index from here? A proxy is taken from HTTPS_PROXY, a mirror from UV_DEFAULT_INDEX or a uv.toml beside the recipe; " +
+			"where there is none, lock on another machine and build here with the lock"
+	}
+	if m := noPackage.FindStringSubmatch(text); m != nil {
+		return fmt.Sprintf("look at the spelling of %s; when it is on an index of your own, name that in a uv.toml beside the recipe: [[index]] with url = \"…\"", m[1])
+	}
+	if m := noVersion.FindStringSubmatch(text); m != nil {
+		return fmt.Sprintf("ask for a version of %s that there is, or for none: `sconce lock` takes the newest that fits and keeps it", m[1])
+	}
+	return ""
+}
