@@ -19,10 +19,12 @@ const (
 
 // program makes the filter. Whatever it does not know goes to the kernel; the decision for a call that is let through
 // whatever its arguments are is cached by the kernel (Linux 5.11), so that it costs nothing.
-func program(abis []abi) ([]bpf.RawInstruction, error) {
+//
+// Files that are opened only to be read are left to the kernel unless reads is set.
+func program(abis []abi, reads bool) ([]bpf.RawInstruction, error) {
 	code := []bpf.Instruction{bpf.LoadAbsolute{Off: offArch, Size: 4}}
 	for _, a := range abis {
-		block := a.instructions()
+		block := a.instructions(reads)
 		code = append(code,
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: a.arch, SkipTrue: 1},
 			bpf.Jump{Skip: uint32(len(block))}, //nolint:gosec // some hundred
@@ -32,18 +34,21 @@ func program(abis []abi) ([]bpf.RawInstruction, error) {
 	return bpf.Assemble(append(code, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}))
 }
 
-func (a abi) instructions() []bpf.Instruction {
+func (a abi) instructions(reads bool) []bpf.Instruction {
 	code := []bpf.Instruction{bpf.LoadAbsolute{Off: offNumber, Size: 4}}
 	for _, c := range a.calls {
-		verdict := c.verdict()
+		verdict := c.verdict(reads)
 		code = append(code, bpf.JumpIf{Cond: bpf.JumpEqual, Val: c.number, SkipFalse: uint8(len(verdict))}) //nolint:gosec // at most six
 		code = append(code, verdict...)
 	}
 	return append(code, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 }
 
+// openingToChange are the flags of open(2) with which a file may be changed or made.
+const openingToChange = unix.O_CREAT | unix.O_WRONLY | unix.O_RDWR
+
 // verdict decides about a call once its number is known.
-func (c sysno) verdict() []bpf.Instruction {
+func (c sysno) verdict(reads bool) []bpf.Instruction {
 	notify := bpf.RetConstant{Val: unix.SECCOMP_RET_USER_NOTIF}
 	switch c.call {
 	case callCapset:
@@ -74,13 +79,16 @@ func (c sysno) verdict() []bpf.Instruction {
 			notify,
 		}
 	case callOpen, callOpenat:
+		if reads {
+			break
+		}
 		flags := uint32(1)
 		if c.call == callOpenat {
 			flags = 2
 		}
 		return []bpf.Instruction{ // only those that may change a file or make one
 			bpf.LoadAbsolute{Off: offArgs + flags*argSize, Size: 4},
-			bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.O_CREAT | unix.O_WRONLY | unix.O_RDWR, SkipTrue: 1},
+			bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: openingToChange, SkipTrue: 1},
 			bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW},
 			notify,
 		}
@@ -91,8 +99,11 @@ func (c sysno) verdict() []bpf.Instruction {
 // Filter puts the calling thread, and every process that is forked from it afterwards, under root emulation. The goroutine
 // must be locked to its thread, and no_new_privs be set. It returns the file descriptor for [Supervise], over which another
 // process must answer: this one waits whenever it makes one of the calls, by way of the os package too.
-func Filter() (listener int, err error) {
-	raw, err := program(machineABIs)
+//
+// With reads, files that are opened to be read are watched as well, so that /proc/self/status shows who a process is. That makes
+// each open(2) some microseconds longer.
+func Filter(reads bool) (listener int, err error) {
+	raw, err := program(machineABIs, reads)
 	if err != nil {
 		return -1, fmt.Errorf("assemble the filter of system calls: %w", err)
 	}

@@ -135,19 +135,24 @@ const (
 
 // identity returns who the process is.
 func (p *process) identity() (*identity, error) {
+	i, err := p.identityOf(int(p.pid))
+	if err != nil || i.users.effective == 0 {
+		return i, err
+	}
+	return p.raise(i)
+}
+
+// identityOf returns who a process is but for what the program that it runs makes of that.
+func (s *supervisor) identityOf(pid int) (*identity, error) {
 	var limit unix.Rlimit
-	if err := unix.Prlimit(int(p.pid), rlimitLocks, nil, &limit); err != nil {
+	if err := unix.Prlimit(pid, rlimitLocks, nil, &limit); err != nil {
 		return nil, err
 	}
 	n := limit.Cur &^ uint64(identityMask)
-	if limit.Cur&identityMask != identityMark || n >= uint64(len(p.identities.numbered)) {
+	if limit.Cur&identityMask != identityMark || n >= uint64(len(s.identities.numbered)) {
 		return rootIdentity(), nil
 	}
-	i := p.identities.numbered[n]
-	if i.users.effective == 0 {
-		return i, nil
-	}
-	return p.raise(i)
+	return s.identities.numbered[n], nil
 }
 
 // raise gives who runs a program with the setuid or setgid bit the rights of its owner. The kernel does not, where nobody may

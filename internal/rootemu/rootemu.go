@@ -11,7 +11,7 @@
 //	create.go       files of those who are not root
 //	stat.go         what stat(2) tells             access.go      what those who are not root may do
 //	owners.go       what was asked for             identity.go    setuid and its kin
-//	watch.go        calls that wait too long
+//	watch.go        calls that wait too long       status.go      /proc/PID/status
 //
 // # Two processes
 //

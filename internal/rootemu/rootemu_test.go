@@ -20,7 +20,7 @@ var allABIs = []abi{amd64ABI, i386ABI, arm64ABI}
 // verdict runs the filter as the kernel would. The machine of package bpf reads big-endian numbers, as packets have them.
 func verdict(t *testing.T, abis []abi, arch, number uint32, args ...uint32) uint32 {
 	t.Helper()
-	raw, err := program(abis)
+	raw, err := program(abis, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -175,6 +175,9 @@ func TestInitialIdentity(t *testing.T) {
 	o.UID, o.GID, o.Groups = 70, 71, []int{71, 80}
 	wantRecords(t, o, upper, "uid=70(user) gid=71(staff) groups=71(staff),80\n70\n71 80\nrefused\n",
 		map[string]string{"home/file": "70:71", "home/dir": "70:71"})
+	o, _ = emulated(t, `sed -n 's/^[UG]id:.//p; s/^Groups:.//p' /proc/self/status; sed -n 's/Uid/uid/p' </proc/$$/status; test $(wc -l </proc/self/status) -gt 20`)
+	o.UID, o.GID, o.Groups = 70, 71, []int{71, 80}
+	wantOutput(t, o, "70\t70\t70\t70\n71\t71\t71\t71\n71 80 \nuid:\t70\t70\t70\t70\n")
 	o, upper = emulated(t, `id -u; id -g; touch /root/file`)
 	o.GID = 71
 	wantRecords(t, o, upper, "0\n71\n", map[string]string{"root/file": "0:71"})

@@ -142,7 +142,7 @@ func startEmulated(socket *os.File) ([]int, error) {
 	if err := s.dropRights(); err != nil {
 		return nil, err
 	}
-	listener, err := rootemu.Filter()
+	listener, err := rootemu.Filter(s.UID != 0)
 	if err != nil {
 		return nil, cannotEmulate(err)
 	}
