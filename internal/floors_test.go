@@ -38,7 +38,7 @@ var knownTo = map[string][]string{
 	"lock":          {"plan", "build", "tocontainerfile", "engine"},
 	"plan":          {"build", "engine", "cli"}, // which prints it
 	"build":         {"engine", "cli"},          // likewise
-	"containerfile": {"plan", "engine"},
+	"containerfile": {"plan", "engine", "cli"},  // of which --build-context is an option
 	"base":          {"lock", "plan", "build", "tocontainerfile", "engine"},
 	"bootstrap":     {"base"},
 	"export":        {"engine"},

@@ -150,10 +150,6 @@ func (a *app) runBuild(ctx context.Context, o buildOptions) error {
 	if o.tags, err = wholeNames(o.tags); err != nil {
 		return err
 	}
-	file, dir, isFile := containerfileOf(o)
-	if err := checkBuildFlags(o, isFile); err != nil {
-		return err
-	}
 	how, err := o.how()
 	if err != nil {
 		return err
@@ -161,18 +157,12 @@ func (a *app) runBuild(ctx context.Context, o buildOptions) error {
 	if err := o.steps.apply(a, &how); err != nil {
 		return err
 	}
-	var p *engine.Plan
-	if isFile {
-		how.Names = o.tags[min(1, len(o.tags)):]
-		p, err = a.planFile(ctx, o, file, dir)
-	} else {
-		p, err = a.planRecipe(ctx, o, &how)
-	}
+	s, p, err := a.plan(ctx, o, &how)
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	b, err := a.session.Build(ctx, p, how)
+	b, err := s.Build(ctx, p, how)
 	if b != nil {
 		a.sayOnTheWay(o, b)
 	}
@@ -214,24 +204,37 @@ func checkCompression(name string) error {
 	return fault.Usage(fmt.Errorf("--compression %q: it is one of gzip, zstd", name))
 }
 
-// planRecipe plans the image of a recipe.
-func (a *app) planRecipe(ctx context.Context, o buildOptions, how *engine.BuildOptions) (*engine.Plan, error) {
+// plan opens a session and plans in it what the arguments name. To how is added what they and the recipe say of it.
+func (a *app) plan(ctx context.Context, o buildOptions, how *engine.BuildOptions) (*engine.Session, *engine.Plan, error) {
+	file, dir, isFile := containerfileOf(o)
+	if err := checkBuildFlags(o, isFile); err != nil {
+		return nil, nil, err
+	}
+	if isFile {
+		how.Names = o.tags[min(1, len(o.tags)):]
+		return a.planFile(ctx, o, file, dir)
+	}
+	return a.planRecipe(ctx, o, how)
+}
+
+func (a *app) planRecipe(ctx context.Context, o buildOptions, how *engine.BuildOptions) (*engine.Session, *engine.Plan, error) {
 	r, err := loadRecipe(o.recipe, o.platform, o.compression)
 	if err != nil {
-		return nil, nothingToBuild(o, err)
+		return nil, nil, nothingToBuild(o, err)
 	}
 	if o.publish {
 		ref, err := r.Published()
 		if err != nil {
-			return nil, fault.Usage(fmt.Errorf("--publish: %w", err))
+			return nil, nil, fault.Usage(fmt.Errorf("--publish: %w", err))
 		}
 		how.Push = append(how.Push[:len(how.Push):len(how.Push)], ref)
 	}
 	s, err := a.open(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return s.Plan(ctx, r, engine.PlanOptions{Locked: o.locked, NoCheck: o.noCheck})
+	p, err := s.Plan(ctx, r, engine.PlanOptions{Locked: o.locked, NoCheck: o.noCheck})
+	return s, p, err
 }
 
 // loadRecipe reads a recipe, before which flags go.

@@ -90,36 +90,36 @@ func checkBuildFlags(o buildOptions, isFile bool) error {
 	return nil
 }
 
-// planFile plans the image of a Containerfile.
-func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (*engine.Plan, error) {
+func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (*engine.Session, *engine.Plan, error) {
 	f := engine.Containerfile{File: file, Context: dir, IgnoreFile: o.ignoreFile, Stage: o.target, Compression: o.compression}
 	var err error
 	if f.Platform, err = platformOf(o); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if f.Name, err = imageName(o.tags, dir); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if f.NoNetwork, err = withoutNetwork(o.network); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if f.Labels, err = parseLabels(o.labels); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if f.Contexts, err = parseContexts(o.contexts); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if f.Args, err = buildArgs(o.buildArgs); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if f.Text, err = a.readBuildFile(file); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s, err := a.open(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return s.PlanContainerfile(ctx, f)
+	p, err := s.PlanContainerfile(ctx, f)
+	return s, p, err
 }
 
 // withoutNetwork reads --network. Names of networks that docker and podman make are all the default here.

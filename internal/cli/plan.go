@@ -28,8 +28,8 @@ func newPlanCmd(a *app) *cobra.Command {
 		Use:   "plan [RECIPE | -f CONTAINERFILE [CONTEXT]]",
 		Short: "Show what a build would do, and why",
 		Long: `Show the steps of the image that RECIPE or a Containerfile describes, and where the result of each is: in the store (here),
-in the recipe's cache in a registry (registry), or still to be made, with what that will download and about how long it takes,
-by how long it took before. Nothing is built. A recipe without a lock that fits is locked, as sconce build does.
+in the recipe's cache in a registry (registry), or still to be made, with what that will download and about how long it
+takes, by how long it took before. Nothing is built. A recipe without a lock that fits is locked, as sconce build does.
 
 Steps have keys. A key stands for everything that decides what a step makes, and a step whose key is known is never run. With
 --why each step that is to be made says what made its key another than in the last build of this image: the file, package or
@@ -67,25 +67,15 @@ variable, or the step below it.`,
 }
 
 func (a *app) runPlan(ctx context.Context, o planOptions) error {
-	file, dir, isFile := containerfileOf(o.buildOptions)
-	if err := checkBuildFlags(o.buildOptions, isFile); err != nil {
+	if err := checkCompression(o.compression); err != nil {
 		return err
 	}
-	err := checkCompression(o.compression)
-	if err != nil {
-		return err
-	}
-	var p *engine.Plan
-	if isFile {
-		p, err = a.planFile(ctx, o.buildOptions, file, dir)
-	} else {
-		p, err = a.planRecipe(ctx, o.buildOptions, &engine.BuildOptions{})
-	}
+	s, p, err := a.plan(ctx, o.buildOptions, &engine.BuildOptions{})
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	x, err := a.session.Explain(ctx, p)
+	x, err := s.Explain(ctx, p)
 	switch {
 	case err != nil:
 		return err
