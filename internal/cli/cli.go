@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -42,6 +43,7 @@ type globalFlags struct {
 	quiet    bool
 	store    string
 	offline  bool
+	patience string
 }
 
 // memoryTarget is when the garbage collector starts to work harder, in bytes. What a build really holds is well below, in
@@ -157,7 +159,11 @@ func (a *app) open(ctx context.Context) (*engine.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.session, err = engine.New(ctx, engine.Options{Dir: dir, Offline: a.flags.offline, Version: currentVersion().Version})
+	patience, err := a.flags.networkPatience()
+	if err != nil {
+		return nil, err
+	}
+	a.session, err = engine.New(ctx, engine.Options{Dir: dir, Offline: a.flags.offline, Patience: patience, Version: currentVersion().Version})
 	return a.session, err
 }
 
@@ -167,4 +173,16 @@ func (a *app) storeDir() (string, error) {
 		return a.flags.store, nil
 	}
 	return store.DefaultDir()
+}
+
+// networkPatience is --patience, 0 when nothing is said.
+func (f *globalFlags) networkPatience() (time.Duration, error) {
+	if f.patience == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(f.patience)
+	if err != nil || d <= 0 {
+		return 0, fault.Usage(fmt.Errorf("--patience %q: it is a time like 90s, 20m or 1h", f.patience))
+	}
+	return d, nil
 }

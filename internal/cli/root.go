@@ -29,6 +29,7 @@ Environment:
   SCONCE_STORE           the store's directory (default: $XDG_CACHE_HOME/sconce, else ~/.cache/sconce)
   SCONCE_SHARED_STORES   further stores to read from, separated by colons
   SCONCE_PROGRESS        default of --progress
+  SCONCE_PATIENCE        default of --patience
   SOURCE_DATE_EPOCH      time of everything in an image, in seconds since 1970 (default: a fixed time)
   NO_COLOR               no colour
 
@@ -119,6 +120,7 @@ func addGlobalFlags(root *cobra.Command, f *globalFlags) {
 	p.StringVar(&f.color, "color", "auto", "colour in messages: auto, always, never")
 	p.StringVar(&f.store, "store", "", "use the store in this `DIR`")
 	p.BoolVar(&f.offline, "offline", false, "use no network: what is not in the store is an error")
+	p.StringVar(&f.patience, "patience", os.Getenv("SCONCE_PATIENCE"), "how long to ask servers in trouble again (default 5m, and 30s for one that never answered)")
 	root.MarkFlagsMutuallyExclusive("verbose", "quiet")
 	complete(root, "progress", "auto", "tty", "plain", "json", "quiet")
 	complete(root, "color", "auto", "always", "never")

@@ -9,6 +9,7 @@ package engine
 import (
 	"context"
 	"runtime"
+	"time"
 
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/host"
@@ -17,9 +18,10 @@ import (
 
 // Options say where a session works and what it may use.
 type Options struct {
-	Dir     string // of the store
-	Offline bool   // use no network
-	Version string // of sconce: servers are told, and what a check has found holds for it alone
+	Dir      string        // of the store
+	Offline  bool          // use no network
+	Version  string        // of sconce: servers are told, and what a check has found holds for it alone
+	Patience time.Duration // how long servers in trouble are asked again; 0: see [fetch.Options]
 }
 
 // Session is what the parts of the way share. The store is open until Close.
@@ -40,7 +42,7 @@ func New(ctx context.Context, o Options) (*Session, error) {
 		return nil, err
 	}
 	return &Session{
-		Store: st, Fetch: fetch.New(st, fetch.Options{Offline: o.Offline, UserAgent: "sconce/" + o.Version}),
+		Store: st, Fetch: fetch.New(st, fetch.Options{Offline: o.Offline, Patience: o.Patience, UserAgent: "sconce/" + o.Version}),
 		Offline: o.Offline, Version: o.Version, Cores: runtime.GOMAXPROCS(0),
 	}, nil
 }

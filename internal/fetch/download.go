@@ -48,10 +48,10 @@ func (d *download) run(ctx context.Context) error {
 		if !d.again(err) {
 			return err
 		}
+		d.task.Log(fmt.Sprintf("trying again: %v", plain(err)))
 		if waitErr := retry.wait(ctx, err); waitErr != nil {
 			return waitErr
 		}
-		d.task.Log(fmt.Sprintf("trying again: %v", plain(err)))
 	}
 }
 
@@ -87,7 +87,10 @@ func (d *download) attempt(ctx context.Context) error {
 	defer watch.stop()
 	resp, err := d.ask(ctx)
 	if err != nil {
-		return watch.cause(err)
+		if silent := watch.cause(err); silent != err { //nolint:errorlint // it is the very same unless the watchdog barked
+			err = d.client.unknown(hostOf(d.request.URL), silent)
+		}
+		return err
 	}
 	defer resp.Body.Close()
 	if done, err := d.begin(resp); done || err != nil {
@@ -128,7 +131,12 @@ func (d *download) ask(ctx context.Context) (*http.Response, error) {
 	if hc == nil {
 		hc = d.client.http
 	}
-	return hc.Do(req)
+	resp, err := hc.Do(req)
+	if err != nil {
+		return nil, d.client.unknown(req.URL.Host, err)
+	}
+	d.client.answered.Store(req.URL.Host, true)
+	return resp, nil
 }
 
 // begin reads the answer's status and makes the partial agree with where the body starts. done means that the blob was
@@ -238,6 +246,15 @@ func hintFor(r Request, err error) string {
 		return "the server has another file than the one that was asked for: check the lock file, or lock again"
 	}
 	return ""
+}
+
+// hostOf is the host of an URL, with its port.
+func hostOf(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return ""
+	}
+	return u.Host
 }
 
 // host is the part of an URL that an error may always name.

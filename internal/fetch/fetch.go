@@ -32,7 +32,8 @@ type Options struct {
 	Transport http.RoundTripper // nil: DefaultTransport()
 	UserAgent string            // "" means "sconce"
 
-	Attempts    int           // attempts in a row that bring nothing before a download fails; 0 means defaultAttempts
+	Patience    time.Duration // how long it is tried again while nothing comes of it; 0 means usualPatience and firstPatience
+	Attempts    int           // attempts in a row that bring nothing before a download fails; 0 means as many as Patience allows
 	Backoff     time.Duration // wait after the first failure, doubled after each further one; 0 means defaultBackoff
 	MaxWait     time.Duration // longest single wait, a server's Retry-After included; 0 means defaultMaxWait
 	IdleTimeout time.Duration // a connection that brings no byte for so long counts as cut; 0 means defaultIdleTimeout
@@ -42,9 +43,11 @@ type Options struct {
 // few enough not to be taken for an attack.
 const DefaultJobs = 8
 
-// The retry policy's defaults: six attempts wait 15 seconds in all, and a proxy that lost its mind gets a minute.
+// The retry policy's defaults. A server that restarts is back in minutes. One that never answered may be a slip of the
+// recipe's, of which a user wants to know soon.
 const (
-	defaultAttempts    = 6
+	usualPatience      = 5 * time.Minute
+	firstPatience      = 30 * time.Second
 	defaultBackoff     = 500 * time.Millisecond
 	defaultMaxWait     = 2 * time.Minute
 	defaultIdleTimeout = time.Minute
@@ -58,6 +61,9 @@ type Client struct {
 	http  *http.Client  // for requests that bring no client of their own
 	base  http.RoundTripper
 
+	answered sync.Map // hosts that answered something, as keys
+	said     sayings
+
 	netrcOnce sync.Once
 	netrc     Netrc
 	netrcErr  error
@@ -66,7 +72,6 @@ type Client struct {
 // New returns a client that downloads into st.
 func New(st *store.Store, o Options) *Client {
 	o.Jobs = cmp.Or(max(o.Jobs, 0), DefaultJobs)
-	o.Attempts = cmp.Or(max(o.Attempts, 0), defaultAttempts)
 	o.Backoff = cmp.Or(o.Backoff, defaultBackoff)
 	o.MaxWait = cmp.Or(o.MaxWait, defaultMaxWait)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultIdleTimeout)

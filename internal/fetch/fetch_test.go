@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 func helperProcess(url string) int {
 	st, err := store.Open(context.Background(), os.Getenv("SCONCE_TEST_FETCH_STORE"))
 	if err == nil {
-		c := New(st, Options{Backoff: time.Millisecond})
+		c := New(st, Options{Attempts: 6, Backoff: time.Millisecond})
 		err = c.Blob(context.Background(), Request{URL: url, Digest: store.Digest(os.Getenv("SCONCE_TEST_FETCH_DIGEST"))})
 	}
 	if err != nil {
@@ -305,7 +305,7 @@ func TestRefusalSaysWhereCredentialsAreLookedFor(t *testing.T) {
 }
 
 func TestRetryAfterIsHonoured(t *testing.T) {
-	r := &retry{attempts: 3, backoff: time.Millisecond, maxWait: time.Minute, failures: 1}
+	r := &retry{client: New(openStore(t), Options{MaxWait: time.Minute}), failures: 1}
 	if d := r.delay(&StatusError{Code: 429, RetryAfter: 7 * time.Second}); d != 7*time.Second {
 		t.Errorf("wait %s after Retry-After: 7", d)
 	}
@@ -336,7 +336,7 @@ func TestHangingServer(t *testing.T) {
 			return true
 		})
 		st := openStore(t)
-		c := New(st, Options{Backoff: time.Millisecond, IdleTimeout: 100 * time.Millisecond})
+		c := New(st, Options{Attempts: 6, Backoff: time.Millisecond, IdleTimeout: 100 * time.Millisecond})
 		if err := c.Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data)}); err != nil {
 			t.Fatalf("headers first %t: %v", headers, err)
 		}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -203,45 +202,4 @@ func configTrouble(err error) bool {
 		errors.As(err, &verify) || errors.As(err, &record) ||
 		strings.Contains(err.Error(), "unsupported protocol scheme") ||
 		strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
-}
-
-// retry counts failures in a row and waits longer after each.
-type retry struct {
-	failures int
-	attempts int
-	backoff  time.Duration
-	maxWait  time.Duration
-}
-
-func (c *Client) newRetry() *retry {
-	return &retry{attempts: c.opts.Attempts, backoff: c.opts.Backoff, maxWait: c.opts.MaxWait}
-}
-
-func (r *retry) reset() { r.failures = 0 }
-
-// wait sleeps before the next attempt. It returns err, saying how often it was tried, when there shall be none.
-func (r *retry) wait(ctx context.Context, err error) error {
-	r.failures++
-	if r.failures >= r.attempts {
-		return fmt.Errorf("%w (gave up after %d attempts)", err, r.failures)
-	}
-	timer := time.NewTimer(r.delay(err))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
-}
-
-// delay is what the server asks for, else exponential with jitter: many nodes of a cluster that failed together should
-// not come back together.
-func (r *retry) delay(err error) time.Duration {
-	var status *StatusError
-	if errors.As(err, &status) && status.RetryAfter > 0 {
-		return min(status.RetryAfter, r.maxWait)
-	}
-	base := min(r.backoff<<min(r.failures-1, 20), r.maxWait)
-	return base/2 + rand.N(base/2+1)
 }

@@ -172,8 +172,9 @@ func (c *Client) once(hc *http.Client, req *http.Request, extra time.Duration) (
 	resp, err := hc.Do(again)
 	if err != nil {
 		defer watch.stop()
-		return nil, watch.cause(err)
+		return nil, c.unknown(req.URL.Host, watch.cause(err))
 	}
+	c.answered.Store(req.URL.Host, true)
 	watch.start()
 	resp.Body = &watchedBody{resp.Body, watch}
 	return resp, nil

@@ -74,7 +74,7 @@ func openStore(t testing.TB) *store.Store {
 }
 
 func options(st *store.Store) Options {
-	return Options{Store: st, Fetch: fetch.New(st, fetch.Options{Backoff: time.Millisecond, MaxWait: 20 * time.Millisecond, IdleTimeout: time.Second})}
+	return Options{Store: st, Fetch: fetch.New(st, fetch.Options{Attempts: 6, Backoff: time.Millisecond, MaxWait: 20 * time.Millisecond, IdleTimeout: time.Second})}
 }
 
 func mustParse(t *testing.T, s string) Ref {

@@ -1,0 +1,126 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/fault"
+)
+
+// retry counts failures in a row, waits longer after each, and knows when it has been patient enough.
+type retry struct {
+	client   *Client
+	failures int
+	since    time.Time // of the last progress
+}
+
+func (c *Client) newRetry() *retry { return &retry{client: c, since: time.Now()} }
+
+func (r *retry) reset() { r.failures, r.since = 0, time.Now() }
+
+// unknownServerError marks the failure of a request to a server that never answered this client.
+type unknownServerError struct{ err error }
+
+func (e *unknownServerError) Error() string { return e.err.Error() }
+func (e *unknownServerError) Unwrap() error { return e.err }
+
+// unknown marks err, with which a request to host failed, if nothing ever came from there.
+func (c *Client) unknown(host string, err error) error {
+	if _, ok := c.answered.Load(host); ok {
+		return err
+	}
+	return &unknownServerError{err}
+}
+
+// patience is how long it is tried again after err.
+func (r *retry) patience(err error) time.Duration {
+	var first *unknownServerError
+	switch {
+	case r.client.opts.Patience > 0:
+		return r.client.opts.Patience
+	case errors.As(err, &first):
+		return firstPatience
+	}
+	return usualPatience
+}
+
+// wait says why and for how long it waits, and sleeps before the next attempt. It returns err, saying how often it was tried,
+// when there shall be none: there is always a second.
+func (r *retry) wait(ctx context.Context, err error) error {
+	r.failures++
+	o, limit := r.client.opts, r.patience(err)
+	left := limit - time.Since(r.since)
+	if o.Attempts > 0 && r.failures >= o.Attempts {
+		return fmt.Errorf("%w (gave up after %d attempts)", err, r.failures)
+	}
+	if r.failures > 1 && left <= 0 {
+		took := time.Since(r.since).Round(time.Second)
+		return fault.Hint(fmt.Errorf("%w (gave up after %d attempts in %s)", plain(err), r.failures, took),
+			"a longer --patience, or SCONCE_PATIENCE, has sconce wait longer for servers in trouble")
+	}
+	delay := r.delay(err)
+	if left > 0 {
+		delay = min(delay, left)
+	}
+	r.client.say(ctx, err, delay, max(left, 0))
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
+
+// delay is what the server asks for, else exponential with jitter: many nodes of a cluster that failed together should
+// not come back together.
+func (r *retry) delay(err error) time.Duration {
+	var status *StatusError
+	if errors.As(err, &status) && status.RetryAfter > 0 {
+		return min(status.RetryAfter, r.client.opts.MaxWait)
+	}
+	base := min(r.client.opts.Backoff<<min(r.failures-1, 20), longestBackoff, r.client.opts.MaxWait)
+	return base/2 + rand.N(base/2+1)
+}
+
+// longestBackoff is the longest wait before a server is asked again that does not say itself when: it should be noticed soon that
+// it is back.
+const longestBackoff = 15 * time.Second
+
+// sayings are what a client said lately, so that many downloads from a server in trouble do not all say it.
+type sayings struct {
+	mu   sync.Mutex
+	last map[string]time.Time
+}
+
+// What is worth a word: a wait of a second or more, and once in so long.
+const (
+	waitWorth = time.Second
+	sayEvery  = 5 * time.Second
+)
+
+// say reports a wait.
+func (c *Client) say(ctx context.Context, err error, delay, left time.Duration) {
+	if delay < waitWorth {
+		return
+	}
+	text := plain(err).Error()
+	c.said.mu.Lock()
+	again := time.Since(c.said.last[text]) >= sayEvery
+	if again {
+		if c.said.last == nil {
+			c.said.last = map[string]time.Time{}
+		}
+		c.said.last[text] = time.Now()
+	}
+	c.said.mu.Unlock()
+	if again {
+		event.Notef(ctx, fmt.Sprintf("%s; trying again in %s, giving up in %s", text, delay.Round(time.Second), left.Round(time.Second)))
+	}
+}

@@ -1,0 +1,104 @@
+package fetch
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/store"
+)
+
+// A server that is in trouble for longer than a few attempts is still asked.
+func TestPatience(t *testing.T) {
+	data := randomBytes(1000)
+	srv := serve(t, data, func(n int64, w http.ResponseWriter, _ *http.Request) bool {
+		if n <= 30 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		return n <= 30
+	})
+	st := openStore(t)
+	c := New(st, Options{Backoff: time.Millisecond, MaxWait: time.Millisecond})
+	if err := c.Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPatienceEnds(t *testing.T) {
+	srv := serve(t, nil, func(_ int64, w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Retry-After", "3600")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	})
+	c := New(openStore(t), Options{Patience: 300 * time.Millisecond})
+	err := c.Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(nil)})
+	if err == nil || !strings.Contains(err.Error(), "gave up after 2 attempts") {
+		t.Errorf("error %v, want one after the second attempt", err)
+	}
+}
+
+// A server that never answered may be a slip, one that did is worth waiting for; what the user says counts for both.
+func TestPatienceWithStrangers(t *testing.T) {
+	srv := serve(t, nil, nil)
+	host := hostOf(srv.URL)
+	c := New(openStore(t), Options{})
+	r := c.newRetry()
+	if got := r.patience(c.unknown(host, errBadRange)); got != firstPatience {
+		t.Errorf("patience with a stranger is %s", got)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := c.Do(nil, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if got := r.patience(c.unknown(host, errBadRange)); got != usualPatience {
+		t.Errorf("patience with a server that answered is %s", got)
+	}
+	c.opts.Patience = time.Hour
+	if got := r.patience(c.unknown("other", errBadRange)); got != time.Hour {
+		t.Errorf("patience is %s, want what the user says", got)
+	}
+}
+
+type notes struct {
+	mu   sync.Mutex
+	text []string
+}
+
+func (n *notes) Emit(e event.Event) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if e.Kind == event.Note {
+		n.text = append(n.text, e.Text)
+	}
+}
+
+func TestWaitIsTold(t *testing.T) {
+	srv := serve(t, nil, func(n int64, w http.ResponseWriter, _ *http.Request) bool {
+		if n == 1 {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+		return n == 1
+	})
+	var told notes
+	req, err := http.NewRequestWithContext(event.With(t.Context(), &told), http.MethodGet, srv.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := New(openStore(t), Options{}).Do(nil, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if len(told.text) != 1 || !strings.Contains(told.text[0], "429 Too Many Requests; trying again in 1s") {
+		t.Errorf("told %q", told.text)
+	}
+}
