@@ -25,7 +25,7 @@ func sconceCommand(t *testing.T, args ...string) *exec.Cmd {
 
 // A command that waits ends at the first signal, says so, and has the exit code for it.
 func TestInterrupt(t *testing.T) {
-	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		dir := t.TempDir()
 		busy, err := store.Open(context.Background(), dir) // so that a prune has to wait
 		if err != nil {

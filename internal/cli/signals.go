@@ -19,7 +19,7 @@ type interrupted struct{ error }
 // ExitCode is read by [fault.CodeOf].
 func (interrupted) ExitCode() int { return fault.CodeInterrupted }
 
-// signals ends the context at the first SIGINT or SIGTERM, so that everything stops in good order, and the process at
+// signals ends the context at the first SIGINT, SIGTERM or SIGHUP, so that everything stops in good order, and the process at
 // the second.
 type signals struct {
 	ch     chan os.Signal
@@ -33,6 +33,9 @@ func catchSignals(ctx context.Context) (context.Context, *signals) {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &signals{ch: make(chan os.Signal, 2), cancel: cancel}
 	signal.Notify(s.ch, syscall.SIGINT, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // under nohup(1) it is, and stays so
+		signal.Notify(s.ch, syscall.SIGHUP)
+	}
 	go s.watch()
 	return ctx, s
 }
