@@ -120,6 +120,9 @@ func (e *Entry) validate() error {
 	return nil
 }
 
+// MaxDepth is the most components that a path may have.
+const MaxDepth = maxDepth
+
 func validatePath(p string) error {
 	switch {
 	case p == "":

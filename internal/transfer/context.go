@@ -140,6 +140,10 @@ func (c *Context) missing(p string, err error) error {
 		return fault.Hint(fmt.Errorf("%s is excluded from the build context by %s", quote(n.Path), c.from),
 			fmt.Sprintf("take it back with a line !%s at the end of %s", n.Path, c.from))
 	}
+	if link := c.kept.wayOut(p); link != nil {
+		return fault.Hint(fmt.Errorf("%s of the build context %s is a symlink to %s, which leads out of it", quote(link.Path), c.dir, quote(link.Link)),
+			"nothing outside of the build context can be copied: copy it there, or take a directory above both as the context")
+	}
 	return fault.Hint(fmt.Errorf("the build context %s has no %s: %w", c.dir, quote(p), cause(err)),
 		"paths are relative to the build context, and nothing outside of it can be copied")
 }
@@ -220,6 +224,10 @@ func (c *Context) readDir(p string, was stamp) ([]*node, error) {
 			if n.Link, err = readlinkat(fd, name); err != nil {
 				return nil, c.unreadable(at, err)
 			}
+		}
+		if strings.Count(at, "/") >= layer.MaxDepth {
+			n.refused = fault.Hint(fmt.Errorf("%.60s… of the build context %s has more than %d components, which no layer can hold", at, c.dir, layer.MaxDepth),
+				"exclude it in "+cmp.Or(c.from, ".containerignore"))
 		}
 		list = append(list, n)
 	}

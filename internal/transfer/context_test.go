@@ -65,24 +65,26 @@ func TestIgnoreFileIsAPipe(t *testing.T) {
 
 // Directories can lie deeper than any path is long.
 func TestDeepContext(t *testing.T) {
-	dir := t.TempDir()
-	t.Cleanup(func() { store.RemoveAll(dir) })
-	fd, err := unix.Open(dir, unix.O_RDONLY, 0)
-	for range 1000 {
-		if err == nil {
-			err = unix.Mkdirat(fd, "level", 0o755)
+	for name, want := range map[string]string{"level": "level/level/level", strings.Repeat("long", 30): "file name too long"} {
+		dir := t.TempDir()
+		t.Cleanup(func() { store.RemoveAll(dir) })
+		fd, err := unix.Open(dir, unix.O_RDONLY, 0)
+		for range 1000 {
+			if err == nil {
+				err = unix.Mkdirat(fd, name, 0o755)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			up := fd
+			fd, err = unix.Openat(up, name, unix.O_RDONLY, 0)
+			unix.Close(up)
 		}
-		if err != nil {
-			t.Fatal(err)
+		unix.Close(fd)
+		_, err = openContext(t, dir).Digest(t.Context())
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.300v", err)
 		}
-		up := fd
-		fd, err = unix.Openat(up, "level", unix.O_RDONLY, 0)
-		unix.Close(up)
-	}
-	unix.Close(fd)
-	_, err = openContext(t, dir).Digest(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "file name too long") || !strings.Contains(err.Error(), "read level/level/") {
-		t.Errorf("%.300v", err)
 	}
 }
 
@@ -183,6 +185,18 @@ func TestIgnoreFiles(t *testing.T) {
 	}
 }
 
+// A path that no layer can hold is said to be one, before anything is made of it, and can be left out.
+func TestContextTooDeep(t *testing.T) {
+	deep := strings.Repeat("d/", layer.MaxDepth)
+	for ignore, want := range map[string]string{"none": "more than 512 components", "d": ""} {
+		dir := makeDir(t, "f a = A", "f "+deep+"f = F", "f .dockerignore = "+ignore)
+		_, err := Copy{Sources: []string{"."}, Dest: "/"}.Digest(t.Context(), openContext(t, dir))
+		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || !strings.Contains(fault.HintOf(err), ".dockerignore")) {
+			t.Errorf("ignoring %s: %v", ignore, err)
+		}
+	}
+}
+
 func TestContextStaysInside(t *testing.T) {
 	outside := makeDir(t, "f secret = secret", "f d/secret = secret")
 	dir := makeDir(t, "f a = A", "l abs -> "+outside, "l file -> "+filepath.Join(outside, "secret"), "l up -> ../../../../../../"+outside, "d d")
@@ -192,6 +206,15 @@ func TestContextStaysInside(t *testing.T) {
 		if len(got) > 0 {
 			t.Errorf("%s: got %q, %v", source, got, err)
 		}
+	}
+	for source, link := range map[string]string{"abs/secret": "abs", "file": "file", "up/secret": "up", "d/../abs/x": "abs"} {
+		_, err := r.try(t, Copy{Sources: []string{source}, Dest: "/n"}, openContext(t, dir), nil)
+		if err == nil || !strings.Contains(err.Error(), link+" of the build context "+dir+" is a symlink to ") || !strings.Contains(err.Error(), "leads out") {
+			t.Errorf("%s: %v", source, err)
+		}
+	}
+	if _, err := r.try(t, Copy{Sources: []string{"d/none"}, Dest: "/n"}, openContext(t, dir), nil); err == nil || strings.Contains(err.Error(), "leads out") {
+		t.Errorf("a name that is missing: %v", err)
 	}
 	// Between the look and the copy a directory becomes a link.
 	c := openContext(t, dir)

@@ -130,6 +130,39 @@ func (n *node) find(p string, follow bool) (*node, error) {
 	return at[len(at)-1], nil
 }
 
+// wayOut returns the symlink on the way to p that leads out of the root, where this machine would follow it; nil when none does. Here
+// it is followed below the root.
+func (n *node) wayOut(p string) *node {
+	at := []*node{n}
+	var link *node
+	w := pathwalk.Begin(p)
+	for part, ok := w.Next(); ok; part, ok = w.Next() {
+		if part == "." {
+			continue
+		}
+		if part == ".." {
+			if len(at) == 1 && link != nil {
+				return link
+			}
+			at = at[:max(1, len(at)-1)]
+			continue
+		}
+		c, err := at[len(at)-1].child(part)
+		if err != nil || c == nil {
+			return nil
+		}
+		if c.Type != layer.Symlink {
+			at = append(at, c)
+			continue
+		}
+		link = c
+		if fromRoot, err := w.Follow(c.Link); fromRoot || err != nil {
+			return c
+		}
+	}
+	return nil
+}
+
 // FromTree returns the files of an image: with their owners, modes, times and extended attributes.
 func FromTree(t *image.Tree) Files { return treeFiles{t} }
 
