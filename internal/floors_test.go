@@ -18,9 +18,9 @@ import (
 // above. A new package gets a place here, and a line in docs/architecture/00-map.md.
 var floors = [][]string{
 	{"child", "ctxio", "cuda", "elfx", "event", "fault", "filelock", "fuse", "inflate", "known", "pathwalk", "rootemu", "sif", "spelling", "zstdblock"},
-	{"device", "fatbin", "host", "recipe", "squashfs", "store", "ui"},
+	{"device", "fatbin", "host", "squashfs", "store", "ui"},
 	{"cluster", "fetch", "layer", "tempdir"},
-	{"image", "registry", "sandbox"},
+	{"image", "recipe", "registry", "sandbox"},
 	{"bootstrap", "personality", "python", "step", "transfer"},
 	{"containerfile", "source", "system", "wheelbuild"},
 	{"base", "clusterfile", "stepcache"},

@@ -32,16 +32,8 @@ type checkOptions struct {
 
 // targetOptions say what an image is to run on.
 type targetOptions struct {
-	cluster  string
-	platform string
-	level    int
-	gpu      []string
-	driver   string
-	glibc    string
-	runtime  string
-	fabric   string
-	mpi      string
-	pmi      string
+	cluster string          // a name or a file
+	own     cluster.Profile // what goes before its profile
 }
 
 // toStdout stands for stdout where a file is named.
@@ -99,22 +91,32 @@ Exit code 3 means that an error was found that is not allowed.
 func (a *app) addTargetFlags(cmd *cobra.Command, t *targetOptions) {
 	f := cmd.Flags()
 	f.StringVar(&t.cluster, "cluster", "", "judge for this cluster: a `NAME` that sconce clusters lists, or a profile's file")
-	f.StringSliceVar(&t.gpu, "gpu", nil, "compute `CAPABILITY` of the GPUs, such as 9.0 (repeatable)")
-	f.StringVar(&t.driver, "driver", "", "`VERSION` of NVIDIA's driver, such as 550.54")
-	f.StringVar(&t.glibc, "glibc", "", "`VERSION` of the host's glibc, such as 2.31")
-	f.StringVar(&t.runtime, "runtime", "", "what starts the container: "+list(cluster.Runtimes))
-	f.StringVar(&t.fabric, "fabric", "", "the network between nodes: "+list(cluster.Fabrics))
-	f.StringVar(&t.mpi, "mpi", "", "family of the host's MPI: "+list(cluster.MPIs))
-	f.StringVar(&t.pmi, "pmi", "", "what srun speaks: "+list(cluster.PMIs))
-	f.StringVar(&t.platform, "platform", "", "`OS/ARCH` of the machines, which is also chosen where there are several")
-	f.IntVar(&t.level, "cpu-level", 0, "x86-64 level `N` of the oldest processor, 1 to 4")
-	for flag, values := range map[string][]string{
-		"platform": cluster.Platforms, "runtime": strings.Split(list(cluster.Runtimes), ", "), "fabric": strings.Split(list(cluster.Fabrics), ", "),
-		"mpi": cluster.MPIs, "pmi": cluster.PMIs,
-	} {
-		complete(cmd, flag, values...)
+	for _, k := range cluster.Keys() {
+		addProfileFlag(cmd, k, &t.own)
 	}
 	completeClusters(cmd)
+}
+
+// addProfileFlag adds the flag of a profile's key, if that has one.
+func addProfileFlag(cmd *cobra.Command, k cluster.Key, p *cluster.Profile) {
+	usage := k.Flag
+	switch {
+	case usage == "":
+		return
+	case k.Enum != nil && !strings.Contains(usage, "`"):
+		usage += ": " + strings.Join(k.Enum, ", ")
+	}
+	switch field := k.Field(p).(type) {
+	case *string:
+		cmd.Flags().StringVar(field, k.Name, "", usage)
+	case *int:
+		cmd.Flags().IntVar(field, k.Name, 0, usage)
+	case *[]string:
+		cmd.Flags().StringSliceVar(field, k.Name, nil, usage)
+	}
+	if k.Enum != nil {
+		complete(cmd, k.Name, k.Enum...)
+	}
 }
 
 // completeClusters completes the names of profiles, and files, for --cluster.
@@ -142,13 +144,10 @@ func list[T ~string](values []T) string {
 
 // profile is what the flags say of the machine.
 func (t targetOptions) profile() (cluster.Profile, error) {
-	p := cluster.Profile{
-		CPULevel: t.level, GPU: t.gpu, Driver: t.driver, Glibc: t.glibc,
-		Runtime: cluster.Runtime(t.runtime), Fabric: cluster.Fabric(t.fabric), MPI: t.mpi, PMI: t.pmi,
-	}
-	if t.platform != "" {
+	p := t.own
+	if p.Platform != "" {
 		var err error
-		if p.Platform, err = recipe.ParsePlatform(t.platform); err != nil {
+		if p.Platform, err = recipe.ParsePlatform(p.Platform); err != nil {
 			return p, fault.Usage(fmt.Errorf("--platform: %w", err))
 		}
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"reflect"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -94,25 +93,6 @@ func (a *app) showCluster(o clustersOptions) error {
 	if o.json {
 		return a.printJSON(listedCluster{t.Profile, t.From})
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n", ui.Clean(t.From))
-	v := reflect.ValueOf(t.Profile)
-	for i := range v.NumField() {
-		field, name := v.Field(i), v.Type().Field(i).Tag.Get("toml")
-		switch {
-		case field.IsZero():
-		case field.Kind() == reflect.Slice:
-			items := make([]string, field.Len())
-			for j := range items {
-				items[j] = fmt.Sprintf("%q", field.Index(j).String())
-			}
-			fmt.Fprintf(&b, "%s = [%s]\n", name, strings.Join(items, ", "))
-		case field.Kind() == reflect.Int:
-			fmt.Fprintf(&b, "%s = %d\n", name, field.Int())
-		default:
-			fmt.Fprintf(&b, "%s = %q\n", name, ui.Clean(field.String()))
-		}
-	}
-	_, err = a.out.Write([]byte(b.String()))
+	_, err = fmt.Fprintf(a.out, "# %s\n%s", ui.Clean(t.From), t.TOML())
 	return err
 }

@@ -2,12 +2,12 @@
 package cluster
 
 import (
-	"reflect"
 	"strconv"
 	"strings"
 )
 
-// Profile says what a cluster is, as far as an image has to fit it. An empty field is not known, and nothing is judged by it.
+// Profile says what a cluster is, as far as an image has to fit it. An empty field is not known, and nothing is judged by it. What each
+// field may hold is said by the table of keys: see [Keys].
 type Profile struct {
 	Name        string `toml:"name" json:"name,omitempty"`
 	Description string `toml:"description" json:"description,omitempty"`
@@ -50,24 +50,6 @@ const (
 	EFA        Fabric = "efa"        // of AWS, by libfabric's provider efa
 	Ethernet   Fabric = "ethernet"   // TCP only
 )
-
-// Override returns p with what o knows in place of what p does. Name and description stay p's.
-func (p Profile) Override(o Profile) Profile {
-	o.Name, o.Description = "", ""
-	to, from := reflect.ValueOf(&p).Elem(), reflect.ValueOf(o)
-	for i := range from.NumField() {
-		if !from.Field(i).IsZero() {
-			to.Field(i).Set(from.Field(i))
-		}
-	}
-	return p
-}
-
-// Empty reports whether nothing is known of the machine, whatever it is called.
-func (p Profile) Empty() bool {
-	p.Name, p.Description = "", ""
-	return reflect.ValueOf(p).IsZero()
-}
 
 // Words says what the machine is, in a line: "clariden: linux/arm64, GPU 9.0, container-engine".
 func (p Profile) Words() string {

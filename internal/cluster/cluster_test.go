@@ -3,6 +3,7 @@ package cluster
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -127,5 +128,60 @@ func TestOverride(t *testing.T) {
 	}
 	if words := got.Words(); words != "a: linux/amd64, GPU 9.0, driver 1, glibc 2.31" {
 		t.Errorf("in words: %s", words)
+	}
+}
+
+// Every field of a profile has a key, in its order, with an example that is accepted and that is written as it was read.
+func TestKeys(t *testing.T) {
+	var fields []string
+	for f := range reflect.TypeFor[Profile]().Fields() {
+		fields = append(fields, f.Tag.Get("toml"))
+	}
+	var names []string
+	for _, k := range Keys() {
+		names = append(names, k.Name)
+		line := k.Name + " = " + k.Example + "\n"
+		p, err := parse([]byte(line))
+		if err != nil || !k.IsKnown(p) || p.TOML() != line || k.Doc == "" || k.Form != nil && k.FormName == "" {
+			t.Errorf("%s: %v, written as %q", line, err, p.TOML())
+		}
+		if k.Describes() == p.Empty() {
+			t.Errorf("%s is empty: %v", line, p.Empty())
+		}
+		if over := (Profile{}).Override(p); k.Describes() && !k.IsKnown(over) {
+			t.Errorf("%s does not override", k.Name)
+		}
+	}
+	if diff := cmp.Diff(fields, names); diff != "" {
+		t.Errorf("fields of a profile (-) and keys (+):\n%s", diff)
+	}
+}
+
+// A table of the user's own keys is merged key by key, and nothing is shared with what went before.
+func TestPutMerges(t *testing.T) {
+	to, from := map[string]string{"a": "1", "b": "2"}, map[string]string{"b": "3"}
+	before := to
+	put(&to, &from)
+	if diff := cmp.Diff(map[string]string{"a": "1", "b": "3"}, to); diff != "" || before["b"] != "2" {
+		t.Errorf("%v, before %v:\n%s", to, before, diff)
+	}
+	var none map[string]string
+	if put(&none, &from); none["b"] != "3" {
+		t.Error(none)
+	}
+}
+
+// Keys of tables stand behind their headers, and no text gets out of its string.
+func TestTOMLOfTables(t *testing.T) {
+	inTable := []Key{
+		{Name: "driver", field: func(p *Profile) any { return &p.Driver }},
+		{Name: "slurm.partition", field: func(p *Profile) any { return &p.MPI }},
+		{Name: "slurm.options", field: func(*Profile) any { return &map[string]string{"x y": "1", "a": "2"} }},
+		{Name: "paths.scratch", field: func(p *Profile) any { return &p.PMI }},
+	}
+	got := writeTOML(inTable, Profile{Driver: "550", MPI: "a \"b\" \\ \x1b[m", PMI: "/scratch"})
+	want := "driver = \"550\"\n\n[slurm]\npartition = \"a \\\"b\\\" \\\\ \\u001B[m\"\noptions = { \"a\" = \"2\", \"x y\" = \"1\" }\n\n[paths]\nscratch = \"/scratch\"\n"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }

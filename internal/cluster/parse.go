@@ -4,10 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"reflect"
-	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -36,8 +32,12 @@ func explain(err error) error {
 		e := &unknown.Errors[0]
 		line, _ := e.Position()
 		key := strings.Join(e.Key(), ".")
-		hint := "the keys are " + strings.Join(keys(), ", ")
-		if near := spelling.Nearest(key, keys()); near != "" {
+		known := make([]string, len(keys))
+		for i, k := range keys {
+			known[i] = k.Name
+		}
+		hint := "the keys are " + strings.Join(known, ", ")
+		if near := spelling.Nearest(key, known); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 		return fault.Hint(fmt.Errorf("line %d: unknown key %q", line, key), hint)
@@ -49,32 +49,6 @@ func explain(err error) error {
 	}
 	return err
 }
-
-// keys returns the keys of a profile in the order of its fields.
-func keys() []string {
-	var names []string
-	for f := range reflect.TypeFor[Profile]().Fields() {
-		names = append(names, f.Tag.Get("toml"))
-	}
-	return names
-}
-
-// The values that keys of a fixed choice may have.
-var (
-	Platforms = []string{"linux/amd64", "linux/arm64"}
-	Runtimes  = []Runtime{ContainerEngine, Pyxis, Enroot, Apptainer, Podman, Uenv}
-	Fabrics   = []Fabric{Slingshot, InfiniBand, RoCE, EFA, Ethernet}
-	MPIs      = []string{"mpich", "openmpi"}
-	PMIs      = []string{"pmix", "pmi2", "cray"}
-)
-
-// CPULevels is the number of x86-64 levels, of which 1 is what every processor has (psABI, "Micro-Architecture Levels").
-const CPULevels = 4
-
-var (
-	formDriver = regexp.MustCompile(`^[0-9]{3,4}(\.[0-9]+){0,2}$`)
-	formGlibc  = regexp.MustCompile(`^2\.[0-9]{1,2}$`)
-)
 
 // Normalize writes the GPUs as "9.0", and says which field holds something that nothing could be judged by. Fields are named as
 // in a file.
@@ -89,44 +63,9 @@ func (p *Profile) Normalize() error {
 			p.GPU = append(p.GPU, fatbin.Capability(sm))
 		}
 	}
-	if p.CPULevel < 0 || p.CPULevel > CPULevels {
-		return fmt.Errorf("cpu-level: %d is not between 1 and %d", p.CPULevel, CPULevels)
+	var all []error
+	for _, k := range keys {
+		all = append(all, k.check(p))
 	}
-	for _, dir := range p.Hides {
-		if !strings.HasPrefix(dir, "/") {
-			return fmt.Errorf("hides: %q is not an absolute path", dir)
-		}
-	}
-	for _, lib := range p.Injects {
-		if lib == "" || strings.Contains(lib, "/") {
-			return fmt.Errorf("injects: %q is not the name of a library, such as \"libcuda.so.1\"", lib)
-		}
-	}
-	return errors.Join(
-		matches("driver", p.Driver, formDriver, `a version of NVIDIA's driver, such as "550.54.15"`),
-		matches("glibc", p.Glibc, formGlibc, `a version of glibc, such as "2.31"`),
-		oneOf("platform", p.Platform, Platforms),
-		oneOf("runtime", p.Runtime, Runtimes),
-		oneOf("fabric", p.Fabric, Fabrics),
-		oneOf("mpi", p.MPI, MPIs),
-		oneOf("pmi", p.PMI, PMIs),
-	)
-}
-
-func matches(key, value string, form *regexp.Regexp, what string) error {
-	if value == "" || form.MatchString(value) {
-		return nil
-	}
-	return fmt.Errorf("%s: %q is not %s", key, value, what)
-}
-
-func oneOf[T ~string](key string, value T, known []T) error {
-	if value == "" || slices.Contains(known, value) {
-		return nil
-	}
-	names := make([]string, 0, len(known))
-	for _, k := range known {
-		names = append(names, strconv.Quote(string(k)))
-	}
-	return fmt.Errorf("%s: %q is none of %s", key, value, strings.Join(names, ", "))
+	return errors.Join(all...)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
 )
@@ -91,7 +92,7 @@ func TestLoadRecipeCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for what, got := range map[string]recipe.Target{"target": {Platform: r.Target.Platform, GPU: r.Target.GPU}, "what is locked": r.pinned.Target} {
+		for what, got := range map[string]recipe.Target{"target": {Profile: cluster.Profile{Platform: r.Target.Platform, GPU: r.Target.GPU}}, "what is locked": r.pinned.Target} {
 			if got.Platform != c.platform || !slices.Equal(got.GPU, c.gpu) {
 				t.Errorf("%s, platform %q: %s: %+v", c.file, c.flag, what, got)
 			}

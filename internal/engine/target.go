@@ -61,12 +61,9 @@ func TargetOf(r *recipe.Recipe, instead string) (Target, error) {
 		}
 		t.Profile, t.From = found.Profile, found.From
 	}
-	own := cluster.Profile{
-		GPU: r.Target.GPU, Driver: r.Target.Driver, Glibc: r.Target.Glibc, Runtime: cluster.Runtime(r.Target.Runtime),
-		Fabric: cluster.Fabric(r.Target.Fabric), MPI: r.Target.MPI, PMI: r.Target.PMI,
-	}
-	if !r.Target.AnyPlatform || t.Platform == "" {
-		own.Platform = r.Target.Platform
+	own := r.Target.Profile
+	if r.Target.AnyPlatform && t.Platform != "" {
+		own.Platform = ""
 	}
 	if err := own.Normalize(); err != nil {
 		return t, fault.Usage(fmt.Errorf("%s: target.%w", r.Path, err))
@@ -94,28 +91,4 @@ func (t Target) Title() string {
 		return t.Name
 	}
 	return "the target (" + t.Words() + ")"
-}
-
-// Unknown lists what the target does not say, and by which an image is therefore not judged.
-func (t Target) Unknown() []string {
-	missing := []string{}
-	for _, field := range []struct {
-		name  string
-		known bool
-	}{
-		{"platform", t.Platform != ""},
-		{"gpu", len(t.GPU) > 0},
-		{"driver", t.Driver != ""},
-		{"glibc", t.Glibc != ""},
-		{"runtime", t.Runtime != ""},
-		{"fabric", t.Fabric != ""},
-		{"mpi", t.MPI != ""},
-		{"pmi", t.PMI != ""},
-		{"cpu-level", t.CPULevel != 0 || t.Platform == "linux/arm64"},
-	} {
-		if !field.known {
-			missing = append(missing, field.name)
-		}
-	}
-	return missing
 }

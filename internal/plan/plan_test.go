@@ -13,6 +13,7 @@ import (
 
 	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/bootstrap"
+	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/python"
@@ -37,7 +38,7 @@ func newSubject(packages int) *subject {
 	s := &subject{runsHere: true}
 	s.recipe = &recipe.Recipe{
 		Path: "/somewhere/sconce.toml", Dir: "/somewhere", Name: "demo", Version: "1",
-		Base: recipe.Base{Image: "tar:base.tar"}, Target: recipe.Target{Platform: "linux/amd64"},
+		Base: recipe.Base{Image: "tar:base.tar"}, Target: recipe.Target{Profile: cluster.Profile{Platform: "linux/amd64"}},
 		Python: recipe.Python{Packages: []string{"alpha"}},
 		Image: recipe.ImageConfig{
 			Compression: "zstd", MaxLayers: recipe.DefaultMaxLayers,

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+
+	"sconce.dev/sconce/internal/cluster"
 )
 
 // key describes one key of the recipe: for messages, for the schema and for docs/recipe.md. Its type is that of the Go
@@ -50,10 +52,6 @@ var (
 	formLabel   = regexp.MustCompile(`^[^\s=]+$`)
 	formAbsPath = regexp.MustCompile(`^/`)
 	formUser    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
-	// formGPU is a CUDA compute capability as TORCH_CUDA_ARCH_LIST has it, without names and PTX.
-	formGPU    = regexp.MustCompile(`^[0-9]{1,2}\.[0-9]$`)
-	formDriver = regexp.MustCompile(`^[0-9]{3,4}(\.[0-9]+){0,2}$`)
-	formGlibc  = regexp.MustCompile(`^2\.[0-9]{1,2}$`)
 	// formSystem is a name as apt, dnf or apk take it, with a version if they do. A dash at its end would make apt remove it.
 	formSystem = regexp.MustCompile(`^[A-Za-z0-9@]([A-Za-z0-9+._:~@/=<>^-]*[A-Za-z0-9+])?$`)
 	formSize   = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?\s?[kKMGT](i?B)?$`)
@@ -62,8 +60,9 @@ var (
 	formAny    = regexp.MustCompile(`^[\s\S]+$`)
 )
 
-// keys holds every key by its dotted path, tables included. TestKeys checks it against the Go types.
-var keys = map[string]key{
+// keys holds every key by its dotted path, tables included. TestKeys checks it against the Go types. What a cluster's profile has comes
+// from its own table.
+var keys = withProfile(map[string]key{
 	"name": {
 		Doc: "The image's name. It is also its name among the local images.", Example: `"llm-train"`,
 		Form: formComponent, FormName: "lower-case letters and digits, with single dots, underscores or dashes between them",
@@ -120,35 +119,6 @@ var keys = map[string]key{
 		Default: "the cluster's, else this machine's", Example: `"linux/arm64"`,
 		Form: formPlatform, FormName: "linux/amd64 or linux/arm64",
 	},
-	"target.gpu": {
-		Doc: "CUDA compute capabilities of the GPUs.", Example: `["9.0"]`,
-		Form: formGPU, FormName: `compute capabilities, such as "8.0" or "9.0"`,
-	},
-	"target.driver": {
-		Doc: "The version of NVIDIA's driver, the oldest on any node.", Example: `"550.54.15"`,
-		Form: formDriver, FormName: `a version of NVIDIA's driver, such as "550.54.15"`,
-	},
-	"target.glibc": {
-		Doc: "The version of the host's glibc, for which the libraries were built that the runtime mounts into containers.", Example: `"2.31"`,
-		Form: formGlibc, FormName: `a version of glibc, such as "2.31"`,
-	},
-	"target.runtime": {
-		Doc: "What starts the container: `container-engine` is that of CSCS, `apptainer` stands for Singularity too, `podman` for podman-hpc and Docker.", Example: `"apptainer"`,
-		Enum: []string{"container-engine", "pyxis", "enroot", "apptainer", "podman", "uenv"},
-	},
-	"target.fabric": {
-		Doc: "The network between nodes.", Example: `"slingshot"`,
-		Enum: []string{"slingshot", "infiniband", "roce", "efa", "ethernet"},
-	},
-	"target.mpi": {
-		Doc: "The family of the host's MPI, where the runtime puts it in place of the image's. Cray MPICH is `mpich`.", Example: `"mpich"`,
-		Enum: []string{"mpich", "openmpi"},
-	},
-	"target.pmi": {
-		Doc: "What Slurm's `srun` speaks with the processes that it starts.", Example: `"pmix"`,
-		Enum: []string{"pmix", "pmi2", "cray"},
-	},
-
 	"system": {Doc: "What the base's own package manager (apt, dnf or apk) installs. `sconce lock` pins the versions."},
 	"system.packages": {
 		Doc:     "Packages as that package manager takes them, with what they depend on.",
@@ -379,7 +349,26 @@ var keys = map[string]key{
 		Doc: "The repository that `sconce build --push` and `sconce push` send it to, without a tag.", Example: `"registry.example.org/team/llm-train"`,
 		Form: formRepository, FormName: `a registry and a path, such as "registry.example.org/team/llm-train", without a tag`,
 	},
+})
+
+// withProfile adds the keys of profiles: those of a profile itself, below "profile", and below "target" all that may differ.
+func withProfile(keys map[string]key) map[string]key {
+	keys[profilePath] = key{Doc: "What a cluster is."}
+	for _, k := range cluster.Keys() {
+		of := key{Doc: k.Doc, Example: k.Example, Form: k.Form, FormName: k.FormName, Enum: k.Enum, Min: k.Min, Max: k.Max}
+		keys[profilePath+"."+k.Name] = of
+		if _, own := keys["target."+k.Name]; !own && k.Describes() {
+			keys["target."+k.Name] = of
+		}
+	}
+	return keys
 }
+
+// profilePath is where the keys of a profile are that a file of its own has.
+const profilePath = "profile"
+
+// profile is the shape of a cluster's profile.
+var profile = sync.OnceValue(func() *shape { return shapeOf(reflect.TypeFor[cluster.Profile](), "", profilePath) })
 
 // shape is the type of a key: what the Go field makes of it.
 type shape struct {
@@ -433,14 +422,22 @@ func shapeOf(t reflect.Type, name, path string) *shape {
 func (s *shape) addFields(t reflect.Type) {
 	s.fields = map[string]*shape{}
 	s.header = s.writtenAs()
+	s.addFieldsOf(t)
+}
+
+func (s *shape) addFieldsOf(t reflect.Type) {
 	for f := range t.Fields() {
 		name := f.Tag.Get("toml")
-		if name == "-" {
-			continue
+		path := strings.TrimPrefix(s.path+"."+name, ".")
+		switch _, known := keys[path]; {
+		case f.Anonymous:
+			s.addFieldsOf(f.Type)
+		case name == "-", t == reflect.TypeFor[cluster.Profile]() && !known: // its name is no key of [target]
+		default:
+			s.names = append(s.names, name)
+			s.fields[name] = shapeOf(f.Type, name, path)
+			s.fields[name].home = s.header
 		}
-		s.names = append(s.names, name)
-		s.fields[name] = shapeOf(f.Type, name, strings.TrimPrefix(s.path+"."+name, "."))
-		s.fields[name].home = s.header
 	}
 }
 

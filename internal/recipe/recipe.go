@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
 )
 
@@ -64,22 +65,19 @@ type Bootstrap struct {
 
 // Target says what the image runs on: a cluster, and what is to be known of it besides or otherwise.
 type Target struct {
-	Cluster  string   `toml:"cluster"`  // name or file of a profile; "" is none
-	Platform string   `toml:"platform"` // linux/amd64 or linux/arm64, whichever alias was written
-	GPU      []string `toml:"gpu"`      // CUDA compute capabilities: "9.0"
-	Driver   string   `toml:"driver"`   // of NVIDIA, the oldest on any node
-	Glibc    string   `toml:"glibc"`    // the host's
-	Runtime  string   `toml:"runtime"`
-	Fabric   string   `toml:"fabric"`
-	MPI      string   `toml:"mpi"`
-	PMI      string   `toml:"pmi"`
+	Cluster string `toml:"cluster"` // name or file of a profile; "" is none
+
+	// Profile goes before what the cluster's says. It has neither name nor description. Its platform is linux/amd64 or linux/arm64,
+	// whichever alias was written.
+	cluster.Profile
 
 	AnyPlatform bool `toml:"-"` // none was written: Platform is this machine's, unless the cluster has another
 }
 
 // Named reports whether the recipe says of a machine more than its platform.
 func (t Target) Named() bool {
-	return t.Cluster != "" || len(t.GPU) > 0 || t.Driver+t.Glibc+t.Runtime+t.Fabric+t.MPI+t.PMI != ""
+	t.Platform = ""
+	return t.Cluster != "" || !t.Empty()
 }
 
 // System says what the base's own package manager installs.

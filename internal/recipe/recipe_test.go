@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
 )
 
@@ -85,7 +86,7 @@ func TestLoadDefaults(t *testing.T) {
 		Path: filepath.Join(dir, FileName), Dir: dir,
 		Name: "x", Version: "latest",
 		Base:   Base{Image: "debian:12"},
-		Target: Target{Platform: "linux/" + runtime.GOARCH, AnyPlatform: true},
+		Target: Target{Profile: cluster.Profile{Platform: "linux/" + runtime.GOARCH}, AnyPlatform: true},
 		Image:  ImageConfig{Compression: "gzip", MaxLayers: 60},
 	}
 	if diff := cmp.Diff(want, r); diff != "" {
@@ -114,8 +115,10 @@ func TestLoadEverything(t *testing.T) {
 			Components: []string{"main", "universe"}, Variant: "apt",
 		}},
 		Target: Target{
-			Cluster: "clariden", Platform: "linux/arm64", GPU: []string{"8.0", "9.0"}, Driver: "550.54.15", Glibc: "2.31",
-			Runtime: "apptainer", Fabric: "slingshot", MPI: "mpich", PMI: "pmix",
+			Cluster: "clariden", Profile: cluster.Profile{
+				Platform: "linux/arm64", GPU: []string{"8.0", "9.0"}, Driver: "550.54.15", Glibc: "2.31",
+				Runtime: "apptainer", Fabric: "slingshot", MPI: "mpich", PMI: "pmix",
+			},
 		},
 		System: System{Packages: []string{"git", "libibverbs1=44.0-2", "libc6:amd64", "@development-tools", "curl~8"}},
 		Python: Python{
@@ -421,5 +424,35 @@ func TestByteOrderMark(t *testing.T) {
 	}
 	if _, err := parse([]byte("\xef\xbb\xbfnome = \"x\"\n"+text), FileName, "."); err == nil || !strings.Contains(err.Error(), ":1:1: ") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A target is a profile, with all that one can say but what it is called.
+func TestTargetIsAProfile(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, FileName)
+	for line, want := range map[string]string{
+		`nccl-net = "ofi"`:        "",
+		`injects = ["libx.so.1"]`: "",
+		`hides = ["/scratch"]`:    "",
+		`cpu-level = 3`:           "",
+		`cpu-level = 9`:           "target.cpu-level",
+		`hides = ["scratch"]`:     "target.hides must be an absolute path",
+		`name = "x"`:              `unknown key "name" in [target]`,
+		`description = "x"`:       `unknown key "description" in [target]`,
+	} {
+		if err := os.WriteFile(file, []byte("name = \"x\"\nbase.image = \"debian:12\"\n[target]\n"+line+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		r, err := Load(file)
+		if want != "" {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", line, err, want)
+			}
+			continue
+		}
+		if err != nil || !r.Target.Named() {
+			t.Errorf("%s: %v", line, err)
+		}
 	}
 }

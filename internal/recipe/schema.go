@@ -49,7 +49,25 @@ func Schema() ([]byte, error) {
 	base.OneOf = []*property{{Required: []string{"image"}}, {Required: []string{"bootstrap"}}}
 	base.Properties["bootstrap"].Required = []string{"suite"}
 	s.Properties["step"].Items.AnyOf = []*property{{Required: []string{"run"}}, {Required: []string{"copy"}}, {Required: []string{"patch"}}}
-	out, err := json.MarshalIndent(s, "", "  ")
+	return s.write()
+}
+
+// ProfileSchemaFile is the name that the schema of clusters' profiles goes by.
+const ProfileSchemaFile = "sconce-cluster.schema.json"
+
+// ProfileSchema returns the JSON Schema of a cluster's profile.
+func ProfileSchema() ([]byte, error) {
+	s, err := schemaOf(profile())
+	if err != nil {
+		return nil, err
+	}
+	s.Schema, s.ID, s.Title = draft, ProfileSchemaFile, "sconce cluster profile"
+	s.Description = "What a cluster is; see docs/guide/check.md."
+	return s.write()
+}
+
+func (p *property) write() ([]byte, error) {
+	out, err := json.MarshalIndent(p, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("write the schema: %w", err)
 	}

@@ -20,12 +20,15 @@ import (
 const (
 	schemaPath = "../../schema/" + SchemaFile
 	docPath    = "../../docs/recipe.md"
+
+	profileSchemaPath = "../../schema/" + ProfileSchemaFile
+	profileDocPath    = "../../docs/guide/check.md"
 )
 
 // Every field has a description and every description a field.
 func TestKeys(t *testing.T) {
 	var fromTypes []string
-	root().walk(func(s *shape) {
+	visit := func(s *shape) {
 		if s.path == "" {
 			return
 		}
@@ -39,7 +42,9 @@ func TestKeys(t *testing.T) {
 		if s.key.Form != nil && s.key.FormName == "" || s.key.NameForm != nil && s.key.NameFormName == "" {
 			t.Errorf("%s has a form without words for it", s.path)
 		}
-	})
+	}
+	root().walk(visit)
+	profile().walk(visit)
 	slices.Sort(fromTypes)
 	if diff := gocmp.Diff(fromTypes, slices.Sorted(maps.Keys(keys))); diff != "" {
 		t.Errorf("keys of the types (-) and of keys.go (+):\n%s", diff)
@@ -227,6 +232,23 @@ func TestDocumentationTables(t *testing.T) {
 	checkGolden(t, docPath, string(got))
 }
 
+// The table of a profile's keys is generated, too.
+func TestProfileDocumentation(t *testing.T) {
+	doc, err := os.ReadFile(profileDocPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkGolden(t, profileDocPath, string(replaceTable(t, doc, profile())))
+}
+
+func TestProfileSchemaFile(t *testing.T) {
+	got, err := ProfileSchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkGolden(t, profileSchemaPath, string(got))
+}
+
 // replaceTable writes the table of s between its two marks.
 func replaceTable(t *testing.T, doc []byte, s *shape) []byte {
 	t.Helper()
@@ -239,7 +261,7 @@ func replaceMarked(t *testing.T, doc []byte, mark, text string) []byte {
 	before, rest, found := bytes.Cut(doc, start)
 	_, after, closed := bytes.Cut(rest, []byte("<!-- end -->\n"))
 	if !found || !closed {
-		t.Errorf("docs/recipe.md has no place for the %s", mark)
+		t.Errorf("the page has no place for the %s", mark)
 		return doc
 	}
 	return slices.Concat(before, start, []byte(text+"<!-- end -->\n"), after)

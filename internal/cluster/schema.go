@@ -1,0 +1,312 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Key describes one key of a profile. The keys are the one schema of profiles: files are checked and written by it, profiles put
+// over each other, and the keys of a recipe's [target], the JSON Schema and the tables of the documentation made of it.
+type Key struct {
+	Name    string // as files have it; the key of a table has that in front: "slurm.partition"
+	Doc     string // what it says, in sentences
+	Example string // a TOML value
+
+	// What a string must look like: of the value itself, or of each element of a list. Every expression is anchored and means the
+	// same in Go and in ECMA-262, which JSON Schema uses.
+	Form     *regexp.Regexp
+	FormName string // what Form means, for one value: `a version of glibc, such as "2.31"`
+	Enum     []string
+	Min, Max int // of a number
+
+	Flag string // what the flag of this name says, without the values of Enum; "" for a key that has no flag
+
+	field func(p *Profile) any // where a profile has it: *string, *int, *[]string or *map[string]string
+}
+
+// The values that keys of a fixed choice may have.
+var (
+	Platforms = []string{"linux/amd64", "linux/arm64"}
+	Runtimes  = []Runtime{ContainerEngine, Pyxis, Enroot, Apptainer, Podman, Uenv}
+	Fabrics   = []Fabric{Slingshot, InfiniBand, RoCE, EFA, Ethernet}
+	MPIs      = []string{"mpich", "openmpi"}
+	PMIs      = []string{"pmix", "pmi2", "cray"}
+)
+
+// CPULevels is the number of x86-64 levels, of which 1 is what every processor has (psABI, "Micro-Architecture Levels").
+const CPULevels = 4
+
+var (
+	formText    = regexp.MustCompile(`^[^\r\n\t]+$`)
+	formGPU     = regexp.MustCompile(`^[0-9]{1,2}\.[0-9]$`) // as TORCH_CUDA_ARCH_LIST has it, without names and PTX
+	formDriver  = regexp.MustCompile(`^[0-9]{3,4}(\.[0-9]+){0,2}$`)
+	formGlibc   = regexp.MustCompile(`^2\.[0-9]{1,2}$`)
+	formLibrary = regexp.MustCompile(`^[^/]+$`)
+	formDir     = regexp.MustCompile(`^/`)
+)
+
+var keys = []Key{
+	{
+		Name: "name", Doc: "What the cluster is called.", Example: `"clariden"`,
+		Form: formText, FormName: "a name in one line",
+		field: func(p *Profile) any { return &p.Name },
+	},
+	{
+		Name: "description", Doc: "What it is, in a line.", Example: `"Our cluster: 8 H100 a node"`,
+		Form: formText, FormName: "a text in one line",
+		field: func(p *Profile) any { return &p.Description },
+	},
+	{
+		Name: "platform", Doc: "The operating system and processor.", Example: `"linux/arm64"`, Enum: Platforms,
+		Flag:  "`OS/ARCH` of the machines, which is also chosen where there are several",
+		field: func(p *Profile) any { return &p.Platform },
+	},
+	{
+		Name: "cpu-level", Doc: "The x86-64 level of the oldest node's processor.", Example: `3`, Min: 1, Max: CPULevels,
+		Flag:  "x86-64 level `N` of the oldest processor, 1 to 4",
+		field: func(p *Profile) any { return &p.CPULevel },
+	},
+	{
+		Name: "gpu", Doc: "CUDA compute capabilities of the GPUs.", Example: `["9.0"]`,
+		Form: formGPU, FormName: `a compute capability, such as "8.0" or "9.0"`,
+		Flag:  "compute `CAPABILITY` of the GPUs, such as 9.0 (repeatable)",
+		field: func(p *Profile) any { return &p.GPU },
+	},
+	{
+		Name: "driver", Doc: "The version of NVIDIA's driver, the oldest on any node.", Example: `"550.54.15"`,
+		Form: formDriver, FormName: `a version of NVIDIA's driver, such as "550.54.15"`,
+		Flag:  "`VERSION` of NVIDIA's driver, such as 550.54",
+		field: func(p *Profile) any { return &p.Driver },
+	},
+	{
+		Name: "glibc", Doc: "The version of the host's glibc, for which the libraries were built that the runtime mounts into containers.", Example: `"2.31"`,
+		Form: formGlibc, FormName: `a version of glibc, such as "2.31"`,
+		Flag:  "`VERSION` of the host's glibc, such as 2.31",
+		field: func(p *Profile) any { return &p.Glibc },
+	},
+	{
+		Name: "runtime",
+		Doc: "What starts the container: `container-engine` is that of CSCS, `apptainer` stands for Singularity too, `podman` for podman-hpc " +
+			"and Docker.",
+		Example: `"apptainer"`, Enum: names(Runtimes),
+		Flag:  "what starts the container",
+		field: func(p *Profile) any { return (*string)(&p.Runtime) },
+	},
+	{
+		Name: "fabric", Doc: "The network between nodes.", Example: `"slingshot"`, Enum: names(Fabrics),
+		Flag:  "the network between nodes",
+		field: func(p *Profile) any { return (*string)(&p.Fabric) },
+	},
+	{
+		Name: "mpi", Doc: "The family of the host's MPI, where the runtime puts it in place of the image's. Cray MPICH is `mpich`.", Example: `"mpich"`, Enum: MPIs,
+		Flag:  "family of the host's MPI",
+		field: func(p *Profile) any { return &p.MPI },
+	},
+	{
+		Name: "pmi", Doc: "What Slurm's `srun` speaks with the processes that it starts.", Example: `"pmix"`, Enum: PMIs,
+		Flag:  "what srun speaks",
+		field: func(p *Profile) any { return &p.PMI },
+	},
+	{
+		Name: "injects", Doc: "Libraries of the host that the runtime mounts into containers.", Example: `["libcuda.so.1", "libnvidia-ml.so.1"]`,
+		Form: formLibrary, FormName: `the name of a library, such as "libcuda.so.1"`,
+		field: func(p *Profile) any { return &p.Injects },
+	},
+	{
+		Name: "hides", Doc: "Directories of the image that the runtime covers, besides those that it always does.", Example: `["/scratch"]`,
+		Form: formDir, FormName: "an absolute path",
+		field: func(p *Profile) any { return &p.Hides },
+	},
+	{
+		Name: "nccl-net", Doc: "The NCCL network plugin that the runtime brings, where it does.", Example: `"ofi"`,
+		Form: formText, FormName: "the name of a plugin",
+		field: func(p *Profile) any { return &p.NCCLNet },
+	},
+}
+
+// Keys returns the keys of a profile in the order in which files have them.
+func Keys() []Key { return slices.Clone(keys) }
+
+// KeyOf returns a key by its name. There must be one.
+func KeyOf(name string) Key {
+	i := slices.IndexFunc(keys, func(k Key) bool { return k.Name == name })
+	return keys[i]
+}
+
+// Field is where a profile has what the key says: a *string, *int, *[]string or *map[string]string.
+func (k Key) Field(p *Profile) any { return k.field(p) }
+
+func names[T ~string](values []T) []string {
+	list := make([]string, len(values))
+	for i, v := range values {
+		list[i] = string(v)
+	}
+	return list
+}
+
+// IsKnown reports whether a profile says anything under the key.
+func (k Key) IsKnown(p Profile) bool { return isSet(k.field(&p)) }
+
+func isSet(field any) bool {
+	switch v := field.(type) {
+	case *string:
+		return *v != ""
+	case *int:
+		return *v != 0
+	case *[]string:
+		return len(*v) > 0
+	case *map[string]string:
+		return len(*v) > 0
+	}
+	return false
+}
+
+// put puts what one field says in place of what another does. Tables of the user's own keys are merged.
+func put(to, from any) {
+	switch to := to.(type) {
+	case *string:
+		*to = *from.(*string)
+	case *int:
+		*to = *from.(*int)
+	case *[]string:
+		*to = slices.Clone(*from.(*[]string))
+	case *map[string]string:
+		merged := maps.Clone(*to)
+		if merged == nil {
+			merged = map[string]string{}
+		}
+		maps.Copy(merged, *from.(*map[string]string))
+		*to = merged
+	}
+}
+
+// Describes reports whether the key says what the machine is, and not what the profile is called.
+func (k Key) Describes() bool { return k.Name != "name" && k.Name != "description" }
+
+// Override returns p with what o knows in place of what p does, key by key. Name and description stay p's.
+func (p Profile) Override(o Profile) Profile {
+	for _, k := range keys {
+		if k.Describes() && k.IsKnown(o) {
+			put(k.field(&p), k.field(&o))
+		}
+	}
+	return p
+}
+
+// Empty reports whether nothing is known of the machine, whatever it is called.
+func (p Profile) Empty() bool {
+	return !slices.ContainsFunc(keys, func(k Key) bool { return k.Describes() && k.IsKnown(p) })
+}
+
+// Unknown names the keys under which a profile says nothing although a flag could, as far as they mean something for its processor.
+func (p Profile) Unknown() []string {
+	missing := []string{}
+	for _, k := range keys {
+		if k.Flag != "" && !k.IsKnown(p) && (k.Name != "cpu-level" || p.Platform != "linux/arm64") {
+			missing = append(missing, k.Name)
+		}
+	}
+	return missing
+}
+
+// check says what is wrong with what a profile says under the key.
+func (k Key) check(p *Profile) error {
+	switch v := k.field(p).(type) {
+	case *string:
+		if *v != "" {
+			return k.checkText(*v)
+		}
+	case *int:
+		if *v != 0 && (*v < k.Min || *v > k.Max) {
+			return fmt.Errorf("%s: %d is not between %d and %d", k.Name, *v, k.Min, k.Max)
+		}
+	case *[]string:
+		var all []error
+		for _, text := range *v {
+			all = append(all, k.checkText(text))
+		}
+		return errors.Join(all...)
+	}
+	return nil
+}
+
+func (k Key) checkText(text string) error {
+	if k.Enum != nil && !slices.Contains(k.Enum, text) {
+		known := make([]string, len(k.Enum))
+		for i, name := range k.Enum {
+			known[i] = strconv.Quote(name)
+		}
+		return fmt.Errorf("%s: %q is none of %s", k.Name, text, strings.Join(known, ", "))
+	}
+	if k.Form != nil && !k.Form.MatchString(text) {
+		return fmt.Errorf("%s: %q is not %s", k.Name, text, k.FormName)
+	}
+	return nil
+}
+
+// TOML writes a profile as a file has it. What is not known is left out.
+func (p Profile) TOML() string { return writeTOML(keys, p) }
+
+func writeTOML(keys []Key, p Profile) string {
+	var b strings.Builder
+	table := ""
+	for _, k := range keys {
+		if !k.IsKnown(p) {
+			continue
+		}
+		in, name := "", k.Name
+		if i := strings.LastIndex(name, "."); i >= 0 {
+			in, name = name[:i], name[i+1:]
+		}
+		if in != table {
+			table = in
+			fmt.Fprintf(&b, "\n[%s]\n", table)
+		}
+		fmt.Fprintf(&b, "%s = %s\n", name, tomlValue(k.field(&p)))
+	}
+	return b.String()
+}
+
+func tomlValue(field any) string {
+	switch v := field.(type) {
+	case *int:
+		return strconv.Itoa(*v)
+	case *[]string:
+		items := make([]string, len(*v))
+		for i, text := range *v {
+			items[i] = tomlString(text)
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	case *map[string]string:
+		var items []string
+		for _, name := range slices.Sorted(maps.Keys(*v)) {
+			items = append(items, tomlString(name)+" = "+tomlString((*v)[name]))
+		}
+		return "{ " + strings.Join(items, ", ") + " }"
+	case *string:
+		return tomlString(*v)
+	}
+	return ""
+}
+
+// tomlString writes a basic string (TOML 1.0, "String"): control characters, which no terminal should meet, as \u and four digits.
+func tomlString(text string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range text {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteString(`\` + string(r))
+		case r < ' ' || r >= 0x7f && r < 0xa0:
+			fmt.Fprintf(&b, `\u%04X`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String() + `"`
+}
