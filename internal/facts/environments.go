@@ -47,6 +47,7 @@ func (e *Environment) Find(name string) []*Distribution {
 	return nil
 }
 
+// Find returns the distributions of a name, normalised, that the directory has.
 func (p *Python) Find(name string) []*Distribution {
 	byName := func(d Distribution, name string) int { return cmp.Compare(d.Name, name) }
 	i, ok := slices.BinarySearchFunc(p.Distributions, name, byName)

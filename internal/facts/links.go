@@ -29,6 +29,7 @@ const (
 	RoleLibrary = "library" // what may be loaded, or not
 )
 
+// Roles are all of them, the worst first.
 var Roles = []string{RoleStart, RoleImport, RoleModule, roleProgram, RoleLibrary}
 
 // linker looks for what the loader would stumble over.

@@ -295,6 +295,7 @@ var toolkitLibrary = regexp.MustCompile(`^lib(cublas|cublasLt|cudnn|cudnn_\w+|cu
 // OfToolkit is whether the library is one of NVIDIA's own.
 func (l *Library) OfToolkit() bool { return OfToolkit(l.Path) }
 
+// OfToolkit is whether a file is, by its name, one of NVIDIA's own libraries.
 func OfToolkit(name string) bool { return toolkitLibrary.MatchString(path.Base(name)) }
 
 // Stem is what copies of a library in other places and versions are called alike: libcublas of libcublas.so.12 and of
