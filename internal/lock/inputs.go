@@ -45,6 +45,7 @@ func InputsOf(r *recipe.Recipe) (Inputs, error) {
 	if p.Protect != nil {
 		add("protect", "["+strings.Join(*p.Protect, ", ")+"]")
 	}
+	add("only-binary", p.OnlyBinary...)
 	add("compile", compileInputs(r)...)
 	requirements, err := readRequirements(r)
 	if err != nil {

@@ -169,8 +169,13 @@ type locker struct {
 	tree     func() (*image.Tree, error)
 	python   Python // what is known so far
 
-	sources *sources                      // packages that come as their source
-	builds  map[string][]BuildRequirement // build requirements that were resolved
+	sources   *sources                      // what uv is told of sources
+	infos     sync.Map                      // what sources say ([python.SourceInfo]), see placeOf
+	reader    *sourceReader                 // answers for sources while uv runs
+	task      *event.Task                   // that uv is run for; nil: none
+	fallbacks []unusableSource              // what may come as a wheel only, beside what the recipe says
+	lenient   bool                          // a source that cannot be used counts as one that depends on nothing, to see what would have been
+	builds    map[string][]BuildRequirement // build requirements that were resolved
 }
 
 // lock fills in k.python and returns the text of uv's answer, nil when the user brings the package lock.
@@ -211,14 +216,26 @@ func (k *locker) resolve(ctx context.Context) ([]byte, error) {
 	}
 	k.python.Requested = requestedNames(asked)
 	k.python.File = filepath.Base(pylockPath(k.recipe))
-	text, err := k.uv(ctx)
-	if err != nil {
-		return nil, err
+	var first error
+	for range maxFallbacks {
+		text, err := k.uv(ctx)
+		if err == nil {
+			text, err = k.checkHashes(ctx, text)
+		}
+		if err == nil {
+			err = k.settle(ctx, text)
+		}
+		if err == nil {
+			return text, k.tellSources(ctx, text)
+		}
+		if first == nil {
+			first = err
+		}
+		if ctx.Err() != nil || !k.fallBack(err) {
+			break
+		}
 	}
-	if text, err = k.checkHashes(ctx, text); err != nil {
-		return nil, err
-	}
-	return text, k.settle(ctx, text)
+	return nil, first
 }
 
 // settle checks that the package lock can be built from, and notes what a build needs to know beside it.
@@ -228,13 +245,13 @@ func (k *locker) settle(ctx context.Context, text []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := k.checkUpgraded(wheels); err != nil {
-		return err
-	}
 	if err := k.checkReplaced(wheels); err != nil {
 		return err
 	}
 	if err := k.pinSources(ctx, text); err != nil {
+		return err
+	}
+	if err := k.checkUpgraded(wheels); err != nil {
 		return err
 	}
 	return k.askSizes(ctx, wheels)
@@ -246,8 +263,8 @@ func (k *locker) checkUpgraded(wheels []Wheel) error {
 	for _, w := range wheels {
 		names[python.NormalizeName(w.Name)] = true
 	}
-	for _, name := range k.sources.names() {
-		names[name] = true
+	for _, c := range k.python.Compiled {
+		names[c.Name] = true
 	}
 	if k.old != nil && k.old.Python != nil { // what an upgrade drops was upgraded
 		if before, err := k.old.Python.wheels(k.recipe); err == nil {

@@ -2,7 +2,6 @@ package lock
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,11 +10,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/pelletier/go-toml/v2"
 
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/known"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
@@ -24,13 +23,15 @@ import (
 
 // How packages without wheels are resolved.
 //
-// uv is told to take wheels only. When it says of a package that it has none, that package alone may come as its source, and
-// uv is asked again. So that nobody has to run the source to know what it depends on, uv is told that as well (uv's reference,
-// "dependency-metadata"): first that it depends on nothing, then, when uv has chosen a version, what that version's source
-// says, until what uv chose is what it was told of.
+// uv takes the versions that it takes by itself: the newest that fit, as a wheel where one fits, else as its source. What a
+// source depends on it learns without running it (sources_read.go).
 //
-// Wheels come first in this: an older version with a wheel is taken before a newer one without, as for any who installs wheels
-// only. A table [python.compile.NAME] takes the wheels of that package away.
+// Three things are told to uv besides. A table [python.compile.NAME] takes the wheels of that package away, and may say what
+// it depends on. What is asked for by the address of a source may have no version before it is built: uv is told one, and what
+// the source says, and asked again until what it chose is what it was told of. And the recipe's only-binary takes sources away.
+//
+// A source may turn out to be of no use: it does not say what it depends on, or what it is built with cannot be had. Then it is taken
+// away too, and uv asked again; the versions that come out instead are warned of (sources_fallback.go).
 
 // dependencyMetadata is what uv is told of one source.
 type dependencyMetadata struct {
@@ -41,16 +42,19 @@ type dependencyMetadata struct {
 	ProvidesExtra  []string `toml:"provides-extra,omitempty"`
 }
 
-// sources are the packages that come as their source.
+// sources are the packages that uv is told something of, or must take as their source.
 type sources struct {
 	byName map[string]*sourcePackage // by normalised name
+
+	mu       sync.Mutex
+	unusable []unusableSource // that uv asked for
 }
 
 // sourcePackage is what is known of one of them.
 type sourcePackage struct {
 	direct   bool                          // it is asked for by address
+	depends  []string                      // what the recipe says of every version
 	versions map[string]dependencyMetadata // that were looked at
-	blobs    map[string]python.SourceInfo  // by the source's place, see placeOf
 }
 
 // unknownVersion stands for the version of a source asked for by address until it was looked at.
@@ -66,7 +70,7 @@ func (s *sources) add(name string, direct bool) bool {
 		p.direct = p.direct || direct
 		return changed
 	}
-	s.byName[name] = &sourcePackage{direct: direct, versions: make(map[string]dependencyMetadata), blobs: make(map[string]python.SourceInfo)}
+	s.byName[name] = &sourcePackage{direct: direct, versions: make(map[string]dependencyMetadata)}
 	return true
 }
 
@@ -78,7 +82,7 @@ func (s *sources) names() []string {
 }
 
 // metadata is what uv is told. Of a source asked for by address it takes what is said of a version, and only when there is
-// one; of those from an index also what is said of all versions.
+// one.
 func (s *sources) metadata() []dependencyMetadata {
 	var all []dependencyMetadata
 	for _, name := range s.names() {
@@ -87,9 +91,9 @@ func (s *sources) metadata() []dependencyMetadata {
 			all = append(all, p.versions[version])
 		}
 		switch {
-		case !p.direct:
-			all = append(all, dependencyMetadata{Name: name, RequiresDist: []string{}})
-		case len(p.versions) == 0:
+		case !p.direct && p.depends != nil:
+			all = append(all, dependencyMetadata{Name: name, RequiresDist: p.depends})
+		case p.direct && len(p.versions) == 0:
 			all = append(all, dependencyMetadata{Name: name, Version: unknownVersion, RequiresDist: []string{}})
 		}
 	}
@@ -142,56 +146,82 @@ func ofProject(text []byte) []byte {
 	return out
 }
 
-// maxRounds bounds how often uv is asked: each round adds a package or a version that was not known.
-const maxRounds = 200
+// maxRounds bounds how often uv is asked about sources that were asked for by address: each round adds one that was not known,
+// or what it says.
+const maxRounds = 30
 
 // askWithSources asks uv until all that it chose is known.
-func (k *locker) askWithSources(ctx context.Context, dir, out string) ([]byte, error) {
-	k.sources = newSources()
-	for name := range k.recipe.Python.Compile {
-		k.sources.add(name, false)
-	}
-	asked, err := requested(k.recipe)
-	if err != nil {
+func (k *locker) askWithSources(ctx context.Context, dir, out string) (text []byte, err error) {
+	if err := k.newSources(); err != nil {
 		return nil, err
 	}
-	for _, text := range asked {
-		if r, err := python.ParseRequirement(text); err == nil && r.URL != "" && !strings.HasSuffix(withoutFragment(r.URL), ".whl") {
-			k.sources.add(r.Name, true)
-		}
+	if k.reader, err = newSourceReader(dir, k.answer); err != nil {
+		return nil, err
 	}
-	var refused error // why a package may come as its source
+	defer func() {
+		err = errors.Join(err, k.reader.Close())
+		k.reader = nil
+	}()
 	for range maxRounds {
+		if err := k.keepVersions(out); err != nil { // and not those of the round before
+			return nil, err
+		}
 		text, err := k.askOnce(ctx, dir, out)
 		if err != nil {
-			if refused != nil && k.hasNoSource(err) {
-				return nil, refused
-			}
 			if k.addRefused(err) {
-				refused = err
 				continue
 			}
-			return nil, withoutTrace(err)
+			return nil, k.explained(err)
 		}
 		again, err := k.learn(ctx, text)
 		if err != nil || !again {
 			return text, err
 		}
 	}
-	return nil, errors.New("the Python packages without wheels change with each other without end")
+	return nil, fault.Hint(errors.New("the Python packages that are asked for by address change with each other without end"),
+		"ask for them by version, or by the address of a wheel")
 }
 
-// withoutTrace replaces what uv says when it would have had to run the code of a source, which is a long account of how that
-// failed and would lead astray.
-func withoutTrace(err error) error {
-	var refusal *ResolutionError
-	if errors.As(err, &refusal) && strings.Contains(refusal.Text, nowhere) {
-		if m := notBuilt.FindStringSubmatch(refusal.Text); m != nil {
-			return undeclared(m[1])
+// newSources begins with what the recipe says of sources.
+func (k *locker) newSources() error {
+	k.sources = newSources()
+	for name, own := range k.recipe.Python.Compile {
+		k.sources.add(name, false)
+		k.sources.byName[python.NormalizeName(name)].depends = own.Depends
+	}
+	asked, err := requested(k.recipe)
+	if err != nil {
+		return err
+	}
+	for _, text := range asked {
+		if r, err := python.ParseRequirement(text); err == nil && r.URL != "" && !strings.HasSuffix(withoutFragment(r.URL), ".whl") {
+			k.sources.add(r.Name, true)
 		}
 	}
-	return err
+	return nil
 }
+
+// explained replaces what uv says when it got no answer about a source, which is a long account that would lead astray.
+func (k *locker) explained(err error) error {
+	var refusal *ResolutionError
+	if !errors.As(err, &refusal) {
+		return err
+	}
+	if u := k.sources.unusable; len(u) > 0 {
+		return &unusableError{u}
+	}
+	m := notBuilt.FindStringSubmatch(refusal.Text)
+	if m == nil || strings.Contains(refusal.Text, notAnswered) {
+		return err
+	}
+	if m[2] == "" { // asked for by address: there is no other version
+		return undeclared(m[1])
+	}
+	return &unusableError{[]unusableSource{{python.NormalizeName(m[1]), m[2], undeclared(m[1])}}}
+}
+
+// notAnswered begins what our own module says when it does not understand uv.
+const notAnswered = "sconce cannot answer this uv"
 
 // undeclared is the error of a source that has to be run to know what it depends on.
 func undeclared(name string) error {
@@ -205,30 +235,10 @@ func withoutFragment(address string) string {
 	return address
 }
 
-var (
-	wheelsRequired = regexp.MustCompile("Wheels are required for `([A-Za-z0-9._-]+)`")
-	// What uv says of one that is asked for by address, of which it would not build the metadata.
-	directRefused = regexp.MustCompile("(?:Failed to (?:build|prepare|resolve metadata for|generate package metadata for)|Building source distributions for|Wheels are required for) `([A-Za-z0-9._-]+)(?:==[^ `]+)? @ ")
-)
+// What uv says of one that is asked for by address, of which it would not build the metadata.
+var directRefused = regexp.MustCompile("(?:Failed to (?:build|prepare|resolve metadata for|generate package metadata for)|Building source distributions for|Wheels are required for) `([A-Za-z0-9._-]+)(?:==[^ `]+)? @ ")
 
-// sourceRequired is what uv says of a package that has wheels for others and no source.
-var sourceRequired = regexp.MustCompile("A source distribution is required for `([A-Za-z0-9._-]+)`")
-
-// hasNoSource reports whether uv failed because of a package that has no source, and of which nobody asked for one.
-func (k *locker) hasNoSource(err error) bool {
-	var refusal *ResolutionError
-	if !errors.As(err, &refusal) {
-		return false
-	}
-	for _, m := range sourceRequired.FindAllStringSubmatch(refusal.Text, -1) {
-		if _, own := k.recipe.Python.Compile[python.NormalizeName(m[1])]; !own {
-			return true
-		}
-	}
-	return false
-}
-
-// addRefused lets the packages come as their sources that uv refused for having no wheel.
+// addRefused notes the packages asked for by address that uv knew nothing of.
 func (k *locker) addRefused(err error) bool {
 	var refusal *ResolutionError
 	if !errors.As(err, &refusal) {
@@ -238,16 +248,10 @@ func (k *locker) addRefused(err error) bool {
 	for _, m := range directRefused.FindAllStringSubmatch(refusal.Text, -1) {
 		added = k.sources.add(m[1], true) || added
 	}
-	for _, m := range wheelsRequired.FindAllStringSubmatch(refusal.Text, -1) {
-		added = k.sources.add(m[1], false) || added
-	}
-	for _, m := range noWheel.FindAllStringSubmatch(refusal.Text, -1) {
-		added = k.sources.add(m[1]+m[2], false) || added
-	}
 	return added
 }
 
-// learn looks at the sources that uv chose. It returns true when uv was not told what they say.
+// learn looks at the sources that uv chose by address. It returns true when uv was not told what they say.
 func (k *locker) learn(ctx context.Context, text []byte) (bool, error) {
 	packages, err := k.python.read(k.recipe, text)
 	if err != nil {
@@ -256,22 +260,20 @@ func (k *locker) learn(ctx context.Context, text []byte) (bool, error) {
 	again := false
 	for _, p := range packages {
 		s := k.sources.byName[python.NormalizeName(p.Name)]
-		if p.Source == nil || s == nil {
+		if p.Source == nil || !p.Source.Direct || s == nil {
 			continue
 		}
-		if p.Source.Direct {
-			again = k.sources.add(p.Name, true) || again
-		}
+		again = k.sources.add(p.Name, true) || again
 		info, err := k.sourceInfo(ctx, p)
 		if err != nil {
 			return false, err
 		}
-		m, err := k.metadataOf(p, info)
+		m, err := k.declared(p.Name, info)
 		if err != nil {
 			return false, err
 		}
 		told, ok := s.versions[m.Version]
-		if s.direct && (!ok || len(s.versions) > 1) {
+		if !ok || len(s.versions) > 1 {
 			clear(s.versions)
 		}
 		s.versions[m.Version] = m
@@ -287,14 +289,9 @@ func placeOf(s *python.Source) string {
 
 // sourceInfo brings the source of p and reads what it says, once.
 func (k *locker) sourceInfo(ctx context.Context, p python.Package) (python.SourceInfo, error) {
-	name := python.NormalizeName(p.Name)
-	if k.sources == nil {
-		k.sources = newSources() // the package lock is the user's own
-	}
-	k.sources.add(name, p.Source.Direct)
 	place := placeOf(p.Source)
-	if info, ok := k.sources.byName[name].blobs[place]; ok {
-		return info, nil
+	if info, ok := k.infos.Load(place); ok {
+		return info.(python.SourceInfo), nil
 	}
 	bring := wheelbuild.Sources{Store: k.opts.Store, Fetch: k.opts.Fetch, Header: k.logins.Header, Login: LoginHint}
 	blob, err := bring.Bring(ctx, p.Name, *p.Source)
@@ -305,37 +302,11 @@ func (k *locker) sourceInfo(ctx context.Context, p python.Package) (python.Sourc
 	if err != nil {
 		return info, fmt.Errorf("source of %s: %w", p.Name, err)
 	}
-	if info.Name != "" && python.NormalizeName(info.Name) != name {
+	if info.Name != "" && python.NormalizeName(info.Name) != python.NormalizeName(p.Name) {
 		return info, fmt.Errorf("the source that was asked for as %s is of %s", p.Name, info.Name)
 	}
-	k.sources.byName[name].blobs[place] = info
+	k.infos.Store(place, info)
 	return info, nil
-}
-
-// metadataOf puts together what uv is told of p: what the recipe says of its dependencies, else what its source promises, else
-// what is known, else what its author's machine recorded.
-func (k *locker) metadataOf(p python.Package, info python.SourceInfo) (dependencyMetadata, error) {
-	name := python.NormalizeName(p.Name)
-	m := dependencyMetadata{
-		Name: name, Version: p.Version, RequiresPython: info.RequiresPython, RequiresDist: info.Requires, ProvidesExtra: info.Extras,
-	}
-	if p.Source.Direct {
-		m.Version = cmp.Or(info.Version, unknownVersion)
-	}
-	facts, _ := known.Lookup(name)
-	switch own := k.recipe.Python.Compile[name].Depends; {
-	case own != nil:
-		m.RequiresDist = own
-	case info.Certainty == python.Static:
-	case info.Certainty == python.Unknown && facts.Depends != nil:
-		m.RequiresDist = *facts.Depends
-	case info.Certainty == python.Unknown:
-		return m, undeclared(p.Name)
-	}
-	if m.RequiresDist == nil {
-		m.RequiresDist = []string{}
-	}
-	return m, nil
 }
 
 // compileInputs are the lines that a recipe's [python.compile] adds to what a lock was made for.

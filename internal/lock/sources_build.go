@@ -3,12 +3,15 @@ package lock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
 
 	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
@@ -117,20 +120,44 @@ func (k *locker) pinSources(ctx context.Context, text []byte) error {
 	}
 	k.python.Compiled = nil
 	image := k.imagePackages(packages)
-	for _, p := range packages {
-		if p.Source == nil {
-			continue
-		}
+	built := slices.DeleteFunc(slices.Clone(packages), func(p python.Package) bool { return p.Source == nil })
+	for _, p := range built {
 		if err := k.checkReplaced([]Wheel{{Item: python.Item{Name: p.Name, Version: p.Version}}}); err != nil {
 			return err
 		}
+	}
+	if err := k.readSources(ctx, built); err != nil {
+		return err
+	}
+	var unusable []unusableSource
+	for _, p := range built {
 		c, err := k.pinSource(ctx, p, image)
-		if err != nil {
+		var bad *unusableError
+		switch {
+		case errors.As(err, &bad):
+			unusable = append(unusable, bad.sources...)
+		case err != nil:
 			return err
 		}
 		k.python.Compiled = append(k.python.Compiled, c)
 	}
+	if len(unusable) > 0 {
+		return &unusableError{unusable}
+	}
 	return nil
+}
+
+// readSources brings sources side by side and reads what they say.
+func (k *locker) readSources(ctx context.Context, packages []python.Package) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(k.opts.Fetch.Jobs())
+	for _, p := range packages {
+		g.Go(func() error {
+			_, err := k.sourceInfo(ctx, p)
+			return err
+		})
+	}
+	return g.Wait()
 }
 
 // imagePackages are the versions of what the image will have, by normalised name.
@@ -163,24 +190,31 @@ func (k *locker) pinSource(ctx context.Context, p python.Package, image map[stri
 	case isKnown:
 		c.Isolation = facts.Isolation
 	}
+	unusable := func(err error) (Compiled, error) {
+		return c, &unusableError{[]unusableSource{{name, p.Version, err}}}
+	}
 	asked := withCompilerParts(slices.Concat(info.BuildRequires, facts.Requires, own.Requires))
 	if usesCUDA(own, facts) && !c.Isolation && own.Base == "" {
 		if asked, err = k.withToolkit(name, asked, image); err != nil {
-			return c, err
+			return unusable(err)
 		}
 	}
 	if c.Isolation {
 		c.Asked = distinct(asked)
 	} else if err := k.splitRequirements(ctx, &c, asked, image); err != nil {
-		return c, err
+		return unusable(err)
 	}
 	if c.Base, err = k.pinCompileBase(ctx, name); err != nil {
 		return c, err
 	}
 	if c.Requires, err = k.resolveBuild(ctx, c); err != nil {
-		return c, fmt.Errorf("what is needed to build %s: %w", p.Name, err)
+		err = fmt.Errorf("what is needed to build %s: %w", p.Name, err)
+		var refusal *ResolutionError
+		if errors.As(err, &refusal) {
+			return unusable(err)
+		}
 	}
-	return c, nil
+	return c, err
 }
 
 // splitRequirements divides what a build that sees the image asks for into what the image has and what has to be there
@@ -245,6 +279,7 @@ func (k *locker) resolveBuild(ctx context.Context, c Compiled) ([]BuildRequireme
 		return done, nil
 	}
 	task := event.Begin(ctx, "resolve", "build requirements of "+c.Name, 0)
+	k.task = task
 	made, err := k.askBuild(ctx, c)
 	if task.End(err) != nil {
 		return nil, err

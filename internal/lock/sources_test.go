@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/python"
@@ -31,6 +33,7 @@ func sdist(t testing.TB, name, version, metadata, trap string, more map[string]s
 	for file, text := range more {
 		files[top+file] = text
 	}
+	maps.DeleteFunc(files, func(_, text string) bool { return text == "" })
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	w := tar.NewWriter(z)
@@ -254,5 +257,114 @@ func TestSourcesWithoutSettings(t *testing.T) {
 	_, compiled, _ := b.names("[python]\npackages = [\"three @ file://" + b.dir + "/three\"]\n[python.compile.three]\ndepends = []\n")
 	if !slices.Equal(compiled, []string{"three "}) {
 		t.Errorf("compiled %q", compiled)
+	}
+}
+
+// TestNewestParent: a package whose newest release needs one that has only a source is taken in its newest release all the same, and
+// not in one of long ago that does not need it.
+func TestNewestParent(t *testing.T) {
+	b, x := newBench(t, locktest.Base{}, w("setuptools", "70.0"), w("engine", "0.0.0"), w("engine", "2.0", "core"), w("hydra", "0.11"), w("hydra", "1.3", "grammar"))
+	run := trap(t)
+	x.AddFile("core-2.0.tar.gz", sdist(t, "core", "2.0", "Dynamic: Requires-Dist\nRequires-Dist: dep<2\n", run, map[string]string{
+		"pyproject.toml": "[build-system]\nrequires = [\"setuptools\"]\nbuild-backend = \"setuptools.build_meta\"\n",
+	}))
+	x.AddFile("tree-1.0.tar.gz", sdist(t, "tree", "1.0", "Requires-Dist: dep\n", run, map[string]string{
+		"pyproject.toml": "[build-system]\nrequires = [\"setuptools\"]\nbuild-backend = \"own.parts:thing\"\nbackend-path = [\".\"]\n",
+		"own/parts.py":   "open('" + run + "', 'w').close()\n", "json.py": "open('" + run + "', 'w').close()\n",
+	}))
+	x.AddFile("grammar-4.9.tar.gz", sdist(t, "grammar", "4.9", "", run, map[string]string{"grammar.egg-info/requires.txt": "dep\n"}))
+	x.Add(t, w("dep", "1.0"), w("dep", "2.0"))
+	wheels, compiled, _ := b.names("[python]\npackages = [\"engine\", \"hydra\", \"tree\"]\n")
+	if !slices.Equal(wheels, []string{"dep 1.0", "engine 2.0", "hydra 1.3"}) || !slices.Equal(compiled, []string{"core 2.0", "grammar 4.9", "tree 1.0"}) {
+		t.Errorf("wheels %q, compiled %q", wheels, compiled)
+	}
+	notes := strings.Join(b.events.Texts(event.Note), "\n")
+	if !strings.Contains(notes, "built from source: core 2.0, grammar 4.9, tree 1.0") {
+		t.Errorf("notes %q", notes)
+	}
+}
+
+// TestNewerSource: a newer version without a wheel goes before an older one with, unless the recipe says otherwise; then both versions are
+// named.
+func TestNewerSource(t *testing.T) {
+	b, x := newBench(t, locktest.Base{}, w("setuptools", "70.0"), w("top", "1.0", "src"), w("src", "1.0"))
+	x.AddFile("src-2.0.tar.gz", sdist(t, "src", "2.0", "", trap(t), nil))
+	if wheels, compiled, _ := b.names("[python]\npackages = [\"top\"]\n"); !slices.Equal(wheels, []string{"top 1.0"}) || !slices.Equal(compiled, []string{"src 2.0"}) {
+		t.Errorf("wheels %q, compiled %q", wheels, compiled)
+	}
+	for _, value := range []string{"src", ":all:"} {
+		if err := os.Remove(filepath.Join(b.dir, "pylock.toml")); err != nil {
+			t.Fatal(err)
+		}
+		wheels, compiled, _ := b.names("[python]\npackages = [\"top\"]\nonly-binary = [\"" + value + "\"]\n")
+		if !slices.Equal(wheels, []string{"src 1.0", "top 1.0"}) || len(compiled) > 0 {
+			t.Errorf("%s: wheels %q, compiled %q", value, wheels, compiled)
+		}
+		if notes := b.events.Texts(event.Note); !strings.Contains(notes[len(notes)-1], "src 1.0 instead of 2.0") {
+			t.Errorf("%s: notes %q", value, notes)
+		}
+	}
+}
+
+// TestOlderForWantOfAnswer: where the newer cannot be had, since its source does not say what it depends on or what it is built with is not
+// there, an older wheel is taken, and both versions and the reason are told.
+func TestOlderForWantOfAnswer(t *testing.T) {
+	for name, mute := range map[string][]byte{
+		"does not say what it depends on": sdist(t, "mute", "2.0", "", trap(t), map[string]string{
+			"PKG-INFO": "", "pyproject.toml": "[project]\nname = \"mute\"\nversion = \"2.0\"\ndynamic = [\"dependencies\"]\n",
+		}),
+		"what is needed to build mute": sdist(t, "mute", "2.0", "", trap(t), map[string]string{
+			"pyproject.toml": "[build-system]\nrequires = [\"no-such-backend\"]\n",
+		}),
+	} {
+		b, x := newBench(t, locktest.Base{}, w("setuptools", "70.0"), w("top", "1.0"), w("top", "2.0", "mute"))
+		x.AddFile("mute-2.0.tar.gz", mute)
+		wheels, compiled, _ := b.names("[python]\npackages = [\"top\"]\n")
+		if !slices.Equal(wheels, []string{"top 1.0"}) || len(compiled) > 0 {
+			t.Errorf("%s: wheels %q, compiled %q", name, wheels, compiled)
+		}
+		warned := strings.Join(b.events.Texts(event.Warning), "\n")
+		for _, part := range []string{"top 1.0 instead of 2.0", "mute 2.0", name} {
+			if !strings.Contains(warned, part) {
+				t.Errorf("the warning lacks %q: %s", part, warned)
+			}
+		}
+		b.fails("[python]\npackages = [\"top>=2\"]\n", name)
+	}
+}
+
+// TestManyCandidates: two packages of many releases, sources all of them, of which no pair fits: uv is asked once and for all, and says why.
+func TestManyCandidates(t *testing.T) {
+	const releases = 40
+	b, x := newBench(t, locktest.Base{}, w("setuptools", "70.0"))
+	run := trap(t)
+	for i := 1; i <= releases; i++ {
+		for _, pair := range [][2]string{{"one", "two"}, {"two", "one"}} {
+			version := fmt.Sprintf("%d.0", i)
+			x.AddFile(pair[0]+"-"+version+".tar.gz", sdist(t, pair[0], version, fmt.Sprintf("Requires-Dist: %s==%d.0\n", pair[1], i%releases+1), run, nil))
+		}
+	}
+	b.fails("[python]\npackages = [\"one\", \"two\"]\n", "No solution found", "one")
+	started := 0
+	for _, text := range b.events.Texts(event.Start) {
+		if strings.Contains(text, "resolve Python packages") {
+			started++
+		}
+	}
+	if started != 1 {
+		t.Errorf("uv was asked %d times", started)
+	}
+}
+
+// TestAnswersStayHere: what uv is told of a source is nothing that uv believes elsewhere.
+func TestAnswersStayHere(t *testing.T) {
+	b, x := newBench(t, locktest.Base{}, w("setuptools", "70.0"))
+	x.AddFile("src-1.0.tar.gz", sdist(t, "src", "1.0", "Requires-Dist: absent\n", trap(t), nil))
+	b.fails("[python]\npackages = [\"src\"]\n", "absent was not found")
+	b.write(map[string]string{"in.txt": "src\n"})
+	cmd := exec.Command("uv", "pip", "compile", "in.txt", "--offline")
+	cmd.Dir, cmd.Env = b.dir, append(os.Environ(), "PYTHONHOME=/nonexistent")
+	if out, err := cmd.CombinedOutput(); err == nil || strings.Contains(string(out), "absent") {
+		t.Errorf("uv believes: %v\n%s", err, out)
 	}
 }

@@ -33,6 +33,7 @@ const uvLockFile = "uv.lock"
 // the directories around, only the recipe's and the project's configuration counts (see writeSettings).
 func (k *locker) uv(ctx context.Context) ([]byte, error) {
 	task := event.Begin(ctx, "resolve", "Python packages", 0)
+	k.task = task
 	text, err := k.askUV(ctx)
 	return text, task.End(err)
 }
@@ -167,11 +168,14 @@ func (k *locker) compileArgs(dir string) ([]string, error) {
 		"--format", "pylock.toml",
 		"--python-version", k.python.Version,
 		"--python-platform", uvPlatform(&k.python),
-		"--only-binary", ":all:",
+		"--no-build-isolation", "--config-setting", answeredHere, // see sources_read.go
 		"--quiet",
 	}
 	for _, name := range k.sources.names() {
 		args = append(args, "--no-binary", name) // from its source: it goes before :all:
+	}
+	for _, name := range k.onlyBinary() {
+		args = append(args, "--only-binary", name)
 	}
 	if len(r.Packages) > 0 {
 		args = append(args, "-") // see runUV
@@ -310,11 +314,15 @@ func (k *locker) uvEnvironment() ([]string, error) {
 		return slices.Contains(ruledOut, name)
 	})
 	env = append(env, indexEnvironment(k.recipe, files)...)
-	return append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1", nothingRuns), nil
+	env = append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1", tellsSearch, nothingRuns)
+	if k.reader != nil {
+		env = append(env, k.reader.environment()...)
+	}
+	return env, nil
 }
 
 // nothingRuns keeps uv from running any code of a package to learn its dependencies: a Python whose home does not exist ends
-// before it reads a line. uv itself asks its Python for its version in isolated mode (-I), in which the variable does not count.
+// before it reads a line, other than that of sources_read.go. uv itself asks its Python for its version in isolated mode (-I), in which the variable does not count.
 const nothingRuns = "PYTHONHOME=" + nowhere
 
 // nowhere is a directory that does not exist.
@@ -333,14 +341,15 @@ func (k *locker) runUV(ctx context.Context, dir string, requirements, args []str
 		return err
 	}
 	cmd.Stdin = strings.NewReader(strings.Join(requirements, "\n") + "\n")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
+	stderr := newSearchLog(ctx, k.task)
+	cmd.Stderr = stderr
 	err = child.Run(cmd)
+	stderr.Close()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && stderr.Len() > 0 {
+	if errors.As(err, &exit) && stderr.String() != "" {
 		text := strings.ReplaceAll(stderr.String(), filepath.Join(dir, uvConfig), k.settings)
 		text = k.logins.redact(strings.TrimRight(text, "\n"))
 		return &ResolutionError{Text: text, hint: uvHint(text, &k.python)}
@@ -369,7 +378,7 @@ var (
 	// What uv says of a package that has only sources, or wheels only for others.
 	noWheel = regexp.MustCompile(`Wheels are required for .([A-Za-z0-9._-]+).|([A-Za-z0-9._-]+)(?:[=<>]=?\S+)? has no (?:usable wheels|wheels with a matching)`)
 	// What uv says of a package whose code it would have to run.
-	notBuilt = regexp.MustCompile("Failed to (?:build|prepare|resolve metadata for|generate package metadata for) `([A-Za-z0-9._-]+)")
+	notBuilt = regexp.MustCompile("Failed to (?:build|prepare|resolve metadata for|generate package metadata for) `([A-Za-z0-9._-]+)(?:==([^ `]+))?")
 	// What an uv says that is too old for what it is told.
 	tooOld = regexp.MustCompile(`unexpected argument|invalid value '(?:pylock\.toml|[a-z0-9_]+-manylinux)|unknown (?:option|argument)`)
 )
@@ -377,6 +386,9 @@ var (
 func uvHint(text string, p *Python) string {
 	if tooOld.MatchString(text) {
 		return "this uv is too old: `uv self update`, or `pip install --upgrade uv`"
+	}
+	if strings.Contains(text, notAnswered) {
+		return "this uv asks for the metadata of sources in a way that this sconce does not know: take another version of one of the two"
 	}
 	if m := notBuilt.FindStringSubmatch(text); m != nil {
 		name := python.NormalizeName(m[1])

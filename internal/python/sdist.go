@@ -90,27 +90,36 @@ func ReadSdist(r io.ReaderAt, size int64, name, subdirectory string) (SourceInfo
 // ReadSourceDir reads what the source in a directory says about itself.
 func ReadSourceDir(dir fs.FS) (SourceInfo, error) {
 	files := sourceFiles{found: make(map[string][]byte)}
-	for _, pattern := range []string{"PKG-INFO", "pyproject.toml", "*.egg-info/requires.txt", "*.egg-info/PKG-INFO"} {
+	patterns := []string{"PKG-INFO", "pyproject.toml"}
+	if _, err := fs.Stat(dir, "PKG-INFO"); err == nil {
+		// An unpacked source distribution; in a checkout, an earlier version would have left it there.
+		patterns = append(patterns, "*.egg-info/requires.txt", "src/*.egg-info/requires.txt")
+	}
+	for _, pattern := range patterns {
 		names, err := fs.Glob(dir, pattern)
 		if err != nil {
 			return SourceInfo{}, err
 		}
 		for _, name := range names {
-			if strings.Contains(name, "egg-info") {
-				continue // of a checkout: what an earlier version left there
-			}
-			f, err := dir.Open(name)
-			if err != nil {
-				return SourceInfo{}, fmt.Errorf("read source: %w", err)
-			}
-			err = files.take(name, f)
-			f.Close()
-			if err != nil {
+			if err := files.open(dir, name); err != nil {
 				return SourceInfo{}, fmt.Errorf("read source: %w", err)
 			}
 		}
 	}
 	return files.info()
+}
+
+// open takes the file called name if it is a regular one.
+func (s *sourceFiles) open(dir fs.FS, name string) error {
+	if info, err := fs.Stat(dir, name); err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	f, err := dir.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return s.take(name, f)
 }
 
 // sourceFiles are the files of a source that say something about it, by their path in the package's directory.

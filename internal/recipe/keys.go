@@ -46,12 +46,13 @@ var (
 	formMirror = regexp.MustCompile(`^(https?|file)://[^\s]+$`)
 	formImage  = regexp.MustCompile(`^[^\s]([^\r\n\t]*[^\s])?$`)
 	// formPackage is a Python project name; extras and dependency groups have the same form (PEP 508, PEP 735).
-	formPackage = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
-	formTorch   = regexp.MustCompile(`^(auto|cpu|xpu|cu[0-9]{2,3}|rocm[0-9]+\.[0-9]+(\.[0-9]+)?)$`)
-	formEnvName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	formLabel   = regexp.MustCompile(`^[^\s=]+$`)
-	formAbsPath = regexp.MustCompile(`^/`)
-	formUser    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
+	formPackage    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+	formOnlyBinary = regexp.MustCompile(`^(:all:|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)$`)
+	formTorch      = regexp.MustCompile(`^(auto|cpu|xpu|cu[0-9]{2,3}|rocm[0-9]+\.[0-9]+(\.[0-9]+)?)$`)
+	formEnvName    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	formLabel      = regexp.MustCompile(`^[^\s=]+$`)
+	formAbsPath    = regexp.MustCompile(`^/`)
+	formUser       = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
 	// formSystem is a name as apt, dnf or apk take it, with a version if they do. A dash at its end would make apt remove it.
 	formSystem = regexp.MustCompile(`^[A-Za-z0-9@]([A-Za-z0-9+._:~@/=<>^-]*[A-Za-z0-9+])?$`)
 	formSize   = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?\s?[kKMGT](i?B)?$`)
@@ -171,6 +172,11 @@ var keys = withProfile(map[string]key{
 	"python.groups": {
 		Doc: "Dependency groups (PEP 735) of `project` or of `lock` to include.", Example: `["dev"]`,
 		Form: formPackage, FormName: `names of dependency groups, such as "dev"`,
+	},
+	"python.only-binary": {
+		Doc:     "Packages that never come as their source: an older version with a wheel goes before a newer one without. `:all:` is every package.",
+		Example: `["vllm"]`,
+		Form:    formOnlyBinary, FormName: `names of Python packages, such as "vllm", or ":all:"`,
 	},
 
 	"python.compile": {

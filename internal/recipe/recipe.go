@@ -97,6 +97,7 @@ type Python struct {
 	Bytecode     *bool     `toml:"bytecode"` // nil: true
 	Extras       []string  `toml:"extras"`
 	Groups       []string  `toml:"groups"`
+	OnlyBinary   []string  `toml:"only-binary"` // packages that never come as their source; ":all:" is all of them
 
 	Compile map[string]Compile `toml:"compile"` // by the package's name, normalised (PEP 503)
 }
