@@ -17,13 +17,13 @@ import (
 // floors is the house from the ground up: a package imports packages of the floors below its own, and none of its own floor or
 // above. A new package gets a place here, and a line in docs/architecture/00-map.md.
 var floors = [][]string{
-	{"child", "ctxio", "cuda", "elfx", "event", "fault", "filelock", "fuse", "inflate", "known", "pathwalk", "rootemu", "sif", "spelling", "zstdblock"},
+	{"child", "ctxio", "cuda", "elfx", "progress", "fault", "filelock", "fuse", "inflate", "wheelbuild/catalog", "pathwalk", "rootemu", "sif", "spelling", "zstdblock"},
 	{"device", "fatbin", "host", "squashfs", "store", "ui"},
 	{"cluster", "fetch", "layer", "tempdir"},
 	{"image", "recipe", "registry", "sandbox"},
-	{"bootstrap", "personality", "python", "step", "transfer"},
-	{"containerfile", "source", "system", "wheelbuild"},
-	{"base", "clusterfile", "stepcache"},
+	{"bootstrap", "runtimefiles", "python", "execop", "fileop"},
+	{"containerfile", "source", "ospackages", "wheelbuild"},
+	{"base", "clusterfile", "remotecache"},
 	{"export", "facts", "lock"},
 	{"audit", "slim", "tocontainerfile"},
 	{"plan", "report"},
@@ -49,9 +49,9 @@ var knownTo = map[string][]string{
 
 // without lists what a package must not import although it is below.
 var without = map[string][]string{
-	"facts":     {"cluster"},                                         // facts are the same for every target
-	"plan":      {"image", "fetch", "source", "registry", "sandbox"}, // it is made before anything is opened, and without network
-	"stepcache": {"image"},
+	"facts":       {"cluster"},                                         // facts are the same for every target
+	"plan":        {"image", "fetch", "source", "registry", "sandbox"}, // it is made before anything is opened, and without network
+	"remotecache": {"image"},
 }
 
 const module = "sconce.dev/sconce/internal/"

@@ -27,7 +27,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/personality"
+	"sconce.dev/sconce/internal/runtimefiles"
 )
 
 // tarLayer is a layer as anybody may write one.
@@ -348,7 +348,7 @@ func forRuntimes(name string) bool {
 	case ".run", ".exec", ".test", ".shell", "singularity", "environment", "proc", "root", "sys", "home", "tmp", "var", "var/tmp":
 		return true
 	}
-	return slices.Contains(personality.Paths(), "/"+name)
+	return slices.Contains(runtimefiles.Paths(), "/"+name)
 }
 
 // describe says everything about an object that a squashfs keeps: times have whole seconds, and how many links a directory

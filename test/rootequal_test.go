@@ -18,10 +18,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/sandbox"
-	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -261,13 +261,13 @@ func runStep(ctx context.Context, dir string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	runner := step.Runner{Store: st}
-	changed, err := runner.Run(ctx, "install", []layer.Descriptor{base}, step.Command{
+	runner := execop.Runner{Store: st}
+	changed, err := runner.Run(ctx, "install", []layer.Descriptor{base}, execop.Command{
 		Args: []string{"bash", "/mnt/script"}, Env: stepEnv,
-		Mounts: []step.Mount{{Kind: step.Bind, Target: "/mnt/script", Dir: filepath.Join(dir, "script"), ReadOnly: true}},
+		Mounts: []execop.Mount{{Kind: execop.Bind, Target: "/mnt/script", Dir: filepath.Join(dir, "script"), ReadOnly: true}},
 	})
 	if err != nil {
-		var f *step.Failure
+		var f *execop.Failure
 		if errors.As(err, &f) {
 			return nil, fmt.Errorf("%w\n%s", err, strings.Join(f.Tail, "\n"))
 		}

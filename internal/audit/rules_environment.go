@@ -13,7 +13,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/cluster"
-	"sconce.dev/sconce/internal/personality"
+	"sconce.dev/sconce/internal/runtimefiles"
 )
 
 // environmentRules are about the variables that every process of the image starts with.
@@ -203,7 +203,7 @@ func lookNotSet(s *Subject, report func(Finding)) error {
 	if !apptainer && !s.underEnroot() {
 		return nil
 	}
-	for _, w := range personality.EnvironmentWarnings(v1.ConfigFile{Config: s.Config}, apptainer, s.underEnroot()) {
+	for _, w := range runtimefiles.EnvironmentWarnings(v1.ConfigFile{Config: s.Config}, apptainer, s.underEnroot()) {
 		report(Finding{Message: w.Text, Remedy: w.Hint})
 	}
 	return nil
@@ -213,7 +213,7 @@ func lookMultiline(s *Subject, report func(Finding)) error {
 	if !s.underEnroot() {
 		return nil
 	}
-	names := personality.LostByEnroot(v1.ConfigFile{Config: s.Config})
+	names := runtimefiles.LostByEnroot(v1.ConfigFile{Config: s.Config})
 	if len(names) == 0 {
 		return nil
 	}

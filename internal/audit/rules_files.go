@@ -13,7 +13,7 @@ import (
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/layer"
-	"sconce.dev/sconce/internal/personality"
+	"sconce.dev/sconce/internal/runtimefiles"
 )
 
 // fileRules are about names, permissions and sizes of files.
@@ -123,11 +123,11 @@ func (s *Subject) hides() []string {
 	var dirs []string
 	switch {
 	case s.Target.Runtime == cluster.Apptainer:
-		dirs = append(dirs, personality.HiddenByApptainer...)
+		dirs = append(dirs, runtimefiles.HiddenByApptainer...)
 	case s.underEnroot():
-		dirs = append(dirs, personality.HiddenByEnroot...)
+		dirs = append(dirs, runtimefiles.HiddenByEnroot...)
 	case s.Target.Runtime == cluster.Podman:
-		dirs = append(dirs, personality.HiddenByAll...)
+		dirs = append(dirs, runtimefiles.HiddenByAll...)
 	}
 	for _, d := range s.Target.Hides {
 		dirs = append(dirs, strings.Trim(d, "/"))
@@ -149,7 +149,7 @@ func lookHidden(s *Subject, report func(Finding)) error {
 	}
 	var found tallies
 	for _, i := range s.Paths {
-		if i.Type != layer.Regular || i.Size == 0 || personality.Harmless(i.Path) {
+		if i.Type != layer.Regular || i.Size == 0 || runtimefiles.Harmless(i.Path) {
 			continue
 		}
 		for _, d := range dirs {

@@ -25,8 +25,8 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/child"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -85,7 +85,7 @@ const (
 // run starts mmdebstrap with a fixed environment, so that nothing of this machine but the network settings reaches the
 // root file system, and reports each line it prints to the task. Of an ordinary user's files it may write below dir alone.
 // Packages come from mirror, "" for none of the user's own.
-func run(ctx context.Context, task *event.Task, dir, mirror string, epoch time.Time, args []string) error {
+func run(ctx context.Context, task *progress.Task, dir, mirror string, epoch time.Time, args []string) error {
 	path, err := findProgram()
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func environment(epoch time.Time, passedOn ...string) []string {
 
 // tailWriter passes whole lines on and remembers the last of them.
 type tailWriter struct {
-	task    *event.Task
+	task    *progress.Task
 	partial []byte
 	lines   []string
 }

@@ -18,10 +18,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
 )
@@ -227,7 +227,7 @@ func TestNoLists(t *testing.T) {
 
 // What a user can do something about is explained, and an error repeats what matters: no information, no line of a thousand words.
 func TestExplain(t *testing.T) {
-	w := tailWriter{task: event.Begin(t.Context(), "bootstrap", "trixie", 0)}
+	w := tailWriter{task: progress.Begin(t.Context(), "bootstrap", "trixie", 0)}
 	fmt.Fprint(&w, "I: installing essential packages...\nmount: permission denied\nE: setup failed: "+strings.Repeat("x.deb ", 100)+"failed\n")
 	if len(w.lines) != 2 || len(w.lines[1]) > lineLength+len("…") {
 		t.Errorf("kept %q", w.lines)
@@ -261,7 +261,7 @@ func TestInterrupted(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}()
-	err := run(ctx, event.Begin(ctx, "bootstrap", "bookworm", 0), dir, "", time.Unix(0, 0), nil)
+	err := run(ctx, progress.Begin(ctx, "bootstrap", "bookworm", 0), dir, "", time.Unix(0, 0), nil)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}

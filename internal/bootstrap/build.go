@@ -11,9 +11,9 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/child"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/tempdir"
 )
@@ -26,7 +26,7 @@ func Build(ctx context.Context, st *store.Store, fetcher *fetch.Client, p *Pinne
 	if err := download(ctx, fetcher, p); err != nil {
 		return layer.Descriptor{}, err
 	}
-	task := event.Begin(ctx, "bootstrap", p.Suite, 0)
+	task := progress.Begin(ctx, "bootstrap", p.Suite, 0)
 	d, err := build(ctx, task, st, p, o)
 	return d, task.End(err)
 }
@@ -39,7 +39,7 @@ func download(ctx context.Context, fetcher *fetch.Client, p *Pinned) error {
 	return fetcher.Blobs(ctx, requests)
 }
 
-func build(ctx context.Context, task *event.Task, st *store.Store, p *Pinned, o layer.Options) (layer.Descriptor, error) {
+func build(ctx context.Context, task *progress.Task, st *store.Store, p *Pinned, o layer.Options) (layer.Descriptor, error) {
 	var none layer.Descriptor
 	dir, remove, err := tempdir.Make("bootstrap") // not in the store: apt reads the packages as a user of its own
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/tempdir"
@@ -42,12 +42,12 @@ exit 1
 
 // Resolve asks the distribution's mirror which packages r needs today. It takes a second or two and changes nothing.
 func Resolve(ctx context.Context, r Request) (*Pinned, error) {
-	task := event.Begin(ctx, "resolve", r.Suite+" packages", 0)
+	task := progress.Begin(ctx, "resolve", r.Suite+" packages", 0)
 	p, err := resolve(ctx, task, r)
 	return p, task.End(err)
 }
 
-func resolve(ctx context.Context, task *event.Task, r Request) (*Pinned, error) {
+func resolve(ctx context.Context, task *progress.Task, r Request) (*Pinned, error) {
 	dir, remove, err := tempdir.Make("resolve")
 	if err != nil {
 		return nil, err

@@ -17,18 +17,18 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/slim"
-	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/transfer"
 )
 
 // Options says with what to build.
@@ -41,18 +41,18 @@ type Options struct {
 	Protect []lock.Protected // packages of the base that wheels must get along with
 
 	// Open opens a directory that the plan names.
-	Open func(dir string) (*transfer.Context, error)
+	Open func(dir string) (*fileop.Context, error)
 
 	Memory    int64         // that is really available, in bytes; 0: not known
 	WantBuilt bool          // Result.Built is wanted, for which an image that is there already is put together once more
 	Again     bool          // steps are made again, whatever the store and Shared have
 	Shared    *store.Shared // where other machines keep what steps made; nil: nowhere
 
-	// For commands; see step.Runner.
+	// For commands; see execop.Runner.
 	Secrets   map[string]func() ([]byte, error)
 	SSH       map[string]string
 	Pass      []string
-	OnFailure func(ctx context.Context, f *step.Failure, o sandbox.Options)
+	OnFailure func(ctx context.Context, f *execop.Failure, o sandbox.Options)
 
 	// Authorize gives the headers with which a wheel's address may be read; nil: none are needed.
 	Authorize func(address string) http.Header
@@ -91,7 +91,7 @@ type builder struct {
 	plan    *plan.Plan
 	opts    Options
 	urls    map[store.Digest]lock.Wheel
-	runner  *step.Runner
+	runner  *execop.Runner
 	cpu     *semaphore.Weighted // how many layers are made at once
 	runs    *semaphore.Weighted // how many commands run at once
 	slimmed *slim.Report        // once the image is made
@@ -125,7 +125,7 @@ func newBuilder(p *plan.Plan, o Options) *builder {
 		cpu: semaphore.NewWeighted(layersAtOnce), runs: semaphore.NewWeighted(runsAtOnce(o)),
 		stages: make(map[*plan.Stage]func() (*made, error)), took: make(map[plan.Key]time.Duration), contexts: make(map[contextOf]func() (layer.Descriptor, error)),
 	}
-	b.runner = &step.Runner{
+	b.runner = &execop.Runner{
 		Store: o.Store, Layer: p.Layer, Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, OnFailure: o.OnFailure,
 	}
 	for _, w := range o.Wheels {
@@ -172,7 +172,7 @@ func (b *builder) makeImage(ctx context.Context, m *made) (*image.Image, error) 
 		}
 		spec.Edit = editor(how.Config, cuda)
 	}
-	task := event.Begin(ctx, "assemble", cmp.Or(b.plan.Name, "image"), 0)
+	task := progress.Begin(ctx, "assemble", cmp.Or(b.plan.Name, "image"), 0)
 	im, err := image.Assemble(ctx, b.opts.Store, spec)
 	if task.End(err) != nil || how.Slim == nil {
 		return im, err

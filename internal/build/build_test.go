@@ -20,18 +20,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sconce.dev/sconce/internal/build"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/transfer"
 )
 
 func TestMain(m *testing.M) {
@@ -76,14 +76,14 @@ func planned(ctx context.Context, st *store.Store, dir string, o *build.Options)
 		return nil, nil, err
 	}
 	var mu sync.Mutex
-	var opened []*transfer.Context
+	var opened []*fileop.Context
 	closeAll := func() {
 		for _, c := range opened {
 			c.Close()
 		}
 	}
-	open := func(dir string) (*transfer.Context, error) {
-		c, err := transfer.OpenContext(dir, "")
+	open := func(dir string) (*fileop.Context, error) {
+		c, err := fileop.OpenContext(dir, "")
 		mu.Lock()
 		defer mu.Unlock()
 		if err == nil {
@@ -358,8 +358,8 @@ func TestProtectedVersions(t *testing.T) {
 	st := locktest.Store(t)
 	for i, text := range []string{"", "[image]\nenv = { A = \"b\" }\n"} {
 		events := &locktest.Events{}
-		result := mustRun(event.With(t.Context(), events), t, st, recipeDir(t, vendor, x, text, model))
-		warned := events.Texts(event.Warning)
+		result := mustRun(progress.With(t.Context(), events), t, st, recipeDir(t, vendor, x, text, model))
+		warned := events.Texts(progress.Warning)
 		if len(warned) != 1 || !strings.Contains(warned[0], "model 1.0 requires torch>=2.8, and the base has torch 2.6.0") || !strings.Contains(warned[0], "protect = []") {
 			t.Errorf("build %d warns %q", i+1, warned)
 		}

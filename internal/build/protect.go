@@ -6,9 +6,9 @@ import (
 	"io"
 	"path"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 )
 
@@ -82,7 +82,7 @@ func (b *builder) compareProtected(ctx context.Context, d python.Metadata, env p
 			if python.NormalizeName(requirement.Name) != guard.Name || guard.Fits(requirement) == lock.FullFit {
 				continue
 			}
-			event.Warn(ctx, fmt.Sprintf("%s %s requires %s, and the base has %s %s", d.Name, d.Version, requirement.Name+requirement.Specifiers.String(), guard.Name, guard.Version),
+			progress.Warn(ctx, fmt.Sprintf("%s %s requires %s, and the base has %s %s", d.Name, d.Version, requirement.Name+requirement.Specifiers.String(), guard.Name, guard.Version),
 				"it is not replaced, since the base is built around it: choose another base or another version of "+d.Name+", or allow it with `protect = []` under [python]")
 		}
 	}

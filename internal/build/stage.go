@@ -9,9 +9,9 @@ import (
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/ospackages"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/python"
-	"sconce.dev/sconce/internal/system"
 )
 
 // made is what a stage has come to, or how far it is.
@@ -201,7 +201,7 @@ func (r *stageRun) makeStep(ctx context.Context, t *plan.Step) (layer.Descriptor
 		r.made.base = im
 		return none, err
 	case *plan.OSPackages:
-		d, err := system.Layer(ctx, system.Install{
+		d, err := ospackages.Layer(ctx, ospackages.Install{
 			Runner: r.runner, Fetch: r.opts.Fetch, Shared: r.opts.Shared, Key: string(t.Key), On: r.made.layers(), Packages: op.Pinned,
 		})
 		return d, err

@@ -10,14 +10,14 @@ import (
 	"strings"
 	"sync"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/plan"
-	"sconce.dev/sconce/internal/step"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/transfer"
 )
 
 // once says how the layer of a step is made once. A step that changes nothing has an empty one.
@@ -52,7 +52,7 @@ func (r *stageRun) change(ctx context.Context, t *plan.Step) (layer.Descriptor, 
 	if op, ok := t.Op.(*plan.Exec); ok {
 		return r.exec(ctx, t.Label(), op)
 	}
-	task := event.Begin(ctx, "step", t.Label(), 0)
+	task := progress.Begin(ctx, "step", t.Label(), 0)
 	d, err := r.changeFiles(ctx, t)
 	return d, task.End(err)
 }
@@ -67,7 +67,7 @@ func (r *stageRun) changeFiles(ctx context.Context, t *plan.Step) (layer.Descrip
 	case *plan.Copy:
 		return r.copyFiles(ctx, op, onto)
 	case *plan.MakeDir:
-		d, _, err := transfer.MakeDir(ctx, r.opts.Store, op.Path, op.Owner, onto, r.stage.Layer)
+		d, _, err := fileop.MakeDir(ctx, r.opts.Store, op.Path, op.Owner, onto, r.stage.Layer)
 		return d, err
 	case *plan.Patch:
 		return op.Layer(ctx, r.opts.Store, onto, r.stage.Layer)
@@ -84,7 +84,7 @@ func (r *stageRun) copyFiles(ctx context.Context, c *plan.Copy, onto *image.Tree
 }
 
 // files are what a source has; nil for the source of what comes from elsewhere.
-func (b *builder) files(ctx context.Context, from plan.Source) (transfer.Files, error) {
+func (b *builder) files(ctx context.Context, from plan.Source) (fileop.Files, error) {
 	switch {
 	case from.Dir != "":
 		return b.opts.Open(from.Dir)
@@ -99,11 +99,11 @@ func (b *builder) files(ctx context.Context, from plan.Source) (transfer.Files, 
 	if err != nil {
 		return nil, err
 	}
-	return transfer.FromTree(t), nil
+	return fileop.FromTree(t), nil
 }
 
 // openURL opens what ADD takes from the network. The planner has decided which bytes those are.
-func (b *builder) openURL(ctx context.Context, u transfer.URL) (io.ReadCloser, string, error) {
+func (b *builder) openURL(ctx context.Context, u fileop.URL) (io.ReadCloser, string, error) {
 	request := fetch.Request{URL: u.Address, Digest: u.Digest, Name: fetch.Redact(u.Address)}
 	if err := b.opts.Fetch.Blob(ctx, request); err != nil {
 		return nil, "", err
@@ -141,14 +141,14 @@ func (r *stageRun) exec(ctx context.Context, label string, op *plan.Exec) (layer
 	if err != nil {
 		return d, err
 	}
-	if empty, err := step.Empty(ctx, r.opts.Store, d); empty || err != nil {
+	if empty, err := execop.Empty(ctx, r.opts.Store, d); empty || err != nil {
 		return layer.Descriptor{}, err
 	}
 	return d, nil
 }
 
 // inherit gives a recipe's command what the base's configuration says, and the virtual environment.
-func inherit(c step.Command, venv string, base *image.Image) step.Command {
+func inherit(c execop.Command, venv string, base *image.Image) execop.Command {
 	env := environment(slices.Clone(base.Config.Config.Env))
 	if venv != "" {
 		env.enter(venv)
@@ -162,7 +162,7 @@ func inherit(c step.Command, venv string, base *image.Image) step.Command {
 }
 
 // fill says what a mount shows.
-func (r *stageRun) fill(ctx context.Context, m plan.Mount) (step.Mount, error) {
+func (r *stageRun) fill(ctx context.Context, m plan.Mount) (execop.Mount, error) {
 	filled := m.Mount
 	switch {
 	case m.Files.Stage != nil:

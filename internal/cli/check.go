@@ -12,9 +12,9 @@ import (
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/engine"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -232,7 +232,7 @@ func (a *app) reportCheck(ctx context.Context, o checkOptions, c *checked, facts
 		return a.printJSON(c)
 	}
 	for _, w := range c.Warnings {
-		event.Warn(ctx, w, "")
+		progress.Warn(ctx, w, "")
 	}
 	return a.printFindings(c)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/engine"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
 )
@@ -129,7 +129,7 @@ func (a *app) start(cmd *cobra.Command) error {
 	}
 	a.view = ui.New(a.stderr, o)
 	a.out = dataWriter{a.stdout, a.view}
-	cmd.SetContext(event.With(cmd.Context(), a.view))
+	cmd.SetContext(progress.With(cmd.Context(), a.view))
 	return nil
 }
 

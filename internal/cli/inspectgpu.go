@@ -6,8 +6,8 @@ import (
 	"io"
 	"strings"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/facts"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/ui"
 )
 
@@ -21,7 +21,7 @@ func (a *app) inspectGPU(ctx context.Context, o inspectOptions) error {
 		return a.printJSON(report)
 	}
 	for _, w := range report.Warnings {
-		event.Warn(ctx, w, "")
+		progress.Warn(ctx, w, "")
 	}
 	return printGPU(a.out, report)
 }

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/ui"
 )
 
@@ -153,7 +153,7 @@ func (a *app) showLibraries(ctx context.Context, o inspectOptions, reports []*li
 			}
 		}
 		for _, p := range r.Problems {
-			event.Warn(ctx, r.Path+": "+p, "")
+			progress.Warn(ctx, r.Path+": "+p, "")
 		}
 		if err := r.print(a.out); err != nil {
 			return err

@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/known"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/wheelbuild/catalog"
 )
 
 func newRecipesCmd(a *app) *cobra.Command {
@@ -44,7 +44,7 @@ table [python.compile.PACKAGE] of a recipe would say it. A recipe's own keys go 
 
 func knownNames() []string {
 	var names []string
-	for _, p := range known.All() {
+	for _, p := range catalog.All() {
 		names = append(names, p.Name)
 	}
 	return names
@@ -52,10 +52,10 @@ func knownNames() []string {
 
 func (a *app) runRecipes(asJSON bool) error {
 	if asJSON {
-		return a.printJSON(known.All())
+		return a.printJSON(catalog.All())
 	}
 	rows := [][]string{{"PACKAGE", "SEEN", "BUILT", "MEMORY PER JOB", "CUDA"}}
-	for _, p := range known.All() {
+	for _, p := range catalog.All() {
 		built, cuda := "isolated", "any"
 		if !p.Isolation {
 			built = "against the image"
@@ -69,7 +69,7 @@ func (a *app) runRecipes(asJSON bool) error {
 }
 
 func (a *app) runRecipe(name string, asJSON bool) error {
-	p, ok := known.Lookup(python.NormalizeName(name))
+	p, ok := catalog.Lookup(python.NormalizeName(name))
 	if !ok {
 		hint := "`sconce recipes` lists those that are; a recipe says by itself how others are compiled, under [python.compile.NAME]"
 		if near := spelling.Nearest(python.NormalizeName(name), knownNames()); near != "" {
@@ -85,7 +85,7 @@ func (a *app) runRecipe(name string, asJSON bool) error {
 }
 
 // recipeText shows p as a recipe would say it.
-func recipeText(p known.Package) string {
+func recipeText(p catalog.Package) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, "%s\n", ui.Clean(fmt.Sprintf(format, args...))) }
 	line("# as seen in %s %s", p.Name, p.Seen)

@@ -17,9 +17,9 @@ import (
 
 	"sconce.dev/sconce/internal/device"
 	"sconce.dev/sconce/internal/engine"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fuse"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
@@ -133,7 +133,7 @@ func (a *app) runRun(ctx context.Context, o runOptions) error {
 				return err
 			}
 		}
-		event.Warn(ctx, fmt.Sprintf("%s is unpacked first: %v", o.image, err), "ask for /dev/fuse to be opened to users")
+		progress.Warn(ctx, fmt.Sprintf("%s is unpacked first: %v", o.image, err), "ask for /dev/fuse to be opened to users")
 	}
 	root, err := image.Root(ctx)
 	if err != nil {
@@ -192,7 +192,7 @@ func (a *app) runSandbox(ctx context.Context, st *store.Store, o sandbox.Options
 	warnings := ui.New(a.stderr, ui.Options{Mode: ui.Quiet, Color: ui.WantColor(a.stderr)})
 	defer warnings.Close()
 	a.signals.release()
-	code, err := sandbox.Run(event.With(ctx, warnings), o)
+	code, err := sandbox.Run(progress.With(ctx, warnings), o)
 	if err != nil {
 		return err
 	}

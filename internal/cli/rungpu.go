@@ -10,9 +10,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/device"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
 )
 
@@ -62,7 +62,7 @@ func warnSlimmed(ctx context.Context, config v1.Config, capabilities []string) {
 	kept := strings.Fields(config.Labels[image.LabelSlim])
 	for _, c := range capabilities {
 		if len(kept) > 0 && !slices.ContainsFunc(kept, func(k string) bool { return runsOn(k, c) }) {
-			event.Warn(ctx,
+			progress.Warn(ctx,
 				fmt.Sprintf("the image was slimmed to GPUs of compute capability %s, and this machine has one of %s", strings.Join(kept, ", "), c),
 				"its kernels may be missing: use the image that was not slimmed, or slim that for "+c+" as well")
 		}

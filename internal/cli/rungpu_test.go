@@ -7,13 +7,13 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/device"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/progress"
 )
 
-type eventList []event.Event
+type eventList []progress.Event
 
-func (l *eventList) Emit(e event.Event) { *l = append(*l, e) }
+func (l *eventList) Emit(e progress.Event) { *l = append(*l, e) }
 
 func TestWarnSlimmed(t *testing.T) {
 	for _, test := range []struct {
@@ -31,7 +31,7 @@ func TestWarnSlimmed(t *testing.T) {
 	} {
 		var seen eventList
 		config := v1.Config{Labels: map[string]string{image.LabelSlim: test.label}}
-		warnSlimmed(event.With(context.Background(), &seen), config, test.gpus)
+		warnSlimmed(progress.With(context.Background(), &seen), config, test.gpus)
 		if len(seen) != test.warns {
 			t.Errorf("slimmed to %q, GPUs %v: %v", test.label, test.gpus, seen)
 		}

@@ -21,10 +21,10 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
-	"sconce.dev/sconce/internal/personality"
+	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/runtimefiles"
 	"sconce.dev/sconce/internal/sif"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
@@ -125,7 +125,7 @@ func write(ctx context.Context, f *os.File, base int64, in Input, o Options) (in
 	r := newReuse(ctx, o)
 	size, err := writeWith(ctx, f, base, in, o, r)
 	if errors.Is(err, squashfs.ErrPack) {
-		event.Warn(ctx, fmt.Sprintf("everything is compressed again: %v", err), verifyHint)
+		progress.Warn(ctx, fmt.Sprintf("everything is compressed again: %v", err), verifyHint)
 		if err := f.Truncate(base); err != nil {
 			return 0, err
 		}
@@ -171,7 +171,7 @@ func temporaryStore(ctx context.Context) (st *store.Store, remove func(), err er
 }
 
 func (w *writer) run() (int64, error) {
-	for _, p := range personality.Paths() {
+	for _, p := range runtimefiles.Paths() {
 		w.cover.Add(layer.Entry{Path: strings.TrimPrefix(p, "/"), Type: layer.Regular})
 	}
 	for number := range slices.Backward(w.in.Layers) {
@@ -187,8 +187,8 @@ func (w *writer) run() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, warning := range personality.Warnings(w.in.Config, tree) {
-		event.Warn(w.ctx, warning.Text, warning.Hint)
+	for _, warning := range runtimefiles.Warnings(w.in.Config, tree) {
+		progress.Warn(w.ctx, warning.Text, warning.Hint)
 	}
 	if tree, err = w.personality(indexes, tree); err != nil {
 		return 0, err
@@ -209,7 +209,7 @@ func (w *writer) run() (int64, error) {
 // layer places the files of a layer that the layers above let see, in the order of its tar.
 func (w *writer) layer(number int) error {
 	l := w.in.Layers[number]
-	task := event.Begin(w.ctx, "squash", l.Name, l.Size)
+	task := progress.Begin(w.ctx, "squash", l.Name, l.Size)
 	return task.End(w.segment(number, func() error {
 		err := l.Source.Walk(w.ctx, func(e layer.IndexEntry, open opener) error {
 			task.Add(e.Size)
@@ -280,13 +280,13 @@ func (w *writer) indexes() ([]*layer.Index, error) {
 
 // personality puts the files that runtimes look for on top of the image.
 func (w *writer) personality(indexes []*layer.Index, tree *image.Tree) (*image.Tree, error) {
-	im := personality.Image{Config: w.in.Config, Digest: w.in.Digest, Name: w.in.Name}
-	d, err := personality.Layer(w.ctx, w.own, im, tree)
+	im := runtimefiles.Image{Config: w.in.Config, Digest: w.in.Digest, Name: w.in.Name}
+	d, err := runtimefiles.Layer(w.ctx, w.own, im, tree)
 	if errors.Is(err, unix.ENOSPC) { // taken by what is being kept for the next image, which gives it back if it does not fit
 		if err := w.reuse.wait(); err != nil {
 			return nil, err
 		}
-		d, err = personality.Layer(w.ctx, w.own, im, tree)
+		d, err = runtimefiles.Layer(w.ctx, w.own, im, tree)
 	}
 	if err != nil {
 		return nil, err

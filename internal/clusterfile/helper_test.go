@@ -20,7 +20,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/layer"
-	"sconce.dev/sconce/internal/personality"
+	"sconce.dev/sconce/internal/runtimefiles"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
 )
@@ -256,7 +256,7 @@ func (w written) reader(t testing.TB) *squashfs.Reader {
 func (w written) tree(t testing.TB) map[string]string {
 	t.Helper()
 	own := map[string]bool{".": true, ".singularity.d": true}
-	for _, p := range personality.Paths() {
+	for _, p := range runtimefiles.Paths() {
 		own[strings.TrimPrefix(p, "/")] = true
 	}
 	tree := map[string]string{}

@@ -7,8 +7,8 @@ import (
 	"io"
 	"os"
 
-	"sconce.dev/sconce/internal/event"
-	"sconce.dev/sconce/internal/personality"
+	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/runtimefiles"
 	"sconce.dev/sconce/internal/sif"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
@@ -28,7 +28,7 @@ func Partition(f io.ReaderAt, size int64, isSIF bool) (io.ReaderAt, int64, error
 }
 
 // CopyPartition copies the file system of a cluster file into f at base, in the kernel, without looking at it.
-func CopyPartition(ctx context.Context, f *os.File, base int64, from *source.ClusterFile, task *event.Task) error {
+func CopyPartition(ctx context.Context, f *os.File, base int64, from *source.ClusterFile, task *progress.Task) error {
 	outer, at, _ := from.Partition.Outer()
 	part, ok := outer.(*os.File)
 	if !ok {
@@ -62,7 +62,7 @@ func CopyPartition(ctx context.Context, f *os.File, base int64, from *source.Clu
 const copyPiece = 256 << 20
 
 // WrapSquashfs makes the empty file f a SIF around the file system of another cluster file.
-func WrapSquashfs(ctx context.Context, f *os.File, from *source.ClusterFile, task *event.Task) error {
+func WrapSquashfs(ctx context.Context, f *os.File, from *source.ClusterFile, task *progress.Task) error {
 	spec, err := specOf(from)
 	if err != nil {
 		return err
@@ -89,19 +89,19 @@ func specOf(from *source.ClusterFile) (sif.Spec, error) {
 const maxRecord = 16 << 20
 
 // recordOf reads what a file system that sconce wrote says about its image.
-func recordOf(r *squashfs.Reader) (personality.Record, error) {
-	f, err := r.Lookup(personality.RecordPath, true)
+func recordOf(r *squashfs.Reader) (runtimefiles.Record, error) {
+	f, err := r.Lookup(runtimefiles.RecordPath, true)
 	if err != nil {
-		return personality.Record{}, err
+		return runtimefiles.Record{}, err
 	}
 	if f.Type != squashfs.Regular || f.Size > maxRecord {
-		return personality.Record{}, fmt.Errorf("%s is no record of an image", personality.RecordPath)
+		return runtimefiles.Record{}, fmt.Errorf("%s is no record of an image", runtimefiles.RecordPath)
 	}
 	data := make([]byte, f.Size)
 	if _, err := io.ReadFull(f.Content(), data); err != nil {
-		return personality.Record{}, err
+		return runtimefiles.Record{}, err
 	}
-	return personality.ParseRecord(data)
+	return runtimefiles.ParseRecord(data)
 }
 
 // Digest returns the digest of the image that a file system was written from by sconce. The error wraps fs.ErrNotExist when

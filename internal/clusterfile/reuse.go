@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sconce.dev/sconce/internal/ctxio"
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
 )
@@ -80,7 +80,7 @@ func (r *reuse) wait() error {
 	err := r.saving.Wait()
 	r.begin()
 	if err != nil {
-		event.Warn(r.ctx, fmt.Sprintf("what was compressed could not be kept for the next image: %v", err), "see `sconce cache info`")
+		progress.Warn(r.ctx, fmt.Sprintf("what was compressed could not be kept for the next image: %v", err), "see `sconce cache info`")
 	}
 	return r.ctx.Err()
 }
@@ -105,7 +105,7 @@ func (r *reuse) packs(layer store.Digest) []*squashfs.Pack {
 	for _, stored := range record.Packs {
 		p, err := r.open(stored)
 		if err != nil {
-			event.Warn(r.ctx, fmt.Sprintf("what was compressed of layer %s before cannot be used: %v", layer.Short(), err), verifyHint)
+			progress.Warn(r.ctx, fmt.Sprintf("what was compressed of layer %s before cannot be used: %v", layer.Short(), err), verifyHint)
 			continue
 		}
 		packs = append(packs, p)

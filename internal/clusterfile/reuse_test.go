@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
 )
@@ -338,8 +338,8 @@ type warnings struct {
 	text []string
 }
 
-func (w *warnings) Emit(e event.Event) {
-	if e.Kind == event.Warning {
+func (w *warnings) Emit(e progress.Event) {
+	if e.Kind == progress.Warning {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.text = append(w.text, e.Text+" ("+e.Hint+")")
@@ -356,7 +356,7 @@ func rewrite(t *testing.T, st *store.Store, ds []layer.Descriptor) (data []byte,
 	defer f.Close()
 	var w warnings
 	var opened []string
-	err = WriteSquashfs(event.With(t.Context(), &w), f, inputOf(st, &opened, ds...), Options{Store: st, Squashfs: squashfs.DefaultOptions()})
+	err = WriteSquashfs(progress.With(t.Context(), &w), f, inputOf(st, &opened, ds...), Options{Store: st, Squashfs: squashfs.DefaultOptions()})
 	if _, seekErr := f.Seek(0, io.SeekStart); seekErr != nil {
 		t.Fatal(seekErr)
 	}

@@ -6,14 +6,14 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"sconce.dev/sconce/internal/personality"
+	"sconce.dev/sconce/internal/runtimefiles"
 	"sconce.dev/sconce/internal/sif"
 	"sconce.dev/sconce/internal/store"
 )
 
 // Spec returns what a SIF of an image says about it, beside the file system.
 func Spec(c v1.ConfigFile, digest store.Digest) (sif.Spec, error) {
-	metadata, err := personality.Metadata(personality.Image{Config: c, Digest: digest})
+	metadata, err := runtimefiles.Metadata(runtimefiles.Image{Config: c, Digest: digest})
 	if err != nil {
 		return sif.Spec{}, err
 	}
@@ -22,7 +22,7 @@ func Spec(c v1.ConfigFile, digest store.Digest) (sif.Spec, error) {
 		return sif.Spec{}, fmt.Errorf("image config: %w", err)
 	}
 	return sif.Spec{
-		Arch: c.Architecture, Deffile: []byte(personality.Deffile(personality.Image{Config: c, Digest: digest})),
+		Arch: c.Architecture, Deffile: []byte(runtimefiles.Deffile(runtimefiles.Image{Config: c, Digest: digest})),
 		Metadata: metadata, Config: config,
 	}, nil
 }

@@ -13,9 +13,9 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sconce.dev/sconce/internal/execop"
+	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/sandbox"
-	"sconce.dev/sconce/internal/step"
-	"sconce.dev/sconce/internal/transfer"
 )
 
 // Scratch is what [Stage.From] says of an image that begins empty.
@@ -58,19 +58,19 @@ type Op struct {
 
 // Run is a command. Mounts of its Command is empty: Mounts here also says where their files come from.
 type Run struct {
-	step.Command
+	execop.Command
 	Mounts []Mount
 }
 
 // Mount is a mount of a [Run] and where its files come from.
 type Mount struct {
-	step.Mount        // Source is a path below From
-	From       Source // of binds and caches
+	execop.Mount        // Source is a path below From
+	From         Source // of binds and caches
 }
 
 // Copy is what COPY and ADD lay down.
 type Copy struct {
-	transfer.Copy
+	fileop.Copy
 	From Source
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/transfer"
+	"sconce.dev/sconce/internal/fileop"
 )
 
 var update = flag.Bool("update", false, "write what the files of testdata should say")
@@ -187,7 +187,7 @@ func fields(v any) string {
 
 func quoted(v any) string {
 	switch v := v.(type) {
-	case []string, []transfer.InlineFile, []transfer.URL:
+	case []string, []fileop.InlineFile, []fileop.URL:
 		return fmt.Sprintf("%q", v)
 	default:
 		return fmt.Sprint(v)

@@ -7,13 +7,13 @@ import (
 
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 
+	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/transfer"
 )
 
 // copyFiles reads COPY.
 func (s *stage) copyFiles(ctx context.Context, c *instructions.CopyCommand, line int) (*Copy, error) {
-	out := &Copy{From: Source{Stage: -1}, Copy: transfer.Copy{
+	out := &Copy{From: Source{Stage: -1}, Copy: fileop.Copy{
 		Chown: c.Chown, Chmod: c.Chmod, Parents: c.Parents, Exclude: c.ExcludePatterns, Link: c.Link,
 	}}
 	for _, source := range c.SourcePaths {
@@ -35,7 +35,7 @@ func (s *stage) copyFiles(ctx context.Context, c *instructions.CopyCommand, line
 
 // addFiles reads ADD.
 func (s *stage) addFiles(c *instructions.AddCommand, line int) (*Copy, error) {
-	out := &Copy{From: Source{Stage: -1}, Copy: transfer.Copy{
+	out := &Copy{From: Source{Stage: -1}, Copy: fileop.Copy{
 		Chown: c.Chown, Chmod: c.Chmod, Exclude: c.ExcludePatterns, Link: c.Link, Extract: c.Unpack == nil || *c.Unpack,
 	}}
 	if err := s.sources(c.SourcesAndDest, out, line); err != nil {
@@ -72,7 +72,7 @@ func (s *stage) sources(c instructions.SourcesAndDest, out *Copy, line int) erro
 			if u, err := url.Parse(source); err != nil || u.Host == "" {
 				return wrongf("", "%s is no URL", source)
 			}
-			out.URLs = append(out.URLs, transfer.URL{Address: source})
+			out.URLs = append(out.URLs, fileop.URL{Address: source})
 		default:
 			if source = strings.TrimLeft(source, "/"); source == "" {
 				source = "." // all of it
@@ -81,7 +81,7 @@ func (s *stage) sources(c instructions.SourcesAndDest, out *Copy, line int) erro
 		}
 	}
 	for _, doc := range c.SourceContents {
-		out.Inline = append(out.Inline, transfer.InlineFile{Name: doc.Path, Content: []byte(doc.Data)})
+		out.Inline = append(out.Inline, fileop.InlineFile{Name: doc.Path, Content: []byte(doc.Data)})
 	}
 	many := len(out.Sources)+len(out.URLs)+len(out.Inline) > 1
 	out.Dest = s.absolute(c.DestPath)

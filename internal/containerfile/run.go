@@ -9,7 +9,7 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
 
-	"sconce.dev/sconce/internal/step"
+	"sconce.dev/sconce/internal/execop"
 )
 
 // run reads RUN.
@@ -20,7 +20,7 @@ func (s *stage) run(ctx context.Context, c *instructions.RunCommand, line int) (
 	if devices := instructions.GetDevices(c); len(devices) > 0 {
 		return nil, wrongf("", "RUN --device=%s is not supported", devices[0].Name)
 	}
-	r := &Run{Command: step.Command{
+	r := &Run{Command: execop.Command{
 		Env:       s.env.environ(),
 		WorkDir:   s.Config.WorkingDir,
 		User:      s.Config.User,
@@ -64,7 +64,7 @@ func (s *stage) commandOf(c *instructions.RunCommand, r *Run) {
 		}
 		if strings.HasPrefix(script, "#!") {
 			target := path.Join(documentDir, path.Base(c.Files[0].Name))
-			r.Files = []step.File{{Target: target, Mode: 0o755, Content: []byte(script)}}
+			r.Files = []execop.File{{Target: target, Mode: 0o755, Content: []byte(script)}}
 			script = target
 		}
 	}
@@ -113,8 +113,8 @@ func (s *stage) warnChown(flags []string, line int) {
 
 // mount reads RUN --mount.
 func (s *stage) mount(ctx context.Context, m *instructions.Mount, line int) (Mount, error) {
-	mount := Mount{From: Source{Stage: -1}, Mount: step.Mount{
-		Kind: step.Kind(m.Type), ID: m.CacheID, Sharing: step.Sharing(m.CacheSharing), ReadOnly: m.ReadOnly, Size: m.SizeLimit, Required: m.Required,
+	mount := Mount{From: Source{Stage: -1}, Mount: execop.Mount{
+		Kind: execop.Kind(m.Type), ID: m.CacheID, Sharing: execop.Sharing(m.CacheSharing), ReadOnly: m.ReadOnly, Size: m.SizeLimit, Required: m.Required,
 	}}
 	if m.Target != "" {
 		mount.Target = s.absolute(m.Target)
@@ -129,10 +129,10 @@ func (s *stage) mount(ctx context.Context, m *instructions.Mount, line int) (Mou
 		mount.GID = int(*m.GID)
 	}
 	switch mount.Kind {
-	case step.Secret:
+	case execop.Secret:
 		secretMount(m, &mount)
 		return mount, nil
-	case step.SSH:
+	case execop.SSH:
 		return mount, agentMount(m, &mount)
 	}
 	if mount.Target == "" {
@@ -146,21 +146,21 @@ func (s *stage) mount(ctx context.Context, m *instructions.Mount, line int) (Mou
 
 // filesMount reads what is particular to a bind, a cache and a tmpfs.
 func (s *stage) filesMount(ctx context.Context, m *instructions.Mount, mount *Mount, line int) error {
-	if mount.Kind == step.Tmpfs {
+	if mount.Kind == execop.Tmpfs {
 		if m.From != "" || m.Source != "" {
 			return wrongf("", "a mount of type tmpfs begins empty: it has neither from nor source")
 		}
 		return nil
 	}
 	mount.Source = strings.TrimPrefix(path.Join("/", m.Source), "/")
-	if mount.Kind == step.Cache && mount.ID == "" {
+	if mount.Kind == execop.Cache && mount.ID == "" {
 		mount.ID = mount.Target
 	}
 	var err error
 	switch {
 	case m.From != "":
 		mount.From, err = s.source(ctx, line, m.From)
-	case mount.Kind == step.Bind:
+	case mount.Kind == execop.Bind:
 		mount.From = Source{Stage: -1, Context: true}
 	case mount.Source != "":
 		err = wrongf("", "a cache without from begins empty: it has no source")

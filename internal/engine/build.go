@@ -8,12 +8,12 @@ import (
 
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/build"
+	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/slim"
-	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -30,7 +30,7 @@ type BuildOptions struct {
 	Secrets   map[string]func() ([]byte, error)
 	SSH       map[string]string // sockets of agents, by id
 	Pass      []string          // variables of the environment
-	OnFailure func(ctx context.Context, f *step.Failure, o sandbox.Options)
+	OnFailure func(ctx context.Context, f *execop.Failure, o sandbox.Options)
 }
 
 // Built is what a build has made, and how far the image came.

@@ -14,9 +14,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/engine"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/slim"
@@ -200,7 +200,7 @@ func TestContainerfile(t *testing.T) {
 	dir := locktest.Dir(t, locktest.Base{}, map[string]string{"file": "hello", "kept-out": "x", "Containerfile.dockerignore": "kept-out\n"})
 	s := newSession(t)
 	var events locktest.Events
-	p, err := s.PlanContainerfile(event.With(t.Context(), &events), engine.Containerfile{
+	p, err := s.PlanContainerfile(progress.With(t.Context(), &events), engine.Containerfile{
 		File: filepath.Join(dir, "Containerfile"), Text: []byte("ARG V\nFROM tar:" + dir + "/base.tar\nARG V\nLABEL v=$V\nCOPY . /files/\n"),
 		Context: dir, Name: "made:1", Platform: v1.Platform{OS: "linux", Architecture: "amd64"}, Args: map[string]string{"V": "7"},
 	})

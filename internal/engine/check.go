@@ -13,10 +13,10 @@ import (
 
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/cluster"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -91,7 +91,7 @@ func (s *Session) checkBuilt(ctx context.Context, r *Recipe, im *image.Image) (*
 	again := fmt.Sprintf("`sconce check --recipe %s` shows all of it", filepath.Dir(r.Path))
 	if n.Warnings > 0 {
 		text := fmt.Sprintf("the check for %s found %s:\n%s", r.Target.Title(), count(n.Warnings, "warning"), brief(findings, audit.Warning, false))
-		event.Warn(ctx, text, again)
+		progress.Warn(ctx, text, again)
 	}
 	if n.Errors > 0 {
 		err := fmt.Errorf("the image will not run on %s: %s\n%s", r.Target.Title(), count(n.Errors, "error"), brief(findings, audit.Error, true))

@@ -11,11 +11,11 @@ import (
 	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/build"
 	"sconce.dev/sconce/internal/containerfile"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/plan"
-	"sconce.dev/sconce/internal/transfer"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // Containerfile is a Containerfile and what it leaves open.
@@ -50,9 +50,9 @@ func (s *Session) PlanContainerfile(ctx context.Context, f Containerfile) (*Plan
 	}
 	ignore := f.IgnoreFile
 	if ignore == "" {
-		ignore = transfer.IgnoreFileOf(f.File)
+		ignore = fileop.IgnoreFileOf(f.File)
 	}
-	from, err := transfer.OpenContext(f.Context, ignore)
+	from, err := fileop.OpenContext(f.Context, ignore)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (f Containerfile) evaluate(ctx context.Context, config configOf) (*containe
 		forbidNetwork(evaluated)
 	}
 	for _, w := range evaluated.Warnings {
-		event.Warn(ctx, place(f.File, w.Line)+w.Message, w.Hint)
+		progress.Warn(ctx, place(f.File, w.Line)+w.Message, w.Hint)
 	}
 	return evaluated, nil
 }

@@ -7,16 +7,16 @@ import (
 	"sync"
 
 	"sconce.dev/sconce/internal/build"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/remotecache"
 	"sconce.dev/sconce/internal/slim"
-	"sconce.dev/sconce/internal/stepcache"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/transfer"
 	"sconce.dev/sconce/internal/wheelbuild"
 )
 
@@ -52,7 +52,7 @@ func (s *Session) Plan(ctx context.Context, r *Recipe, o PlanOptions) (*Plan, er
 	}
 	how := plan.Options{Slim: kept, Unchecked: o.NoCheck, GPU: r.Target.GPU, RunsHere: runsHere(l.Platform)}
 	if l.Python != nil && !how.RunsHere && r.Python.CompilesBytecode() {
-		event.Warn(ctx, fmt.Sprintf("no byte code is compiled: programs for %s do not run on this machine", l.Platform),
+		progress.Warn(ctx, fmt.Sprintf("no byte code is compiled: programs for %s do not run on this machine", l.Platform),
 			"imports are slower the first time; build on a machine of that kind, or set bytecode = false under [python] to silence this")
 	}
 	if how.Compiles, err = l.Compiles(r.pinned); err != nil {
@@ -83,7 +83,7 @@ func (s *Session) means(r *Recipe, l *Locked) (build.Options, error) {
 	if r.Cache.Registry == "" || s.Offline {
 		return o, nil
 	}
-	remote, err := stepcache.New(r.Cache.Registry, stepcache.Options{Fetch: s.Fetch})
+	remote, err := remotecache.New(r.Cache.Registry, remotecache.Options{Fetch: s.Fetch})
 	if err != nil {
 		return o, fmt.Errorf("%s: cache.registry: %w", r.Path, err)
 	}
@@ -118,26 +118,26 @@ func (r *Recipe) slimming() (*slim.Options, error) {
 // contexts are the directories that a build reads files from, each opened once. Stages made side by side ask for them.
 type contexts struct {
 	mu   sync.Mutex
-	open map[string]*transfer.Context
+	open map[string]*fileop.Context
 }
 
-func newContexts() *contexts { return &contexts{open: make(map[string]*transfer.Context)} }
+func newContexts() *contexts { return &contexts{open: make(map[string]*fileop.Context)} }
 
 // add makes a directory known that was opened in its own way.
-func (c *contexts) add(dir string, from *transfer.Context) {
+func (c *contexts) add(dir string, from *fileop.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open[dir] = from
 }
 
 // Open opens a directory unless it is open.
-func (c *contexts) Open(dir string) (*transfer.Context, error) {
+func (c *contexts) Open(dir string) (*fileop.Context, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if from := c.open[dir]; from != nil {
 		return from, nil
 	}
-	from, err := transfer.OpenContext(dir, "")
+	from, err := fileop.OpenContext(dir, "")
 	if err == nil {
 		c.open[dir] = from
 	}

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/filelock"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
@@ -50,7 +50,7 @@ func (s *Session) shareOnce(ctx context.Context, ref source.Ref, from source.Opt
 	}
 	// One lock around the download too: it is the longer part.
 	lock, err := filelock.Acquire(ctx, strings.TrimSuffix(path, sharedExt), func() {
-		event.Notef(ctx, "waiting for another node or process that imports the image")
+		progress.Notef(ctx, "waiting for another node or process that imports the image")
 	})
 	if err != nil {
 		return err

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/clusterfile"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/filelock"
 	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
 )
@@ -31,10 +31,10 @@ func WriteClusterFile(ctx context.Context, in clusterfile.Input, t Target, o Opt
 	}
 	t.Path = path
 	if holds(t, in, o) {
-		event.Begin(ctx, "export", dest, 0).EndCached()
+		progress.Begin(ctx, "export", dest, 0).EndCached()
 		return nil
 	}
-	task := event.Begin(ctx, "export", dest, 0)
+	task := progress.Begin(ctx, "export", dest, 0)
 	c := &clusterWriter{ctx: ctx, in: in, target: t, o: o}
 	return task.End(explain(t, c.write(c.fill)))
 }
@@ -46,7 +46,7 @@ func CopyClusterFile(ctx context.Context, from *source.ClusterFile, t Target, o 
 		return fmt.Errorf("write %s: %w", t, err)
 	}
 	t.Path = path
-	task := event.Begin(ctx, "export", t.String(), from.Partition.Size())
+	task := progress.Begin(ctx, "export", t.String(), from.Partition.Size())
 	c := &clusterWriter{ctx: ctx, target: t, o: o, size: from.Partition.Size()}
 	c.o.Squashfs = clusterfile.OptionsOf(from.FS)
 	c.in.Digest, _ = clusterfile.Digest(from.FS) // without one, nothing is taken for the same
@@ -90,7 +90,7 @@ func (c *clusterWriter) write(fill func(*os.File) error) error {
 		return err
 	}
 	lock, err := filelock.Acquire(c.ctx, c.target.Path, func() {
-		event.Notef(c.ctx, fmt.Sprintf("waiting for another process that writes %s", c.target.Path))
+		progress.Notef(c.ctx, fmt.Sprintf("waiting for another process that writes %s", c.target.Path))
 	})
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func (c *clusterWriter) checkSpace() error {
 	if expected == 0 || there.Size == 0 {
 		return nil // nothing is known
 	}
-	event.Notef(c.ctx, fmt.Sprintf("%s will take about %s; %s are free there", c.target.Path, megabytes(expected), wholeMegabytes(there.Free)))
+	progress.Notef(c.ctx, fmt.Sprintf("%s will take about %s; %s are free there", c.target.Path, megabytes(expected), wholeMegabytes(there.Free)))
 	if there.Free < expected {
 		return fault.Hint(fmt.Errorf("it will take about %s, and only %s are free there", megabytes(expected), wholeMegabytes(there.Free)),
 			"make room, or write to another file system")

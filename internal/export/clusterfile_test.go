@@ -11,10 +11,10 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/clusterfile"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
@@ -61,8 +61,8 @@ type verbs struct {
 	begun map[string]int
 }
 
-func (v *verbs) Emit(e event.Event) {
-	if e.Kind == event.Start {
+func (v *verbs) Emit(e progress.Event) {
+	if e.Kind == progress.Start {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		v.begun[e.Verb]++
@@ -76,7 +76,7 @@ func TestClusterFiles(t *testing.T) {
 	sqsh, sif := filepath.Join(dir, "x.sqsh"), filepath.Join(dir, "x.sif")
 	for _, dest := range []string{sqsh, sif} {
 		seen := &verbs{begun: map[string]int{}}
-		ctx := event.With(t.Context(), seen)
+		ctx := progress.With(t.Context(), seen)
 		if err := Write(ctx, im, dest, clusterOptions(st)); err != nil {
 			t.Fatal(err)
 		}
@@ -264,7 +264,7 @@ func TestClusterFileAtOnce(t *testing.T) {
 	im := sample(t, st)
 	path := filepath.Join(t.TempDir(), "x.sif")
 	seen := &verbs{begun: map[string]int{}}
-	ctx := event.With(t.Context(), seen)
+	ctx := progress.With(t.Context(), seen)
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/clusterfile"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
@@ -119,10 +119,10 @@ func Write(ctx context.Context, im *image.Image, dest string, o Options) error {
 		w.label = labelOf(t, o.Name)
 	}
 	if w.upToDate() {
-		event.Begin(ctx, "export", dest, 0).EndCached()
+		progress.Begin(ctx, "export", dest, 0).EndCached()
 		return nil
 	}
-	w.task = event.Begin(ctx, "export", dest, 0)
+	w.task = progress.Begin(ctx, "export", dest, 0)
 	return w.task.End(explain(t, w.write()))
 }
 
@@ -167,7 +167,7 @@ type writer struct {
 	target Target
 	label  label
 	force  bool
-	task   *event.Task
+	task   *progress.Task
 }
 
 // upToDate reports whether the target holds the image. It looks at little enough for a build that changes nothing.

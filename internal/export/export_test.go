@@ -21,10 +21,10 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/store"
 )
@@ -344,10 +344,10 @@ func TestTar(t *testing.T) {
 // outcomes records how tasks ended.
 type outcomes struct {
 	mu    sync.Mutex
-	kinds []event.Kind
+	kinds []progress.Kind
 }
 
-func (o *outcomes) Emit(e event.Event) {
+func (o *outcomes) Emit(e progress.Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.kinds = append(o.kinds, e.Kind)
@@ -365,10 +365,10 @@ func TestUpToDate(t *testing.T) {
 			t.Fatal(err)
 		}
 		var rec outcomes
-		if err := Write(event.With(t.Context(), &rec), im, dest, Options{Store: st}); err != nil {
+		if err := Write(progress.With(t.Context(), &rec), im, dest, Options{Store: st}); err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Contains(rec.kinds, event.Cached) {
+		if !slices.Contains(rec.kinds, progress.Cached) {
 			t.Errorf("%s: the second write did something: %v", kind, rec.kinds)
 		}
 		after, _ := os.Stat(filepath.Join(tmp, kind))

@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -136,7 +136,7 @@ func (w *writer) fillRoot(dir string) error {
 		}
 	}
 	if r.left > 0 {
-		event.Warn(w.ctx, fmt.Sprintf("%s: %d device nodes were left out", w.target, r.left), "only root can make them; /dev is the container engine's to fill")
+		progress.Warn(w.ctx, fmt.Sprintf("%s: %d device nodes were left out", w.target, r.left), "only root can make them; /dev is the container engine's to fill")
 	}
 	return nil
 }

@@ -13,8 +13,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/clusterfile"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
 )
@@ -199,7 +199,7 @@ func (g *gatherer) together(ctx context.Context) error {
 		f.Links, f.Pythons = known.Links, known.Pythons
 		return nil
 	}
-	task := event.Begin(ctx, "scan", "Python packages and linked libraries", 0)
+	task := progress.Begin(ctx, "scan", "Python packages and linked libraries", 0)
 	if f.Pythons, err = findPythons(ctx, f); err == nil {
 		f.Links, err = findLinks(ctx, f)
 	}

@@ -19,10 +19,10 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sconce.dev/sconce/internal/elfx"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
 )
@@ -484,7 +484,7 @@ func TestGPUIsCancelled(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		ctx, cancel = context.WithCancel(t.Context())
-		started := event.With(ctx, cancelling(cancel))
+		started := progress.With(ctx, cancelling(cancel))
 		if _, err := GPU(started, files); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s, in the middle: %v", name, err)
 		}
@@ -494,7 +494,7 @@ func TestGPUIsCancelled(t *testing.T) {
 // cancelling cancels when the work has begun.
 type cancelling func()
 
-func (c cancelling) Emit(event.Event) { c() }
+func (c cancelling) Emit(progress.Event) { c() }
 
 // Files come in the order in which a layer has to be decompressed.
 func TestTreeOrder(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sconce.dev/sconce/internal/elfx"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -105,7 +105,7 @@ func (r *rootFiles) scanAll(ctx context.Context) ([]scanned, error) {
 	for _, f := range files {
 		size += f.size
 	}
-	task := event.Begin(ctx, "scan", "machine code", size)
+	task := progress.Begin(ctx, "scan", "machine code", size)
 	var mu sync.Mutex
 	var found []scanned
 	group, working := errgroup.WithContext(ctx)

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -90,7 +90,7 @@ func (s *treeScan) lookAt(ctx context.Context, nodes []*image.Node) error {
 	if len(nodes) == 0 {
 		return nil
 	}
-	task := event.Begin(ctx, "scan", "machine code", totalSize(nodes))
+	task := progress.Begin(ctx, "scan", "machine code", totalSize(nodes))
 	s.slow = make([][]*image.Node, len(s.ids))
 	err := sideBySide(ctx, nodeRuns(nodes), func(ctx context.Context, run []*image.Node) error {
 		for _, n := range run {
@@ -199,7 +199,7 @@ func (s *treeScan) found(n *image.Node, c fileFacts) {
 }
 
 // fast looks at a file where it lies, or puts it off.
-func (s *treeScan) fast(ctx context.Context, n *image.Node, task *event.Task) error {
+func (s *treeScan) fast(ctx context.Context, n *image.Node, task *progress.Task) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func (s *treeScan) fast(ctx context.Context, n *image.Node, task *event.Task) er
 }
 
 // copied looks at a copy of a file.
-func (s *treeScan) copied(ctx context.Context, n *image.Node, task *event.Task) error {
+func (s *treeScan) copied(ctx context.Context, n *image.Node, task *progress.Task) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -30,7 +30,7 @@ type download struct {
 	client  *Client
 	request Request
 	part    *store.Partial
-	task    *event.Task
+	task    *progress.Task
 	wrong   int // how often everything was here and had the wrong hash or size
 }
 

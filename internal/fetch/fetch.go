@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -178,7 +178,7 @@ func (c *Client) download(ctx context.Context, r Request) error {
 		}
 		r.Follow(follower)
 	}
-	task := event.Begin(ctx, "download", r.label(), r.Size)
+	task := progress.Begin(ctx, "download", r.label(), r.Size)
 	d := &download{client: c, request: r, part: part, task: task}
 	return task.End(explain("download", r, d.run(ctx)))
 }

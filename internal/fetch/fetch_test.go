@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -571,10 +571,10 @@ func TestLocalFiles(t *testing.T) {
 // recorder keeps events.
 type recorder struct {
 	mu     sync.Mutex
-	events []event.Event
+	events []progress.Event
 }
 
-func (r *recorder) Emit(e event.Event) {
+func (r *recorder) Emit(e progress.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, e)
@@ -599,7 +599,7 @@ func TestCredentialsAreSentAndNeverShown(t *testing.T) {
 	for _, tc := range []struct{ netrc, url string }{{netrc, srv.URL + "/f?token=hunter2"}, {"/nowhere", withUser}} {
 		t.Setenv("NETRC", tc.netrc)
 		var rec recorder
-		ctx := event.With(t.Context(), &rec)
+		ctx := progress.With(t.Context(), &rec)
 		refuse.Store(false)
 		if err := fast(openStore(t)).Blob(ctx, Request{URL: tc.url, Digest: store.DigestOf(data)}); err != nil {
 			t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 
 	"sconce.dev/sconce/internal/ctxio"
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // localPath returns the path that an URL means on this machine: of scheme file, or without a scheme.
@@ -45,7 +45,7 @@ func (c *Client) copyLocal(ctx context.Context, r Request, path string) error {
 		return fmt.Errorf("copy %s: %w", r.label(), err)
 	}
 	defer w.Close()
-	task := event.Begin(ctx, "copy", r.label(), r.Size)
+	task := progress.Begin(ctx, "copy", r.label(), r.Size)
 	return task.End(explain("copy", r, func() error {
 		if err := copyContext(ctx, io.MultiWriter(w, task), f); err != nil {
 			return err

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // retry counts failures in a row, waits longer after each, and knows when it has been patient enough.
@@ -121,6 +121,6 @@ func (c *Client) say(ctx context.Context, err error, delay, left time.Duration) 
 	}
 	c.said.mu.Unlock()
 	if again {
-		event.Notef(ctx, fmt.Sprintf("%s; trying again in %s, giving up in %s", text, delay.Round(time.Second), left.Round(time.Second)))
+		progress.Notef(ctx, fmt.Sprintf("%s; trying again in %s, giving up in %s", text, delay.Round(time.Second), left.Round(time.Second)))
 	}
 }

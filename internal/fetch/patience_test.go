@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -72,10 +72,10 @@ type notes struct {
 	text []string
 }
 
-func (n *notes) Emit(e event.Event) {
+func (n *notes) Emit(e progress.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if e.Kind == event.Note {
+	if e.Kind == progress.Note {
 		n.text = append(n.text, e.Text)
 	}
 }
@@ -89,7 +89,7 @@ func TestWaitIsTold(t *testing.T) {
 		return n == 1
 	})
 	var told notes
-	req, err := http.NewRequestWithContext(event.With(t.Context(), &told), http.MethodGet, srv.URL, nil)
+	req, err := http.NewRequestWithContext(progress.With(t.Context(), &told), http.MethodGet, srv.URL, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

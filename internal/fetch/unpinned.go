@@ -6,7 +6,7 @@ import (
 	"io"
 	"net/http"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -17,7 +17,7 @@ func (c *Client) Unpinned(ctx context.Context, r Request) (store.Digest, error) 
 	if c.Offline() {
 		return "", fmt.Errorf("download %s: %w", r.label(), ErrOffline)
 	}
-	task := event.Begin(ctx, "download", r.label(), 0)
+	task := progress.Begin(ctx, "download", r.label(), 0)
 	var digest store.Digest
 	err := c.Retry(ctx, func(ctx context.Context, _ bool) (progress bool, err error) {
 		digest, err = c.unpinned(ctx, r, task)
@@ -29,7 +29,7 @@ func (c *Client) Unpinned(ctx context.Context, r Request) (store.Digest, error) 
 	return digest, task.End(err)
 }
 
-func (c *Client) unpinned(ctx context.Context, r Request, task *event.Task) (store.Digest, error) {
+func (c *Client) unpinned(ctx context.Context, r Request, task *progress.Task) (store.Digest, error) {
 	req, err := newRequest(ctx, http.MethodGet, r.URL)
 	if err != nil {
 		return "", explain("download", r, err)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sconce.dev/sconce/internal/ctxio"
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -118,7 +118,7 @@ func importLayer(ctx context.Context, st *store.Store, img v1.Image, d v1.Descri
 	if st.HasBlob(blobDigest(d)) { // another process was faster
 		return nil
 	}
-	task := event.Begin(ctx, "copy", blobDigest(d).Short(), d.Size)
+	task := progress.Begin(ctx, "copy", blobDigest(d).Short(), d.Size)
 	return task.End(copyLayer(ctx, st, l, d, task))
 }
 

@@ -8,7 +8,7 @@ import (
 	"io/fs"
 
 	"sconce.dev/sconce/internal/ctxio"
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -31,7 +31,7 @@ func KnownIndex(st *store.Store, d Descriptor, bring func() error) (*Index, erro
 // complete and right. The entries are shown to visit as [Source] does. What it saw and what is returned counts only when there
 // is no error.
 func Arriving(ctx context.Context, st *store.Store, d Descriptor, r io.Reader, visit func(e IndexEntry, open func() (io.ReadCloser, error)) error) (*Index, error) {
-	task := event.Begin(ctx, "index", d.Digest.Short(), d.Size)
+	task := progress.Begin(ctx, "index", d.Digest.Short(), d.Size)
 	from := storedBlob{st, d.Digest}
 	r = ctxio.Reader(ctx, io.TeeReader(r, task))
 	ix, err := scan(ctx, from, r, visit)

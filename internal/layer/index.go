@@ -16,7 +16,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"sconce.dev/sconce/internal/ctxio"
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -197,7 +197,7 @@ func scanBlob(ctx context.Context, st *store.Store, d Descriptor, visit visitor)
 		return nil, err
 	}
 	defer f.Close()
-	task := event.Begin(ctx, "index", d.Digest.Short(), d.Size)
+	task := progress.Begin(ctx, "index", d.Digest.Short(), d.Size)
 	ix, err := scan(ctx, from, io.TeeReader(f, task), visit)
 	return ix, task.End(err)
 }

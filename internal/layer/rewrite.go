@@ -8,7 +8,7 @@ import (
 	"io"
 	"slices"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -25,18 +25,18 @@ type Change struct {
 // Without an o.Compression the layer is compressed as d is; with gzip, when d comes from elsewhere and is not compressed, or by
 // xz. Chunks in which nothing changes are not compressed again.
 func Rewrite(ctx context.Context, st *store.Store, d Descriptor, changes []Change, o Options) (Descriptor, error) {
-	return rewriteLayer(ctx, st, d, func(ix *Index, task *event.Task) (Descriptor, error) {
+	return rewriteLayer(ctx, st, d, func(ix *Index, task *progress.Task) (Descriptor, error) {
 		return ix.rewrite(ctx, st, changes, o, task)
 	})
 }
 
 // rewriteLayer opens the layer that how makes another one of, and tells how far that is.
-func rewriteLayer(ctx context.Context, st *store.Store, d Descriptor, how func(*Index, *event.Task) (Descriptor, error)) (Descriptor, error) {
+func rewriteLayer(ctx context.Context, st *store.Store, d Descriptor, how func(*Index, *progress.Task) (Descriptor, error)) (Descriptor, error) {
 	ix, err := OpenIndex(ctx, st, d)
 	if err != nil {
 		return Descriptor{}, err
 	}
-	task := event.Begin(ctx, "rewrite", d.Digest.Short(), ix.RawSize)
+	task := progress.Begin(ctx, "rewrite", d.Digest.Short(), ix.RawSize)
 	made, err := how(ix, task)
 	if task.End(err) != nil {
 		return Descriptor{}, fmt.Errorf("rewrite layer %s: %w", d.Digest.Short(), err)
@@ -44,12 +44,12 @@ func rewriteLayer(ctx context.Context, st *store.Store, d Descriptor, how func(*
 	return made, nil
 }
 
-func (ix *Index) rewrite(ctx context.Context, st *store.Store, changes []Change, o Options, task *event.Task) (Descriptor, error) {
+func (ix *Index) rewrite(ctx context.Context, st *store.Store, changes []Change, o Options, task *progress.Task) (Descriptor, error) {
 	return ix.rewriteWith(ctx, st, o, task, func(r *rewriting) ([]IndexEntry, error) { return ix.Entries, r.run(changes) })
 }
 
 // rewriteWith makes a layer of what run copies of this one. run returns its entries.
-func (ix *Index) rewriteWith(ctx context.Context, st *store.Store, o Options, task *event.Task, run func(*rewriting) ([]IndexEntry, error)) (Descriptor, error) {
+func (ix *Index) rewriteWith(ctx context.Context, st *store.Store, o Options, task *progress.Task, run func(*rewriting) ([]IndexEntry, error)) (Descriptor, error) {
 	if o.Compression == "" {
 		o.Compression = ix.compression()
 	}
@@ -101,7 +101,7 @@ type rewriting struct {
 	tar    io.Reader // the old one, at pos
 	pos    int64
 	packed io.ReaderAt // the old blob, open until the chunks are closed
-	task   *event.Task
+	task   *progress.Task
 }
 
 func (r *rewriting) run(changes []Change) error {

@@ -9,7 +9,7 @@ import (
 	"io"
 	"slices"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -32,12 +32,12 @@ var ErrHoles = errors.New("the layer stores files with holes")
 //
 // The error wraps [ErrHoles] for a layer that cannot be taken apart.
 func RewriteEntries(ctx context.Context, st *store.Store, d Descriptor, edits []Edit, o Options) (Descriptor, error) {
-	return rewriteLayer(ctx, st, d, func(ix *Index, task *event.Task) (Descriptor, error) {
+	return rewriteLayer(ctx, st, d, func(ix *Index, task *progress.Task) (Descriptor, error) {
 		return ix.rewriteEntries(ctx, st, edits, o, task)
 	})
 }
 
-func (ix *Index) rewriteEntries(ctx context.Context, st *store.Store, edits []Edit, o Options, task *event.Task) (Descriptor, error) {
+func (ix *Index) rewriteEntries(ctx context.Context, st *store.Store, edits []Edit, o Options, task *progress.Task) (Descriptor, error) {
 	work, err := ix.entryEdits(edits)
 	if err != nil {
 		return Descriptor{}, err

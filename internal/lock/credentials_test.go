@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/progress"
 )
 
 const (
@@ -102,7 +102,7 @@ func (b *bench) checkLogin(text string) {
 		if w.Size == 0 {
 			b.t.Errorf("%s has no size", w.File)
 		}
-		err := client.Blob(event.With(b.t.Context(), &b.events), fetch.Request{URL: w.URL, Digest: w.Digest, Size: w.Size, Header: authorize(w.URL)})
+		err := client.Blob(progress.With(b.t.Context(), &b.events), fetch.Request{URL: w.URL, Digest: w.Digest, Size: w.Size, Header: authorize(w.URL)})
 		if err != nil {
 			b.t.Error(err)
 		}

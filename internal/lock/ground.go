@@ -4,23 +4,23 @@ import (
 	"context"
 	"slices"
 
+	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/ospackages"
 	"sconce.dev/sconce/internal/recipe"
-	"sconce.dev/sconce/internal/step"
-	"sconce.dev/sconce/internal/system"
 )
 
 // lockSystem pins the system packages that r asks for on the base im, and returns the base together with them: its Python
 // may be one of them. What old has pinned stays as long as base and packages are the same.
-func lockSystem(ctx context.Context, r *recipe.Recipe, l, old *Lock, im *image.Image, o Options) (*system.Pinned, *image.Image, error) {
+func lockSystem(ctx context.Context, r *recipe.Recipe, l, old *Lock, im *image.Image, o Options) (*ospackages.Pinned, *image.Image, error) {
 	pinned, err := pinSystem(ctx, r, l, old, im, o)
 	if err != nil || pinned.Empty() || !hasPython(r) {
 		return pinned, im, err
 	}
 	with := layer.Options{Compression: layer.Compression(r.Image.Compression), ModTime: layer.DefaultModTime.UTC()} // as the planner has it
-	d, err := system.Layer(ctx, system.Install{
-		Runner: &step.Runner{Store: o.Store, Layer: with}, Fetch: o.Fetch, Key: system.LayerKey(l.Base.Key(), pinned, with), On: im.Layers, Packages: pinned,
+	d, err := ospackages.Layer(ctx, ospackages.Install{
+		Runner: &execop.Runner{Store: o.Store, Layer: with}, Fetch: o.Fetch, Key: ospackages.LayerKey(l.Base.Key(), pinned, with), On: im.Layers, Packages: pinned,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -29,9 +29,9 @@ func lockSystem(ctx context.Context, r *recipe.Recipe, l, old *Lock, im *image.I
 	return pinned, im, err
 }
 
-func pinSystem(ctx context.Context, r *recipe.Recipe, l, old *Lock, im *image.Image, o Options) (*system.Pinned, error) {
+func pinSystem(ctx context.Context, r *recipe.Recipe, l, old *Lock, im *image.Image, o Options) (*ospackages.Pinned, error) {
 	if old != nil && old.System != nil && !o.Upgrade && old.Base.Key() == l.Base.Key() && slices.Equal(old.Inputs.System, l.Inputs.System) {
 		return old.System, nil
 	}
-	return system.Resolve(ctx, o.Store, system.Request{On: im.Layers, Platform: im.Platform(), Packages: r.System.Packages, Offline: o.Offline})
+	return ospackages.Resolve(ctx, o.Store, ospackages.Request{On: im.Layers, Platform: im.Platform(), Packages: r.System.Packages, Offline: o.Offline})
 }

@@ -19,10 +19,10 @@ import (
 
 	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/ospackages"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/system"
 )
 
 // formatVersion is the layout of sconce.lock. A reader refuses another one.
@@ -33,12 +33,12 @@ const maxSize = 16 << 20
 
 // Lock is the content of sconce.lock.
 type Lock struct {
-	Version  int            `toml:"version"`
-	Platform string         `toml:"platform"`
-	Inputs   Inputs         `toml:"inputs"`
-	Base     base.Pinned    `toml:"base"`
-	System   *system.Pinned `toml:"system,omitempty"` // nil: the recipe asks for no system packages
-	Python   *Python        `toml:"python,omitempty"`
+	Version  int                `toml:"version"`
+	Platform string             `toml:"platform"`
+	Inputs   Inputs             `toml:"inputs"`
+	Base     base.Pinned        `toml:"base"`
+	System   *ospackages.Pinned `toml:"system,omitempty"` // nil: the recipe asks for no system packages
+	Python   *Python            `toml:"python,omitempty"`
 }
 
 // Python says what the base's Python is, and which packages go beside it.

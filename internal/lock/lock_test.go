@@ -14,11 +14,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
 )
@@ -51,7 +51,7 @@ func (b *bench) recipe(text string) *recipe.Recipe {
 func (b *bench) make(r *recipe.Recipe, o lock.Options) (*lock.Lock, error) {
 	b.t.Helper()
 	o.Store, o.Fetch = b.store, fetch.New(b.store, fetch.Options{Attempts: 1})
-	return lock.Make(event.With(b.t.Context(), &b.events), r, o)
+	return lock.Make(progress.With(b.t.Context(), &b.events), r, o)
 }
 
 func (b *bench) lock(text string) (*recipe.Recipe, *lock.Lock) {
@@ -446,7 +446,7 @@ func TestKilledBetween(t *testing.T) {
 	b.write(map[string]string{"sconce.lock": "rubbish", "pylock.toml": "rubbish"})
 	r, l = b.lock(text)
 	wantPins(t, l, r, "alpha==1.0 requested", "beta==2.0 requested")
-	if warned := b.events.Texts(event.Warning); len(warned) != 1 || !strings.Contains(warned[0], "the earlier lock counts for nothing") {
+	if warned := b.events.Texts(progress.Warning); len(warned) != 1 || !strings.Contains(warned[0], "the earlier lock counts for nothing") {
 		t.Errorf("warnings %q", warned)
 	}
 }
@@ -470,7 +470,7 @@ func TestTwoAtOnce(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	asked := slices.DeleteFunc(b.events.Texts(event.Done), func(s string) bool { return !strings.HasPrefix(s, "resolve ") })
+	asked := slices.DeleteFunc(b.events.Texts(progress.Done), func(s string) bool { return !strings.HasPrefix(s, "resolve ") })
 	if len(asked) != 1 {
 		t.Errorf("uv was asked %d times: %q", len(asked), asked)
 	}

@@ -15,10 +15,10 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/base"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/spelling"
@@ -104,7 +104,7 @@ func readOld(ctx context.Context, r *recipe.Recipe) *Lock {
 		return old
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		event.Warn(ctx, fmt.Sprintf("the earlier lock counts for nothing: %v", err), "")
+		progress.Warn(ctx, fmt.Sprintf("the earlier lock counts for nothing: %v", err), "")
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ type locker struct {
 	sources   *sources                      // what uv is told of sources
 	infos     sync.Map                      // what sources say ([python.SourceInfo]), see placeOf
 	reader    *sourceReader                 // answers for sources while uv runs
-	task      *event.Task                   // that uv is run for; nil: none
+	task      *progress.Task                // that uv is run for; nil: none
 	fallbacks []unusableSource              // what may come as a wheel only, beside what the recipe says
 	lenient   bool                          // a source that cannot be used counts as one that depends on nothing, to see what would have been
 	builds    map[string][]BuildRequirement // build requirements that were resolved

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 )
 
@@ -30,7 +30,7 @@ func (k *locker) protect(ctx context.Context, found python.Interpreter) {
 	}
 	for _, name := range *listed {
 		if _, there := found.Package(name); !there {
-			event.Warn(ctx, fmt.Sprintf("the base has no package %s to protect", name), "take it out of python.protect, or check its spelling")
+			progress.Warn(ctx, fmt.Sprintf("the base has no package %s to protect", name), "take it out of python.protect, or check its spelling")
 		}
 	}
 }
@@ -90,9 +90,9 @@ func (k *locker) checkRequested(ctx context.Context, asked []string) error {
 			return fault.Hint(fmt.Errorf("the recipe asks for %q, but the base brings %s %s, which is protected", withoutLogins(text), guard.Name, guard.Version),
 				"ask for a version that the base has, "+allowReplacing)
 		case fit == NearFit:
-			event.Warn(ctx, fmt.Sprintf("%q is met only nearly by the base's %s %s", text, guard.Name, guard.Version), "take another base, "+allowReplacing)
+			progress.Warn(ctx, fmt.Sprintf("%q is met only nearly by the base's %s %s", text, guard.Name, guard.Version), "take another base, "+allowReplacing)
 		default:
-			event.Notef(ctx, fmt.Sprintf("%s comes from the base, in version %s", guard.Name, guard.Version))
+			progress.Notef(ctx, fmt.Sprintf("%s comes from the base, in version %s", guard.Name, guard.Version))
 		}
 	}
 	return nil

@@ -6,9 +6,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 )
 
@@ -36,7 +36,7 @@ func TestTorchOfTheBaseStays(t *testing.T) {
 	if !l.Python.SystemSitePackages {
 		t.Error("the environment does not see the base's packages")
 	}
-	notes := strings.Join(b.events.Texts(event.Note), "\n")
+	notes := strings.Join(b.events.Texts(progress.Note), "\n")
 	if !strings.Contains(notes, "torch comes from the base, in version 2.6.0a0+ecf3bae40a.nv25.1") || !strings.Contains(notes, "flash-attn comes from the base") {
 		t.Errorf("notes %q", notes)
 	}
@@ -57,7 +57,7 @@ func TestProtectByName(t *testing.T) {
 	b, _ := newBench(t, vendor, offered()...)
 	r, l := b.lock("[python]\npackages = [\"model\"]\nprotect = [\"NumPy\", \"scipy\"]\n")
 	wantPins(t, l, r, "model==1.0 requested", "nvidia-lib==12.0", "torch==2.8.0", "triton==3.4.0")
-	if warned := b.events.Texts(event.Warning); len(warned) != 1 || !strings.Contains(warned[0], "the base has no package scipy to protect") {
+	if warned := b.events.Texts(progress.Warning); len(warned) != 1 || !strings.Contains(warned[0], "the base has no package scipy to protect") {
 		t.Errorf("warnings %q", warned)
 	}
 }
@@ -73,7 +73,7 @@ func TestAskedForAnotherTorch(t *testing.T) {
 
 	r, l := b.lock("[python]\npackages = [\"torch>=2.6\", \"numpy\", \"torch==1; python_version < '3'\"]\n")
 	wantPins(t, l, r, "numpy==2.0.0 requested")
-	if warned := b.events.Texts(event.Warning); len(warned) != 1 || !strings.Contains(warned[0], `"torch>=2.6" is met only nearly by the base's torch 2.6.0a0`) {
+	if warned := b.events.Texts(progress.Warning); len(warned) != 1 || !strings.Contains(warned[0], `"torch>=2.6" is met only nearly by the base's torch 2.6.0a0`) {
 		t.Errorf("warnings %q", warned)
 	}
 }

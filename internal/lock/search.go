@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // tellsSearch makes uv write, on its standard error, what it is looking for.
@@ -35,7 +35,7 @@ type searchLog struct {
 }
 
 // newSearchLog begins to tell, in the lines of task, what a long search is about.
-func newSearchLog(ctx context.Context, task *event.Task) *searchLog {
+func newSearchLog(ctx context.Context, task *progress.Task) *searchLog {
 	s := &searchLog{tried: make(map[string]int), stopped: make(chan struct{})}
 	s.done.Go(func() {
 		ticker := time.NewTicker(searchInterval)

@@ -13,13 +13,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/known"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/tempdir"
 	"sconce.dev/sconce/internal/wheelbuild"
+	"sconce.dev/sconce/internal/wheelbuild/catalog"
 )
 
 // Compiled says how a package of the lock that has no wheel is built into one.
@@ -74,7 +74,7 @@ func (p *Python) compile(r *recipe.Recipe, pkg python.Package) (Compile, error) 
 		return Compile{}, fault.Hint(fmt.Errorf("the lock does not say how %s is built", pkg.Name), "lock again: `sconce lock`")
 	}
 	how, own := p.Compiled[i], r.Python.Compile[name]
-	facts, _ := known.Lookup(name)
+	facts, _ := catalog.Lookup(name)
 	env := facts.Environment(r.Target.GPU)
 	maps.Copy(env, own.Env)
 	memory := own.JobMemory()
@@ -179,7 +179,7 @@ func (k *locker) pinSource(ctx context.Context, p python.Package, image map[stri
 		return Compiled{}, err
 	}
 	own := k.recipe.Python.Compile[name]
-	facts, isKnown := known.Lookup(name)
+	facts, isKnown := catalog.Lookup(name)
 	c := Compiled{Name: name, Version: cmp.Or(info.Version, p.Version), Isolation: true}
 	if p.Source.Direct {
 		c.Version = info.Version // the package lock's may stand for one that only the build will tell
@@ -243,7 +243,7 @@ func (k *locker) splitRequirements(ctx context.Context, c *Compiled, asked []str
 		case fits:
 			against[name] = true
 		case there && family:
-			event.Warn(ctx, fmt.Sprintf("%s asks to be built with %q, and is built against the image's %s", c.Name, text, version), "ask for the version that it wants, or for another version of it")
+			progress.Warn(ctx, fmt.Sprintf("%s asks to be built with %q, and is built against the image's %s", c.Name, text, version), "ask for the version that it wants, or for another version of it")
 			against[name] = true
 		case family:
 			return fault.Hint(fmt.Errorf("%s is built against %s, and the image has none", c.Name, name),
@@ -278,7 +278,7 @@ func (k *locker) resolveBuild(ctx context.Context, c Compiled) ([]BuildRequireme
 	if done, ok := k.builds[key]; ok {
 		return done, nil
 	}
-	task := event.Begin(ctx, "resolve", "build requirements of "+c.Name, 0)
+	task := progress.Begin(ctx, "resolve", "build requirements of "+c.Name, 0)
 	k.task = task
 	made, err := k.askBuild(ctx, c)
 	if task.End(err) != nil {

@@ -6,14 +6,14 @@ import (
 	"slices"
 
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/known"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/wheelbuild"
+	"sconce.dev/sconce/internal/wheelbuild/catalog"
 )
 
 // usesCUDA reports whether a package has code for GPUs that goes with torch's.
-func usesCUDA(own recipe.Compile, facts known.Package) bool {
+func usesCUDA(own recipe.Compile, facts catalog.Package) bool {
 	if own.CUDA != nil {
 		return *own.CUDA
 	}

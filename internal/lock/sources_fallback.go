@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 )
 
@@ -90,7 +90,7 @@ func (k *locker) tellSources(ctx context.Context, text []byte) error {
 		return err
 	}
 	if list := k.builtUnasked(packages); len(list) > 0 {
-		event.Notef(ctx, fmt.Sprintf("without a wheel that fits, and built from source: %s", few(list)))
+		progress.Notef(ctx, fmt.Sprintf("without a wheel that fits, and built from source: %s", few(list)))
 	}
 	if len(k.onlyBinary()) == 0 {
 		return nil
@@ -114,7 +114,7 @@ func (k *locker) tellSources(ctx context.Context, text []byte) error {
 func (k *locker) tellInstead(ctx context.Context, instead string) {
 	if len(k.fallbacks) == 0 {
 		if instead != "" {
-			event.Notef(ctx, "by only-binary: "+instead)
+			progress.Notef(ctx, "by only-binary: "+instead)
 		}
 		return
 	}
@@ -125,7 +125,7 @@ func (k *locker) tellInstead(ctx context.Context, instead string) {
 	if instead == "" {
 		instead = "nothing else follows from it"
 	}
-	event.Warn(ctx, instead+"; since "+strings.Join(reasons, "; "), (&unusableError{k.fallbacks}).Hint())
+	progress.Warn(ctx, instead+"; since "+strings.Join(reasons, "; "), (&unusableError{k.fallbacks}).Hint())
 }
 
 // firstLines shortens uv's derivation of a conflict to what a warning can hold.

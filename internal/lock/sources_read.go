@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/known"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/wheelbuild/catalog"
 )
 
 // How uv learns what sources depend on, without any of their code being run.
@@ -164,7 +164,7 @@ func (k *locker) declared(name string, info python.SourceInfo) (dependencyMetada
 	if m.Version == "" {
 		m.Version = unknownVersion
 	}
-	facts, _ := known.Lookup(m.Name)
+	facts, _ := catalog.Lookup(m.Name)
 	switch own := k.recipe.Python.Compile[m.Name].Depends; {
 	case own != nil:
 		m.RequiresDist = own

@@ -15,9 +15,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
 )
@@ -278,7 +278,7 @@ func TestNewestParent(t *testing.T) {
 	if !slices.Equal(wheels, []string{"dep 1.0", "engine 2.0", "hydra 1.3"}) || !slices.Equal(compiled, []string{"core 2.0", "grammar 4.9", "tree 1.0"}) {
 		t.Errorf("wheels %q, compiled %q", wheels, compiled)
 	}
-	notes := strings.Join(b.events.Texts(event.Note), "\n")
+	notes := strings.Join(b.events.Texts(progress.Note), "\n")
 	if !strings.Contains(notes, "built from source: core 2.0, grammar 4.9, tree 1.0") {
 		t.Errorf("notes %q", notes)
 	}
@@ -300,7 +300,7 @@ func TestNewerSource(t *testing.T) {
 		if !slices.Equal(wheels, []string{"src 1.0", "top 1.0"}) || len(compiled) > 0 {
 			t.Errorf("%s: wheels %q, compiled %q", value, wheels, compiled)
 		}
-		if notes := b.events.Texts(event.Note); !strings.Contains(notes[len(notes)-1], "src 1.0 instead of 2.0") {
+		if notes := b.events.Texts(progress.Note); !strings.Contains(notes[len(notes)-1], "src 1.0 instead of 2.0") {
 			t.Errorf("%s: notes %q", value, notes)
 		}
 	}
@@ -323,7 +323,7 @@ func TestOlderForWantOfAnswer(t *testing.T) {
 		if !slices.Equal(wheels, []string{"top 1.0"}) || len(compiled) > 0 {
 			t.Errorf("%s: wheels %q, compiled %q", name, wheels, compiled)
 		}
-		warned := strings.Join(b.events.Texts(event.Warning), "\n")
+		warned := strings.Join(b.events.Texts(progress.Warning), "\n")
 		for _, part := range []string{"top 1.0 instead of 2.0", "mute 2.0", name} {
 			if !strings.Contains(warned, part) {
 				t.Errorf("the warning lacks %q: %s", part, warned)
@@ -346,7 +346,7 @@ func TestManyCandidates(t *testing.T) {
 	}
 	b.fails("[python]\npackages = [\"one\", \"two\"]\n", "No solution found", "one")
 	started := 0
-	for _, text := range b.events.Texts(event.Start) {
+	for _, text := range b.events.Texts(progress.Start) {
 		if strings.Contains(text, "resolve Python packages") {
 			started++
 		}

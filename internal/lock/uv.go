@@ -16,8 +16,8 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/child"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/tempdir"
@@ -32,7 +32,7 @@ const uvLockFile = "uv.lock"
 // uv runs in the recipe's directory with the user's own environment and configuration, index and credentials included. Of
 // the directories around, only the recipe's and the project's configuration counts (see writeSettings).
 func (k *locker) uv(ctx context.Context) ([]byte, error) {
-	task := event.Begin(ctx, "resolve", "Python packages", 0)
+	task := progress.Begin(ctx, "resolve", "Python packages", 0)
 	k.task = task
 	text, err := k.askUV(ctx)
 	return text, task.End(err)

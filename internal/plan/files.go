@@ -5,11 +5,11 @@ import (
 	"path"
 	"strings"
 
-	"sconce.dev/sconce/internal/transfer"
+	"sconce.dev/sconce/internal/fileop"
 )
 
 // opener opens a directory of this machine by the name that a [Source] has for it.
-type opener = func(dir string) (*transfer.Context, error)
+type opener = func(dir string) (*fileop.Context, error)
 
 // maxListed is how many files of a directory are remembered by name, to say later which of them has changed.
 const maxListed = 5000
@@ -19,7 +19,7 @@ func (c *Copy) hash(ctx context.Context, open opener) error {
 	if c.From.Stage != nil {
 		return nil
 	}
-	var files transfer.Files // nil for what comes from nowhere: heredocs and addresses
+	var files fileop.Files // nil for what comes from nowhere: heredocs and addresses
 	if c.From.Dir != "" {
 		from, err := open(c.From.Dir)
 		if err != nil {
@@ -66,12 +66,12 @@ func (m *Mount) hash(ctx context.Context, open opener) error {
 }
 
 // Part is what a mount shows of a build context: all of it, or one file or directory in its place.
-func (m *Mount) Part() transfer.Copy {
+func (m *Mount) Part() fileop.Copy {
 	source := strings.Trim(path.Clean("/"+m.Source), "/")
 	if source == "" {
-		return transfer.Copy{Sources: []string{"."}, Dest: "/"}
+		return fileop.Copy{Sources: []string{"."}, Dest: "/"}
 	}
-	return transfer.Copy{Sources: []string{escapeGlob(source)}, Dest: "/", Parents: true}
+	return fileop.Copy{Sources: []string{escapeGlob(source)}, Dest: "/", Parents: true}
 }
 
 // escapeGlob returns the pattern that matches p alone.

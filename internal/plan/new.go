@@ -12,13 +12,13 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/transfer"
 )
 
 // venvRoot is where the virtual environment lies in every image, relative to the root.
@@ -33,7 +33,7 @@ type Options struct {
 
 	// Open opens a directory that steps copy from or bind, whose digests are in their keys. The plan names directories and
 	// holds none of them open.
-	Open      func(dir string) (*transfer.Context, error)
+	Open      func(dir string) (*fileop.Context, error)
 	Slim      *slim.Options // what device code stays in the image; nil: all of it
 	GPU       []string      // compute capabilities of the target, as TORCH_CUDA_ARCH_LIST has them: what steps compile for
 	Unchecked bool          // nobody looks whether the image will run on its target, which a label says

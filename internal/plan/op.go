@@ -8,12 +8,12 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/base"
+	"sconce.dev/sconce/internal/execop"
+	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/ospackages"
 	"sconce.dev/sconce/internal/python"
-	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/system"
-	"sconce.dev/sconce/internal/transfer"
 	"sconce.dev/sconce/internal/wheelbuild"
 )
 
@@ -57,7 +57,7 @@ func (b *Base) key(*Stage, []Input) (Key, []Key) { return Key(b.Pinned.Key()), n
 
 // OSPackages installs packages of the distribution by the base's own package manager.
 type OSPackages struct {
-	Pinned *system.Pinned
+	Pinned *ospackages.Pinned
 }
 
 // Kind implements [Op].
@@ -72,7 +72,7 @@ func (o *OSPackages) inputs() []Input {
 }
 
 func (o *OSPackages) key(s *Stage, _ []Input) (Key, []Key) {
-	return Key(system.LayerKey(string(s.key), o.Pinned, s.Layer)), []Key{s.key}
+	return Key(ospackages.LayerKey(string(s.key), o.Pinned, s.Layer)), []Key{s.key}
 }
 
 // Wheels makes one layer of one or several wheels.
@@ -196,17 +196,17 @@ func sortedItems(items []python.Item) []python.Item {
 
 // Exec runs a command.
 type Exec struct {
-	Command step.Command // without mounts
-	Inherit bool         // the environment of the base's configuration comes before the command's
-	Venv    string       // the virtual environment that the command finds on its PATH, absolute; "" is none
+	Command execop.Command // without mounts
+	Inherit bool           // the environment of the base's configuration comes before the command's
+	Venv    string         // the virtual environment that the command finds on its PATH, absolute; "" is none
 	Mounts  []Mount
 }
 
 // Mount is a mount together with where its files come from.
 type Mount struct {
-	step.Mount
+	execop.Mount
 	Files  Source
-	Listed []transfer.FileSum // the files of a directory that it shows, for people; in no key by itself
+	Listed []fileop.FileSum // the files of a directory that it shows, for people; in no key by itself
 }
 
 // Kind implements [Op].
@@ -239,10 +239,10 @@ func (x *Exec) key(s *Stage, inputs []Input) (Key, []Key) { return onAll(x, s, i
 
 // Copy copies files.
 type Copy struct {
-	Copy   transfer.Copy
+	Copy   fileop.Copy
 	From   Source
-	Digest store.Digest       // of the files of a directory, and of how they are copied
-	Listed []transfer.FileSum // the files of a directory, for people; in no key by itself
+	Digest store.Digest     // of the files of a directory, and of how they are copied
+	Listed []fileop.FileSum // the files of a directory, for people; in no key by itself
 }
 
 // Kind implements [Op].
@@ -278,7 +278,7 @@ func (d *MakeDir) key(s *Stage, inputs []Input) (Key, []Key) { return onAll(d, s
 
 // Patch applies a patch.
 type Patch struct {
-	transfer.Patch
+	fileop.Patch
 }
 
 // Kind implements [Op].

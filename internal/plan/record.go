@@ -1,8 +1,8 @@
 package plan
 
 import (
+	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/transfer"
 )
 
 // Record is what is kept of a plan that was built, to say of a later one what is different. It holds no secret: keys know of none.
@@ -13,14 +13,14 @@ type Record struct {
 
 // StepRecord is one step of a [Record].
 type StepRecord struct {
-	Stage  string             `json:"stage,omitempty"` // what people call it
-	Kind   string             `json:"kind"`            // of the op, or "image"
-	Title  string             `json:"title"`
-	Place  string             `json:"place,omitempty"` // FILE:LINE
-	Key    Key                `json:"key,omitempty"`   // "" of a line that changes the configuration only
-	On     []Key              `json:"on,omitempty"`
-	Inputs []Input            `json:"inputs,omitempty"`
-	Files  []transfer.FileSum `json:"files,omitempty"` // of directories of this machine that it takes files of
+	Stage  string           `json:"stage,omitempty"` // what people call it
+	Kind   string           `json:"kind"`            // of the op, or "image"
+	Title  string           `json:"title"`
+	Place  string           `json:"place,omitempty"` // FILE:LINE
+	Key    Key              `json:"key,omitempty"`   // "" of a line that changes the configuration only
+	On     []Key            `json:"on,omitempty"`
+	Inputs []Input          `json:"inputs,omitempty"`
+	Files  []fileop.FileSum `json:"files,omitempty"` // of directories of this machine that it takes files of
 
 	Seconds float64 `json:"seconds,omitempty"` // how long it took to make it, the last time; 0: not known
 }
@@ -71,12 +71,12 @@ func eachStage(s *Stage, seen map[*Stage]bool, visit func(*Stage) error) error {
 }
 
 // listed are the files of this machine that a step takes.
-func (t *Step) listed() []transfer.FileSum {
+func (t *Step) listed() []fileop.FileSum {
 	switch op := t.Op.(type) {
 	case *Copy:
 		return op.Listed
 	case *Exec:
-		var all []transfer.FileSum
+		var all []fileop.FileSum
 		for _, m := range op.Mounts {
 			all = append(all, m.Listed...)
 		}

@@ -11,9 +11,9 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/execop"
+	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/recipe"
-	"sconce.dev/sconce/internal/step"
-	"sconce.dev/sconce/internal/transfer"
 )
 
 // recipeSteps are the recipe's own steps: of each, what is copied, then what is patched, then what is run.
@@ -65,7 +65,7 @@ func (n *planner) copyStep(ctx context.Context, s recipe.Step, text string) (*St
 		return nil, err
 	}
 	dir, pattern := n.recipe.CopySource(c)
-	op := &Copy{Copy: transfer.Copy{Sources: []string{pattern}, Dest: c.Dest, Chown: s.User}, From: Source{Dir: dir}}
+	op := &Copy{Copy: fileop.Copy{Sources: []string{pattern}, Dest: c.Dest, Chown: s.User}, From: Source{Dir: dir}}
 	if err := op.hash(ctx, n.opts.Open); err != nil {
 		return nil, err
 	}
@@ -92,12 +92,12 @@ func (n *planner) patchStep(s recipe.Step, text string) (*Step, error) {
 	if len(data) > maxPatch {
 		return nil, fmt.Errorf("it is larger than %d MiB", maxPatch>>20)
 	}
-	op := &Patch{transfer.Patch{Text: data, Dir: parsed.Dir, Strip: 1}}
+	op := &Patch{fileop.Patch{Text: data, Dir: parsed.Dir, Strip: 1}}
 	return &Step{Title: "patch " + text, History: "patch " + path.Base(parsed.File) + ":" + parsed.Dir, Op: op}, nil
 }
 
 func (n *planner) runStep(ctx context.Context, s recipe.Step) (*Step, error) {
-	op := &Exec{Inherit: true, Venv: n.venv(), Command: step.Command{
+	op := &Exec{Inherit: true, Venv: n.venv(), Command: execop.Command{
 		Args: s.Args(), Env: stepEnv(s, n.opts.GPU), WorkDir: s.Workdir, User: s.User, NoNetwork: !s.HasNetwork(),
 	}}
 	for _, text := range s.Mounts {
@@ -141,11 +141,11 @@ const archList = "TORCH_CUDA_ARCH_LIST"
 
 // addMount gives the command a mount, and what programs find it by.
 func (x *Exec) addMount(m recipe.Mount) {
-	mount := Mount{Mount: step.Mount{
-		Kind: step.Kind(m.Kind), Target: m.Target, ID: m.ID, Sharing: step.Sharing(m.Sharing), ReadOnly: m.ReadOnly,
+	mount := Mount{Mount: execop.Mount{
+		Kind: execop.Kind(m.Kind), Target: m.Target, ID: m.ID, Sharing: execop.Sharing(m.Sharing), ReadOnly: m.ReadOnly,
 		Size: m.Size, Mode: m.Mode, UID: m.UID, GID: m.GID, Required: m.Required, Env: m.Env,
 	}}
-	if mount.Kind == step.Bind {
+	if mount.Kind == execop.Bind {
 		mount.Files.Dir, mount.Source = filepath.Dir(m.Source), filepath.Base(m.Source)
 	}
 	x.Mounts = append(x.Mounts, mount)
@@ -156,6 +156,6 @@ func (x *Exec) addMount(m recipe.Mount) {
 		}
 	}
 	for _, target := range slices.Sorted(maps.Keys(m.Files)) {
-		x.Command.Files = append(x.Command.Files, step.File{Target: target, Content: []byte(m.Files[target])})
+		x.Command.Files = append(x.Command.Files, execop.File{Target: target, Content: []byte(m.Files[target])})
 	}
 }

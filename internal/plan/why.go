@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"sconce.dev/sconce/internal/transfer"
+	"sconce.dev/sconce/internal/fileop"
 )
 
 // Difference says what made a step's key another than it was.
@@ -200,7 +200,7 @@ func brief(v string) string {
 // maxNamed is how many files are named as the cause of one change.
 const maxNamed = 3
 
-func differentFiles(old, now []transfer.FileSum) []string {
+func differentFiles(old, now []fileop.FileSum) []string {
 	before, after := make(map[string]string), make(map[string]string)
 	for _, f := range old {
 		before[f.Path] = f.Sum

@@ -9,9 +9,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/slim"
-	"sconce.dev/sconce/internal/transfer"
 )
 
 // steps gives the subject a copied directory, a patch and two commands, as files of dir.
@@ -37,7 +37,7 @@ func (s *subject) withSteps(t *testing.T, dir string) {
 
 func (s *subject) record(t *testing.T) *Record {
 	t.Helper()
-	open := make(map[string]*transfer.Context)
+	open := make(map[string]*fileop.Context)
 	defer func() {
 		for _, c := range open {
 			c.Close()
@@ -45,9 +45,9 @@ func (s *subject) record(t *testing.T) *Record {
 	}()
 	p, err := New(t.Context(), s.recipe, s.lock, s.wheels, Options{
 		RunsHere: s.runsHere, Slim: s.slim, Unchecked: s.unchecked, GPU: s.recipe.Target.GPU,
-		Open: func(dir string) (c *transfer.Context, err error) {
+		Open: func(dir string) (c *fileop.Context, err error) {
 			if open[dir] == nil {
-				open[dir], err = transfer.OpenContext(dir, "")
+				open[dir], err = fileop.OpenContext(dir, "")
 			}
 			return open[dir], err
 		},

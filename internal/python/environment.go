@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -76,7 +76,7 @@ func BuildEnvironment(ctx context.Context, st *store.Store, e Environment, o lay
 	if err := e.Target.validate(); err != nil {
 		return layer.Descriptor{}, err
 	}
-	task := event.Begin(ctx, "layer", "Python environment", 0)
+	task := progress.Begin(ctx, "layer", "Python environment", 0)
 	d, err := e.build(ctx, st, o)
 	return d, task.End(err)
 }

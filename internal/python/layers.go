@@ -13,8 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -169,7 +169,7 @@ func BringAndBuildLayer(
 			return r, err
 		}
 		defer done()
-		task := event.Begin(ctx, "layer", g.Name, 0)
+		task := progress.Begin(ctx, "layer", g.Name, 0)
 		if r.Layer, m, err = makeLayer(ctx, st, g, t, compiler, o, task); err == nil {
 			r.Manifest, err = m.save(st)
 		}
@@ -228,7 +228,7 @@ func (m Manifest) save(st *store.Store) (store.Digest, error) {
 
 // makeLayer makes the layer. Members are checked against RECORD while they are written; when that turns out to be wrong, the
 // wheel is measured and the layer made once more, so that only such wheels are read twice.
-func makeLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler Compiler, o LayerOptions, task *event.Task) (layer.Descriptor, Manifest, error) {
+func makeLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler Compiler, o LayerOptions, task *progress.Task) (layer.Descriptor, Manifest, error) {
 	measured := make(map[string]bool)
 	for {
 		d, m, err := tryLayer(ctx, st, g, t, compiler, o, task, measured)
@@ -241,7 +241,7 @@ func makeLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler
 	}
 }
 
-func tryLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler Compiler, o LayerOptions, task *event.Task, measured map[string]bool) (layer.Descriptor, Manifest, error) {
+func tryLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler Compiler, o LayerOptions, task *progress.Task, measured map[string]bool) (layer.Descriptor, Manifest, error) {
 	s := shelf{measured: measured}
 	defer s.close()
 	var m Manifest

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // press writes the files of a group into a layer. Unpacking, checking and compiling run ahead of the writer on all
@@ -24,7 +24,7 @@ type press struct {
 	w        *layer.Writer
 	target   Target
 	compiler Compiler
-	task     *event.Task
+	task     *progress.Task
 	ahead    int64
 	budget   *semaphore.Weighted
 	slots    *semaphore.Weighted // how many jobs work at once
@@ -41,7 +41,7 @@ const (
 	maxSource = 16 << 20
 )
 
-func newPress(w *layer.Writer, t Target, c Compiler, readAhead int64, task *event.Task) *press {
+func newPress(w *layer.Writer, t Target, c Compiler, readAhead int64, task *progress.Task) *press {
 	slots := int64(runtime.GOMAXPROCS(0))
 	if c != nil {
 		slots *= 2 // half of them only wait for byte code

@@ -16,7 +16,7 @@ import (
 	"strconv"
 	"strings"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // RECORD (packaging.python.org, "Recording installed projects", section "The RECORD file") is a CSV file of path, hash
@@ -161,7 +161,7 @@ func (c *complaints) warn(ctx context.Context, file string) {
 	if c.more > 0 {
 		text += fmt.Sprintf(" (and %d more faults)", c.more)
 	}
-	event.Warn(ctx, text, "it is installed as it is, as pip and uv do: its own list of its files is wrong, and the lock has the hash of the whole wheel")
+	progress.Warn(ctx, text, "it is installed as it is, as pip and uv do: its own list of its files is wrong, and the lock has the hash of the whole wheel")
 }
 
 // recordEntry is a line of the RECORD that we write.

@@ -19,9 +19,9 @@ import (
 	"sync"
 	"testing"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -291,7 +291,7 @@ func TestImperfectWheels(t *testing.T) {
 			st := newStore(t)
 			item := putWheelBytes(t, st, testWheelFile, test.data)
 			said := &recorder{}
-			d, m, err := BuildLayer(event.With(t.Context(), said), st, Group{"demo", []Item{item}}, testTarget("3.11.2"), nil, LayerOptions{})
+			d, m, err := BuildLayer(progress.With(t.Context(), said), st, Group{"demo", []Item{item}}, testTarget("3.11.2"), nil, LayerOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -352,10 +352,10 @@ type recorder struct {
 	warnings []string
 }
 
-func (r *recorder) Emit(e event.Event) {
+func (r *recorder) Emit(e progress.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e.Kind == event.Warning {
+	if e.Kind == progress.Warning {
 		r.warnings = append(r.warnings, e.Text)
 	}
 }

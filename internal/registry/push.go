@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -58,7 +58,7 @@ func Push(ctx context.Context, c Content, name, tag string, o PushOptions) error
 	if err != nil {
 		return fmt.Errorf("push %s: %w", label, err)
 	}
-	task := event.Begin(ctx, "push", label, 0)
+	task := progress.Begin(ctx, "push", label, 0)
 	done, err := p.push(ctx)
 	if done {
 		task.EndCached()
@@ -202,7 +202,7 @@ func (p *pusher) ensureBlob(ctx context.Context, b Blob) error {
 	if err != nil || session == "" {
 		return err
 	}
-	task := event.Begin(ctx, "upload", b.Digest.Short(), b.Size)
+	task := progress.Begin(ctx, "upload", b.Digest.Short(), b.Size)
 	u := &upload{pusher: p, blob: b, task: task, location: session}
 	return task.End(u.run(ctx))
 }

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // upload sends one blob: in chunks, each of which a broken connection may cost, or at once to a registry that knows no
@@ -21,7 +21,7 @@ import (
 type upload struct {
 	pusher   *pusher
 	blob     Blob
-	task     *event.Task
+	task     *progress.Task
 	f        *os.File
 	location string // where the next request goes
 	sent     int64  // what the registry has, in bytes
@@ -178,7 +178,7 @@ func (u *upload) request(ctx context.Context, method, to string, at, n int64) (*
 // progressBody counts what is taken of a request's body.
 type progressBody struct {
 	io.ReadCloser
-	task *event.Task
+	task *progress.Task
 }
 
 func (b *progressBody) Read(p []byte) (int, error) {

@@ -19,8 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -350,13 +350,13 @@ func helperOverlay() int {
 	}
 	options := strings.ReplaceAll(os.Getenv(optionsEnv), `"ScratchDir":"`, fmt.Sprintf(`"ScratchDir":"%s/m","X":"`, dir))
 	os.Setenv(optionsEnv, options)
-	return helperRun(event.With(context.Background(), printWarnings{}))
+	return helperRun(progress.With(context.Background(), printWarnings{}))
 }
 
 type printWarnings struct{}
 
-func (printWarnings) Emit(e event.Event) {
-	if e.Kind == event.Warning {
+func (printWarnings) Emit(e progress.Event) {
+	if e.Kind == progress.Warning {
 		fmt.Println(e.Text)
 	}
 }

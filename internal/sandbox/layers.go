@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -37,7 +37,7 @@ func Layers(ctx context.Context, st *store.Store, layers []layer.Descriptor) ([]
 
 func unpackOnce(ctx context.Context, st *store.Store, d layer.Descriptor, owners bool) (string, error) {
 	unpackTo := func(dir string) error {
-		task := event.Begin(ctx, "unpack", "layer "+d.Digest.Short(), 0)
+		task := progress.Begin(ctx, "unpack", "layer "+d.Digest.Short(), 0)
 		return task.End(unpack(ctx, st, d, dir, owners))
 	}
 	name := treeName(d, owners)

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fuse"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // A tree that is not unpacked is served by the caller's process. Only a process in the sandbox's user namespace may open
@@ -67,10 +67,10 @@ func (v *server) start(ctx context.Context) {
 		context.AfterFunc(life, func() { dev.Close() })
 		var once sync.Once
 		report := func(err error) {
-			once.Do(func() { event.Warn(ctx, fmt.Sprintf("a file of the image could not be read: %v", err), "") })
+			once.Do(func() { progress.Warn(ctx, fmt.Sprintf("a file of the image could not be read: %v", err), "") })
 		}
 		if err := fuse.Serve(dev, v.tree, fuse.Options{Report: report}); err != nil {
-			event.Warn(ctx, err.Error(), "")
+			progress.Warn(ctx, err.Error(), "")
 		}
 	}()
 }

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fuse"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/rootemu"
 )
 
@@ -276,9 +276,9 @@ func (s *session) handshake(messages *bufio.Reader) error {
 		case m.Failure != nil:
 			return m.Failure
 		case m.Waiting != "":
-			event.Warn(s.ctx, m.Waiting, fixWaiting)
+			progress.Warn(s.ctx, m.Waiting, fixWaiting)
 		case m.Warning != "":
-			event.Warn(s.ctx, m.Warning, "put the store on a local file system (SCONCE_STORE) if memory is short")
+			progress.Warn(s.ctx, m.Warning, "put the store on a local file system (SCONCE_STORE) if memory is short")
 		case m.Started:
 			s.attention.ready.Store(true)
 			return nil
@@ -299,7 +299,7 @@ func (s *session) collect(messages *bufio.Reader) {
 			s.giveUp(m.Failure)
 		}
 		if m.Waiting != "" {
-			event.Warn(s.ctx, m.Waiting, fixWaiting)
+			progress.Warn(s.ctx, m.Waiting, fixWaiting)
 		}
 		s.takeOwners(m)
 		if m.Exit != nil && m.Exit.Index >= 0 && m.Exit.Index < len(s.codes) {

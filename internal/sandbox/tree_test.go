@@ -21,8 +21,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fuse"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
 )
@@ -436,7 +436,7 @@ func TestDamagedTree(t *testing.T) {
 	var warnings collected
 	var out, errOut bytes.Buffer
 	o.Stdout, o.Stderr = &out, &errOut
-	code, err := Run(event.With(t.Context(), &warnings), o)
+	code, err := Run(progress.With(t.Context(), &warnings), o)
 	if code != 0 || err != nil || out.String() != "content of intact\n" || strings.Count(errOut.String(), "Input/output error") != 2 {
 		t.Errorf("exit code %d, %v, output %q, errors %q", code, err, out.String(), errOut.String())
 	}
@@ -466,8 +466,8 @@ type collected struct {
 	text []string
 }
 
-func (c *collected) Emit(e event.Event) {
-	if e.Kind == event.Warning {
+func (c *collected) Emit(e progress.Event) {
+	if e.Kind == progress.Warning {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.text = append(c.text, e.Text)

@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/rootemu"
 	"sconce.dev/sconce/internal/store"
 )
@@ -100,7 +100,7 @@ func (s *session) discard() {
 	}
 	for _, dir := range dirs {
 		if err := store.RemoveAll(dir); err != nil && s.ctx != nil {
-			event.Warn(s.ctx, fmt.Sprintf("what the command wrote could not be removed: %v", err), "")
+			progress.Warn(s.ctx, fmt.Sprintf("what the command wrote could not be removed: %v", err), "")
 		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/rootemu"
 )
 
@@ -73,7 +73,7 @@ func (s *session) attend(done <-chan struct{}) {
 		}
 		if !s.attention.ready.Load() {
 			if starting++; worthSaying(starting) {
-				event.Warn(s.ctx, fmt.Sprintf("the sandbox is not ready after %v: a file system of this machine may not answer", s.spec.after(starting)), fixWaiting)
+				progress.Warn(s.ctx, fmt.Sprintf("the sandbox is not ready after %v: a file system of this machine may not answer", s.spec.after(starting)), fixWaiting)
 			}
 		}
 	}
@@ -84,7 +84,7 @@ func (s *session) endure(periods int) bool {
 	text := fmt.Sprintf("the first process of the sandbox (%d) has not run for %v", s.cmd.Process.Pid, s.spec.after(periods))
 	if periods < patience {
 		if worthSaying(periods) {
-			event.Warn(s.ctx, text, "has somebody stopped it, or is the machine out of memory?")
+			progress.Warn(s.ctx, text, "has somebody stopped it, or is the machine out of memory?")
 		}
 		return true
 	}

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fuse"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/rootemu"
 )
 
@@ -78,8 +78,8 @@ func (a absent) Lookup(name string) (fuse.Node, error) {
 // warnings collects what is warned of.
 type warnings chan string
 
-func (w warnings) Emit(e event.Event) {
-	if e.Kind == event.Warning {
+func (w warnings) Emit(e progress.Event) {
+	if e.Kind == progress.Warning {
 		select {
 		case w <- e.Text:
 		default:
@@ -97,7 +97,7 @@ func TestCallWithoutAnAnswer(t *testing.T) {
 	o.Tree = absent{o.Tree, "away", t.Context().Done()}
 	o.Owners = &rootemu.Owners{}
 	told := make(warnings, 100)
-	_, err := Run(event.With(t.Context(), told), o)
+	_, err := Run(progress.With(t.Context(), told), o)
 	if err == nil {
 		t.Fatal("the command ended well")
 	}

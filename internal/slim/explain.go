@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fatbin"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // Explain tells what slimming would do to the files of an image, and writes nothing. The report has no layers, and
@@ -20,7 +20,7 @@ func Explain(ctx context.Context, files facts.Files, o Options) (*Report, error)
 	if len(o.GPUs) == 0 {
 		return r, nil
 	}
-	task := event.Begin(ctx, "scan", "device code", 0)
+	task := progress.Begin(ctx, "scan", "device code", 0)
 	err := files.Walk(ctx, fatbin.MayHold, func(f facts.File) error {
 		task.Add(f.Size)
 		plan, err := Look(ctx, f.Content, f.Size, o)

@@ -24,11 +24,11 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -405,11 +405,11 @@ type sink struct {
 	onBegin func(verb string)
 }
 
-func (s *sink) Emit(e event.Event) {
+func (s *sink) Emit(e progress.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch e.Kind {
-	case event.Start:
+	case progress.Start:
 		if s.begun == nil {
 			s.begun = map[string]int{}
 		}
@@ -417,9 +417,9 @@ func (s *sink) Emit(e event.Event) {
 		if s.onBegin != nil {
 			s.onBegin(e.Verb)
 		}
-	case event.Cached:
+	case progress.Cached:
 		s.cached++
-	case event.Warning:
+	case progress.Warning:
 		s.warned = append(s.warned, e.Text)
 	}
 }
@@ -443,7 +443,7 @@ func TestCache(t *testing.T) {
 	st := testStore(t)
 	im := torchImage(t, st, layer.Gzip)
 	var seen sink
-	ctx := event.With(t.Context(), &seen)
+	ctx := progress.With(t.Context(), &seen)
 	var group sync.WaitGroup
 	made := make([]*image.Image, 3)
 	reports := make([]*Report, 3)
@@ -495,7 +495,7 @@ func TestStopped(t *testing.T) {
 				cancel()
 			}
 		}}
-		if _, _, err := Image(event.With(ctx, seen), st, im, hopper); !errors.Is(err, context.Canceled) {
+		if _, _, err := Image(progress.With(ctx, seen), st, im, hopper); !errors.Is(err, context.Canceled) {
 			t.Errorf("stopped at %s: %v", verb, err)
 		}
 		if left, err := filepath.Glob(filepath.Join(st.Dir(), "tmp-v1", "*")); err != nil || len(left) > 0 {
@@ -561,7 +561,7 @@ func TestRecordElsewhere(t *testing.T) {
 		t.Error("a layer that has nothing to do with it changed")
 	}
 	var seen sink
-	again, _, err := Image(event.With(t.Context(), &seen), st, im, hopper)
+	again, _, err := Image(progress.With(t.Context(), &seen), st, im, hopper)
 	if err != nil || again.Digest != made.Digest || seen.begun["rewrite"] != 0 {
 		t.Errorf("again: %v, %v", seen.begun, err)
 	}

@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 
 	"sconce.dev/sconce/internal/ctxio"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -56,7 +56,7 @@ func (s *layers) once(ctx context.Context, d layer.Descriptor, what string, do f
 	}
 	out, found, err := once.Do(ctx, s.st, do)
 	if found {
-		event.Begin(ctx, "slim", d.Digest.Short(), 0).EndCached()
+		progress.Begin(ctx, "slim", d.Digest.Short(), 0).EndCached()
 	}
 	return out, err
 }
@@ -72,7 +72,7 @@ type candidate struct {
 type survey struct {
 	*layers
 	ix      *layer.Index
-	task    *event.Task
+	task    *progress.Task
 	scratch *os.File // for files that cannot be read at random; made when needed
 
 	out     outcome
@@ -91,7 +91,7 @@ func (s *layers) make(ctx context.Context, d layer.Descriptor) (*outcome, error)
 	if err != nil {
 		return nil, err
 	}
-	v := &survey{layers: s, ix: ix, task: event.Begin(ctx, "slim", d.Digest.Short(), ix.RawSize)}
+	v := &survey{layers: s, ix: ix, task: progress.Begin(ctx, "slim", d.Digest.Short(), ix.RawSize)}
 	defer v.close()
 	if err := v.task.End(v.look(ctx)); err != nil {
 		return nil, fmt.Errorf("slim layer %s: %w", d.Digest.Short(), err)

@@ -15,8 +15,8 @@ import (
 	"slices"
 	"strings"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // A distribution's RECORD (packaging.python.org, "Recording installed projects") lists its files with their hashes: CSV lines of
@@ -133,7 +133,7 @@ func fixRecords(ctx context.Context, records []record, c changes) (list []layer.
 	for _, r := range records {
 		fixed, found, err := c.fix(r.entry.Path, r.data)
 		if err != nil {
-			event.Warn(ctx, fmt.Sprintf("the hashes of slimmed files are not updated: %v", err), "")
+			progress.Warn(ctx, fmt.Sprintf("the hashes of slimmed files are not updated: %v", err), "")
 			continue
 		}
 		for _, f := range found {

@@ -19,10 +19,10 @@ import (
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/elfx"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -228,7 +228,7 @@ func (t *trimming) keepNeeded(ctx context.Context, r *Report) {
 		}
 	}
 	if kept := r.Kept[before:]; len(kept) > 0 {
-		event.Warn(ctx, fmt.Sprintf("%d libraries are not removed, though a pattern names them: /%s is %s", len(kept), kept[0].Path, kept[0].Reason),
+		progress.Warn(ctx, fmt.Sprintf("%d libraries are not removed, though a pattern names them: /%s is %s", len(kept), kept[0].Path, kept[0].Reason),
 			"name the programs that need them too, or leave the libraries out of the patterns")
 	}
 }
@@ -371,7 +371,7 @@ func (t *trimming) programs(ctx context.Context, n int) (*programs, error) {
 }
 
 func (t *trimming) findPrograms(ctx context.Context, d layer.Descriptor, ix *layer.Index) (*programs, error) {
-	v := &survey{layers: t.layers, ix: ix, task: event.Begin(ctx, "look", d.Digest.Short(), ix.RawSize)}
+	v := &survey{layers: t.layers, ix: ix, task: progress.Begin(ctx, "look", d.Digest.Short(), ix.RawSize)}
 	defer v.close()
 	exists := map[string]bool{}
 	for i := range ix.Entries {
@@ -507,7 +507,7 @@ func (t *trimming) layer(ctx context.Context, n int) (layer.Descriptor, error) {
 	out, err := t.once(ctx, d, "trim\n"+string(key), func(ctx context.Context) (*outcome, error) {
 		made, err := layer.RewriteEntries(ctx, t.st, d, edits, layer.Options{Workers: t.workers})
 		if errors.Is(err, layer.ErrHoles) {
-			event.Warn(ctx, fmt.Sprintf("layer %s is not trimmed: %v", d.Digest.Short(), err), "")
+			progress.Warn(ctx, fmt.Sprintf("layer %s is not trimmed: %v", d.Digest.Short(), err), "")
 			return &outcome{}, nil
 		}
 		return &outcome{Layer: &made}, err
@@ -574,7 +574,7 @@ func (t *trimming) fixList(ctx context.Context, n int, e layer.IndexEntry) ([]by
 	}
 	fixed, err := t.changes.fix(e.Path, data)
 	if err != nil {
-		event.Warn(ctx, fmt.Sprintf("the list of files is not updated: %v", err), "")
+		progress.Warn(ctx, fmt.Sprintf("the list of files is not updated: %v", err), "")
 		return nil, nil
 	}
 	return fixed, nil

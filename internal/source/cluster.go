@@ -14,7 +14,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
-	"sconce.dev/sconce/internal/personality"
+	"sconce.dev/sconce/internal/runtimefiles"
 	"sconce.dev/sconce/internal/squashfs"
 )
 
@@ -61,12 +61,12 @@ func (c *ClusterFile) makeImage(ctx context.Context, o Options) (*image.Image, e
 // configuration in a SIF, from the files of enroot or Apptainer, in this order. Its architecture is that of the programs
 // in it when nothing else tells, and empty when there are none either. The list of layers means nothing here.
 func (c *ClusterFile) Config() (v1.ConfigFile, error) {
-	found, err := personality.Recover(c.readFile)
+	found, err := runtimefiles.Recover(c.readFile)
 	if err != nil {
 		return v1.ConfigFile{}, err
 	}
 	was := found.Config
-	if found.From != personality.FromRecord && c.SIF != nil && len(c.SIF.Config) > 0 {
+	if found.From != runtimefiles.FromRecord && c.SIF != nil && len(c.SIF.Config) > 0 {
 		if was.Config, err = c.ociConfig(found); err != nil {
 			return was, err
 		}
@@ -83,12 +83,12 @@ func (c *ClusterFile) Config() (v1.ConfigFile, error) {
 
 // ociConfig is the configuration of the image that Apptainer built a SIF from. A recipe of Apptainer's may have given it
 // another run script or environment, which are in the root file system only: then Apptainer's way to start it remains.
-func (c *ClusterFile) ociConfig(found personality.Recovered) (v1.Config, error) {
+func (c *ClusterFile) ociConfig(found runtimefiles.Recovered) (v1.Config, error) {
 	var config v1.Config
 	if err := json.Unmarshal(c.SIF.Config, &config); err != nil {
 		return config, fmt.Errorf("read oci-config.json: %w", err)
 	}
-	if found.From != personality.FromApptainer {
+	if found.From != runtimefiles.FromApptainer {
 		return config, nil
 	}
 	own, err := c.hasOwnScripts()

@@ -28,8 +28,8 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
-	"sconce.dev/sconce/internal/personality"
 	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/runtimefiles"
 	"sconce.dev/sconce/internal/sif"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
@@ -270,7 +270,7 @@ func TestRecoveredConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	record, err := json.Marshal(personality.Record{Format: personality.RecordFormat, Config: encoded})
+	record, err := json.Marshal(runtimefiles.Record{Format: runtimefiles.RecordFormat, Config: encoded})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"sconce.dev/sconce/internal/ctxio"
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/store"
 )
@@ -238,7 +238,7 @@ func copyBlob(ctx context.Context, st *store.Store, d v1.Descriptor, open func()
 	if d.Size < worthATask {
 		return writeBlob(ctx, st, digest, d.Size, open, io.Discard)
 	}
-	task := event.Begin(ctx, "copy", digest.Short(), d.Size)
+	task := progress.Begin(ctx, "copy", digest.Short(), d.Size)
 	return task.End(writeBlob(ctx, st, digest, d.Size, open, task))
 }
 

@@ -9,7 +9,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/store"
 )
@@ -95,7 +95,7 @@ func (r *remote) each(ctx context.Context, try func(*registry.Repository) error)
 			return err
 		}
 		if n < len(order)-1 {
-			event.Warn(ctx, fmt.Sprintf("mirror %s: %v", r.repos[i].Host(), err), "the next place is tried")
+			progress.Warn(ctx, fmt.Sprintf("mirror %s: %v", r.repos[i].Host(), err), "the next place is tried")
 		}
 	}
 	return err

@@ -16,11 +16,11 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/pathwalk"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // defaultPath is the PATH of an image made of a root file system, the one that all container engines give when there is
@@ -29,7 +29,7 @@ const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 
 // importRoot makes an image of one layer from a root file system.
 func importRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
-	task := event.Begin(ctx, "import", ref.Value, 0)
+	task := progress.Begin(ctx, "import", ref.Value, 0)
 	makeImage := makeRoot
 	if ref.Transport == Squashfs || ref.Transport == SIF {
 		makeImage = makeClusterImage

@@ -15,10 +15,10 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -133,7 +133,7 @@ func Import(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 			return nil, fmt.Errorf("import %s: %w", ref, err)
 		}
 	}
-	task := event.Begin(ctx, "pull", ref.String(), 0)
+	task := progress.Begin(ctx, "pull", ref.String(), 0)
 	im, err := importOpened(ctx, ref, o)
 	return im, task.End(err)
 }

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // Programs of a build step keep what they would download or make again in cache directories. Those are trees whose content
@@ -85,7 +85,7 @@ func (s *Store) lockCache(ctx context.Context, name, base string, sharing CacheS
 			return n, l, err
 		}
 	}
-	event.Notef(ctx, fmt.Sprintf("waiting for the cache %q, which another step uses", name))
+	progress.Notef(ctx, fmt.Sprintf("waiting for the cache %q, which another step uses", name))
 	l, err := s.lock(ctx, lockFileName(base+"0"), how)
 	return 0, l, err
 }

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // DefaultPruneAge is how long an object may go unused before prune removes it.
@@ -83,7 +83,7 @@ func (s *Store) lockOut(ctx context.Context, noWait bool) error {
 			return s.shareAgain(fault.Hint(ErrBusy, "try again when the builds and runs that use it have ended, or leave out --no-wait"))
 		}
 		if !said && wait > 50*time.Millisecond {
-			event.Notef(ctx, "waiting for other sconce processes that use the store "+s.dir)
+			progress.Notef(ctx, "waiting for other sconce processes that use the store "+s.dir)
 			said = true
 		}
 		select {
@@ -100,7 +100,7 @@ func (s *Store) shareAgain(err error) error {
 }
 
 func (s *Store) prune(ctx context.Context, o PruneOptions) (PruneReport, error) {
-	task := event.Begin(ctx, "prune", s.dir, 0)
+	task := progress.Begin(ctx, "prune", s.dir, 0)
 	p := &pruner{store: s, opts: o, cutoff: cutoff(o), blobs: map[Digest]*prunable{}, needed: map[Digest]bool{}}
 	steps := []func() error{
 		p.listBlobs, p.readRecords, p.listTrees, p.choose,

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -178,8 +178,8 @@ func TestPruneTemporary(t *testing.T) {
 
 type notes chan string
 
-func (n notes) Emit(e event.Event) {
-	if e.Kind == event.Note {
+func (n notes) Emit(e progress.Event) {
+	if e.Kind == progress.Note {
 		n <- e.Text
 	}
 }
@@ -194,7 +194,7 @@ func TestPruneWaitsForOthers(t *testing.T) {
 	said := make(notes, 1)
 	done := make(chan error)
 	go func() {
-		_, err := s.Prune(event.With(context.Background(), said), store.PruneOptions{All: true})
+		_, err := s.Prune(progress.With(context.Background(), said), store.PruneOptions{All: true})
 		done <- err
 	}()
 	<-said

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // Once is something that is done once under a key, whoever needs it: by one process of all that use the store, and with
@@ -144,6 +144,6 @@ func (x *Shared) doubt(ctx context.Context, doing string, err error) {
 		return
 	}
 	x.warned.Do(func() {
-		event.Warn(ctx, fmt.Sprintf("cannot %s the registry's cache of steps: %v", doing, err), "see registry under [cache]; the build goes on without it")
+		progress.Warn(ctx, fmt.Sprintf("cannot %s the registry's cache of steps: %v", doing, err), "see registry under [cache]; the build goes on without it")
 	})
 }

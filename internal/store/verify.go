@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sconce.dev/sconce/internal/ctxio"
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // Damage is one object of the store that is not what it should be.
@@ -85,7 +85,7 @@ func (v *verifier) blobs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	task := event.Begin(ctx, "verify", "blobs", use.Bytes)
+	task := progress.Begin(ctx, "verify", "blobs", use.Bytes)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(verifyWorkers)
 	err = walkFiles(dir, func(path string, info fs.FileInfo) error {
@@ -95,7 +95,7 @@ func (v *verifier) blobs(ctx context.Context) error {
 	return task.End(errors.Join(g.Wait(), err))
 }
 
-func (v *verifier) blob(ctx context.Context, task *event.Task, path string, info fs.FileInfo) error {
+func (v *verifier) blob(ctx context.Context, task *progress.Task, path string, info fs.FileInfo) error {
 	problem := v.checkBlob(ctx, task, path, info)
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -113,7 +113,7 @@ func (v *verifier) blob(ctx context.Context, task *event.Task, path string, info
 	return nil
 }
 
-func (v *verifier) checkBlob(ctx context.Context, task *event.Task, path string, info fs.FileInfo) error {
+func (v *verifier) checkBlob(ctx context.Context, task *progress.Task, path string, info fs.FileInfo) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("not a regular file")
 	}

@@ -16,8 +16,8 @@ import (
 
 	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/ospackages"
 	"sconce.dev/sconce/internal/recipe"
-	"sconce.dev/sconce/internal/system"
 )
 
 // Options say what a recipe leaves open.
@@ -141,7 +141,7 @@ func (w *writer) system() error {
 }
 
 // aptPinned installs what apt was asked for: NAME=VERSION, with the architecture when it is another than the image's.
-func (w *writer) aptPinned(pinned *system.Pinned) {
+func (w *writer) aptPinned(pinned *ospackages.Pinned) {
 	_, native, _ := strings.Cut(w.lock.Platform, "/")
 	var packages, foreign []string
 	for _, p := range pinned.Packages {
@@ -164,7 +164,7 @@ func (w *writer) aptPinned(pinned *system.Pinned) {
 }
 
 // dnfPinned installs what dnf was asked for: NAME-[EPOCH:]VERSION-RELEASE.ARCHITECTURE.
-func (w *writer) dnfPinned(pinned *system.Pinned) {
+func (w *writer) dnfPinned(pinned *ospackages.Pinned) {
 	var packages []string
 	for _, p := range pinned.Packages {
 		packages = append(packages, p.Name+"-"+p.Version+"."+p.Architecture)

@@ -15,9 +15,9 @@ import (
 	"sconce.dev/sconce/internal/bootstrap"
 	"sconce.dev/sconce/internal/containerfile"
 	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/ospackages"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/system"
 )
 
 const text = `
@@ -91,7 +91,7 @@ func locked() *lock.Lock {
 	return &lock.Lock{
 		Platform: "linux/amd64",
 		Base:     base.Pinned{Reference: "registry.example.org/cuda:12", Name: "registry.example.org/cuda:12", Digest: digest},
-		System:   &system.Pinned{Manager: "apt", Asked: []string{"git"}, Packages: []system.Package{{Name: "git", Version: "1:2.39.5-0", Architecture: "amd64"}}},
+		System:   &ospackages.Pinned{Manager: "apt", Asked: []string{"git"}, Packages: []ospackages.Package{{Name: "git", Version: "1:2.39.5-0", Architecture: "amd64"}}},
 		Python: &lock.Python{
 			Executable: "/usr/bin/python3.11", Version: "3.11.2", Implementation: "cpython", Platform: "x86_64", Glibc: "2.36",
 			File: "pylock.toml", SystemSitePackages: true,
@@ -164,7 +164,7 @@ func checkMeaning(t *testing.T, s *containerfile.Stage) {
 func TestSystemPackages(t *testing.T) {
 	r, l := load(t, "name = \"demo\"\n[base]\nimage = \"x\"\n"), locked()
 	l.Python = nil
-	l.System = &system.Pinned{Manager: "apt", Remove: []string{"exim4"}, Packages: []system.Package{
+	l.System = &ospackages.Pinned{Manager: "apt", Remove: []string{"exim4"}, Packages: []ospackages.Package{
 		{Name: "git", Version: "1", Architecture: "amd64"}, {Name: "libc6", Version: "2", Architecture: "i386"}, {Name: "tzdata", Version: "3", Architecture: "all"},
 	}}
 	got, err := Write(r, l, Options{})
@@ -172,7 +172,7 @@ func TestSystemPackages(t *testing.T) {
 		!strings.Contains(got, "        git=1 \\\n        libc6:i386=2 \\\n        tzdata=3 \\\n        exim4-\n") {
 		t.Errorf("%v\n%s", err, got)
 	}
-	l.System = &system.Pinned{Manager: "dnf", Packages: []system.Package{{Name: "git", Version: "1:2.3-4.el9", Architecture: "x86_64"}}}
+	l.System = &ospackages.Pinned{Manager: "dnf", Packages: []ospackages.Package{{Name: "git", Version: "1:2.3-4.el9", Architecture: "x86_64"}}}
 	got, err = Write(r, l, Options{})
 	if err != nil || strings.Contains(got, "apt-get") || !strings.Contains(got, "dnf install") || !strings.Contains(got, " git-1:2.3-4.el9.x86_64\n") {
 		t.Errorf("%v\n%s", err, got)

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // batch collects tasks of one kind that were done in a moment, so that a hundred small downloads are one line.
@@ -23,12 +23,12 @@ const (
 )
 
 // takes reports whether a task that ended with e may share a line with those that are here.
-func (b *batch) takes(t *task, e event.Event) bool {
-	return e.Kind == event.Done && e.Time.Sub(t.started) < momentary && (b.count == 0 || b.verb == t.verb)
+func (b *batch) takes(t *task, e progress.Event) bool {
+	return e.Kind == progress.Done && e.Time.Sub(t.started) < momentary && (b.count == 0 || b.verb == t.verb)
 }
 
 // add adds a task that ended with e; line is what would be said of it alone.
-func (b *batch) add(t *task, e event.Event, line string) {
+func (b *batch) add(t *task, e progress.Event, line string) {
 	if b.count == 0 {
 		*b = batch{verb: t.verb, first: t.started, line: line}
 	}
@@ -62,7 +62,7 @@ func (b *batch) take(s style) string {
 }
 
 // ended returns what is to be said now that a task has ended: nothing yet if it joins the batch.
-func (b *batch) ended(t *task, e event.Event, verbose bool, s style) string {
+func (b *batch) ended(t *task, e progress.Event, verbose bool, s style) string {
 	line := ending(t, e, verbose, s)
 	if line == "" {
 		return ""

@@ -6,11 +6,11 @@ import (
 	"io"
 	"time"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 )
 
-// jsonView writes each event as one line of JSON: the fields of [event.Event].
+// jsonView writes each event as one line of JSON: the fields of [progress.Event].
 type jsonView struct{ w io.Writer }
 
 func (j *jsonView) errorText() bool { return false }
@@ -18,7 +18,7 @@ func (j *jsonView) tick(time.Time)  {}
 func (j *jsonView) close()          {}
 func (j *jsonView) flush()          {}
 
-func (j *jsonView) event(e event.Event) { writeJSON(j.w, e) }
+func (j *jsonView) event(e progress.Event) { writeJSON(j.w, e) }
 
 // failureEvent is the last line of a command that failed, in JSON.
 type failureEvent struct {

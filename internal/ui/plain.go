@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // plainView prints lines that scroll, for logs of batch jobs. A task that takes a moment gets a line when it begins, one
@@ -32,18 +32,18 @@ func (p *plainView) errorText() bool { return true }
 func (p *plainView) close()          { p.flush() }
 func (p *plainView) flush()          { fmt.Fprint(p.w, p.quick.take(p.style)) }
 
-func (p *plainView) event(e event.Event) {
+func (p *plainView) event(e progress.Event) {
 	t := p.active.find(e.Task)
 	switch {
-	case e.Kind == event.Start:
+	case e.Kind == progress.Start:
 		p.active = append(p.active, newTask(e))
-	case e.Kind == event.Warning || e.Kind == event.Note:
+	case e.Kind == progress.Warning || e.Kind == progress.Note:
 		p.flush()
 		fmt.Fprint(p.w, p.style.message(e))
 	case t == nil: // a late report of a task that has ended
-	case e.Kind == event.Progress:
+	case e.Kind == progress.Progress:
 		t.progress(e)
-	case e.Kind == event.Log:
+	case e.Kind == progress.Log:
 		p.log(t, e)
 	default:
 		p.active = p.active.without(t)
@@ -51,7 +51,7 @@ func (p *plainView) event(e event.Event) {
 	}
 }
 
-func (p *plainView) log(t *task, e event.Event) {
+func (p *plainView) log(t *task, e progress.Event) {
 	line := Clean(lastLine(e.Text))
 	t.addLog(line)
 	if p.opts.Verbose {
@@ -110,19 +110,19 @@ func progressText(t *task, now time.Time) string {
 
 // ending says how a task ended, in whole lines, or "" when that is not worth one: nothing had to be done, or the user
 // interrupted.
-func ending(t *task, e event.Event, verbose bool, s style) string {
+func ending(t *task, e progress.Event, verbose bool, s style) string {
 	took := Duration(e.Time.Sub(t.started))
 	switch e.Kind {
-	case event.Done:
+	case progress.Done:
 		if e.Current > 0 {
 			return fmt.Sprintf("%s: %s, %s in %s\n", t.title, s.done(), Size(e.Current), took)
 		}
 		return fmt.Sprintf("%s: %s in %s\n", t.title, s.done(), took)
-	case event.Cached:
+	case progress.Cached:
 		if verbose {
 			return t.title + ": nothing to do\n"
 		}
-	case event.Failed:
+	case progress.Failed:
 		if strings.HasSuffix(e.Err, "context canceled") && !verbose {
 			return ""
 		}
@@ -158,8 +158,8 @@ func (q *quietView) tick(time.Time)  {}
 func (q *quietView) close()          {}
 func (q *quietView) flush()          {}
 
-func (q *quietView) event(e event.Event) {
-	if e.Kind == event.Warning {
+func (q *quietView) event(e progress.Event) {
+	if e.Kind == progress.Warning {
 		fmt.Fprint(q.w, style{q.color}.message(e))
 	}
 }

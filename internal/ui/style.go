@@ -3,7 +3,7 @@ package ui
 import (
 	"strings"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // style colours text, or not. No message needs its colour to be understood.
@@ -24,9 +24,9 @@ func (s style) dim(text string) string    { return s.paint("2", text) }
 func (s style) strong(text string) string { return s.paint("1", text) }
 
 // message writes a warning or a note in whole lines.
-func (s style) message(e event.Event) string {
+func (s style) message(e progress.Event) string {
 	text := indent(CleanLines(e.Text))
-	if e.Kind == event.Warning {
+	if e.Kind == progress.Warning {
 		text = s.warn("warning:") + " " + text
 	}
 	text += "\n"

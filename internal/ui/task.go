@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // task is what a view remembers of a task in progress.
@@ -25,7 +25,7 @@ type task struct {
 // keptLog is how many log lines are kept to be shown if the task fails.
 const keptLog = 40
 
-func newTask(e event.Event) *task {
+func newTask(e progress.Event) *task {
 	verb, name := Clean(e.Verb), Clean(e.Name)
 	return &task{
 		id: e.Task, title: strings.TrimSpace(verb + " " + name), verb: verb, name: name,
@@ -33,7 +33,7 @@ func newTask(e event.Event) *task {
 	}
 }
 
-func (t *task) progress(e event.Event) {
+func (t *task) progress(e progress.Event) {
 	t.current, t.total = e.Current, e.Total
 	t.meter.add(e.Time, e.Current)
 }

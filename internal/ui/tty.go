@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/term"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // ttyView keeps a live part at the bottom of a terminal: one line for each task, and one for all. Lines about what has
@@ -64,25 +64,25 @@ func utf8Locale() bool {
 
 func (v *ttyView) errorText() bool { return true }
 
-func (v *ttyView) event(e event.Event) {
+func (v *ttyView) event(e progress.Event) {
 	t := v.active.find(e.Task)
 	switch {
-	case e.Kind == event.Start:
+	case e.Kind == progress.Start:
 		v.active = append(v.active, newTask(e))
-	case e.Kind == event.Warning || e.Kind == event.Note:
+	case e.Kind == progress.Warning || e.Kind == progress.Note:
 		v.scroll.WriteString(v.quick.take(v.style) + v.style.message(e))
 		v.settle()
 	case t == nil: // a late report of a task that has ended
-	case e.Kind == event.Progress:
+	case e.Kind == progress.Progress:
 		t.progress(e)
-	case e.Kind == event.Log:
+	case e.Kind == progress.Log:
 		v.log(t, e)
 	default:
 		v.end(t, e)
 	}
 }
 
-func (v *ttyView) log(t *task, e event.Event) {
+func (v *ttyView) log(t *task, e progress.Event) {
 	line := Clean(lastLine(e.Text))
 	t.addLog(line)
 	if v.opts.Verbose {
@@ -90,7 +90,7 @@ func (v *ttyView) log(t *task, e event.Event) {
 	}
 }
 
-func (v *ttyView) end(t *task, e event.Event) {
+func (v *ttyView) end(t *task, e progress.Event) {
 	v.active = v.active.without(t)
 	v.scroll.WriteString(v.quick.ended(t, e, v.opts.Verbose, v.style))
 	v.allDone += max(t.current, e.Current)

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/term"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // Mode is a way to show progress.
@@ -53,7 +53,7 @@ type Options struct {
 	Color   bool
 }
 
-// View shows events until it is closed. It is an [event.Sink].
+// View shows events until it is closed. It is an [progress.Sink].
 type View struct {
 	opts Options
 	mode Mode // never Auto
@@ -66,7 +66,7 @@ type View struct {
 
 // view is one way to show events. Its methods are called one at a time.
 type view interface {
-	event(event.Event)
+	event(progress.Event)
 	tick(now time.Time) // called every tickInterval
 	flush()             // called before others write to the terminal
 	close()
@@ -120,7 +120,7 @@ func WantColor(w io.Writer) bool {
 func (v *View) Mode() Mode { return v.mode }
 
 // Emit shows an event.
-func (v *View) Emit(e event.Event) {
+func (v *View) Emit(e progress.Event) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.closed {

@@ -12,14 +12,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 )
 
 var t0 = time.Date(2025, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // at makes an event of a task some seconds after t0.
-func at(seconds float64, kind event.Kind, id, name string, current, total int64) event.Event {
-	return event.Event{
+func at(seconds float64, kind progress.Kind, id, name string, current, total int64) progress.Event {
+	return progress.Event{
 		Time: t0.Add(time.Duration(seconds * float64(time.Second))), Kind: kind, Task: id, Verb: "pull", Name: name,
 		Current: current, Total: total,
 	}
@@ -44,19 +44,19 @@ func wantText(t *testing.T, got, want string) {
 
 func TestLiveView(t *testing.T) {
 	v, s := newTestTTY(t, 100, 24, Options{})
-	v.event(at(0, event.Start, "1", "torch.whl", 0, 800e6))
-	v.event(at(0, event.Start, "2", "resolve", 0, 0))
-	v.event(at(0, event.Progress, "1", "torch.whl", 0, 800e6))
-	v.event(at(2, event.Progress, "1", "torch.whl", 200e6, 800e6))
-	v.event(event.Event{Time: t0, Kind: event.Log, Task: "2", Text: "working\rhard\n"})
+	v.event(at(0, progress.Start, "1", "torch.whl", 0, 800e6))
+	v.event(at(0, progress.Start, "2", "resolve", 0, 0))
+	v.event(at(0, progress.Progress, "1", "torch.whl", 0, 800e6))
+	v.event(at(2, progress.Progress, "1", "torch.whl", 200e6, 800e6))
+	v.event(progress.Event{Time: t0, Kind: progress.Log, Task: "2", Text: "working\rhard\n"})
 	tick(v, 2)
 	wantText(t, s.text(), `
 pull      torch.whl                ━━━━━───────────────   200.0 MB of  800.0 MB  100.0 MB/s  6s
 pull      resolve  hard                                                                        2.0s
 total     2 in progress, 0 ended · 200.0 MB of 800.0 MB
 `)
-	v.event(event.Event{Kind: event.Warning, Text: "mind the gap", Hint: "jump"})
-	v.event(at(3, event.Done, "1", "torch.whl", 800e6, 800e6))
+	v.event(progress.Event{Kind: progress.Warning, Text: "mind the gap", Hint: "jump"})
+	v.event(at(3, progress.Done, "1", "torch.whl", 800e6, 800e6))
 	tick(v, 3)
 	wantText(t, s.text(), `
 warning: mind the gap
@@ -64,7 +64,7 @@ hint: jump
 pull torch.whl: done, 800.0 MB in 3.0s
 pull      resolve  hard                                                                        3.0s
 `)
-	v.event(at(4, event.Cached, "2", "resolve", 0, 0))
+	v.event(at(4, progress.Cached, "2", "resolve", 0, 0))
 	v.close()
 	wantText(t, s.text(), `
 warning: mind the gap
@@ -78,11 +78,11 @@ pull torch.whl: done, 800.0 MB in 3.0s
 
 func TestLiveViewShowsLogOfFailedTask(t *testing.T) {
 	v, s := newTestTTY(t, 80, 24, Options{})
-	v.event(at(0, event.Start, "1", "suite", 0, 0))
-	v.event(event.Event{Kind: event.Log, Task: "1", Text: "the reason"})
-	v.event(at(1, event.Failed, "1", "suite", 0, 0))
-	v.event(at(1, event.Start, "2", "other", 0, 0))
-	e := at(1, event.Failed, "2", "other", 0, 0)
+	v.event(at(0, progress.Start, "1", "suite", 0, 0))
+	v.event(progress.Event{Kind: progress.Log, Task: "1", Text: "the reason"})
+	v.event(at(1, progress.Failed, "1", "suite", 0, 0))
+	v.event(at(1, progress.Start, "2", "other", 0, 0))
+	e := at(1, progress.Failed, "2", "other", 0, 0)
 	e.Err = "get: context canceled"
 	v.event(e)
 	wantText(t, s.text(), `
@@ -95,8 +95,8 @@ func TestLiveViewOnTinyScreens(t *testing.T) {
 	v, s := newTestTTY(t, 100, 5, Options{})
 	for w := 100; w > 0; w -= 3 {
 		id := fmt.Sprint(w)
-		v.event(at(0, event.Start, id, "name", 0, 1000))
-		v.event(at(1, event.Progress, id, "name", 500, 1000))
+		v.event(at(0, progress.Start, id, "name", 0, 1000))
+		v.event(at(1, progress.Progress, id, "name", 500, 1000))
 		s.resize(w)
 		tick(v, 1)
 	}
@@ -110,15 +110,15 @@ func TestLiveViewSurvivesResize(t *testing.T) {
 		for i, w := range widths {
 			for j := range 20 {
 				id := fmt.Sprint(i, "-", j)
-				v.event(at(0, event.Start, id, "a-rather-long-name-of-a-package-"+id, 0, 1000))
-				v.event(at(1, event.Progress, id, "x", 500, 1000))
+				v.event(at(0, progress.Start, id, "a-rather-long-name-of-a-package-"+id, 0, 1000))
+				v.event(at(1, progress.Progress, id, "x", 500, 1000))
 			}
 			tick(v, 1)
 			s.resize(w)
 			tick(v, 2)
 			for j := range 20 {
 				id := fmt.Sprint(i, "-", j)
-				v.event(at(3, event.Done, id, "x", 1000, 1000))
+				v.event(at(3, progress.Done, id, "x", 1000, 1000))
 				want += "pull a-rather-long-name-of-a-package-" + id + ": done, 1.0 kB in 3.0s"
 			}
 			tick(v, 3)
@@ -134,7 +134,7 @@ func TestLiveViewFitsTheScreen(t *testing.T) {
 	for height := 1; height < 30; height++ {
 		v, s := newTestTTY(t, 60, height, Options{})
 		for i := range 40 {
-			v.event(at(0, event.Start, fmt.Sprint(i), fmt.Sprint("task ", i), 0, int64(i)))
+			v.event(at(0, progress.Start, fmt.Sprint(i), fmt.Sprint("task ", i), 0, int64(i)))
 		}
 		tick(v, 1)
 		tick(v, 2)
@@ -151,9 +151,9 @@ func TestLiveViewFitsTheScreen(t *testing.T) {
 func TestLiveViewCleansNames(t *testing.T) {
 	evil := "x\x1b]0;title\a\x1b[2J\x1b[1;1Hhidden\u202egpj.exe\r\b\x9b31m"
 	v, s := newTestTTY(t, 200, 24, Options{Verbose: true})
-	v.event(at(0, event.Start, "1", evil, 0, 0))
-	v.event(event.Event{Kind: event.Log, Task: "1", Text: evil})
-	v.event(event.Event{Kind: event.Warning, Text: evil, Hint: evil})
+	v.event(at(0, progress.Start, "1", evil, 0, 0))
+	v.event(progress.Event{Kind: progress.Log, Task: "1", Text: evil})
+	v.event(progress.Event{Kind: progress.Warning, Text: evil, Hint: evil})
 	tick(v, 1)
 	v.close()
 	if strings.ContainsAny(s.text(), "\u202e\u009b") {
@@ -164,27 +164,27 @@ func TestLiveViewCleansNames(t *testing.T) {
 func TestPlainView(t *testing.T) {
 	var out bytes.Buffer
 	v := newPlain(&out, Options{})
-	v.event(at(0, event.Start, "1", "large", 0, 1000e6))
-	v.event(at(0, event.Progress, "1", "large", 500e6, 1000e6)) // resumed
-	v.event(at(0, event.Start, "2", "small", 0, 0))
-	v.event(at(0.5, event.Done, "2", "small", 0, 0))
+	v.event(at(0, progress.Start, "1", "large", 0, 1000e6))
+	v.event(at(0, progress.Progress, "1", "large", 500e6, 1000e6)) // resumed
+	v.event(at(0, progress.Start, "2", "small", 0, 0))
+	v.event(at(0.5, progress.Done, "2", "small", 0, 0))
 	for i := range 3 {
 		id := fmt.Sprint("s", i)
-		v.event(at(0.5, event.Start, id, id, 0, 0))
-		v.event(at(0.7, event.Done, id, id, 10e6, 10e6))
+		v.event(at(0.5, progress.Start, id, id, 0, 0))
+		v.event(at(0.7, progress.Done, id, id, 10e6, 10e6))
 	}
 	for i := 1; i <= 25; i++ {
-		v.event(at(float64(i), event.Progress, "1", "large", 500e6+int64(i)*10e6, 1000e6))
+		v.event(at(float64(i), progress.Progress, "1", "large", 500e6+int64(i)*10e6, 1000e6))
 		tick(v, float64(i))
 	}
-	v.event(event.Event{Kind: event.Note, Text: "by the way"})
-	v.event(event.Event{Kind: event.Log, Task: "1", Text: "not shown"})
-	v.event(at(26, event.Done, "1", "large", 1000e6, 1000e6))
-	v.event(at(26, event.Start, "3", "compile", 0, 0))
+	v.event(progress.Event{Kind: progress.Note, Text: "by the way"})
+	v.event(progress.Event{Kind: progress.Log, Task: "1", Text: "not shown"})
+	v.event(at(26, progress.Done, "1", "large", 1000e6, 1000e6))
+	v.event(at(26, progress.Start, "3", "compile", 0, 0))
 	tick(v, 27)
-	v.event(event.Event{Kind: event.Log, Task: "3", Text: "cc b.c"})
+	v.event(progress.Event{Kind: progress.Log, Task: "3", Text: "cc b.c"})
 	tick(v, 37)
-	v.event(at(26, event.Progress, "1", "large", 1000e6, 1000e6)) // too late
+	v.event(at(26, progress.Progress, "1", "large", 1000e6, 1000e6)) // too late
 	wantText(t, out.String(), `
 pull large (1.0 GB)
 pull: 4 done, 30.0 MB in 0.70s
@@ -200,10 +200,10 @@ pull compile: running for 11.0s | cc b.c
 func TestQuietView(t *testing.T) {
 	var out bytes.Buffer
 	v := New(&out, Options{Mode: Quiet})
-	v.Emit(at(0, event.Start, "1", "x", 0, 0))
-	v.Emit(event.Event{Kind: event.Note, Text: "note"})
-	v.Emit(event.Event{Kind: event.Warning, Text: "careful"})
-	v.Emit(at(9, event.Done, "1", "x", 0, 0))
+	v.Emit(at(0, progress.Start, "1", "x", 0, 0))
+	v.Emit(progress.Event{Kind: progress.Note, Text: "note"})
+	v.Emit(progress.Event{Kind: progress.Warning, Text: "careful"})
+	v.Emit(at(9, progress.Done, "1", "x", 0, 0))
 	v.Close()
 	wantText(t, out.String(), "warning: careful\n")
 }
@@ -211,7 +211,7 @@ func TestQuietView(t *testing.T) {
 func TestJSONView(t *testing.T) {
 	var out bytes.Buffer
 	v := New(&out, Options{Mode: JSON})
-	sent := at(1, event.Progress, "7", "nasty\n\x1b[2J", 5, 10)
+	sent := at(1, progress.Progress, "7", "nasty\n\x1b[2J", 5, 10)
 	v.Emit(sent)
 	v.PrintError(&out, errors.New("broken"), 1)
 	v.Close()
@@ -219,7 +219,7 @@ func TestJSONView(t *testing.T) {
 	if len(lines) != 2 || strings.Contains(out.String(), "\x1b") {
 		t.Fatalf("%q", out.String())
 	}
-	var got event.Event
+	var got progress.Event
 	if err := json.Unmarshal([]byte(lines[0]), &got); err != nil || got != sent {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -238,16 +238,16 @@ func TestViewInParallel(t *testing.T) {
 			g.Go(func() {
 				for j := range 100 {
 					id := fmt.Sprint(i, j)
-					v.Emit(at(0, event.Start, id, id, 0, 0))
-					v.Emit(at(0, event.Progress, id, id, 1, 0))
-					v.Emit(at(1, event.Done, id, id, 1, 0))
+					v.Emit(at(0, progress.Start, id, id, 0, 0))
+					v.Emit(at(0, progress.Progress, id, id, 1, 0))
+					v.Emit(at(1, progress.Done, id, id, 1, 0))
 				}
 			})
 		}
 		g.Wait()
 		v.Close()
 		v.Close()
-		v.Emit(at(0, event.Warning, "", "", 0, 0)) // dropped
+		v.Emit(at(0, progress.Warning, "", "", 0, 0)) // dropped
 		if want := map[Mode]int{TTY: 800, Plain: 800, JSON: 2400}[m]; strings.Count(out.String(), "\n") < want {
 			t.Errorf("%s: %d lines", m, strings.Count(out.String(), "\n"))
 		}

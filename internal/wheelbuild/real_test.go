@@ -18,17 +18,17 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/base"
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
-	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/wheelbuild"
 )
@@ -92,7 +92,7 @@ func newBench(t *testing.T) *bench {
 	}
 	t.Cleanup(func() { st.Close() })
 	b := &bench{t: t, store: st}
-	b.ctx = event.With(t.Context(), &b.runs)
+	b.ctx = progress.With(t.Context(), &b.runs)
 	return b
 }
 
@@ -103,13 +103,13 @@ type runs struct {
 	lines []string
 }
 
-func (r *runs) Emit(e event.Event) {
+func (r *runs) Emit(e progress.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e.Kind == event.Start && e.Verb == "step" {
+	if e.Kind == progress.Start && e.Verb == "step" {
 		r.count++
 	}
-	if e.Kind == event.Log {
+	if e.Kind == progress.Log {
 		r.lines = append(r.lines, e.Text)
 	}
 }
@@ -183,7 +183,7 @@ func (b *bench) buildOn(dir, text string) (*built, error) {
 		return nil, err
 	}
 	builder := &wheelbuild.Builder{
-		Runner: &step.Runner{Store: b.store, Layer: layer.Options{ModTime: layer.DefaultModTime}}, Fetch: client,
+		Runner: &execop.Runner{Store: b.store, Layer: layer.Options{ModTime: layer.DefaultModTime}}, Fetch: client,
 		Jobs: wheelbuild.NewJobs(host.AvailableCores().Available, host.AvailableMemory().Available),
 	}
 	var packages []wheelbuild.Package

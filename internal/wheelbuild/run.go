@@ -16,9 +16,9 @@ import (
 	"strconv"
 	"strings"
 
+	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/python"
-	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -81,7 +81,7 @@ func (s *site) attempt(ctx context.Context, g grant, checked bool) (record, *wan
 		return record{}, nil, err
 	}
 	_, err = s.builder.Runner.Run(ctx, "compile "+s.pkg.Label(), s.layers, c)
-	var f *step.Failure
+	var f *execop.Failure
 	if errors.As(err, &f) && f.Code == exitMissing && !checked {
 		var w wanted
 		if err := readAnswer(dir, "requires.json", &w); err == nil {
@@ -98,10 +98,10 @@ func (s *site) attempt(ctx context.Context, g grant, checked bool) (record, *wan
 	return r, nil, nil
 }
 
-func (s *site) command(dir string, g grant, checked bool) (step.Command, error) {
+func (s *site) command(dir string, g grant, checked bool) (execop.Command, error) {
 	blob, err := s.builder.store().BlobPath(s.source.Digest)
 	if err != nil {
-		return step.Command{}, err
+		return execop.Command{}, err
 	}
 	archive := path.Join(sourceDir, path.Base(s.source.File))
 	text, err := json.Marshal(order{
@@ -109,18 +109,18 @@ func (s *site) command(dir string, g grant, checked bool) (step.Command, error) 
 		BackendPath: s.source.info.BackendPath, Checked: checked,
 	})
 	if err != nil {
-		return step.Command{}, err
+		return execop.Command{}, err
 	}
-	c := step.Command{
+	c := execop.Command{
 		Args: []string{"/" + buildRoot + "/bin/python", driverPath, orderPath}, Env: s.env(g), WorkDir: workDir, NoNetwork: !s.pkg.Network,
-		Mounts: []step.Mount{
-			{Kind: step.Bind, Target: workDir, Dir: dir},
-			{Kind: step.Bind, Target: archive, Dir: blob, ReadOnly: true},
+		Mounts: []execop.Mount{
+			{Kind: execop.Bind, Target: workDir, Dir: dir},
+			{Kind: execop.Bind, Target: archive, Dir: blob, ReadOnly: true},
 		},
-		Files: []step.File{{Target: driverPath, Content: driver}, {Target: orderPath, Content: text}},
+		Files: []execop.File{{Target: driverPath, Content: driver}, {Target: orderPath, Content: text}},
 	}
 	if s.ccache {
-		c.Mounts = append(c.Mounts, step.Mount{Kind: step.Cache, Target: ccacheDir, ID: "ccache"})
+		c.Mounts = append(c.Mounts, execop.Mount{Kind: execop.Cache, Target: ccacheDir, ID: "ccache"})
 	}
 	return c, nil
 }
@@ -337,7 +337,7 @@ func (s *site) checkWanted(w wanted) error {
 
 // explain adds to a failed build what is to be done about it.
 func (s *site) explain(err error, g grant) error {
-	var f *step.Failure
+	var f *execop.Failure
 	if !errors.As(err, &f) {
 		return err
 	}
@@ -365,12 +365,12 @@ var (
 	killedText = regexp.MustCompile(`(?i)Killed signal terminated program|fatal error: Killed|died due to signal 9|virtual memory exhausted|out of memory allocating|cc1plus: out of memory`)
 )
 
-func killed(f *step.Failure) bool {
+func killed(f *execop.Failure) bool {
 	return slices.ContainsFunc(f.Tail, killedText.MatchString)
 }
 
 // outOfMemory says how many compilers would have fit.
-func (s *site) outOfMemory(f *step.Failure, g grant) error {
+func (s *site) outOfMemory(f *execop.Failure, g grant) error {
 	const gib = 1 << 30
 	at := s.builder.Jobs.memory
 	err := fmt.Errorf("compile %s: killed for lack of memory, with %s at once (%.1f GiB were there): %w", s.pkg.Label(), compilers(g.jobs), float64(at)/gib, f)

@@ -17,8 +17,8 @@ import (
 	"slices"
 	"strings"
 
-	"sconce.dev/sconce/internal/event"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
 )
@@ -104,7 +104,7 @@ func (s Sources) packCommit(ctx context.Context, name string, src python.Source)
 		return "", err
 	}
 	defer store.RemoveAll(dir)
-	task := event.Begin(ctx, "fetch", name+" at "+src.Commit[:12], 0)
+	task := progress.Begin(ctx, "fetch", name+" at "+src.Commit[:12], 0)
 	if err := task.End(s.checkout(ctx, dir, src)); err != nil {
 		return "", err
 	}

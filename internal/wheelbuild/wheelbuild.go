@@ -17,12 +17,12 @@ import (
 	"fmt"
 	"net/http"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
-	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -74,7 +74,7 @@ type Ground struct {
 
 // Builder builds packages. Its methods may be called from many goroutines, which is how several are built at once.
 type Builder struct {
-	Runner *step.Runner
+	Runner *execop.Runner
 	Fetch  *fetch.Client
 	Jobs   *Jobs         // shared by all that is built on this machine
 	Shared *store.Shared // where other machines keep what they built; nil: nowhere
@@ -112,7 +112,7 @@ func (b *Builder) Build(ctx context.Context, p Package, g Ground) (python.Item, 
 		return python.Item{}, err
 	}
 	if found {
-		event.Begin(ctx, "compile", p.Label(), 0).EndCached()
+		progress.Begin(ctx, "compile", p.Label(), 0).EndCached()
 	}
 	return r.item(p), nil
 }

@@ -13,10 +13,10 @@ import (
 	"testing/fstest"
 	"time"
 
+	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/python"
-	"sconce.dev/sconce/internal/step"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -173,7 +173,7 @@ func TestNormalize(t *testing.T) {
 
 func testSite(p Package) *site {
 	return &site{
-		builder: &Builder{Runner: &step.Runner{Layer: layer.Options{ModTime: time.Unix(1e9, 0)}}, Jobs: NewJobs(8, 16*gib)},
+		builder: &Builder{Runner: &execop.Runner{Layer: layer.Options{ModTime: time.Unix(1e9, 0)}}, Jobs: NewJobs(8, 16*gib)},
 		pkg:     p,
 		ground: Ground{
 			Python: python.Interpreter{Version: "3.11.2", Implementation: "cpython", Platform: "x86_64", Glibc: "2.36"},
@@ -223,24 +223,24 @@ func TestKey(t *testing.T) {
 func TestExplain(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		failure  step.Failure
+		failure  execop.Failure
 		grant    grant
 		isolated bool
 		want     string
 	}{
-		{"killed", step.Failure{OutOfMemory: true}, grant{jobs: 8, threads: 1}, false, "4 compilers would fit: jobs = 4 under [python.compile.a], or memory-per-job = \"4GiB\""},
-		{"killed, and it is known how large it was", step.Failure{OutOfMemory: true, Peak: 7 * gib}, grant{jobs: 8, threads: 1}, false, "2 compilers would fit"},
-		{"the compiler says it", step.Failure{Tail: []string{"g++: fatal error: Killed signal terminated program cc1plus"}}, grant{jobs: 2, threads: 1}, false, "1 compiler would fit: jobs = 1"},
-		{"alone", step.Failure{Tail: []string{"nvcc error : 'cicc' died due to signal 9 (Kill signal)"}}, grant{jobs: 1, threads: 1}, false, "a single compiler did not fit"},
-		{"module", step.Failure{Tail: []string{"ModuleNotFoundError: No module named 'setuptools_scm'"}}, grant{}, false, "requires = [\"setuptools-scm\"] under [python.compile.a]"},
-		{"torch", step.Failure{Tail: []string{"ModuleNotFoundError: No module named 'torch.utils'"}}, grant{}, true, "isolation = false under [python.compile.a]"},
-		{"network", step.Failure{Tail: []string{"fatal: Could not resolve host: github.com"}}, grant{}, false, "without network"},
-		{"anything", step.Failure{Tail: []string{"error: no"}}, grant{}, false, ""},
+		{"killed", execop.Failure{OutOfMemory: true}, grant{jobs: 8, threads: 1}, false, "4 compilers would fit: jobs = 4 under [python.compile.a], or memory-per-job = \"4GiB\""},
+		{"killed, and it is known how large it was", execop.Failure{OutOfMemory: true, Peak: 7 * gib}, grant{jobs: 8, threads: 1}, false, "2 compilers would fit"},
+		{"the compiler says it", execop.Failure{Tail: []string{"g++: fatal error: Killed signal terminated program cc1plus"}}, grant{jobs: 2, threads: 1}, false, "1 compiler would fit: jobs = 1"},
+		{"alone", execop.Failure{Tail: []string{"nvcc error : 'cicc' died due to signal 9 (Kill signal)"}}, grant{jobs: 1, threads: 1}, false, "a single compiler did not fit"},
+		{"module", execop.Failure{Tail: []string{"ModuleNotFoundError: No module named 'setuptools_scm'"}}, grant{}, false, "requires = [\"setuptools-scm\"] under [python.compile.a]"},
+		{"torch", execop.Failure{Tail: []string{"ModuleNotFoundError: No module named 'torch.utils'"}}, grant{}, true, "isolation = false under [python.compile.a]"},
+		{"network", execop.Failure{Tail: []string{"fatal: Could not resolve host: github.com"}}, grant{}, false, "without network"},
+		{"anything", execop.Failure{Tail: []string{"error: no"}}, grant{}, false, ""},
 	} {
 		s := testSite(Package{Name: "a", Version: "1", Isolated: c.isolated})
 		c.failure.Title = "compile a 1"
 		err := s.explain(&c.failure, c.grant)
-		var f *step.Failure
+		var f *execop.Failure
 		if !errors.As(err, &f) {
 			t.Errorf("%s: the failure is lost: %v", c.name, err)
 		}

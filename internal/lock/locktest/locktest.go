@@ -23,7 +23,7 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"sconce.dev/sconce/internal/event"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
 )
@@ -431,18 +431,18 @@ func Load(t testing.TB, dir, text string) *recipe.Recipe {
 // Events collects what is reported.
 type Events struct {
 	mu  sync.Mutex
-	all []event.Event
+	all []progress.Event
 }
 
-// Emit implements [event.Sink].
-func (s *Events) Emit(e event.Event) {
+// Emit implements [progress.Sink].
+func (s *Events) Emit(e progress.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all = append(s.all, e)
 }
 
 // Texts returns what was said in events of a kind, with hints.
-func (s *Events) Texts(kind event.Kind) []string {
+func (s *Events) Texts(kind progress.Kind) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var texts []string

@@ -1,0 +1,653 @@
+// Package fileop copies files into an image.
+//
+// What COPY, ADD and WORKDIR of a Containerfile do, and what a recipe's copy and patch do, becomes one layer each. Nothing of the
+// image runs: the layer follows from the files and from the image's merged tree.
+//
+// The rules are those of Docker's build reference and of BuildKit where they leave something open:
+//
+//   - Of a directory its content is copied, not the directory. A destination that is missing is made, and so is everything above
+//     it, with the permissions that are asked for as a number, 0755 else; all that belongs to whom the files are given to, root else.
+//   - What an archive is unpacked into keeps its attributes. Its names are below it, also absolute ones and those with "..".
+//   - Where a pattern matches several files and the destination is no directory, the last one is it, and a warning says so.
+//   - A directory that the image has keeps its attributes when it is the destination. One in it that a source has too gets the
+//     source's.
+//   - Symlinks on the way to a source are followed inside the source, and so is one that is named as a source. Symlinks below a
+//     copied directory are copied. A destination is followed inside the image.
+//   - A file does not replace a directory, nor a directory anything else.
+//   - A pattern that matches nothing copies nothing; a name that does not exist is an error.
+package fileop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+
+	"sconce.dev/sconce/internal/ctxio"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Copy is one COPY or ADD.
+type Copy struct {
+	Sources []string     // paths and patterns (path.Match), relative to the root of the Files
+	Inline  []InlineFile // heredocs
+	URLs    []URL        // of ADD
+	Dest    string       // absolute; ends in "/" or "/." when a directory is meant
+	Chown   string       // USER[:GROUP], names of the image or numbers; "" is root, or the owner in the image that files come from
+	Chmod   string       // octal or symbolic; "" is as the source has it
+	Parents bool         // sources keep the directories above them; "/./" in a source says from where on
+	Exclude []string     // patterns of what is left out of the sources, by the rules of ignore files
+	Link    bool         // the layer does not depend on the image: the destination is not followed
+	Extract bool         // archives among the sources are unpacked: tar, plain or compressed by gzip, bzip2, xz or zstd
+}
+
+// InlineFile is a file whose content stands in the Containerfile itself (a heredoc).
+type InlineFile struct {
+	Name    string
+	Content []byte
+}
+
+// URL is a remote source of ADD.
+type URL struct {
+	Address string
+	Digest  store.Digest // what the bytes must have; "" when not given
+}
+
+// Open opens a remote source and says what name its file has.
+type Open = func(ctx context.Context, u URL) (content io.ReadCloser, name string, err error)
+
+// Layer copies files of from, which may be nil when there are no Sources, into the image onto; open may be nil when there are no
+// URLs. The layer has no entries when there was nothing to copy. With Link, onto is not looked at.
+//
+// Files of a context, remote and inline files have the time of o; those of an image or an archive keep theirs.
+func (c Copy) Layer(ctx context.Context, st *store.Store, from Files, onto *image.Tree, o layer.Options, open Open) (layer.Descriptor, error) {
+	if c.Link {
+		onto = nil
+	}
+	j, err := c.newJob(ctx, st, onto)
+	if err != nil {
+		return layer.Descriptor{}, err
+	}
+	defer j.cleanup()
+	if err := j.run(from, open); err != nil {
+		return layer.Descriptor{}, fmt.Errorf("copy to %s: %w", quote(c.Dest), err)
+	}
+	return j.stage.layer(ctx, st, o)
+}
+
+// layer makes a layer of what has changed.
+func (s *stage) layer(ctx context.Context, st *store.Store, o layer.Options) (layer.Descriptor, error) {
+	w, err := layer.NewWriter(ctx, st, o)
+	if err != nil {
+		return layer.Descriptor{}, err
+	}
+	defer w.Abort()
+	if err := s.write(w); err != nil {
+		return layer.Descriptor{}, err
+	}
+	return w.Close()
+}
+
+// job is a Copy under way.
+type job struct {
+	Copy
+	ctx     context.Context
+	st      *store.Store
+	stage   *stage
+	owner   *owner // nil: as the source has it
+	chmod   chmod
+	exclude *patterns
+	temp    string      // directory for what arrives, "" before it is needed
+	number  int         // of the source that is being copied
+	files   []io.Closer // open as long as contents may be read
+}
+
+func (c Copy) newJob(ctx context.Context, st *store.Store, onto *image.Tree) (*job, error) {
+	j := &job{Copy: c, ctx: ctx, st: st, stage: newStage(onto)}
+	var err error
+	if j.owner, err = findOwner(c.Chown, onto); err != nil {
+		return nil, fmt.Errorf("give files to %q: %w", c.Chown, err)
+	}
+	if j.chmod, err = parseChmod(c.Chmod); err != nil {
+		return nil, err
+	}
+	if j.exclude, err = newPatterns(c.Exclude); err != nil {
+		return nil, fault.Usage(fmt.Errorf("exclude %w", err))
+	}
+	return j, nil
+}
+
+func (j *job) cleanup() {
+	for _, f := range j.files {
+		f.Close()
+	}
+	if j.temp != "" {
+		store.RemoveAll(j.temp)
+	}
+}
+
+// picked is one source.
+type picked struct {
+	node *node
+	name string // what it is called in a directory that it is copied to
+	base *node  // with Parents: from where on directories are kept
+	rel  string // with Parents: its path below base
+	p    string // what patterns see: the name of a file, and "" for a directory, of which they see what it holds
+
+	arrived bool // it is a remote or inline file, which is never unpacked
+}
+
+func (j *job) run(from Files, open Open) error {
+	list, err := j.pick(j.ctx, from)
+	if err != nil {
+		return err
+	}
+	for _, f := range j.Inline {
+		list = append(list, inlineNode(f))
+	}
+	for _, u := range j.URLs {
+		p, err := j.download(u, open)
+		if err != nil {
+			return err
+		}
+		list = append(list, p)
+	}
+	asked := len(j.Sources) + len(j.Inline) + len(j.URLs)
+	intoDir := asked > 1 || j.Parents || strings.HasSuffix(j.Dest, "/") || strings.HasSuffix(j.Dest, "/.")
+	var files []string
+	for i, p := range list {
+		j.number = i
+		put, err := j.place(p, intoDir)
+		if err != nil {
+			return err
+		}
+		if put {
+			files = append(files, p.name)
+		}
+	}
+	j.warnOfNames(files)
+	return nil
+}
+
+// warnOfNames warns when several files have become one. files are the sources' own names of those that got the destination's name,
+// one after the other.
+func (j *job) warnOfNames(files []string) {
+	if len(files) < 2 {
+		return
+	}
+	last := files[len(files)-1]
+	progress.Warn(j.ctx, fmt.Sprintf("%s matches %d files, and all of them become %s: of the last one, %s", quote(j.Sources[0]), len(files), quote(j.Dest), quote(last)),
+		fmt.Sprintf("end the destination in / to copy them into a directory: %s/", j.Dest))
+}
+
+func inlineNode(f InlineFile) picked {
+	name := ownName(f.Name)
+	return picked{name: name, p: name, arrived: true, node: &node{
+		Entry: layer.Entry{Path: name, Mode: 0o644, Size: int64(len(f.Content))}, name: name,
+		open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(string(f.Content))), nil },
+	}}
+}
+
+// pick finds the sources, in the order in which they are copied.
+func (c Copy) pick(ctx context.Context, from Files) ([]picked, error) {
+	if len(c.Sources) == 0 {
+		return nil, nil
+	}
+	if from == nil {
+		return nil, errors.New("there is nowhere to copy files from")
+	}
+	root, err := from.top(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list []picked
+	for _, s := range c.Sources {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		var found []picked
+		if c.Parents {
+			found, err = pickBelow(from, root, s)
+		} else {
+			found, err = pickMatches(from, root, s)
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, found...)
+	}
+	return list, nil
+}
+
+const wildcards = `*?[`
+
+// hasWildcard reports whether a component of a path is a pattern.
+func hasWildcard(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' {
+			i++
+		} else if strings.IndexByte(wildcards, s[i]) >= 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// clean makes a path of a source relative to the source's root: "." is the root.
+func clean(p string) string {
+	if p = strings.TrimPrefix(path.Clean("/"+p), "/"); p == "" {
+		return "."
+	}
+	return p
+}
+
+// unescape takes out the backslashes that make characters of patterns ordinary ones.
+func unescape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+1 < len(s) {
+			i++
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// pickMatches finds what a path or pattern names.
+func pickMatches(from Files, root *node, source string) ([]picked, error) {
+	parts := strings.Split(clean(source), "/")
+	fixed := 0
+	for fixed < len(parts) && !hasWildcard(parts[fixed]) {
+		parts[fixed] = unescape(parts[fixed])
+		fixed++
+	}
+	dir := path.Join(parts[:fixed]...)
+	top, err := root.find(dir, true)
+	if fixed == len(parts) {
+		if err != nil {
+			return nil, from.missing(dir, err)
+		}
+		return []picked{pickedNode(top, path.Base(dir))}, nil
+	}
+	if err != nil {
+		return nil, from.missing(dir, err)
+	}
+	return match(from, root, top, parts[fixed:])
+}
+
+func pickedNode(n *node, name string) picked {
+	p := picked{node: n, name: name, p: name}
+	if n.Type == dirType {
+		p.p = ""
+	}
+	return p
+}
+
+// match finds what matches below a directory, component by component. Symlinks are not passed through; one that matches at the
+// end is followed.
+func match(from Files, root, dir *node, parts []string) ([]picked, error) {
+	if dir.Type != dirType {
+		return nil, nil
+	}
+	all, err := dir.children()
+	if err != nil {
+		return nil, err
+	}
+	var list []picked
+	for _, c := range all {
+		ok, err := path.Match(parts[0], c.name)
+		if err != nil {
+			return nil, fault.Usage(fmt.Errorf("source pattern %q: its brackets or backslashes do not pair", strings.Join(parts, "/")))
+		}
+		if !ok {
+			continue
+		}
+		if len(parts) > 1 {
+			found, err := match(from, root, c, parts[1:])
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, found...)
+			continue
+		}
+		n, err := root.find(c.Path, true)
+		if err != nil {
+			return nil, from.missing(c.Path, err)
+		}
+		list = append(list, pickedNode(n, c.name))
+	}
+	return list, nil
+}
+
+// pickBelow finds what a path or pattern names, where "**" stands for any number of directories and no symlink is followed.
+func pickBelow(from Files, root *node, source string) ([]picked, error) {
+	pivot, pattern, ok := strings.Cut(source, "/./")
+	if !ok {
+		pivot, pattern = "", source
+	}
+	bases, err := pickMatches(from, root, pivot)
+	if err != nil {
+		return nil, err
+	}
+	var list []picked
+	for _, base := range bases {
+		found, err := pickInside(from, base.node, source, clean(pattern), hasWildcard(pivot))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, found...)
+	}
+	return list, nil
+}
+
+// pickInside finds what a pattern names below one of the directories that may stand before it. Where those are several, it is
+// enough that one of them has it.
+func pickInside(from Files, base *node, source, pattern string, several bool) ([]picked, error) {
+	if !hasWildcard(pattern) {
+		p := unescape(pattern)
+		n, err := base.find(p, false)
+		if err != nil && several && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, from.missing(path.Join(base.Path, p), err)
+		}
+		if n == base {
+			p = ""
+		}
+		return []picked{{node: n, base: base, rel: p, p: p}}, nil
+	}
+	matches, err := newPattern(pattern)
+	if err != nil {
+		return nil, fault.Usage(fmt.Errorf("source pattern %q: %w", source, err))
+	}
+	var list []picked
+	err = base.walk("", func(n *node, p string) error {
+		if p == "" || !matches.match(p) {
+			return nil
+		}
+		list = append(list, picked{node: n, base: base, rel: p, p: p})
+		if n.Type == dirType {
+			return fs.SkipDir
+		}
+		return nil
+	})
+	return list, err
+}
+
+// place puts one source where it belongs, and reports whether it got the destination's name.
+func (j *job) place(p picked, intoDir bool) (named bool, err error) {
+	n, err := p.without(j.exclude)
+	if n == nil || err != nil {
+		return false, err
+	}
+	if j.Extract && !p.arrived && n.Type == layer.Regular {
+		if done, err := j.extract(n); done || err != nil {
+			return false, err
+		}
+	}
+	switch {
+	case j.Parents:
+		return false, j.placeBelow(p, n)
+	case n.Type == dirType:
+		dir, err := j.stage.enter(j.Dest, j.maker())
+		if err != nil {
+			return false, err
+		}
+		return false, j.merge(dir, n)
+	}
+	return j.placeFile(n, p.name, intoDir)
+}
+
+// without is what is left of a source when something is excluded, or nil.
+func (p picked) without(exclude *patterns) (*node, error) {
+	if len(exclude.list) == 0 || p.arrived {
+		return p.node, nil
+	}
+	if p.p == "" {
+		if p.node.Type != dirType {
+			return p.node, nil
+		}
+		return exclude.filtered(p.node, "", nil), nil
+	}
+	return exclude.without(p.node, p.p, exclude.above(p.p))
+}
+
+func (j *job) placeFile(n *node, name string, intoDir bool) (named bool, err error) {
+	if intoDir {
+		dir, err := j.stage.enter(j.Dest, j.maker())
+		if err != nil {
+			return false, err
+		}
+		return false, j.put(dir, name, n)
+	}
+	dir, base, err := j.stage.reach(j.Dest, true, j.maker())
+	if err != nil {
+		return false, err
+	}
+	at := j.stage.root
+	if dir != nil {
+		at = j.stage.below(dir, base)
+	}
+	if at != nil && at.Type == layer.Dir {
+		return false, j.put(at, name, n)
+	}
+	return true, j.put(dir, base, n)
+}
+
+// placeBelow puts a source under the directories that it had.
+func (j *job) placeBelow(p picked, n *node) error {
+	dir, err := j.stage.enter(j.Dest, j.maker())
+	if err != nil {
+		return err
+	}
+	if p.rel == "" {
+		if n.Type == dirType {
+			return j.merge(dir, n)
+		}
+		return j.put(dir, n.name, n)
+	}
+	for _, above := range layer.Parents(p.rel) {
+		next := j.stage.below(dir, path.Base(above))
+		if next == nil {
+			from, err := p.base.find(above, true)
+			if err != nil {
+				return err
+			}
+			if next, err = j.stage.put(dir, path.Base(above), j.entry(from), nil, nil); err != nil {
+				return err
+			}
+		}
+		if next.Type != layer.Dir {
+			return notDir(next)
+		}
+		dir = next
+	}
+	return j.put(dir, path.Base(p.rel), n)
+}
+
+// sourceFile names a file that a source has under several names. Each source is copied on its own.
+type sourceFile struct {
+	source int
+	file   any
+}
+
+// maker makes the directories on the way to what is copied. Like BuildKit, it gives them permissions that are asked for as a
+// number; those that are changes are for what is copied.
+func (j *job) maker() *maker {
+	mk := j.unpacker()
+	if j.chmod != nil && isOctal(j.Chmod) {
+		mk.mode = j.chmod(layer.Dir, 0) & 0o777
+	}
+	return mk
+}
+
+// unpacker makes the directories on the way to what an archive holds, for which nobody can ask for permissions.
+func (j *job) unpacker() *maker {
+	mk := &maker{mode: 0o755}
+	if j.owner != nil {
+		mk.owner = *j.owner
+	}
+	return mk
+}
+
+// entry is what a file of the source becomes, but for its path.
+func (j *job) entry(n *node) layer.Entry {
+	e := n.Entry
+	if j.owner != nil {
+		e.UID, e.GID = j.owner.uid, j.owner.gid
+	}
+	if j.chmod != nil && e.Type != layer.Symlink {
+		e.Mode = j.chmod(e.Type, e.Mode)
+	}
+	return e
+}
+
+// put gives a name in a directory to a file or directory of the source, with everything that this holds.
+func (j *job) put(dir *place, name string, n *node) error {
+	if j.ctx.Err() != nil {
+		return context.Cause(j.ctx)
+	}
+	if name == "" {
+		return fault.Hint(errors.New("the source gives the file no name"), "give the destination a name that does not end in /")
+	}
+	old := j.stage.below(dir, name)
+	switch {
+	case n.refused != nil:
+		return n.refused
+	case n.Type != layer.Dir && old != nil && old.Type == layer.Dir:
+		return fault.Hint(fmt.Errorf("%s is a directory in the image and cannot become a file", quote("/"+old.Path)),
+			"remove it in a step before, or copy to another place")
+	case n.Type == layer.Dir && old != nil && old.Type != layer.Dir:
+		return notDir(old)
+	case n.Type == layer.Dir:
+		e := j.entry(n)
+		if old == nil {
+			var err error
+			if old, err = j.stage.put(dir, name, e, nil, nil); err != nil {
+				return err
+			}
+		} else {
+			e.Path = old.Path
+			old.Entry = e
+			old.change()
+		}
+		return j.merge(old, n)
+	}
+	var file any
+	if n.file != nil {
+		file = sourceFile{j.number, n.file}
+	}
+	_, err := j.stage.put(dir, name, j.entry(n), n.open, file)
+	return err
+}
+
+// merge puts into a directory what a directory of the source holds.
+func (j *job) merge(dir *place, n *node) error {
+	all, err := n.children()
+	if err != nil {
+		return err
+	}
+	for _, c := range all {
+		if err := j.put(dir, c.name, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tempFile makes a file for something that arrives. It is open until the layer is made.
+func (j *job) tempFile() (*os.File, error) {
+	if j.temp == "" {
+		dir, err := j.st.TempDir("copy-*")
+		if err != nil {
+			return nil, err
+		}
+		j.temp = dir
+	}
+	f, err := os.CreateTemp(j.temp, "")
+	if err == nil {
+		j.files = append(j.files, f)
+	}
+	return f, err
+}
+
+// ownName returns the last component of a name, and "" when that is none, which matters only when the destination is a directory.
+func ownName(name string) string {
+	if name = path.Base(name); name == "." || name == ".." || name == "/" {
+		return ""
+	}
+	return name
+}
+
+// maxDownload is the most bytes of a remote file.
+const maxDownload = 256 << 30
+
+// download brings a remote file here.
+func (j *job) download(u URL, open Open) (picked, error) {
+	if open == nil {
+		return picked{}, errors.New("remote files cannot be had here")
+	}
+	r, name, err := open(j.ctx, u)
+	if err != nil {
+		return picked{}, fmt.Errorf("add %s: %w", fetch.Redact(u.Address), err)
+	}
+	defer r.Close()
+	n, err := j.keep(r, u.Digest)
+	if err != nil {
+		return picked{}, fmt.Errorf("add %s: %w", fetch.Redact(u.Address), err)
+	}
+	name = ownName(name)
+	n.name, n.Path = name, name
+	return picked{node: n, name: name, p: name, arrived: true}, nil
+}
+
+// keep writes what arrives to a temporary file.
+func (j *job) keep(r io.Reader, want store.Digest) (*node, error) {
+	f, err := j.tempFile()
+	if err != nil {
+		return nil, err
+	}
+	sum := newSum()
+	size, err := io.Copy(io.MultiWriter(f, sum), ctxio.Reader(j.ctx, io.LimitReader(r, maxDownload+1)))
+	if err == nil && size > maxDownload {
+		err = fmt.Errorf("it has more than %d bytes", int64(maxDownload))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if got := store.SumDigest(sum); want != "" && got != want {
+		return nil, fault.Hint(&store.MismatchError{Want: want, Got: got, Size: size}, "the file has changed, or the checksum is of another one")
+	}
+	return &node{Entry: layer.Entry{Mode: 0o600, Size: size}, open: func() (io.ReadCloser, error) {
+		return io.NopCloser(io.NewSectionReader(f, 0, size)), nil
+	}}, nil
+}
+
+// MakeDir makes the directory dir, a path that is followed inside the image onto, and what is missing above it. They get the
+// permissions 0755 and belong to owner, USER[:GROUP], or to root when that is empty. made is false, and there is no layer, when
+// the image has the directory.
+func MakeDir(ctx context.Context, st *store.Store, dir, owner string, onto *image.Tree, o layer.Options) (d layer.Descriptor, made bool, err error) {
+	j, err := Copy{Dest: dir, Chown: owner}.newJob(ctx, st, onto)
+	if err != nil {
+		return layer.Descriptor{}, false, err
+	}
+	if _, err := j.stage.enter(dir, j.maker()); err != nil {
+		return layer.Descriptor{}, false, fmt.Errorf("make the directory %s: %w", quote(dir), err)
+	}
+	if !j.stage.root.touched {
+		return layer.Descriptor{}, false, nil
+	}
+	d, err = j.stage.layer(ctx, st, o)
+	return d, err == nil, err
+}

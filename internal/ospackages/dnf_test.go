@@ -1,0 +1,131 @@
+package ospackages
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sconce.dev/sconce/internal/execop"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/layer"
+)
+
+// rpms are tiny packages, as the heads of their specs: names, versions and what they say of each other.
+var rpms = []string{
+	"Name: old\nVersion: 1",
+	"Name: new\nVersion: 1\nObsoletes: old\nRequires: part >= 2",
+	"Name: part\nVersion: 1",
+	"Name: part\nVersion: 2\nEpoch: 3\nRecommends: never",
+	"Name: never\nVersion: 1",
+}
+
+const rpmScript = `set -e
+mkdir -p /repo /tmp/specs /etc/yum.repos.d
+n=0
+for head; do
+	n=$((n+1))
+	printf '%s\nRelease: 1\nSummary: test\nLicense: none\nBuildArch: noarch\n%%description\n%%files\n' "$head" > /tmp/specs/$n.spec
+	rpmbuild -bb -D '_rpmdir /repo' -D '_topdir /tmp/top' -D '_build_name_fmt %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm' /tmp/specs/$n.spec
+done
+createrepo_c /repo
+printf '[test]\nname=test\nbaseurl=file:///repo\ngpgcheck=0\n' > /etc/yum.repos.d/test.repo
+rm -rf /tmp/specs /tmp/top
+`
+
+// fedoraStandIn makes a base with dnf and a repository. There is no Fedora without a registry: this is Debian with its packages of
+// dnf and rpm, whose database begins empty.
+func fedoraStandIn(t *testing.T) *world {
+	t.Helper()
+	w := debian(t) // for its checks, and its store
+	dir := t.TempDir()
+	name := filepath.Join(dir, "dnf.tar")
+	if out, err := exec.Command("mmdebstrap", "--variant=apt", "--include=dnf,rpm,createrepo-c", "bookworm", name).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	d, err := layer.FromTar(t.Context(), w.st, f, layer.Options{ModTime: layer.KeepTimes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	on := []layer.Descriptor{d}
+	repository, err := (&execop.Runner{Store: w.st}).Run(t.Context(), "make a repository", on, execop.Command{
+		Args: slices.Concat([]string{"/bin/sh", "-c", "rm /usr/bin/apt-get\n" + rpmScript, "sh"}, rpms), NoNetwork: true,
+	})
+	if err != nil {
+		t.Fatal(err, tail(err))
+	}
+	return &world{w.st, append(on, repository)}
+}
+
+func tail(err error) string {
+	if f := (*execop.Failure)(nil); errors.As(err, &f) {
+		return strings.Join(f.Tail, "\n")
+	}
+	return ""
+}
+
+func TestDnfOnAStandInForFedora(t *testing.T) {
+	w := fedoraStandIn(t)
+	first, err := w.resolve(t.Context(), "old", "part-1")
+	if err != nil {
+		t.Fatal(err, fault.HintOf(err))
+	}
+	if first.Manager != "dnf" || !cmp.Equal(first.names(), []string{"old 1-1", "part 1-1"}) || first.Packages[0].URL != "file:///repo/old-1-1.noarch.rpm" {
+		t.Fatalf("%+v", first)
+	}
+	d, err := w.install(t.Context(), first)
+	if err != nil {
+		t.Fatal(err, tail(err))
+	}
+	under := &world{w.st, append(slices.Clone(w.on), d)}
+	p, err := under.resolve(t.Context(), "new")
+	if err != nil {
+		t.Fatal(err, fault.HintOf(err))
+	}
+	if !cmp.Equal(p.names(), []string{"new 1-1", "part 3:2-1"}) {
+		t.Fatalf("%+v", p)
+	}
+	if d, err = under.install(t.Context(), p); err != nil {
+		t.Fatal(err, tail(err))
+	}
+	after := &world{w.st, append(slices.Clone(under.on), d)}
+	checkRPMs(t, after)
+	if p, err = after.resolve(t.Context(), "new"); err != nil || !p.Empty() {
+		t.Errorf("what is there already is installed again: %+v, %v", p, err)
+	}
+	_, err = w.resolve(t.Context(), "nwe", "part")
+	if err == nil || !strings.Contains(err.Error(), "nwe") || !strings.Contains(fault.HintOf(err), `did you mean "new"?`) {
+		t.Errorf("%v\nhint: %s", err, fault.HintOf(err))
+	}
+	for _, bad := range []string{"@group", "-y", "/usr/bin/x", "lib*", "a b", ""} {
+		if _, err := w.resolve(t.Context(), bad); fault.CodeOf(err) != fault.CodeUsage {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	first.Packages[0].Version = "9-1"
+	if _, err := Layer(t.Context(), Install{Runner: &execop.Runner{Store: w.st}, Fetch: fetch.New(w.st, fetch.Options{}), On: w.on, Packages: first}); err == nil {
+		t.Error("a package that is not what the lock says is installed")
+	}
+}
+
+// checkRPMs asks the image itself.
+func checkRPMs(t *testing.T, w *world) {
+	t.Helper()
+	const want = "new 1-1\npart 3:2-1\n"
+	c := execop.Command{Args: []string{"/bin/sh", "-c", fmt.Sprintf(`test "$(rpm -qa --qf '%%{NAME} %%{EVR}\n' | sort)" = "$(printf '%s')"`, strings.ReplaceAll(want, "\n", `\n`))}}
+	if _, err := (&execop.Runner{Store: w.st}).Run(t.Context(), "ask rpm", w.on, c); err != nil {
+		t.Error(err, tail(err))
+	}
+}
