@@ -65,7 +65,7 @@ need_playwright() {
 	if ! have_playwright; then
 		need_debian npm npm
 		mkdir -p ".tools/$dir"
-		npm install --silent --no-audit --no-fund --ignore-scripts --prefix ".tools/$dir" "playwright-core@$PLAYWRIGHT_VERSION"
+		npm install --loglevel=error --no-audit --no-fund --ignore-scripts --prefix ".tools/$dir" "playwright-core@$PLAYWRIGHT_VERSION"
 	fi
 	ln -sfn "$dir" .tools/playwright-core
 }
