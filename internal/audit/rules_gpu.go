@@ -78,7 +78,7 @@ var gpuRules = []Rule{
 // compileForTarget says how a package gets code for a GPU.
 const compileForTarget = "have it compiled for the target's GPUs: [python.compile.NAME] with isolation = false and cuda = true in the recipe"
 
-// gpus are the compute capabilities of the target, as 90 for 9.0. What is none is left out: whoever read the profile has said so.
+// gpus are the compute capabilities of the target, as 90 for 9.0. Anything else is left out: whoever read the profile has complained of it.
 func (s *Subject) gpus() []int {
 	list, err := fatbin.ParseGPUs(s.Target.GPU)
 	if err != nil {

@@ -60,7 +60,7 @@ recipe, it is the image of a Containerfile, and the argument is the build contex
 Only what is missing is made: what was built or downloaded before, for this image or another, is taken from the store. A
 recipe without a lock, or with one that no longer fits, is locked first (see sconce lock); --locked refuses instead.
 
-Steps run in a sandbox as a root that is none: an ordinary user can install packages and give files away, and nothing of
+Steps run in a sandbox as an emulated root: an ordinary user can install packages and give files away, and nothing of
 it reaches the machine. A step that fails shows its last lines and where the rest is; --shell-on-failure opens a shell
 where it stood. What steps may see of this machine is given by name: --secret, --ssh.
 

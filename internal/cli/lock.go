@@ -34,7 +34,8 @@ uv (or, where uv has none, pip) is configured with. System packages are those th
 install, which is asked in a sandbox; nothing else of the base is run.
 
 The versions are those that uv takes by itself. What has no wheel that fits comes as its source, of which nothing is run, and
-is compiled when the image is built. Where that changes what is chosen (only-binary, or a source that cannot be used), it is said.
+is compiled when the image is built. If another version has to be taken (only-binary, or a source that cannot be used), lock
+says so.
 
 What the recipe's base brings and protects (torch, when the base has it) is not replaced. Packages that come from a lock
 of your own (lock = "pylock.toml", or a project's uv.lock) are taken as they are; --upgrade then concerns the base alone.`,

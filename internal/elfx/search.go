@@ -218,7 +218,7 @@ func (s *search) builtin(by *Object) []place {
 	return s.fromBuiltin
 }
 
-// expand replaces $ORIGIN, $LIB and $PLATFORM, with or without braces. A path that is too long is none.
+// expand replaces $ORIGIN, $LIB and $PLATFORM, with or without braces. It reports false for a path that is too long.
 func (s *search) expand(text string, o *Object) (string, bool) {
 	if strings.ContainsRune(text, '$') && len(text) <= maxPath {
 		var pairs []string

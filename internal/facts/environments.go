@@ -237,7 +237,7 @@ func (b *envBuilder) venvEnvs() []*Environment {
 		parts := [][]*Python{b.first, b.withPth(e, e.Own)}
 		if e.Own[0].SystemSite {
 			base := e.Own[0].Base
-			// A base without packages is none of the list: then nothing is missing if its interpreter is there.
+			// The list leaves out a base without packages; then nothing is missing if its interpreter is there.
 			e.Whole = b.hasProgram(base, e.Version)
 			parts = append(parts, b.userOf(e.Version), b.withPth(e, b.system(base, e.Version).Own))
 		}

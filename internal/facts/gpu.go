@@ -56,7 +56,7 @@ type Code struct {
 	PTX  string `json:"ptxVersion,omitempty"` // the highest version of the PTX ISA: "8.4"
 }
 
-// Architecture is Arch in its parts. It is zero for what is none.
+// Architecture is Arch in its parts. It is zero when Arch is not an architecture.
 func (c *Code) Architecture() fatbin.Arch { return fatbin.ParseArch(c.Arch) }
 
 // Support is how a library runs on GPUs of a compute capability.

@@ -258,7 +258,7 @@ func (l *linker) beginning(real string, size int64) string {
 	return string(text)
 }
 
-// modules returns Python's extension modules, and the libraries that are none.
+// modules returns Python's extension modules, and all other libraries.
 func (l *linker) modules(ctx context.Context) (modules []*linkRoot, rest []*Object, err error) {
 	type candidate struct {
 		object *Object
@@ -376,7 +376,7 @@ func (l *linker) plugins(rest []*Object, roots []*linkRoot) []*linkRoot {
 }
 
 // closure loads a file that others stand on, once for what is in memory before. It is nil for a file that is not there or
-// is none that can be loaded.
+// cannot be loaded.
 func (l *linker) closure(name string, before ...*elfx.Closure) (*elfx.Closure, error) {
 	key := name
 	for _, c := range before {

@@ -76,7 +76,7 @@ func (s *scanner) stray(off, end int64) (Region, error) {
 	s.guesses += s.entries - before + 1
 	s.entries = before
 	if s.guesses > maxGuesses {
-		return Region{}, limitError("too much of its data looks like regions and is none")
+		return Region{}, limitError("too much of its data looks like regions and is not")
 	}
 	var bad formatError
 	if errors.As(err, &bad) {

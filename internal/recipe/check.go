@@ -112,7 +112,7 @@ func foreign(rest []byte) (message, hint string) {
 		return fmt.Sprintf("%c (U+%04X) is a typographic quotation mark, and strings stand between plain ones", r, r),
 			`write " on both sides; word processors and chats change it when text is copied`
 	case unicode.IsSpace(r):
-		return fmt.Sprintf("U+%04X is a blank that is none in TOML", r), "write an ordinary blank"
+		return fmt.Sprintf("U+%04X is not a blank in TOML", r), "write an ordinary blank"
 	default:
 		return fmt.Sprintf("%q (U+%04X) cannot stand here outside of quotation marks", r, r), ""
 	}

@@ -89,7 +89,7 @@ func Parse(s string) (Ref, error) {
 }
 
 // ParseIn is Parse for a user who also names images of a store: such a name goes before a registry's, and after the path of
-// an image. A directory that is none, such as the one that an image was built from, does not count.
+// an image. A directory that is not an image, such as the one that an image was built from, does not count.
 func ParseIn(s string, st *store.Store) (Ref, error) {
 	if _, err := os.Lstat(s); err == nil || hasPrefix(s) || looksLikePath(s) {
 		ref, err := Parse(s)

@@ -75,7 +75,7 @@ func urls(wheels []wheelbuild.Wheel) (all []string) {
 	return all
 }
 
-// addLocal notes a file or directory of this machine, which the build has to see. Addresses are none.
+// addLocal notes a file or directory of this machine, which the build has to see. It ignores addresses.
 func (w *writer) addLocal(p *packages, place string) error {
 	place = strings.TrimPrefix(place, "file://")
 	if !filepath.IsAbs(place) {
