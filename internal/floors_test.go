@@ -17,7 +17,7 @@ import (
 // floors is the house from the ground up: a package imports packages of the floors below its own, and none of its own floor or
 // above. A new package gets a place here, and a line in docs/architecture/00-map.md.
 var floors = [][]string{
-	{"child", "ctxio", "cuda", "elfx", "progress", "fault", "filelock", "fuse", "inflate", "wheelbuild/catalog", "pathwalk", "rootemu", "sif", "spelling", "zstdblock"},
+	{"child", "ctxio", "cuda", "elfx", "progress", "fault", "filelock", "fuse", "inflate", "wheelbuild/catalog", "pathwalk", "rootemu", "sif", "spelling", "units", "zstdblock"},
 	{"device", "fatbin", "host", "squashfs", "store", "ui"},
 	{"cluster", "fetch", "layer", "tempdir"},
 	{"image", "recipe", "registry", "sandbox"},

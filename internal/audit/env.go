@@ -124,14 +124,6 @@ func elements(value string) []string {
 	return strings.Split(value, ":")
 }
 
-// countOf is "1 file" or "3 files".
-func countOf(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
-
 // listOf names the first few of a list in a sentence.
 func listOf(names []string) string {
 	const enough = 4

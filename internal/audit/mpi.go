@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/facts"
+	"sconce.dev/sconce/internal/units"
 )
 
 // The families of MPI, as [cluster.Profile] has them.
@@ -105,10 +106,10 @@ func lookMPIFamily(s *Subject, report func(Finding)) error {
 		f := Finding{Path: own, Seen: users}
 		if own == "" {
 			f.Message = fmt.Sprintf("%s needs %s of %s, which is not in the image, and the cluster's MPI is of %s",
-				countOf(len(users), "file"), soname, mpiName(family), mpiName(s.Target.MPI))
+				units.Number(len(users), "file"), soname, mpiName(family), mpiName(s.Target.MPI))
 		} else {
 			f.Message = fmt.Sprintf("%s uses the image's %s (/%s), which the cluster's MPI of %s cannot replace",
-				countOf(len(users), "file"), mpiName(family), own, mpiName(s.Target.MPI))
+				units.Number(len(users), "file"), mpiName(family), own, mpiName(s.Target.MPI))
 		}
 		if len(users) > 1 {
 			f.Message = strings.NewReplacer(" needs ", " need ", " uses ", " use ").Replace(f.Message)

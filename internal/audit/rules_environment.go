@@ -14,6 +14,7 @@ import (
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/runtimefiles"
+	"sconce.dev/sconce/internal/units"
 )
 
 // environmentRules are about the variables that every process of the image starts with.
@@ -301,7 +302,7 @@ func lookSearchPath(s *Subject, report func(Finding)) error {
 		}
 		if len(loose) > 0 {
 			report(Finding{
-				Message: fmt.Sprintf("%s has %s without an absolute path", name, countOf(len(loose), "element")),
+				Message: fmt.Sprintf("%s has %s without an absolute path", name, units.Number(len(loose), "element")),
 				Seen:    []string{setting{name, value}.String()},
 			})
 		}
@@ -322,7 +323,7 @@ func isDefaultPath(name string, missing []string) bool {
 var otherMultiarch = map[string]string{"linux/amd64": "aarch64-linux-gnu", "linux/arm64": "x86_64-linux-gnu"}
 
 func (s *Subject) reportMissing(name string, missing []string, report func(Finding)) {
-	f := Finding{Message: fmt.Sprintf("%s names %s that the image does not have", name, countOf(len(missing), "directory")), Seen: missing}
+	f := Finding{Message: fmt.Sprintf("%s names %s that the image does not have", name, units.Number(len(missing), "directory")), Seen: missing}
 	if len(missing) > 1 {
 		f.Message = fmt.Sprintf("%s names %d directories that the image does not have", name, len(missing))
 	}
@@ -363,7 +364,7 @@ func lookPythonPath(s *Subject, report func(Finding)) error {
 	}
 	if len(f.Seen) > 0 {
 		f.Severity = Warning
-		f.Message = fmt.Sprintf("PYTHONPATH puts %s in front of the same in a virtual environment", countOf(len(f.Seen), "package"))
+		f.Message = fmt.Sprintf("PYTHONPATH puts %s in front of the same in a virtual environment", units.Number(len(f.Seen), "package"))
 	}
 	report(f)
 	return nil

@@ -14,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/runtimefiles"
+	"sconce.dev/sconce/internal/units"
 )
 
 // fileRules are about names, permissions and sizes of files.
@@ -105,7 +106,7 @@ func (t *tallies) lines() []string {
 	slices.SortStableFunc(list, func(a, b *tally) int { return cmp.Compare(b.size, a.size) })
 	var lines []string
 	for _, x := range list {
-		lines = append(lines, fmt.Sprintf("/%s: %s, %s", x.name, countOf(x.files, "file"), byteSize(x.size)))
+		lines = append(lines, fmt.Sprintf("/%s: %s, %s", x.name, units.Number(x.files, "file"), byteSize(x.size)))
 	}
 	return lines
 }
@@ -161,7 +162,7 @@ func lookHidden(s *Subject, report func(Finding)) error {
 	}
 	if files, size := found.total(); files > 0 {
 		report(Finding{
-			Message: fmt.Sprintf("%s will hide %s of %s that the image has in %s", s.runtimeName(), countOf(files, "file"), byteSize(size), found.names()),
+			Message: fmt.Sprintf("%s will hide %s of %s that the image has in %s", s.runtimeName(), units.Number(files, "file"), byteSize(size), found.names()),
 			Seen:    found.lines(), Path: found.list[0].name,
 		})
 	}
@@ -201,13 +202,13 @@ func lookSetuid(s *Subject, report func(Finding)) error {
 	}
 	if len(other) > 0 {
 		report(Finding{
-			Message: countOf(len(other), "program") + " with setuid or setgid that no distribution brings", Seen: other,
+			Message: units.Number(len(other), "program") + " with setuid or setgid that no distribution brings", Seen: other,
 			Path: strings.TrimPrefix(strings.SplitN(other[0], ":", 2)[0], "/"),
 		})
 	}
 	if len(usual) > 0 {
 		report(Finding{
-			Severity: Note, Message: countOf(len(usual), "program") + " of the distribution with setuid or setgid, such as su", Seen: usual,
+			Severity: Note, Message: units.Number(len(usual), "program") + " of the distribution with setuid or setgid, such as su", Seen: usual,
 			Remedy: "nothing needs to be done; they do not work in a container that is started without root",
 		})
 	}
@@ -229,7 +230,7 @@ func lookWorldWritable(s *Subject, report func(Finding)) error {
 	}
 	if len(seen) > 0 {
 		report(Finding{
-			Message: fmt.Sprintf("everybody may write to %s, such as /%s", countOf(len(seen), "object"), first),
+			Message: fmt.Sprintf("everybody may write to %s, such as /%s", units.Number(len(seen), "object"), first),
 			Path:    first, Seen: capped(seen),
 		})
 	}
@@ -281,7 +282,7 @@ func lookUnreadable(s *Subject, report func(Finding)) error {
 	}
 	if files, size := found.total(); files > 0 {
 		report(Finding{
-			Message: fmt.Sprintf("users cannot read %s of %s in %s", countOf(files, "file"), byteSize(size), found.names()),
+			Message: fmt.Sprintf("users cannot read %s of %s in %s", units.Number(files, "file"), byteSize(size), found.names()),
 			Path:    found.list[0].name, Seen: capped(found.lines()),
 		})
 	}
@@ -296,7 +297,7 @@ func lookDevices(s *Subject, report func(Finding)) error {
 		}
 	}
 	if len(seen) > 0 {
-		report(Finding{Message: "the image has " + countOf(len(seen), "device file") + " outside /dev", Path: seen[0][1:], Seen: capped(seen)})
+		report(Finding{Message: "the image has " + units.Number(len(seen), "device file") + " outside /dev", Path: seen[0][1:], Seen: capped(seen)})
 	}
 	return nil
 }
@@ -328,7 +329,7 @@ func lookCaches(s *Subject, report func(Finding)) error {
 	}
 	if files, size := found.total(); size >= smallCache {
 		report(Finding{
-			Message: fmt.Sprintf("caches of package managers take %s in %s, in %s", byteSize(size), countOf(files, "file"), found.names()),
+			Message: fmt.Sprintf("caches of package managers take %s in %s, in %s", byteSize(size), units.Number(files, "file"), found.names()),
 			Path:    found.list[0].name, Seen: found.lines(),
 		})
 	}
@@ -355,7 +356,7 @@ func lookStatic(s *Subject, report func(Finding)) error {
 	if files, size := found.total(); size >= manyStatic {
 		lines := found.lines()
 		report(Finding{
-			Message: fmt.Sprintf("static libraries of more than %s take %s in %s", byteSize(largeStatic), byteSize(size), countOf(files, "file")),
+			Message: fmt.Sprintf("static libraries of more than %s take %s in %s", byteSize(largeStatic), byteSize(size), units.Number(files, "file")),
 			Path:    found.list[0].name, Seen: capped(lines),
 		})
 	}

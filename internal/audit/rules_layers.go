@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/units"
 )
 
 // layerRules are about how an image is put together. A squashfs or SIF file has no layers.
@@ -32,7 +33,7 @@ func lookHiddenLayers(s *Subject, report func(Finding)) error {
 	if size < hiddenWorth {
 		return nil
 	}
-	f := Finding{Message: fmt.Sprintf("%s in %s of lower layers are removed or replaced by layers above", byteSize(size), countOf(files, "file"))}
+	f := Finding{Message: fmt.Sprintf("%s in %s of lower layers are removed or replaced by layers above", byteSize(size), units.Number(files, "file"))}
 	for _, e := range largest.Largest {
 		f.Seen = append(f.Seen, fmt.Sprintf("/%s: %s, layer %d", e.Path, byteSize(e.Size), largest.Layer+1))
 	}

@@ -12,6 +12,7 @@ import (
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/elfx"
+	"sconce.dev/sconce/internal/units"
 )
 
 // linkRules are about what the dynamic loader does when programs start and libraries are loaded.
@@ -417,7 +418,7 @@ func otherArchitecture(s *Subject, report func(Finding)) error {
 		}
 		report(Finding{
 			Path: files[0], Seen: rootedAll(files[:min(len(files), shownFiles)]),
-			Message: fmt.Sprintf("the image says that it is for %s, but %s are for %s and %d for %s", own, countOf(len(files), "program"), arch, len(count[own]), own),
+			Message: fmt.Sprintf("the image says that it is for %s, but %s are for %s and %d for %s", own, units.Number(len(files), "program"), arch, len(count[own]), own),
 		})
 	}
 	return nil
@@ -450,7 +451,7 @@ func processorLevel(s *Subject, report func(Finding)) error {
 		highest = max(highest, o.ISALevel)
 	}
 	if count > 0 {
-		f.Message = fmt.Sprintf("up to x86-64-v%d is needed by %s of the image, the target's processors have x86-64-v%d", highest, countOf(count, "file"), s.Target.CPULevel)
+		f.Message = fmt.Sprintf("up to x86-64-v%d is needed by %s of the image, the target's processors have x86-64-v%d", highest, units.Number(count, "file"), s.Target.CPULevel)
 		report(f)
 	}
 	return nil

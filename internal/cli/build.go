@@ -14,7 +14,7 @@ import (
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 // buildOptions are the options of `sconce build`.
@@ -273,21 +273,21 @@ func (a *app) saySlimmed(r *slim.Report) {
 				refused++
 			}
 		}
-		text := fmt.Sprintf("slimmed to GPU %s: %s of %s of device code stay", strings.Join(r.GPUs, " "), ui.Size(r.After), ui.Size(r.Before))
+		text := fmt.Sprintf("slimmed to GPU %s: %s of %s of device code stay", strings.Join(r.GPUs, " "), units.Size(r.After), units.Size(r.Before))
 		if refused > 0 {
-			text += fmt.Sprintf("; %s left alone (`sconce slim --explain` says why)", number(refused, "file"))
+			text += fmt.Sprintf("; %s left alone (`sconce slim --explain` says why)", units.Number(refused, "file"))
 		}
 		a.say("%s", text)
 	}
 	for _, x := range r.Removed {
-		a.say("removed %s, %s: %s", number(x.Files, "file"), ui.Size(x.Size), x.Reason)
+		a.say("removed %s, %s: %s", units.Number(x.Files, "file"), units.Size(x.Size), x.Reason)
 	}
 	if len(r.Stripped) > 0 {
 		var size int64
 		for _, f := range r.Stripped {
 			size += f.Before - f.After
 		}
-		a.say("stripped %s: %s of symbols and debugging information", number(len(r.Stripped), "file"), ui.Size(size))
+		a.say("stripped %s: %s of symbols and debugging information", units.Number(len(r.Stripped), "file"), units.Size(size))
 	}
 }
 
@@ -301,9 +301,9 @@ func (a *app) reportBuild(o buildOptions, made *engine.Built) error {
 		b.Size += l.Size
 	}
 	if b.Fresh {
-		a.say("%s is up to date: %s, %s", b.Name, ui.Number(b.Layers, "layer"), ui.Size(b.Size))
+		a.say("%s is up to date: %s, %s", b.Name, units.Number(b.Layers, "layer"), units.Size(b.Size))
 	} else {
-		a.say("built %s for %s: %s, %s, in %s", b.Name, b.Platform, ui.Number(b.Layers, "layer"), ui.Size(b.Size), ui.Duration(time.Since(o.began)))
+		a.say("built %s for %s: %s, %s, in %s", b.Name, b.Platform, units.Number(b.Layers, "layer"), units.Size(b.Size), units.Duration(time.Since(o.began)))
 	}
 	if o.json {
 		return a.printJSON(b)

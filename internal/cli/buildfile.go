@@ -18,7 +18,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 // containerfiles are the names that a directory's build file may have, the first that exists counts.
@@ -223,7 +223,7 @@ func readAtMost(r io.Reader, limit int64, name string) ([]byte, error) {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("read %s: it is larger than %s", name, ui.Size(limit))
+		return nil, fmt.Errorf("read %s: it is larger than %s", name, units.Size(limit))
 	}
 	return data, nil
 }

@@ -12,6 +12,7 @@ import (
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 func newCacheCmd(a *app) *cobra.Command {
@@ -83,7 +84,7 @@ func (a *app) printCacheInfo(in cacheInfo) error {
 	if in.ReadOnly {
 		where += " (read-only)"
 	}
-	fs := fmt.Sprintf("%s, %s of %s free", in.FileSystem.Type, ui.Size(in.FileSystem.Free), ui.Size(in.FileSystem.Size))
+	fs := fmt.Sprintf("%s, %s of %s free", in.FileSystem.Type, units.Size(in.FileSystem.Free), units.Size(in.FileSystem.Size))
 	if _, err := fmt.Fprintf(a.out, "%-12s %s\n%-12s %s\n", "Store:", ui.Clean(where), "Disk:", fs); err != nil {
 		return err
 	}
@@ -95,9 +96,9 @@ func (a *app) printCacheInfo(in cacheInfo) error {
 	rows := [][]string{{"", "NUMBER", "SIZE"}}
 	rows = append(rows, []string{"images", strconv.Itoa(in.Images), ""})
 	for _, b := range in.Buckets {
-		rows = append(rows, []string{b.Name, strconv.Itoa(b.Objects), ui.Size(b.Bytes)})
+		rows = append(rows, []string{b.Name, strconv.Itoa(b.Objects), units.Size(b.Bytes)})
 	}
-	rows = append(rows, []string{"all", "", ui.Size(in.Bytes)})
+	rows = append(rows, []string{"all", "", units.Size(in.Bytes)})
 	if err := printTable(a.out, rows); err != nil {
 		return err
 	}
@@ -149,7 +150,7 @@ Prune waits until no other sconce uses the store, and new ones wait for it.`,
 func (o cachePruneOptions) store() (store.PruneOptions, error) {
 	p := store.PruneOptions{All: o.all, DryRun: o.dryRun, NoWait: o.noWait}
 	var err error
-	if p.OlderThan, err = ui.ParseAge(o.older); err != nil {
+	if p.OlderThan, err = units.ParseAge(o.older); err != nil {
 		return p, fault.Usage(fmt.Errorf("--older-than: %w", err))
 	}
 	if p.OlderThan == 0 {
@@ -158,7 +159,7 @@ func (o cachePruneOptions) store() (store.PruneOptions, error) {
 	if o.keepSize == "" {
 		return p, nil
 	}
-	if p.KeepBytes, err = ui.ParseSize(o.keepSize); err != nil {
+	if p.KeepBytes, err = units.ParseSize(o.keepSize); err != nil {
 		return p, fault.Usage(fmt.Errorf("--keep-size: %w", err))
 	}
 	if p.KeepBytes == 0 {
@@ -188,7 +189,7 @@ func (a *app) runCachePrune(ctx context.Context, o cachePruneOptions) error {
 		verb = "would remove"
 	}
 	_, err = fmt.Fprintf(a.out, "%s %s: %d blobs, %d records, %d trees, %d leftovers; %s kept\n",
-		verb, ui.Size(r.Bytes), r.Blobs, r.Records, r.Trees, r.Temps, ui.Size(r.Kept))
+		verb, units.Size(r.Bytes), r.Blobs, r.Records, r.Trees, r.Temps, units.Size(r.Kept))
 	return err
 }
 
@@ -251,6 +252,6 @@ func (a *app) printVerify(r store.VerifyReport) error {
 		}
 	}
 	_, err := fmt.Fprintf(a.out, "%d blobs (%s), %d records and %d trees checked: %d damaged\n",
-		r.Blobs, ui.Size(r.Bytes), r.Records, r.Trees, len(r.Damaged))
+		r.Blobs, units.Size(r.Bytes), r.Records, r.Trees, len(r.Damaged))
 	return err
 }

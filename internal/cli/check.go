@@ -16,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/units"
 )
 
 // checkOptions are the options of `sconce check`.
@@ -242,7 +243,7 @@ func (c *checked) verdict() error {
 	if c.Errors == 0 {
 		return nil
 	}
-	return fault.Problem(fault.Hint(fmt.Errorf("%s: %s found", c.Image, number(c.Errors, "error")),
+	return fault.Problem(fault.Hint(fmt.Errorf("%s: %s found", c.Image, units.Number(c.Errors, "error")),
 		"an error that can be lived with is allowed by --allow RULE=REASON, or under [check] in the recipe"))
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 // How much of what was found is printed; JSON and --verbose have all of it.
@@ -147,7 +148,7 @@ func countWords(c audit.Count) string {
 		noun string
 	}{{c.Errors, "error"}, {c.Warnings, "warning"}, {c.Notes, "note"}} {
 		if n.n > 0 {
-			parts = append(parts, number(n.n, n.noun))
+			parts = append(parts, units.Number(n.n, n.noun))
 		}
 	}
 	if c.Allowed > 0 {
@@ -157,14 +158,6 @@ func countWords(c audit.Count) string {
 		return "nothing found"
 	}
 	return strings.Join(parts, ", ")
-}
-
-// number writes a count with its noun.
-func number(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // wrap breaks text between words into lines of at most width columns, those after the first set off by indent. first is how

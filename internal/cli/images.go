@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 // imagesOptions are the options of `sconce images`.
@@ -71,7 +71,7 @@ func (a *app) runImages(ctx context.Context, o imagesOptions) error {
 	}
 	rows := [][]string{{"NAME", "TAG", "DIGEST", "PLATFORM", "CREATED", "SIZE"}}
 	for _, im := range images {
-		rows = append(rows, []string{im.Name, im.Tag, im.Digest.Short(), im.Platform, ui.Ago(im.Created, time.Now()), ui.Size(im.Size)})
+		rows = append(rows, []string{im.Name, im.Tag, im.Digest.Short(), im.Platform, units.Ago(im.Created, time.Now()), units.Size(im.Size)})
 	}
 	return printTable(a.out, rows)
 }

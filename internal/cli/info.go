@@ -12,6 +12,7 @@ import (
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 func newInfoCmd(a *app) *cobra.Command {
@@ -93,12 +94,12 @@ func (in hostInfo) text() string {
 	for _, l := range in.Cores.Limits {
 		line("", "%s allows %d", l.Source, l.Value)
 	}
-	line("Memory:", "%s of %s available", ui.Size(in.Memory.Available), ui.Size(in.Memory.Total))
+	line("Memory:", "%s of %s available", units.Size(in.Memory.Available), units.Size(in.Memory.Total))
 	for _, l := range in.Memory.Limits {
-		line("", "%s allows %s", l.Source, ui.Size(l.Value))
+		line("", "%s allows %s", l.Source, units.Size(l.Value))
 	}
 	line("Store:", "%s", in.Store.Dir)
-	line("", "%s, %s of %s free", in.Store.Type, ui.Size(in.Store.Free), ui.Size(in.Store.Size))
+	line("", "%s, %s of %s free", in.Store.Type, units.Size(in.Store.Free), units.Size(in.Store.Size))
 	if in.Store.Advice != "" {
 		line("", "%s", in.Store.Advice)
 	}

@@ -16,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 // inspectOptions are the options of `sconce inspect`.
@@ -261,7 +262,7 @@ func (in *inspection) printLayers(w io.Writer) error {
 		if l.Comment != "" {
 			by += " (" + l.Comment + ")"
 		}
-		rows = append(rows, []string{hexed[:min(12, len(hexed))], ui.Size(l.Size), ui.Cut(ui.Clean(by), madeByWidth)})
+		rows = append(rows, []string{hexed[:min(12, len(hexed))], units.Size(l.Size), ui.Cut(ui.Clean(by), madeByWidth)})
 	}
 	return printTable(w, rows)
 }

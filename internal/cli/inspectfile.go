@@ -10,7 +10,7 @@ import (
 	"sconce.dev/sconce/internal/clusterfile"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 // inspectedFile is what `sconce inspect` shows of a squashfs or SIF file, besides the image's configuration.
@@ -78,19 +78,19 @@ func inspectConfig(config *v1.ConfigFile) *inspection {
 // size says how large the image is and in what.
 func (in *inspection) size() string {
 	if in.File == nil {
-		return fmt.Sprintf("%s in %d layers", ui.Size(in.Size), len(in.Layers))
+		return fmt.Sprintf("%s in %d layers", units.Size(in.Size), len(in.Layers))
 	}
 	compression := in.File.Compression
 	if in.File.Level != 0 {
 		compression += fmt.Sprintf(" (level %d)", in.File.Level)
 	}
-	return fmt.Sprintf("%s, %d inodes, %s, blocks of %d KiB", ui.Size(in.Size), in.File.Inodes, compression, in.File.BlockSize>>10)
+	return fmt.Sprintf("%s, %d inodes, %s, blocks of %d KiB", units.Size(in.Size), in.File.Inodes, compression, in.File.BlockSize>>10)
 }
 
 func (f *inspectedFile) table() [][]string {
 	rows := [][]string{{"ID", "OBJECT", "NAME", "OFFSET", "SIZE"}}
 	for _, o := range f.Objects {
-		rows = append(rows, []string{fmt.Sprint(o.ID), o.Kind, o.Name, fmt.Sprint(o.Offset), ui.Size(o.Size)})
+		rows = append(rows, []string{fmt.Sprint(o.ID), o.Kind, o.Name, fmt.Sprint(o.Offset), units.Size(o.Size)})
 	}
 	return rows
 }

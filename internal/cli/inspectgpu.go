@@ -8,7 +8,7 @@ import (
 
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/progress"
-	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 // inspectGPU shows the device code of an image.
@@ -65,7 +65,7 @@ func gpuLibraries(r *facts.GPUReport) [][]string {
 	rows := [][]string{{"LIBRARY", "SIZE", "SASS", "PTX", "NOTES"}}
 	for i := range r.Libraries {
 		l := &r.Libraries[i]
-		rows = append(rows, []string{shortPath(l), ui.Size(l.Size), archs(l.SASS), ptxArchs(l.PTX), strings.Join(gpuNotes(l), "; ")})
+		rows = append(rows, []string{shortPath(l), units.Size(l.Size), archs(l.SASS), ptxArchs(l.PTX), strings.Join(gpuNotes(l), "; ")})
 	}
 	return rows
 }
@@ -138,7 +138,7 @@ func gpuNotes(l *facts.Library) []string {
 func gpuGroups(r *facts.GPUReport) [][]string {
 	rows := [][]string{{"PACKAGE OR DIRECTORY", "LIBRARIES", "SIZE"}}
 	for _, g := range r.Groups {
-		rows = append(rows, []string{g.Name, fmt.Sprint(g.Libraries), ui.Size(g.Size)})
+		rows = append(rows, []string{g.Name, fmt.Sprint(g.Libraries), units.Size(g.Size)})
 	}
 	return rows
 }
@@ -147,9 +147,9 @@ func gpuArchitectures(r *facts.GPUReport) [][]string {
 	rows := [][]string{{"ARCHITECTURE", "LIBRARIES", "SIZE"}}
 	for _, a := range r.Architectures {
 		name := map[string]string{"sass": "sm_", "ptx": "PTX compute_", "lto-ir": "LTO-IR lto_"}[a.Kind] + a.Arch
-		rows = append(rows, []string{name, fmt.Sprint(a.Libraries), ui.Size(a.Size)})
+		rows = append(rows, []string{name, fmt.Sprint(a.Libraries), units.Size(a.Size)})
 	}
-	return append(rows, []string{"all", fmt.Sprint(len(r.Libraries)), ui.Size(r.Size)})
+	return append(rows, []string{"all", fmt.Sprint(len(r.Libraries)), units.Size(r.Size)})
 }
 
 // gpuWithout is how many libraries are named that have no code for a capability.

@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 // libraryReport is what `sconce inspect --gpu` shows of a single file with device code.
@@ -119,7 +120,7 @@ func (a *app) inspectLibraries(ctx context.Context, o inspectOptions, libraries 
 		return err
 	}
 	if problems > 0 {
-		return fault.Problem(fmt.Errorf("%s where device code is not what its format says", number(problems, "place")))
+		return fault.Problem(fmt.Errorf("%s where device code is not what its format says", units.Number(problems, "place")))
 	}
 	return nil
 }
@@ -208,7 +209,7 @@ func (r *libraryReport) print(w io.Writer) error {
 	rows := [][]string{{"PLACE", "KIND", "ARCH", "PACKED", "IMAGES", "SIZE", "UNPACKED"}}
 	for _, c := range r.Code {
 		rows = append(rows, []string{
-			string(c.Place), c.Kind, c.Arch, string(c.Packed), fmt.Sprint(c.Images), ui.Size(c.Size), ui.Size(c.Unpacked),
+			string(c.Place), c.Kind, c.Arch, string(c.Packed), fmt.Sprint(c.Images), units.Size(c.Size), units.Size(c.Unpacked),
 		})
 	}
 	if err := printTable(w, rows); err != nil {
@@ -220,7 +221,7 @@ func (r *libraryReport) print(w io.Writer) error {
 		}
 	}
 	if v := r.Verified; v != nil {
-		_, err := fmt.Fprintf(w, "%d images unpacked to %s are what their headers say; %d cannot be compared\n", v.Images, ui.Size(v.Bytes), v.Opaque)
+		_, err := fmt.Fprintf(w, "%d images unpacked to %s are what their headers say; %d cannot be compared\n", v.Images, units.Size(v.Bytes), v.Opaque)
 		return err
 	}
 	return nil

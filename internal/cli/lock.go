@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/engine"
-	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 // lockOptions are the options of `sconce lock`.
@@ -100,14 +100,14 @@ func (a *app) runLock(ctx context.Context, o lockOptions) error {
 func describeLock(l *engine.Locked) string {
 	base := l.Base.Reference
 	if b := l.Base.Bootstrap; b != nil {
-		base = fmt.Sprintf("%s (%s)", b.Suite, ui.Number(len(b.Packages), "package"))
+		base = fmt.Sprintf("%s (%s)", b.Suite, units.Number(len(b.Packages), "package"))
 	}
 	text := "base " + base
 	if l.System != nil {
-		text += ", " + ui.Number(len(l.System.Packages), "system package")
+		text += ", " + units.Number(len(l.System.Packages), "system package")
 	}
 	if l.Python != nil {
-		text += fmt.Sprintf(", Python %s, %s", l.Python.Version, ui.Number(len(l.Wheels), "Python package"))
+		text += fmt.Sprintf(", Python %s, %s", l.Python.Version, units.Number(len(l.Wheels), "Python package"))
 	}
 	return text
 }

@@ -13,6 +13,7 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 // planOptions are the options of `sconce plan`: what is built, and how it is shown.
@@ -157,7 +158,7 @@ func downloads(t engine.ExplainedStep) string {
 	case t.Download == 0:
 		return ""
 	}
-	return ui.Size(t.Download)
+	return units.Size(t.Download)
 }
 
 func about(t engine.ExplainedStep) string {
@@ -165,7 +166,7 @@ func about(t engine.ExplainedStep) string {
 	if t.Where != build.ToMake || t.Seconds < moment {
 		return ""
 	}
-	return "about " + ui.Duration(time.Duration(t.Seconds*float64(time.Second)))
+	return "about " + units.Duration(time.Duration(t.Seconds*float64(time.Second)))
 }
 
 // summaryOf says what it comes to.
@@ -181,9 +182,9 @@ func summaryOf(x *engine.Explained) string {
 	if n == 0 {
 		return x.Image + " is up to date: there is nothing to do"
 	}
-	text := fmt.Sprintf("%s: %s to make", x.Image, ui.Number(n, "step"))
+	text := fmt.Sprintf("%s: %s to make", x.Image, units.Number(n, "step"))
 	if bytes > 0 {
-		text += ", " + ui.Size(bytes) + " to download"
+		text += ", " + units.Size(bytes) + " to download"
 	}
 	if unknown {
 		text += ", and more of which the lock does not say the size"

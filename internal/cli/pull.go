@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 // pullOptions are the options of `sconce pull`.
@@ -68,5 +68,5 @@ func (a *app) runPull(ctx context.Context, o pullOptions) error {
 
 // sayNamed tells the user what an image is called in the store.
 func (a *app) sayNamed(r store.ImageRef) {
-	a.say("%s is %s (%s, %s)", r.FullName(), r.Digest, r.Platform, ui.Size(r.Size))
+	a.say("%s is %s (%s, %s)", r.FullName(), r.Digest, r.Platform, units.Size(r.Size))
 }

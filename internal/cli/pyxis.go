@@ -12,7 +12,7 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 // pyxisOptions are the options of `sconce pyxis-importer`. Slurm starts the importer without arguments of the site's choice,
@@ -113,7 +113,7 @@ func (a *app) runPyxisRelease(o pyxisOptions) error {
 	if o.keep == "" {
 		return nil
 	}
-	age, err := ui.ParseAge(o.keep)
+	age, err := units.ParseAge(o.keep)
 	if err != nil {
 		return fault.Usage(fmt.Errorf("--keep: %w", err))
 	}

@@ -16,7 +16,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 // slimOptions are the options of `sconce slim`.
@@ -196,21 +196,21 @@ func printSlim(w io.Writer, r *slim.Report) error {
 func printTrimmed(w io.Writer, r *slim.Report) error {
 	removed := [][]string{{"REMOVED", "FILES", "SIZE"}}
 	for _, x := range r.Removed {
-		removed = append(removed, []string{x.Reason, strconv.Itoa(x.Files), ui.Size(x.Size)})
+		removed = append(removed, []string{x.Reason, strconv.Itoa(x.Files), units.Size(x.Size)})
 	}
 	if len(r.Stripped) > 0 {
 		var size int64
 		for _, f := range r.Stripped {
 			size += f.Before - f.After
 		}
-		removed = append(removed, []string{"symbols and debugging information", strconv.Itoa(len(r.Stripped)), ui.Size(size)})
+		removed = append(removed, []string{"symbols and debugging information", strconv.Itoa(len(r.Stripped)), units.Size(size)})
 	}
 	kept := [][]string{{"LEFT AS IT IS", "BECAUSE"}}
 	for _, x := range r.Kept {
 		kept = append(kept, []string{"/" + x.Path, x.Reason})
 	}
 	for _, x := range r.Unstripped {
-		kept = append(kept, []string{fmt.Sprintf("symbols of %s (%s)", number(x.Files, "file"), ui.Size(x.Size)), x.Reason})
+		kept = append(kept, []string{fmt.Sprintf("symbols of %s (%s)", units.Number(x.Files, "file"), units.Size(x.Size)), x.Reason})
 	}
 	for _, rows := range [][][]string{removed, kept} {
 		if len(rows) > 1 {
@@ -230,7 +230,7 @@ func printDeviceCode(w io.Writer, r *slim.Report) error {
 	rows, refused, whole := slimRows(r)
 	drops := len(rows) > 2
 	if !drops {
-		if _, err := fmt.Fprintf(w, "%s with device code, and none to remove\n", number(len(r.Files), "file")); err != nil {
+		if _, err := fmt.Fprintf(w, "%s with device code, and none to remove\n", units.Number(len(r.Files), "file")); err != nil {
 			return err
 		}
 	} else if err := printTable(w, rows); err != nil {
@@ -267,11 +267,11 @@ func slimRows(r *slim.Report) (rows, refused [][]string, whole int) {
 		default:
 			rows = append(rows, []string{
 				shortPath(&facts.Library{Path: f.Path}), codeNames(f.Kept), codeNames(f.Dropped),
-				ui.Size(f.Before()), ui.Size(f.After()),
+				units.Size(f.Before()), units.Size(f.After()),
 			})
 		}
 	}
-	return append(rows, []string{"all", "", "", ui.Size(r.Before), ui.Size(r.After)}), refused, whole
+	return append(rows, []string{"all", "", "", units.Size(r.Before), units.Size(r.After)}), refused, whole
 }
 
 // codeNames lists architectures: those of machine code first, without a word.
@@ -298,11 +298,11 @@ func printLayers(w io.Writer, layers []slim.LayerReport) error {
 		before += l.Size
 		after += l.SlimmedSize
 		if l.Slimmed != l.Digest {
-			rows = append(rows, []string{l.Digest.Short(), l.Slimmed.Short(), ui.Size(l.Size), ui.Size(l.SlimmedSize)})
+			rows = append(rows, []string{l.Digest.Short(), l.Slimmed.Short(), units.Size(l.Size), units.Size(l.SlimmedSize)})
 		}
 	}
 	if len(rows) == 1 {
 		return nil
 	}
-	return printBelow(w, append(rows, []string{fmt.Sprintf("all %d", len(layers)), "", ui.Size(before), ui.Size(after)}))
+	return printBelow(w, append(rows, []string{fmt.Sprintf("all %d", len(layers)), "", units.Size(before), units.Size(after)}))
 }

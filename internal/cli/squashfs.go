@@ -8,7 +8,7 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/squashfs"
-	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 // squashfsOptions are the flags of commands that write squashfs and SIF files.
@@ -47,7 +47,7 @@ func (o squashfsOptions) parse() (squashfs.Options, error) {
 	case o.level < 0 || o.level > most:
 		return squashfs.Options{}, fault.Usage(fmt.Errorf("--sqsh-level %d: %s takes 1 to %d", o.level, c, most))
 	}
-	size, err := ui.ParseSize(o.blockSize)
+	size, err := units.ParseSize(o.blockSize)
 	if err != nil {
 		return squashfs.Options{}, fault.Usage(fmt.Errorf("--sqsh-block-size: %w", err))
 	}

@@ -14,6 +14,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/units"
 )
 
 // Failure is the error of a command that ended with another exit code than 0. Secrets are in none of its texts.
@@ -37,10 +38,10 @@ func (f *Failure) Error() string {
 	case f.OutOfMemory:
 		text += "there was not enough memory"
 		if f.Peak > 0 {
-			text += fmt.Sprintf(": the largest process had %s", size(f.Peak))
+			text += fmt.Sprintf(": the largest process had %s", units.Size(f.Peak))
 		}
 		if f.memory > 0 {
-			text += fmt.Sprintf(", and %s are the limit here", size(f.memory))
+			text += fmt.Sprintf(", and %s are the limit here", units.Size(f.memory))
 		}
 		text += fmt.Sprintf(" (exit code %d)", f.Code)
 	case f.DiskFull:
@@ -118,7 +119,7 @@ func limited(mounts []Mount) string {
 	var found []string
 	for _, m := range mounts {
 		if m.Kind == Tmpfs && m.Size > 0 {
-			found = append(found, fmt.Sprintf("%s of %s", m.Target, size(m.Size)))
+			found = append(found, fmt.Sprintf("%s of %s", m.Target, units.Size(m.Size)))
 		}
 	}
 	if len(found) == 0 {
@@ -141,7 +142,7 @@ func memoryLimit() int64 {
 func room(dir string) string {
 	at := host.FileSystemOf(dir)
 	return fmt.Sprintf("the store is on a file system (%s) with %s of %s left: `sconce cache prune` makes room, SCONCE_STORE says where else it can be",
-		at.Type, size(at.Free), size(at.Size))
+		at.Type, units.Size(at.Free), units.Size(at.Size))
 }
 
 // explain says in what step an error happened, and what to do about a full disk.
@@ -171,19 +172,4 @@ func oomKills() int64 {
 		}
 	}
 	return 0
-}
-
-// size writes a number of bytes for people.
-func size(n int64) string {
-	const unit = 1024
-	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB"}
-	v, i := float64(n), 0
-	for v >= unit && i < len(units)-1 {
-		v /= unit
-		i++
-	}
-	if i == 0 {
-		return fmt.Sprintf("%d %s", n, units[0])
-	}
-	return fmt.Sprintf("%.1f %s", v, units[i])
 }

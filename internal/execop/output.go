@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/units"
 )
 
 // Limits on what a command prints. They keep one that prints without end, or no line at all, from taking the machine's memory
@@ -122,7 +123,7 @@ func (o *output) endLine() {
 	}
 	if o.size += int64(len(text)) + 1; o.size > o.limit {
 		o.dropped = true
-		text = fmt.Sprintf("[the output beyond %s is left out]", size(o.limit))
+		text = fmt.Sprintf("[the output beyond %s is left out]", units.Size(o.limit))
 		shown = text
 	}
 	o.task.Log(shown)

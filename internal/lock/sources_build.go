@@ -18,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/tempdir"
+	"sconce.dev/sconce/internal/units"
 	"sconce.dev/sconce/internal/wheelbuild"
 	"sconce.dev/sconce/internal/wheelbuild/catalog"
 )
@@ -79,7 +80,7 @@ func (p *Python) compile(r *recipe.Recipe, pkg python.Package) (Compile, error) 
 	maps.Copy(env, own.Env)
 	memory := own.JobMemory()
 	if memory == 0 && facts.MemoryPerJob != "" {
-		memory, _ = recipe.ParseSize(facts.MemoryPerJob)
+		memory, _ = units.ParseSize(facts.MemoryPerJob)
 	}
 	c := Compile{
 		Package: wheelbuild.Package{

@@ -1,12 +1,11 @@
 package recipe
 
 import (
-	"fmt"
-	"math"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+
+	"sconce.dev/sconce/internal/units"
 )
 
 // Compile says how a Python package that has no wheel is built into one.
@@ -23,34 +22,11 @@ type Compile struct {
 
 // JobMemory returns how many bytes one compiler needs, or 0 when the recipe does not say.
 func (c Compile) JobMemory() int64 {
-	n, err := ParseSize(c.MemoryPerJob)
+	n, err := units.ParseSize(c.MemoryPerJob)
 	if err != nil {
 		return 0 // what Load returns has been checked
 	}
 	return n
-}
-
-// sizeParts are those of a size: the number, the letter of the unit, and whether it counts by 1000 or 1024.
-var sizeParts = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)\s?(?:([kKMGTkmgt])(i?[bB])?)?$`)
-
-// ParseSize returns a number of bytes: "5GiB" and, as mount(8) and Docker read it, "5G" are 5·1024³, "5GB" is 5·1000³.
-func ParseSize(s string) (int64, error) {
-	m := sizeParts.FindStringSubmatch(s)
-	if m == nil {
-		return 0, fmt.Errorf("%q is not a size such as 5GiB or 500MB", s)
-	}
-	base := 1024.0
-	if strings.EqualFold(m[3], "b") {
-		base = 1000
-	}
-	n, err := strconv.ParseFloat(m[1], 64)
-	if m[2] != "" {
-		n *= math.Pow(base, float64(strings.Index("KMGT", strings.ToUpper(m[2]))+1))
-	}
-	if err != nil || n > math.MaxInt64/2 {
-		return 0, fmt.Errorf("%q is larger than any memory", s)
-	}
-	return int64(n), nil
 }
 
 var nameSeparators = regexp.MustCompile(`[-_.]+`)

@@ -10,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/spelling"
+	"sconce.dev/sconce/internal/units"
 )
 
 // Mount is something that a step's script sees while it runs, and that is in no layer.
@@ -289,7 +290,7 @@ func (p *mountParser) setText(name, value string) error {
 
 func (p *mountParser) setNumber(name, value string) error {
 	if name == "size" {
-		size, err := ParseSize(value)
+		size, err := units.ParseSize(value)
 		if p.Size = size; err != nil {
 			return p.wrong("%w", err)
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/units"
 )
 
 // batch collects tasks of one kind that were done in a moment, so that a hundred small downloads are one line.
@@ -49,14 +50,14 @@ func (b *batch) due(now time.Time) bool {
 func (b *batch) take(s style) string {
 	done := *b
 	*b = batch{}
-	took := Duration(done.last.Sub(done.first))
+	took := units.Duration(done.last.Sub(done.first))
 	switch {
 	case done.count == 0:
 		return ""
 	case done.count == 1:
 		return done.line
 	case done.bytes > 0:
-		return fmt.Sprintf("%s: %d %s, %s in %s\n", done.verb, done.count, s.done(), Size(done.bytes), took)
+		return fmt.Sprintf("%s: %d %s, %s in %s\n", done.verb, done.count, s.done(), units.Size(done.bytes), took)
 	}
 	return fmt.Sprintf("%s: %d %s in %s\n", done.verb, done.count, s.done(), took)
 }

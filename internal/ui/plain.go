@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/units"
 )
 
 // plainView prints lines that scroll, for logs of batch jobs. A task that takes a moment gets a line when it begins, one
@@ -79,7 +80,7 @@ func totalNote(t *task) string {
 	if t.total == 0 {
 		return ""
 	}
-	return " (" + Size(t.total) + ")"
+	return " (" + units.Size(t.total) + ")"
 }
 
 // lastWords is the line that a command printed last, unless all of them are shown.
@@ -93,17 +94,17 @@ func (p *plainView) lastWords(t *task) string {
 // progressText says how far a task is: "120.0 MB of 865.0 MB, 12.0 MB/s, 1m02s left".
 func progressText(t *task, now time.Time) string {
 	if t.current == 0 && t.total == 0 {
-		return "running for " + Duration(now.Sub(t.started))
+		return "running for " + units.Duration(now.Sub(t.started))
 	}
-	parts := []string{Size(t.current)}
+	parts := []string{units.Size(t.current)}
 	if t.total > 0 {
-		parts[0] += " of " + Size(t.total)
+		parts[0] += " of " + units.Size(t.total)
 	}
 	if r := t.meter.rate(); r > 0 {
-		parts = append(parts, Size(int64(r))+"/s")
+		parts = append(parts, units.Size(int64(r))+"/s")
 	}
 	if left := t.left(); left > 0 {
-		parts = append(parts, coarse(left)+" left")
+		parts = append(parts, units.Coarse(left)+" left")
 	}
 	return strings.Join(parts, ", ")
 }
@@ -111,11 +112,11 @@ func progressText(t *task, now time.Time) string {
 // ending says how a task ended, in whole lines, or "" when that is not worth one: nothing had to be done, or the user
 // interrupted.
 func ending(t *task, e progress.Event, verbose bool, s style) string {
-	took := Duration(e.Time.Sub(t.started))
+	took := units.Duration(e.Time.Sub(t.started))
 	switch e.Kind {
 	case progress.Done:
 		if e.Current > 0 {
-			return fmt.Sprintf("%s: %s, %s in %s\n", t.title, s.done(), Size(e.Current), took)
+			return fmt.Sprintf("%s: %s, %s in %s\n", t.title, s.done(), units.Size(e.Current), took)
 		}
 		return fmt.Sprintf("%s: %s in %s\n", t.title, s.done(), took)
 	case progress.Cached:

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/units"
 )
 
 // ttyView keeps a live part at the bottom of a terminal: one line for each task, and one for all. Lines about what has
@@ -263,7 +264,7 @@ func (v *ttyView) taskLine(t *task, now time.Time, width int) liveLine {
 
 // narrowLine shows a task where there is no room for all figures.
 func narrowLine(t *task, width int) liveLine {
-	figure := fmt.Sprintf("%9s", Size(t.current))
+	figure := fmt.Sprintf("%9s", units.Size(t.current))
 	if t.total > 0 {
 		figure = fmt.Sprintf("%3d%%", min(100, 100*t.current/t.total))
 	}
@@ -276,7 +277,7 @@ func narrowLine(t *task, width int) liveLine {
 
 // runningLine shows a task that counts nothing: the last line its program printed, and the time it has taken.
 func (v *ttyView) runningLine(t *task, now time.Time, width int) liveLine {
-	took := Duration(now.Sub(t.started).Truncate(100 * time.Millisecond))
+	took := units.Duration(now.Sub(t.started).Truncate(100 * time.Millisecond))
 	text := t.name
 	if len(t.log) > 0 && !v.opts.Verbose {
 		text += "  " + t.log[len(t.log)-1]
@@ -290,15 +291,15 @@ func (v *ttyView) runningLine(t *task, now time.Time, width int) liveLine {
 }
 
 func figures(t *task) string {
-	text := fmt.Sprintf("%9s", Size(t.current))
+	text := fmt.Sprintf("%9s", units.Size(t.current))
 	if t.total > 0 {
-		text += fmt.Sprintf(" of %9s", Size(t.total))
+		text += fmt.Sprintf(" of %9s", units.Size(t.total))
 	}
 	if r := t.meter.rate(); r > 0 {
-		text += fmt.Sprintf("  %8s/s", Size(int64(r)))
+		text += fmt.Sprintf("  %8s/s", units.Size(int64(r)))
 	}
 	if left := t.left(); left > 0 {
-		text += "  " + coarse(left)
+		text += "  " + units.Coarse(left)
 	}
 	return text
 }
@@ -323,14 +324,14 @@ func (v *ttyView) totalLine(now time.Time, hidden, width int) liveLine {
 	}
 	switch {
 	case total > 0 && known:
-		parts = append(parts, Size(current)+" of "+Size(total))
+		parts = append(parts, units.Size(current)+" of "+units.Size(total))
 	case current > 0:
-		parts = append(parts, Size(current))
+		parts = append(parts, units.Size(current))
 	}
 	if r := v.total.rate(); r > 0 {
-		parts = append(parts, Size(int64(r))+"/s")
+		parts = append(parts, units.Size(int64(r))+"/s")
 		if left := timeLeft(total-current, r); known && left > 0 {
-			parts = append(parts, coarse(left)+" left")
+			parts = append(parts, units.Coarse(left)+" left")
 		}
 	}
 	line := plainLine(fit("total", verbWidth)+" "+strings.Join(parts, " · "), width)

@@ -1,8 +1,10 @@
-package ui
+// Package units writes sizes, counts and spans of time for people, and reads those that people write.
+package units
 
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -23,38 +25,27 @@ func Size(n int64) string {
 
 var sizeUnits = []string{"B", "kB", "MB", "GB", "TB", "PB", "EB"}
 
-// ParseSize reads a number of bytes: "500MB", "20 GB", "1.5TB", "64GiB", "1024".
-func ParseSize(s string) (int64, error) {
-	bad := fmt.Errorf("%q is not a size such as 500MB, 20GB or 64GiB", s)
-	digits := strings.TrimRight(s, "kKMGTPEiBb ")
-	unit := strings.TrimSpace(s[len(digits):])
-	v, err := strconv.ParseFloat(digits, 64)
-	if err != nil || math.IsNaN(v) || v < 0 {
-		return 0, bad
-	}
-	factor, ok := sizeFactor(unit)
-	if !ok || v*factor > math.MaxInt64/2 {
-		return 0, bad
-	}
-	return int64(v * factor), nil
-}
+// sizeParts are the number, the letter and the rest of the unit.
+var sizeParts = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)\s?(?:([kKMGTPEmgtpe])(i?[bB])?|[bB])?$`)
 
-func sizeFactor(unit string) (float64, bool) {
-	unit = strings.ToLower(unit)
-	if unit == "" || unit == "b" {
-		return 1, true
+// ParseSize returns a number of bytes: "5GiB" and, as mount(8), mksquashfs and Docker read it, "5G" are 5·1024³, "5GB" is 5·1000³.
+func ParseSize(s string) (int64, error) {
+	m := sizeParts.FindStringSubmatch(s)
+	if m == nil {
+		return 0, fmt.Errorf("%q is not a size such as 5GiB or 500MB", s)
 	}
-	base := 1000.0
-	letter, rest := unit[:1], unit[1:]
-	switch rest {
-	case "", "b":
-	case "i", "ib":
-		base = 1024
-	default:
-		return 0, false
+	base := 1024.0
+	if strings.EqualFold(m[3], "b") {
+		base = 1000
 	}
-	power := strings.Index("kmgtpe", letter)
-	return math.Pow(base, float64(power+1)), power >= 0
+	n, err := strconv.ParseFloat(m[1], 64)
+	if m[2] != "" {
+		n *= math.Pow(base, float64(strings.Index("KMGTPE", strings.ToUpper(m[2]))+1))
+	}
+	if err != nil || n > math.MaxInt64/2 {
+		return 0, fmt.Errorf("%q is larger than any memory or disk", s)
+	}
+	return int64(n), nil
 }
 
 // Duration writes a span of time for a person: "0.24s", "12.3s", "4m05s", "2h03m".
@@ -72,8 +63,8 @@ func Duration(d time.Duration) string {
 	return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
 }
 
-// coarse is [Duration] for estimates: whole seconds, never none.
-func coarse(d time.Duration) string {
+// Coarse is [Duration] for estimates: whole seconds, never none.
+func Coarse(d time.Duration) string {
 	d = max(time.Second, d.Round(time.Second))
 	if d < time.Minute {
 		return fmt.Sprintf("%ds", d/time.Second)
