@@ -97,7 +97,7 @@ func TestEndlessOutput(t *testing.T) {
 		pieces[i] = piece
 	}
 	_, log, o := printedUpTo(t, limit, masker{}, append(pieces, "the end\n")...)
-	if len(log) > limit+100 || !strings.HasSuffix(log, "y\n[the output beyond 4.0 MiB is left out]\n") {
+	if len(log) > limit+100 || !strings.HasSuffix(log, "y\n[the output beyond 4.2 MB is left out]\n") {
 		t.Errorf("the log has %d bytes and ends with %q", len(log), log[len(log)-50:])
 	}
 	if tail := o.tail(); tail[len(tail)-1] != "the end" {

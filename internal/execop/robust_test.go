@@ -211,7 +211,7 @@ func TestKilledForMemory(t *testing.T) {
 	cmd.Env = append(os.Environ(), helperEnv+"=step", "SCONCE_TEST_STORE="+b.Store.Dir(), "SCONCE_TEST_ROOT="+busyboxRoot(t),
 		"SCONCE_TEST_SCRIPT=dd if=/dev/zero of=/dev/null bs=400M count=1; exit 1")
 	out, _ := cmd.CombinedOutput()
-	if !strings.Contains(string(out), "there was not enough memory: the largest process had 1") || !strings.Contains(string(out), "150.0 MiB are the limit here") {
+	if !strings.Contains(string(out), "there was not enough memory: the largest process had 1") || !strings.Contains(string(out), "157.3 MB are the limit here") {
 		t.Errorf("%s", out)
 	}
 }
