@@ -227,6 +227,26 @@ func TestContainerfile(t *testing.T) {
 	}
 }
 
+// The layers of a base count where a command would stand on more than can be stacked: 500 commands are one too many on a base of
+// one layer.
+func TestContainerfileDepth(t *testing.T) {
+	locktest.Isolate(t)
+	dir := locktest.Dir(t, locktest.Base{}, nil)
+	s := newSession(t)
+	for commands, fails := range map[int]bool{499: false, 500: true} {
+		p, err := s.PlanContainerfile(t.Context(), engine.Containerfile{
+			File: "Containerfile", Text: []byte("FROM tar:" + dir + "/base.tar\n" + strings.Repeat("RUN x\n", commands)),
+			Context: dir, Platform: v1.Platform{OS: "linux", Architecture: "amd64"},
+		})
+		if (err != nil) != fails || fails && !strings.Contains(err.Error(), "Containerfile:501: RUN x: it stands on 500 layers") {
+			t.Errorf("%d commands: %v", commands, err)
+		}
+		if err == nil {
+			p.Close()
+		}
+	}
+}
+
 // A copy to a squashfs and on to a SIF is the same image, and needs the store for neither.
 func TestCopy(t *testing.T) {
 	locktest.Isolate(t)

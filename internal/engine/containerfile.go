@@ -139,7 +139,11 @@ func (p *pins) config(ctx context.Context, reference string, platform v1.Platfor
 	if err != nil {
 		return nil, err
 	}
-	return pinned.Config(ctx, platform, p.opts)
+	config, err := pinned.Config(ctx, platform, p.opts)
+	if err == nil {
+		pinned.Layers = len(config.RootFS.DiffIDs)
+	}
+	return config, err
 }
 
 // resolveURLs downloads what ADD takes from the network and nobody has said the digest of: only its bytes tell whether a

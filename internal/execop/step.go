@@ -15,6 +15,9 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
+// MaxLayers is how many layers a command can stand on: all that can be stacked but one, which holds the mount points.
+const MaxLayers = sandbox.MaxLayers - 1
+
 // Command is what a step runs. It is plain data: its JSON, together with what it runs on, decides the result, and so goes
 // into a step's key.
 type Command struct {

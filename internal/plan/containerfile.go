@@ -76,7 +76,7 @@ func (c *containerfilePlan) addStage(ctx context.Context, s *containerfile.Stage
 		stage.add(t)
 	}
 	c.stages = append(c.stages, stage)
-	return nil
+	return stage.checkDepth()
 }
 
 // image is the stage that consists of an image alone.
