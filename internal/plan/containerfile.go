@@ -2,12 +2,14 @@ package plan
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/containerfile"
+	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/layer"
 )
 
@@ -31,6 +33,9 @@ func NewContainerfile(ctx context.Context, b *containerfile.Build, o Containerfi
 		return nil, err
 	}
 	c := &containerfilePlan{opts: o, layer: layer.Options{Compression: o.Compression, ModTime: modTime}, images: make(map[string]*Stage)}
+	if err := c.findSources(ctx, b); err != nil {
+		return nil, err
+	}
 	for _, s := range b.Stages {
 		if err := c.addStage(ctx, s); err != nil {
 			return nil, err
@@ -55,6 +60,57 @@ type containerfilePlan struct {
 	images map[string]*Stage // those that are begun with or that files are taken from, by platform and reference
 }
 
+// findSources looks whether all files are there that lines take from this machine, before any of them is read: a person who has
+// named several wrong wants to know at once.
+func (c *containerfilePlan) findSources(ctx context.Context, b *containerfile.Build) error {
+	var missing []error
+	for _, s := range b.Stages {
+		for _, op := range s.Ops {
+			for _, err := range c.missing(ctx, op) {
+				missing = append(missing, c.at(op, err))
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+		}
+	}
+	return errors.Join(missing...)
+}
+
+// missing says what a line takes from a directory of this machine that is not there.
+func (c *containerfilePlan) missing(ctx context.Context, op containerfile.Op) []error {
+	var all []error
+	look := func(from containerfile.Source, part fileop.Copy) {
+		dir := from.Dir
+		if from.Context {
+			dir = c.opts.Context
+		}
+		if dir == "" {
+			return
+		}
+		files, err := c.opts.Open(dir)
+		if err != nil {
+			all = append(all, err)
+			return
+		}
+		all = append(all, part.Find(ctx, files)...)
+	}
+	if op.Copy != nil {
+		look(op.Copy.From, op.Copy.Copy)
+	}
+	if op.Run != nil {
+		for _, m := range op.Run.Mounts {
+			look(m.From, (&Mount{Mount: m.Mount}).Part())
+		}
+	}
+	return all
+}
+
+// at says which line an error is about.
+func (c *containerfilePlan) at(op containerfile.Op, err error) error {
+	return fmt.Errorf("%s:%d: %s: %w", c.opts.File, op.Line, op.Text, err)
+}
+
 func (c *containerfilePlan) addStage(ctx context.Context, s *containerfile.Stage) error {
 	var from *Stage
 	switch {
@@ -71,7 +127,7 @@ func (c *containerfilePlan) addStage(ctx context.Context, s *containerfile.Stage
 	for _, op := range s.Ops {
 		t, err := c.step(ctx, s, op)
 		if err != nil {
-			return fmt.Errorf("%s:%d: %s: %w", c.opts.File, op.Line, op.Text, err)
+			return c.at(op, err)
 		}
 		stage.add(t)
 	}
