@@ -171,7 +171,7 @@ func (p *Pinned) Image(ctx context.Context, reference string, platform v1.Platfo
 }
 
 func (p *Pinned) bootstrapped(ctx context.Context, platform v1.Platform, o Options) (*image.Image, error) {
-	once := store.Once[store.Digest]{Kind: store.KindBootstrap, Key: p.Key()}
+	once := store.Once[store.Digest]{Kind: store.KindBootstrap, Key: p.Key(), Does: "makes the base " + p.Reference}
 	im, _, err := image.Once(ctx, o.Store, once, func(ctx context.Context) (*image.Image, error) {
 		d, err := bootstrap.Build(ctx, o.Store, o.Fetch, p.Bootstrap, layer.Options{})
 		if err != nil {

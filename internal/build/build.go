@@ -69,7 +69,7 @@ type Result struct {
 // Run makes the image of p.
 func Run(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
 	var b *builder
-	once := store.Once[store.Digest]{Kind: store.KindImageStep, Key: string(p.Image.Key), Again: o.Again || o.WantBuilt}
+	once := store.Once[store.Digest]{Kind: store.KindImageStep, Key: string(p.Image.Key), Again: o.Again || o.WantBuilt, Does: "builds the same image"}
 	im, found, err := image.Once(ctx, o.Store, once, func(ctx context.Context) (*image.Image, error) {
 		b = newBuilder(p, o)
 		return b.run(ctx)

@@ -33,6 +33,13 @@ func (b *builder) once(key plan.Key) store.Once[layer.Descriptor] {
 	}
 }
 
+// onceFor is once, with a name for those who wait.
+func (b *builder) onceFor(t *plan.Step) store.Once[layer.Descriptor] {
+	o := b.once(t.Key)
+	o.Does = "makes the step " + t.Label()
+	return o
+}
+
 // recorded reports whether the store has what a step makes.
 func (b *builder) recorded(key plan.Key) bool {
 	_, found, err := b.once(key).Recorded(b.opts.Store)

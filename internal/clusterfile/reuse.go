@@ -170,7 +170,7 @@ func (r *reuse) copyToStore(from io.Reader) (store.Digest, error) {
 // addPack adds a pack to the record of its layer. Those that have nothing more than the new one are dropped.
 func (r *reuse) addPack(layer store.Digest, fresh *squashfs.Pack, stored storedPack) error {
 	key := r.recordKey(layer)
-	lock, err := r.st.Lock(r.ctx, string(packKind)+" "+key)
+	lock, err := r.st.Lock(r.ctx, string(packKind)+" "+key, "keeps blocks for the next image")
 	if err != nil {
 		return err
 	}

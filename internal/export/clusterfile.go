@@ -89,9 +89,7 @@ func (c *clusterWriter) write(fill func(*os.File) error) error {
 	if err := os.MkdirAll(filepath.Dir(c.target.Path), 0o755); err != nil {
 		return err
 	}
-	lock, err := filelock.Acquire(c.ctx, c.target.Path, func() {
-		progress.Notef(c.ctx, fmt.Sprintf("waiting for another process that writes %s", c.target.Path))
-	})
+	lock, err := filelock.Acquire(c.ctx, c.target.Path, "writes "+c.target.Path, func(note string) { progress.Notef(c.ctx, note) })
 	if err != nil {
 		return err
 	}

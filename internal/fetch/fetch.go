@@ -123,7 +123,7 @@ func (c *Client) Blob(ctx context.Context, r Request) error {
 	if c.opts.Offline && !isLocal {
 		return fmt.Errorf("download %s (%s): %w", r.label(), r.Digest, ErrOffline)
 	}
-	lock, err := c.store.Lock(ctx, "fetch "+string(r.Digest))
+	lock, err := c.store.Lock(ctx, "fetch "+string(r.Digest), "downloads "+r.label())
 	if err != nil {
 		return fmt.Errorf("download %s: %w", r.label(), err)
 	}

@@ -46,21 +46,22 @@ func Path(path string) string {
 }
 
 // Acquire locks the file at path, which need not exist, for writing. While another process holds the lock it waits, until
-// ctx ends; waiting, unless nil, is called once before the first wait.
-func Acquire(ctx context.Context, path string, waiting func()) (*Lock, error) {
+// ctx ends; waiting, unless nil, is then called now and then with a line for the user. does says what is done under the lock,
+// as in [Holder].
+func Acquire(ctx context.Context, path, does string, waiting func(note string)) (*Lock, error) {
 	name := Path(path)
+	var wait Wait
 	look := firstLook
 	for {
-		l, err := try(name)
+		l, err := try(name, does)
 		if err != nil {
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
 		if l != nil {
 			return l, nil
 		}
-		if waiting != nil {
-			waiting()
-			waiting = nil
+		if note := wait.Note(claimed(name), does); note != "" && waiting != nil {
+			waiting(note)
 		}
 		select {
 		case <-ctx.Done():
@@ -71,8 +72,19 @@ func Acquire(ctx context.Context, path string, waiting func()) (*Lock, error) {
 	}
 }
 
+// claimed is the file in which the holder of the lock says who it is.
+func claimed(name string) string {
+	if _, err := os.Lstat(name + heldSuffix); err == nil {
+		return name + heldSuffix
+	}
+	return name
+}
+
+// heldSuffix ends the name of the file that is the lock where there is no flock.
+const heldSuffix = ".held"
+
 // try returns the lock, or nil when somebody else holds it.
-func try(name string) (*Lock, error) {
+func try(name, does string) (*Lock, error) {
 	f, err := openLockFile(name)
 	if err != nil || f == nil {
 		return nil, err
@@ -84,7 +96,7 @@ func try(name string) (*Lock, error) {
 		return nil, f.Close()
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOLCK), errors.Is(err, unix.EINVAL):
 		f.Close()
-		return tryByName(name + ".held")
+		return tryByName(name+heldSuffix, does)
 	default:
 		return nil, errors.Join(err, f.Close())
 	}
@@ -92,6 +104,7 @@ func try(name string) (*Lock, error) {
 	if same, err := isAt(f, name); err != nil || !same {
 		return nil, errors.Join(err, f.Close())
 	}
+	Claim(f, does)
 	return &Lock{f: f, path: name}, nil
 }
 
@@ -128,7 +141,7 @@ func isAt(f *os.File, name string) (bool, error) {
 }
 
 // tryByName takes a lock by making its file, on a file system without flock.
-func tryByName(name string) (*Lock, error) {
+func tryByName(name, does string) (*Lock, error) {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {
 		return nil, removeAbandoned(name)
@@ -137,12 +150,13 @@ func tryByName(name string) (*Lock, error) {
 		return nil, err
 	}
 	l := &Lock{f: f, path: name, stop: make(chan struct{})}
-	l.stopped.Go(l.keep)
+	Claim(f, does)
+	l.stopped.Go(func() { l.keep(claim(does)) })
 	return l, nil
 }
 
 // keep touches the lock file until the lock is released. The write makes the server's clock set the time.
-func (l *Lock) keep() {
+func (l *Lock) keep(line []byte) {
 	tick := time.NewTicker(heartbeat)
 	defer tick.Stop()
 	for {
@@ -150,7 +164,7 @@ func (l *Lock) keep() {
 		case <-l.stop:
 			return
 		case <-tick.C:
-			_, _ = l.f.WriteAt([]byte("held\n"), 0) // when this fails for a minute the lock is lost, which its rename survives
+			_, _ = l.f.WriteAt(line, 0) // when this fails for a minute the lock is lost, which its rename survives
 		}
 	}
 }

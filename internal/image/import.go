@@ -110,7 +110,7 @@ func importLayer(ctx context.Context, st *store.Store, img v1.Image, d v1.Descri
 		}
 		return nil
 	}
-	lock, err := st.Lock(ctx, "blob "+d.Digest.String())
+	lock, err := st.Lock(ctx, "blob "+d.Digest.String(), "brings layer "+blobDigest(d).Short())
 	if err != nil {
 		return err
 	}

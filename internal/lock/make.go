@@ -49,7 +49,7 @@ func Make(ctx context.Context, r *recipe.Recipe, o Options) (*Lock, error) {
 	if err := o.check(r); err != nil {
 		return nil, err
 	}
-	busy, err := o.Store.Lock(ctx, "recipe "+Path(r))
+	busy, err := o.Store.Lock(ctx, "recipe "+Path(r), "makes "+Path(r))
 	if err != nil {
 		return nil, err
 	}

@@ -41,7 +41,7 @@ type Install struct {
 func Layer(ctx context.Context, in Install) (layer.Descriptor, error) {
 	st := in.Runner.Store
 	once := store.Once[layer.Descriptor]{
-		Kind: store.KindSystem, Key: in.Key, Shared: in.Shared, Refs: layer.Descriptor.Refs,
+		Kind: store.KindSystem, Key: in.Key, Shared: in.Shared, Refs: layer.Descriptor.Refs, Does: "installs the same system packages",
 		Confirm: func(ctx context.Context, d layer.Descriptor) error { return d.Confirm(ctx, st) },
 	}
 	do := func(ctx context.Context) (layer.Descriptor, error) {

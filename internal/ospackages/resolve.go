@@ -163,7 +163,7 @@ func (q *question) lists(ctx context.Context, manager, sources string) (dir stri
 		of += "\n" + string(d.Digest)
 	}
 	name := "lists-" + manager + "-v2-" + store.DigestOf([]byte(of)).Hex()
-	busy, err := q.store.Lock(ctx, name)
+	busy, err := q.store.Lock(ctx, name, "reads the lists of "+manager)
 	if err != nil {
 		return "", nil, err
 	}

@@ -162,6 +162,7 @@ func BringAndBuildLayer(
 	once := store.Once[layerRecord]{
 		Kind: store.KindWheelLayer, Key: LayerKey(g, t, compiler != nil, o), Refs: layerRecord.refs,
 		Valid: func(r layerRecord) bool { return r.readManifest(st, &m) == nil },
+		Does:  "makes the layer of " + g.Name,
 	}
 	r, _, err := once.Do(ctx, st, func(ctx context.Context) (r layerRecord, err error) {
 		done, err := bring(ctx)

@@ -46,6 +46,7 @@ func (s *layers) slim(ctx context.Context, d layer.Descriptor) (*outcome, error)
 
 func (s *layers) once(ctx context.Context, d layer.Descriptor, what string, do func(context.Context) (*outcome, error)) (*outcome, error) {
 	once := store.Once[*outcome]{
+		Does: "slims layer " + d.Digest.Short(),
 		Kind: store.KindSlimLayer, Key: store.DigestOf([]byte(layerVersion + "\n" + string(d.Digest) + "\n" + what)).Hex(),
 		Refs: func(out *outcome) []store.Digest {
 			if out.Layer != nil {

@@ -227,7 +227,7 @@ func copyBlob(ctx context.Context, st *store.Store, d v1.Descriptor, open func()
 	if err != nil || st.HasBlob(digest) {
 		return err
 	}
-	lock, err := st.Lock(ctx, "blob "+string(digest))
+	lock, err := st.Lock(ctx, "blob "+string(digest), "brings layer "+digest.Short())
 	if err != nil {
 		return err
 	}

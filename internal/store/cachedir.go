@@ -75,30 +75,30 @@ func (s *Store) lockCache(ctx context.Context, name, base string, sharing CacheS
 	if sharing == CacheShared {
 		how = unix.LOCK_SH
 	}
-	tries := 1
+	tries, does := 1, fmt.Sprintf("uses the cache %q", name)
 	if sharing == CachePrivate {
 		tries = maxCacheCopies
 	}
 	for n := range tries {
-		l, err := tryLockFile(s.path(lockBucket, lockFileName(base+strconv.Itoa(n))), how)
+		l, err := tryLockFile(s.path(lockBucket, lockFileName(base+strconv.Itoa(n))), how, does)
 		if l != nil || err != nil {
 			return n, l, err
 		}
 	}
 	progress.Notef(ctx, fmt.Sprintf("waiting for the cache %q, which another step uses", name))
-	l, err := s.lock(ctx, lockFileName(base+"0"), how)
+	l, err := s.lock(ctx, lockFileName(base+"0"), how, does)
 	return 0, l, err
 }
 
 // tryLockFile takes a lock, or returns nil when somebody has it.
-func tryLockFile(path string, how int) (*Lock, error) {
+func tryLockFile(path string, how int, does string) (*Lock, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
 	}
 	err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 	if err == nil {
-		return &Lock{f}, nil
+		return newLock(f, how, does), nil
 	}
 	f.Close()
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -116,7 +116,7 @@ func (s *Store) beginCache(ctx context.Context, dir string, begin func(dir strin
 	if made() {
 		return nil
 	}
-	l, err := s.Lock(ctx, "begin "+dir)
+	l, err := s.Lock(ctx, "begin "+dir, "makes a cache directory")
 	if err != nil || made() {
 		l.Unlock()
 		return err

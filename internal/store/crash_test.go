@@ -65,7 +65,7 @@ func scribble(dir string) error {
 
 func scribblePartial(ctx context.Context, s *store.Store, data []byte) error {
 	d := store.DigestOf(data)
-	l, err := s.Lock(ctx, string(d))
+	l, err := s.Lock(ctx, string(d), "makes x")
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/filelock"
 	"sconce.dev/sconce/internal/progress"
 )
 
@@ -46,6 +47,9 @@ type PruneReport struct {
 // ErrBusy is wrapped when the store is used by another process and PruneOptions.NoWait forbids to wait for it.
 var ErrBusy = errors.New("another process uses the store")
 
+// prunes is what the only user of a store does, for those who wait to open it.
+const prunes = "removes what the store needs no more"
+
 // Prune removes what no image needs and nothing has used lately. It waits until no other process has the store open and
 // keeps others from opening it meanwhile. This process must not use s in other goroutines until it returns.
 //
@@ -57,7 +61,9 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (PruneReport, error) 
 	if err := s.lockOut(ctx, o.NoWait); err != nil {
 		return PruneReport{}, fmt.Errorf("prune store %s: %w", s.dir, err)
 	}
+	filelock.Claim(s.inUse.f, prunes)
 	report, err := s.prune(ctx, o)
+	filelock.Disclaim(s.inUse.f)
 	if shareErr := unix.Flock(int(s.inUse.f.Fd()), unix.LOCK_SH); shareErr != nil {
 		err = errors.Join(err, shareErr)
 	}

@@ -13,29 +13,38 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/filelock"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // useLock is held shared by every user of the store and exclusively by prune.
 const useLock = "in-use"
 
 // Lock is a file lock held by this process.
-type Lock struct{ f *os.File }
+type Lock struct {
+	f       *os.File
+	claimed bool // the file says who has the lock
+}
 
 // Unlock releases the lock. The file stays: removing it would let two processes hold locks on different files of one name.
 func (l *Lock) Unlock() error {
 	if l == nil {
 		return nil
 	}
+	if l.claimed {
+		filelock.Disclaim(l.f)
+	}
 	return l.f.Close()
 }
 
 // Lock takes the exclusive lock called name, waiting for other processes and goroutines until ctx ends. Two builds that
-// need the same object take the lock named after it; the second then finds the object done.
-func (s *Store) Lock(ctx context.Context, name string) (*Lock, error) {
+// need the same object take the lock named after it; the second then finds the object done. does says what is done under the
+// lock, for those who wait: "makes torch".
+func (s *Store) Lock(ctx context.Context, name, does string) (*Lock, error) {
 	if err := s.writable(); err != nil {
 		return nil, err
 	}
-	return s.lock(ctx, lockFileName(name), unix.LOCK_EX)
+	return s.lock(ctx, lockFileName(name), unix.LOCK_EX, does)
 }
 
 // lockFileName makes any name, an URL for instance, the name of a file.
@@ -44,8 +53,8 @@ func lockFileName(name string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-func (s *Store) lock(ctx context.Context, file string, how int) (*Lock, error) {
-	l, err := lockFile(ctx, s.path(lockBucket, file), how)
+func (s *Store) lock(ctx context.Context, file string, how int, does string) (*Lock, error) {
+	l, err := lockFile(ctx, s.path(lockBucket, file), how, does)
 	if err != nil {
 		return nil, fmt.Errorf("lock store %s: %w", s.dir, err)
 	}
@@ -53,8 +62,8 @@ func (s *Store) lock(ctx context.Context, file string, how int) (*Lock, error) {
 }
 
 // lockFile takes a flock on the file at path. flock has no deadline, so it is asked for again, ever less often, until
-// ctx ends.
-func lockFile(ctx context.Context, path string, how int) (*Lock, error) {
+// ctx ends. Whoever holds it exclusively says so in the file; does is as in [filelock.Holder].
+func lockFile(ctx context.Context, path string, how int, does string) (*Lock, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) {
 		f, err = os.Open(path) // a lock can be held on a file that is only read
@@ -62,14 +71,18 @@ func lockFile(ctx context.Context, path string, how int) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
+	var waiting filelock.Wait
 	for wait := time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 		if err == nil {
-			return &Lock{f}, nil
+			return newLock(f, how, does), nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			f.Close()
 			return nil, lockError(path, err)
+		}
+		if note := waiting.Note(path, does); note != "" {
+			progress.Notef(ctx, note)
 		}
 		select {
 		case <-ctx.Done():
@@ -78,6 +91,14 @@ func lockFile(ctx context.Context, path string, how int) (*Lock, error) {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// newLock is the lock on f, which is held.
+func newLock(f *os.File, how int, does string) *Lock {
+	if how == unix.LOCK_EX {
+		filelock.Claim(f, does)
+	}
+	return &Lock{f: f, claimed: how == unix.LOCK_EX}
 }
 
 // lockError explains why a lock cannot be had at all: Lustre mounted without -o flock is the usual case.

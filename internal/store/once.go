@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -17,6 +18,7 @@ type Once[T any] struct {
 	Refs  func(T) []Digest // the blobs that the result stands on: a record whose blobs are gone is none; nil: none
 	Valid func(T) bool     // looks at a record: one that it refuses is none; nil: all are good
 	Again bool             // it is done again, whatever is recorded
+	Does  string           // what doing it is called for those who wait: "makes torch"; "": by its kind
 
 	Shared  *Shared                              // where other machines keep theirs; nil: nowhere
 	Confirm func(ctx context.Context, v T) error // looks whether what another machine says is true, before a record says it too
@@ -35,7 +37,7 @@ func (o Once[T]) Do(ctx context.Context, s *Store, do func(ctx context.Context) 
 		v, err = do(ctx)
 		return v, false, err
 	}
-	lock, err := s.Lock(ctx, string(o.Kind)+" "+o.Key)
+	lock, err := s.Lock(ctx, string(o.Kind)+" "+o.Key, cmp.Or(o.Does, "makes the same "+string(o.Kind)))
 	if err != nil {
 		return v, false, err
 	}

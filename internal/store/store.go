@@ -124,7 +124,7 @@ func (s *Store) makeBuckets() error {
 // holdOpen takes the shared lock that keeps prune away. A reader of somebody else's store takes it where it can: a
 // lock needs only a file that can be opened.
 func (s *Store) holdOpen(ctx context.Context) error {
-	l, err := s.lock(ctx, useLock, unix.LOCK_SH)
+	l, err := s.lock(ctx, useLock, unix.LOCK_SH, prunes)
 	if err != nil && (!s.readOnly || ctx.Err() != nil) {
 		return err
 	}

@@ -326,17 +326,17 @@ func TestFailedTreeLeavesNothing(t *testing.T) {
 
 func TestLockExcludes(t *testing.T) {
 	s := open(t, t.TempDir())
-	l, err := s.Lock(context.Background(), "thing")
+	l, err := s.Lock(context.Background(), "thing", "makes x")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := s.Lock(ctx, "thing"); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.Lock(ctx, "thing", "makes x"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("second lock: %v", err)
 	}
 	l.Unlock()
-	l, err = s.Lock(context.Background(), "thing")
+	l, err = s.Lock(context.Background(), "thing", "makes x")
 	if err != nil {
 		t.Fatal(err)
 	}

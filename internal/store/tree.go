@@ -33,7 +33,7 @@ func (s *Store) tree(ctx context.Context, name string, make func(dir string) err
 			return dir, nil
 		}
 	}
-	l, err := s.Lock(ctx, "tree "+name)
+	l, err := s.Lock(ctx, "tree "+name, "unpacks "+name)
 	if err != nil {
 		return "", err
 	}

@@ -121,6 +121,7 @@ func (b *Builder) Build(ctx context.Context, p Package, g Ground) (python.Item, 
 func (s *site) once(key string) store.Once[record] {
 	return store.Once[record]{
 		Kind: store.KindBuiltWheel, Key: key, Shared: s.builder.Shared, Confirm: s.confirm,
+		Does: "compiles " + s.pkg.Label(),
 		Refs: func(r record) []store.Digest { return []store.Digest{r.Digest} },
 	}
 }
