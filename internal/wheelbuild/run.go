@@ -354,6 +354,9 @@ func (s *site) explain(err error, g grant) error {
 	if noNetwork.MatchString(strings.Join(f.Tail, "\n")) && !s.pkg.Network {
 		return fault.Hint(err, "packages are compiled without network; what it downloads has to be in its source, or a build requirement")
 	}
+	if hint := s.missingHint(f); hint != "" {
+		return fault.Hint(err, hint)
+	}
 	return err
 }
 

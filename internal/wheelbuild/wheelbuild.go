@@ -10,6 +10,7 @@
 //	source.go   sources into the store          jobs.go     how many compilers at once
 //	layers.go   what lies above the image       driver.py   calls the backend
 //	run.go      the build and its errors        normal.go   the same bytes for the same wheel
+//	missing.go  what a build did not find
 package wheelbuild
 
 import (

@@ -2,6 +2,7 @@
 // which variables they read, how much memory one compiler of theirs takes.
 //
 // The facts are data, in catalog.toml, each with where it is from. A recipe's own keys go before them.
+// What builds may fail to find, and which package brings it, is in missing.toml.
 package catalog
 
 import (
