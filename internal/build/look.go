@@ -50,7 +50,11 @@ func LookAround(ctx context.Context, p *plan.Plan, o Options) (map[plan.Key]Look
 			if err != nil {
 				return err
 			}
-			if look.Where == ToMake && (built || !needed[s]) {
+			switch {
+			case look.Where != ToMake:
+			case built && p.StandsOn(s):
+				look = Look{Where: Here} // as a part of the image
+			case built || !needed[s]:
 				look = Look{Where: NotAsked}
 			}
 			looks[t.Key] = look

@@ -78,7 +78,7 @@ func (n *planner) stage(ctx context.Context) (*Stage, error) {
 		return nil, err
 	}
 	s := newStage(n.recipe.Name+":"+n.recipe.Version, nil, n.layer)
-	s.add(&Step{Title: "base " + n.recipe.BaseReference(), Op: &Base{Pinned: n.lock.Base, Platform: n.platform, Reference: n.recipe.BaseReference()}})
+	s.add(&Step{Title: n.baseTitle(), Op: &Base{Pinned: n.lock.Base, Platform: n.platform, Reference: n.recipe.BaseReference()}})
 	system, compiles, environment := n.systemSteps(), n.compileSteps(), n.environmentSteps()
 	others := len(system) + len(compiles) + len(environment) + len(own)
 	groups, err := n.group(others)
@@ -89,6 +89,13 @@ func (n *planner) stage(ctx context.Context) (*Stage, error) {
 		s.add(t)
 	}
 	return s, nil
+}
+
+func (n *planner) baseTitle() string {
+	if b := n.lock.Base.Bootstrap; b != nil {
+		return "base " + b.Suite
+	}
+	return "base " + n.recipe.BaseReference()
 }
 
 // fixedTime is the time of everything a plan makes: SOURCE_DATE_EPOCH, as reproducible-builds.org defines it, or the default.

@@ -52,6 +52,16 @@ func (p *Plan) EachStage(visit func(*Stage) error) error {
 	return eachStage(p.Stage, make(map[*Stage]bool), visit)
 }
 
+// StandsOn reports whether the layers of a stage are among the image's.
+func (p *Plan) StandsOn(s *Stage) bool {
+	for at := p.Stage; at != nil; at = at.From {
+		if at == s {
+			return true
+		}
+	}
+	return false
+}
+
 func eachStage(s *Stage, seen map[*Stage]bool, visit func(*Stage) error) error {
 	if s == nil || seen[s] {
 		return nil
