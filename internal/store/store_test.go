@@ -486,6 +486,19 @@ func TestUsage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tmp, err := s.TempDir("step-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := filepath.Join(tmp, "work", "work") // as the kernel makes it for an overlay
+	if err := errors.Join(os.MkdirAll(closed, 0o755), os.Chmod(closed, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		if err := os.WriteFile(filepath.Join(tmp, name), []byte("123"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	got, err := s.Usage()
 	if err != nil {
 		t.Fatal(err)
@@ -495,7 +508,7 @@ func TestUsage(t *testing.T) {
 		{Name: "blobs", Objects: 1, Bytes: 5},
 		{Name: "records", Objects: 1},
 		{Name: "trees", Objects: 1, Bytes: 7},
-		{Name: "temporary"},
+		{Name: "temporary", Objects: 1, Bytes: 6},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

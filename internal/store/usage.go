@@ -1,15 +1,17 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"syscall"
 )
 
 // BucketUsage says how much one bucket holds.
 type BucketUsage struct {
 	Name    string `json:"name"`    // "blobs", "records", "trees", "temporary"; logs count as temporary
-	Objects int    `json:"objects"` // blobs, records, trees; files being written
+	Objects int    `json:"objects"` // blobs, records, trees; what is being written, or was when its process was killed: files, and directories as one
 	Bytes   int64  `json:"bytes"`   // sum of the files' lengths, hard links once
 }
 
@@ -27,7 +29,7 @@ func (s *Store) Usage() ([]BucketUsage, error) {
 	if err != nil {
 		return nil, err
 	}
-	temps, err := countFiles("temporary", s.path(tmpBucket))
+	temps, err := s.tempUsage()
 	if err != nil {
 		return nil, err
 	}
@@ -61,6 +63,21 @@ func (s *Store) treeUsage() (BucketUsage, error) {
 	for _, t := range trees {
 		u.Objects++
 		u.Bytes += treeSize(t.path)
+	}
+	return u, nil
+}
+
+// tempUsage counts what lies there as [Store.Prune] does. What a command works in has directories that their owner may not read:
+// the kernel makes one for each overlay.
+func (s *Store) tempUsage() (BucketUsage, error) {
+	u := BucketUsage{Name: "temporary"}
+	entries, err := os.ReadDir(s.path(tmpBucket))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return u, fmt.Errorf("measure the store's temporary files: %w", err)
+	}
+	for _, e := range entries {
+		u.Objects++
+		u.Bytes += treeSize(s.path(tmpBucket, e.Name()))
 	}
 	return u, nil
 }
