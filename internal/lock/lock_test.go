@@ -329,6 +329,31 @@ func TestProject(t *testing.T) {
 	})
 }
 
+func TestProjectThatCannotBeLocked(t *testing.T) {
+	const build, text = "[build-system]\nrequires = [\"setuptools\"]\n", "[python]\nproject = \"app\"\n"
+	for _, test := range []struct {
+		name, recipe, want string
+		files              map[string]string
+	}{
+		{"Poetry", text, "in [tool.poetry], which only Poetry reads", map[string]string{"pyproject.toml": "[tool.poetry]\nname = \"x\"\n[tool.poetry.dependencies]\nalpha = \"^1.0\"\n"}},
+		{"setup.py", text, "in setup.py or setup.cfg", map[string]string{"pyproject.toml": build, "setup.py": "import setuptools\nsetuptools.setup(install_requires=['alpha'])\n"}},
+		{"settings alone", text, "no [project] table with a name", map[string]string{"pyproject.toml": "[tool.black]\nline-length = 100\n"}},
+		{"packages beside uv.lock", text + "packages = [\"alpha\"]\n", "app/uv.lock decides all Python packages, so packages", map[string]string{"pyproject.toml": pyproject, "uv.lock": "version = 1\n"}},
+		{"requirements beside uv.lock", text + "requirements = [\"app/more.txt\"]\n", "so requirements", map[string]string{"pyproject.toml": pyproject, "uv.lock": "version = 1\n", "more.txt": "alpha\n"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b, _ := newBench(t, locktest.Base{}, w("alpha", "1.0"))
+			for name, content := range test.files {
+				b.write(map[string]string{"app/" + name: content})
+			}
+			err := b.fails(test.recipe, test.want)
+			if fault.HintOf(err) == "" {
+				t.Errorf("%v: no hint", err)
+			}
+		})
+	}
+}
+
 func TestOwnLock(t *testing.T) {
 	b, x := newBench(t, locktest.Base{}, w("alpha", "1.0"))
 	t.Setenv("PATH", "") // no uv

@@ -78,6 +78,9 @@ func (o Options) check(r *recipe.Recipe) error {
 			return fault.Usage(fmt.Errorf("cannot upgrade %s: %w", strings.Join(o.UpgradePackages, ", "), err))
 		}
 	}
+	if err := checkProject(r); err != nil {
+		return err
+	}
 	if hasPython(r) && r.Python.Lock == "" {
 		_, err := findUV() // before the base is made, which takes a while
 		return err

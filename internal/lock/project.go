@@ -7,6 +7,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 )
@@ -15,12 +16,14 @@ import (
 // Groups"), and of uv's settings in it. uv is its real reader.
 type project struct {
 	Project struct {
+		Name         string              `toml:"name"`
 		Dependencies []string            `toml:"dependencies"`
 		Optional     map[string][]string `toml:"optional-dependencies"`
 	} `toml:"project"`
 	Groups map[string][]any `toml:"dependency-groups"`
 	Tool   struct {
-		UV *uvSettings `toml:"uv"`
+		UV     *uvSettings    `toml:"uv"`
+		Poetry map[string]any `toml:"poetry"`
 	} `toml:"tool"`
 }
 
@@ -37,6 +40,46 @@ func readProject(dir string) (*project, error) {
 		return nil, fmt.Errorf("read project %s: %w", path, err)
 	}
 	return p, nil
+}
+
+// checkProject says why the project of r cannot be locked, where uv would say nothing or nothing that helps.
+func checkProject(r *recipe.Recipe) error {
+	if r.Python.Project == "" {
+		return nil
+	}
+	if file := frozen(r); file != "" {
+		return checkFrozen(r, file)
+	}
+	dir := r.Resolve(r.Python.Project)
+	p, err := readProject(dir)
+	if err != nil || p.Project.Name != "" || exists(filepath.Join(dir, "PKG-INFO")) { // of an unpacked source archive
+		return err
+	}
+	path := filepath.Join(r.Python.Project, projectFile)
+	switch {
+	case p.Tool.Poetry != nil:
+		return fault.Hint(fmt.Errorf("%s has no [project] table: its dependencies are in [tool.poetry], which only Poetry reads", path),
+			"`poetry export --without-hashes -o requirements.txt` (of poetry-plugin-export) writes them down for requirements = [\"requirements.txt\"] "+
+				"in place of project; or move them to dependencies under [project], which Poetry 2 reads as well")
+	case exists(filepath.Join(dir, "setup.py")), exists(filepath.Join(dir, "setup.cfg")):
+		return fault.Hint(fmt.Errorf("%s has no [project] table: its dependencies are in setup.py or setup.cfg, which say them only when code is run", path),
+			"move them to dependencies under [project], which setuptools reads as well, or name them under packages or requirements in place of project")
+	}
+	return fault.Hint(fmt.Errorf("%s has no [project] table with a name, so it is not the project of a Python package", path),
+		"write name, version and dependencies under [project], or name what is needed under packages or requirements in place of project")
+}
+
+// checkFrozen refuses what the user's own lock leaves no room for: uv only exports that, and looks at nothing beside it.
+func checkFrozen(r *recipe.Recipe, file string) error {
+	key := "packages"
+	if len(r.Python.Packages) == 0 {
+		key = "requirements"
+	}
+	if len(r.Python.Packages)+len(r.Python.Requirements) == 0 {
+		return nil
+	}
+	return fault.Hint(fmt.Errorf("%s decides all Python packages, so %s under [python] cannot be given beside it", file, key),
+		"add them to the project with `uv add`, perhaps as a group: `uv add --group NAME …`, and groups = [\"NAME\"] under [python]")
 }
 
 // requirements lists what the project asks for with these extras and groups.
