@@ -30,6 +30,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/progress"
 )
 
 // ErrReadOnly is wrapped by every write to a store that this process may only read.
@@ -94,17 +96,33 @@ func Open(ctx context.Context, dir string) (*Store, error) {
 	return s, nil
 }
 
-// openShared opens the stores of a colon-separated list for reading. One that does not exist (yet) holds nothing.
+// openShared opens the stores of a colon-separated list for reading. One that does not exist (yet) holds nothing, and one that
+// this user may not read is passed over: everything can be had without it.
 func (s *Store) openShared(ctx context.Context, list string) error {
 	for d := range strings.SplitSeq(list, ":") {
 		if d == "" || filepath.Clean(d) == s.dir {
 			continue
 		}
 		at := &Store{dir: d, readOnly: true}
+		if err := at.readable(); err != nil {
+			progress.Warn(ctx, fmt.Sprintf("the shared store %s is passed over: %v", d, err), "its owner can open it with chmod -R a+rX; or take it out of SCONCE_SHARED_STORES")
+			continue
+		}
 		if err := at.holdOpen(ctx); err != nil {
 			return err
 		}
 		s.shared = append(s.shared, at)
+	}
+	return nil
+}
+
+// readable says why this user may not read the store. What does not exist is no reason.
+func (s *Store) readable() error {
+	for _, bucket := range []string{"", blobBucket, recordBucket, treeBucket} {
+		dir := s.path(bucket)
+		if err := unix.Access(dir, unix.R_OK|unix.X_OK); errors.Is(err, fs.ErrPermission) {
+			return &fs.PathError{Op: "read", Path: dir, Err: err}
+		}
 	}
 	return nil
 }

@@ -371,6 +371,31 @@ func TestSharedStoreIsRead(t *testing.T) {
 	}
 }
 
+func TestUnreadableSharedStore(t *testing.T) {
+	if os.Getuid() == 0 {
+		asUser(t)
+		return
+	}
+	for _, closed := range []string{"", "records-v1"} {
+		shared := t.TempDir()
+		record(t, open(t, shared), "site-record")
+		dir := filepath.Join(shared, closed)
+		if err := os.Chmod(dir, 0); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Chmod(dir, 0o700) })
+		t.Setenv("SCONCE_SHARED_STORES", shared)
+		mine := open(t, t.TempDir())
+		var v any
+		if found, err := mine.GetRecord("test", "site-record", &v); found || err != nil {
+			t.Errorf("%q closed: a record was found: %v, %v", closed, found, err)
+		}
+		if _, err := mine.Images(); err != nil {
+			t.Errorf("%q closed: %v", closed, err)
+		}
+	}
+}
+
 func TestReadOnlyStore(t *testing.T) {
 	if os.Getuid() == 0 {
 		asUser(t)
