@@ -171,6 +171,13 @@ func (r *Repository) explain(err error) error {
 		return fault.Hint(err, loginHint(r.at))
 	case http.StatusNotFound:
 		return fault.Hint(err, fmt.Sprintf("check the name; some registries answer so to users who are not logged in: `podman login %s`", r.at.Host))
+	case http.StatusRequestEntityTooLarge:
+		return fault.Hint(err, "the registry, or a proxy before it, takes no request of this size: whoever runs it can raise that limit")
+	case http.StatusTooManyRequests:
+		return fault.Hint(err, "the registry limits how often it is asked: wait a while, or log in, which often raises the limit; "+loginHint(r.at))
+	}
+	if status.Code >= http.StatusInternalServerError {
+		return fault.Hint(err, "the registry is in trouble itself: try again later")
 	}
 	return err
 }

@@ -285,6 +285,25 @@ func TestErrorsQuoteTheRegistry(t *testing.T) {
 	}
 }
 
+// What a registry refuses comes with what can be done about it.
+func TestRefusalsHaveHints(t *testing.T) {
+	repo := New(Endpoint{Host: "registry.example", Path: "app"}, Options{Fetch: client(t)})
+	for code, want := range map[int]string{
+		http.StatusUnauthorized:          "docker login registry.example",
+		http.StatusForbidden:             "docker login registry.example",
+		http.StatusNotFound:              "check the name",
+		http.StatusRequestEntityTooLarge: "raise that limit",
+		http.StatusTooManyRequests:       "wait a while",
+		http.StatusBadGateway:            "try again later",
+		http.StatusBadRequest:            "",
+	} {
+		err := repo.explain(fmt.Errorf("push: %w", &fetch.StatusError{Code: code}))
+		if hint := fault.HintOf(err); !strings.Contains(hint, want) || (want == "") != (hint == "") {
+			t.Errorf("%d: hint %q, want %q", code, hint, want)
+		}
+	}
+}
+
 func TestManifestIsChecked(t *testing.T) {
 	registrytest.Isolate(t)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }))
