@@ -52,11 +52,11 @@ func TestStepIsDeterministic(t *testing.T) {
 		if d != first {
 			t.Errorf("layers %v and %v", first, d)
 		}
-		if env := b.content("/env", d); !strings.Contains(env, "SOURCE_DATE_EPOCH=315532800\n") || !strings.Contains(env, "HOME=/root\n") || !strings.Contains(env, "PATH=/usr/local/sbin:") {
+		if env := b.content("/env", d); !strings.Contains(env, "SOURCE_DATE_EPOCH=315619200\n") || !strings.Contains(env, "HOME=/root\n") || !strings.Contains(env, "PATH=/usr/local/sbin:") {
 			t.Errorf("environment:\n%s", env)
 		}
 	}
-	const want = "sha256:0ae0780ff91f517cd2050c146c6e169cccb0fe6451325b630be54280ff1808ac"
+	const want = "sha256:57e3cb7fa5b09cda3b10e7ad7eb857940a0daae72760a9282ef1574644287a2b"
 	if string(first.DiffID) != want {
 		t.Errorf("layer %s, want %s, whoever runs the step", first.DiffID, want)
 	}

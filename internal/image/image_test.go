@@ -132,7 +132,7 @@ func TestAssemble(t *testing.T) {
 	for _, h := range top.Config.History {
 		history = append(history, h.CreatedBy+"|"+h.Comment+"|"+h.Created.UTC().Format("2006-01-02"))
 	}
-	if diff := cmp.Diff([]string{"first|sconce|1980-01-01", "second||1980-01-01"}, history); diff != "" {
+	if diff := cmp.Diff([]string{"first|sconce|1980-01-02", "second||1980-01-02"}, history); diff != "" {
 		t.Error(diff)
 	}
 	if got := top.Platform(); got.String() != "linux/amd64" {

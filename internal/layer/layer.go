@@ -64,9 +64,10 @@ type Options struct {
 	ModTime     time.Time   // of entries that have none, and the latest that FromTar and FromDir keep; zero: DefaultModTime
 }
 
-// DefaultModTime is the time of everything in a layer unless something better is known: the oldest that a zip archive,
-// and so a wheel, can hold.
-var DefaultModTime = time.Unix(315532800, 0)
+// DefaultModTime is the time of everything in a layer unless something better is known: 1980-01-02T00:00:00Z. A zip archive,
+// and so a wheel, holds local times from 1980-01-01 on, in steps of two seconds (APPNOTE 4.4.6), and Python's zipfile refuses
+// earlier ones: a day later it is 1980 in every time zone, also in UTC-12.
+var DefaultModTime = time.Unix(315619200, 0)
 
 // KeepTimes is an Options.ModTime that keeps every time of a tar or directory: the last second of the year 9999. Byte code
 // made by Python itself names the time of its source, and is ignored when that has changed.

@@ -140,6 +140,7 @@ func (c *Compile) inputs() []Input {
 		{"python", text(c.Python)},
 		{"byte code", fmt.Sprint(c.Bytecode)},
 		{"compression", string(c.Options.Compression)},
+		{"time", fmt.Sprint(c.Options.ModTime.Unix())},
 	}
 	if c.Base != nil {
 		in = append(in, Input{"built in", c.Base.Pinned.Key()})

@@ -65,7 +65,7 @@ type Config struct {
 const (
 	environmentVersion = 1
 	stepVersion        = 2
-	compileVersion     = 1
+	compileVersion     = 2 // 2: the time is part of it
 	imageVersion       = 2 // 2: the history is part of it
 )
 

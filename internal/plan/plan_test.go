@@ -15,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/bootstrap"
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
@@ -272,7 +273,7 @@ func TestAddOne(t *testing.T) {
 
 func TestSourceDateEpoch(t *testing.T) {
 	without := newSubject(3).plan(t)
-	if got := without.Image.Config.Created; !got.Equal(time.Date(1980, 1, 1, 0, 0, 0, 0, time.UTC)) {
+	if got := without.Image.Config.Created; !got.Equal(time.Date(1980, 1, 2, 0, 0, 0, 0, time.UTC)) {
 		t.Errorf("created %v", got)
 	}
 	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
@@ -290,6 +291,18 @@ func TestSourceDateEpoch(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), bad) || fault.CodeOf(err) != fault.CodeUsage {
 			t.Errorf("%s: %v", bad, err)
 		}
+	}
+}
+
+// TestTimeOfCompiled: the layer of a wheel that was built has the time of the others.
+func TestTimeOfCompiled(t *testing.T) {
+	s := newStage("s", nil, layer.Options{})
+	var c Compile
+	c.Options.ModTime = layer.DefaultModTime
+	before, _ := c.key(s, c.inputs())
+	c.Options.ModTime = time.Unix(1700000000, 0)
+	if after, _ := c.key(s, c.inputs()); after == before {
+		t.Error("another time gave the same key")
 	}
 }
 

@@ -8,11 +8,12 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/python"
 )
 
 // format changes whenever the same inputs would give another wheel.
-const format = 1
+const format = 2 // 2: nothing in it is from before 1980-01-02
 
 // keyInput is everything that decides a wheel. What merely speeds the build up, its jobs for one, is not in it.
 type keyInput struct {
@@ -61,8 +62,11 @@ func (s *site) key() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// epoch is the time of everything in the wheel, in seconds since 1970: zip knows none before 1980.
-func (s *site) epoch() int64 { return max(s.builder.Runner.Layer.ModTime.Unix(), zipEpoch.Unix()) }
+// epoch is the time of everything in the wheel, in seconds since 1970, and what its build gets as SOURCE_DATE_EPOCH. A zip
+// knows none before 1980, which some build programs mean in local time.
+func (s *site) epoch() int64 {
+	return max(s.builder.Runner.Layer.ModTime.Unix(), layer.DefaultModTime.Unix())
+}
 
 // against says which build of a package the image has. Of one that the base brings, only the version is known.
 func (s *site) against(name string) keyFile {

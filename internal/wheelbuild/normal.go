@@ -13,9 +13,6 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// zipEpoch is the first moment that a zip file can say.
-var zipEpoch = time.Date(1980, 1, 1, 0, 0, 0, 0, time.UTC)
-
 // normalize writes the wheel in r as it is kept: members in order, all of one time, without owners and extra fields, only
 // "may be run" left of their modes. Their bytes are taken over as they are compressed. Metadata come last, as the wheel
 // format recommends (packaging.python.org, "Binary distribution format").

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fault"
@@ -274,7 +275,7 @@ func (s *site) take(dir string) (record, error) {
 	if err != nil {
 		return record{}, err
 	}
-	digest, size, err := normalize(s.builder.store(), f, info.Size(), s.builder.Runner.Layer.ModTime)
+	digest, size, err := normalize(s.builder.store(), f, info.Size(), time.Unix(s.epoch(), 0))
 	if err != nil {
 		return record{}, fmt.Errorf("the wheel %s: %w", name, err)
 	}

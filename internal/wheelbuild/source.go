@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
@@ -160,7 +161,7 @@ func isVenv(dir string) bool {
 }
 
 func packEntry(w *tar.Writer, name, as string, d fs.DirEntry) error {
-	h := tar.Header{Name: as, ModTime: zipEpoch, Format: tar.FormatPAX}
+	h := tar.Header{Name: as, ModTime: layer.DefaultModTime, Format: tar.FormatPAX}
 	switch {
 	case d.IsDir():
 		h.Typeflag, h.Mode, h.Name = tar.TypeDir, 0o755, as+"/"

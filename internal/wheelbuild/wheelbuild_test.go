@@ -183,6 +183,20 @@ func testSite(p Package) *site {
 	}
 }
 
+// TestEpoch: no wheel, and no build of one, gets a time that a zip cannot hold.
+func TestEpoch(t *testing.T) {
+	s := testSite(Package{})
+	if got := s.epoch(); got != 1e9 {
+		t.Errorf("epoch %d, want that of the layers", got)
+	}
+	for _, early := range []time.Time{{}, time.Unix(0, 0), time.Date(1980, 1, 1, 0, 0, 0, 0, time.UTC)} {
+		s.builder.Runner.Layer.ModTime = early
+		if got := time.Unix(s.epoch(), 0).In(time.FixedZone("UTC-12", -12*60*60)); got.Year() < 1980 {
+			t.Errorf("layers of %s: epoch %s", early, got)
+		}
+	}
+}
+
 // TestKey: what decides a wheel is in its key, and nothing else.
 func TestKey(t *testing.T) {
 	p := Package{Name: "a", Version: "1", Against: []string{"torch"}, Archs: []string{"9.0"}, Env: map[string]string{"X": "1"}}
