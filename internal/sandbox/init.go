@@ -57,7 +57,30 @@ type initProcess struct {
 	live map[int]int // processes that were started and not yet reaped, by pid: their index
 }
 
+// spares is how many threads init keeps for what it may have to do while a command uses up all processes.
+const spares = 16
+
+// spareThreads has the Go runtime make n threads, which it keeps. The threads of init count among the processes of the sandbox: when a
+// command has used them up, none can be made, and a Go program that needs one then is ended by its runtime, and the sandbox with it.
+func spareThreads(n int) {
+	var made, free sync.WaitGroup
+	release := make(chan struct{})
+	made.Add(n)
+	for range n {
+		free.Go(func() {
+			runtime.LockOSThread() // so that each waits on a thread of its own
+			defer runtime.UnlockOSThread()
+			made.Done()
+			<-release
+		})
+	}
+	made.Wait()
+	close(release)
+	free.Wait()
+}
+
 func (in *initProcess) run() error {
+	spareThreads(spares)
 	in.signals = make(chan os.Signal, 64)
 	signal.Notify(in.signals, unix.SIGCONT, unix.SIGWINCH, unix.SIGHUP, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2)
 	in.keys = make(chan os.Signal, 1)
