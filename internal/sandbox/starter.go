@@ -93,7 +93,6 @@ func (in *initProcess) startStarter() error {
 	if err != nil {
 		return failed("make a socket", err)
 	}
-	defer unix.Close(pair[1])
 	in.starter = os.NewFile(uintptr(pair[0]), "socket") //nolint:gosec // a file descriptor
 	const none = ^uintptr(0)
 	files := []uintptr{0, 1, 2, uintptr(pair[1]), none} //nolint:gosec // a file descriptor
@@ -102,17 +101,29 @@ func (in *initProcess) startStarter() error {
 			files = append(files, uintptr(firstPipeFD+i))
 		}
 	}
-	if _, err := syscall.ForkExec("/proc/self/exe", []string{starterName}, &syscall.ProcAttr{Env: initEnv, Files: files}); err != nil {
+	_, err = syscall.ForkExec("/proc/self/exe", []string{starterName}, &syscall.ProcAttr{Env: initEnv, Files: files})
+	unix.Close(pair[1]) // so that the starter's end is heard of
+	if err != nil {
 		return failed("start a process that starts the command", err)
+	}
+	if _, err := io.ReadFull(in.starter, make([]byte, len(starterRuns))); err != nil {
+		return failed("start a process that starts the command", fmt.Errorf("it ended without a word: %w", err))
 	}
 	return nil
 }
+
+// starterRuns is what the starter says first. Init waits for it before it changes the mounts: a starter that is linked dynamically, as
+// those of tests are, would not find its libraries any more.
+const starterRuns = "\n"
 
 // runStarter is all that the starter does.
 func runStarter() int {
 	runtime.LockOSThread()
 	signal.Notify(make(chan os.Signal, 1), keySignals...)
 	socket := os.NewFile(controlFD, "socket")
+	if _, err := io.WriteString(socket, starterRuns); err != nil {
+		return codeNotMade
+	}
 	pids, err := startEmulated(socket)
 	said := started{PIDs: pids}
 	if err != nil {
