@@ -29,12 +29,6 @@ type Op interface {
 	key(s *Stage, inputs []Input) (Key, []Key)
 }
 
-// Apart reports whether an op needs nothing of the steps before it in its stage, so that it can be made beside them.
-func Apart(op Op) bool {
-	_, ok := op.(*Wheels)
-	return ok
-}
-
 // onAll is the key of an op that stands on all before it.
 func onAll(op Op, s *Stage, inputs []Input) (Key, []Key) {
 	on := []Key{s.key}
