@@ -20,7 +20,7 @@ var floors = [][]string{
 	{"child", "ctxio", "cuda", "elfx", "progress", "fault", "filelock", "fuse", "inflate", "wheelbuild/catalog", "pathwalk", "rootemu", "sif", "spelling", "units", "zstdblock"},
 	{"device", "fatbin", "host", "squashfs", "store", "ui"},
 	{"cluster", "fetch", "layer", "tempdir"},
-	{"image", "recipe", "registry", "sandbox"},
+	{"conda", "image", "recipe", "registry", "sandbox"},
 	{"bootstrap", "runtimefiles", "python", "execop", "fileop"},
 	{"containerfile", "source", "ospackages", "wheelbuild"},
 	{"base", "clusterfile", "remotecache"},
