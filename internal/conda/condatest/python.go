@@ -1,0 +1,160 @@
+package condatest
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// machinePython is what this machine says about its Python.
+type machinePython struct{ exe, stdlib, version string }
+
+var findPython = sync.OnceValues(func() (machinePython, error) {
+	const ask = `import sys, os, sysconfig, platform
+print(os.path.realpath(sys.executable)); print(sysconfig.get_paths()["stdlib"]); print(platform.python_version())`
+	python := "/usr/bin/python3"
+	if _, err := os.Stat(python); err != nil {
+		python = "python3"
+	}
+	out, err := exec.Command(python, "-I", "-c", ask).Output()
+	if err != nil {
+		return machinePython{}, err
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return machinePython{exe: lines[0], stdlib: lines[1], version: lines[2]}, nil
+})
+
+// Subdir is the subdir of packages for this machine.
+func Subdir() string {
+	if runtime.GOARCH == "arm64" {
+		return "linux-aarch64"
+	}
+	return "linux-64"
+}
+
+// leftOut are the parts of a standard library that no test needs.
+var leftOut = []string{
+	"test", "tests", "site-packages", "dist-packages", "__pycache__", "idlelib", "tkinter", "ensurepip", "lib2to3", "pydoc_data", "turtledemo",
+	"distutils", "unittest", "xmlrpc", "wsgiref", "sqlite3", "curses", "dbm",
+}
+
+// RealPython is this machine's Python as the conda package "python" for this machine: its program, by the usual names, and the
+// standard library without what tests do not need. It finds its library from where it lies, and needs the libraries of
+// [Root]. Its version is that of [PythonVersion].
+func RealPython(t testing.TB) Package {
+	t.Helper()
+	py, err := findPython()
+	if err != nil {
+		SkipOrFail(t, "no Python on this machine: %v", err)
+	}
+	minor := PythonMinor(t)
+	files := map[string]File{
+		"bin/python" + minor: {Data: read(t, py.exe), Mode: 0o755},
+		"bin/python3":        {Link: "python" + minor},
+		"bin/python":         {Link: "python" + minor},
+		"lib/python" + minor + "/site-packages/README.txt": {Data: "This directory exists so that 3rd party packages can be installed here.\n"},
+	}
+	err = filepath.WalkDir(py.stdlib, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && slices.Contains(leftOut, d.Name()) {
+			return fs.SkipDir
+		}
+		if d.Type().IsRegular() && (strings.HasSuffix(path, ".py") || neededModule(path)) {
+			name, _ := filepath.Rel(py.stdlib, path)
+			files["lib/python"+minor+"/"+name] = File{Data: read(t, path)}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Package{Name: "python", Version: py.version, Build: "0_cpython", Subdir: Subdir(), Files: files, License: "Python-2.0"}
+}
+
+// neededModule reports whether a compiled module of the standard library loads without libraries beyond the C library.
+func neededModule(path string) bool {
+	name, _, _ := strings.Cut(filepath.Base(path), ".")
+	return strings.Contains(path, "lib-dynload/") && slices.Contains([]string{"_struct", "binascii", "_json", "math", "_bisect", "_random", "_posixsubprocess", "select", "_datetime", "_heapq", "_csv", "_pickle", "_socket", "array", "fcntl", "zlib"}, name)
+}
+
+// PythonVersion is the version of [RealPython].
+func PythonVersion(t testing.TB) string {
+	t.Helper()
+	py, err := findPython()
+	if err != nil {
+		SkipOrFail(t, "no Python on this machine: %v", err)
+	}
+	return py.version
+}
+
+// PythonMinor is the version of [RealPython] without its last part.
+func PythonMinor(t testing.TB) string {
+	t.Helper()
+	v := PythonVersion(t)
+	return v[:strings.LastIndexByte(v, '.')]
+}
+
+// Root is a small root file system, as a tar: the loader and libraries that [RealPython] and bash need, bash, and busybox for all
+// other commands.
+func Root(t testing.TB) []byte {
+	t.Helper()
+	py, err := findPython()
+	if err != nil {
+		SkipOrFail(t, "no Python on this machine: %v", err)
+	}
+	files := map[string]File{"etc/passwd": {Data: "root:x:0:0:root:/root:/bin/sh\n"}, "tmp/.x": {}, "root/.x": {}}
+	programs := map[string]string{"bin/bash": find(t, "bash"), "bin/busybox": find(t, "busybox")}
+	for at, path := range programs {
+		files[at] = File{Data: read(t, path), Mode: 0o755}
+	}
+	for _, name := range []string{"sh", "ls", "cat", "echo", "mkdir", "rm", "cp", "mv", "ln", "env", "touch", "sort", "grep", "sed", "test", "dirname", "basename", "chmod", "true", "false", "readlink"} {
+		files["bin/"+name] = File{Link: "busybox"}
+	}
+	for _, program := range []string{py.exe, programs["bin/bash"]} {
+		for _, lib := range libraries(t, program) {
+			files[strings.TrimPrefix(lib, "/")] = File{Data: read(t, lib), Mode: 0o755}
+		}
+	}
+	return tarOf(t, files)
+}
+
+func find(t testing.TB, program string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		SkipOrFail(t, "%v", err)
+	}
+	return path
+}
+
+// libraries lists what a program loads, by the names it loads it by.
+func libraries(t testing.TB, exe string) []string {
+	t.Helper()
+	out, err := exec.Command("ldd", exe).Output()
+	if err != nil {
+		SkipOrFail(t, "ldd %s: %v", exe, err)
+	}
+	var libs []string
+	for _, m := range regexp.MustCompile(`(/\S+) \(0x`).FindAllStringSubmatch(string(out), -1) {
+		libs = append(libs, m[1])
+	}
+	return libs
+}
+
+func read(t testing.TB, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}

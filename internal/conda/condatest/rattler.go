@@ -1,0 +1,147 @@
+package condatest
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// The releases of rattler's Python packages that the tests are written against.
+const (
+	Rattler      = "py-rattler==0.28.0"
+	RattlerBuild = "py-rattler-build==0.73.0"
+)
+
+//go:embed install.py
+var installScript string
+
+//go:embed build.py
+var buildScript string
+
+// Python runs a Python script with packages of the index, through uv, and returns what it prints.
+func Python(t testing.TB, packages []string, script string, args ...string) string {
+	t.Helper()
+	if _, err := exec.LookPath("uv"); err != nil {
+		SkipOrFail(t, "%v", err)
+	}
+	file := filepath.Join(t.TempDir(), "script.py")
+	if err := os.WriteFile(file, []byte(script), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	command := []string{"run", "--quiet", "--no-project", "--no-config", "--python", ">=3.10"}
+	for _, p := range packages {
+		command = append(command, "--with", p)
+	}
+	cmd := exec.Command("uv", append(append(command, "python", file), args...)...)
+	cmd.Dir = t.TempDir()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s%s", err, stdout.String(), stderr.String())
+	}
+	return stdout.String()
+}
+
+// Solve returns the addresses of the packages that rattler chooses in the channel at url for specs on linux-64 or linux-aarch64.
+func Solve(t testing.TB, url, subdir string, specs ...string) []string {
+	t.Helper()
+	out := Python(t, []string{Rattler}, installScript, append([]string{url, subdir, "", "", t.TempDir()}, specs...)...)
+	return strings.Fields(out)
+}
+
+// Install lets rattler install specs from the channel at url into the directory target, with files that name prefix as the place
+// where they are. It returns the addresses of the packages.
+func Install(t testing.TB, url, subdir, prefix, target string, specs ...string) []string {
+	t.Helper()
+	out := Python(t, []string{Rattler}, installScript, append([]string{url, subdir, prefix, target, t.TempDir()}, specs...)...)
+	return strings.Fields(out)
+}
+
+// Build builds recipes of rattler-build and adds their packages to the channel. A recipe that compiles needs patchelf, or
+// "dynamic_linking: {binary_relocation: false}" under build.
+func (c *Channel) Build(t testing.TB, recipes ...string) {
+	t.Helper()
+	out := Python(t, []string{RattlerBuild}, buildScript, append([]string{t.TempDir()}, recipes...)...)
+	for _, path := range strings.Fields(out) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.add(t, describe(t, filepath.Base(path), data), data)
+	}
+	c.index(t)
+}
+
+// describe reads info/index.json of a .conda archive.
+func describe(t testing.TB, file string, archive []byte) Package {
+	t.Helper()
+	p, err := readIndex(archive)
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	return p
+}
+
+func readIndex(archive []byte) (Package, error) {
+	z, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
+	if err != nil {
+		return Package{}, err
+	}
+	for _, f := range z.File {
+		if !strings.HasPrefix(f.Name, "info-") {
+			continue
+		}
+		r, err := f.Open()
+		if err != nil {
+			return Package{}, err
+		}
+		d, err := zstd.NewReader(r)
+		if err != nil {
+			return Package{}, err
+		}
+		defer d.Close()
+		return indexOf(tar.NewReader(d))
+	}
+	return Package{}, fmt.Errorf("it has no info")
+}
+
+func indexOf(r *tar.Reader) (Package, error) {
+	for {
+		h, err := r.Next()
+		if err != nil {
+			return Package{}, err
+		}
+		if h.Name != "info/index.json" {
+			continue
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			return Package{}, err
+		}
+		var index struct {
+			Name, Version, Build, Subdir, License string
+			BuildNumber                           int `json:"build_number"`
+			Depends, Constrains                   []string
+			Noarch                                string
+			Timestamp                             int64
+			SitePackages                          string `json:"python_site_packages_path"`
+		}
+		err = json.Unmarshal(data, &index)
+		return Package{
+			Name: index.Name, Version: index.Version, Build: index.Build, BuildNumber: index.BuildNumber, Subdir: index.Subdir,
+			Depends: index.Depends, Constrains: index.Constrains, Noarch: index.Noarch, License: index.License,
+			Timestamp: index.Timestamp, SitePackages: index.SitePackages,
+		}, err
+	}
+}
