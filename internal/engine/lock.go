@@ -10,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/tempdir"
 	"sconce.dev/sconce/internal/tocontainerfile"
 )
 
@@ -26,6 +27,9 @@ func (l LockState) Fits() bool { return l.Lock != nil && len(l.Drift) == 0 }
 // ReadLock reads the lock and compares it with the recipe. The error is about what the recipe names; a lock that cannot be read is
 // a state to be in.
 func (r *Recipe) ReadLock() (LockState, error) {
+	if r.lockless {
+		return LockState{}, nil
+	}
 	l, err := lock.Read(lock.Path(r.pinned))
 	if errors.Is(err, fs.ErrNotExist) {
 		return LockState{}, nil
@@ -39,6 +43,9 @@ func (r *Recipe) ReadLock() (LockState, error) {
 
 // LockName is the path of the lock as the user would write it, beside the recipe that the user named.
 func (r *Recipe) LockName() string {
+	if r.LockFile != "" {
+		return r.LockFile
+	}
 	return filepath.Join(filepath.Dir(r.Path), filepath.Base(lock.Path(r.pinned)))
 }
 
@@ -69,11 +76,12 @@ type LockOptions struct {
 	Packages []string // take the newest of these Python packages
 }
 
-// Locked is what a recipe means, pinned.
+// Locked is what a recipe means, pinned: all that is planned and built from it. Nothing more is read of the lock's files.
 type Locked struct {
 	*lock.Lock
-	Wheels []lock.Wheel
-	Fresh  bool // nothing had to be decided
+	Wheels   []lock.Wheel
+	Compiles []lock.Compile // packages that have to be built
+	Fresh    bool           // nothing had to be decided
 }
 
 // Lock decides what the recipe leaves open, and writes the lock. One that fits stays as it is; one that cannot be read is written
@@ -102,6 +110,8 @@ func (s *Session) fittingLock(ctx context.Context, r *Recipe, only bool) (*Locke
 		return r.locked(state.Lock, true)
 	case !only:
 		return s.makeLock(ctx, r, LockOptions{})
+	case r.lockless:
+		return nil, fault.Usage(errors.New("--locked: what is built here has no lock"))
 	case state.Lock == nil:
 		return nil, fault.Hint(fmt.Errorf("--locked: %s does not exist", r.LockName()), "run `sconce lock`")
 	}
@@ -109,6 +119,16 @@ func (s *Session) fittingLock(ctx context.Context, r *Recipe, only bool) (*Locke
 }
 
 func (s *Session) makeLock(ctx context.Context, r *Recipe, o LockOptions) (*Locked, error) {
+	if r.lockless {
+		kept := *r.pinned
+		dir, remove, err := tempdir.Make("lock")
+		if err != nil {
+			return nil, err
+		}
+		defer remove()
+		kept.LockFile = filepath.Join(dir, "sconce.lock")
+		r = &Recipe{Recipe: r.Recipe, Target: r.Target, pinned: &kept}
+	}
 	l, err := lock.Make(ctx, r.pinned, lock.Options{
 		Store: s.Store, Fetch: s.Fetch, Offline: s.Offline, Upgrade: o.Upgrade, UpgradePackages: o.Packages,
 	})
@@ -120,7 +140,11 @@ func (s *Session) makeLock(ctx context.Context, r *Recipe, o LockOptions) (*Lock
 
 func (r *Recipe) locked(l *lock.Lock, fresh bool) (*Locked, error) {
 	wheels, err := l.Wheels(r.pinned)
-	return &Locked{Lock: l, Wheels: wheels, Fresh: fresh}, err
+	if err != nil {
+		return nil, err
+	}
+	compiles, err := l.Compiles(r.pinned)
+	return &Locked{Lock: l, Wheels: wheels, Compiles: compiles, Fresh: fresh}, err
 }
 
 // Containerfile writes what the recipe means, as its lock pins it, as a Containerfile. locked refuses to make a lock for it.

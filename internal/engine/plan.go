@@ -55,9 +55,7 @@ func (s *Session) Plan(ctx context.Context, r *Recipe, o PlanOptions) (*Plan, er
 		progress.Warn(ctx, fmt.Sprintf("no byte code is compiled: programs for %s do not run on this machine", l.Platform),
 			"imports are slower the first time; build on a machine of that kind, or set bytecode = false under [python] to silence this")
 	}
-	if how.Compiles, err = l.Compiles(r.pinned); err != nil {
-		return nil, err
-	}
+	how.Compiles = l.Compiles
 	if how.Sources, err = s.directorySources(ctx, how.Compiles); err != nil {
 		return nil, err
 	}

@@ -12,7 +12,8 @@ type Recipe struct {
 	*recipe.Recipe // as the user wrote it, under the changes
 	Target         Target
 
-	pinned *recipe.Recipe // as if it said of the target what the cluster's profile does: what is locked and compiled for
+	pinned   *recipe.Recipe // as if it said of the target what the cluster's profile does: what is locked and compiled for
+	lockless bool           // what it means is decided anew each time, and not kept
 }
 
 // Changes go before what a recipe says. Empty ones change nothing.
@@ -33,6 +34,24 @@ func LoadRecipe(path string, c Changes) (*Recipe, error) {
 	if c.Compression != "" {
 		r.Image.Compression = c.Compression
 	}
+	return withTarget(r)
+}
+
+// NewRecipe completes a recipe that a program has put together, see [recipe.New]. Without a LockFile it has no lock: what it means
+// is decided at each use, nothing is written beside anything, and --locked cannot be met.
+func NewRecipe(r recipe.Recipe) (*Recipe, error) {
+	whole, err := recipe.New(r)
+	if err != nil {
+		return nil, err
+	}
+	made, err := withTarget(whole)
+	if err == nil {
+		made.lockless = whole.LockFile == ""
+	}
+	return made, err
+}
+
+func withTarget(r *recipe.Recipe) (*Recipe, error) {
 	t, err := TargetOf(r, "")
 	if err != nil {
 		return nil, err

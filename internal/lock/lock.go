@@ -50,7 +50,7 @@ type Python struct {
 	Platform       string       `toml:"platform"`
 	Glibc          string       `toml:"glibc,omitempty"`
 	Musl           string       `toml:"musl,omitempty"`
-	File           string       `toml:"file"`                // the PEP 751 lock, relative to the recipe
+	File           string       `toml:"file"`                // the PEP 751 lock: beside this one, or, the user's own, relative to the recipe
 	Digest         store.Digest `toml:"digest"`              // of that file
 	Requested      []string     `toml:"requested,multiline"` // the packages that were asked for by name, not by another package
 	Protected      []Protected  `toml:"protected,omitempty"`
@@ -77,20 +77,44 @@ func (p *Python) Interpreter() python.Interpreter {
 	}
 }
 
-// Path returns where the lock of r is: sconce.lock beside sconce.toml.
+// Path returns where the lock of r is: where r says, else beside the recipe, sconce.lock for sconce.toml.
 func Path(r *recipe.Recipe) string {
+	if r.LockFile != "" {
+		return r.LockFile
+	}
 	name := filepath.Base(r.Path)
 	return filepath.Join(r.Dir, strings.TrimSuffix(name, filepath.Ext(name))+".lock")
 }
 
-// pylockPath returns where uv's lock of r goes: pylock.toml, or pylock.NAME.toml for a recipe of another name (PEP 751,
+// stem is what the lock of r is called without its extension.
+func stem(r *recipe.Recipe) string {
+	name := filepath.Base(Path(r))
+	return strings.TrimSuffix(name, filepath.Ext(name))
+}
+
+// defaultStem is that of the lock of sconce.toml.
+const defaultStem = "sconce"
+
+// besideLock returns the path of a file in the directory of r's lock.
+func besideLock(r *recipe.Recipe, name string) string {
+	return filepath.Join(filepath.Dir(Path(r)), name)
+}
+
+// pylockPath returns where uv's lock of r goes: pylock.toml, or pylock.NAME.toml for a lock of another name (PEP 751,
 // "File Name").
 func pylockPath(r *recipe.Recipe) string {
-	name := strings.TrimSuffix(filepath.Base(r.Path), filepath.Ext(r.Path))
-	if filepath.Base(r.Path) == recipe.FileName {
-		return filepath.Join(r.Dir, "pylock.toml")
+	if name := stem(r); name != defaultStem {
+		return besideLock(r, "pylock."+strings.ReplaceAll(name, ".", "-")+".toml")
 	}
-	return filepath.Join(r.Dir, "pylock."+strings.ReplaceAll(name, ".", "-")+".toml")
+	return besideLock(r, "pylock.toml")
+}
+
+// pylock returns the path of the package lock: beside the lock, or where r names the user's own.
+func (p *Python) pylock(r *recipe.Recipe) string {
+	if r.Python.Lock != "" {
+		return r.Resolve(p.File)
+	}
+	return besideLock(r, p.File)
 }
 
 // Read reads the lock at path. The error wraps fs.ErrNotExist when there is none.
@@ -188,7 +212,7 @@ func (l *Lock) Drift(r *recipe.Recipe) ([]string, error) {
 	if l.Python == nil {
 		return drift, nil
 	}
-	data, err := readFile(r.Resolve(l.Python.File))
+	data, err := readFile(l.Python.pylock(r))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		drift = append(drift, "- "+l.Python.File+" (it is gone)")

@@ -46,7 +46,7 @@ func (l *Lock) Compiles(r *recipe.Recipe) ([]Compile, error) {
 	if l.Python == nil {
 		return nil, nil
 	}
-	text, err := readFile(r.Resolve(l.Python.File))
+	text, err := readFile(l.Python.pylock(r))
 	if err != nil {
 		return nil, fmt.Errorf("read lock: %w", err)
 	}

@@ -90,10 +90,10 @@ func (k *locker) readOutput(out string) ([]byte, error) {
 	return []byte(withoutLogins(k.portable(string(text)))), nil
 }
 
-// portable makes the paths of local wheels below the recipe relative, as far as uv has not, so that the lock holds in any
-// directory.
+// portable makes the paths of local wheels below the lock's directory relative, as far as uv has not, so that the lock holds in
+// any directory.
 func (k *locker) portable(text string) string {
-	return strings.ReplaceAll(text, `path = "`+k.recipe.Dir+"/", `path = "`)
+	return strings.ReplaceAll(text, `path = "`+filepath.Dir(pylockPath(k.recipe))+"/", `path = "`)
 }
 
 // keepVersions puts the earlier lock where uv writes the new one: uv prefers the versions that it finds in its output file.

@@ -34,7 +34,7 @@ func (l *Lock) Wheels(r *recipe.Recipe) ([]Wheel, error) {
 }
 
 func (p *Python) wheels(r *recipe.Recipe) ([]Wheel, error) {
-	text, err := readFile(r.Resolve(p.File))
+	text, err := readFile(p.pylock(r))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.Hint(fmt.Errorf("read lock: %w", err), "run `sconce lock` to write it")
 	}
@@ -47,7 +47,7 @@ func (p *Python) wheels(r *recipe.Recipe) ([]Wheel, error) {
 // read reads the PEP 751 lock of r and selects what is installed for the interpreter: of each package a wheel, or the source
 // that one is built from.
 func (p *Python) read(r *recipe.Recipe, text []byte) ([]python.Package, error) {
-	path := r.Resolve(p.File)
+	path := p.pylock(r)
 	pylock, err := python.ReadLock(bytes.NewReader(text))
 	if err != nil {
 		return nil, fmt.Errorf("read lock %s: %w", path, err)

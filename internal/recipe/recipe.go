@@ -34,6 +34,8 @@ type Recipe struct {
 	Path string `toml:"-"` // the recipe file, as the user named it
 	Dir  string `toml:"-"` // its directory, absolute: relative paths in the recipe start here
 
+	LockFile string `toml:"-"` // where its lock is, absolute; "": beside the recipe
+
 	Name    string      `toml:"name"`
 	Version string      `toml:"version"`
 	Base    Base        `toml:"base"`
@@ -210,6 +212,25 @@ func parse(data []byte, file, dir string) (*Recipe, error) {
 	r.Path, r.Dir = file, dir
 	r.fillDefaults()
 	return r, nil
+}
+
+// New completes a recipe that a program has put together: what it leaves out gets its default, as in a file. Path names it in
+// messages and nothing is there; Dir is where its relative paths start. What only a file can get wrong is not looked at.
+func New(r Recipe) (*Recipe, error) {
+	if r.Name == "" || (r.Base.Image == "") == (r.Base.Bootstrap == nil) {
+		return nil, fmt.Errorf("%s: a recipe needs a name, and an image or a bootstrap to stand on", r.Path)
+	}
+	if !filepath.IsAbs(r.Dir) || r.LockFile != "" && !filepath.IsAbs(r.LockFile) {
+		return nil, fmt.Errorf("%s: the directory of a recipe and its lock need absolute paths: %q, %q", r.Path, r.Dir, r.LockFile)
+	}
+	if r.Target.Platform != "" {
+		if _, err := ParsePlatform(r.Target.Platform); err != nil {
+			return nil, fault.Usage(err)
+		}
+	}
+	r.Steps = slices.Clone(r.Steps)
+	r.fillDefaults()
+	return &r, nil
 }
 
 func (r *Recipe) fillDefaults() {
