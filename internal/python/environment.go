@@ -16,7 +16,8 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// Environment is what makes the laid-down packages a virtual environment (PEP 405), and what one image says about them
+// Environment is what makes the laid-down packages a virtual environment (PEP 405), unless they go to the interpreter's own
+// prefix, and what one image says about them
 // that another would not: which were asked for, and where they came from. Its layer is small and comes last.
 type Environment struct {
 	Target             Target
@@ -60,8 +61,10 @@ var activateCsh string
 // reserved says whether the path, relative to the environment, is one that the environment itself has.
 func (t Target) reserved(p string) bool {
 	switch p {
-	case "pyvenv.cfg", "lib64", "bin", "lib", t.lib(), t.sitePackages(), "bin/activate", "bin/activate.fish", "bin/activate.csh":
+	case "bin", "lib", t.lib(), t.sitePackages():
 		return true
+	case "pyvenv.cfg", "lib64", "bin/activate", "bin/activate.fish", "bin/activate.csh":
+		return !t.Own
 	}
 	return slices.Contains(t.pythonLinks(), p)
 }
@@ -131,17 +134,8 @@ func (e Environment) objects() ([]object, error) {
 	link := func(p, target string) {
 		out = append(out, object{Entry: layer.Entry{Path: e.Target.Root + "/" + p, Type: layer.Symlink, Mode: 0o777, Link: target}})
 	}
-	file("pyvenv.cfg", 0o644, e.config())
-	file("bin/activate", 0o644, e.activate(activateSh))
-	file("bin/activate.fish", 0o644, e.activate(activateFish))
-	file("bin/activate.csh", 0o644, e.activate(activateCsh))
-	link("lib64", "lib")
-	for i, p := range e.Target.pythonLinks() {
-		if i == 0 {
-			link(p, e.Target.Python.Executable)
-		} else {
-			link(p, "python")
-		}
+	if !e.Target.Own {
+		e.virtual(file, link)
 	}
 	// site-packages is there even when no package is.
 	out = append(out, object{Entry: layer.Entry{Path: e.Target.Root + "/" + e.Target.sitePackages(), Type: layer.Dir, Mode: 0o755}})
@@ -155,6 +149,22 @@ func (e Environment) objects() ([]object, error) {
 		return 1
 	})
 	return out, nil
+}
+
+// virtual adds what makes a virtual environment of a directory with packages.
+func (e Environment) virtual(file func(path string, mode uint32, data []byte), link func(path, target string)) {
+	file("pyvenv.cfg", 0o644, e.config())
+	file("bin/activate", 0o644, e.activate(activateSh))
+	file("bin/activate.fish", 0o644, e.activate(activateFish))
+	file("bin/activate.csh", 0o644, e.activate(activateCsh))
+	link("lib64", "lib")
+	for i, p := range e.Target.pythonLinks() {
+		if i == 0 {
+			link(p, e.Target.Python.Executable)
+		} else {
+			link(p, "python")
+		}
+	}
 }
 
 // config is pyvenv.cfg, by which Python knows that it runs in a virtual environment (PEP 405).

@@ -106,9 +106,9 @@ func (s *spread) staleBytecode(name string) bool {
 	return s.wheel.member(path.Join(path.Dir(path.Clean(dir)), module+".py")) != nil
 }
 
-// throughLib64 resolves the link lib64 → lib that the environment has.
+// throughLib64 resolves the link lib64 → lib that a virtual environment has.
 func (s *spread) throughLib64(p string) string {
-	if rest, ok := strings.CutPrefix(p, "lib64/"); ok {
+	if rest, ok := strings.CutPrefix(p, "lib64/"); ok && !s.target.Own {
 		return "lib/" + rest
 	}
 	return p

@@ -191,9 +191,13 @@ func LayerKey(g Group, t Target, bytecode bool, o LayerOptions) string {
 		Compression          layer.Compression
 		ModTime              int64
 		Items                []input
+		Own                  string `json:",omitempty"` // the interpreter of its own prefix, and where it takes packages from
 	}{Format: layerFormat, Root: t.Root, Python: t.Python.Minor(), Bytecode: bytecode, Compression: o.Compression, ModTime: o.ModTime.Unix()}
 	if bytecode {
 		in.Python = t.Python.Version // what the compiler emits may change between patch releases
+	}
+	if t.Own {
+		in.Own = t.Executable() + " " + t.sitePackages()
 	}
 	for _, it := range g.Items {
 		in.Items = append(in.Items, input{it.File, it.Digest})

@@ -13,10 +13,14 @@ import (
 	"strings"
 )
 
-// Target is where packages go: a virtual environment in the image, made for one interpreter.
+// Target is where packages go: a virtual environment in the image, made for one interpreter, or the interpreter's own prefix.
 type Target struct {
 	Root   string // the environment's directory, relative to the image's root: "opt/venv"
 	Python Interpreter
+
+	// Own: Root is the interpreter's own prefix. Packages go beside its library, as those of a conda environment do, and there
+	// is no virtual environment.
+	Own bool `json:",omitempty"`
 }
 
 // Interpreter is the Python that an image brings, as found by reading the image (see [Find]).
@@ -67,16 +71,32 @@ func (i Interpreter) Package(name string) (Installed, bool) {
 // lib is the directory, relative to the environment, that holds site-packages.
 func (t Target) lib() string { return "lib/python" + t.Python.Minor() }
 
-// sitePackages is where purelib and platlib go, relative to the environment.
-func (t Target) sitePackages() string { return t.lib() + "/site-packages" }
+// sitePackages is where purelib and platlib go, relative to the environment. An interpreter may say so of its own prefix: one
+// without a global lock does (CEP 17).
+func (t Target) sitePackages() string {
+	if t.Own && len(t.Python.SitePackages) > 0 {
+		if site, below := strings.CutPrefix(t.Python.SitePackages[0], "/"+t.Root+"/"); below {
+			return site
+		}
+	}
+	return t.lib() + "/site-packages"
+}
 
 // headers is where the header files of the distribution called name go, relative to the environment.
 func (t Target) headers(name string) string {
+	if t.Own {
+		return "include/python" + t.Python.Minor() + "/" + name
+	}
 	return "include/site/python" + t.Python.Minor() + "/" + name
 }
 
 // Executable is the absolute path of the environment's interpreter, for interpreter lines.
-func (t Target) Executable() string { return "/" + t.Root + "/bin/python" }
+func (t Target) Executable() string {
+	if t.Own {
+		return t.Python.Executable
+	}
+	return "/" + t.Root + "/bin/python"
+}
 
 func (t Target) validate() error {
 	if t.Root == "" || path.IsAbs(t.Root) || path.Clean(t.Root) != t.Root || strings.HasPrefix(t.Root, "..") {
