@@ -18,8 +18,8 @@ import (
 // above. A new package gets a place here, and a line in docs/architecture/00-map.md.
 var floors = [][]string{
 	{"child", "ctxio", "cuda", "elfx", "progress", "fault", "filelock", "fuse", "inflate", "wheelbuild/catalog", "pathwalk", "rootemu", "sif", "spelling", "units", "zstdblock"},
-	{"device", "fatbin", "host", "squashfs", "store", "ui"},
-	{"cluster", "fetch", "layer", "tempdir"},
+	{"device", "fatbin", "host", "squashfs", "store"},
+	{"cluster", "fetch", "layer", "tempdir", "ui"},
 	{"conda", "image", "recipe", "registry", "sandbox"},
 	{"bootstrap", "runtimefiles", "python", "execop", "fileop"},
 	{"containerfile", "source", "ospackages", "wheelbuild"},

@@ -211,7 +211,7 @@ func TestCopyToFullDisk(t *testing.T) {
 		p.must("copy", small(t), file)
 		before := p.read(file)
 		for _, flags := range [][]string{{"--force"}, {"--force", "--no-reuse"}} {
-			r := p.fails(1, []string{"no space left", "the disk is full"}, append(append([]string{"copy"}, flags...), big, file)...)
+			r := p.fails(1, []string{"no space left", ") is full; make room"}, append(append([]string{"copy"}, flags...), big, file)...)
 			if strings.Count(r.stderr, "error: ") != 1 {
 				t.Errorf("more than one error: %v", r)
 			}

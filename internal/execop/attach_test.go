@@ -201,7 +201,7 @@ func TestTmpfs(t *testing.T) {
 	b.wantEntries(d)
 	f := b.fail(with(sh("dd if=/dev/zero of=/m/big bs=1M count=3"), Mount{Kind: Tmpfs, Target: "/m", Size: 2 << 20}))
 	if !f.DiskFull || !strings.Contains(f.Error(), "no space was left on a disk") || !strings.Contains(f.Hint(), "SCONCE_STORE") ||
-		!strings.Contains(f.Hint(), "/m of 2.1 MB: raise its size, or the store is") {
+		!strings.Contains(f.Hint(), "/m of 2.1 MB: raise its size, or the file system of") {
 		t.Errorf("%v; %s", f, f.Hint())
 	}
 }

@@ -107,7 +107,7 @@ func (f *Failure) diagnose(o *output, killed bool, work string, mounts []Mount) 
 		f.memory = memoryLimit()
 	}
 	if f.DiskFull = !f.OutOfMemory && o.speaksOf(diskClue); f.DiskFull {
-		f.room = room(work)
+		f.room = host.RoomLeft(work) + elsewhere
 		if small := limited(mounts); small != "" {
 			f.room = small + ", or " + f.room
 		}
@@ -138,12 +138,8 @@ func memoryLimit() int64 {
 	return least
 }
 
-// room says how much is left on the disk of the store.
-func room(dir string) string {
-	at := host.FileSystemOf(dir)
-	return fmt.Sprintf("the store is on a file system (%s) with %s of %s left: `sconce cache prune` makes room, SCONCE_STORE says where else it can be",
-		at.Type, units.Size(at.Free), units.Size(at.Size))
-}
+// elsewhere ends what is said of a full disk.
+const elsewhere = "; `sconce cache prune` makes room, SCONCE_STORE says where else the store can be"
 
 // explain says in what step an error happened, and what to do about a full disk.
 func explain(title, dir string, err error) error {
@@ -152,8 +148,8 @@ func explain(title, dir string, err error) error {
 		return err
 	}
 	err = fmt.Errorf("%s: %w", title, err)
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fault.Hint(err, room(dir))
+	if what := host.NoRoom(err, dir); what != "" {
+		return fault.Hint(err, what+elsewhere)
 	}
 	return err
 }

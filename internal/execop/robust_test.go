@@ -219,7 +219,7 @@ func TestKilledForMemory(t *testing.T) {
 func TestDiskFull(t *testing.T) {
 	b := newBench(t)
 	f := b.fail(sh("echo 'cp: error writing: No space left on device'; exit 1"))
-	if !f.DiskFull || !strings.Contains(f.Hint(), "left: `sconce cache prune`") {
+	if !f.DiskFull || !strings.Contains(f.Hint(), "left; `sconce cache prune`") {
 		t.Errorf("%v; %s", f, f.Hint())
 	}
 }

@@ -148,20 +148,26 @@ func holds(t Target, in clusterfile.Input, o Options) bool {
 	return (f.SIF != nil) == (t.Transport == source.SIF) && clusterfile.Holds(f.FS, in, o.Squashfs)
 }
 
-// checkSpace refuses to begin what cannot be finished, and says how much is expected.
+// checkSpace says how much is expected, and refuses to begin what cannot be finished. An estimate may be wrong: what it says would
+// just not fit is tried all the same, since nothing is lost when it does not.
 func (c *clusterWriter) checkSpace() error {
-	expected := c.size
+	expected, least := c.size, c.size
 	if expected == 0 {
 		expected = clusterfile.Estimate(c.in, c.o.Squashfs)
+		least = expected / 2
 	}
 	there := host.FileSystemOf(filepath.Dir(c.target.Path))
 	if expected == 0 || there.Size == 0 {
 		return nil // nothing is known
 	}
 	progress.Notef(c.ctx, fmt.Sprintf("%s will take about %s; %s are free there", c.target.Path, megabytes(expected), wholeMegabytes(there.Free)))
-	if there.Free < expected {
+	switch {
+	case there.Free < least:
 		return fault.Hint(fmt.Errorf("it will take about %s, and only %s are free there", megabytes(expected), wholeMegabytes(there.Free)),
 			"make room, or write to another file system")
+	case there.Free < expected:
+		progress.Warn(c.ctx, fmt.Sprintf("%s will take about %s, and only %s are free there", c.target.Path, megabytes(expected), wholeMegabytes(there.Free)),
+			"if it does not fit, make room, or write to another file system")
 	}
 	return nil
 }

@@ -13,10 +13,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"sconce.dev/sconce/internal/clusterfile"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/source"
@@ -153,8 +152,8 @@ func explain(t Target, err error) error {
 	if hint := fault.HintOf(err); hint != "" {
 		return fault.Hint(wrapped, hint)
 	}
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fault.Hint(wrapped, "the disk is full: make room or write to another one; what was there before is untouched")
+	if what := host.NoRoom(err, filepath.Dir(t.Path)); what != "" {
+		return fault.Hint(wrapped, what+"; make room or write to another one: what was there before is untouched")
 	}
 	return wrapped
 }

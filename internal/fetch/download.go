@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
@@ -227,7 +225,7 @@ func explain(verb string, r Request, err error) error {
 	if err == nil {
 		return nil
 	}
-	wrapped := fmt.Errorf("%s %s from %s: %w", verb, r.label(), host(r.URL), plain(err))
+	wrapped := fmt.Errorf("%s %s from %s: %w", verb, r.label(), origin(r.URL), plain(err))
 	if hint := cmp.Or(fault.HintOf(err), hintFor(r, err)); hint != "" {
 		return fault.Hint(wrapped, hint)
 	}
@@ -238,8 +236,6 @@ func hintFor(r Request, err error) string {
 	var status *StatusError
 	var mismatch *store.MismatchError
 	switch {
-	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
-		return "the disk is full: run `sconce cache prune`, or set SCONCE_STORE to a directory with more room and run again; the download goes on where it stopped"
 	case errors.As(err, &status):
 		return status.hint(r)
 	case errors.As(err, &mismatch):
@@ -257,8 +253,8 @@ func hostOf(raw string) string {
 	return u.Host
 }
 
-// host is the part of an URL that an error may always name.
-func host(raw string) string {
+// origin is the part of an URL that an error may always name.
+func origin(raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" {
 		return Redact(raw)

@@ -18,6 +18,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
@@ -180,5 +182,14 @@ func (c *Client) download(ctx context.Context, r Request) error {
 	}
 	task := progress.Begin(ctx, "download", r.label(), r.Size)
 	d := &download{client: c, request: r, part: part, task: task}
-	return task.End(explain("download", r, d.run(ctx)))
+	return task.End(explain("download", r, c.withRoom(d.run(ctx))))
+}
+
+// withRoom says what to do when the store's disk is full.
+func (c *Client) withRoom(err error) error {
+	what := host.NoRoom(err, c.store.Dir())
+	if what == "" {
+		return err
+	}
+	return fault.Hint(err, what+"; run `sconce cache prune`, or set SCONCE_STORE to a directory with more room and run again: the download goes on where it stopped")
 }

@@ -13,8 +13,11 @@ type FileSystem struct {
 	Type   string `json:"type"`             // ext4, xfs, nfs, lustre, …; 0x… when unknown
 	Free   int64  `json:"free"`             // bytes that this user may still write
 	Size   int64  `json:"size"`             // bytes in all
+	Files  int64  `json:"files,omitempty"`  // inodes in all; 0 where they are made as they are needed
 	Shared bool   `json:"shared"`           // reached over a network, by many machines
 	Advice string `json:"advice,omitempty"` // what to know before putting a store there
+
+	FreeFiles int64 `json:"free_files,omitempty"` // inodes that this user may still take
 }
 
 const (
@@ -59,6 +62,7 @@ func FileSystemOf(path string) FileSystem {
 	}
 	fs.Free = int64(st.Bavail) * st.Bsize
 	fs.Size = int64(st.Blocks) * st.Bsize
+	fs.Files, fs.FreeFiles = int64(st.Files), int64(st.Ffree)
 	return fs
 }
 

@@ -9,10 +9,12 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/host"
 )
 
 // PrintError says what failed, why, and what to do about it. code is the exit code that the command ends with. In
@@ -138,11 +140,20 @@ func hintFor(err error) string {
 	case hint != "":
 		return hint
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return "make room: `sconce cache prune` removes what is not needed any more; or set SCONCE_STORE to a directory on a larger disk"
+		return noRoom(err) + "make room: `sconce cache prune` removes what is not needed any more; or set SCONCE_STORE to a directory on a larger disk"
 	case errors.Is(err, syscall.EMFILE):
 		return fmt.Sprintf("too many files are open; `ulimit -n` should say %d or more", wantedFiles)
 	}
 	return ""
+}
+
+// noRoom says which disk is full, and of what, when the error names a path.
+func noRoom(err error) string {
+	var at *fs.PathError
+	if !errors.As(err, &at) || !filepath.IsAbs(at.Path) {
+		return ""
+	}
+	return host.NoRoom(err, filepath.Dir(at.Path)) + "; "
 }
 
 // wantedFiles is an ample number of open files for the parallel work of one build.

@@ -1,0 +1,43 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// What is full is asked of a real file system of its own: a tmpfs with as few bytes and as few files as a case has.
+func TestNoRoom(t *testing.T) {
+	for _, c := range []struct{ name, options, want string }{
+		{"bytes", "size=1m,nr_inodes=1000", "(tmpfs, 1.0 MB) is full"},
+		{"files", "size=64m,nr_inodes=100", "(tmpfs) has no inodes left"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, c.options); err != nil {
+				if os.Geteuid() == 0 && os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
+					t.Fatal(err)
+				}
+				t.Skipf("mount a small disk: %v", err)
+			}
+			defer unix.Unmount(dir, unix.MNT_DETACH)
+			var err error
+			for i := 0; err == nil; i++ {
+				err = os.WriteFile(dir+"/"+strconv.Itoa(i), make([]byte, 4<<10), 0o600)
+			}
+			if got := NoRoom(fmt.Errorf("copy: %w", err), dir+"/not/there"); !strings.Contains(got, c.want) {
+				t.Errorf("%v: %q, want %q", err, got, c.want)
+			}
+		})
+	}
+	if got := NoRoom(unix.EDQUOT, t.TempDir()); !strings.Contains(got, "your quota") {
+		t.Error(got)
+	}
+	if got := NoRoom(unix.EIO, "/"); got != "" {
+		t.Error(got)
+	}
+}
