@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -8,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/ui"
 )
 
@@ -15,6 +18,7 @@ import (
 type clustersOptions struct {
 	name   string
 	recipe string
+	detect bool
 	json   bool
 }
 
@@ -27,22 +31,28 @@ func newClustersCmd(a *app) *cobra.Command {
 profile of that cluster, as a file to start one's own from. What a profile leaves out is not judged.
 
 A profile is a TOML file, NAME.toml. Of several of one name the first counts: in directory clusters beside the recipe, in
-$XDG_CONFIG_HOME/sconce/clusters, in /etc/sconce/clusters, and what comes with sconce.`,
+$XDG_CONFIG_HOME/sconce/clusters, in /etc/sconce/clusters, and what comes with sconce. With base = "NAME" in it, a profile
+starts from another one.
+
+--detect writes a profile of the cluster that this machine is a part of: it asks sinfo, scontrol, srun, nvidia-smi and
+getconf, and looks at the network's devices and the file systems. Comments say where each part is from. Look through it.`,
 		Example: examples(
 			"sconce clusters",
 			"sconce clusters clariden",
 			"sconce clusters clariden > clusters/mycluster.toml",
 			"sconce clusters clariden --json | jq .gpu",
+			"sconce clusters --detect > clusters/mycluster.toml",
 		),
 		Args: wants("[NAME]"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				o.name = args[0]
 			}
-			return a.runClusters(o)
+			return a.runClusters(cmd.Context(), o)
 		},
 	}
 	cmd.Flags().StringVar(&o.recipe, "recipe", ".", "look beside the recipe in `DIR`, too")
+	cmd.Flags().BoolVar(&o.detect, "detect", false, "write a profile of the cluster that this machine is a part of")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
 }
@@ -53,8 +63,13 @@ type listedCluster struct {
 	From string `json:"from"`
 }
 
-func (a *app) runClusters(o clustersOptions) error {
-	if o.name != "" {
+func (a *app) runClusters(ctx context.Context, o clustersOptions) error {
+	switch {
+	case o.detect && o.name != "":
+		return fault.Usage(fault.Hint(errors.New("--detect takes no NAME: it is about this machine's cluster"), "usage: sconce clusters --detect"))
+	case o.detect:
+		return a.detectCluster(ctx, o)
+	case o.name != "":
 		return a.showCluster(o)
 	}
 	all, err := cluster.List(o.recipe)
@@ -82,6 +97,21 @@ func (a *app) runClusters(o clustersOptions) error {
 		}
 	}
 	return printTable(a.out, rows)
+}
+
+// detectCluster prints a profile of this machine's cluster, with comments that say where it is from.
+func (a *app) detectCluster(ctx context.Context, o clustersOptions) error {
+	d := cluster.Detect(ctx)
+	if o.json {
+		return a.printJSON(listedCluster{d.Profile, "detected"})
+	}
+	var b strings.Builder
+	b.WriteString("# What this machine shows of its cluster. Look through it, and add what it cannot know: a description, the account, the oldest driver.\n#\n")
+	for _, note := range d.Notes {
+		b.WriteString("# " + ui.Clean(note) + "\n")
+	}
+	_, err := fmt.Fprintf(a.out, "%s\n%s", b.String(), d.TOML())
+	return err
 }
 
 // showCluster prints a profile as its file would have it, so that a copy is a start for one's own.

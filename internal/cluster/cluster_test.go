@@ -84,22 +84,34 @@ func TestFindErrors(t *testing.T) {
 	home(t)
 	dir := t.TempDir()
 	for text, want := range map[string]string{
-		"drivr = \"550\"\n":            `line 1: unknown key "drivr"; hint: did you mean "driver"?`,
-		"\nfrobnicate = 1\n":           `line 2: unknown key "frobnicate"; hint: the keys are name`,
-		"gpu = \"9.0\"\n":              "line 1: ",
-		"gpu = [\"H100\"]\n":           `gpu: "H100" is no compute capability`,
-		"driver = \"x\"\n":             `driver: "x" is not a version of NVIDIA's driver`,
-		"glibc = \"2\"\n":              `glibc: "2" is not a version of glibc`,
-		"cpu-level = 5\n":              "cpu-level: 5 is not between 1 and 4",
-		"platform = \"linux/riscv\"\n": "platform: ",
-		"runtime = \"docker\"\n":       `runtime: "docker" is none of "container-engine"`,
-		"fabric = \"x\"\n":             "fabric: ",
-		"mpi = \"x\"\n":                "mpi: ",
-		"pmi = \"x\"\n":                "pmi: ",
-		"hides = [\"tmp\"]\n":          `hides: "tmp" is not an absolute path`,
-		"injects = [\"/lib/x.so\"]\n":  `injects: "/lib/x.so" is not the name`,
-		"a = [\n":                      "line ",
-		strings.Repeat("#", 65<<10):    "larger than 64 KiB",
+		"drivr = \"550\"\n":               `line 1: unknown key "drivr"; hint: did you mean "driver"?`,
+		"\nfrobnicate = 1\n":              `line 2: unknown key "frobnicate"; hint: the keys are name`,
+		"gpu = \"9.0\"\n":                 "line 1: ",
+		"gpu = [\"H100\"]\n":              `gpu: "H100" is no compute capability`,
+		"driver = \"x\"\n":                `driver: "x" is not a version of NVIDIA's driver`,
+		"glibc = \"2\"\n":                 `glibc: "2" is not a version of glibc`,
+		"cpu-level = 5\n":                 "cpu-level: 5 is not between 1 and 4",
+		"platform = \"linux/riscv\"\n":    "platform: ",
+		"runtime = \"docker\"\n":          `runtime: "docker" is none of "container-engine"`,
+		"fabric = \"x\"\n":                "fabric: ",
+		"mpi = \"x\"\n":                   "mpi: ",
+		"pmi = \"x\"\n":                   "pmi: ",
+		"hides = [\"tmp\"]\n":             `hides: "tmp" is not an absolute path`,
+		"injects = [\"/lib/x.so\"]\n":     `injects: "/lib/x.so" is not the name`,
+		"a = [\n":                         "line ",
+		"[slrum]\npartition = \"x\"\n":    `line 1: unknown key "slrum"; hint: did you mean "slurm"?`,
+		"cpus-per-node = 8\n":             `did you mean "slurm.cpus-per-node"?`,
+		"slurm.max-time = \"1-0\"\n":      `slurm.max-time: "1-0" is not a time`,
+		"slurm.gpus-per-node = 0.5\n":     "line 1: ",
+		"slurm.partition = \"a b\"\n":     `slurm.partition: "a b" is not one word`,
+		"runtimes = [\"docker\"]\n":       `runtimes: "docker" is none of "container-engine"`,
+		"[env]\nA = 1\n":                  `env.A must be a string; hint: write A = "1"`,
+		"[env.pyxis]\nA = \"1\"\n":        "unknown table [env.pyxis]; hint: the only table in [env] is [env.uenv]",
+		"[env.uenv]\nA = true\n":          `env.uenv.A must be a string`,
+		"[env]\n\"A B\" = \"1\"\n":        `env: the name "A B" must be a letter`,
+		"container.mounts = [\"$X/a\"]\n": `container.mounts: "$X/a" is not SRC`,
+		"base = \"nowhere\"\n":            `base: there is no other cluster "nowhere"`,
+		strings.Repeat("#", 65<<10):       "larger than 64 KiB",
 	} {
 		file := filepath.Join(dir, "x.toml")
 		write(t, file, text)
@@ -131,22 +143,39 @@ func TestOverride(t *testing.T) {
 	}
 }
 
+// fieldsOf are the keys that the fields of a type stand for, in their order.
+func fieldsOf(typ reflect.Type, in string) []string {
+	var names []string
+	for f := range typ.Fields() {
+		name := in + f.Tag.Get("toml")
+		switch {
+		case f.Name == "EnvUenv":
+			names = append(names, envUenv)
+		case f.Type.Kind() == reflect.Struct:
+			names = append(names, fieldsOf(f.Type, name+".")...)
+		default:
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // Every field of a profile has a key, in its order, with an example that is accepted and that is written as it was read.
 func TestKeys(t *testing.T) {
-	var fields []string
-	for f := range reflect.TypeFor[Profile]().Fields() {
-		fields = append(fields, f.Tag.Get("toml"))
-	}
+	fields := fieldsOf(reflect.TypeFor[Profile](), "")
 	var names []string
 	for _, k := range Keys() {
 		names = append(names, k.Name)
-		line := k.Name + " = " + k.Example + "\n"
-		p, err := parse([]byte(line))
-		if err != nil || !k.IsKnown(p) || p.TOML() != line || k.Doc == "" || k.Form != nil && k.FormName == "" {
-			t.Errorf("%s: %v, written as %q", line, err, p.TOML())
+		p, err := parse([]byte(k.Name + " = " + k.Example + "\n"))
+		if err != nil || !k.IsKnown(p) || k.Doc == "" || k.Form != nil && k.FormName == "" || k.NameForm != nil && k.NameFormName == "" {
+			t.Errorf("%s = %s: %v", k.Name, k.Example, err)
+		}
+		again, err := parse([]byte(p.TOML()))
+		if diff := cmp.Diff(p, again); err != nil || diff != "" {
+			t.Errorf("%s is written as %q: %v\n%s", k.Name, p.TOML(), err, diff)
 		}
 		if k.Describes() == p.Empty() {
-			t.Errorf("%s is empty: %v", line, p.Empty())
+			t.Errorf("%s is empty: %v", k.Name, p.Empty())
 		}
 		if over := (Profile{}).Override(p); k.Describes() && !k.IsKnown(over) {
 			t.Errorf("%s does not override", k.Name)
@@ -154,6 +183,74 @@ func TestKeys(t *testing.T) {
 	}
 	if diff := cmp.Diff(fields, names); diff != "" {
 		t.Errorf("fields of a profile (-) and keys (+):\n%s", diff)
+	}
+}
+
+// Every profile that comes with sconce is written as it was read, so that a copy of it is as good.
+func TestBuiltInAgain(t *testing.T) {
+	home(t)
+	all, err := List("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		again, err := parse([]byte(f.TOML()))
+		if diff := cmp.Diff(f.Profile, again); err != nil || diff != "" {
+			t.Errorf("%s: %v\n%s", f.Name, err, diff)
+		}
+	}
+}
+
+// A profile starts from another: key by key, and under its own name from the next one of that name.
+func TestBase(t *testing.T) {
+	config, recipe := home(t), t.TempDir()
+	write(t, filepath.Join(config, "sconce", "clusters", "clariden.toml"), "base = \"clariden\"\nslurm.account = \"a1\"\nenv.A = \"1\"\nslurm.max-time = \"12h\"\n")
+	beside := filepath.Join(recipe, "clusters", "mine.toml")
+	write(t, beside, "base = \"clariden\"\ndescription = \"Mine\"\nenv.B = \"2\"\npaths.home-shared = false\n")
+	f, err := Find("mine", recipe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	built, err := builtIn.ReadFile("profiles/clariden.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := parse(built)
+	if err != nil {
+		t.Fatal(err)
+	}
+	no := false
+	want.Name, want.Description, want.Slurm.Account, want.Slurm.MaxTime, want.Paths.HomeShared = "mine", "Mine", "a1", "12h", &no
+	want.Env = map[string]string{"A": "1", "B": "2", "MPICH_GPU_SUPPORT_ENABLED": "0"}
+	if diff := cmp.Diff(want, f.Profile); diff != "" || f.From != beside {
+		t.Errorf("from %s (-want +got):\n%s", f.From, diff)
+	}
+	write(t, filepath.Join(recipe, "clusters", "a.toml"), "base = \"b\"\n")
+	write(t, filepath.Join(recipe, "clusters", "b.toml"), "base = \"a\"\n")
+	if _, err := Find("a", recipe); err == nil || !strings.Contains(err.Error(), `no other cluster "a"`) || fault.CodeOf(err) != fault.CodeUsage {
+		t.Errorf("in a circle: %v", err)
+	}
+	write(t, filepath.Join(recipe, "clusters", "c.toml"), "base = \"./c.toml\"\n")
+	if _, err := Find("c", recipe); err == nil || !strings.Contains(err.Error(), "starts from itself") {
+		t.Errorf("from itself: %v", err)
+	}
+}
+
+// What jobs are started with tells by what images are judged, and the other way round.
+func TestStarter(t *testing.T) {
+	for text, want := range map[string]string{
+		"": Sconce, "runtime = \"pyxis\"": "pyxis", "runtime = \"podman\"": PodmanHPC, "runtime = \"enroot\"": Sconce,
+		"runtimes = [\"uenv\", \"pyxis\"]": "uenv", "runtimes = [\"sarus\"]": Sarus,
+	} {
+		file := filepath.Join(t.TempDir(), "x.toml")
+		write(t, file, text)
+		f, err := Find(file, "")
+		if err != nil || f.Starter() != want {
+			t.Errorf("%q: %q, want %q: %v", text, f.Starter(), want, err)
+		}
+		if want == Sarus && f.Runtime != Podman {
+			t.Errorf("%q is judged as %q", text, f.Runtime)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"embed"
 	"errors"
 	"fmt"
@@ -34,28 +35,86 @@ type Found struct {
 // maxProfile bounds a profile in bytes.
 const maxProfile = 64 << 10
 
+// maxBases bounds how many profiles one may be made from.
+const maxBases = 10
+
 // Find returns the profile that name stands for. With a slash in it or .toml behind it, it is a file; else NAME.toml is
 // looked for in directory clusters beside the recipe, in $XDG_CONFIG_HOME/sconce/clusters and in /etc/sconce/clusters,
 // and last among those that come with sconce. recipe is the recipe's directory, "" without one; a relative file starts
 // there, too.
 //
+// What a profile starts from is found in the same way and put in. Under its own name it means the next one of that name.
+//
 // Errors are of exit code 2.
 func Find(name, recipe string) (Found, error) {
-	if strings.Contains(name, "/") || strings.HasSuffix(name, ext) {
+	f, err := find(name, recipe, nil)
+	if err == nil && f.Runtime == "" && len(f.Starts) > 0 {
+		f.Runtime = judgedAs(f.Starts[0])
+	}
+	return f, err
+}
+
+// find is Find without the profiles that have been taken already, which above names by where they are from.
+func find(name, recipe string, above []string) (Found, error) {
+	found, err := findOne(name, recipe, above)
+	if err != nil || found.Base == "" {
+		return found, err
+	}
+	if len(above) >= maxBases {
+		return Found{}, fault.Usage(fmt.Errorf("cluster profile %s: it starts from more than %d others", found.From, maxBases))
+	}
+	base := found.Base
+	if found.From != BuiltIn && isFile(base) && !filepath.IsAbs(base) {
+		base = filepath.Join(filepath.Dir(found.From), base)
+	}
+	from, err := find(base, recipe, append(above, id(found.From, name)))
+	if err != nil {
+		return Found{}, fmt.Errorf("cluster profile %s: base: %w", found.From, err)
+	}
+	return Found{found.over(from.Profile), found.From}, nil
+}
+
+// over is a profile put over what it starts from.
+func (p Profile) over(base Profile) Profile {
+	merged := base.Override(p)
+	merged.Name, merged.Base = p.Name, ""
+	merged.Description = cmp.Or(p.Description, base.Description)
+	return merged
+}
+
+// id tells apart profiles that come with sconce, which are all from one place.
+func id(from, name string) string {
+	if from == BuiltIn {
+		return BuiltIn + " " + name
+	}
+	return from
+}
+
+func isFile(name string) bool { return strings.Contains(name, "/") || strings.HasSuffix(name, ext) }
+
+func findOne(name, recipe string, above []string) (Found, error) {
+	if isFile(name) {
 		if recipe != "" && !filepath.IsAbs(name) {
 			name = filepath.Join(recipe, name)
+		}
+		if slices.Contains(above, name) {
+			return Found{}, fault.Usage(fmt.Errorf("cluster profile %s starts from itself", name))
 		}
 		return load(name)
 	}
 	for _, dir := range directories(recipe) {
-		found, err := load(filepath.Join(dir, name+ext))
+		file := filepath.Join(dir, name+ext)
+		if slices.Contains(above, file) {
+			continue
+		}
+		found, err := load(file)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return found, err
 		}
 	}
 	data, err := builtIn.ReadFile("profiles/" + name + ext)
-	if err != nil {
-		return Found{}, unknown(name, recipe)
+	if err != nil || slices.Contains(above, id(BuiltIn, name)) {
+		return Found{}, unknown(name, recipe, len(above) > 0)
 	}
 	return parseFound(data, name, BuiltIn)
 }
@@ -73,8 +132,11 @@ func directories(recipe string) []string {
 	return append(dirs, filepath.Join("/etc/sconce", Dir))
 }
 
-func unknown(name, recipe string) error {
+func unknown(name, recipe string, asBase bool) error {
 	hint := "`sconce clusters` lists them; a file of your own is named with its path"
+	if asBase {
+		return fault.Usage(fault.Hint(fmt.Errorf("there is no other cluster %q", name), hint)) // List would read the same profiles again
+	}
 	all, err := List(recipe)
 	if err == nil {
 		names := make([]string, 0, len(all))

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -15,14 +17,55 @@ import (
 
 // parse reads a profile. Keys that it does not know are errors, and so are values that nothing could be judged by.
 func parse(data []byte) (Profile, error) {
-	var p Profile
+	var f file
 	d := toml.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&p); err != nil {
+	if err := d.Decode(&f); err != nil {
 		return Profile{}, explain(err)
 	}
-	err := p.Normalize()
-	return p, err
+	if err := f.readEnv(); err != nil {
+		return Profile{}, err
+	}
+	err := f.Normalize()
+	return f.Profile, err
+}
+
+// file is a profile as a file has it, in which [env] holds variables and the table [env.uenv].
+type file struct {
+	Profile
+	Env map[string]any `toml:"env"`
+}
+
+// readEnv takes the variables of [env] and those of [env.uenv] apart.
+func (f *file) readEnv() error {
+	uenv, _ := f.Env["uenv"].(map[string]any)
+	if uenv != nil {
+		delete(f.Env, "uenv")
+	}
+	var err error
+	if f.Profile.Env, err = texts("env", f.Env); err == nil {
+		f.EnvUenv, err = texts(envUenv, uenv)
+	}
+	return err
+}
+
+// texts wants all values of a table to be strings.
+func texts(table string, values map[string]any) (map[string]string, error) {
+	if len(values) == 0 {
+		return nil, nil
+	}
+	out := make(map[string]string, len(values))
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		switch value := values[name].(type) {
+		case string:
+			out[name] = value
+		case map[string]any:
+			return nil, fault.Hint(fmt.Errorf("unknown table [%s.%s]", table, name), "the only table in [env] is [env.uenv]")
+		default:
+			return nil, fault.Hint(fmt.Errorf("%s.%s must be a string", table, name), fmt.Sprintf("write %s = \"%v\"", name, value))
+		}
+	}
+	return out, nil
 }
 
 // explain says where a file is wrong, and which key was meant.
@@ -37,7 +80,7 @@ func explain(err error) error {
 			known[i] = k.Name
 		}
 		hint := "the keys are " + strings.Join(known, ", ")
-		if near := spelling.Nearest(key, known); near != "" {
+		if near := nearest(key, slices.Concat(known, tables())); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 		return fault.Hint(fmt.Errorf("line %d: unknown key %q", line, key), hint)
@@ -48,6 +91,30 @@ func explain(err error) error {
 		return fmt.Errorf("line %d: %s", line, strings.TrimPrefix(wrong.Error(), "toml: "))
 	}
 	return err
+}
+
+// tables are the names of the tables in a profile.
+func tables() []string {
+	var names []string
+	for _, k := range keys {
+		if in, _, ok := strings.Cut(k.Name, "."); ok && !slices.Contains(names, in) {
+			names = append(names, in)
+		}
+	}
+	return names
+}
+
+// nearest is the key that an unknown one was meant for: one that is spelt alike, or one of the same name in a table.
+func nearest(key string, known []string) string {
+	if near := spelling.Nearest(key, known); near != "" {
+		return near
+	}
+	name := key[strings.LastIndex(key, ".")+1:]
+	i := slices.IndexFunc(known, func(k string) bool { return k[strings.LastIndex(k, ".")+1:] == name })
+	if i < 0 {
+		return ""
+	}
+	return known[i]
 }
 
 // Normalize writes the GPUs as "9.0", and says which field holds something that nothing could be judged by. Fields are named as

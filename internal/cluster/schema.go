@@ -24,9 +24,12 @@ type Key struct {
 	Enum     []string
 	Min, Max int // of a number
 
+	NameForm     *regexp.Regexp // of the keys that the user chooses, in a table of those
+	NameFormName string
+
 	Flag string // what the flag of this name says, without the values of Enum; "" for a key that has no flag
 
-	field func(p *Profile) any // where a profile has it: *string, *int, *[]string or *map[string]string
+	field func(p *Profile) any // where a profile has it: *string, *int, **bool, *[]string or *map[string]string
 }
 
 // The values that keys of a fixed choice may have.
@@ -36,6 +39,12 @@ var (
 	Fabrics   = []Fabric{Slingshot, InfiniBand, RoCE, EFA, Ethernet}
 	MPIs      = []string{"mpich", "openmpi"}
 	PMIs      = []string{"pmix", "pmi2", "cray"}
+	// Starters are what jobs can be started with.
+	Starters = []string{string(ContainerEngine), Sarus, string(Pyxis), string(Apptainer), PodmanHPC, string(Uenv), Sconce}
+	// GPURequests are the ways to ask for GPUs: by --gpus-per-node, by --gres=gpu:N, or not at all, where whole nodes are given out.
+	GPURequests = []string{"gpus-per-node", "gres", "none"}
+	// SqshMounts are the ways to mount a squashfs file: a flag in an EDF, Apptainer's bind, uenv's list, or none.
+	SqshMounts = []string{"edf", "bind", "uenv", "none"}
 )
 
 // CPULevels is the number of x86-64 levels, of which 1 is what every processor has (psABI, "Micro-Architecture Levels").
@@ -48,7 +57,23 @@ var (
 	formGlibc   = regexp.MustCompile(`^2\.[0-9]{1,2}$`)
 	formLibrary = regexp.MustCompile(`^[^/]+$`)
 	formDir     = regexp.MustCompile(`^/`)
+	// formPath is an absolute path, or one that begins with a variable.
+	formPath     = regexp.MustCompile(`^(/|\$\{[A-Za-z_][A-Za-z0-9_]*\})[^\s:]*$`)
+	formMount    = regexp.MustCompile(`^(/|\$\{[A-Za-z_][A-Za-z0-9_]*\})[^\s:]*(:/[^\s:]*(:ro)?)?$`)
+	formWord     = regexp.MustCompile(`^[^\s'"\x60\\-][^\s'"\x60\\]*$`)
+	formVersion  = regexp.MustCompile(`^[0-9]{2}\.[0-9]{2}(\.[0-9]+)?$`)
+	formDuration = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?(s|m|h|d|w|y)$`)
+	formOption   = regexp.MustCompile(`^--?[A-Za-z][^\r\n\t]*$`)
+	formStripe   = regexp.MustCompile(`^-[A-Za-z0-9 ._-]+$`)
+	formVariable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	formSetting  = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+	formValue    = regexp.MustCompile(`^[^\r\n]*$`)
 )
+
+const formPathName = `an absolute path or one that begins with a variable, such as "${SCRATCH}/images"`
+
+// envUenv is the one table within a table that the user's own keys stand in.
+const envUenv = "env.uenv"
 
 var keys = []Key{
 	{
@@ -60,6 +85,11 @@ var keys = []Key{
 		Name: "description", Doc: "What it is, in a line.", Example: `"Our cluster: 8 H100 a node"`,
 		Form: formText, FormName: "a text in one line",
 		field: func(p *Profile) any { return &p.Description },
+	},
+	{
+		Name: "base", Doc: "The profile that this one starts from, by its name or file: what is not said here is as there, and tables are merged key by key.", Example: `"clariden"`,
+		Form: formText, FormName: "the name or the file of a profile",
+		field: func(p *Profile) any { return &p.Base },
 	},
 	{
 		Name: "platform", Doc: "The operating system and processor.", Example: `"linux/arm64"`, Enum: Platforms,
@@ -127,6 +157,109 @@ var keys = []Key{
 		Form: formText, FormName: "the name of a plugin",
 		field: func(p *Profile) any { return &p.NCCLNet },
 	},
+	{
+		Name: "runtimes", Doc: "What jobs can be started with, the usual one first. `sarus` is the dialect of the Sarus Suite, `sconce` is `sconce run`.",
+		Example: `["container-engine", "uenv"]`, Enum: Starters,
+		field: func(p *Profile) any { return &p.Starts },
+	},
+	{
+		Name: "slurm.version", Doc: "The version of Slurm.", Example: `"24.05"`, Form: formVersion, FormName: `a version of Slurm, such as "24.05"`,
+		field: func(p *Profile) any { return &p.Slurm.Version },
+	},
+	{
+		Name: "slurm.account", Doc: "The account that jobs are charged to.", Example: `"g123"`, Form: formWord, FormName: "one word",
+		field: func(p *Profile) any { return &p.Slurm.Account },
+	},
+	{
+		Name: "slurm.partition", Doc: "The partition that jobs go to.", Example: `"normal"`, Form: formWord, FormName: "one word",
+		field: func(p *Profile) any { return &p.Slurm.Partition },
+	},
+	{
+		Name: "slurm.qos", Doc: "The quality of service that jobs ask for.", Example: `"regular"`, Form: formWord, FormName: "one word",
+		field: func(p *Profile) any { return &p.Slurm.QOS },
+	},
+	{
+		Name: "slurm.constraint", Doc: "Features that the nodes must have, as `sbatch --constraint` takes them.", Example: `"gpu&hbm80g"`, Form: formWord, FormName: "one word",
+		field: func(p *Profile) any { return &p.Slurm.Constraint },
+	},
+	{
+		Name: "slurm.gpus-per-node", Doc: "How many GPUs a node has.", Example: `4`, Min: 1, Max: 64,
+		field: func(p *Profile) any { return &p.Slurm.GPUsPerNode },
+	},
+	{
+		Name: "slurm.cpus-per-node", Doc: "How many CPUs a node has, as Slurm counts them: hardware threads where it does.", Example: `288`, Min: 1, Max: 4096,
+		field: func(p *Profile) any { return &p.Slurm.CPUsPerNode },
+	},
+	{
+		Name: "slurm.gpu-request", Doc: "How a job asks for GPUs: by `--gpus-per-node`, by `--gres`, or not at all where nodes are given out whole.", Example: `"gres"`, Enum: GPURequests,
+		field: func(p *Profile) any { return &p.Slurm.GPURequest },
+	},
+	{
+		Name: "slurm.max-time", Doc: "The longest that a job may run.", Example: `"24h"`, Form: formDuration, FormName: `a time such as "90m", "24h" or "2d"`,
+		field: func(p *Profile) any { return &p.Slurm.MaxTime },
+	},
+	{
+		Name: "slurm.options", Doc: "Further options of `sbatch`.", Example: `["--exclusive"]`, Form: formOption, FormName: `an option, such as "--exclusive"`,
+		field: func(p *Profile) any { return &p.Slurm.Options },
+	},
+	{
+		Name: "paths.scratch", Doc: "A directory for large files that all nodes see.", Example: `"${SCRATCH}"`, Form: formPath, FormName: formPathName,
+		field: func(p *Profile) any { return &p.Paths.Scratch },
+	},
+	{
+		Name: "paths.images", Doc: "A directory for images that all nodes read.", Example: `"${SCRATCH}/images"`, Form: formPath, FormName: formPathName,
+		field: func(p *Profile) any { return &p.Paths.Images },
+	},
+	{
+		Name: "paths.local", Doc: "A directory of each node, in memory or on a disk of its own.", Example: `"/dev/shm"`, Form: formPath, FormName: formPathName,
+		field: func(p *Profile) any { return &p.Paths.Local },
+	},
+	{
+		Name: "paths.home-shared", Doc: "Whether all nodes see the homes of users.", Example: `true`,
+		field: func(p *Profile) any { return &p.Paths.HomeShared },
+	},
+	{
+		Name: "paths.stripe", Doc: "Options of `lfs setstripe` for the directory of images, on Lustre.", Example: `"-E 4M -c 1 -E 64M -c 4 -E -1 -c -1 -S 4M"`,
+		Form: formStripe, FormName: "options of lfs setstripe",
+		field: func(p *Profile) any { return &p.Paths.Stripe },
+	},
+	{
+		Name: "container.mounts", Doc: "Files and directories of the host that every job sees, each `SRC[:DST[:ro]]`.", Example: `["/capstor", "/iopsstor"]`,
+		Form: formMount, FormName: `SRC, SRC:DST or SRC:DST:ro, with variables as ${NAME}`,
+		field: func(p *Profile) any { return &p.Container.Mounts },
+	},
+	{
+		Name: "container.sqsh-mount", Doc: "How a squashfs file is mounted in a container besides the image: `edf` by a flag in the environment definition file, " +
+			"`bind` by Apptainer, `uenv` as a further image, or `none`.",
+		Example: `"edf"`, Enum: SqshMounts,
+		field: func(p *Profile) any { return &p.Container.SqshMount },
+	},
+	{
+		Name: "container.slurm-inside", Doc: "Whether Slurm's commands work in a container.", Example: `true`,
+		field: func(p *Profile) any { return &p.Container.SlurmInside },
+	},
+	{
+		Name: "container.annotations", Doc: "Annotations of environment definition files, which turn the hooks of the Container Engine on.",
+		Example:  `{ "com.hooks.aws_ofi_nccl.enabled" = "true" }`,
+		NameForm: formSetting, NameFormName: "letters, digits, dots, underscores and dashes", Form: formValue, FormName: "a text in one line",
+		field: func(p *Profile) any { return &p.Container.Annotations },
+	},
+	{
+		Name: "env", Doc: "Environment variables of every job: what no hook of the cluster sets. A table `[env.uenv]` has those that jobs in a uenv need besides, since no hook sets anything there.",
+		Example:  `{ "MPICH_GPU_SUPPORT_ENABLED" = "0" }`,
+		NameForm: formVariable, NameFormName: "a letter or underscore, then letters, digits and underscores", Form: formValue, FormName: "a text in one line",
+		field: func(p *Profile) any { return &p.Env },
+	},
+	{
+		Name: envUenv, Doc: "Environment variables of jobs in a uenv, besides those of `[env]`.", Example: `{ "NCCL_NET" = "AWS Libfabric" }`,
+		NameForm: formVariable, NameFormName: "a letter or underscore, then letters, digits and underscores", Form: formValue, FormName: "a text in one line",
+		field: func(p *Profile) any { return &p.EnvUenv },
+	},
+	{
+		Name: "reliability.mtbf-node", Doc: "The mean time between failures of one node. How often a job of many nodes should save follows from it.", Example: `"5y"`,
+		Form: formDuration, FormName: `a time such as "300d" or "5y"`,
+		field: func(p *Profile) any { return &p.Reliability.MTBFNode },
+	},
 }
 
 // Keys returns the keys of a profile in the order in which files have them.
@@ -158,6 +291,8 @@ func isSet(field any) bool {
 		return *v != ""
 	case *int:
 		return *v != 0
+	case **bool:
+		return *v != nil
 	case *[]string:
 		return len(*v) > 0
 	case *map[string]string:
@@ -173,6 +308,8 @@ func put(to, from any) {
 		*to = *from.(*string)
 	case *int:
 		*to = *from.(*int)
+	case **bool:
+		*to = *from.(**bool)
 	case *[]string:
 		*to = slices.Clone(*from.(*[]string))
 	case *map[string]string:
@@ -185,8 +322,13 @@ func put(to, from any) {
 	}
 }
 
-// Describes reports whether the key says what the machine is, and not what the profile is called.
-func (k Key) Describes() bool { return k.Name != "name" && k.Name != "description" }
+// Describes reports whether the key says what the machine is, and not what the profile is called or made from.
+func (k Key) Describes() bool { return k.Name != "name" && k.Name != "description" && k.Name != "base" }
+
+// OfJobs reports whether the key says how jobs are run, rather than what an image has to fit.
+func (k Key) OfJobs() bool {
+	return strings.Contains(k.Name, ".") || k.Name == "runtimes" || k.Name == "env"
+}
 
 // Override returns p with what o knows in place of what p does, key by key. Name and description stay p's.
 func (p Profile) Override(o Profile) Profile {
@@ -231,8 +373,22 @@ func (k Key) check(p *Profile) error {
 			all = append(all, k.checkText(text))
 		}
 		return errors.Join(all...)
+	case *map[string]string:
+		return k.checkTable(*v)
 	}
 	return nil
+}
+
+// checkTable checks a table whose keys the user chooses.
+func (k Key) checkTable(table map[string]string) error {
+	var all []error
+	for _, name := range slices.Sorted(maps.Keys(table)) {
+		if !k.NameForm.MatchString(name) {
+			all = append(all, fmt.Errorf("%s: the name %q must be %s", k.Name, name, k.NameFormName))
+		}
+		all = append(all, k.checkText(table[name]))
+	}
+	return errors.Join(all...)
 }
 
 func (k Key) checkText(text string) error {
@@ -263,6 +419,11 @@ func writeTOML(keys []Key, p Profile) string {
 		if i := strings.LastIndex(name, "."); i >= 0 {
 			in, name = name[:i], name[i+1:]
 		}
+		if chosen, ok := k.field(&p).(*map[string]string); ok && (in == "" || k.Name == envUenv) {
+			table = k.Name // a value of the top would belong to the table above it
+			writeTable(&b, table, *chosen)
+			continue
+		}
 		if in != table {
 			table = in
 			fmt.Fprintf(&b, "\n[%s]\n", table)
@@ -272,10 +433,30 @@ func writeTOML(keys []Key, p Profile) string {
 	return b.String()
 }
 
+// writeTable writes a table whose keys the user chooses, a line each.
+func writeTable(b *strings.Builder, table string, chosen map[string]string) {
+	fmt.Fprintf(b, "\n[%s]\n", table)
+	for _, name := range slices.Sorted(maps.Keys(chosen)) {
+		fmt.Fprintf(b, "%s = %s\n", tomlKey(name), tomlString(chosen[name]))
+	}
+}
+
+// bareKey is a key that TOML takes without quotes (TOML 1.0, "Keys").
+var bareKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+func tomlKey(name string) string {
+	if bareKey.MatchString(name) {
+		return name
+	}
+	return tomlString(name)
+}
+
 func tomlValue(field any) string {
 	switch v := field.(type) {
 	case *int:
 		return strconv.Itoa(*v)
+	case **bool:
+		return strconv.FormatBool(**v)
 	case *[]string:
 		items := make([]string, len(*v))
 		for i, text := range *v {

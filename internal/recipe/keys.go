@@ -357,18 +357,33 @@ var keys = withProfile(map[string]key{
 	},
 })
 
-// withProfile adds the keys of profiles: those of a profile itself, below "profile", and below "target" all that may differ.
+// withProfile adds the keys of profiles: those of a profile itself, below "profile", and below "target" all that may differ. How jobs are
+// run is the profile's alone.
 func withProfile(keys map[string]key) map[string]key {
 	keys[profilePath] = key{Doc: "What a cluster is."}
+	for table, doc := range map[string]string{
+		"slurm": "What jobs ask of Slurm, and what its nodes have.", "paths": "Directories of the cluster. They may begin with a variable: `${SCRATCH}/images`.",
+		"container": "What the runtime does with containers.", "reliability": "How often the cluster breaks.",
+	} {
+		keys[profilePath+"."+table] = key{Doc: doc}
+	}
 	for _, k := range cluster.Keys() {
-		of := key{Doc: k.Doc, Example: k.Example, Form: k.Form, FormName: k.FormName, Enum: k.Enum, Min: k.Min, Max: k.Max}
-		keys[profilePath+"."+k.Name] = of
-		if _, own := keys["target."+k.Name]; !own && k.Describes() {
+		of := key{
+			Doc: k.Doc, Example: k.Example, Form: k.Form, FormName: k.FormName, Enum: k.Enum, Min: k.Min, Max: k.Max,
+			NameForm: k.NameForm, NameFormName: k.NameFormName,
+		}
+		if k.Name != envUenv {
+			keys[profilePath+"."+k.Name] = of
+		}
+		if _, own := keys["target."+k.Name]; !own && k.Describes() && !k.OfJobs() {
 			keys["target."+k.Name] = of
 		}
 	}
 	return keys
 }
+
+// envUenv is a table in a table of the user's own keys, of which the schema is told by itself.
+const envUenv = "env.uenv"
 
 // profilePath is where the keys of a profile are that a file of its own has.
 const profilePath = "profile"

@@ -6,6 +6,8 @@ import (
 	"regexp"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"sconce.dev/sconce/internal/cluster"
 )
 
 //go:generate go test -run TestSchemaFile -update .
@@ -62,8 +64,17 @@ func ProfileSchema() ([]byte, error) {
 		return nil, err
 	}
 	s.Schema, s.ID, s.Title = draft, ProfileSchemaFile, "sconce cluster profile"
-	s.Description = "What a cluster is; see docs/guide/check.md."
+	s.Description = "What a cluster is; see docs/clusters.md."
+	s.addEnvUenv()
 	return s.write()
+}
+
+// addEnvUenv adds [env.uenv], a table among keys that the user chooses.
+func (p *property) addEnvUenv() {
+	k := cluster.KeyOf(envUenv)
+	p.Properties["env"].Properties = map[string]*property{"uenv": {
+		Type: "object", Description: k.Doc, Additional: &property{Type: "string", Pattern: pattern(k.Form)}, Names: &property{Pattern: pattern(k.NameForm)},
+	}}
 }
 
 func (p *property) write() ([]byte, error) {
