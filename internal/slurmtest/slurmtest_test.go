@@ -1,0 +1,47 @@
+package slurmtest
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// A job of two nodes with two tasks each runs, on a cluster of root and on one of an ordinary user.
+func TestJob(t *testing.T) {
+	for name, o := range clusters() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := Start(t, o)
+			out := c.Run(Alice, "srun -N2 --ntasks-per-node=2 --gpus-per-task=1 sh -c 'echo $(hostname) $SLURM_PROCID $CUDA_VISIBLE_DEVICES $(id -un)' | sort")
+			if want := "n1 0 0 alice\nn1 1 1 alice\nn2 2 0 alice\nn2 3 1 alice\n"; out != want {
+				t.Errorf("tasks print\n%swant\n%s", out, want)
+			}
+			id := strings.TrimSpace(c.Run(Alice, "sbatch --parsable --wrap 'hostname > /shared/said' && true"))
+			c.until("end the job", func() bool { return c.Run(Alice, "squeue -h -j "+id+" -o %T || true") == "" })
+			if said, err := os.ReadFile(c.SharedDir + "/said"); err != nil || string(said) != "n1\n" {
+				t.Errorf("the batch job wrote %q, %v", said, err)
+			}
+			if _, err := c.Try(Alice, "touch /usr/x"); err == nil {
+				t.Error("the root of the cluster can be written to")
+			}
+		})
+	}
+}
+
+// clusters are the ways to start one here.
+func clusters() map[string]Options {
+	if os.Getuid() != 0 {
+		return map[string]Options{"ordinary user": {}}
+	}
+	return map[string]Options{"root": {}, "ordinary user": {UID: 54321, GID: 54321}}
+}
+
+// The cluster ends with its test.
+func TestEnd(t *testing.T) {
+	var pid int
+	t.Run("cluster", func(t *testing.T) { pid = Start(t, Options{}).pid })
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
+		t.Errorf("process %d is still there", pid)
+	}
+}
