@@ -19,7 +19,7 @@ import (
 var floors = [][]string{
 	{"child", "ctxio", "cuda", "elfx", "progress", "fault", "filelock", "fuse", "inflate", "wheelbuild/catalog", "pathwalk", "rootemu", "sif", "spelling", "units", "zstdblock"},
 	{"device", "fatbin", "host", "squashfs", "store"},
-	{"cluster", "fetch", "layer", "tempdir", "ui"},
+	{"cluster", "config", "fetch", "layer", "tempdir", "ui"},
 	{"conda", "image", "recipe", "registry", "sandbox"},
 	{"bootstrap", "runtimefiles", "python", "execop", "fileop"},
 	{"containerfile", "source", "ospackages", "wheelbuild"},

@@ -3,8 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
-	"os"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -51,7 +51,8 @@ type cacheInfo struct {
 	ReadOnly   bool                `json:"readOnly"`
 	Shared     string              `json:"sharedStores,omitempty"`
 	Images     int                 `json:"images"`
-	Bytes      int64               `json:"bytes"` // of all buckets
+	Bytes      int64               `json:"bytes"`           // of all buckets
+	Limit      int64               `json:"limit,omitempty"` // that the store is kept within, in bytes; 0: none
 	Buckets    []store.BucketUsage `json:"buckets"`
 	FileSystem host.FileSystem     `json:"fileSystem"`
 }
@@ -61,7 +62,10 @@ func (a *app) runCacheInfo(ctx context.Context, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	in := cacheInfo{Dir: s.Store.Dir(), ReadOnly: s.Store.ReadOnly(), Shared: os.Getenv("SCONCE_SHARED_STORES"), FileSystem: host.FileSystemOf(s.Store.Dir())}
+	in := cacheInfo{Dir: s.Store.Dir(), ReadOnly: s.Store.ReadOnly(), Shared: strings.Join(a.sharedDirs(), ":"), FileSystem: host.FileSystemOf(s.Store.Dir())}
+	if in.Limit, err = a.storeLimit(in.Dir); err != nil {
+		return err
+	}
 	if in.Buckets, err = s.Store.Usage(); err != nil {
 		return err
 	}
@@ -86,6 +90,13 @@ func (a *app) printCacheInfo(in cacheInfo) error {
 	}
 	fs := fmt.Sprintf("%s, %s of %s free", in.FileSystem.Type, units.Size(in.FileSystem.Free), units.Size(in.FileSystem.Size))
 	if _, err := fmt.Fprintf(a.out, "%-12s %s\n%-12s %s\n", "Store:", ui.Clean(where), "Disk:", fs); err != nil {
+		return err
+	}
+	limit := "none"
+	if in.Limit > 0 {
+		limit = units.Size(in.Limit)
+	}
+	if _, err := fmt.Fprintf(a.out, "%-12s %s\n", "Limit:", limit); err != nil {
 		return err
 	}
 	if in.Shared != "" {

@@ -15,10 +15,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/config"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
-	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
 )
 
@@ -33,6 +33,7 @@ type app struct {
 	out  io.Writer // stdout, for data: what was reported before comes first
 
 	session *engine.Session // of the command that runs; nil for one that needs none
+	config  config.Config   // what site and user decide for every command
 }
 
 // globalFlags are the flags of every command.
@@ -72,6 +73,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetErr(a.stderr)
 	err := root.ExecuteContext(ctx)
 	if a.session != nil {
+		a.tidy(ctx, a.session)
 		err = errors.Join(err, a.session.Close())
 	}
 	if err != nil && ctx.Err() != nil {
@@ -123,6 +125,9 @@ func (a *app) start(cmd *cobra.Command) error {
 	if err := exclusive(cmd); err != nil {
 		return err
 	}
+	if err := a.configure(cmd); err != nil {
+		return err
+	}
 	o, err := a.viewOptions()
 	if err != nil {
 		return fault.Usage(err)
@@ -163,16 +168,10 @@ func (a *app) open(ctx context.Context) (*engine.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.session, err = engine.New(ctx, engine.Options{Dir: dir, Offline: a.flags.offline, Patience: patience, Version: currentVersion().Version})
+	a.session, err = engine.New(ctx, engine.Options{
+		Dir: dir, Shared: a.sharedDirs(), Offline: a.flags.offline, Patience: patience, Version: currentVersion().Version,
+	})
 	return a.session, err
-}
-
-// storeDir is where the store is, which need not exist.
-func (a *app) storeDir() (string, error) {
-	if a.flags.store != "" {
-		return a.flags.store, nil
-	}
-	return store.DefaultDir()
 }
 
 // networkPatience is --patience, 0 when nothing is said.

@@ -60,7 +60,7 @@ func (a *app) completeImages(cmd *cobra.Command, args []string, _ string) ([]str
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
 	defer cancel()
-	st, err := store.Open(ctx, dir)
+	st, err := store.OpenShared(ctx, dir, a.sharedDirs())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveDefault
 	}

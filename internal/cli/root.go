@@ -28,6 +28,8 @@ made or downloaded twice.
 Environment:
   SCONCE_STORE           the store's directory (default: $XDG_CACHE_HOME/sconce, else ~/.cache/sconce)
   SCONCE_SHARED_STORES   further stores to read from, separated by colons
+  SCONCE_STORE_SIZE      how much the store may hold: 200GB, 30% of its disk (default 50%), none
+  SCONCE_CONFIG          the only configuration to read (default: /etc/sconce/config.toml, ~/.config/sconce/config.toml)
   SCONCE_PROGRESS        default of --progress
   SCONCE_PATIENCE        default of --patience
   SOURCE_DATE_EPOCH      time of everything in an image, in seconds since 1970 (default: a fixed time)

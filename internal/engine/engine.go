@@ -19,6 +19,7 @@ import (
 // Options say where a session works and what it may use.
 type Options struct {
 	Dir      string        // of the store
+	Shared   []string      // directories of further stores, which are only read
 	Offline  bool          // use no network
 	Version  string        // of sconce: servers are told, and what a check has found holds for it alone
 	Patience time.Duration // how long servers in trouble are asked again; 0: see [fetch.Options]
@@ -37,7 +38,7 @@ type Session struct {
 
 // New opens the store, and makes it when it is missing.
 func New(ctx context.Context, o Options) (*Session, error) {
-	st, err := store.Open(ctx, o.Dir)
+	st, err := store.OpenShared(ctx, o.Dir, o.Shared)
 	if err != nil {
 		return nil, err
 	}

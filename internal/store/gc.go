@@ -30,6 +30,7 @@ type PruneOptions struct {
 	All       bool          // keep only what images need, whatever its age
 	OlderThan time.Duration // remove what was not used for this long; 0: DefaultPruneAge
 	KeepBytes int64         // when > 0: then remove what was used longest ago until the store holds no more than this
+	Unpacked  bool          // of that, what is unpacked goes first: it is made again without network
 	DryRun    bool          // only report
 	NoWait    bool          // fail at once, instead of waiting, when another process uses the store
 }
@@ -141,6 +142,8 @@ type prunable struct {
 	used time.Time
 	tree bool
 	gone bool // chosen to be removed
+
+	unpacked bool // a tree that can be made again from the blobs
 }
 
 type record struct {
@@ -205,7 +208,7 @@ func (p *pruner) listTrees() error {
 	trees, err := p.store.listTrees()
 	for _, t := range trees {
 		u := &prunable{path: t.path, used: t.used, tree: true}
-		u.size = treeSize(t.path)
+		u.size, u.unpacked = measureTree(t.path)
 		p.trees = append(p.trees, u)
 	}
 	return err
@@ -231,9 +234,7 @@ func (p *pruner) choose() error {
 		consider(u, false)
 	}
 	if p.opts.KeepBytes > 0 {
-		slices.SortFunc(free, func(a, b *prunable) int {
-			return cmp.Or(a.used.Compare(b.used), strings.Compare(a.path, b.path))
-		})
+		slices.SortFunc(free, p.order)
 		for _, u := range free {
 			if total <= p.opts.KeepBytes {
 				break
@@ -244,6 +245,17 @@ func (p *pruner) choose() error {
 	}
 	p.report.Kept = total
 	return nil
+}
+
+// order puts first what goes first.
+func (p *pruner) order(a, b *prunable) int {
+	if p.opts.Unpacked && a.unpacked != b.unpacked {
+		if a.unpacked {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(a.used.Compare(b.used), strings.Compare(a.path, b.path))
 }
 
 // removeRecords removes the records that stand on what goes or is gone, and the old ones that stand on nothing.
@@ -295,6 +307,9 @@ func (p *pruner) removeObjects() error {
 func (p *pruner) removeTree(u *prunable) error {
 	if !p.opts.DryRun {
 		if err := os.Remove(u.path + doneSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.Remove(u.path + sizeSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

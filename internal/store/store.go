@@ -27,7 +27,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -69,9 +68,15 @@ func DefaultDir() (string, error) {
 	return filepath.Join(home, ".cache", "sconce"), nil
 }
 
-// Open opens the store in dir, which is made if it does not exist, together with the read-only stores listed in
-// $SCONCE_SHARED_STORES (separated by colons), which are asked for what dir lacks. It waits while a prune is running.
-func Open(ctx context.Context, dir string) (*Store, error) {
+// SharedDirs returns the directories listed in $SCONCE_SHARED_STORES, separated by colons.
+func SharedDirs() []string { return filepath.SplitList(os.Getenv("SCONCE_SHARED_STORES")) }
+
+// Open is [OpenShared] with the stores of [SharedDirs].
+func Open(ctx context.Context, dir string) (*Store, error) { return OpenShared(ctx, dir, SharedDirs()) }
+
+// OpenShared opens the store in dir, which is made if it does not exist, together with further stores, which are only read and
+// asked for what dir lacks. It waits while a prune is running.
+func OpenShared(ctx context.Context, dir string, shared []string) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -89,23 +94,23 @@ func Open(ctx context.Context, dir string) (*Store, error) {
 	if err := s.holdOpen(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.openShared(ctx, os.Getenv("SCONCE_SHARED_STORES")); err != nil {
+	if err := s.openShared(ctx, shared); err != nil {
 		s.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
-// openShared opens the stores of a colon-separated list for reading. One that does not exist (yet) holds nothing, and one that
+// openShared opens stores for reading. One that does not exist (yet) holds nothing, and one that
 // this user may not read is passed over: everything can be had without it.
-func (s *Store) openShared(ctx context.Context, list string) error {
-	for d := range strings.SplitSeq(list, ":") {
+func (s *Store) openShared(ctx context.Context, dirs []string) error {
+	for _, d := range dirs {
 		if d == "" || filepath.Clean(d) == s.dir {
 			continue
 		}
 		at := &Store{dir: d, readOnly: true}
 		if err := at.readable(); err != nil {
-			progress.Warn(ctx, fmt.Sprintf("the shared store %s is passed over: %v", d, err), "its owner can open it with chmod -R a+rX; or take it out of SCONCE_SHARED_STORES")
+			progress.Warn(ctx, fmt.Sprintf("the shared store %s is passed over: %v", d, err), "its owner can open it with chmod -R a+rX; or take it out of SCONCE_SHARED_STORES, or of the configuration")
 			continue
 		}
 		if err := at.holdOpen(ctx); err != nil {

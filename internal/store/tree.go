@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -70,10 +71,27 @@ func (s *Store) makeTree(dir string, make func(dir string) error, how durability
 	if err := RemoveAll(dir); err != nil {
 		return err
 	}
+	size := treeSize(tmp)
 	if err := os.Rename(tmp, dir); err != nil {
 		return err
 	}
+	_ = os.WriteFile(dir+sizeSuffix, strconv.AppendInt(nil, size, 10), 0o644) // only saves walking it
 	return markTree(dir, how.boot)
+}
+
+// sizeSuffix marks the size of a tree that does not change any more, in bytes, so that measuring the store is quick where asking
+// for each file is not. What has one can be made again from what the store has.
+const sizeSuffix = ".size"
+
+// measureTree returns how many bytes a tree holds, and whether it was unpacked and stays as it is.
+func measureTree(dir string) (size int64, unpacked bool) {
+	text, err := os.ReadFile(dir + sizeSuffix)
+	if err == nil {
+		if size, err = strconv.ParseInt(string(text), 10, 64); err == nil {
+			return size, true
+		}
+	}
+	return treeSize(dir), false
 }
 
 // TempDir makes a directory for work that leaves nothing behind. The caller removes it with [RemoveAll]; prune removes
@@ -100,6 +118,9 @@ func (s *Store) listTrees() ([]treeInfo, error) {
 	}
 	byPath := map[string]treeInfo{}
 	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), sizeSuffix) && !e.IsDir() {
+			continue
+		}
 		name, isMarker := strings.CutSuffix(e.Name(), doneSuffix)
 		t := byPath[name]
 		t.path = s.path(treeBucket, name)

@@ -61,8 +61,9 @@ func (s *Store) treeUsage() (BucketUsage, error) {
 		return u, fmt.Errorf("measure the store's trees: %w", err)
 	}
 	for _, t := range trees {
+		size, _ := measureTree(t.path)
 		u.Objects++
-		u.Bytes += treeSize(t.path)
+		u.Bytes += size
 	}
 	return u, nil
 }

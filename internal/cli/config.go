@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/config"
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/units"
+)
+
+// defaultStoreSize is how much of its disk the store may hold when nobody says.
+var defaultStoreSize = config.Size{Share: 0.5}
+
+// configure reads what site and user decide for every command. What a flag or the environment says goes before it.
+func (a *app) configure(cmd *cobra.Command) error {
+	var err error
+	if a.config, err = config.Load(); err != nil {
+		return err
+	}
+	if a.flags.patience == "" {
+		a.flags.patience = a.config.Patience
+	}
+	if a.config.Progress != "" && os.Getenv("SCONCE_PROGRESS") == "" && !cmd.Flags().Changed("progress") {
+		a.flags.progress = a.config.Progress
+	}
+	return nil
+}
+
+// storeDir is where the store is, which need not exist.
+func (a *app) storeDir() (string, error) {
+	if a.flags.store != "" {
+		return a.flags.store, nil
+	}
+	if a.config.Store != "" && os.Getenv("SCONCE_STORE") == "" {
+		return a.config.Store, nil
+	}
+	return store.DefaultDir()
+}
+
+// sharedDirs are the stores that are asked for what the store lacks.
+func (a *app) sharedDirs() []string {
+	if _, given := os.LookupEnv("SCONCE_SHARED_STORES"); !given && a.config.SharedStores != nil {
+		return *a.config.SharedStores
+	}
+	return store.SharedDirs()
+}
+
+// storeLimit is how much the store may hold, in bytes; 0 is no limit. $SCONCE_STORE_SIZE goes before the files.
+func (a *app) storeLimit(dir string) (int64, error) {
+	size := defaultStoreSize
+	if a.config.StoreSize != nil {
+		size = *a.config.StoreSize
+	}
+	if text := os.Getenv("SCONCE_STORE_SIZE"); text != "" {
+		var err error
+		if size, err = config.ParseSize(text); err != nil {
+			return 0, fault.Usage(fmt.Errorf("SCONCE_STORE_SIZE %q: %w", text, err))
+		}
+	}
+	return size.Of(host.FileSystemOf(dir).Size), nil
+}
+
+// tidy keeps the store within its limit, now that the command is done. Its own trouble is a warning: what was asked for is there.
+func (a *app) tidy(ctx context.Context, s *engine.Session) {
+	if ctx.Err() != nil {
+		return
+	}
+	ctx = progress.With(ctx, a.view)
+	limit, err := a.storeLimit(s.Store.Dir())
+	if err != nil {
+		progress.Warn(ctx, err.Error(), "")
+		return
+	}
+	r, _, err := s.Store.KeepWithin(ctx, limit)
+	switch {
+	case err != nil && ctx.Err() == nil:
+		progress.Warn(ctx, fmt.Sprintf("the store is not kept within %s: %v", units.Size(limit), err), "`sconce cache prune` does it by hand")
+	case r.Kept > limit:
+		progress.Warn(ctx, fmt.Sprintf("the store holds %s, above its limit of %s: named images need it", units.Size(r.Kept), units.Size(limit)),
+			"`sconce images rm` takes names away; store-size in the configuration, or SCONCE_STORE_SIZE, sets the limit")
+	case r.Bytes > 0:
+		progress.Notef(ctx, fmt.Sprintf("the store was above its limit of %s: removed %s, unpacked trees first", units.Size(limit), units.Size(r.Bytes)))
+	}
+}

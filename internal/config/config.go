@@ -1,0 +1,184 @@
+// Package config reads what a site and a user decide once, for every command: /etc/sconce/config.toml, and above it
+// $XDG_CONFIG_HOME/sconce/config.toml (~/.config/sconce/config.toml). Flags and variables of the environment go before both.
+//
+// Nothing here changes what an image holds: an image is decided by its recipe and lock alone.
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/spelling"
+)
+
+// Config is what the files say. The zero value of a field says nothing.
+type Config struct {
+	Store        string    // directory of the store
+	SharedStores *[]string // directories of further stores, which are only read; nil: nothing is said
+	StoreSize    *Size     // how much the store may hold
+	Patience     string    // as --patience
+	Progress     string    // as --progress
+	Files        []string  // that were read, the later one wins
+}
+
+// file is one file. Pointers tell "empty" from "not said".
+type file struct {
+	Store        *string   `toml:"store"`
+	SharedStores *[]string `toml:"shared-stores"`
+	StoreSize    *string   `toml:"store-size"`
+	Patience     *string   `toml:"patience"`
+	Progress     *string   `toml:"progress"`
+}
+
+// keys are those of a file.
+var keys = []string{"store", "shared-stores", "store-size", "patience", "progress"}
+
+// Site is the file of the machine's administrators.
+const Site = "/etc/sconce/config.toml"
+
+// maxFile bounds a file in bytes.
+const maxFile = 64 << 10
+
+// Load reads the files that exist. $SCONCE_CONFIG names the only one to read; set and empty, none is read. Errors are of exit
+// code 2 and name file and line.
+func Load() (Config, error) {
+	var c Config
+	for _, path := range paths() {
+		err := c.add(path)
+		if err != nil && (!errors.Is(err, fs.ErrNotExist) || os.Getenv("SCONCE_CONFIG") != "") {
+			return c, fault.Usage(fmt.Errorf("configuration %s: %w", path, err))
+		}
+	}
+	return c, nil
+}
+
+func paths() []string {
+	if only, given := os.LookupEnv("SCONCE_CONFIG"); given {
+		if only == "" {
+			return nil
+		}
+		return []string{only}
+	}
+	all := []string{Site}
+	if dir, err := os.UserConfigDir(); err == nil {
+		all = append(all, filepath.Join(dir, "sconce", "config.toml"))
+	}
+	return all
+}
+
+// add reads a file on top of what the ones before it say.
+func (c *Config) add(path string) error {
+	f, err := read(path)
+	if err != nil {
+		return err
+	}
+	c.Files = append(c.Files, path)
+	if f.Store != nil {
+		if c.Store, err = directory("store", *f.Store); err != nil {
+			return err
+		}
+	}
+	if f.SharedStores != nil {
+		dirs := make([]string, len(*f.SharedStores))
+		for i, d := range *f.SharedStores {
+			if dirs[i], err = directory("shared-stores", d); err != nil {
+				return err
+			}
+		}
+		c.SharedStores = &dirs
+	}
+	if f.StoreSize != nil {
+		size, err := ParseSize(*f.StoreSize)
+		if err != nil {
+			return fmt.Errorf("store-size: %w", err)
+		}
+		c.StoreSize = &size
+	}
+	if f.Patience != nil {
+		if d, err := time.ParseDuration(*f.Patience); err != nil || d <= 0 {
+			return fmt.Errorf("patience %q: it is a time like 90s, 20m or 1h", *f.Patience)
+		}
+		c.Patience = *f.Patience
+	}
+	if f.Progress != nil {
+		c.Progress = *f.Progress
+	}
+	return nil
+}
+
+func read(path string) (file, error) {
+	var f file
+	r, err := os.Open(path)
+	if err != nil {
+		return f, err
+	}
+	defer r.Close()
+	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+	if err != nil {
+		return f, err
+	}
+	if len(data) > maxFile {
+		return f, fmt.Errorf("it is larger than %d KiB", maxFile>>10)
+	}
+	d := toml.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	return f, explain(d.Decode(&f))
+}
+
+// explain says where a file is wrong, and which key was meant.
+func explain(err error) error {
+	var unknown *toml.StrictMissingError
+	if errors.As(err, &unknown) && len(unknown.Errors) > 0 {
+		e := &unknown.Errors[0]
+		line, _ := e.Position()
+		key := strings.Join(e.Key(), ".")
+		hint := "the keys are " + strings.Join(keys, ", ")
+		if near := spelling.Nearest(key, keys); near != "" {
+			hint = fmt.Sprintf("did you mean %q?", near)
+		}
+		return fault.Hint(fmt.Errorf("line %d: unknown key %q", line, key), hint)
+	}
+	var wrong *toml.DecodeError
+	if errors.As(err, &wrong) {
+		line, _ := wrong.Position()
+		return fmt.Errorf("line %d: %s", line, strings.TrimPrefix(wrong.Error(), "toml: "))
+	}
+	return err
+}
+
+// directory replaces variables, as $USER, and a leading ~. An administrator's file speaks of directories of whoever reads it, so
+// a variable that is not set is an error and not an empty word.
+func directory(key, path string) (string, error) {
+	var missing string
+	out := os.Expand(path, func(name string) string {
+		value, ok := os.LookupEnv(name)
+		if !ok || value == "" {
+			missing = name
+		}
+		return value
+	})
+	if missing != "" {
+		return "", fmt.Errorf("%s = %q: the variable %s is not set", key, path, missing)
+	}
+	if rest, ok := strings.CutPrefix(out, "~"); ok && (rest == "" || rest[0] == '/') {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", fmt.Errorf("%s = %q: %w", key, path, err)
+		}
+		out = home + rest
+	}
+	if !filepath.IsAbs(out) {
+		return "", fmt.Errorf("%s = %q: it must be an absolute path, or begin with ~ or a variable", key, path)
+	}
+	return filepath.Clean(out), nil
+}
