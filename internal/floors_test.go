@@ -23,7 +23,7 @@ var floors = [][]string{
 	{"conda", "image", "recipe", "registry", "sandbox"},
 	{"bootstrap", "runtimefiles", "python", "execop", "fileop"},
 	{"containerfile", "source", "ospackages", "wheelbuild"},
-	{"base", "clusterfile", "remotecache"},
+	{"base", "clusterfile", "condalock", "remotecache"},
 	{"export", "facts", "lock"},
 	{"audit", "slim", "tocontainerfile", "torecipe"},
 	{"plan", "report"},
