@@ -17,16 +17,16 @@ import (
 // floors is the house from the ground up: a package imports packages of the floors below its own, and none of its own floor or
 // above. A new package gets a place here, and a line in docs/architecture/00-map.md.
 var floors = [][]string{
-	{"child", "ctxio", "cuda", "elfx", "progress", "fault", "filelock", "fuse", "inflate", "wheelbuild/catalog", "pathwalk", "rootemu", "sif", "spelling", "units", "zstdblock"},
+	{"child", "ctxio", "cuda", "edf", "elfx", "progress", "fault", "filelock", "fuse", "inflate", "wheelbuild/catalog", "pathwalk", "rootemu", "sbatch", "sif", "spelling", "units", "zstdblock"},
 	{"device", "fatbin", "host", "squashfs", "store"},
 	{"cluster", "config", "fetch", "layer", "tempdir", "ui"},
 	{"conda", "image", "recipe", "registry", "sandbox"},
 	{"bootstrap", "runtimefiles", "python", "execop", "fileop"},
 	{"containerfile", "source", "ospackages", "wheelbuild"},
-	{"base", "clusterfile", "condalock", "remotecache"},
+	{"base", "clusterfile", "remotecache"},
 	{"export", "facts", "lock"},
-	{"audit", "slim", "tocontainerfile", "torecipe"},
-	{"plan", "report"},
+	{"audit", "slim", "tocontainerfile"},
+	{"lint", "plan", "report"},
 	{"build"},
 	{"engine"},
 	{"cli"},
@@ -36,9 +36,9 @@ var floors = [][]string{
 var knownTo = map[string][]string{
 	"recipe":        {"base", "lock", "plan", "tocontainerfile", "engine", "cli"}, // what makes layers knows no recipe
 	"lock":          {"plan", "build", "tocontainerfile", "engine"},
-	"plan":          {"build", "engine", "cli"},            // which prints it
-	"build":         {"engine", "cli"},                     // likewise
-	"containerfile": {"torecipe", "plan", "engine", "cli"}, // of which --build-context is an option
+	"plan":          {"build", "engine", "cli"}, // which prints it
+	"build":         {"engine", "cli"},          // likewise
+	"containerfile": {"plan", "engine", "cli"},  // of which --build-context is an option
 	"base":          {"lock", "plan", "build", "tocontainerfile", "engine"},
 	"bootstrap":     {"base"},
 	"export":        {"engine"},

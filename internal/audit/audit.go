@@ -31,6 +31,8 @@ type Finding struct {
 	Severity Severity `json:"severity"`
 	Message  string   `json:"message"`           // what was seen, in a sentence without a full stop
 	Path     string   `json:"path,omitempty"`    // the file it is about: "/opt/venv/lib/libx.so"
+	Line     int      `json:"line,omitempty"`    // of a text file, from 1 on
+	Column   int      `json:"column,omitempty"`  // likewise, in bytes
 	Seen     []string `json:"seen,omitempty"`    // the evidence, a file with its number each, worst first
 	Why      string   `json:"why"`               // it matters
 	Remedy   string   `json:"remedy"`            // what to do

@@ -78,7 +78,8 @@ type (
 		URI string `json:"uri"`
 	}
 	sarifRegion struct { // 3.30
-		Line int `json:"startLine"`
+		Line   int `json:"startLine"`
+		Column int `json:"startColumn,omitempty"`
 	}
 	sarifSuppression struct { // 3.35
 		Kind          string `json:"kind"`
@@ -89,24 +90,37 @@ type (
 // SARIF writes findings as a SARIF 2.1.0 log, which code hosts show. Those that are allowed are suppressed in it. A finding is
 // placed in the file of the image that it is about, or else in a file named like the image. version is sconce's own.
 func SARIF(f *facts.Facts, target cluster.Profile, findings []Finding, version string) ([]byte, error) {
-	rules := Rules()
+	properties := map[string]any{"image": f.Image, "digest": f.Digest, "platform": f.Platform, "target": target}
+	return Log{Rules(), f.Image, properties, version}.SARIF(findings)
+}
+
+// Log is what a SARIF log says besides its findings.
+type Log struct {
+	Rules      []Rule
+	Subject    string         // what was judged; findings without a path are placed there
+	Properties map[string]any // of the run
+	Version    string         // of sconce
+}
+
+// SARIF writes findings of the log's rules. Each is placed in its file, at its line where it has one.
+func (l Log) SARIF(findings []Finding) ([]byte, error) {
 	run := sarifRun{
 		Tool: sarifTool{sarifDriver{
-			Name: "sconce", Version: version, Information: "https://sconce.dev/sconce", Rules: []sarifRule{},
+			Name: "sconce", Version: l.Version, Information: "https://sconce.dev/sconce", Rules: []sarifRule{},
 		}},
-		Automation: sarifDetails{"sconce/" + f.Image + "/"},
+		Automation: sarifDetails{"sconce/" + l.Subject + "/"},
 		Results:    []sarifResult{},
-		Properties: map[string]any{"image": f.Image, "digest": f.Digest, "platform": f.Platform, "target": target},
+		Properties: l.Properties,
 	}
-	for _, r := range rules {
+	for _, r := range l.Rules {
 		run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, sarifRule{
 			ID: r.ID, Short: sarifText{r.Title}, Full: sarifText{r.Why}, Help: sarifText{r.Remedy}, Configuration: sarifConfiguration{r.Severity},
 		})
 	}
 	seen := map[string]int{}
 	for _, found := range findings {
-		index := slices.IndexFunc(rules, func(r Rule) bool { return r.ID == found.Rule })
-		run.Results = append(run.Results, sarifOf(found, index, f.Image, seen))
+		index := slices.IndexFunc(l.Rules, func(r Rule) bool { return r.ID == found.Rule })
+		run.Results = append(run.Results, sarifOf(found, index, l.Subject, seen))
 	}
 	data, err := json.MarshalIndent(sarifLog{sarifSchema, sarifVersion, []sarifRun{run}}, "", "  ")
 	if err != nil {
@@ -131,7 +145,7 @@ func sarifOf(f Finding, rule int, image string, seen map[string]int) sarifResult
 	seen[id]++
 	r := sarifResult{
 		Rule: f.Rule, Index: rule, Level: f.Severity, Message: sarifText{text},
-		Locations:    []sarifLocation{{sarifPhysical{sarifArtifact{relativeURI(place)}, sarifRegion{1}}}},
+		Locations:    []sarifLocation{{sarifPhysical{sarifArtifact{relativeURI(place)}, sarifRegion{max(f.Line, 1), f.Column}}}},
 		Fingerprints: map[string]string{"ruleAndFile/v1": hex.EncodeToString(sum[:])},
 	}
 	if f.Allowed != "" {

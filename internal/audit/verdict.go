@@ -29,14 +29,18 @@ func RulesKey() string {
 
 // KnownRule returns an error that names the nearest rule when there is none of this ID. Its exit code is 2.
 func KnownRule(id string) error {
+	return KnownAmong(Rules(), id, "`sconce check --list-rules` lists them")
+}
+
+// KnownAmong is KnownRule for these rules. hint says where they are listed.
+func KnownAmong(rules []Rule, id, hint string) error {
 	var ids []string
-	for _, r := range Rules() {
+	for _, r := range rules {
 		ids = append(ids, r.ID)
 	}
 	if slices.Contains(ids, id) {
 		return nil
 	}
-	hint := "`sconce check --list-rules` lists them"
 	if near := spelling.Nearest(id, ids); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}

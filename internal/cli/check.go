@@ -294,8 +294,10 @@ func allow(t engine.Target, flags []string) error {
 	return nil
 }
 
-func (a *app) listRules(asJSON bool) error {
-	rules := audit.Rules()
+func (a *app) listRules(asJSON bool) error { return a.printRules(audit.Rules(), asJSON) }
+
+// printRules lists rules for a person or a program.
+func (a *app) printRules(rules []audit.Rule, asJSON bool) error {
 	if asJSON {
 		out := make([]listedRule, 0, len(rules))
 		for _, r := range rules {

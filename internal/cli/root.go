@@ -95,7 +95,7 @@ func newRootCmd(a *app) *cobra.Command {
 	addGroup(root, groupBuild, newInitCmd(a), newLockCmd(a), newPlanCmd(a), newBuildCmd(a), newRecipesCmd(a), newExportCmd(a), newSchemaCmd(a))
 	addGroup(root, groupImage, newImagesCmd(a), newInspectCmd(a), newPullCmd(a), newPushCmd(a), newCopyCmd(a))
 	addGroup(root, groupImage, newSlimCmd(a))
-	addGroup(root, groupImage, newCheckCmd(a), newClustersCmd(a))
+	addGroup(root, groupImage, newCheckCmd(a), newLintCmd(a), newClustersCmd(a))
 	addGroup(root, groupRun, newRunCmd(a), newShellCmd(a), newPyxisCmd(a))
 	addGroup(root, groupHost, newCacheCmd(a), newInfoCmd(a), newVersionCmd(a), newCompletionCmd(a))
 	root.SetHelpCommandGroupID(groupHost)

@@ -24,9 +24,6 @@ type GzipReader struct {
 	err  error  // sticky
 }
 
-// gzipTrailer is the length of what follows a member's deflate stream, in bytes: checksum and size (RFC 1952 section 2.3).
-const gzipTrailer = 8
-
 // gzipBuffer is how many bytes a GzipReader reads at once.
 const gzipBuffer = 64 << 10
 
@@ -37,8 +34,11 @@ func NewGzipReader(r io.Reader) (*GzipReader, error) {
 		src = bufio.NewReaderSize(r, gzipBuffer)
 	}
 	g := &GzipReader{src: src}
-	if err := readGzipHeader(src); err != nil {
-		return nil, noEOF(err)
+	if err := g.header(); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
 	}
 	g.z = NewReader(src, Options{})
 	return g, nil
@@ -71,17 +71,16 @@ func (g *GzipReader) Close() error {
 
 // nextMember checks the member that ended and goes to the next one. It returns io.EOF when there is none.
 func (g *GzipReader) nextMember() error {
-	var trailer [gzipTrailer]byte
+	var trailer [8]byte
 	if _, err := io.ReadFull(g.src, trailer[:]); err != nil {
 		return noEOF(err)
 	}
 	if binary.LittleEndian.Uint32(trailer[:]) != g.crc || binary.LittleEndian.Uint32(trailer[4:]) != g.size {
 		return ErrGzipChecksum
 	}
-	if err := readGzipHeader(g.src); err != nil {
+	if err := g.header(); err != nil {
 		return err
 	}
-	g.crc, g.size = 0, 0
 	g.z.Reset(g.src, Options{})
 	return nil
 }
@@ -95,16 +94,11 @@ const (
 	gzipReserved  = 1<<5 | 1<<6 | 1<<7 // must be 0
 )
 
-// byteSource is where gzip headers are read from.
-type byteSource interface {
-	io.Reader
-	io.ByteReader
-}
-
-// readGzipHeader reads a member's header. It returns io.EOF when there is nothing at all.
-func readGzipHeader(src byteSource) error {
+// header reads a member's header. It returns io.EOF when there is nothing at all.
+func (g *GzipReader) header() error {
+	g.crc, g.size = 0, 0
 	var fixed [10]byte
-	if _, err := io.ReadFull(src, fixed[:]); err != nil {
+	if _, err := io.ReadFull(g.src, fixed[:]); err != nil {
 		return err // io.EOF only of nothing
 	}
 	flags := fixed[3]
@@ -113,7 +107,7 @@ func readGzipHeader(src byteSource) error {
 	}
 	crc := crc32.ChecksumIEEE(fixed[:])
 	next := func() (byte, error) {
-		b, err := src.ReadByte()
+		b, err := g.src.ReadByte()
 		crc = crc32.Update(crc, crc32.IEEETable, []byte{b})
 		return b, noEOF(err)
 	}

@@ -45,10 +45,7 @@ func (s *spec) dropRights() error {
 	if err := s.fixMounts(); err != nil {
 		return err
 	}
-	if err := dropPrivileges(s); err != nil || !s.Keep {
-		return err
-	}
-	return scopeSockets()
+	return dropPrivileges(s)
 }
 
 // dropPrivileges makes sure that what this thread starts can neither gain privileges nor reach this program's file.

@@ -1,0 +1,231 @@
+package lint
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/edf"
+	"sconce.dev/sconce/internal/elfx"
+	"sconce.dev/sconce/internal/facts"
+	"sconce.dev/sconce/internal/layer"
+)
+
+// unpack writes the files of an archive into a directory of the test's. {DIR} stands for that directory.
+func unpack(t *testing.T, archive *txtar.Archive) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, f := range archive.Files {
+		path := filepath.Join(dir, f.Name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(f.Data), "{DIR}", dir)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// options are what an archive is judged by: its first lines say `dialect NAME`, its cluster.toml is the target, and below images are
+// images by the name of their file.
+func options(t *testing.T, archive *txtar.Archive, dir string) Options {
+	t.Helper()
+	o := Options{Dir: dir, Lookup: func(name string) (string, bool) {
+		v, ok := map[string]string{"HOME": filepath.Join(dir, "home"), "USER": "me", "SCRATCH": "/scratch/me"}[name]
+		return v, ok
+	}}
+	if m := regexp.MustCompile(`(?m)^dialect (\S+)$`).FindSubmatch(archive.Comment); m != nil {
+		o.Dialect = edf.Dialect(m[1])
+	}
+	if _, err := os.Stat(filepath.Join(dir, "cluster.toml")); err == nil {
+		found, err := cluster.Find(filepath.Join(dir, "cluster.toml"), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Target = found.Profile
+	}
+	o.Image = func(_ context.Context, name string) (*facts.Facts, string, error) {
+		root := filepath.Join(dir, "images", filepath.Base(name))
+		data, err := os.ReadFile(filepath.Join(root, "config.json"))
+		if err != nil {
+			return nil, "it is elsewhere", nil
+		}
+		var config struct {
+			Platform   string
+			Env        []string
+			Entrypoint []string
+		}
+		if err := json.Unmarshal(data, &config); err != nil {
+			t.Fatal(err)
+		}
+		f := &facts.Facts{Image: name, Platform: config.Platform, Config: v1.Config{Env: config.Env, Entrypoint: config.Entrypoint}, Root: dirRoot{root: root}}
+		return f, "", f.Root.All(func(i facts.Info) error { f.Paths = append(f.Paths, i); return nil })
+	}
+	return o
+}
+
+func names(findings []Finding) []string {
+	var all []string
+	for _, f := range findings {
+		all = append(all, f.Rule)
+	}
+	return all
+}
+
+// Each rule finds what is broken, in the place where it is, and nothing in the same file cured; and nobody else finds anything there.
+func TestRules(t *testing.T) {
+	for _, r := range Rules() {
+		t.Run(r.ID, func(t *testing.T) {
+			if r.ID == "uenv-foreign-meta" {
+				t.Skip("it needs a squashfs: see TestUenvFiles")
+			}
+			archive, err := txtar.ParseFile(filepath.Join("testdata", "rules", r.ID+".txtar"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := unpack(t, archive)
+			o := options(t, archive, dir)
+			check := func(kind string) *Result {
+				paths, err := filepath.Glob(filepath.Join(dir, kind+".*"))
+				if err != nil || len(paths) != 1 {
+					t.Fatal(paths, err)
+				}
+				result, err := Check(t.Context(), paths, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return result
+			}
+			broken := check("broken")
+			i := slices.IndexFunc(broken.Findings, func(f Finding) bool { return f.Rule == r.ID })
+			if i < 0 {
+				t.Fatalf("not found in what is broken, but %v", names(broken.Findings))
+			}
+			f := broken.Findings[i]
+			if f.Line == 0 || f.Message == "" || strings.HasSuffix(f.Message, ".") || f.Path == "" {
+				t.Errorf("%+v", f)
+			}
+			for _, f := range check("cured").Findings {
+				if f.Severity != audit.Note && f.Allowed == "" {
+					t.Errorf("in what is cured: %s:%d: %s [%s]", filepath.Base(f.Path), f.Line, f.Message, f.Rule)
+				}
+			}
+		})
+	}
+	files, err := filepath.Glob("testdata/rules/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		id := strings.TrimSuffix(filepath.Base(name), ".txtar")
+		if !slices.ContainsFunc(Rules(), func(r Rule) bool { return r.ID == id }) {
+			t.Errorf("%s is of no rule", name)
+		}
+	}
+}
+
+// What is mended is what was broken, and the file is as it was but for that.
+func TestFixes(t *testing.T) {
+	for _, r := range Rules() {
+		archive, err := txtar.ParseFile(filepath.Join("testdata", "rules", r.ID+".txtar"))
+		if err != nil {
+			continue
+		}
+		dir := unpack(t, archive)
+		paths, err := filepath.Glob(filepath.Join(dir, "broken.*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := options(t, archive, dir)
+		before, err := Check(t.Context(), paths, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fix := range before.Fixes() {
+			if err := fix.Write(); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(fix.Diff(), "--- "+fix.Path+"\n+++ ") {
+				t.Errorf("%s: the diff is %q", r.ID, fix.Diff())
+			}
+		}
+		after, err := Check(t.Context(), paths, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range after.Findings {
+			if f.Fixable {
+				t.Errorf("%s: %s is left after fixing", r.ID, f.Message)
+			}
+		}
+		if len(after.Fixes()) > 0 {
+			t.Errorf("%s: a second time mends more", r.ID)
+		}
+	}
+}
+
+// dirRoot is a directory as the root of an image that has no links.
+type dirRoot struct{ root string }
+
+func (r dirRoot) Resolve(name string) (string, error) {
+	_, err := r.Stat(name)
+	return path.Clean("/" + name), err
+}
+
+func (r dirRoot) Stat(name string) (facts.Info, error) {
+	info, err := os.Stat(filepath.Join(r.root, name))
+	if err != nil {
+		return facts.Info{}, err
+	}
+	kind := layer.Regular
+	if info.IsDir() {
+		kind = layer.Dir
+	}
+	return facts.Info{Path: strings.Trim(path.Clean("/"+name), "/"), Type: kind, Size: info.Size()}, nil
+}
+
+func (r dirRoot) Open(name string) (elfx.Handle, error) {
+	data, err := os.ReadFile(filepath.Join(r.root, name))
+	return handle{bytes.NewReader(data)}, err
+}
+
+type handle struct{ *bytes.Reader }
+
+func (handle) Close() error  { return nil }
+func (h handle) Size() int64 { return h.Reader.Size() }
+
+func (r dirRoot) ReadDir(name string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(r.root, name))
+	var all []string
+	for _, e := range entries {
+		all = append(all, e.Name())
+	}
+	return all, err
+}
+
+func (r dirRoot) All(visit func(facts.Info) error) error {
+	return filepath.WalkDir(r.root, func(name string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := r.Stat(strings.TrimPrefix(name, r.root))
+		if err != nil {
+			return err
+		}
+		return visit(info)
+	})
+}
