@@ -21,7 +21,7 @@ var floors = [][]string{
 	{"device", "fatbin", "host", "squashfs", "store"},
 	{"cluster", "config", "fetch", "layer", "tempdir", "ui"},
 	{"conda", "image", "recipe", "registry", "sandbox"},
-	{"bootstrap", "runtimefiles", "python", "execop", "fileop"},
+	{"bootstrap", "runtimefiles", "python", "execop", "fileop", "uv"},
 	{"containerfile", "source", "ospackages", "wheelbuild"},
 	{"base", "clusterfile", "remotecache"},
 	{"export", "facts", "lock"},

@@ -46,7 +46,7 @@ func (o Options) base() base.Options {
 // The package lock is written first and sconce.lock, which holds its digest, last: a process killed between the two leaves
 // a lock that does not fit, and the next one locks again, keeping the versions.
 func Make(ctx context.Context, r *recipe.Recipe, o Options) (*Lock, error) {
-	if err := o.check(r); err != nil {
+	if err := o.check(ctx, r); err != nil {
 		return nil, err
 	}
 	busy, err := o.Store.Lock(ctx, "recipe "+Path(r), "makes "+Path(r))
@@ -72,7 +72,7 @@ func Make(ctx context.Context, r *recipe.Recipe, o Options) (*Lock, error) {
 	return l, l.write(Path(r))
 }
 
-func (o Options) check(r *recipe.Recipe) error {
+func (o Options) check(ctx context.Context, r *recipe.Recipe) error {
 	if len(o.UpgradePackages) > 0 {
 		if err := upgradable(r); err != nil {
 			return fault.Usage(fmt.Errorf("cannot upgrade %s: %w", strings.Join(o.UpgradePackages, ", "), err))
@@ -82,7 +82,7 @@ func (o Options) check(r *recipe.Recipe) error {
 		return err
 	}
 	if hasPython(r) && r.Python.Lock == "" {
-		_, err := findUV() // before the base is made, which takes a while
+		_, err := o.uv(r).Path(ctx) // before the base is made, which takes a while
 		return err
 	}
 	return nil

@@ -17,8 +17,9 @@ import (
 // wheels are downloaded with the credentials that uv resolves with. uv itself reads all of it.
 type uvSettings struct {
 	Index []struct {
-		Name string `toml:"name"`
-		URL  string `toml:"url"`
+		Name    string `toml:"name"`
+		URL     string `toml:"url"`
+		Default bool   `toml:"default"`
 	} `toml:"index"`
 	IndexURL      string      `toml:"index-url"`
 	ExtraIndexURL []string    `toml:"extra-index-url"`

@@ -305,9 +305,6 @@ func (k *locker) earlier(c Compiled) ([]BuildRequirement, bool) {
 }
 
 func (k *locker) askBuild(ctx context.Context, c Compiled) ([]BuildRequirement, error) {
-	if _, err := findUV(); err != nil {
-		return nil, err
-	}
 	dir, remove, err := tempdir.Make("lock")
 	if err != nil {
 		return nil, err

@@ -16,7 +16,6 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/child"
-	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
@@ -288,15 +287,6 @@ func uvPlatform(p *Python) string {
 	return fmt.Sprintf("%s-manylinux_2_%d", p.Platform, best)
 }
 
-func findUV() (string, error) {
-	path, err := exec.LookPath("uv")
-	if err != nil {
-		return "", fault.Hint(errors.New("locking Python packages needs uv, which is not on PATH"),
-			"install it with `pip install uv` or `pipx install uv`, or bring your own pylock.toml with `lock = \"pylock.toml\"` under [python]")
-	}
-	return path, nil
-}
-
 // noConfig is the variable by which users tell uv to read no settings. It is passed on as an argument, see withSettings.
 const noConfig = "UV_NO_CONFIG"
 
@@ -331,7 +321,7 @@ const nowhere = "/nonexistent"
 // runUV runs uv in the recipe's directory, with requirements as its standard input. When it fails, its own explanation is
 // the error. dir is where the copy of the settings is.
 func (k *locker) runUV(ctx context.Context, dir string, requirements, args []string) error {
-	program, err := findUV()
+	program, err := k.opts.uv(k.recipe).Path(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,69 @@
+package lock
+
+import (
+	"os"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/uv"
+)
+
+// uv finds uv, which comes from the indexes that r's packages come from when this machine has none.
+func (o Options) uv(r *recipe.Recipe) uv.Finder {
+	return uv.Finder{
+		Store: o.Store, Fetch: o.Fetch, Header: Authorizer(r),
+		Indexes: func() []string { return Indexes(r) },
+	}
+}
+
+// Indexes lists the package indexes that count for r, as uv's and pip's configuration name them, the first to ask first. The usual
+// one is among them when none takes its place.
+func Indexes(r *recipe.Recipe) []string {
+	var first, further []string // in place of the usual index, beside it
+	words := func(name string) []string {
+		return strings.FieldsFunc(os.Getenv(name), func(c rune) bool { return c == ' ' || c == ',' || c == '\n' })
+	}
+	first = append(words("UV_DEFAULT_INDEX"), words("UV_INDEX_URL")...)
+	further = append(words("UV_INDEX"), words("UV_EXTRA_INDEX_URL")...)
+	for _, s := range userSettings(r) {
+		f, more := s.indexes()
+		first, further = append(first, f...), append(further, more...)
+	}
+	if len(first) == 0 {
+		pip := readPip()
+		further = append(further, pip.extra...)
+		if pip.index != "" {
+			first = append(first, pip.index)
+		}
+	}
+	if len(first) == 0 {
+		first = []string{uv.DefaultIndex}
+	}
+	all := append(first, further...)
+	for i, address := range all {
+		if name, rest, named := strings.Cut(address, "="); named && !strings.ContainsAny(name, ":/") {
+			all[i] = rest // UV_INDEX=name=https://…
+		}
+	}
+	return slices.DeleteFunc(all, func(a string) bool { return !strings.HasPrefix(a, "http") })
+}
+
+// indexes lists the indexes in s that take the place of the usual one, and those beside it.
+func (s *uvSettings) indexes() (first, further []string) {
+	if s == nil {
+		return nil, nil
+	}
+	for _, index := range s.Index {
+		if index.Default {
+			first = append(first, index.URL)
+		} else {
+			further = append(further, index.URL)
+		}
+	}
+	if s.IndexURL != "" {
+		first = append(first, s.IndexURL)
+	}
+	f, more := s.Pip.indexes()
+	return append(first, f...), append(append(further, s.ExtraIndexURL...), more...)
+}
