@@ -23,9 +23,9 @@ var floors = [][]string{
 	{"conda", "image", "recipe", "registry", "sandbox"},
 	{"bootstrap", "runtimefiles", "python", "execop", "fileop", "uv"},
 	{"containerfile", "source", "ospackages", "wheelbuild"},
-	{"base", "clusterfile", "remotecache"},
+	{"base", "clusterfile", "condalock", "remotecache"},
 	{"export", "facts", "lock"},
-	{"audit", "slim", "tocontainerfile"},
+	{"audit", "slim", "tocontainerfile", "torecipe"},
 	{"lint", "plan", "report"},
 	{"build"},
 	{"engine"},
@@ -36,9 +36,9 @@ var floors = [][]string{
 var knownTo = map[string][]string{
 	"recipe":        {"base", "lock", "plan", "tocontainerfile", "engine", "cli"}, // what makes layers knows no recipe
 	"lock":          {"plan", "build", "tocontainerfile", "engine"},
-	"plan":          {"build", "engine", "cli"}, // which prints it
-	"build":         {"engine", "cli"},          // likewise
-	"containerfile": {"plan", "engine", "cli"},  // of which --build-context is an option
+	"plan":          {"build", "engine", "cli"},            // which prints it
+	"build":         {"engine", "cli"},                     // likewise
+	"containerfile": {"torecipe", "plan", "engine", "cli"}, // of which --build-context is an option
 	"base":          {"lock", "plan", "build", "tocontainerfile", "engine"},
 	"bootstrap":     {"base"},
 	"export":        {"engine"},

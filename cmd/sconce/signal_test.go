@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,6 +26,9 @@ func sconceCommand(t *testing.T, args ...string) *exec.Cmd {
 
 // A command that waits ends at the first signal, says so, and has the exit code for it.
 func TestInterrupt(t *testing.T) {
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP) // what is started would ignore it if this process does, as under nohup(1)
+	defer signal.Stop(caught)
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		dir := t.TempDir()
 		busy, err := store.Open(context.Background(), dir) // so that a prune has to wait

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,15 +46,9 @@ type globalFlags struct {
 	patience string
 }
 
-// memoryTarget is when the garbage collector starts to work harder, in bytes. What a build really holds is well below, in
-// buffers of known number and size; without a target the heap would be let grow to twice that.
-const memoryTarget = 160 << 20
-
 // Main runs the command of this process and returns its exit code.
 func Main() int {
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(memoryTarget)
-	}
+	limitMemory()
 	ctx, sig := catchSignals(context.Background())
 	defer sig.release()
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, signals: sig}

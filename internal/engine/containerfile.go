@@ -70,6 +70,24 @@ func (s *Session) PlanContainerfile(ctx context.Context, f Containerfile) (*Plan
 	return p, nil
 }
 
+// ReadContainerfile says what a Containerfile means, and what the image says that its last stage begins with, if it is one.
+func (s *Session) ReadContainerfile(ctx context.Context, f Containerfile) (*containerfile.Build, v1.Config, error) {
+	pins := &pins{opts: base.Options{Store: s.Store, Fetch: s.Fetch, Offline: s.Offline}, seen: make(map[string]*base.Pinned)}
+	evaluated, err := f.evaluate(ctx, pins.config)
+	if err != nil {
+		return nil, v1.Config{}, err
+	}
+	last := evaluated.Stages[len(evaluated.Stages)-1]
+	if last.From == "" || last.From == containerfile.Scratch {
+		return evaluated, v1.Config{}, nil
+	}
+	config, err := pins.config(ctx, last.From, last.Platform)
+	if err != nil {
+		return nil, v1.Config{}, err
+	}
+	return evaluated, config.Config, nil
+}
+
 // configOf gives the configuration of an image that FROM names.
 type configOf func(ctx context.Context, reference string, platform v1.Platform) (*v1.ConfigFile, error)
 

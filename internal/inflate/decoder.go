@@ -10,7 +10,7 @@ type decoder struct {
 	src  []byte // what is at hand of the stream
 	pos  int    // of the next byte in src to go into the bit buffer
 	base int64  // where in the stream src starts
-	in   *input // has more of the stream; nil when src is all
+	in   more   // has more of the stream; nil when src is all
 
 	bits  uint64 // the bit buffer: the next bits of the stream, the first one lowest
 	count uint   // how many of them are counted; what is above is either 0 or what follows in src
@@ -25,6 +25,12 @@ type decoder struct {
 	own    tables // of a dynamic block
 }
 
+// more has the bytes of a stream.
+type more interface {
+	// next returns the bytes that follow, one or more, given how many it returned last time.
+	next(last int) ([]byte, error)
+}
+
 // state is what comes next in the stream.
 type state int
 
@@ -36,7 +42,7 @@ const (
 )
 
 // start makes the decoder ready for a stream.
-func (d *decoder) start(dst, src []byte, in *input) {
+func (d *decoder) start(dst, src []byte, in more) {
 	d.src, d.pos, d.base, d.in = src, 0, 0, in
 	d.bits, d.count = 0, 0
 	d.dst, d.out = dst, 0

@@ -24,6 +24,9 @@ type GzipReader struct {
 	err  error  // sticky
 }
 
+// gzipTrailer is the length of what follows a member's deflate stream, in bytes: checksum and size (RFC 1952 section 2.3).
+const gzipTrailer = 8
+
 // gzipBuffer is how many bytes a GzipReader reads at once.
 const gzipBuffer = 64 << 10
 
@@ -34,11 +37,8 @@ func NewGzipReader(r io.Reader) (*GzipReader, error) {
 		src = bufio.NewReaderSize(r, gzipBuffer)
 	}
 	g := &GzipReader{src: src}
-	if err := g.header(); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return nil, err
+	if err := readGzipHeader(src); err != nil {
+		return nil, noEOF(err)
 	}
 	g.z = NewReader(src, Options{})
 	return g, nil
@@ -71,16 +71,17 @@ func (g *GzipReader) Close() error {
 
 // nextMember checks the member that ended and goes to the next one. It returns io.EOF when there is none.
 func (g *GzipReader) nextMember() error {
-	var trailer [8]byte
+	var trailer [gzipTrailer]byte
 	if _, err := io.ReadFull(g.src, trailer[:]); err != nil {
 		return noEOF(err)
 	}
 	if binary.LittleEndian.Uint32(trailer[:]) != g.crc || binary.LittleEndian.Uint32(trailer[4:]) != g.size {
 		return ErrGzipChecksum
 	}
-	if err := g.header(); err != nil {
+	if err := readGzipHeader(g.src); err != nil {
 		return err
 	}
+	g.crc, g.size = 0, 0
 	g.z.Reset(g.src, Options{})
 	return nil
 }
@@ -94,11 +95,16 @@ const (
 	gzipReserved  = 1<<5 | 1<<6 | 1<<7 // must be 0
 )
 
-// header reads a member's header. It returns io.EOF when there is nothing at all.
-func (g *GzipReader) header() error {
-	g.crc, g.size = 0, 0
+// byteSource is where gzip headers are read from.
+type byteSource interface {
+	io.Reader
+	io.ByteReader
+}
+
+// readGzipHeader reads a member's header. It returns io.EOF when there is nothing at all.
+func readGzipHeader(src byteSource) error {
 	var fixed [10]byte
-	if _, err := io.ReadFull(g.src, fixed[:]); err != nil {
+	if _, err := io.ReadFull(src, fixed[:]); err != nil {
 		return err // io.EOF only of nothing
 	}
 	flags := fixed[3]
@@ -107,7 +113,7 @@ func (g *GzipReader) header() error {
 	}
 	crc := crc32.ChecksumIEEE(fixed[:])
 	next := func() (byte, error) {
-		b, err := g.src.ReadByte()
+		b, err := src.ReadByte()
 		crc = crc32.Update(crc, crc32.IEEETable, []byte{b})
 		return b, noEOF(err)
 	}

@@ -177,7 +177,7 @@ func decompressAhead(ctx context.Context, r io.Reader, sum hash.Hash) (*aheadTar
 	if err != nil {
 		return nil, err
 	}
-	rc, err := decompress(br, f)
+	rc, err := decompressWide(br, f)
 	if err != nil {
 		return nil, err
 	}

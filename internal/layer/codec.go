@@ -115,14 +115,14 @@ func sniff(head []byte) format {
 const maxWindow = 128 << 20
 
 // Decompress returns the uncompressed bytes of r: gzip, zstd, xz, or r itself when it starts like none of them. Closing
-// the result does not close r.
+// the result does not close r, of which more may be read than is wanted, until then.
 func Decompress(r io.Reader) (io.ReadCloser, error) {
 	br := bufio.NewReaderSize(r, 64<<10)
 	f, err := sniffReader(br)
 	if err != nil {
 		return nil, err
 	}
-	return decompress(br, f)
+	return decompressWide(br, f)
 }
 
 // sniffReader tells the format of what br is about to read.
@@ -134,6 +134,19 @@ func sniffReader(br *bufio.Reader) (format, error) {
 	return sniff(head), nil
 }
 
+// decompressWide is decompress for who reads all, or much of it: on several cores, where that is faster.
+func decompressWide(br *bufio.Reader, f format) (io.ReadCloser, error) {
+	if f != formatGzip {
+		return decompress(br, f)
+	}
+	z, err := inflate.OpenGzip(br)
+	if err != nil {
+		return nil, fmt.Errorf("read gzip: %w", err)
+	}
+	return z, nil
+}
+
+// decompress decompresses gzip on one core and without a goroutine, so that the result may be forgotten.
 func decompress(br *bufio.Reader, f format) (io.ReadCloser, error) {
 	switch f {
 	case formatGzip:

@@ -214,6 +214,12 @@ func parse(data []byte, file, dir string) (*Recipe, error) {
 	return r, nil
 }
 
+// Validate finds the mistakes in the text of a recipe. file is its name in messages, dir where relative paths start.
+func Validate(text []byte, file, dir string) error {
+	_, err := parse(text, file, dir)
+	return err
+}
+
 // New completes a recipe that a program has put together: what it leaves out gets its default, as in a file. Path names it in
 // messages and nothing is there; Dir is where its relative paths start. What only a file can get wrong is not looked at.
 func New(r Recipe) (*Recipe, error) {

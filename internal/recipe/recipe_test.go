@@ -273,7 +273,7 @@ func TestStarter(t *testing.T) {
 			t.Error("the starter does not name its schema")
 		}
 	}
-	if got := imageName("My Project (2)"); got != "my-project-2" {
+	if got := ImageName("My Project (2)"); got != "my-project-2" {
 		t.Errorf("image name %q", got)
 	}
 }

@@ -11,11 +11,11 @@ var starter string
 // Starter returns a commented recipe that works as it is, for an image of this name. A name that is no image name, such
 // as that of a directory, becomes one.
 func Starter(name string) []byte {
-	return []byte(strings.ReplaceAll(starter, "my-image", imageName(name)))
+	return []byte(strings.ReplaceAll(starter, "my-image", ImageName(name)))
 }
 
-// imageName makes s fit formComponent.
-func imageName(s string) string {
+// ImageName makes s fit formComponent.
+func ImageName(s string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(s) {
 		switch {

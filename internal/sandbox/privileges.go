@@ -45,7 +45,10 @@ func (s *spec) dropRights() error {
 	if err := s.fixMounts(); err != nil {
 		return err
 	}
-	return dropPrivileges(s)
+	if err := dropPrivileges(s); err != nil || !s.Keep {
+		return err
+	}
+	return scopeSockets()
 }
 
 // dropPrivileges makes sure that what this thread starts can neither gain privileges nor reach this program's file.

@@ -10,6 +10,7 @@ const (
 	KindBootstrap   Kind = "bootstrap"         // the image of a base made from a distribution's packages; under the base's key
 	KindSystem      Kind = "system"            // the layer of system packages; under the step's key
 	KindWheelLayer  Kind = "wheel-layer"       // a layer of wheels and the digest of its manifest; under what decides it
+	KindCondaLayer  Kind = "conda-layer"       // a layer of conda packages and the digest of its manifest; under what decides it
 	KindBuiltWheel  Kind = "built-wheel"       // a wheel that was compiled here; under what decides it
 	KindRepository  Kind = "source-repository" // the packed files of a commit; under address and commit
 	KindInterpreter Kind = "interpreter"       // the Python of an image; under the image's digest

@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+
+	"sconce.dev/sconce/internal/host"
+)
+
+// When the garbage collector starts to work harder, in bytes. What a command really holds is well below: buffers of known
+// number and size, most of them for each core that works. Without a target the heap would be let grow to twice that. A
+// target below what is held is worse than none, as the collector then never rests.
+const (
+	memoryBase    = 160 << 20 // with two cores
+	memoryPerCore = 48 << 20  // for each core more
+	memoryShare   = 4         // at most one part in as many of what there is
+)
+
+// memoryTarget says when that is on so many cores, of so many bytes that may be used.
+func memoryTarget(cores int, available int64) int64 {
+	wanted := int64(memoryBase + memoryPerCore*max(cores-2, 0))
+	return max(memoryBase, min(wanted, available/memoryShare))
+}
+
+// limitMemory sets the target, unless the user has.
+func limitMemory() {
+	if os.Getenv("GOMEMLIMIT") != "" {
+		return
+	}
+	cores, available := runtime.GOMAXPROCS(0), int64(0)
+	if cores > 2 { // else it makes no difference
+		available = host.AvailableMemory().Available
+	}
+	debug.SetMemoryLimit(memoryTarget(cores, available))
+}

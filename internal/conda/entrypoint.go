@@ -1,0 +1,76 @@
+package conda
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// entryPoint is a command that calls a function of a Python module.
+type entryPoint struct{ name, module, function string }
+
+// parseEntryPoint reads "name = module:function".
+func parseEntryPoint(s string) (entryPoint, error) {
+	name, value, ok := strings.Cut(s, "=")
+	module, function, called := strings.Cut(value, ":")
+	e := entryPoint{strings.TrimSpace(name), strings.TrimSpace(module), strings.TrimSpace(function)}
+	switch {
+	case !ok || !called || !dotted(e.module) || !dotted(e.function):
+		return e, fmt.Errorf("%.200q does not name a function as command = module:function", s)
+	case strings.Contains(e.name, "/") || checkPath(e.name) != nil:
+		return e, fmt.Errorf("%.200q cannot be the name of a command", e.name)
+	}
+	return e, nil
+}
+
+// dotted says whether s is identifiers joined by dots. It goes into the text of a script, so nothing else will do.
+func dotted(s string) bool {
+	for part := range strings.SplitSeq(s, ".") {
+		if part == "" || !utf8.ValidString(part) {
+			return false
+		}
+		for i, r := range part {
+			if r != '_' && !unicode.IsLetter(r) && (i == 0 || !unicode.IsDigit(r) && !unicode.IsMark(r)) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// script is the text of the command.
+func (e entryPoint) script(python string) []byte {
+	top, _, _ := strings.Cut(e.function, ".")
+	return fmt.Appendf(nil, `#!%s
+import sys
+
+from %s import %s
+
+if __name__ == "__main__":
+    sys.exit(%s())
+`, python, e.module, top, e.function)
+}
+
+// addEntryPoints makes the commands of a package for any Python. One that the package also has as a file is as the package has it.
+func (u *unpacker) addEntryPoints(places map[string]*file) error {
+	if err := u.spool.flush(); err != nil {
+		return err
+	}
+	for _, line := range u.c.entrypoint {
+		e, err := parseEntryPoint(line)
+		if err != nil {
+			return u.a.bad("info/link.json", "%w", err)
+		}
+		at := "bin/" + e.name
+		if places[at] != nil {
+			continue
+		}
+		f, err := u.spool.addGenerated(at, 0o755, "unix_python_entry_point", e.script(u.target.Executable()))
+		if err != nil {
+			return err
+		}
+		places[at] = f
+	}
+	return nil
+}

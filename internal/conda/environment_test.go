@@ -1,0 +1,251 @@
+package conda_test
+
+import (
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sconce.dev/sconce/internal/conda"
+	"sconce.dev/sconce/internal/conda/condatest"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store"
+)
+
+// laid is an environment as layers.
+type laid struct {
+	conda.Environment
+	store *store.Store
+	top   layer.Descriptor
+}
+
+// lay makes the layers of the packages of a channel, one for each of the groups, which are by name, and the environment's.
+func lay(t testing.TB, c *condatest.Channel, e conda.Environment, compiler conda.Compiler, groups ...[]string) laid {
+	t.Helper()
+	st := newStore(t)
+	e.Packages = put(t, st, c, "https://conda.anaconda.org/conda-forge")
+	if e.Target.Prefix == "" {
+		e.Target = conda.Target{Prefix: prefix, Python: conda.PythonOf(e.Packages)}
+	}
+	for _, names := range groups {
+		g := conda.Group{Name: strings.Join(names, " ")}
+		for _, p := range e.Packages {
+			if slices.Contains(names, p.Name) {
+				g.Packages = append(g.Packages, p)
+			}
+		}
+		d, m, err := conda.BuildLayer(t.Context(), st, g, e.Target, compiler, layer.Options{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Layers, e.Manifests = append(e.Layers, d), append(e.Manifests, m)
+	}
+	top, err := conda.BuildEnvironment(t.Context(), st, e, layer.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return laid{e, st, top}
+}
+
+// files lays the layers over each other.
+func (l laid) files(t testing.TB) map[string]object {
+	t.Helper()
+	all := map[string]object{}
+	for _, d := range append(slices.Clone(l.Layers), l.top) {
+		for at, o := range layerFiles(t, l.store, d) {
+			dir, name := path.Split(at)
+			if gone, ok := strings.CutPrefix(name, layer.WhiteoutPrefix); ok {
+				at = dir + gone
+			}
+			maps.DeleteFunc(all, func(p string, _ object) bool {
+				return strings.HasPrefix(p, at+"/") || strings.HasPrefix(at, p+"/")
+			})
+			if all[at] = o; at != dir+name {
+				delete(all, at)
+			}
+		}
+	}
+	return all
+}
+
+func pkg(name string, files map[string]condatest.File, depends ...string) condatest.Package {
+	return condatest.Package{Name: name, Version: "1", Files: files, Depends: depends}
+}
+
+// What is linked later stays, in whatever order the layers lie; links of directories are followed, as they are when conda writes a
+// file.
+func TestClobbering(t *testing.T) {
+	text := func(s string) condatest.File { return condatest.File{Data: s} }
+	c := condatest.NewChannel(t,
+		pkg("z-first", map[string]condatest.File{
+			"x": text("first"), "same": text("same"), "lib64": {Link: "lib"}, "lib/own": text("own"), "abs": {Link: condatest.Placeholder[:0] + prefix + "/lib"},
+			"mode": text("mode"), "twice": text("first"),
+		}),
+		pkg("a-last", map[string]condatest.File{
+			"x": text("last"), "same": text("same"), "lib64/libx.so": text("through a link"), "abs/y": text("through another"), "mode": {Data: "mode", Mode: 0o755},
+			"twice": text("last"),
+		}, "z-first"),
+		pkg("m-middle", map[string]condatest.File{"own/d": text("d"), "twice": text("middle")}, "z-first"),
+	)
+	want := map[string]object{
+		"x": "last", "same": "same", "lib64": "link lib", "lib/own": "own", "abs": "link " + prefix + "/lib",
+		"lib/libx.so": "through a link", "lib/y": "through another", "own/d": "d", "mode": "mode", "twice": "middle",
+	}
+	for name, groups := range map[string][][]string{
+		"a layer each":              {{"z-first"}, {"a-last"}, {"m-middle"}},
+		"the other way round":       {{"m-middle"}, {"a-last"}, {"z-first"}},
+		"in one layer":              {{"a-last", "m-middle", "z-first"}},
+		"two in one, above":         {{"m-middle"}, {"a-last", "z-first"}},
+		"the first and the last in": {{"a-last", "z-first"}, {"m-middle"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := lay(t, c, conda.Environment{}, nil, groups...)
+			got := l.files(t)
+			for at := range got {
+				if strings.HasPrefix(at, "conda-meta/") || at == "bin/activate" || at == "etc/profile.d/conda.sh" {
+					delete(got, at)
+				}
+			}
+			for at, o := range got {
+				_, data, ok := strings.Cut(string(o), "\"")
+				if ok {
+					got[at] = object(strings.TrimSuffix(data, "\""))
+				}
+			}
+			compare(t, got, want)
+			clobbers := conda.Clobbers(l.Packages, l.Manifests, prefix)
+			if !slices.Contains(clobbers, conda.Clobber{Path: "x", Winner: "a-last 1", Loser: "z-first 1"}) {
+				t.Errorf("got %+v", clobbers)
+			}
+		})
+	}
+}
+
+func TestEnvironmentFiles(t *testing.T) {
+	c := condatest.NewChannel(t, pkg("a", map[string]condatest.File{
+		"etc/conda/env_vars.d/a.json": {Data: `{"FROM_A": "it's", "BOTH": "a"}`},
+	}))
+	l := lay(t, c, conda.Environment{
+		Variables: map[string]string{"BOTH": "state", "Z": "1"}, Specs: []string{"a >=1", "b"}, Command: "sconce\nbuild", Time: time.Unix(1704067200, 0),
+	}, nil, []string{"a"})
+	files := layerFiles(t, l.store, l.top)
+	for at, want := range map[string]string{
+		"conda-meta/history":     "==> 2024-01-01 00:00:00 <==\n# cmd: sconce build\n+conda-forge/linux-64::a-1-0\n# update specs: [\"a >=1\",\"b\"]\n",
+		"conda-meta/state":       "{\n  \"env_vars\": {\n    \"BOTH\": \"state\",\n    \"Z\": \"1\"\n  }\n}\n",
+		"etc/conda/variables.sh": "export BOTH='state'\nexport FROM_A='it'\\''s'\nexport Z='1'\n",
+	} {
+		if got := files[at]; got != regular(0o644, []byte(want)) {
+			t.Errorf("%s: got %s, want %q", at, got, want)
+		}
+	}
+}
+
+// A package that brings conda has its own scripts.
+func TestScriptsOfPackagesStay(t *testing.T) {
+	c := condatest.NewChannel(t, pkg("conda", map[string]condatest.File{"bin/activate": {Data: "own"}, "etc/profile.d/conda.sh": {Data: "own"}}))
+	l := lay(t, c, conda.Environment{}, nil, []string{"conda"})
+	files := layerFiles(t, l.store, l.top)
+	if _, ok := files["bin/activate"]; ok || len(files) != 1 {
+		t.Errorf("got %v", files)
+	}
+}
+
+// The scripts of the image do what conda's do, in each shell that people use.
+func TestActivateInShells(t *testing.T) {
+	dir := t.TempDir()
+	if len(dir) > 79-len("/envs/two") { // a prefix is short
+		var err error
+		if dir, err = os.MkdirTemp("", "c"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+	}
+	c := condatest.NewChannel(t, pkg("a", map[string]condatest.File{
+		"etc/conda/activate.d/b.sh":   {Data: "order=$order:b:$CONDA_PREFIX\n"},
+		"etc/conda/activate.d/B.sh":   {Data: "order=B\n"},
+		"etc/conda/deactivate.d/b.sh": {Data: "left=yes\n"},
+	}))
+	for _, root := range []string{dir, dir + "/envs/two"} {
+		l := lay(t, c, conda.Environment{Target: conda.Target{Prefix: root}, Root: dir, Variables: map[string]string{"VAR": "a 'b'\nc"}}, nil, []string{"a"})
+		for _, d := range append(slices.Clone(l.Layers), l.top) {
+			unpack(t, l.store, d)
+		}
+	}
+	script := `set -eu
+PATH=/usr/bin:/bin; PS1='$ '; unset CONDA_PREFIX CONDA_SHLVL
+. DIR/etc/profile.d/conda.sh
+conda activate
+echo "$CONDA_PREFIX $CONDA_SHLVL $CONDA_DEFAULT_ENV $PATH $order $PS1$VAR"
+conda activate two
+echo "$CONDA_PREFIX $CONDA_SHLVL $CONDA_DEFAULT_ENV $PATH $CONDA_PREFIX_1 $PS1"
+conda activate DIR/envs/two/
+echo "$CONDA_SHLVL"
+conda deactivate
+echo "$CONDA_PREFIX $CONDA_SHLVL $PATH"
+conda deactivate
+echo "${CONDA_PREFIX-none} $CONDA_SHLVL $PATH ${VAR-none} $left $PS1"
+conda activate nowhere 2>/dev/null || echo no
+conda list 2>/dev/null || echo $?
+. DIR/bin/activate
+echo "$CONDA_PREFIX"
+`
+	want := `DIR 1 base DIR/bin:/usr/bin:/bin B:b:DIR (base) $ a 'b'
+c
+DIR/envs/two 2 two DIR/envs/two/bin:/usr/bin:/bin DIR (two) $ 
+2
+DIR 1 DIR/bin:/usr/bin:/bin
+none 0 /usr/bin:/bin none yes $ 
+no
+127
+DIR/envs/two
+`
+	want = strings.ReplaceAll(want, "DIR", dir)
+	for _, shell := range []string{"bash", "dash", "busybox", "zsh"} {
+		program, err := exec.LookPath(shell)
+		if err != nil {
+			if shell != "zsh" {
+				condatest.SkipOrFail(t, "%v", err)
+			}
+			continue
+		}
+		args := []string{"-c", strings.ReplaceAll(script, "DIR", dir)}
+		if shell == "busybox" {
+			args = append([]string{"sh"}, args...)
+		}
+		out, err := exec.Command(program, args...).CombinedOutput()
+		if err != nil || string(out) != want {
+			t.Errorf("%s: %v\n got %s\nwant %s", shell, err, out, want)
+		}
+	}
+}
+
+// unpack lays a layer down where its paths say. They are all below a directory of the test.
+func unpack(t testing.TB, st *store.Store, d layer.Descriptor) {
+	t.Helper()
+	ix, err := layer.OpenIndex(t.Context(), st, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, e := range ix.Entries {
+		at := filepath.Join("/", e.Path)
+		switch e.Type {
+		case layer.Dir:
+			err = os.MkdirAll(at, 0o755)
+		case layer.Symlink:
+			err = os.Symlink(e.Link, at)
+		case layer.Regular:
+			var data []byte
+			if data, err = readEntry(ix, i); err == nil {
+				err = os.WriteFile(at, data, os.FileMode(e.Mode))
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

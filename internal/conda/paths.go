@@ -1,0 +1,148 @@
+package conda
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"sconce.dev/sconce/internal/layer"
+)
+
+const (
+	maxPath      = 4095 // bytes, with the prefix: what Linux takes
+	maxComponent = 255  // bytes between two slashes: what Linux file systems take
+)
+
+// checkPath refuses a name that is not a plain relative path. Nothing is repaired: a name that needs it is a mistake or an
+// attack.
+func checkPath(name string) error {
+	switch {
+	case name == "":
+		return errors.New("its name is empty")
+	case len(name) > maxPath:
+		return fmt.Errorf("its name is longer than %d bytes", maxPath)
+	case !utf8.ValidString(name):
+		return errors.New("its name is not UTF-8")
+	case strings.HasPrefix(name, "/"):
+		return errors.New("its name is an absolute path")
+	case strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f }):
+		return errors.New("its name contains a control character")
+	case strings.Count(name, "/") > layer.MaxDepth-maxPrefixDepth:
+		return errors.New("it lies in too many directories")
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		switch {
+		case part == "" || part == "." || part == "..":
+			return fmt.Errorf("its name has the component %q, and could lead anywhere", part)
+		case len(part) > maxComponent:
+			return fmt.Errorf("its name has a component longer than %d bytes", maxComponent)
+		case strings.HasPrefix(part, layer.WhiteoutPrefix):
+			return fmt.Errorf("its name has the component %q, which in an image removes files", part)
+		}
+	}
+	return nil
+}
+
+// below reports whether p is the directory dir or lies in it.
+func below(p, dir string) bool {
+	return p == dir || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
+}
+
+// maxPrefix bounds a prefix, in bytes. The line "#!PREFIX/bin/python3.12" must fit into 127, what kernels before 5.1 read of it.
+const (
+	maxPrefix      = 80
+	maxPrefixDepth = 40 // components
+)
+
+// Target is where packages go: a directory of the image, and the Python that the environment has.
+type Target struct {
+	Prefix string // absolute and clean: "/opt/conda"
+	Python Python // none in an environment without
+}
+
+// Python is what packages for any Python have to know of the environment's.
+type Python struct {
+	Version      string // the full version: "3.12.4"; "" is none
+	SitePackages string // below the prefix: "lib/python3.12/site-packages"
+}
+
+// PythonOf returns the Python of an environment of packages.
+func PythonOf(packages []Package) Python {
+	for _, p := range packages {
+		if p.Name != "python" {
+			continue
+		}
+		py := Python{Version: p.Version, SitePackages: p.SitePackages}
+		if py.SitePackages == "" { // CEP 17
+			py.SitePackages = "lib/python" + py.Minor() + "/site-packages"
+		}
+		return py
+	}
+	return Python{}
+}
+
+// Minor returns the version as far as paths and byte code depend on it: "3.12".
+func (p Python) Minor() string {
+	parts := strings.SplitN(p.Version, ".", 3)
+	if len(parts) < 2 {
+		return p.Version
+	}
+	return parts[0] + "." + parts[1]
+}
+
+// cacheTag is what stands in the names of its byte code (PEP 3147).
+func (p Python) cacheTag() string { return "cpython-" + strings.ReplaceAll(p.Minor(), ".", "") }
+
+// Executable returns the absolute path of the environment's Python.
+func (t Target) Executable() string { return t.Prefix + "/bin/python" + t.Python.Minor() }
+
+// root is the prefix as paths in layers are.
+func (t Target) root() string { return strings.TrimPrefix(t.Prefix, "/") }
+
+// validate refuses a prefix that could not stand in a script: there are shells, and the first lines of scripts, that end a word at
+// a blank.
+func (t Target) validate() error {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._+-", r)
+	}
+	switch p := t.Prefix; {
+	case !path.IsAbs(p) || path.Clean(p) != p || p == "/":
+		return fmt.Errorf("%q cannot be the prefix of a conda environment: it must be an absolute path", p)
+	case len(p) > maxPrefix || strings.Count(p, "/") > maxPrefixDepth:
+		return fmt.Errorf("the prefix %s has %d bytes: at most %d leave room for the first lines of scripts", p, len(p), maxPrefix)
+	case strings.ContainsFunc(p, func(r rune) bool { return !plain(r) }):
+		return fmt.Errorf(`the prefix %q may have letters, digits and ". _ + -" alone: it stands in scripts`, p)
+	}
+	if v := t.Python; v.Version != "" {
+		if err := checkPath(v.SitePackages); err != nil {
+			return fmt.Errorf("site-packages of Python %s, %q: %w", v.Version, v.SitePackages, err)
+		}
+		if major, minor, ok := strings.Cut(v.Minor(), "."); !ok || !digits(major) || !digits(minor) {
+			return fmt.Errorf("%q is not the version of a Python", v.Version)
+		}
+	}
+	return nil
+}
+
+func digits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
+
+// place says where a file of a package goes below the prefix; "" is nowhere. Files of a package for any Python lie where this one
+// looks for them (CEP 17, CEP 20).
+func (t Target) place(name string, noarchPython bool) (string, error) {
+	if below(name, "Menu") { // entries for the menus of desktops (CEP 11)
+		return "", nil
+	}
+	if noarchPython {
+		if rest, ok := strings.CutPrefix(name, "site-packages/"); ok {
+			name = t.Python.SitePackages + "/" + rest
+		} else if rest, ok := strings.CutPrefix(name, "python-scripts/"); ok {
+			name = "bin/" + rest
+		}
+	}
+	if below(name, "conda-meta") {
+		return "", errors.New("it lies in conda-meta, where no package has files")
+	}
+	return name, checkPath(t.root() + "/" + name)
+}

@@ -1,0 +1,252 @@
+package condalock
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/fault"
+)
+
+// usualAlias is where a channel is that is named by a single word, unless the configuration says otherwise.
+const usualAlias = "https://conda.anaconda.org"
+
+// usualDefaults are the channels that the word "defaults" stands for on Linux (conda's documentation, "default_channels").
+var usualDefaults = []string{"https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pkgs/r"}
+
+// everybodys are channels whose names mean the same to everybody. Whoever configures another place for one has a mirror of it.
+var everybodys = []string{"conda-forge", "bioconda", "nvidia", "pytorch", "rapidsai"}
+
+// Channel is where packages come from.
+type Channel struct {
+	Name string // as the user wrote it, without login
+	URL  string // for everybody: without login, and not a mirror's; no slash at the end
+}
+
+var schemed = regexp.MustCompile(`^[a-z][a-z0-9+.-]*://`)
+
+// Channels resolves the names of channels, addresses and paths, in order; each channel once. Paths are relative to dir. Logins in
+// addresses are noted in c, for the solver and for downloads.
+func (c *Config) Channels(names []string, dir string) ([]Channel, error) {
+	var all []Channel
+	for _, name := range names {
+		found, err := c.channel(strings.TrimSpace(name), dir, 0)
+		if err != nil {
+			return nil, fmt.Errorf("channel %s: %w", withoutLogins(name), err)
+		}
+		for _, one := range found {
+			if !slices.ContainsFunc(all, func(a Channel) bool { return a.URL == one.URL }) {
+				all = append(all, one)
+			}
+		}
+	}
+	return all, nil
+}
+
+// maxChannels bounds how deep channels stand for other channels.
+const maxChannels = 8
+
+func (c *Config) channel(name, dir string, depth int) ([]Channel, error) {
+	if depth > maxChannels {
+		return nil, errors.New("it stands for itself")
+	}
+	expanded, err := c.expand(name)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case expanded == "":
+		return nil, errors.New("it has no name")
+	case schemed.MatchString(expanded):
+		address, err := c.address(expanded)
+		return []Channel{{withoutLogins(name), address}}, err
+	case isPath(expanded):
+		return []Channel{{name, c.fileURL(expanded, dir)}}, nil
+	}
+	if several, ok := c.Multi[expanded]; ok {
+		return c.several(several, dir, depth)
+	}
+	if expanded == "defaults" {
+		if c.DefaultChannels != nil {
+			return c.several(c.DefaultChannels, dir, depth)
+		}
+		return c.several(usualDefaults, dir, depth)
+	}
+	address, err := c.named(expanded, dir)
+	return []Channel{{name, address}}, err
+}
+
+func (c *Config) several(names []string, dir string, depth int) ([]Channel, error) {
+	var all []Channel
+	for _, name := range names {
+		found, err := c.channel(name, dir, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// named returns the address of a channel that is a word, such as conda-forge or conda-forge/label/rc.
+func (c *Config) named(name, dir string) (string, error) {
+	name = withoutSubdir(strings.Trim(name, "/"))
+	for part := name; part != "" && part != "."; part = parent(part) {
+		at, ok := c.Custom[part]
+		if !ok {
+			continue
+		}
+		at, err := c.expand(at)
+		if err != nil {
+			return "", err
+		}
+		return c.placed(name, at, slices.Contains(everybodys, part), dir)
+	}
+	if strings.HasPrefix(name, "pkgs/") {
+		return "https://repo.anaconda.com/" + name, nil
+	}
+	alias, err := c.expand(cmp.Or(c.Alias, usualAlias))
+	if err != nil {
+		return "", err
+	}
+	return c.placed(name, alias, true, dir)
+}
+
+// placed returns the address of the channel name below at. When others know it by its usual address, at is a mirror.
+func (c *Config) placed(name, at string, isMirror bool, dir string) (string, error) {
+	if isPath(at) {
+		return c.fileURL(at, dir) + "/" + name, nil
+	}
+	address, err := c.address(strings.TrimRight(at, "/") + "/" + name)
+	usual := usualAlias + "/" + name
+	if err != nil || !isMirror || address == usual || !strings.HasPrefix(address, "http") {
+		return address, err
+	}
+	if len(c.Mirrors[usual]) == 0 { // one that is configured as such goes before
+		c.Mirrors[usual] = []string{address}
+	}
+	return usual, nil
+}
+
+// address returns an address as everybody may see it. The login in it is kept.
+func (c *Config) address(raw string) (string, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return "", errors.New("the address cannot be read")
+	}
+	if u.RawQuery != "" || u.Fragment != "" {
+		return "", errors.New("the address has a query or a fragment")
+	}
+	if u.Scheme == "file" {
+		return "file://" + withoutSubdir(strings.TrimRight(u.EscapedPath(), "/")), nil
+	}
+	if u.Host == "" {
+		return "", errors.New("the address has no host")
+	}
+	if err := c.Logins.take(u); err != nil {
+		return "", err
+	}
+	u.Path, u.RawPath = withoutSubdir(strings.TrimRight(u.Path, "/")), ""
+	return u.String(), nil
+}
+
+func isPath(name string) bool {
+	return strings.HasPrefix(name, "/") || strings.HasPrefix(name, "~") || name == "." || name == ".." ||
+		strings.HasPrefix(name, "./") || strings.HasPrefix(name, "../")
+}
+
+func (c *Config) fileURL(path, dir string) string {
+	if rest, ok := strings.CutPrefix(path, "~"); ok && (rest == "" || rest[0] == '/') {
+		path = c.variable("HOME") + rest
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	return (&url.URL{Scheme: "file", Path: path}).String()
+}
+
+var subdirName = regexp.MustCompile(`^(noarch|(linux|osx|win|freebsd|zos|emscripten|wasi)-[a-z0-9_]+)$`)
+
+// withoutSubdir takes the platform from the end of a channel, which some write.
+func withoutSubdir(path string) string {
+	if before, last, ok := cutLast(path, "/"); ok && before != "" && subdirName.MatchString(last) {
+		return before
+	}
+	return path
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+func parent(name string) string {
+	before, _, found := cutLast(name, "/")
+	if !found {
+		return ""
+	}
+	return before
+}
+
+var variableUse = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)`)
+
+// expand puts in the values of variables, as conda does in channels and configuration files: $NAME and ${NAME}.
+func (c *Config) expand(text string) (string, error) {
+	var missing string
+	text = variableUse.ReplaceAllStringFunc(text, func(use string) string {
+		m := variableUse.FindStringSubmatch(use)
+		name := m[1] + m[2]
+		value, ok := c.lookup(name)
+		if !ok || value == "" {
+			missing = name
+		}
+		return value
+	})
+	if missing != "" {
+		return "", fault.Hint(fmt.Errorf("it needs the variable %s, which is not set", missing), fmt.Sprintf("set it: export %s=…", missing))
+	}
+	return text, nil
+}
+
+// licensed are the hosts and channels whose packages are under Anaconda's terms of service (their "Platform terms", and the FAQ
+// on commercial use).
+func licensed(address string) bool {
+	u, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	first, _, _ := strings.Cut(strings.Trim(u.Path, "/"), "/")
+	switch u.Hostname() {
+	case "repo.anaconda.com", "repo.continuum.io":
+		return true
+	case "conda.anaconda.org", "api.anaconda.org":
+		return slices.Contains([]string{"anaconda", "main", "r", "msys2", "free", "pro"}, first)
+	}
+	return false
+}
+
+// checkLicenses says what using Anaconda's own channels means. It is an error unless the user has accepted it.
+func checkLicenses(channels []Channel, accepted bool) ([]Warning, error) {
+	for _, c := range channels {
+		if !licensed(c.URL) {
+			continue
+		}
+		text := fmt.Sprintf("channel %s (%s): Anaconda's terms of service ask organisations of 200 people or more for a paid licence, with exceptions for teaching and research",
+			c.Name, c.URL)
+		if accepted {
+			return []Warning{{Text: text}}, nil
+		}
+		return nil, fault.Hint(errors.New(text), "take conda-forge, which has nearly all of the same packages; or accept the terms with --accept-licenses")
+	}
+	return nil, nil
+}

@@ -1,0 +1,171 @@
+package condalock
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/conda"
+	"sconce.dev/sconce/internal/store"
+)
+
+// record is a package as solve.py has it.
+type record struct {
+	conda.Package
+	SHA256 string `json:"sha256"` // hexadecimal
+}
+
+func recordOf(p conda.Package) record {
+	r := record{p, p.SHA256.Hex()}
+	r.Depends, r.Constrains = listOf(p.Depends), listOf(p.Constrains)
+	return r
+}
+
+// packagesOf checks what the solver said of packages, without the logins that may be in addresses.
+func packagesOf(records []record) ([]conda.Package, error) {
+	all := make([]conda.Package, 0, len(records))
+	for _, r := range records {
+		p := r.Package
+		p.URL = withoutLogins(p.URL)
+		p.Channel = withoutSubdir(strings.TrimRight(withoutLogins(p.Channel), "/"))
+		if r.SHA256 != "" {
+			p.SHA256 = store.Digest("sha256:" + r.SHA256)
+		}
+		if err := check(&p); err != nil {
+			return nil, fmt.Errorf("channel %s: %w", p.Channel, err)
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+var (
+	// CEP 26 on names, versions and build strings, as wide as packages of today use them.
+	packageName    = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]*$`)
+	packageVersion = regexp.MustCompile(`^[A-Za-z0-9_.!+-]+$`)
+	packageBuild   = regexp.MustCompile(`^[A-Za-z0-9_.+]*$`)
+	md5Form        = regexp.MustCompile(`^[0-9a-f]{32}$`)
+)
+
+// check refuses what would be wrong or dangerous as part of a path or an address.
+func check(p *conda.Package) error {
+	wrong := func(what, value string) error {
+		return fmt.Errorf("package %q: its %s %q is wrong", p.Name, what, value)
+	}
+	switch {
+	case !packageName.MatchString(p.Name):
+		return fmt.Errorf("%q is not the name of a package", p.Name)
+	case !packageVersion.MatchString(p.Version):
+		return wrong("version", p.Version)
+	case !packageBuild.MatchString(p.Build):
+		return wrong("build", p.Build)
+	case !subdirName.MatchString(p.Subdir):
+		return wrong("subdirectory", p.Subdir)
+	case p.File == "" || p.File == "." || p.File == ".." || strings.ContainsAny(p.File, "/\\\x00\n"):
+		return wrong("file", p.File)
+	case p.MD5 != "" && !md5Form.MatchString(p.MD5):
+		return wrong("MD5", p.MD5)
+	case p.Size < 0:
+		return fmt.Errorf("package %q: its size is negative", p.Name)
+	}
+	if p.SHA256 != "" {
+		if _, err := store.ParseDigest(string(p.SHA256)); err != nil {
+			return fmt.Errorf("package %q: %w", p.Name, err)
+		}
+	}
+	u, err := url.Parse(p.URL)
+	if err != nil || !slices.Contains([]string{"http", "https", "file", "oci", "s3", "gcs"}, u.Scheme) {
+		return wrong("address", withoutLogins(p.URL))
+	}
+	return nil
+}
+
+var archiveName = regexp.MustCompile(`^(.+)-([^-]+)-([^-]+)(\.conda|\.tar\.bz2)$`)
+
+// fromURL makes a package of the address of its archive: CHANNEL/SUBDIR/NAME-VERSION-BUILD.conda.
+func fromURL(address string) (located, error) {
+	wrong := fmt.Errorf("%q is not the address of a package: CHANNEL/SUBDIR/NAME-VERSION-BUILD.conda", withoutLogins(address))
+	u, err := url.Parse(withoutLogins(address))
+	if err != nil || u.Scheme == "" {
+		return located{}, wrong
+	}
+	u.Fragment, u.RawQuery, u.RawPath = "", "", ""
+	dir, file := path.Split(u.Path)
+	m := archiveName.FindStringSubmatch(file)
+	channel, subdir, ok := cutLast(strings.TrimRight(dir, "/"), "/")
+	if m == nil || !ok || !subdirName.MatchString(subdir) {
+		return located{}, wrong
+	}
+	at := *u
+	at.Path = channel
+	p := conda.Package{
+		Name: strings.ToLower(m[1]), Version: m[2], Build: m[3], File: file, Subdir: subdir, Channel: at.String(), URL: u.String(),
+	}
+	describe(&p)
+	return located{p}, check(&p)
+}
+
+// Sorted returns packages in an order in which each comes after those that it depends on; where packages depend on each other, as
+// pip and python do, and between equals, names decide.
+func Sorted(packages []conda.Package) []conda.Package {
+	byName := map[string]conda.Package{}
+	names := make([]string, 0, len(packages))
+	for _, p := range packages {
+		byName[p.Name] = p
+		names = append(names, p.Name)
+	}
+	// A Python comes before what depends on it, although it may depend on pip: as in conda, its own dependency on pip is cut.
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(boolOrder(a != "python", b != "python"), cmp.Compare(a, b))
+	})
+	sorted := make([]conda.Package, 0, len(packages))
+	seen := map[string]bool{}
+	var visit func(name string)
+	visit = func(name string) {
+		p, ok := byName[name]
+		if !ok || seen[name] {
+			return
+		}
+		seen[name] = true
+		depends := make([]string, 0, len(p.Depends))
+		for _, d := range p.Depends {
+			depends = append(depends, dependencyName(d))
+		}
+		slices.Sort(depends)
+		for _, d := range depends {
+			if name != "python" || d != "pip" {
+				visit(d)
+			}
+		}
+		sorted = append(sorted, p)
+	}
+	for _, name := range slices.Compact(names) {
+		visit(name)
+	}
+	return sorted
+}
+
+func boolOrder(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// dependencyName returns the name in a dependency, "numpy >=2,<3".
+func dependencyName(spec string) string {
+	if _, after, ok := strings.Cut(spec, "::"); ok {
+		spec = after
+	}
+	if i := strings.IndexAny(spec, " =<>!~[;"); i >= 0 {
+		spec = spec[:i]
+	}
+	return strings.ToLower(strings.TrimSpace(spec))
+}

@@ -1,0 +1,458 @@
+package condalock
+
+import (
+	"cmp"
+	"context"
+	_ "embed" // the script of the solver
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"sconce.dev/sconce/internal/child"
+	"sconce.dev/sconce/internal/conda"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tempdir"
+)
+
+// Rattler is the release of py-rattler that solve.py is written for.
+const Rattler = "0.28.0"
+
+//go:embed solve.py
+var solveScript []byte
+
+// usualTimeout is how long a solver may take. The largest environments on the slowest lines take a few minutes.
+const usualTimeout = 20 * time.Minute
+
+// Solver asks py-rattler, run by uv. Its methods may be called from many goroutines.
+type Solver struct {
+	Store   *store.Store // keeps the indexes of channels
+	Config  *Config
+	Offline bool          // take the indexes that are in the store, and nothing from the network
+	Timeout time.Duration // for one answer; 0 means usualTimeout
+}
+
+// Source is one file of a chain, or what a recipe lists.
+type Source struct {
+	Name       string // names it in messages: "environment.yml"
+	Dir        string // paths of channels are relative to it
+	Channels   []string
+	NoDefaults bool
+	Specs      []Spec
+}
+
+// Source returns the conda part of an environment.
+func (e *Environment) Source() Source {
+	return Source{Name: e.File, Dir: filepath.Dir(e.File), Channels: e.Channels, NoDefaults: e.NoDefaults, Specs: e.Specs}
+}
+
+// Request is what to solve.
+type Request struct {
+	Platform string // "linux-64"
+	Sources  []Source
+
+	// Defaults are added behind the channels of the sources, unless all sources say nodefaults.
+	Defaults []string
+	Priority string // "strict", "flexible" or "disabled"; "" is strict
+	Machine  *Machine
+
+	// Locked were chosen earlier and are kept where they fit, but for those in Upgrade.
+	Locked  []conda.Package
+	Upgrade []string // names, normalised
+
+	// WantsCUDA makes it an error when a package has a build for CUDA that cannot be chosen because no driver is known; else that
+	// is a warning.
+	WantsCUDA bool
+
+	AddPip         bool // a Python brings pip along, as with conda
+	AcceptLicenses bool // of Anaconda's own channels
+}
+
+// Answer is what the solver chose.
+type Answer struct {
+	Packages []conda.Package // each after those that it depends on
+	Channels []Channel
+	Warnings []Warning
+}
+
+// Warning is something that the user should know, and what to do about it, or "".
+type Warning struct{ Text, Hint string }
+
+// ask is the request as solve.py reads it.
+type ask struct {
+	Platform  string           `json:"platform"`
+	Channels  []string         `json:"channels"`
+	Priority  string           `json:"priority"`
+	Virtual   []VirtualPackage `json:"virtual"`
+	Sources   []askSource      `json:"sources"`
+	Locked    []record         `json:"locked"`
+	Complete  []record         `json:"complete"`
+	CheckCUDA bool             `json:"check_cuda"`
+	AddPip    bool             `json:"add_pip"`
+
+	Config    string              `json:"config"`
+	Plain     bool                `json:"plain"`
+	Mirrors   map[string][]string `json:"mirrors"`
+	Repodata  map[string]bool     `json:"repodata"`
+	Cache     string              `json:"cache"`
+	Offline   bool                `json:"offline"`
+	Retries   int                 `json:"retries"`
+	Timeout   int                 `json:"timeout"` // in seconds
+	UserAgent string              `json:"user_agent"`
+}
+
+type askSource struct {
+	Specs []string `json:"specs"`
+}
+
+// reply is the answer of solve.py.
+type reply struct {
+	Packages    []record `json:"packages"`
+	WithoutCUDA []string `json:"without_cuda"`
+	Warnings    []string `json:"warnings"`
+	Error       *failure `json:"error"`
+}
+
+// Solve chooses packages. The sources are solved in order, what was chosen earlier being kept where it can be, to one set. A
+// [*ConflictError] says that there is none.
+func (s *Solver) Solve(ctx context.Context, r Request) (*Answer, error) {
+	task := progress.Begin(ctx, "resolve", "conda packages", 0)
+	answer, err := s.solve(ctx, r)
+	return answer, task.End(err)
+}
+
+func (s *Solver) solve(ctx context.Context, r Request) (*Answer, error) {
+	channels, err := s.Config.channelsOf(&r)
+	if err != nil {
+		return nil, err
+	}
+	warnings, err := checkLicenses(channels, r.AcceptLicenses)
+	if err != nil {
+		return nil, err
+	}
+	a := &ask{Platform: r.Platform, Priority: cmp.Or(r.Priority, "strict"), Virtual: r.Machine.Packages, AddPip: r.AddPip}
+	a.CheckCUDA = !r.Machine.Has("__cuda") && !slices.Contains(r.Machine.Without, "__cuda")
+	for _, c := range channels {
+		a.Channels = append(a.Channels, c.URL)
+	}
+	if a.Sources, err = s.Config.specs(r.Sources); err != nil {
+		return nil, err
+	}
+	for _, p := range r.Locked {
+		if !slices.Contains(r.Upgrade, p.Name) {
+			a.Locked = append(a.Locked, recordOf(p))
+		}
+	}
+	found, err := s.ask(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	if found.Error != nil {
+		return nil, s.explain(found.Error, &r)
+	}
+	return s.answer(found, &r, channels, warnings)
+}
+
+func (s *Solver) answer(found *reply, r *Request, channels []Channel, warnings []Warning) (*Answer, error) {
+	packages, err := packagesOf(found.Packages)
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range found.Warnings {
+		warnings = append(warnings, Warning{Text: s.Config.Logins.redact(text)})
+	}
+	if len(found.WithoutCUDA) > 0 {
+		w := Warning{
+			Text: "without CUDA: " + strings.Join(found.WithoutCUDA, ", ") + ": there are builds for CUDA, but no driver of the target is known",
+			Hint: cudaHint,
+		}
+		if r.WantsCUDA {
+			return nil, fault.Hint(errors.New(w.Text), w.Hint)
+		}
+		warnings = append(warnings, w)
+	}
+	return &Answer{Packages: Sorted(packages), Channels: channels, Warnings: warnings}, nil
+}
+
+// cudaHint is what makes __cuda known.
+const cudaHint = `say which driver the target has: driver = "550.54" under [target], or CONDA_OVERRIDE_CUDA=12.4; CONDA_OVERRIDE_CUDA="" says that there is none`
+
+// channelsOf gathers the channels of all sources, and those that their specs name (conda-forge::numpy), in the order in which they
+// are mentioned, then the defaults.
+func (c *Config) channelsOf(r *Request) ([]Channel, error) {
+	var all []Channel
+	add := func(names []string, dir string) error {
+		found, err := c.Channels(names, dir)
+		for _, one := range found {
+			if !slices.ContainsFunc(all, func(a Channel) bool { return a.URL == one.URL }) {
+				all = append(all, one)
+			}
+		}
+		return err
+	}
+	defaults := len(r.Sources) == 0
+	for _, source := range r.Sources {
+		if err := add(source.Channels, source.Dir); err != nil {
+			return nil, fmt.Errorf("%s: %w", source.Name, err)
+		}
+		defaults = defaults || !source.NoDefaults
+	}
+	if defaults {
+		if err := add(r.Defaults, "."); err != nil {
+			return nil, err
+		}
+	}
+	for _, source := range r.Sources {
+		for _, spec := range source.Specs {
+			if name, _, ok := strings.Cut(spec.Text, "::"); ok {
+				if err := add([]string{name}, source.Dir); err != nil {
+					return nil, fmt.Errorf("%s: %w", spec.at(source.Name), err)
+				}
+			}
+		}
+	}
+	if len(all) == 0 {
+		return nil, fault.Hint(errors.New("no channel to take conda packages from"), "name one: channels: [conda-forge]")
+	}
+	return all, nil
+}
+
+// specs are the specs of the sources as the solver reads them: channels in them are addresses.
+func (c *Config) specs(sources []Source) ([]askSource, error) {
+	all := make([]askSource, len(sources))
+	for i, source := range sources {
+		all[i].Specs = []string{}
+		for _, spec := range source.Specs {
+			text := spec.Text
+			if name, rest, ok := strings.Cut(text, "::"); ok {
+				found, err := c.Channels([]string{name}, source.Dir)
+				if err != nil {
+					return nil, fmt.Errorf("%s: %w", spec.at(source.Name), err)
+				}
+				if len(found) == 1 { // a name that stands for several channels binds to none of them
+					rest = found[0].URL + "::" + rest
+				}
+				text = rest
+			}
+			all[i].Specs = append(all[i].Specs, text)
+		}
+	}
+	return all, nil
+}
+
+// at names the place of a spec.
+func (s Spec) at(file string) string {
+	if s.Line == 0 {
+		return file
+	}
+	return fmt.Sprintf("%s:%d:%d", file, s.Line, s.Column)
+}
+
+// ask runs the script.
+func (s *Solver) ask(ctx context.Context, a *ask) (*reply, error) {
+	cache, err := s.Store.CacheDir(ctx, "conda repodata", store.CacheShared, func(string) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	defer cache.Release()
+	dir, remove, err := tempdir.Make("conda")
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	if err := s.fill(a, cache.Dir); err != nil {
+		return nil, err
+	}
+	if err := s.write(dir, a); err != nil {
+		return nil, fmt.Errorf("ask the solver: %w", err)
+	}
+	if err := s.run(ctx, dir); err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "answer.json"))
+	if err != nil {
+		return nil, fmt.Errorf("the solver ended without an answer: %w", err)
+	}
+	var found reply
+	if err := json.Unmarshal(text, &found); err != nil {
+		return nil, fmt.Errorf("the solver's answer: %w", err)
+	}
+	return &found, nil
+}
+
+// retries is how often the solver asks a server again that does not answer or is busy, waiting longer each time.
+const retries = 5
+
+// fill adds how channels are reached. Lists are never null in what the script reads.
+func (s *Solver) fill(a *ask, cache string) (err error) {
+	if a.Config, a.Plain, err = s.Config.solverConfig(); err != nil {
+		return fmt.Errorf("rattler's configuration: %w", err)
+	}
+	a.Mirrors = map[string][]string{}
+	for usual, places := range s.Config.Mirrors {
+		a.Mirrors[usual+"/"] = places
+	}
+	a.Repodata, a.Cache, a.Offline, a.Retries, a.UserAgent = s.Config.repodata(), cache, s.Offline, retries, "sconce"
+	a.Timeout = int(s.timeout().Seconds())
+	a.Channels, a.Virtual, a.Sources = listOf(a.Channels), listOf(a.Virtual), listOf(a.Sources)
+	a.Locked, a.Complete = listOf(a.Locked), listOf(a.Complete)
+	return nil
+}
+
+func (s *Solver) timeout() time.Duration { return max(cmp.Or(s.Timeout, usualTimeout), time.Second) }
+
+func listOf[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+func (s *Solver) write(dir string, a *ask) error {
+	request, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	logins, err := s.Config.Logins.file()
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "solve.py"), solveScript, 0o600),
+		os.WriteFile(filepath.Join(dir, "request.json"), request, 0o600),
+		os.WriteFile(filepath.Join(dir, "logins.json"), logins, 0o600),
+	)
+}
+
+// run runs the script in dir, with request.json, until it has written answer.json.
+func (s *Solver) run(ctx context.Context, dir string) error {
+	program, err := exec.LookPath("uv")
+	if err != nil {
+		return fault.Hint(errors.New("choosing conda packages needs uv, which is not on PATH"),
+			"install it with `pip install uv` or `pipx install uv`, or bring a lock: conda-lock.yml, pixi.lock or an @EXPLICIT file")
+	}
+	args := []string{"run", "--quiet", "--no-project", "--isolated", "--python", ">=3.10", "--with", "py-rattler==" + Rattler}
+	if s.Offline {
+		args = append(args, "--offline")
+	}
+	args = append(args, "python", "-I", "solve.py", "request.json", "answer.json")
+	limited, cancel := context.WithTimeoutCause(ctx, s.timeout(), errTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(limited, program, args...)
+	cmd.Dir = dir
+	cmd.Env = s.environment(dir)
+	var stderr tail
+	cmd.Stderr = &stderr
+	err = child.Group(cmd, syscall.SIGKILL)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil && limited.Err() != nil:
+		return fault.Hint(fmt.Errorf("the solver gave no answer in %s", s.timeout()), "a channel may be slow or hang: try again, or name a mirror of it in .condarc")
+	case err != nil:
+		return s.died(err, stderr.String())
+	}
+	return nil
+}
+
+var errTimeout = errors.New("the solver takes too long")
+
+// ruledOut are variables that would make uv or Python read other files than they are told to.
+var ruledOut = []string{
+	"UV_PROJECT", "UV_WORKING_DIR", "UV_WORKING_DIRECTORY", "UV_PYTHON", "UV_NO_PROJECT", "UV_ENV_FILE", "VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH",
+	"RATTLER_AUTH_FILE",
+}
+
+// environment is the user's, with the logins.
+func (s *Solver) environment(dir string) []string {
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(ruledOut, name)
+	})
+	env = append(env, s.Config.environment()...)
+	return append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1", "RUST_BACKTRACE=0", "RATTLER_AUTH_FILE="+filepath.Join(dir, "logins.json"))
+}
+
+// maxSaid bounds what is kept of a program's messages, in bytes.
+const maxSaid = 64 << 10
+
+// tail keeps the end of what is written to it.
+type tail struct{ text []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.text = append(t.text, p...)
+	if over := len(t.text) - maxSaid; over > 0 {
+		t.text = append(t.text[:0], t.text[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string { return string(t.text) }
+
+var notCached = regexp.MustCompile(`(?i)py-rattler.*(not found in the cache|was not found|no version|network)|network connectivity is disabled`)
+
+// died explains a script that ended without an answer.
+func (s *Solver) died(err error, said string) error {
+	said = strings.TrimSpace(s.Config.Logins.redact(said))
+	if said == "" {
+		return fmt.Errorf("the solver died: %w", err)
+	}
+	if strings.HasPrefix(said, "Traceback") {
+		lines := strings.Split(said, "\n")
+		said = lines[len(lines)-1]
+	}
+	died := fmt.Errorf("the solver died: %s", said)
+	if notCached.MatchString(said) {
+		return fault.Hint(died, fmt.Sprintf("the solver comes from the Python package index: run it once with the network (uv caches py-rattler %s)", Rattler))
+	}
+	return died
+}
+
+// Complete looks up in their channels what locks leave out of packages: SHA-256, size, dependencies. What a channel does not
+// know, or knows with other hashes, comes back as it was.
+func (s *Solver) Complete(ctx context.Context, platform string, packages []conda.Package) ([]conda.Package, error) {
+	a := &ask{Platform: platform, Priority: "disabled"}
+	for _, p := range packages {
+		a.Complete = append(a.Complete, recordOf(p))
+		if !slices.Contains(a.Channels, p.Channel) {
+			a.Channels = append(a.Channels, p.Channel)
+		}
+	}
+	if len(packages) == 0 {
+		return nil, nil
+	}
+	found, err := s.ask(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	if found.Error != nil {
+		return nil, s.explain(found.Error, &Request{})
+	}
+	known, err := packagesOf(found.Packages)
+	if err != nil {
+		return nil, err
+	}
+	whole := slices.Clone(packages)
+	for i, p := range whole {
+		for _, k := range known {
+			if sameArchive(p, k) {
+				whole[i] = k
+			}
+		}
+	}
+	return whole, nil
+}
+
+// sameArchive reports whether two packages are of the same address, with no hash that says otherwise.
+func sameArchive(p, k conda.Package) bool {
+	return p.URL == k.URL && (p.SHA256 == "" || p.SHA256 == k.SHA256) && (p.MD5 == "" || k.MD5 == "" || p.MD5 == k.MD5)
+}

@@ -1,0 +1,319 @@
+package condalock
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sconce.dev/sconce/internal/fault"
+)
+
+func TestSolve(t *testing.T) {
+	channel := serve(t, torchChannel())
+	s := solver(t, config(t, nil))
+	ask := func(f Facts, sources ...Source) Request {
+		for i := range sources {
+			sources[i].Channels = []string{channel.channel()}
+		}
+		return Request{Platform: f.Platform, Machine: machine(t, f), Sources: sources}
+	}
+	torch := Source{Name: "a.yml", Specs: specs("torch")}
+
+	t.Run("with a driver, the build for CUDA", func(t *testing.T) {
+		a, err := s.Solve(t.Context(), ask(gpuNode, torch))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := chosen(a), "libz-1.3-h1_0 python-3.12.9-h1_0 torch-2.7.1-cuda128_py312_0"; got != want {
+			t.Errorf("chosen: %s, want %s", got, want)
+		}
+		p := a.Packages[2]
+		if p.Channel != channel.channel() || p.URL != channel.channel()+"/linux-64/"+p.File || p.Size != 1000 || p.SHA256 == "" || p.BuildNumber != 200 || p.License != "MIT" {
+			t.Errorf("the record: %+v", p)
+		}
+		if len(a.Warnings) > 0 {
+			t.Errorf("warnings: %v", a.Warnings)
+		}
+	})
+	t.Run("aarch64 without a driver, from another machine: the build without, and a warning", func(t *testing.T) {
+		a, err := s.Solve(t.Context(), ask(Facts{Platform: "linux-aarch64", Glibc: "2.35"}, torch))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := chosen(a), "libz-1.3-h1_0 python-3.12.9-h1_0 torch-2.7.1-cpu_py312_0"; got != want {
+			t.Errorf("chosen: %s, want %s", got, want)
+		}
+		if a.Packages[2].Subdir != "linux-aarch64" {
+			t.Errorf("the subdirectory: %s", a.Packages[2].Subdir)
+		}
+		if len(a.Warnings) != 1 || !strings.Contains(a.Warnings[0].Text, "torch") || !strings.Contains(a.Warnings[0].Hint, "driver") {
+			t.Errorf("warnings: %v", a.Warnings)
+		}
+	})
+	t.Run("where CUDA is wanted, no driver is an error", func(t *testing.T) {
+		r := ask(Facts{Platform: "linux-64", Glibc: "2.35"}, torch)
+		r.WantsCUDA = true
+		_, err := s.Solve(t.Context(), r)
+		if err == nil || !strings.Contains(err.Error(), "without CUDA: torch") || fault.HintOf(err) == "" {
+			t.Errorf("error: %v", err)
+		}
+	})
+	t.Run("who says that there is no CUDA is not warned", func(t *testing.T) {
+		r := ask(Facts{Platform: "linux-64", Glibc: "2.35"}, torch)
+		r.Machine = machine(t, Facts{Platform: "linux-64", CUDA: "12.9"}, "CONDA_OVERRIDE_CUDA", "")
+		a, err := s.Solve(t.Context(), r)
+		if err != nil || len(a.Warnings) > 0 || !strings.Contains(chosen(a), "cpu_py312") {
+			t.Errorf("answer: %+v, %v", a, err)
+		}
+	})
+	t.Run("a chain keeps what it can", func(t *testing.T) {
+		a, err := s.Solve(t.Context(), ask(gpuNode, Source{Name: "a.yml", Specs: specs("python 3.11.*")}, Source{Name: "b.yml", Specs: specs("torch", "six")}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := chosen(a), "libz-1.3-h1_0 python-3.11.9-h1_0 six-1.17.0-pyhd8_0 torch-2.7.1-cpu_py311_0"; got != want {
+			t.Errorf("chosen: %s, want %s", got, want)
+		}
+	})
+	t.Run("a chain frees what was chosen and not asked for", func(t *testing.T) {
+		a, err := s.Solve(t.Context(), ask(gpuNode, Source{Name: "a.yml", Specs: specs("python")}, Source{Name: "b.yml", Specs: specs("libz <1.3")}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := chosen(a), "libz-1.2-h1_0 python-3.12.9-h1_0"; got != want {
+			t.Errorf("chosen: %s, want %s", got, want)
+		}
+	})
+	t.Run("locked packages stay, upgraded ones do not", func(t *testing.T) {
+		old, err := s.Solve(t.Context(), ask(gpuNode, Source{Name: "a.yml", Specs: specs("python 3.11.*", "libz 1.2")}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := ask(gpuNode, Source{Name: "a.yml", Specs: specs("python", "libz")})
+		r.Locked = old.Packages
+		a, err := s.Solve(t.Context(), r)
+		if err != nil || chosen(a) != chosen(old) {
+			t.Errorf("chosen: %s, want %s (%v)", chosen(a), chosen(old), err)
+		}
+		r.Upgrade = []string{"libz"}
+		a, err = s.Solve(t.Context(), r)
+		if got, want := chosen(a), "libz-1.3-h1_0 python-3.11.9-h1_0"; err != nil || got != want {
+			t.Errorf("chosen with an upgrade: %s, want %s (%v)", got, want, err)
+		}
+	})
+	t.Run("a channel in a spec", func(t *testing.T) {
+		a, err := s.Solve(t.Context(), ask(gpuNode, Source{Name: "a.yml", Specs: specs(channel.channel() + "::six")}))
+		if err != nil || !strings.Contains(chosen(a), "six-1.17.0") {
+			t.Errorf("answer: %v, %v", a, err)
+		}
+	})
+	t.Run("offline, from what the store has", func(t *testing.T) {
+		before := len(channel.requests())
+		offline := *s
+		offline.Offline = true
+		a, err := offline.Solve(t.Context(), ask(gpuNode, torch))
+		if err != nil || !strings.Contains(chosen(a), "cuda128") {
+			t.Errorf("answer: %v, %v", a, err)
+		}
+		if n := len(channel.requests()) - before; n > 0 {
+			t.Errorf("%d requests", n)
+		}
+	})
+}
+
+func TestSolveConflicts(t *testing.T) {
+	channel := serve(t, torchChannel())
+	s := solver(t, config(t, nil))
+	for _, test := range []struct {
+		name    string
+		facts   Facts
+		chain   [][]string
+		file    string
+		rivals  []string
+		in      []string // parts of the message
+		hint    string
+		anyKind bool // not a ConflictError
+	}{
+		{
+			name: "two files", facts: gpuNode, chain: [][]string{{"python 3.11.*"}, {"six"}, {"torch=*=cuda*"}},
+			file: "3.yml", rivals: []string{"1.yml"}, in: []string{"3.yml does not fit with 1.yml", "1.yml:1:5 asks for python 3.11.*"},
+		},
+		{
+			name: "no driver", facts: Facts{Platform: "linux-64", Glibc: "2.35"}, chain: [][]string{{"torch=*=cuda*"}},
+			file: "1.yml", in: []string{"__cuda"}, hint: "CONDA_OVERRIDE_CUDA",
+		},
+		{
+			name: "an old driver", facts: Facts{Platform: "linux-64", Glibc: "2.35", CUDA: "12.4"}, chain: [][]string{{"torch=*=cuda*"}},
+			file: "1.yml", in: []string{"__cuda"}, hint: "runs CUDA up to 12.4",
+		},
+		{
+			name: "an old libc", facts: gpuNode, chain: [][]string{{"new-libc"}},
+			file: "1.yml", in: []string{"__glibc"}, hint: "newer base",
+		},
+		{
+			name: "a slip", facts: gpuNode, chain: [][]string{{"pyhton"}},
+			file: "1.yml", in: []string{"pyhton"}, hint: "did you mean python?",
+		},
+		{
+			name: "another platform's", facts: Facts{Platform: "linux-aarch64"}, chain: [][]string{{"intel-only"}},
+			file: "1.yml", in: []string{"intel-only"}, hint: "linux-64, and not for linux-aarch64",
+		},
+		{
+			name: "no spec at all", facts: gpuNode, chain: [][]string{{"python", "=1=2=3=4"}, {"numpy >>2"}}, anyKind: true,
+			in: []string{`1.yml:2:5: "=1=2=3=4"`, `2.yml:1:5: "numpy >>2"`},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := Request{Platform: test.facts.Platform, Machine: machine(t, test.facts)}
+			for i, texts := range test.chain {
+				r.Sources = append(r.Sources, Source{Name: string(rune('1'+i)) + ".yml", Channels: []string{channel.channel()}, Specs: specs(texts...)})
+			}
+			_, err := s.Solve(t.Context(), r)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			var conflict *ConflictError
+			if errors.As(err, &conflict); conflict == nil != test.anyKind {
+				t.Fatalf("not the error that was expected: %v", err)
+			}
+			if conflict != nil && (conflict.File != test.file || !slices.Equal(conflict.Rivals, test.rivals)) {
+				t.Errorf("between %s and %v, want %s and %v", conflict.File, conflict.Rivals, test.file, test.rivals)
+			}
+			for _, part := range test.in {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q is not in:\n%v", part, err)
+				}
+			}
+			if !strings.Contains(fault.HintOf(err), test.hint) {
+				t.Errorf("hint: %q, want one with %q", fault.HintOf(err), test.hint)
+			}
+		})
+	}
+}
+
+// TestSolveFaults has servers that do what they should not. No error shows a secret.
+func TestSolveFaults(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		check func(w http.ResponseWriter, r *http.Request) bool
+		hint  string
+	}{
+		{"a login is asked for", status(http.StatusUnauthorized), "login"},
+		{"nothing is there", status(http.StatusNotFound), "no channel is there"},
+		{"an index that is no JSON", func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.HasSuffix(r.URL.Path, "repodata.json") {
+				w.Header().Set("ETag", `"1"`)
+				_, _ = w.Write([]byte(`{"packages.conda": {`))
+			} else {
+				http.NotFound(w, r)
+			}
+			return false
+		}, "not the index of a channel"},
+		{"a damaged zst", func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.HasSuffix(r.URL.Path, ".zst") {
+				w.Header().Set("ETag", `"1"`)
+				_, _ = w.Write([]byte("\x28\xb5\x2f\xfdnot a frame"))
+			} else {
+				http.NotFound(w, r)
+			}
+			return false
+		}, "not the index of a channel"},
+		{"no JSON document", func(w http.ResponseWriter, r *http.Request) bool {
+			w.Header().Set("ETag", `"1"`)
+			_, _ = w.Write([]byte("<html>log in</html>"))
+			return false
+		}, "not the index of a channel"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			channel := serve(t, torchChannel())
+			channel.check = test.check
+			s := solver(t, config(t, nil))
+			_, err := s.Solve(t.Context(), oneChannel(t, strings.Replace(channel.channel(), "http://", "http://me:hunter22@", 1)))
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if strings.Contains(err.Error(), "hunter22") {
+				t.Errorf("the error shows a password: %v", err)
+			}
+			if !strings.Contains(err.Error(), "conda channel") || !strings.Contains(fault.HintOf(err), test.hint) {
+				t.Errorf("error: %v\nhint: %s", err, fault.HintOf(err))
+			}
+		})
+	}
+}
+
+func oneChannel(t *testing.T, channel string) Request {
+	return Request{Platform: "linux-64", Machine: machine(t, gpuNode), Sources: []Source{{Name: "a.yml", Channels: []string{channel}, Specs: specs("python")}}}
+}
+
+func status(code int) func(w http.ResponseWriter, r *http.Request) bool {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(code)
+		return false
+	}
+}
+
+func TestSolveTooManyRequests(t *testing.T) {
+	channel := serve(t, torchChannel())
+	refused := map[string]bool{}
+	channel.check = func(w http.ResponseWriter, r *http.Request) bool {
+		channel.mu.Lock()
+		defer channel.mu.Unlock()
+		if refused[r.URL.Path] {
+			return true
+		}
+		refused[r.URL.Path] = true
+		w.Header().Set("Retry-After", "0")
+		w.WriteHeader(http.StatusTooManyRequests)
+		return false
+	}
+	a, err := solver(t, config(t, nil)).Solve(t.Context(), oneChannel(t, channel.channel()))
+	if err != nil || !strings.Contains(chosen(a), "python-3.12.9") {
+		t.Errorf("answer: %v, %v", a, err)
+	}
+}
+
+func TestSolveHangs(t *testing.T) {
+	channel := serve(t, torchChannel())
+	stop := make(chan struct{})
+	channel.check = func(_ http.ResponseWriter, r *http.Request) bool {
+		select {
+		case <-stop:
+		case <-r.Context().Done():
+		}
+		return false
+	}
+	t.Cleanup(func() { close(stop) })
+	s := solver(t, config(t, nil))
+	s.Timeout = 3 * time.Second
+	_, err := s.Solve(t.Context(), oneChannel(t, channel.channel()))
+	if err == nil || !strings.Contains(err.Error(), "no answer in 3s") {
+		t.Errorf("error: %v", err)
+	}
+}
+
+// TestSolverDies has a uv that ends in several ways instead of solving.
+func TestSolverDies(t *testing.T) {
+	for _, test := range []struct{ name, script, want, hint string }{
+		{"killed", "kill -SEGV $$", "the solver died: signal: segmentation fault", ""},
+		{"with a traceback", "printf 'Traceback (most recent call last):\n  File\nValueError: no such thing\n' >&2; exit 1", "the solver died: ValueError: no such thing", ""},
+		{"without an answer", "exit 0", "the solver ended without an answer", ""},
+		{"half an answer", "printf '{\"packages\": [' > answer.json", "the solver's answer", ""},
+		{"a package that is a path", `printf '{"packages": [{"name": "a", "version": "1", "build": "0", "subdir": "../x", "fn": "a.conda", "url": "https://x/a"}]}' > answer.json`, `its subdirectory "../x" is wrong`, ""},
+		{"no py-rattler", "echo 'Because py-rattler was not found in the cache' >&2; exit 1", "py-rattler was not found", "with the network"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := solver(t, config(t, nil))
+			dir := t.TempDir()
+			writeProgram(t, dir+"/uv", "#!/bin/sh\n"+test.script+"\n")
+			t.Setenv("PATH", dir+":/usr/bin:/bin")
+			_, err := s.Solve(t.Context(), oneChannel(t, "https://channel.example.org/x"))
+			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(fault.HintOf(err), test.hint) {
+				t.Errorf("error: %v\nwant %s\nhint: %s", err, test.want, fault.HintOf(err))
+			}
+		})
+	}
+}

@@ -1,0 +1,297 @@
+package inflate
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"testing/iotest"
+)
+
+// small cuts test files into many chunks.
+var small = cutting{chunk: 4 << 10, overlap: 8 << 10, workers: 3}
+
+// parallel decompresses on several cores.
+func parallel(src io.Reader, c cutting) ([]byte, error) {
+	z, err := newParallel(src, c)
+	if err != nil {
+		return nil, err
+	}
+	defer z.Close()
+	var b bytes.Buffer
+	_, err = z.WriteTo(&b)
+	return b.Bytes(), err
+}
+
+// judgeParallel compares with what one core makes of a file, errors and their texts included.
+func judgeParallel(t *testing.T, src []byte, c cutting) {
+	t.Helper()
+	want, wantErr := unzip(src)
+	got, err := parallel(bytes.NewReader(src), c)
+	if fmt.Sprint(err) != fmt.Sprint(wantErr) {
+		t.Errorf("error %v; one core has %v", err, wantErr)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%d bytes that begin to differ at %d; one core has %d", len(got), common(got, want), len(want))
+	}
+}
+
+// common is how many bytes two slices have in common.
+func common(a, b []byte) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return min(len(a), len(b))
+}
+
+// kinds are contents that compress in different ways: what refers far back for long, what does so for a short while, what is
+// stored, what is nothing but runs, and these one after the other.
+func kinds(size int) map[string][]byte {
+	r := rand.New(rand.NewPCG(7, 7))
+	noise := make([]byte, size)
+	for i := range noise {
+		noise[i] = byte(r.Uint32())
+	}
+	hex := fmt.Appendf(nil, "%x", noise[:size/2])
+	words := make([]byte, 0, size)
+	for len(words) < size {
+		words = fmt.Appendf(words, "%s %d\n", []string{"alpha", "beta", "gamma", "delta", "omega"}[r.IntN(5)], r.IntN(900))
+	}
+	return map[string][]byte{
+		"mixed": content(size, 3), "noise": noise, "hex": hex, "words": words, "zeros": make([]byte, size),
+		"changing": bytes.Join([][]byte{hex, noise[:size/3], words, make([]byte, size/2), content(size/2, 5)}, nil),
+	}
+}
+
+// TestParallel compares with one core for streams of every level, whole and damaged.
+func TestParallel(t *testing.T) {
+	for name, plain := range kinds(60 << 10) {
+		for _, level := range []int{gzip.HuffmanOnly, gzip.NoCompression, 1, 6} {
+			t.Run(fmt.Sprint(name, level), func(t *testing.T) {
+				t.Parallel()
+				var b bytes.Buffer
+				w, _ := gzip.NewWriterLevel(&b, level)
+				_, _ = w.Write(plain)
+				w.Close()
+				judgeParallel(t, b.Bytes(), small)
+				judgeDamaged(t, b.Bytes())
+			})
+		}
+	}
+}
+
+func judgeDamaged(t *testing.T, src []byte) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(1, uint64(len(src))))
+	for range 3 {
+		judgeParallel(t, src[:r.IntN(len(src))], small)
+		bad := bytes.Clone(src)
+		bad[r.IntN(len(bad))] ^= 1 << r.IntN(8)
+		judgeParallel(t, bad, small)
+	}
+}
+
+// TestParallelOfOthers has files by the compressors that images are made with, as far as they are here.
+func TestParallelOfOthers(t *testing.T) {
+	python := "import sys,zlib;c=zlib.compressobj(%d,8,31,9,%s);d=sys.stdin.buffer.read();sys.stdout.buffer.write(c.compress(d)+c.flush())"
+	programs := map[string][]string{
+		"gzip 1": {"gzip", "-1"}, "gzip 9": {"gzip", "-9"},
+		"pigz": {"pigz", "-p", "4", "-b", "128"}, "pigz -i": {"pigz", "-i"},
+		"libdeflate 1": {"libdeflate-gzip", "-1"}, "libdeflate 12": {"libdeflate-gzip", "-12"},
+		"igzip 0": {"igzip", "-0", "-c", "-"}, "igzip 3": {"igzip", "-3", "-c", "-"},
+		"7-zip":   {"7zz", "a", "-tgzip", "-mx7", "-si", "-so", "x"},
+		"zlib":    {"python3", "-c", fmt.Sprintf(python, 6, "zlib.Z_DEFAULT_STRATEGY")},
+		"fixed":   {"python3", "-c", fmt.Sprintf(python, 6, "zlib.Z_FIXED")},
+		"huffman": {"python3", "-c", fmt.Sprintf(python, 6, "zlib.Z_HUFFMAN_ONLY")},
+	}
+	all := kinds(100 << 10)
+	for _, name := range []string{"changing", "noise"} {
+		plain := all[name]
+		for program, command := range programs {
+			t.Run(program+" of "+name, func(t *testing.T) {
+				t.Parallel()
+				if _, err := exec.LookPath(command[0]); err != nil {
+					t.Skip(err)
+				}
+				judgeParallel(t, run(t, plain, command...), small)
+			})
+		}
+	}
+	t.Run("zopfli", func(t *testing.T) {
+		if _, err := exec.LookPath("zopfli"); err != nil {
+			t.Skip(err)
+		}
+		name := filepath.Join(t.TempDir(), "x")
+		if err := os.WriteFile(name, kinds(100 << 10)["changing"], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		judgeParallel(t, run(t, nil, "zopfli", "-c", "--i1", name), small)
+	})
+}
+
+// run returns what a program makes of its input.
+func run(t *testing.T, in []byte, command ...string) []byte {
+	t.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stdin = bytes.NewReader(in)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(command, err)
+	}
+	return out
+}
+
+// TestParallelMembers has files of many members, as layers made here are, some of them damaged in between.
+func TestParallelMembers(t *testing.T) {
+	mixed, r := content(200<<10, 11), rand.New(rand.NewPCG(2, 2))
+	for _, size := range []int{500, 3 << 10, 80 << 10} {
+		var parts [][]byte
+		for rest := mixed; len(rest) > 0; {
+			n := min(len(rest), r.IntN(size)+1)
+			parts, rest = append(parts, rest[:n]), rest[n:]
+		}
+		src := zipped(t, gzip.Header{Name: "name", Comment: "what it is", Extra: []byte("extra")}, parts...)
+		judgeParallel(t, src, small)
+		judgeDamaged(t, src)
+		judgeParallel(t, append(bytes.Clone(src), "no member"...), small)
+	}
+}
+
+// TestParallelIsParallel makes sure that trials are of use: without it, every other test would pass if none ever was.
+func TestParallelIsParallel(t *testing.T) {
+	src := zipped(t, gzip.Header{}, content(4<<20, 4))
+	z, err := newParallel(bytes.NewReader(src), cutting{chunk: 64 << 10, overlap: 64 << 10, workers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	guessed, total := 0, 0
+	for {
+		b, err := z.more()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if total += len(b); z.piece.guess != nil {
+			guessed += len(b)
+		}
+		z.rest = nil
+	}
+	if guessed < total/2 {
+		t.Errorf("trials have %d of %d bytes", guessed, total)
+	}
+}
+
+// TestParallelSourceFails has a source that fails after any number of bytes.
+func TestParallelSourceFails(t *testing.T) {
+	src := zipped(t, gzip.Header{}, content(100<<10, 6))
+	failure := errors.New("the source has had enough")
+	for _, n := range []int{11, 5000, 20_000, len(src) - 4, len(src)} {
+		from := func() io.Reader {
+			return iotest.HalfReader(io.MultiReader(bytes.NewReader(src[:n]), iotest.ErrReader(failure)))
+		}
+		z, err := NewGzipReader(from())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, wantErr := io.ReadAll(z)
+		got, err := parallel(from(), small)
+		if !errors.Is(err, failure) || !errors.Is(wantErr, failure) || !bytes.Equal(got, want) {
+			t.Errorf("after %d bytes: %d bytes, %v; one core has %d bytes, %v", n, len(got), err, len(want), wantErr)
+		}
+	}
+}
+
+// TestParallelClosed closes readers that were read a little of, which must end all that goes on behind them.
+func TestParallelClosed(t *testing.T) {
+	src := zipped(t, gzip.Header{}, content(1<<20, 8))
+	for n := range 12 {
+		z, err := newParallel(bytes.NewReader(src), small)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.CopyN(io.Discard, z, int64(n*3000)); err != nil {
+			t.Fatal(err)
+		}
+		z.Close()
+		if _, err := z.Read(make([]byte, 1)); !errors.Is(err, errClosed) {
+			t.Errorf("a read after Close returns %v", err)
+		}
+	}
+	if n := len(trialsAtOnce); n != 0 {
+		t.Errorf("%d trials still have memory", n)
+	}
+}
+
+// FuzzParallel compares several cores with one on any input, cut into chunks of any size.
+func FuzzParallel(f *testing.F) {
+	for name, plain := range kinds(8 << 10) {
+		f.Add(zipped(f, gzip.Header{Name: name}, plain, plain[:1000]), uint16(300))
+	}
+	f.Fuzz(func(t *testing.T, src []byte, chunk uint16) {
+		judgeParallel(t, src, cutting{chunk: int(chunk) + 100, overlap: int(chunk) * 2, workers: 2})
+	})
+}
+
+// BenchmarkParallel decompresses one stream on several cores.
+func BenchmarkParallel(b *testing.B) {
+	for _, level := range []int{1, 6} {
+		var packed bytes.Buffer
+		w, _ := gzip.NewWriterLevel(&packed, level)
+		plain := benchContent(b)
+		_, _ = w.Write(plain)
+		w.Close()
+		b.Run(fmt.Sprint("one core/level=", level), func(b *testing.B) {
+			b.SetBytes(int64(len(plain)))
+			for b.Loop() {
+				z, err := NewGzipReader(bytes.NewReader(packed.Bytes()))
+				if err != nil {
+					b.Fatal(err)
+				}
+				if n, err := io.Copy(io.Discard, z); n != int64(len(plain)) || err != nil {
+					b.Fatal(n, err)
+				}
+				z.Close()
+			}
+		})
+		b.Run(fmt.Sprint("several/level=", level), func(b *testing.B) {
+			b.SetBytes(int64(len(plain)))
+			for b.Loop() {
+				z, err := newParallel(bytes.NewReader(packed.Bytes()), cutting{chunkSize, chunkOverlap, max(2, leastWorkers)})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if n, err := z.WriteTo(io.Discard); n != int64(len(plain)) || err != nil {
+					b.Fatal(n, err)
+				}
+				z.Close()
+			}
+		})
+	}
+}
+
+// benchContent is files of this machine: programs, libraries and texts.
+func benchContent(b *testing.B) []byte {
+	var all []byte
+	for _, pattern := range []string{"/usr/lib/x86_64-linux-gnu/*.so*", "/usr/bin/*", "/usr/lib/python3*/*.py"} {
+		names, _ := filepath.Glob(pattern)
+		for _, name := range names[:min(len(names), 120)] {
+			data, _ := os.ReadFile(name)
+			all = append(all, data[:min(len(data), 4<<20)]...)
+		}
+	}
+	if len(all) < 16<<20 {
+		b.Skip("there is too little to read on this machine")
+	}
+	return all
+}

@@ -1,0 +1,53 @@
+package sandbox
+
+import (
+	_ "embed"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sconce.dev/sconce/internal/rootemu"
+	"sconce.dev/sconce/internal/store"
+)
+
+//go:embed testdata/abstract.c
+var abstractSource string
+
+// A step reaches no socket of the host's abstract name space, and can have its own.
+func TestAbstractSockets(t *testing.T) {
+	if !scopesSockets() {
+		t.Skip("this kernel cannot keep anyone from abstract sockets: Linux 6.12 can")
+	}
+	name := fmt.Sprintf("sconce-test-%d", os.Getpid())
+	l, err := net.Listen("unix", "@"+name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	layer := t.TempDir()
+	program := filepath.Join(layer, "bin/abstract")
+	if err := os.MkdirAll(filepath.Dir(program), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	compiler := exec.Command(needTool(t, "gcc", "apt-get install gcc libc6-dev"), "-O1", "-static", "-o", program, "-x", "c", "-")
+	compiler.Stdin = strings.NewReader(abstractSource)
+	if out, err := compiler.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	step := func(script string) Options {
+		o := shell(t, script, layer)
+		o.ScratchDir, o.UpperDir, o.Owners = "", t.TempDir(), &rootemu.Owners{}
+		t.Cleanup(func() { store.RemoveAll(o.UpperDir) })
+		return o
+	}
+	wantOutput(t, step("abstract "+name+" || true"), "Operation not permitted\n")
+	wantOutput(t, step("abstract own-"+name+" listen"), "connected\n")
+
+	// What a user runs is the user's own, as jobs are, whose tasks may meet there.
+	o := shell(t, "abstract "+name, layer)
+	wantOutput(t, o, "connected\n")
+}
