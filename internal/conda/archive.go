@@ -23,6 +23,8 @@ import (
 const (
 	maxMembers    = 500_000
 	maxUnpacked   = 64 << 30  // bytes, of all members of an archive
+	maxRatio      = 512       // between that and the archive's size, beyond freeUnpacked: text of one line again and again has 100
+	freeUnpacked  = 1 << 30   // bytes
 	maxMetadata   = 256 << 20 // bytes of a file of info/ that is read whole; paths.json has about 250 for each file
 	maxZipMembers = 64        // there are three
 	maxWindow     = 128 << 20 // bytes that zstd looks back; what its highest level (22) does
@@ -56,6 +58,7 @@ func (e *PackageError) Hint() string {
 // time from beginning to end.
 type archive struct {
 	name  string                                         // the file's name
+	limit int64                                          // bytes that it may unpack to
 	parts map[string]func() (r io.ReadCloser, err error) // "info" and "pkg", decompressed; one tar has both
 	tar   *os.File                                       // of a .tar.bz2, once it is decompressed
 }
@@ -72,7 +75,7 @@ func (a *archive) bad(member, format string, args ...any) error {
 
 // openArchive opens the package that r, which has size bytes, holds.
 func openArchive(r io.ReaderAt, size int64, name string) (*archive, error) {
-	a := &archive{name: name, parts: map[string]func() (io.ReadCloser, error){}}
+	a := &archive{name: name, limit: unpackedLimit(size), parts: map[string]func() (io.ReadCloser, error){}}
 	switch {
 	case strings.HasSuffix(name, ".conda"):
 		return a, a.openZip(r, size)
@@ -84,6 +87,12 @@ func openArchive(r io.ReaderAt, size int64, name string) (*archive, error) {
 		return a, nil
 	}
 	return nil, a.bad("", `its name ends neither in ".conda" nor in ".tar.bz2"`)
+}
+
+// unpackedLimit is how much an archive of a size may unpack to, in bytes: as much as any package does, so that a small file cannot
+// fill a disk.
+func unpackedLimit(size int64) int64 {
+	return min(maxUnpacked, freeUnpacked+min(size, maxUnpacked)*maxRatio)
 }
 
 // expand decompresses a .tar.bz2 into a temporary file in dir: bzip2 is slow, and the archive is read twice. The caller closes the
@@ -99,7 +108,7 @@ func (a *archive) expand(ctx context.Context, dir string) error {
 	if a.tar, err = os.CreateTemp(dir, "tar-*"); err != nil {
 		return err
 	}
-	n, err := io.Copy(a.tar, io.LimitReader(ctxio.Reader(ctx, packed), maxUnpacked))
+	n, err := io.Copy(a.tar, io.LimitReader(ctxio.Reader(ctx, packed), a.limit))
 	if err != nil {
 		return a.blame("", err)
 	}
@@ -216,7 +225,7 @@ func (a *archive) walk(ctx context.Context, part string, visit func(h *tar.Heade
 		return a.bad("", "%w", err)
 	}
 	defer content.Close()
-	limited := &io.LimitedReader{R: ctxio.Reader(ctx, content), N: maxUnpacked}
+	limited := &io.LimitedReader{R: ctxio.Reader(ctx, content), N: a.limit}
 	t := tar.NewReader(limited)
 	for n := 0; ; n++ {
 		h, err := t.Next()
@@ -226,7 +235,7 @@ func (a *archive) walk(ctx context.Context, part string, visit func(h *tar.Heade
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err != nil && limited.N <= 0:
-			return a.bad("", "it unpacks to more than %d bytes", int64(maxUnpacked))
+			return a.bad("", "it unpacks to more than %d bytes", a.limit)
 		case err != nil:
 			return a.bad("", "read its %s: %w", part, err)
 		case n >= maxMembers:

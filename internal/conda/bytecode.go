@@ -34,7 +34,7 @@ var pycName = regexp.MustCompile(`^(.+)\.cpython-3([0-9]+)(\.opt-[0-9a-z]+)?\.py
 // bytecode makes the byte code of a package one that is valid whatever the times of files are, as in a layer there is one time for
 // all: what its source fits becomes that of an unchecked source by another header (PEP 552). What no longer fits, as the prefix
 // changed the source, and what a package for any Python lacks, is compiled; without a compiler it is left out.
-func (u *unpacked) bytecode(ctx context.Context, anyPython bool, c Compiler) error {
+func (u *unpacked) bytecode(ctx context.Context, c Compiler) error {
 	files := make(map[string]*file, len(u.files))
 	for _, f := range u.files {
 		files[f.path] = f
@@ -43,7 +43,7 @@ func (u *unpacked) bytecode(ctx context.Context, anyPython bool, c Compiler) err
 	for _, f := range u.files {
 		source, minor := pycSource(f.path)
 		from := files[source]
-		if source == "" || from == nil || from.kind != layer.Regular || f.kind != layer.Regular || f.patched {
+		if source == "" || from == nil || from.kind != layer.Regular || f.kind != layer.Regular {
 			continue
 		}
 		fits, err := u.settle(f, from, minor)
@@ -59,7 +59,7 @@ func (u *unpacked) bytecode(ctx context.Context, anyPython bool, c Compiler) err
 		}
 	}
 	for _, f := range u.files {
-		if anyPython && files[u.target.pycPath(f.path)] == nil && isModule(f) && below(f.path, u.target.Python.SitePackages) {
+		if u.anyPython && files[u.target.pycPath(f.path)] == nil && isModule(f) && below(f.path, u.target.Python.SitePackages) {
 			wanted = append(wanted, f)
 		}
 	}
@@ -106,7 +106,7 @@ const (
 
 // settle gives byte code that fits its source the header of an unchecked source. It reports whether it fits.
 func (u *unpacked) settle(pyc, source *file, minor int) (bool, error) {
-	if source.patched || pyc.size < pycHeader || source.size > maxSource {
+	if source.patched || pyc.patched || pyc.size < pycHeader || source.size > maxSource {
 		return false, nil
 	}
 	head := make([]byte, pycHeader)

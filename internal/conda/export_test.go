@@ -1,6 +1,10 @@
 package conda
 
-import "io"
+import (
+	"bytes"
+	"context"
+	"io"
+)
 
 // NewPatcher is for tests.
 func NewPatcher(w io.Writer, mode, placeholder, prefix string) io.WriteCloser {
@@ -18,3 +22,52 @@ func ParseEntryPoint(s string) error {
 
 // Dependency is for tests.
 var Dependency = dependency
+
+// Unpacked is a file of a package, for tests.
+type Unpacked struct {
+	Path, Link, SHA256 string
+	Content            []byte
+}
+
+// Unpack unpacks an archive into a directory.
+func Unpack(ctx context.Context, r io.ReaderAt, size int64, p Package, t Target, dir string) ([]Unpacked, error) {
+	a, err := openArchive(r, size, p.File)
+	if err != nil {
+		return nil, err
+	}
+	return unpackInto(ctx, a, p, t, dir)
+}
+
+// UnpackParts unpacks the two tars of an archive.
+func UnpackParts(ctx context.Context, info, pkg []byte, p Package, t Target, dir string) ([]Unpacked, error) {
+	part := func(data []byte) func() (io.ReadCloser, error) {
+		return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
+	}
+	a := &archive{name: p.File, limit: maxUnpacked, parts: map[string]func() (io.ReadCloser, error){"info": part(info), "pkg": part(pkg)}}
+	return unpackInto(ctx, a, p, t, dir)
+}
+
+func unpackInto(ctx context.Context, a *archive, p Package, t Target, dir string) ([]Unpacked, error) {
+	defer a.close()
+	if err := a.expand(ctx, dir); err != nil {
+		return nil, err
+	}
+	s, err := newSpool(dir, a.limit)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	u, err := unpack(ctx, a, p, t, s, func(int64) {})
+	if err != nil {
+		return nil, err
+	}
+	var files []Unpacked
+	for _, f := range u.files {
+		data, err := s.read(f)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, Unpacked{f.path, f.link, f.sha256, data})
+	}
+	return files, nil
+}

@@ -120,9 +120,10 @@ func LayerKey(g Group, t Target, bytecode bool, o layer.Options) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// usesPython reports whether a package may have byte code, or is laid down by the version of Python.
+// usesPython reports whether a package may have byte code, or is laid down by the version of Python. Some locks do not say for what a
+// package of noarch is.
 func usesPython(p Package) bool {
-	return p.Noarch == "python" || p.Name == "python" || slices.ContainsFunc(p.Depends, func(d string) bool {
+	return p.Noarch == "python" || p.Noarch == "" && p.Subdir == "noarch" || p.Name == "python" || slices.ContainsFunc(p.Depends, func(d string) bool {
 		name := dependency(d)
 		return name == "python" || name == "python_abi"
 	})
@@ -269,7 +270,7 @@ func prepare(ctx context.Context, st *store.Store, p Package, t Target, compiler
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSpool(dir)
+	s, err := newSpool(dir, a.limit)
 	if err != nil {
 		return nil, err
 	}
@@ -289,7 +290,7 @@ func prepareFiles(ctx context.Context, a *archive, p Package, t Target, compiler
 	if err != nil {
 		return nil, err
 	}
-	if err := u.bytecode(ctx, p.Noarch == "python", compiler); err != nil {
+	if err := u.bytecode(ctx, compiler); err != nil {
 		return nil, err
 	}
 	record, err := u.record(size)

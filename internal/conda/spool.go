@@ -11,27 +11,28 @@ import (
 // spool keeps the files of one package until they are written in the order of the layer: a temporary file, so that memory does not
 // depend on their size. [spool.keep] may be called from many goroutines, once [spool.flush] was.
 type spool struct {
-	file *os.File
-	w    *bufio.Writer
+	file  *os.File
+	w     *bufio.Writer
+	limit int64 // bytes that it may come to hold
 
 	mu   sync.Mutex
 	size int64
 }
 
-func newSpool(dir string) (*spool, error) {
+func newSpool(dir string, limit int64) (*spool, error) {
 	f, err := os.CreateTemp(dir, "files-*")
 	if err != nil {
 		return nil, fmt.Errorf("unpack a conda package: %w", err)
 	}
-	return &spool{file: f, w: bufio.NewWriterSize(f, 256<<10)}, nil
+	return &spool{file: f, w: bufio.NewWriterSize(f, 256<<10), limit: limit}, nil
 }
 
 func (s *spool) Close() error { return s.file.Close() }
 
 // Write adds to the end.
 func (s *spool) Write(p []byte) (int, error) {
-	if s.size+int64(len(p)) > maxUnpacked {
-		return 0, fmt.Errorf("the package unpacks to more than %d bytes", int64(maxUnpacked))
+	if s.size+int64(len(p)) > s.limit {
+		return 0, fmt.Errorf("the package unpacks to more than %d bytes", s.limit)
 	}
 	n, err := s.w.Write(p)
 	s.size += int64(n)

@@ -37,12 +37,13 @@ type file struct {
 
 // unpacked is a package whose files are all there.
 type unpacked struct {
-	pkg    Package
-	target Target
-	index  map[string]any
-	files  []*file // in the order of a layer
-	stale  []*file // sources of a Python whose byte code was left out, as nothing can compile it yet
-	spool  *spool
+	pkg       Package
+	target    Target
+	anyPython bool // it is for any Python
+	index     map[string]any
+	files     []*file // in the order of a layer
+	stale     []*file // sources of a Python whose byte code was left out, as nothing can compile it yet
+	spool     *spool
 }
 
 // unpacker reads one package.
@@ -84,7 +85,7 @@ func unpack(ctx context.Context, a *archive, p Package, t Target, s *spool, coun
 			return nil, err
 		}
 	}
-	out := &unpacked{pkg: p, target: t, index: c.index, spool: s}
+	out := &unpacked{pkg: p, target: t, anyPython: u.python, index: c.index, spool: s}
 	for _, f := range places {
 		out.files = append(out.files, f)
 	}

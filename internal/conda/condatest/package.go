@@ -325,3 +325,13 @@ func padding(seed string, n int) string {
 }
 
 func (p Package) timestamp() int64 { return cmp.Or(p.Timestamp, buildTime.UnixMilli()) }
+
+// WithTar returns a .conda archive whose files are those of a tar, whatever p says in info/.
+func (p Package) WithTar(t testing.TB, files []byte) []byte {
+	t.Helper()
+	return Zip(t,
+		Member{"metadata.json", []byte(`{"conda_pkg_format_version": 2}`)},
+		Member{"info-x.tar.zst", Zstd(t, tarOf(t, p.info(t, p.Files)))},
+		Member{"pkg-x.tar.zst", Zstd(t, files)},
+	)
+}

@@ -59,6 +59,8 @@ func RealPython(t testing.TB) Package {
 		"bin/python" + minor: {Data: read(t, py.exe), Mode: 0o755},
 		"bin/python3":        {Link: "python" + minor},
 		"bin/python":         {Link: "python" + minor},
+		// Debian's looks for packages there.
+		"lib/python3/dist-packages":                        {Link: "../python" + minor + "/site-packages"},
 		"lib/python" + minor + "/site-packages/README.txt": {Data: "This directory exists so that 3rd party packages can be installed here.\n"},
 	}
 	err = filepath.WalkDir(py.stdlib, func(path string, d fs.DirEntry, err error) error {
