@@ -70,6 +70,7 @@ squashfuse squashfuse
 umoci umoci
 node nodejs
 chromium chromium
+shellcheck shellcheck
 END
 }
 

@@ -26,15 +26,18 @@ func newExportCmd(a *app) *cobra.Command {
 
 		DisableFlagsInUseLine: true,
 
-		Short: "Write a recipe in another tool's form",
-		Long:  "Write what a recipe means in the form that another tool reads.",
+		Short: "Write files that other tools read: jobs for a cluster, a Containerfile",
+		Long: `Write what other tools read: the files by which an image runs as a job on a cluster, and the Containerfile that a recipe
+amounts to. What is written says why each line is there, and needs no sconce where it is used.`,
 		Example: examples(
-			"sconce export containerfile   print the Containerfile of ./sconce.toml",
+			"sconce export sbatch --job train -o train.sbatch   the script of a job in ./sconce.toml, for Slurm",
+			"sconce export edf -o ~/.edf/llm-train.toml         the environment definition file of the Container Engine",
+			"sconce export containerfile                        print the Containerfile of ./sconce.toml",
 		),
 		Args: cobra.ArbitraryArgs,
 		RunE: helpOrUnknown,
 	}
-	cmd.AddCommand(newExportContainerfileCmd(a))
+	cmd.AddCommand(newExportSbatchCmd(a), newExportEDFCmd(a), newExportSrunArgsCmd(a), newExportContainerfileCmd(a))
 	return cmd
 }
 

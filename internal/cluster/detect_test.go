@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/slurmtest"
 )
 
 // standIns puts programs on PATH that answer as those of a cluster do, and nothing else: there is no cluster here.
@@ -102,5 +103,48 @@ func TestSlurmTime(t *testing.T) {
 		if got := slurmTime(text); got != want {
 			t.Errorf("%s is %q, want %q", text, got, want)
 		}
+	}
+}
+
+// The program that a test on a real cluster runs there: this test itself.
+func TestDetectHere(t *testing.T) {
+	file := os.Getenv("SCONCE_TEST_DETECT")
+	if file == "" {
+		t.Skip("for TestDetectSlurm")
+	}
+	d := Detect(t.Context())
+	if err := os.WriteFile(file, []byte(d.TOML()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a real Slurm says is understood.
+func TestDetectSlurm(t *testing.T) {
+	c := slurmtest.Start(t, slurmtest.Options{})
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(c.SharedDir, "detect"), data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.Run(slurmtest.Alice, "SCONCE_TEST_DETECT=/shared/profile.toml SCRATCH=/shared ./detect -test.run '^TestDetectHere$'")
+	text, err := os.ReadFile(filepath.Join(c.SharedDir, "profile.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := p.Slurm.Version
+	p.Slurm.Version = ""
+	want := Slurm{Partition: "debug", GPUsPerNode: 4, CPUsPerNode: 8, GPURequest: "gpus-per-node", MaxTime: "30m"}
+	if diff := cmp.Diff(want, p.Slurm); diff != "" || !formVersion.MatchString(version) || p.Paths.Scratch != "${SCRATCH}" || p.Glibc == "" {
+		t.Errorf("version %q (-want +got):\n%s\n%s", version, diff, text)
 	}
 }

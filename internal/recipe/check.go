@@ -210,7 +210,7 @@ func (c *checker) checkChosen(t *table, s *shape) {
 		case !s.key.NameForm.MatchString(name):
 			c.add(n.key, "", "%s: the name %q must be %s", s.path, name, s.key.NameFormName)
 		case n.kind != kindTable && s.element.fields[name] != nil:
-			c.add(n.key, fmt.Sprintf("put it under the name that it is for: %s", s.element.header), "%s.%s is for no package", s.path, name)
+			c.add(n.key, fmt.Sprintf("put it under the name that it is for: %s", s.element.header), "%s.%s is for no %s", s.path, name, chosenIs[s.path])
 		case n.kind != kindTable:
 			c.add(n.value, fmt.Sprintf("write [%s]", path), "%s must be a table, not %s", path, n.kind)
 		default:
@@ -218,6 +218,9 @@ func (c *checker) checkChosen(t *table, s *shape) {
 		}
 	}
 }
+
+// chosenIs is what a key stands for that the user chooses, by the path of its table.
+var chosenIs = map[string]string{"python.compile": "package", "job": "job"}
 
 // bareKey is a key that TOML takes without quotes.
 var bareKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)

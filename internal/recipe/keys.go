@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/job"
 )
 
 // key describes one key of the recipe: for messages, for the schema and for docs/recipe.md. Its type is that of the Go
@@ -59,7 +60,16 @@ var (
 	formScript = regexp.MustCompile(`^[\s\S]*\S[\s\S]*$`)
 	formRule   = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 	formAny    = regexp.MustCompile(`^[\s\S]+$`)
+
+	formJob     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+	formTime    = regexp.MustCompile(`^([0-9]+(\.[0-9]+)?[smhd]|([0-9]+-)?[0-9]{1,4}:[0-9]{2}:[0-9]{2})$`)
+	formJobPath = regexp.MustCompile(`^(/|\$\{[A-Za-z_][A-Za-z0-9_]*\})[^\s]*$`)
+	formOneWord = regexp.MustCompile(`^[^\s'"\x60\\-][^\s'"\x60\\]*$`)
+	formArray   = regexp.MustCompile(`^[0-9]+(-[0-9]+(:[0-9]+)?)?(,[0-9]+(-[0-9]+(:[0-9]+)?)?)*(%[0-9]+)?$`)
+	formOption  = regexp.MustCompile(`^--?[A-Za-z][^\r\n\t]*$`)
 )
+
+const formJobPathName = `an absolute path or one that begins with a variable, such as "${HOME}/my-app"`
 
 // keys holds every key by its dotted path, tables included. TestKeys checks it against the Go types. What a cluster's profile has comes
 // from its own table.
@@ -354,6 +364,88 @@ var keys = withProfile(map[string]key{
 	"publish.repository": {
 		Doc: "The repository that `sconce build --push` and `sconce push` send it to, without a tag.", Example: `"registry.example.org/team/llm-train"`,
 		Form: formRepository, FormName: `a registry and a path, such as "registry.example.org/team/llm-train", without a tag`,
+	},
+
+	"job": {
+		Doc:      "What the image is run as on a cluster, by a name: `sconce export sbatch --job NAME` writes the files.",
+		NameForm: formJob, NameFormName: "letters, digits, dots, underscores and dashes, the first a letter or digit",
+	},
+	"job.NAME": {Doc: "The job of this name. What it leaves out is the cluster's, or Slurm's own."},
+	"job.NAME.nodes": {
+		Doc: "How many nodes it runs on.", Default: "1", Example: `4`, Min: 1, Max: 100000,
+	},
+	"job.NAME.time": {
+		Doc: "How long it may run.", Default: "Slurm's own", Example: `"12h"`, Form: formTime, FormName: `a time such as "90m", "12h" or "1-12:00:00"`,
+	},
+	"job.NAME.launcher": {
+		Doc:     "Who starts the processes: `srun` one for each GPU, with `RANK`, `LOCAL_RANK` and `WORLD_SIZE`; `torchrun` one launcher on each node, which starts those of its GPUs.",
+		Default: job.Srun, Example: `"torchrun"`, Enum: job.Launchers,
+	},
+	"job.NAME.command": {
+		Doc:     "What every process runs, as the shell reads it. Arguments after the script of the job go behind a single command. With `launcher = \"torchrun\"` it begins with `python`.",
+		Example: `"python train.py --epochs 3"`, Form: formScript, FormName: "a command", Lines: true,
+	},
+	"job.NAME.workdir": {
+		Doc:     "The directory that the command starts in.",
+		Default: "the image's, where it has one, else the one that the job is submitted from", Example: `"${HOME}/my-app"`, Form: formJobPath, FormName: formJobPathName,
+	},
+	"job.NAME.mounts": {
+		Doc:     "Files and directories of the host that the container sees, each `SRC[:DST[:ro]]`, besides those of the cluster's profile and the directory that the job is submitted from.",
+		Example: `["${HOME}/my-app", "/datasets:/data:ro"]`, Form: formAny, FormName: "mounts",
+	},
+	"job.NAME.env": {
+		Doc: "Environment variables, besides those of the cluster's profile. `${NAME}` is a variable of the host.", Example: `{ NCCL_DEBUG = "INFO" }`,
+		NameForm: formEnvName, NameFormName: "a letter or underscore, then letters, digits and underscores",
+	},
+	"job.NAME.venv": {
+		Doc:     "A virtual environment on top of the image's Python: its directory, or a squashfs file `FILE.sqsh[:DIR]` that is mounted at `DIR`, by default `/venv`. The command runs in it.",
+		Example: `"${SCRATCH}/venvs/exp.sqsh"`, Form: formJobPath, FormName: formJobPathName,
+	},
+	"job.NAME.uenv": {
+		Doc: "The uenv that the job runs in with the runtime `uenv`, as `--uenv` takes it.", Example: `"pytorch/v2.6.0:v1"`, Form: formOneWord, FormName: "one word",
+	},
+	"job.NAME.view": {
+		Doc: "The view of that uenv.", Example: `"default"`, Form: formOneWord, FormName: "one word",
+	},
+	"job.NAME.checkpoint": {Doc: "What saving the state of a training costs."},
+	"job.NAME.checkpoint.takes": {
+		Doc: "How long it takes. With the cluster's `reliability.mtbf-node`, the script says how often to save.", Example: `"90s"`, Form: formTime, FormName: `a time such as "90s"`,
+	},
+	"job.NAME.continue": {
+		Doc:     "What follows when the time is up and the command, warned, has ended well: with `chain` a new job is submitted, with `requeue` the same one is queued again.",
+		Default: job.No, Example: `"chain"`, Enum: job.Continues,
+	},
+	"job.NAME.warn-before": {
+		Doc: "How long before its end the command gets SIGUSR1, to save.", Default: "no warning", Example: `"5m"`, Form: formTime, FormName: `a time such as "5m"`,
+	},
+	"job.NAME.array": {
+		Doc: "Run it once for each of these numbers, as `sbatch --array` takes them.", Example: `"0-9%2"`, Form: formArray, FormName: `numbers and ranges, such as "0-9%2"`,
+	},
+	"job.NAME.dependency": {
+		Doc: "When it may start, as `sbatch --dependency` takes it.", Example: `"singleton"`, Form: formOneWord, FormName: "one word",
+	},
+	"job.NAME.runtime": {
+		Doc: "What starts it.", Default: "the first of the cluster's `runtimes`", Example: `"apptainer"`, Enum: cluster.Starters,
+	},
+	"job.NAME.tasks-per-node": {
+		Doc: "How many processes a node has.", Default: "one for each GPU, else 1", Example: `4`, Min: 1, Max: 4096,
+	},
+	"job.NAME.cpus-per-task": {
+		Doc: "How many CPUs each task of `srun` has.", Default: "its share of the node", Example: `72`, Min: 1, Max: 4096,
+	},
+	"job.NAME.gpus-per-node": {
+		Doc: "How many GPUs of each node it has.", Default: "all", Example: `4`, Min: 0, Max: 64,
+	},
+	"job.NAME.account":     {Doc: "The account that it is charged to.", Default: "the profile's", Example: `"g123"`, Form: formOneWord, FormName: "one word"},
+	"job.NAME.partition":   {Doc: "The partition that it goes to.", Default: "the profile's", Example: `"debug"`, Form: formOneWord, FormName: "one word"},
+	"job.NAME.qos":         {Doc: "The quality of service that it asks for.", Default: "the profile's", Example: `"regular"`, Form: formOneWord, FormName: "one word"},
+	"job.NAME.constraint":  {Doc: "Features that its nodes must have.", Default: "the profile's", Example: `"gpu&hbm80g"`, Form: formOneWord, FormName: "one word"},
+	"job.NAME.reservation": {Doc: "The reservation that it runs in.", Example: `"course"`, Form: formOneWord, FormName: "one word"},
+	"job.NAME.logs": {
+		Doc: "The directory of its log, which starts where the job is submitted.", Default: "that directory itself", Example: `"logs"`, Form: formOneWord, FormName: "a path without blanks",
+	},
+	"job.NAME.options": {
+		Doc: "Further options of `sbatch`.", Example: `["--exclusive"]`, Form: formOption, FormName: `options, such as "--exclusive"`,
 	},
 })
 

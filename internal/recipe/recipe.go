@@ -24,6 +24,7 @@ import (
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/job"
 )
 
 // FileName is the name of a recipe in its directory.
@@ -48,6 +49,8 @@ type Recipe struct {
 	Check   Check       `toml:"check"`
 	Cache   Cache       `toml:"cache"`
 	Publish Publish     `toml:"publish"`
+
+	Jobs map[string]job.Job `toml:"job"` // by name: what the image is run as on a cluster
 }
 
 // Base says what the image stands on. Exactly one of its fields is set.

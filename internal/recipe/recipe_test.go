@@ -15,6 +15,7 @@ import (
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/job"
 )
 
 var update = flag.Bool("update", false, "write the golden files, the schema and the tables of docs/recipe.md")
@@ -150,6 +151,16 @@ func TestLoadEverything(t *testing.T) {
 		Check:   Check{Allow: map[string]string{"python-requirement-unmet": "never imported"}},
 		Cache:   Cache{Registry: "registry.example.org/team/cache", Push: &no},
 		Publish: Publish{Repository: "registry.example.org:5000/team/llm"},
+		Jobs: map[string]job.Job{
+			"train": {
+				Nodes: 4, Time: "1-12:00:00", Launcher: "torchrun", Command: "python train.py --epochs 3", Workdir: "${HOME}/my-app",
+				Mounts: []string{"${HOME}/my-app", "/datasets:/data:ro"}, Env: map[string]string{"NCCL_DEBUG": "INFO"}, Venv: "${SCRATCH}/exp.sqsh:/venv",
+				Uenv: "pytorch/v2.6.0:v1", View: "default", Checkpoint: job.Checkpoint{Takes: "90s"}, Continue: "chain", WarnBefore: "5m", Array: "0-9%2",
+				Dependency: "singleton", Runtime: "apptainer", TasksPerNode: 2, CPUsPerTask: 8, GPUsPerNode: new(int), Account: "g123", Partition: "debug",
+				QOS: "regular", Constraint: "gpu&hbm80g", Reservation: "course", Logs: "logs", Options: []string{"--exclusive", "--mem=0"},
+			},
+			"debug.1": {Command: "cd /src\npython -c 'import torch'\n"},
+		},
 	}
 	if diff := cmp.Diff(want, r); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -111,6 +111,50 @@ func ParseAge(s string) (time.Duration, error) {
 	return d, nil
 }
 
+// spanParts are the number and the unit of a span of time.
+var spanParts = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)(s|m|h|d|w|y)$`)
+
+// spanUnits are what a span is counted in; a year has 365 days.
+var spanUnits = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": day, "w": 7 * day, "y": 365 * day}
+
+// maxSpan bounds a span: nothing that is planned takes longer.
+const maxSpan = 200 * 365 * day
+
+// ParseSpan reads a span of time in one unit, of seconds to years: "90s", "1.5h", "5y".
+func ParseSpan(s string) (time.Duration, error) {
+	m := spanParts.FindStringSubmatch(s)
+	if m == nil {
+		return 0, fmt.Errorf("%q is not a time such as 90s, 24h or 2d", s)
+	}
+	n, err := strconv.ParseFloat(m[1], 64)
+	if unit := spanUnits[m[2]]; err == nil && n <= float64(maxSpan/unit) {
+		return time.Duration(n * float64(unit)), nil
+	}
+	return 0, fmt.Errorf("%q is longer than 200 years", s)
+}
+
+// Span writes a span of time of any length for a person, to two units: "90 s", "1 h 58 min", "28 d 12 h".
+func Span(d time.Duration) string {
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", d.Round(time.Second)/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", d.Round(time.Minute)/time.Minute)
+	case d < 2*day:
+		d = d.Round(time.Minute)
+		return twoUnits(d/time.Hour, "h", d%time.Hour/time.Minute, "min")
+	}
+	d = d.Round(time.Hour)
+	return twoUnits(d/day, "d", d%day/time.Hour, "h")
+}
+
+func twoUnits(large time.Duration, largeUnit string, small time.Duration, smallUnit string) string {
+	if small == 0 {
+		return fmt.Sprintf("%d %s", large, largeUnit)
+	}
+	return fmt.Sprintf("%d %s %d %s", large, largeUnit, small, smallUnit)
+}
+
 // Number returns n of a thing: "1 layer", "2 layers".
 func Number(n int, thing string) string {
 	if n == 1 {

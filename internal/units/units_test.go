@@ -63,3 +63,23 @@ func TestDuration(t *testing.T) {
 		}
 	}
 }
+
+func TestSpan(t *testing.T) {
+	for s, want := range map[string]time.Duration{"90s": 90 * time.Second, "1.5h": 90 * time.Minute, "2d": 2 * day, "1w": 7 * day, "5y": 1825 * day, "0m": 0} {
+		if got, err := ParseSpan(s); got != want || err != nil {
+			t.Errorf("ParseSpan(%q) = %v, %v", s, got, err)
+		}
+	}
+	for _, s := range []string{"", "5", "h", "-1h", "1h30m", "201y", "99999999999999999999s", "1 h"} {
+		if got, err := ParseSpan(s); err == nil {
+			t.Errorf("ParseSpan(%q) = %v", s, got)
+		}
+	}
+	for d, want := range map[time.Duration]string{
+		90 * time.Second: "90 s", 45 * time.Minute: "45 min", 118 * time.Minute: "1 h 58 min", time.Hour: "1 h", 684 * time.Hour: "28 d 12 h", 1825 * day: "1825 d",
+	} {
+		if got := Span(d); got != want {
+			t.Errorf("Span(%v) = %q, want %q", d, got, want)
+		}
+	}
+}

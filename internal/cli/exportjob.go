@@ -1,0 +1,409 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/diff"
+	"github.com/spf13/cobra"
+	"mvdan.cc/sh/v3/syntax"
+
+	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/recipe"
+)
+
+// jobOptions say which job of which image is meant, and what is different from what its recipe says.
+type jobOptions struct {
+	subject  string // a recipe or an image
+	command  []string
+	cluster  string
+	job      string
+	runtime  string
+	image    string // where the nodes read it
+	nodes    int
+	gpus     int // -1: not given
+	time     string
+	launcher string
+	edf      string
+
+	output string
+	diff   bool
+	force  bool
+	json   bool
+}
+
+const aboutJobs = `RECIPE (a sconce.toml or its directory, by default the current one) names jobs in [job.NAME]; of
+several, --job says which. An IMAGE, wherever it is, runs COMMAND. The cluster is the recipe's
+[target] or --cluster, and its profile says what starts the image there: the first of its runtimes,
+or --runtime.
+
+The nodes read the image from the profile's paths.images, under its name and version, or where
+--image says. Nothing is copied there.
+
+The same recipe, lock and profile give the same text. With -o, a file that sconce wrote is written
+again and one that somebody has edited is left alone: its first lines have a hash. --diff shows how
+the file differs from what would be written, and ends with 1 if it does.`
+
+const usesJob = "[RECIPE|IMAGE] [-- COMMAND...]"
+
+func newExportSbatchCmd(a *app) *cobra.Command {
+	o := jobOptions{}
+	cmd := &cobra.Command{
+		Use:   "sbatch " + usesJob,
+		Short: "Write the script of a job, for sbatch",
+		Long: `Write the script by which Slurm runs an image as a job. It finds out where the ranks meet, gives
+every rank its CPUs and GPUs, keeps caches on the nodes, has hangs recorded, passes the warning
+before the end on to the command, and submits the next job.
+
+` + aboutJobs,
+		Example: examples(
+			"sconce export sbatch --job train -o train.sbatch                 write it",
+			"sconce export sbatch --job train -o train.sbatch --diff          show what would change in it",
+			"sconce export sbatch --cluster h100-infiniband --runtime pyxis   the same job elsewhere",
+			"sconce export sbatch llm.sqsh --cluster clariden --nodes 2 --time 1h -- python train.py",
+		),
+		Args: jobArguments(&o),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.runExportJob(cmd.Context(), o, "sbatch", job.Sbatch)
+		},
+	}
+	addJobFlags(cmd, &o)
+	addJobOutputFlags(cmd, &o)
+	return cmd
+}
+
+func newExportEDFCmd(a *app) *cobra.Command {
+	o := jobOptions{}
+	cmd := &cobra.Command{
+		Use:   "edf " + usesJob,
+		Short: "Write an environment definition file, for the Container Engine",
+		Long: `Write the environment definition file (EDF) of a job: which image it runs in, what is mounted there,
+which hooks are on and which variables are set. The Container Engine reads it (srun
+--environment=NAME) and, in a dialect of its own, the Sarus Suite (srun --edf=NAME). Without a job
+it has what every job of the image needs.
+
+` + aboutJobs,
+		Example: examples(
+			"sconce export edf --cluster clariden -o ~/.edf/llm-train.toml",
+			"sconce export edf --job train --runtime sarus",
+			"sconce export edf llm.sqsh --cluster clariden",
+		),
+		Args: jobArguments(&o),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.runExportJob(cmd.Context(), o, "edf", job.EDF)
+		},
+	}
+	addJobFlags(cmd, &o)
+	addJobOutputFlags(cmd, &o)
+	return cmd
+}
+
+func newExportSrunArgsCmd(a *app) *cobra.Command {
+	o := jobOptions{}
+	cmd := &cobra.Command{
+		Use:   "srun-args " + usesJob,
+		Short: "Print the arguments by which srun starts an image",
+		Long: `Print what srun is called with to start a command in an image: options of srun, and the program that
+the command stands behind where srun does not start the image itself. It is for programs that write
+scripts of their own, such as submitit and NeMo-Run. Variables are expanded here. --json tells
+options, program and the variables to set apart.
+
+` + aboutJobs,
+		Example: examples(
+			"sconce export srun-args --cluster clariden",
+			"sconce export srun-args --job train --runtime apptainer --json",
+		),
+		Args: jobArguments(&o),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.runExportSrunArgs(cmd.Context(), o)
+		},
+	}
+	addJobFlags(cmd, &o)
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	return cmd
+}
+
+// jobArguments takes one recipe or image, and behind -- a command.
+func jobArguments(o *jobOptions) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if at := cmd.ArgsLenAtDash(); at >= 0 {
+			args, o.command = args[:at], args[at:]
+		}
+		o.subject = recipeArgument(args)
+		if len(args) > 1 {
+			err := fmt.Errorf("%s: one argument too many: %q", cmd.CommandPath(), args[1])
+			return fault.Usage(fault.Hint(err, "a command stands behind --"))
+		}
+		return nil
+	}
+}
+
+func addJobFlags(cmd *cobra.Command, o *jobOptions) {
+	f := cmd.Flags()
+	f.StringVar(&o.cluster, "cluster", "", "write for this `CLUSTER` (a name, or a profile's file) instead of the recipe's")
+	f.StringVar(&o.job, "job", "", "the job `NAME` of the recipe")
+	f.StringVar(&o.runtime, "runtime", "", "what starts the image: "+strings.Join(cluster.Starters, ", "))
+	f.StringVar(&o.image, "image", "", "`PATH` from which the nodes read the image, or its name in a registry")
+	f.IntVar(&o.nodes, "nodes", 0, "run on `N` nodes")
+	f.IntVar(&o.gpus, "gpus-per-node", -1, "take `N` GPUs of each node (default: all)")
+	f.StringVar(&o.time, "time", "", "run for at most this `TIME`, such as 90m or 12h")
+	f.StringVar(&o.launcher, "launcher", "", "what starts the processes: srun, torchrun")
+	f.StringVar(&o.edf, "edf", "", "`NAME` or path by which srun finds the environment definition file")
+	complete(cmd, "runtime", cluster.Starters...)
+	complete(cmd, "launcher", job.Launchers...)
+}
+
+func addJobOutputFlags(cmd *cobra.Command, o *jobOptions) {
+	f := cmd.Flags()
+	f.StringVarP(&o.output, "output", "o", "", "write to `FILE` (default: standard output)")
+	f.BoolVar(&o.diff, "diff", false, "show how FILE differs from what would be written, and write nothing")
+	f.BoolVar(&o.force, "force", false, "replace FILE although it was edited")
+}
+
+func (a *app) runExportJob(ctx context.Context, o jobOptions, what string, write func(job.Request) (string, error)) error {
+	if o.diff && o.output == "" {
+		return fault.Usage(fault.Hint(errors.New("--diff compares with a file"), "name it with -o FILE"))
+	}
+	r, err := a.jobRequest(ctx, o, what)
+	if err != nil {
+		return err
+	}
+	text, err := write(r)
+	switch {
+	case err != nil && r.Name != "":
+		return fmt.Errorf("job %s: %w", r.Name, err)
+	case err != nil:
+		return err
+	case o.diff:
+		return a.showDiff(o.output, text)
+	case o.output == "":
+		_, err = fmt.Fprint(a.out, text)
+		return err
+	}
+	return a.writeSealed(o, text)
+}
+
+func (a *app) runExportSrunArgs(ctx context.Context, o jobOptions) error {
+	r, err := a.jobRequest(ctx, o, "srun-args")
+	if err != nil {
+		return err
+	}
+	lookup := func(name string) (string, bool) {
+		if name == "PWD" { // which somebody may have left wrong
+			dir, err := os.Getwd()
+			return dir, err == nil
+		}
+		return os.LookupEnv(name)
+	}
+	args, err := job.SrunArgs(r, lookup)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return a.printJSON(args)
+	}
+	_, err = fmt.Fprintln(a.out, args)
+	return err
+}
+
+// isRecipe reports whether somebody means a recipe, and not an image.
+func isRecipe(path string) bool {
+	if strings.HasSuffix(path, ".toml") {
+		return true
+	}
+	info, err := os.Stat(path)
+	if err != nil || !info.IsDir() {
+		return false
+	}
+	_, err = os.Stat(filepath.Join(path, recipe.FileName))
+	return err == nil || path == "."
+}
+
+// jobRequest puts together what a job's files are written from.
+func (a *app) jobRequest(ctx context.Context, o jobOptions, what string) (job.Request, error) {
+	r := job.Request{Runtime: o.runtime, EDF: o.edf, From: o.again(what)}
+	var err error
+	if isRecipe(o.subject) {
+		err = recipeRequest(&r, o)
+	} else {
+		err = a.imageRequest(ctx, &r, o)
+	}
+	if err != nil {
+		return r, err
+	}
+	if err := o.change(&r); err != nil {
+		return r, err
+	}
+	placeImage(&r, o)
+	return r, nil
+}
+
+func recipeRequest(r *job.Request, o jobOptions) error {
+	from, err := loadRecipe(o.subject, "", "")
+	if err != nil {
+		return err
+	}
+	if o.cluster != "" {
+		if from.Target, err = engine.TargetOf(from.Recipe, o.cluster); err != nil {
+			return err
+		}
+	}
+	if r.Name, r.Job, err = from.Job(o.job); err != nil {
+		return err
+	}
+	r.Cluster, r.Image = from.Target.Profile, from.JobImage()
+	return nil
+}
+
+func (a *app) imageRequest(ctx context.Context, r *job.Request, o jobOptions) error {
+	if o.job != "" {
+		return fault.Usage(fault.Hint(fmt.Errorf("%s is an image, and has no job %q", o.subject, o.job), "jobs are a recipe's; a command of an image stands behind --"))
+	}
+	target, err := engine.FindTarget(o.cluster, ".")
+	if err != nil {
+		return err
+	}
+	_, subject, err := a.openImage(ctx, o.subject, target.Platform)
+	if err != nil {
+		return err
+	}
+	defer subject.Close()
+	r.Cluster = target.Profile
+	r.Image, err = subject.JobImage(ctx)
+	r.Name = r.EDFName()
+	return err
+}
+
+// change puts what flags say in place of what the recipe does.
+func (o jobOptions) change(r *job.Request) error {
+	if o.nodes < 0 || o.gpus < -1 {
+		return fault.Usage(errors.New("--nodes and --gpus-per-node take whole numbers"))
+	}
+	if o.nodes > 0 {
+		r.Job.Nodes = o.nodes
+	}
+	if o.gpus >= 0 {
+		r.Job.GPUsPerNode = &o.gpus
+	}
+	if o.time != "" {
+		r.Job.Time = o.time
+	}
+	if o.launcher != "" && o.launcher != job.Srun && o.launcher != job.Torchrun {
+		return fault.Usage(fmt.Errorf("--launcher %q is neither srun nor torchrun", o.launcher))
+	}
+	if o.launcher != "" {
+		r.Job.Launcher = o.launcher
+	}
+	if len(o.command) == 0 {
+		return nil
+	}
+	command, err := shellWords(o.command)
+	r.Job.Command = command
+	return err
+}
+
+// shellWords writes words so that a shell reads the same words.
+func shellWords(words []string) (string, error) {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		var err error
+		if quoted[i], err = syntax.Quote(w, syntax.LangBash); err != nil {
+			return "", fault.Usage(fmt.Errorf("%q cannot be a part of a command: %w", w, err))
+		}
+	}
+	return strings.Join(quoted, " "), nil
+}
+
+// placeImage decides where the nodes read the image, unless it is a file already.
+func placeImage(r *job.Request, o jobOptions) {
+	switch {
+	case o.image != "" && (strings.ContainsAny(o.image[:1], "/.$") || r.StartsFiles()):
+		r.Image.File = o.image
+	case o.image != "":
+		r.Image.Reference = o.image
+	case r.Image.File == "":
+		r.Image.File = r.DefaultFile()
+	}
+	if isRecipe(o.subject) && r.Image.File != "" {
+		r.Image.Put = strings.TrimSpace("sconce build "+strings.TrimPrefix(o.subject, ".")) + " -o " + r.Image.File
+	} else if !strings.HasSuffix(r.Image.File, o.subject) {
+		r.Image.Put = "sconce copy " + o.subject + " " + r.Image.File
+	}
+}
+
+// again is the command by which a file is written once more.
+func (o jobOptions) again(what string) string {
+	words := []string{"sconce", "export", what}
+	if o.subject != "." {
+		words = append(words, o.subject)
+	}
+	for _, f := range []struct{ flag, value string }{
+		{"cluster", o.cluster}, {"job", o.job}, {"runtime", o.runtime}, {"image", o.image}, {"time", o.time}, {"launcher", o.launcher}, {"edf", o.edf},
+	} {
+		if f.value != "" {
+			words = append(words, "--"+f.flag, f.value)
+		}
+	}
+	if o.nodes > 0 {
+		words = append(words, "--nodes", fmt.Sprint(o.nodes))
+	}
+	if o.gpus >= 0 {
+		words = append(words, "--gpus-per-node", fmt.Sprint(o.gpus))
+	}
+	if len(o.command) > 0 {
+		words = append(append(words, "--"), o.command...)
+	}
+	text, err := shellWords(words)
+	if err != nil || strings.ContainsAny(text, "\r\n") {
+		return ""
+	}
+	return text
+}
+
+// showDiff shows how a file differs from text, as diff -u does, and ends with its exit code.
+func (a *app) showDiff(file, text string) error {
+	old, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fault.Usage(err) // trouble: exit code 2
+	}
+	changes := diff.Diff(file, old, file+" (would be written)", []byte(text))
+	if len(changes) == 0 && err == nil {
+		return nil
+	}
+	if err != nil {
+		changes = []byte(file + " does not exist\n")
+	}
+	if _, err := a.out.Write(changes); err != nil {
+		return err
+	}
+	return exitStatus(1)
+}
+
+// writeSealed writes a file unless there is one that somebody has edited.
+func (a *app) writeSealed(o jobOptions, text string) error {
+	old, err := os.ReadFile(o.output)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	case bytes.Equal(old, []byte(text)):
+		a.say("%s is up to date", o.output)
+		return nil
+	case !job.Untouched(string(old)) && !o.force:
+		return fault.Hint(fmt.Errorf("%s was edited, or not written by sconce: it is left as it is", o.output), "--diff shows what would change, --force replaces it")
+	}
+	if err := replaceFile(o.output, []byte(text)); err != nil {
+		return fmt.Errorf("write %s: %w", o.output, err)
+	}
+	a.say("wrote %s", o.output)
+	return nil
+}

@@ -1,0 +1,88 @@
+package job
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/fault"
+)
+
+// Args are what another program calls srun with, such as a launcher that writes scripts of its own.
+type Args struct {
+	Runtime     string            `json:"runtime"`
+	Srun        []string          `json:"srun"`        // options of srun
+	Program     []string          `json:"program"`     // that the command is put behind; empty for what srun starts by itself
+	Environment map[string]string `json:"environment"` // to be set before srun
+}
+
+// SrunArgs returns what srun is called with. Variables are expanded by lookup, since nobody expands them later; one that is not set is an
+// error. Errors are of exit code 2.
+func SrunArgs(r Request, lookup func(string) (string, bool)) (Args, error) {
+	s, err := r.settle()
+	if err != nil {
+		return Args{}, err
+	}
+	a := Args{Runtime: s.runtime, Srun: []string{"--kill-on-bad-exit=1"}, Program: []string{}, Environment: map[string]string{}}
+	if s.gpus > 0 && s.Cluster.Slurm.GPURequest != "none" {
+		a.Srun = append(a.Srun, "--gpu-bind=none")
+	}
+	if s.runtime == uenv {
+		a.Srun = append(a.Srun, "--uenv="+s.uenvList())
+		if s.Job.View != "" {
+			a.Srun = append(a.Srun, "--view="+s.Job.View)
+		}
+	}
+	var names []string
+	if !s.usesEDF() {
+		for _, v := range s.env {
+			a.Environment[v.name] = v.value
+			names = append(names, v.name)
+		}
+	}
+	how := s.start(s.Image.File, names)
+	a.Srun, a.Program = append(a.Srun, how.options...), append(a.Program, how.program...)
+	return a, fault.Usage(a.expand(lookup))
+}
+
+// expand puts values in place of variables.
+func (a *Args) expand(lookup func(string) (string, bool)) error {
+	var err error
+	replace := func(text string) string {
+		return variable.ReplaceAllStringFunc(text, func(ref string) string {
+			m := reference.FindStringSubmatch(ref)
+			value, ok := lookup(m[1])
+			if !ok && m[2] == "" {
+				err = fault.Hint(fmt.Errorf("the variable %s is not set here", m[1]), "set it, or name a path without it in the profile")
+			}
+			if !ok {
+				return strings.TrimPrefix(m[2], ":-")
+			}
+			return value
+		})
+	}
+	for _, list := range [][]string{a.Srun, a.Program} {
+		for i := range list {
+			list[i] = replace(list[i])
+		}
+	}
+	for name, value := range a.Environment {
+		a.Environment[name] = replace(value)
+	}
+	return err
+}
+
+// reference takes ${NAME} and ${NAME:-else} apart.
+var reference = regexp.MustCompile(`^\$\{([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}$`)
+
+// String writes the arguments as words of a shell, which is also how they are read from a file.
+func (a Args) String() string {
+	words := slices.Concat(a.Srun, a.Program)
+	for i, w := range words {
+		if !plain.MatchString(w) {
+			words[i] = single(w)
+		}
+	}
+	return strings.Join(words, " ")
+}

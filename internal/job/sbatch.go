@@ -1,0 +1,464 @@
+package job
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/units"
+)
+
+// script is a shell script that grows.
+type script struct{ strings.Builder }
+
+func (b *script) line(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
+
+// because begins a paragraph with the reason for it.
+func (b *script) because(reason string) { b.line("\n%s", comment(reason)) }
+
+// Sbatch writes the script of a job. Errors are of exit code 2.
+func Sbatch(r Request) (string, error) {
+	s, err := r.settle()
+	if err != nil {
+		return "", err
+	}
+	lines, err := s.lines()
+	if err != nil {
+		return "", err
+	}
+	var b script
+	b.line("#!/bin/bash")
+	s.header(&b)
+	s.directives(&b)
+	s.preamble(&b)
+	s.rendezvous(&b)
+	s.threads(&b)
+	s.caches(&b)
+	s.recorder(&b)
+	s.variables(&b)
+	s.checkpoints(&b)
+	image := s.spread(&b)
+	s.step(&b, image, lines)
+	s.finish(&b)
+	return Seal(b.String()), nil
+}
+
+// header says what the script is, and what it needs.
+func (s *settled) header(b *script) {
+	b.line("#")
+	b.line("%s", comment(fmt.Sprintf("Job %s: %s on %s, started by %s.", s.Name, s.Image.Name, s.clusterName(), runtimeTitle[s.runtime])))
+	if s.From != "" {
+		b.line("# Written again by:\n#   %s", s.From)
+	}
+	b.line("#")
+	b.line("%s", comment("Submit it with `sbatch FILE`, from the directory that the job shall run in. Arguments after FILE go to the command."))
+	switch {
+	case s.usesEDF():
+		b.line("%s", comment(fmt.Sprintf("It needs the environment definition file %s: `sconce export edf` writes it.", s.edfFile())))
+	case s.runtime == cluster.PodmanHPC:
+		b.line("# The image has to be there first, once:\n#   podman-hpc pull %s", s.Image.Reference)
+	}
+	s.imageNote(b)
+	if s.Job.Logs != "" {
+		b.line("# Slurm before 24.11 needs the directory of the log to be there first:\n#   mkdir -p %s", s.Job.Logs)
+	}
+	b.line("#")
+}
+
+// imageNote says how the image comes where the nodes read it.
+func (s *settled) imageNote(b *script) {
+	if !s.readsFile() || s.Image.Put == "" {
+		return
+	}
+	if stripe, dir := s.Cluster.Paths.Stripe, s.Cluster.Paths.Images; stripe != "" && dir != "" {
+		b.line("# Once, before the first image, so that all nodes can read a large one at once:")
+		b.line("#   mkdir -p %s && lfs setstripe %s %s", dir, stripe, dir)
+	}
+	b.line("# The image is put there by:\n#   %s", s.Image.Put)
+}
+
+// readsFile reports whether the image is a file that all nodes read.
+func (s *settled) readsFile() bool {
+	return s.runtime != cluster.Sarus && s.runtime != cluster.PodmanHPC && s.runtime != uenv && s.Image.File != ""
+}
+
+// edfFile is where the environment definition file is looked for.
+func (s *settled) edfFile() string {
+	name := s.edfName()
+	if strings.Contains(name, "/") || strings.HasSuffix(name, ".toml") {
+		return name
+	}
+	return "~/.edf/" + name + ".toml"
+}
+
+// directives ask Slurm for what the job needs.
+func (s *settled) directives(b *script) {
+	ask := func(option, value string) {
+		if value != "" {
+			b.line("#SBATCH --%s=%s", option, directive(value))
+		}
+	}
+	number := func(option string, value int) {
+		if value > 0 {
+			b.line("#SBATCH --%s=%d", option, value)
+		}
+	}
+	slurm := s.Cluster.Slurm
+	ask("job-name", fileName(s.Name))
+	ask("account", first(s.Job.Account, slurm.Account))
+	ask("partition", first(s.Job.Partition, slurm.Partition))
+	ask("qos", first(s.Job.QOS, slurm.QOS))
+	ask("reservation", s.Job.Reservation)
+	ask("constraint", first(s.Job.Constraint, slurm.Constraint))
+	number("nodes", s.nodes)
+	number("ntasks-per-node", s.tasks)
+	number("cpus-per-task", s.cpus)
+	s.askGPUs(number, ask)
+	if s.time > 0 {
+		ask("time", inSlurm(s.time))
+	}
+	ask("array", s.Job.Array)
+	ask("dependency", s.Job.Dependency)
+	s.askSignals(b)
+	if s.runtime == uenv {
+		ask("uenv", s.uenvList())
+		ask("view", s.Job.View)
+	}
+	log := "%x-%j.log"
+	if s.Job.Array != "" {
+		log = "%x-%A_%a.log"
+	}
+	if s.Job.Logs != "" {
+		log = strings.TrimSuffix(s.Job.Logs, "/") + "/" + log
+	}
+	ask("output", log)
+	for _, option := range slices.Concat(slurm.Options, s.Job.Options) {
+		b.line("#SBATCH %s", option)
+	}
+}
+
+func first(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// directive quotes a value as sbatch reads it, which is as a shell does without expanding anything.
+func directive(value string) string {
+	if strings.ContainsAny(value, "&|*()[] ;<>") {
+		return `"` + value + `"`
+	}
+	return value
+}
+
+// askGPUs asks for the GPUs of a node, for all of its tasks.
+func (s *settled) askGPUs(number func(string, int), ask func(string, string)) {
+	switch s.Cluster.Slurm.GPURequest {
+	case "none":
+	case "gres":
+		if s.gpus > 0 {
+			ask("gres", fmt.Sprintf("gpu:%d", s.gpus))
+		}
+	default:
+		number("gpus-per-node", s.gpus)
+	}
+}
+
+// askSignals has Slurm warn the script (B:) before the time is up, and says what becomes of a job whose node has failed.
+func (s *settled) askSignals(b *script) {
+	if s.warn > 0 {
+		b.line("#SBATCH --signal=B:USR1@%d", int(s.warn/time.Second))
+	}
+	if s.next == Requeue {
+		b.line("#SBATCH --requeue")
+	} else {
+		b.line("#SBATCH --no-requeue")
+	}
+	if s.next != No {
+		b.line("#SBATCH --open-mode=append")
+	}
+}
+
+// uenvList is what --uenv takes: the uenv, and a virtual environment beside it.
+func (s *settled) uenvList() string {
+	list := first(s.Job.Uenv, s.Image.File)
+	if s.venv.file != "" {
+		list += "," + s.venv.file + ":" + s.venv.dir
+	}
+	return list
+}
+
+func (s *settled) preamble(b *script) {
+	b.line("\nset -euo pipefail")
+	b.line("ulimit -c 0 # a core file for every rank would fill the file system")
+	if s.runtime != uenv {
+		b.line("unset PYTHONPATH PYTHONHOME # those of the login shell are for the host's Python")
+	}
+	b.line("export PYTHONUNBUFFERED=1 # what Python prints is in the log at once")
+	if s.runtime == uenv || s.runtime == apptainer {
+		b.because("Packages in ~/.local would go before those of the image.")
+		b.line("export PYTHONNOUSERSITE=1")
+	}
+}
+
+// rendezvous says where the first rank is. It is found out here, on the host: many containers have no scontrol.
+func (s *settled) rendezvous(b *script) {
+	b.because("Where the ranks meet. Containers mostly lack scontrol, so it is asked here; the port follows from the job, so that two jobs on a node do not take the same one.")
+	b.line(`mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")`)
+	b.line(`export MASTER_ADDR=${hosts[0]}`)
+	b.line(`export MASTER_PORT=$((20000 + SLURM_JOB_ID %% 12000))`)
+}
+
+// maxThreads is where more threads of OpenMP stop to help a rank whose data loaders want CPUs too.
+const maxThreads = 8
+
+func (s *settled) threads(b *script) {
+	if s.cpus == 0 {
+		return
+	}
+	b.because("Since Slurm 22.05 srun does not take --cpus-per-task over from sbatch.")
+	b.line("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK")
+	if !s.ownsVariable("OMP_NUM_THREADS") {
+		b.line("export OMP_NUM_THREADS=%d # the rest of a rank's %d CPUs is for its data loaders", s.ompThreads(), s.cpusOfRank())
+	}
+}
+
+func (s *settled) cpusOfRank() int { return max(1, s.cpus*s.tasks/s.ranks) }
+func (s *settled) ompThreads() int { return min(maxThreads, s.cpusOfRank()) }
+
+// ownsVariable reports whether the job or the cluster sets a variable itself.
+func (s *settled) ownsVariable(name string) bool {
+	return slices.ContainsFunc(s.env, func(v setting) bool { return v.name == name })
+}
+
+// localCache is a directory that each node has for itself.
+func (s *settled) localCache() string {
+	if s.runtime == uenv {
+		return first(s.Cluster.Paths.Local, "/tmp")
+	}
+	return "/tmp" // the container's own, or under Apptainer the host's
+}
+
+func (s *settled) caches(b *script) {
+	b.because("What Triton and Inductor compile stays on the node: ranks that share such a cache over the network meet stale files, and wait for each other's locks.")
+	b.line(`cache=%s/%s-$SLURM_JOB_ID`, s.localCache(), fileName(s.Name))
+	b.line(`export TRITON_CACHE_DIR=$cache/triton TORCHINDUCTOR_CACHE_DIR=$cache/inductor`)
+	if s.leavesCache() {
+		b.line("# It is a directory of the host, which nobody else clears.")
+		b.line(`trap 'srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 rm -rf -- "$cache" || true' EXIT`)
+	}
+}
+
+// leavesCache reports whether the cache is the host's, which somebody has to clear.
+func (s *settled) leavesCache() bool { return s.runtime == uenv || s.runtime == apptainer }
+
+// recorder has NCCL's last operations written down when a rank hangs. TORCH_NCCL_ASYNC_ERROR_HANDLING stays at PyTorch's default, 3: with
+// 1 the communicator is torn down before anything is written.
+func (s *settled) recorder(b *script) {
+	if s.gpus == 0 {
+		return
+	}
+	b.because("When a collective operation times out, each rank writes down its last ones, for `torchfrtrace`. PyTorch 2.9 has new names for two of the variables.")
+	b.line("export TORCH_NCCL_DUMP_ON_TIMEOUT=1")
+	b.line("export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000")
+	dir := "$PWD"
+	if s.Job.Logs != "" {
+		dir += "/" + strings.TrimSuffix(s.Job.Logs, "/")
+		if strings.HasPrefix(s.Job.Logs, "/") || strings.HasPrefix(s.Job.Logs, "$") {
+			dir = strings.TrimSuffix(s.Job.Logs, "/")
+		}
+	}
+	b.line("export TORCH_FR_DUMP_TEMP_FILE=%s/%s-$SLURM_JOB_ID-nccl-rank-", dir, fileName(s.Name))
+	b.line("export TORCH_NCCL_DEBUG_INFO_TEMP_FILE=$TORCH_FR_DUMP_TEMP_FILE")
+}
+
+// variables sets those of the cluster and the job, unless the environment definition file has them.
+func (s *settled) variables(b *script) {
+	if len(s.env) == 0 || s.usesEDF() {
+		return
+	}
+	b.because("Variables of the cluster's profile and of the job.")
+	for _, v := range s.env {
+		b.line("export %s=%s", v.name, word(v.value))
+	}
+}
+
+// exported names the variables that the script sets and the command needs, the job's own included.
+func (s *settled) exported() []string {
+	names := []string{"PYTHONUNBUFFERED", "MASTER_ADDR", "MASTER_PORT"}
+	if s.cpus > 0 && !s.ownsVariable("OMP_NUM_THREADS") {
+		names = append(names, "OMP_NUM_THREADS")
+	}
+	names = append(names, "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+	if s.gpus > 0 {
+		names = append(names, "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+	}
+	if s.usesEDF() {
+		return names
+	}
+	for _, v := range s.env {
+		names = append(names, v.name)
+	}
+	return names
+}
+
+// checkpoints says how often to save.
+func (s *settled) checkpoints(b *script) {
+	takes, err := ParseTime(s.Job.Checkpoint.Takes)
+	mtbf, err2 := ParseTime(s.Cluster.Reliability.MTBFNode)
+	if err != nil || err2 != nil || takes == 0 || mtbf == 0 {
+		return
+	}
+	every, fails := interval(takes, mtbf, s.nodes)
+	b.because(fmt.Sprintf("Checkpoints: a node fails about every %s, one of the %d every %s, and saving takes %s. Least is lost by saving about every %s (Young and Daly: sqrt(2 x saving x time between failures)).",
+		units.Span(mtbf), s.nodes, units.Span(fails), units.Span(takes), units.Span(every)))
+	if s.warn > 0 && takes >= s.warn {
+		b.line("%s", comment(fmt.Sprintf("A warning %s before the end is too short for that.", units.Span(s.warn))))
+	}
+}
+
+// spreadNodes is the number of nodes from which sending an image around is faster than having all of them read it.
+const spreadNodes = 32
+
+// spread sends the image to a disk of each node where that pays, and returns where it is read.
+func (s *settled) spread(b *script) string {
+	local := s.Cluster.Paths.Local
+	fits := s.runtime == pyxis || s.runtime == apptainer || s.runtime == cluster.Sconce
+	if !fits || s.nodes < spreadNodes || local == "" || strings.HasPrefix(local, "/dev/shm") || s.Image.File == "" {
+		return s.Image.File
+	}
+	b.because(fmt.Sprintf("%d nodes that open one file at once are slow: the first one reads it, and Slurm sends it to the others.", s.nodes))
+	name := s.Image.File[strings.LastIndex(s.Image.File, "/")+1:]
+	b.line("image=%s/$SLURM_JOB_ID-%s", local, name)
+	b.line(`sbcast --force %s "$image"`, word(s.Image.File))
+	return "$image"
+}
+
+// step starts the command in all tasks.
+func (s *settled) step(b *script, image string, lines []string) {
+	waits := s.warn > 0
+	if waits {
+		b.because("Slurm warns this script, which passes the warning on to every process of the step as SIGUSR1: time to save, and to end with 0.")
+		note := ""
+		if s.next != No {
+			b.line("warned=no")
+			note = "    warned=yes\n"
+		}
+		b.line("step=\"\"")
+		b.line("warn() {\n%s    [ -z \"$step\" ] || kill -USR1 \"$step\" || true\n}", note)
+		b.line("trap warn USR1")
+	}
+	b.because(s.stepReason())
+	options := []string{"--label", "--kill-on-bad-exit=1"}
+	if s.gpus > 0 && s.Cluster.Slurm.GPURequest != "none" {
+		options = append(options, "--gpu-bind=none")
+	}
+	how := s.start(image, s.exported())
+	b.line("srun %s \\", strings.Join(options, " "))
+	for _, option := range how.options {
+		b.line("    %s \\", s.optionWord(option))
+	}
+	if len(how.program) > 0 {
+		b.line("    %s \\", s.programWords(how.program))
+	}
+	shell := "bash"
+	if s.Image.NoBash {
+		shell = "sh"
+	}
+	end := ""
+	if waits {
+		end = " &"
+	}
+	b.line("    %s -c '", shell)
+	for _, line := range lines {
+		b.line("    %s", strings.ReplaceAll(line, "'", `'\''`))
+	}
+	b.line(`' %s "$@"%s`, fileName(s.Name), end)
+	if waits {
+		b.line("step=$!")
+	}
+}
+
+func (s *settled) stepReason() string {
+	how := fmt.Sprintf("One process for each of the %d GPUs of a node", s.ranks)
+	switch {
+	case s.launcher == Torchrun:
+		how = fmt.Sprintf("One launcher on each node, which starts %d processes", s.ranks)
+	case s.gpus == 0 && s.ranks == 1:
+		how = "One process on each node"
+	case s.gpus == 0:
+		how = fmt.Sprintf("%d processes on each node", s.ranks)
+	case s.ranks != s.gpus:
+		how = fmt.Sprintf("%d processes on each node, which has %d GPUs", s.ranks, s.gpus)
+	}
+	if s.gpus > 0 {
+		how += ". All see all GPUs of their node, and take that of their LOCAL_RANK: one GPU alone in view would be number 0 for every rank, and would lose its direct way to the others"
+	}
+	return how + ". The first one that fails ends all."
+}
+
+// optionWord quotes an option for the shell. What the script has set itself is a variable of the script.
+func (s *settled) optionWord(option string) string {
+	if name, value, ok := strings.Cut(option, "="); ok && value == "$image" {
+		return name + `="$image"`
+	} else if ok {
+		return name + "=" + word(value)
+	}
+	if option == "$image" {
+		return `"$image"`
+	}
+	return word(option)
+}
+
+// programWords writes a program with its options, as many to a line as are read at a glance; a mount and the image have one to themselves.
+func (s *settled) programWords(words []string) string {
+	const width = 90
+	var b strings.Builder
+	length := 0
+	for i, w := range words {
+		quoted := s.optionWord(w)
+		alone := strings.HasPrefix(w, "--bind=") || strings.HasPrefix(w, "--volume=") || w == s.Image.Reference || w == s.Image.File || w == "$image"
+		switch {
+		case i == 0:
+		case alone || length+1+len(quoted) > width || length == 0:
+			b.WriteString(" \\\n        ")
+			length = 0
+		default:
+			b.WriteByte(' ')
+		}
+		b.WriteString(quoted)
+		length += 1 + len(quoted)
+		if alone && w != words[len(words)-1] && words[len(words)-1] != "--" {
+			length = 0
+		}
+	}
+	return b.String()
+}
+
+// finish waits for a step that runs beside the script, sees to what comes next, and ends as the step did.
+func (s *settled) finish(b *script) {
+	if s.warn == 0 {
+		return
+	}
+	b.because("A signal ends `wait`, and not the step.")
+	b.line("status=0\nwait \"$step\" || status=$?")
+	b.line("while kill -0 \"$step\" 2>/dev/null; do\n    status=0\n    wait \"$step\" || status=$?\ndone")
+	switch s.next {
+	case Chain:
+		b.because("A job that was warned and has ended well has more to do. A new job is better than a requeued one, which waits two minutes and finds what the container left behind. $0 is Slurm's own copy of this script, so that editing the file in the meantime changes nothing.")
+		sbatch := "sbatch"
+		if s.runtime == uenv {
+			sbatch = "env -u UENV_MOUNT_LIST -u UENV_VIEW sbatch" // uenv 10 refuses to submit from within a uenv
+		}
+		b.line("if [ \"$warned\" = yes ] && [ \"$status\" -eq 0 ]; then\n    %s --dependency=singleton \"$0\" \"$@\"\nfi", sbatch)
+	case Requeue:
+		b.because("A job that was warned and has ended well has more to do: the same one is queued again.")
+		b.line("if [ \"$warned\" = yes ] && [ \"$status\" -eq 0 ]; then\n    scontrol requeue \"$SLURM_JOB_ID\"\nfi")
+	}
+	b.line("\nexit \"$status\"")
+}

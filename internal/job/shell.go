@@ -1,0 +1,58 @@
+package job
+
+import (
+	"regexp"
+	"strings"
+)
+
+// variable is a reference that all that reads our texts expands alike: bash, and both readers of environment definition files.
+var variable = regexp.MustCompile(`\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^{}"$\x60\\]*)?\}`)
+
+// plain is a word that means itself in a shell.
+var plain = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
+
+// word writes text as one word of a shell, in which ${NAME} is expanded and nothing else.
+func word(text string) string {
+	if plain.MatchString(text) {
+		return text
+	}
+	var b strings.Builder
+	b.WriteByte('"')
+	at := 0
+	for _, m := range variable.FindAllStringIndex(text, -1) {
+		b.WriteString(escape(text[at:m[0]]) + text[m[0]:m[1]])
+		at = m[1]
+	}
+	b.WriteString(escape(text[at:]) + `"`)
+	return b.String()
+}
+
+// escape makes text mean itself between double quotes (POSIX.1-2024, XCU 2.2.3).
+func escape(text string) string {
+	return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "`", "\\`", `$`, `\$`).Replace(text)
+}
+
+// single quotes text for a shell that shall not look into it.
+func single(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// comment writes text as lines of comment, no wider than width.
+func comment(text string) string {
+	const width = 100
+	var lines []string
+	for _, paragraph := range strings.Split(text, "\n") {
+		line := "#"
+		for w := range strings.FieldsSeq(paragraph) {
+			if len(line)+1+len(w) > width && line != "#" {
+				lines, line = append(lines, line), "#"
+			}
+			line += " " + w
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// fileName is a name as files and jobs have it: "team/llm:25.11" is "team+llm+25.11".
+func fileName(name string) string {
+	return strings.NewReplacer("/", "+", ":", "+", "@", "+").Replace(name)
+}

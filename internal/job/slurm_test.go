@@ -1,0 +1,124 @@
+package job
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/slurmtest"
+)
+
+// twoNodes is the profile of the cluster that slurmtest starts.
+func twoNodes(starts string) cluster.Profile {
+	return cluster.Profile{
+		Name: "two", Platform: "linux/amd64", Starts: []string{starts},
+		Slurm: cluster.Slurm{Partition: "debug", GPUsPerNode: 4, CPUsPerNode: 8, MaxTime: "30m", Constraint: "thp_never&nvidia_vboost_enabled"},
+		Paths: cluster.Paths{Images: "/shared/images", Local: "/tmp"},
+	}
+}
+
+// put writes a script where the cluster's nodes see it.
+func put(t *testing.T, c *slurmtest.Cluster, name, text string) {
+	t.Helper()
+	file := filepath.Join(c.SharedDir, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Slurm takes every script. The options of --uenv are a plugin's, which this Slurm has not.
+func TestSlurmAccepts(t *testing.T) {
+	c := slurmtest.Start(t, slurmtest.Options{})
+	for name, r := range requests(t) {
+		if name == "uenv" {
+			continue
+		}
+		r.Runtime = first(r.Runtime, r.Cluster.Starter())
+		r.Cluster = twoNodes("pyxis")
+		r.Image.Arch, r.Job.Time = "amd64", "20m"
+		r.Job.Nodes = min(r.Job.Nodes, 2)
+		for _, request := range []string{"gpus-per-node", "gres"} {
+			r.Cluster.Slurm.GPURequest = request
+			text, err := Sbatch(r)
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			put(t, c, "job.sbatch", text)
+			if out, err := c.Try(slurmtest.Alice, "sbatch --test-only job.sbatch"); err != nil || !strings.Contains(out, "to start at") {
+				t.Errorf("%s: %v\n%s\n%s", name, err, out, text)
+			}
+		}
+	}
+}
+
+// The program of a job that trains, saves when it is warned, and goes on from there in the next job.
+const trains = `import os, signal, sys, time
+rank = os.environ["RANK"]
+def say(text):
+    with open(f"/shared/said-{rank}", "a") as f:
+        f.write(text + "\n")
+saved = f"/shared/saved-{rank}"
+def save(*_):
+    open(saved, "w").close()
+    say("saved")
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, save)
+say(f"world {os.environ['WORLD_SIZE']} local {os.environ['LOCAL_RANK']} at {os.environ['MASTER_ADDR']} cpus {len(os.environ['OMP_NUM_THREADS'])} args {sys.argv[1:]}")
+if os.path.exists(saved):
+    say("resumed and done")
+    sys.exit(0)
+open(f"/shared/ready-{rank}", "w").close()
+while True:
+    time.sleep(0.1)
+`
+
+// A job over two nodes is warned, saves in every rank, submits the next one, and that one goes on from there. What starts the container is
+// a stand-in for `sconce run` that runs the command on the node itself, since there is no image here.
+func TestSlurmRuns(t *testing.T) {
+	c := slurmtest.Start(t, slurmtest.Options{})
+	put(t, c, "bin/sconce", "#!/bin/bash\nwhile [ \"$1\" != -- ]; do shift; done\nshift\nexec \"$@\"\n")
+	put(t, c, "train.py", trains)
+	r := Request{
+		Name: "train", Cluster: twoNodes(cluster.Sconce), Image: Image{Name: "x", File: "/shared/x.sqsh"},
+		Job: Job{Nodes: 2, Time: "20m", Command: "python3 /shared/train.py", TasksPerNode: 2, WarnBefore: "1m", Continue: Chain, Logs: "logs"},
+	}
+	text, err := Sbatch(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, c, "job.sbatch", text)
+	id := strings.TrimSpace(c.Run(slurmtest.Alice, "mkdir -p logs && sbatch --parsable job.sbatch 'a  b'"))
+	waitFor(t, c, "four ranks are ready", "[ -e ready-0 ] && [ -e ready-1 ] && [ -e ready-2 ] && [ -e ready-3 ]")
+	// As Slurm does before the time is up, which it does only to the minute.
+	c.Run(slurmtest.Alice, "scancel --batch --signal=USR1 "+id)
+	waitFor(t, c, "the next job has ended", "grep -qs resumed said-0 said-1 said-2 said-3 && [ -z \"$(squeue -h)\" ]")
+	for rank := range 4 {
+		said, err := os.ReadFile(filepath.Join(c.SharedDir, "said-"+string(rune('0'+rank))))
+		began := "world 4 local " + string(rune('0'+rank%2)) + " at n1 cpus 1 args ['a  b']\n"
+		if want := began + "saved\n" + began + "resumed and done\n"; err != nil || string(said) != want {
+			t.Errorf("rank %d said\n%swant\n%s%v", rank, said, want, err)
+		}
+	}
+	if logs := c.Run(slurmtest.Alice, "ls logs | wc -l; cat logs/*"); !strings.HasPrefix(logs, "2\n") {
+		t.Errorf("the logs are %s", logs)
+	}
+}
+
+// waitFor waits until a command of the shell is true.
+func waitFor(t *testing.T, c *slurmtest.Cluster, what, condition string) {
+	t.Helper()
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		if out, err := c.Try(slurmtest.Alice, condition); err == nil {
+			return
+		} else if time.Now().After(deadline) {
+			logs, _ := c.Try(slurmtest.Alice, "squeue; cat logs/*")
+			t.Fatalf("waited in vain until %s: %s\n%s", what, out, logs)
+		}
+	}
+}
