@@ -43,3 +43,21 @@ func TestExampleJobs(t *testing.T) {
 		}
 	}
 }
+
+// No file that sconce writes has a mistake that it would find in one of somebody else's.
+func TestExampleJobsLint(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	var files []string
+	for _, pattern := range []string{"../../examples/jobs/files/*", "../job/testdata/*.sbatch", "../job/testdata/*.toml"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatal(pattern, err)
+		}
+		files = append(files, found...)
+	}
+	var out, errs bytes.Buffer
+	a := &app{stdout: &out, stderr: &errs}
+	if code := a.run(t.Context(), append([]string{"lint"}, files...)); code != 0 || !strings.HasPrefix(out.String(), "nothing found") {
+		t.Errorf("code %d\n%s%s", code, &out, &errs)
+	}
+}

@@ -103,6 +103,10 @@ func (s *settled) annotations() (all map[string]string, reasons map[string]strin
 		all[hookCXI] = "true"
 		reasons[hookCXI] = "the hook for NCCL does not turn it on here"
 	}
+	if s.runtime == cluster.Sarus {
+		delete(all, hookVariant) // which it does not look at
+		return all, reasons
+	}
 	variant := all[hookVariant]
 	own := fmt.Sprintf("cuda%d", s.Image.CUDA)
 	switch {

@@ -64,7 +64,7 @@ func with(j Job, change func(*Job)) Job { change(&j); return j }
 func requests(t *testing.T) map[string]Request {
 	t.Helper()
 	clariden := profile(t, "clariden")
-	torchrun := with(long, func(j *Job) { j.Nodes, j.Launcher, j.Continue = 2, Torchrun, Requeue })
+	torchrun := with(long, func(j *Job) { j.Nodes, j.Launcher, j.Continue = 2, Torchrun, No })
 	short := Job{Nodes: 2, Time: "1h", Command: "python train.py"}
 	return map[string]Request{
 		"container-engine": {Name: "train", Job: with(long, func(j *Job) { j.Venv = "${SCRATCH}/venvs/exp.sqsh" }), Image: onAlps(image), Cluster: clariden, From: "sconce export sbatch --job train"},
@@ -72,7 +72,7 @@ func requests(t *testing.T) map[string]Request {
 		"pyxis":            {Name: "train", Job: long, Image: image, Cluster: ours("pyxis")},
 		"pyxis-torchrun":   {Name: "train", Job: torchrun, Image: image, Cluster: ours("pyxis")},
 		"apptainer": {
-			Name: "train", Job: with(short, func(j *Job) { j.Venv, j.WarnBefore = "${HOME}/venvs/exp.sqsh:/venv", "2m" }), Cluster: ours("apptainer"),
+			Name: "train", Job: with(short, func(j *Job) { j.Venv, j.WarnBefore, j.Continue = "${HOME}/venvs/exp.sqsh:/venv", "2m", Requeue }), Cluster: ours("apptainer"),
 			Image: Image{Name: "llm-train:25.11", File: "/scratch/${USER}/images/llm-train+25.11.sif", Arch: "amd64", Workdir: "/workspace"},
 		},
 		"podman-hpc": {Name: "train", Job: short, Image: image, Cluster: profile(t, "perlmutter")},
@@ -238,6 +238,7 @@ func TestErrors(t *testing.T) {
 		"warns at most":                                                          func(r *Request) { r.Job.WarnBefore, r.Job.Time = "20h", "2d" },
 		`continue = "chain" needs a warning`:                                     func(r *Request) { r.Job.Continue = Chain },
 		"cannot follow the jobs of an array":                                     func(r *Request) { r.Job.Continue, r.Job.WarnBefore, r.Job.Array = Chain, "5m", "1-3" },
+		`continue = "requeue" fails under pyxis`:                                 func(r *Request) { r.Job.Continue, r.Job.WarnBefore = Requeue, "5m" },
 		"pyxis mounts no squashfs file":                                          func(r *Request) { r.Job.Venv = "/x/v.sqsh" },
 		"is a directory, which is used where it is":                              func(r *Request) { r.Job.Venv = "/x/v:/w" },
 		"200 CPUs each do not fit":                                               func(r *Request) { r.Job.CPUsPerTask = 200 },

@@ -174,6 +174,9 @@ func (s *settled) settleTimes() error {
 	if s.next != No && s.warn == 0 {
 		return fault.Hint(fmt.Errorf("continue = %q needs a warning before the time is up", s.next), `add warn-before = "5m": the program then gets SIGUSR1, and saves`)
 	}
+	if s.next == Requeue && s.runtime == string(cluster.Pyxis) {
+		return fault.Hint(errors.New(`continue = "requeue" fails under pyxis: a job that is queued again finds the container of its first run`), `write continue = "chain"`)
+	}
 	if s.next == Chain && s.Job.Array != "" {
 		return fault.Hint(errors.New(`continue = "chain" cannot follow the jobs of an array`), `write continue = "requeue"`)
 	}

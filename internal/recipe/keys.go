@@ -412,7 +412,7 @@ var keys = withProfile(map[string]key{
 		Doc: "How long it takes. With the cluster's `reliability.mtbf-node`, the script says how often to save.", Example: `"90s"`, Form: formTime, FormName: `a time such as "90s"`,
 	},
 	"job.NAME.continue": {
-		Doc:     "What follows when the time is up and the command, warned, has ended well: with `chain` a new job is submitted, with `requeue` the same one is queued again.",
+		Doc:     "What follows when the time is up and the command, warned, has ended well: with `chain` a new job is submitted, with `requeue` the same one is queued again, which pyxis does not bear.",
 		Default: job.No, Example: `"chain"`, Enum: job.Continues,
 	},
 	"job.NAME.warn-before": {
