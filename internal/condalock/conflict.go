@@ -137,7 +137,7 @@ func conflictHint(text string, missing []unknown, r *Request) string {
 	}
 	for _, name := range virtualInText.FindAllString(text, -1) {
 		if name == "__cuda" && r.Machine.Has("__cuda") {
-			return cudaTooOld(r)
+			return fmt.Sprintf("the target's driver runs CUDA up to %s: ask for a version that is built for it", r.Machine.version(name))
 		}
 		if hint, ok := virtualHints[name]; ok {
 			return hint
@@ -147,12 +147,6 @@ func conflictHint(text string, missing []unknown, r *Request) string {
 		return `a channel further up has the package in other versions only: put the channel with the right one first, or use channel-priority = "flexible"`
 	}
 	return ""
-}
-
-// cudaTooOld is for a package that wants a newer CUDA than the driver runs.
-func cudaTooOld(r *Request) string {
-	i := slices.IndexFunc(r.Machine.Packages, func(v VirtualPackage) bool { return v.Name == "__cuda" })
-	return fmt.Sprintf("the target's driver runs CUDA up to %s: ask for a version that is built for it", r.Machine.Packages[i].Version)
 }
 
 func channelHint(text string, offline bool) string {

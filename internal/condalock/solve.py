@@ -198,15 +198,27 @@ class Solver:
         return m.group(1).lower() if m else None
 
     async def without_cuda(self, chosen):
-        """The packages of which there is a build for CUDA, of the same version, that was left since there is no __cuda."""
-        versions = {r.name.normalized: str(r.version) for r in chosen}
-        found = await self.gateway.query(self.channels, self.platforms, sorted(versions), recursive=False)
-        left = set()
+        """The packages of which there is a build for CUDA, of the same version, and another one was chosen: nobody may get that
+        without being told. Who asks for a build by its name, or for NAME-cpu, knows."""
+        here = {r.name.normalized: r for r in chosen if not self.cuda(r)}
+        asked = {}
+        for spec in (MatchSpec(t) for source in self.request["sources"] for t in source["specs"]):
+            asked.setdefault(self.name(spec), []).append(spec.build)
+        names = {n for n in here if not any(asked.get(n, [])) and f"{n}-cpu" not in here}
+        if "cpuonly" in here:
+            return []
+        found = await self.gateway.query(self.channels, self.platforms, sorted(names), recursive=False)
+        left = {}
         for r in (r for records in found for r in records):
             name = r.name.normalized
-            if str(r.version) == versions.get(name) and any(d.split()[0] == "__cuda" for d in r.depends):
-                left.add(name)
-        return sorted(left - {r.name.normalized for r in chosen if any(d.split()[0] == "__cuda" for d in r.depends)})
+            if name in names and r.subdir == here[name].subdir and self.cuda(r) and r.version == here[name].version:
+                left.setdefault(name, set()).update(self.cuda(r))
+        return [{"name": n, "wants": sorted(left[n]), "asked": n in asked} for n in sorted(left)]
+
+    @staticmethod
+    def cuda(r):
+        """What a record wants of the driver."""
+        return [d for d in r.depends if d.split()[:1] == ["__cuda"]]
 
     async def complete(self):
         """Looks packages up in their channels by their file names."""

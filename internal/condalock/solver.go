@@ -69,8 +69,8 @@ type Request struct {
 	Locked  []conda.Package
 	Upgrade []string // names, normalised
 
-	// WantsCUDA makes it an error when a package has a build for CUDA that cannot be chosen because no driver is known; else that
-	// is a warning.
+	// WantsCUDA makes it an error when a package that a spec names comes without CUDA although it has a build with CUDA, because the
+	// driver is unknown or too old. Else that is a warning, as it is with packages that nobody named.
 	WantsCUDA bool
 
 	AddPip         bool // a Python brings pip along, as with conda
@@ -116,10 +116,17 @@ type askSource struct {
 
 // reply is the answer of solve.py.
 type reply struct {
-	Packages    []record `json:"packages"`
-	WithoutCUDA []string `json:"without_cuda"`
-	Warnings    []string `json:"warnings"`
-	Error       *failure `json:"error"`
+	Packages    []record      `json:"packages"`
+	WithoutCUDA []withoutCUDA `json:"without_cuda"`
+	Warnings    []string      `json:"warnings"`
+	Error       *failure      `json:"error"`
+}
+
+// withoutCUDA is a package that was chosen in a build without CUDA, although there is one with it.
+type withoutCUDA struct {
+	Name  string   `json:"name"`
+	Wants []string `json:"wants"` // what the builds with CUDA want: "__cuda >=12.8"
+	Asked bool     `json:"asked"` // the user named it
 }
 
 // Solve chooses packages. The sources are solved in order, what was chosen earlier being kept where it can be, to one set. A
@@ -140,7 +147,7 @@ func (s *Solver) solve(ctx context.Context, r Request) (*Answer, error) {
 		return nil, err
 	}
 	a := &ask{Platform: r.Platform, Priority: cmp.Or(r.Priority, "strict"), Virtual: r.Machine.Packages, AddPip: r.AddPip}
-	a.CheckCUDA = !r.Machine.Has("__cuda") && !slices.Contains(r.Machine.Without, "__cuda")
+	a.CheckCUDA = !slices.Contains(r.Machine.Without, "__cuda")
 	for _, c := range channels {
 		a.Channels = append(a.Channels, c.URL)
 	}
@@ -170,17 +177,26 @@ func (s *Solver) answer(found *reply, r *Request, channels []Channel, warnings [
 	for _, text := range found.Warnings {
 		warnings = append(warnings, Warning{Text: s.Config.Logins.redact(text)})
 	}
-	if len(found.WithoutCUDA) > 0 {
-		w := Warning{
-			Text: "without CUDA: " + strings.Join(found.WithoutCUDA, ", ") + ": there are builds for CUDA, but no driver of the target is known",
-			Hint: cudaHint,
-		}
-		if r.WantsCUDA {
+	for _, one := range found.WithoutCUDA {
+		w := one.warning(r.Machine)
+		if r.WantsCUDA && one.Asked {
 			return nil, fault.Hint(errors.New(w.Text), w.Hint)
 		}
 		warnings = append(warnings, w)
 	}
 	return &Answer{Packages: Sorted(packages), Channels: channels, Warnings: warnings}, nil
+}
+
+// warning says why a package comes without CUDA.
+func (w *withoutCUDA) warning(m *Machine) Warning {
+	text := fmt.Sprintf("%s comes without CUDA: its builds with CUDA want %s, and ", w.Name, strings.Join(w.Wants, " or "))
+	if cuda := m.version("__cuda"); cuda != "" {
+		return Warning{
+			Text: text + "the target's driver runs CUDA up to " + cuda,
+			Hint: "ask for an older version, which has a build for that driver, or for a build without CUDA by its name: " + w.Name + "=*=cpu*",
+		}
+	}
+	return Warning{Text: text + "no driver of the target is known", Hint: cudaHint}
 }
 
 // cudaHint is what makes __cuda known.

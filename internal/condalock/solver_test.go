@@ -57,8 +57,26 @@ func TestSolve(t *testing.T) {
 		r := ask(Facts{Platform: "linux-64", Glibc: "2.35"}, torch)
 		r.WantsCUDA = true
 		_, err := s.Solve(t.Context(), r)
-		if err == nil || !strings.Contains(err.Error(), "without CUDA: torch") || fault.HintOf(err) == "" {
+		if err == nil || !strings.Contains(err.Error(), "torch comes without CUDA: its builds with CUDA want __cuda >=12.8, and no driver") || fault.HintOf(err) == "" {
 			t.Errorf("error: %v", err)
+		}
+	})
+	t.Run("a driver that is too old is no reason to be silent", func(t *testing.T) {
+		r := ask(Facts{Platform: "linux-64", Glibc: "2.35", CUDA: "12.4"}, torch)
+		r.WantsCUDA = true
+		_, err := s.Solve(t.Context(), r)
+		if err == nil || !strings.Contains(err.Error(), "and the target's driver runs CUDA up to 12.4") || !strings.Contains(fault.HintOf(err), "torch=*=cpu*") {
+			t.Errorf("error: %v, hint %s", err, fault.HintOf(err))
+		}
+		r.Sources[0].Specs = specs("torch=*=cpu*")
+		a, err := s.Solve(t.Context(), r)
+		if err != nil || len(a.Warnings) > 0 {
+			t.Errorf("asked for by name: %v, %v", a, err)
+		}
+		r.Sources[0].Specs = specs("uses-torch")
+		a, err = s.Solve(t.Context(), r)
+		if err != nil || len(a.Warnings) != 1 {
+			t.Errorf("not asked for: %v, %v", a, err)
 		}
 	})
 	t.Run("who says that there is no CUDA is not warned", func(t *testing.T) {

@@ -120,7 +120,7 @@ func torchChannel() map[string][]pkg {
 	return map[string][]pkg{
 		"linux-64":      append([]pkg{{name: "intel-only", version: "1", build: "h1_0"}}, arch...),
 		"linux-aarch64": arch,
-		"noarch":        {{name: "six", version: "1.17.0", build: "pyhd8_0", depends: []string{"python"}, noarch: true}},
+		"noarch":        {{name: "six", version: "1.17.0", build: "pyhd8_0", depends: []string{"python"}, noarch: true}, {name: "uses-torch", version: "1", build: "py_0", depends: []string{"torch"}, noarch: true}},
 	}
 }
 

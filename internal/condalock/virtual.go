@@ -43,8 +43,16 @@ type Machine struct {
 }
 
 // Has reports whether a virtual package is there.
-func (m *Machine) Has(name string) bool {
-	return slices.ContainsFunc(m.Packages, func(v VirtualPackage) bool { return v.Name == name })
+func (m *Machine) Has(name string) bool { return m.version(name) != "" }
+
+// version returns the version of a virtual package, or "".
+func (m *Machine) version(name string) string {
+	for _, v := range m.Packages {
+		if v.Name == name {
+			return v.Version
+		}
+	}
+	return ""
 }
 
 // overrides are the variables by which conda, mamba and rattler are told of virtual packages (CEP 30).
