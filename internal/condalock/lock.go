@@ -241,7 +241,7 @@ func (l *Lock) finish(problems []error) (*Lock, error) {
 		return nil, fault.Usage(err)
 	}
 	for i := range l.Platforms {
-		l.Platforms[i].Packages = Sorted(l.Platforms[i].Packages)
+		l.Platforms[i].Packages = conda.SortPackages(l.Platforms[i].Packages)
 	}
 	return l, nil
 }
@@ -360,7 +360,7 @@ func (part *Platform) Explicit() []byte {
 		fmt.Fprintf(&b, "# platform: %s\n", part.Name)
 	}
 	b.WriteString("@EXPLICIT\n")
-	for _, one := range Sorted(part.Packages) {
+	for _, one := range conda.SortPackages(part.Packages) {
 		b.WriteString(withoutLogins(one.URL))
 		if hash := cmp.Or(one.SHA256.Hex(), one.MD5); hash != "" {
 			b.WriteString("#" + hash)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sconce.dev/sconce/internal/conda"
+	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/store"
 )
@@ -75,13 +76,13 @@ func TestLockByCondaLock(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "conda-lock.yml")
 	write(t, file, string(text))
-	out := uvPython(t, `
+	out := condatest.Python(t, []string{"conda-lock==4.0.3"}, `
 import pathlib, sys
 from conda_lock.lockfile import parse_conda_lock_file
 lock = parse_conda_lock_file(pathlib.Path(sys.argv[1]))
 for p in lock.package:
     print(p.manager, p.name, p.version, p.platform, p.url, p.hash.sha256, dict(sorted(p.dependencies.items())))
-`, []string{"conda-lock==4.0.3"}, file)
+`, file)
 	want := "conda libzlib 1.3.1 linux-64 https://conda.anaconda.org/conda-forge/linux-64/libzlib-1.3.1-hb9d3cd8_2.conda " + digest("libzlib").Hex() +
 		" {'__glibc': '>=2.17'}\n"
 	if !strings.Contains(out, want) || !strings.Contains(out, "pip einops 0.8.1 linux-64") || !strings.Contains(out, "{'libzlib': '>=1.3,<2'}") {
@@ -97,7 +98,7 @@ func TestReadPixiLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	uvPython(t, `
+	condatest.Python(t, []string{"py-rattler==" + Rattler}, `
 import json, sys
 import rattler
 from rattler import LockFile, LockPlatform, LockChannel, PackageRecord, RepoDataRecord
@@ -110,7 +111,7 @@ for r in json.loads(sys.argv[2]):
         depends=r.get("depends", []), sha256=bytes.fromhex(r["sha256"]), md5=bytes.fromhex(r["md5"]), size=77, license="MIT")
     lock.add_conda_package("default", p, RepoDataRecord(record, r["fn"], r["url"], r["channel"]))
 lock.to_path(sys.argv[1])
-`, []string{"py-rattler==" + Rattler}, file, string(request))
+`, file, string(request))
 	l, err := Read(file, Selection{})
 	if err != nil {
 		t.Fatal(err)
@@ -286,20 +287,6 @@ func TestExplicit(t *testing.T) {
 		if got.URL != p.URL || got.SHA256 != p.SHA256 || got.SHA256 == "" && got.MD5 != p.MD5 {
 			t.Errorf("read: %+v\nwritten: %+v", got, p)
 		}
-	}
-}
-
-func TestSorted(t *testing.T) {
-	all := []conda.Package{
-		packageAt("a", "1", "0", "noarch", "python", "z"), packageAt("pip", "1", "0", "noarch", "python"),
-		packageAt("python", "3.12", "0", "linux-64", "pip", "libz >=1"), packageAt("z", "1", "0", "noarch", "a"), packageAt("libz", "1", "0", "linux-64"),
-	}
-	var got []string
-	for _, p := range Sorted(all) {
-		got = append(got, p.Name)
-	}
-	if want := "libz python z a pip"; strings.Join(got, " ") != want {
-		t.Errorf("got %v, want %s", got, want)
 	}
 }
 

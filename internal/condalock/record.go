@@ -1,7 +1,6 @@
 package condalock
 
 import (
-	"cmp"
 	"fmt"
 	"net/url"
 	"path"
@@ -107,56 +106,6 @@ func fromURL(address string) (located, error) {
 	}
 	describe(&p)
 	return located{p}, check(&p)
-}
-
-// Sorted returns packages in an order in which each comes after those that it depends on; where packages depend on each other, as
-// pip and python do, and between equals, names decide.
-func Sorted(packages []conda.Package) []conda.Package {
-	byName := map[string]conda.Package{}
-	names := make([]string, 0, len(packages))
-	for _, p := range packages {
-		byName[p.Name] = p
-		names = append(names, p.Name)
-	}
-	// A Python comes before what depends on it, although it may depend on pip: as in conda, its own dependency on pip is cut.
-	slices.SortFunc(names, func(a, b string) int {
-		return cmp.Or(boolOrder(a != "python", b != "python"), cmp.Compare(a, b))
-	})
-	sorted := make([]conda.Package, 0, len(packages))
-	seen := map[string]bool{}
-	var visit func(name string)
-	visit = func(name string) {
-		p, ok := byName[name]
-		if !ok || seen[name] {
-			return
-		}
-		seen[name] = true
-		depends := make([]string, 0, len(p.Depends))
-		for _, d := range p.Depends {
-			depends = append(depends, dependencyName(d))
-		}
-		slices.Sort(depends)
-		for _, d := range depends {
-			if name != "python" || d != "pip" {
-				visit(d)
-			}
-		}
-		sorted = append(sorted, p)
-	}
-	for _, name := range slices.Compact(names) {
-		visit(name)
-	}
-	return sorted
-}
-
-func boolOrder(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }
 
 // dependencyName returns the name in a dependency, "numpy >=2,<3".

@@ -184,7 +184,7 @@ func (s *Solver) answer(found *reply, r *Request, channels []Channel, warnings [
 		}
 		warnings = append(warnings, w)
 	}
-	return &Answer{Packages: Sorted(packages), Channels: channels, Warnings: warnings}, nil
+	return &Answer{Packages: conda.SortPackages(packages), Channels: channels, Warnings: warnings}, nil
 }
 
 // warning says why a package comes without CUDA.

@@ -8,6 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/fault"
 )
 
@@ -31,7 +35,7 @@ func TestSolve(t *testing.T) {
 			t.Errorf("chosen: %s, want %s", got, want)
 		}
 		p := a.Packages[2]
-		if p.Channel != channel.channel() || p.URL != channel.channel()+"/linux-64/"+p.File || p.Size != 1000 || p.SHA256 == "" || p.BuildNumber != 200 || p.License != "MIT" {
+		if p.Channel != channel.channel() || p.URL != channel.channel()+"/linux-64/"+p.File || p.Size == 0 || p.SHA256 == "" || p.BuildNumber != 200 || p.License != "BSD-3-Clause" {
 			t.Errorf("the record: %+v", p)
 		}
 		if len(a.Warnings) > 0 {
@@ -164,14 +168,6 @@ func TestSolveConflicts(t *testing.T) {
 			file: "1.yml", in: []string{"__cuda"}, hint: "CONDA_OVERRIDE_CUDA",
 		},
 		{
-			name: "an old driver", facts: Facts{Platform: "linux-64", Glibc: "2.35", CUDA: "12.4"}, chain: [][]string{{"torch=*=cuda*"}},
-			file: "1.yml", in: []string{"__cuda"}, hint: "runs CUDA up to 12.4",
-		},
-		{
-			name: "an old libc", facts: gpuNode, chain: [][]string{{"new-libc"}},
-			file: "1.yml", in: []string{"__glibc"}, hint: "newer base",
-		},
-		{
 			name: "a slip", facts: gpuNode, chain: [][]string{{"pyhton"}},
 			file: "1.yml", in: []string{"pyhton"}, hint: "did you mean python?",
 		},
@@ -212,6 +208,23 @@ func TestSolveConflicts(t *testing.T) {
 	}
 }
 
+// TestConflictHint has explanations in the solver's words.
+func TestConflictHint(t *testing.T) {
+	for text, want := range map[string]string{
+		"└─ torch 2.7.1 would require\n   └─ __cuda >=12.8, for which no candidates were found.":                                           "runs CUDA up to 12.9",
+		"└─ new-libc 1 would require\n   └─ __glibc >=2.99, for which no candidates were found.":                                           "newer base",
+		"└─ new 1 would require\n   └─ __cuda_arch >=9, for which no candidates were found.":                                               "CONDA_OVERRIDE_CUDA_ARCH",
+		"└─ fast 1 would require\n   └─ __archspec 1 zen4, for which no candidates were found.":                                            "CONDA_OVERRIDE_ARCHSPEC",
+		"numpy 1 is excluded because due to strict channel priority not using this option from: 'https://conda.anaconda.org/conda-forge/'": "flexible",
+		"a and b conflict": "",
+	} {
+		hint := conflictHint(text, nil, &Request{Machine: machine(t, gpuNode)})
+		if !strings.Contains(hint, want) || want == "" && hint != "" {
+			t.Errorf("%s\nhint %q, want one with %q", text, hint, want)
+		}
+	}
+}
+
 // TestSolveFaults has servers that do what they should not. No error shows a secret.
 func TestSolveFaults(t *testing.T) {
 	for _, test := range []struct {
@@ -237,11 +250,6 @@ func TestSolveFaults(t *testing.T) {
 			} else {
 				http.NotFound(w, r)
 			}
-			return false
-		}, "not the index of a channel"},
-		{"no JSON document", func(w http.ResponseWriter, r *http.Request) bool {
-			w.Header().Set("ETag", `"1"`)
-			_, _ = w.Write([]byte("<html>log in</html>"))
 			return false
 		}, "not the index of a channel"},
 	} {
@@ -291,6 +299,49 @@ func TestSolveTooManyRequests(t *testing.T) {
 	a, err := solver(t, config(t, nil)).Solve(t.Context(), oneChannel(t, channel.channel()))
 	if err != nil || !strings.Contains(chosen(a), "python-3.12.9") {
 		t.Errorf("answer: %v, %v", a, err)
+	}
+}
+
+// TestSolveForms has the indexes of a channel in each of their forms. Complete finds there what an @EXPLICIT file leaves out.
+func TestSolveForms(t *testing.T) {
+	channel := serve(t, torchChannel())
+	for _, form := range []string{"repodata_shards.msgpack.zst", "repodata.json.zst", "repodata.json"} {
+		channel.check = func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(r.URL.Path, "/repodata") && !strings.HasSuffix(r.URL.Path, "/"+form) {
+				http.NotFound(w, r)
+				return false
+			}
+			return true
+		}
+		s := solver(t, config(t, nil))
+		a, err := s.Solve(t.Context(), oneChannel(t, channel.channel()))
+		if err != nil {
+			t.Errorf("%s: %v", form, err)
+			continue
+		}
+		var want []conda.Package
+		for _, p := range channel.made.Packages(channel.channel()) {
+			if strings.Contains(chosen(a), strings.TrimSuffix(p.File, ".conda")) && p.Subdir == "linux-64" {
+				want = append(want, p)
+			}
+		}
+		if diff := cmp.Diff(want, a.Packages, cmpopts.EquateEmpty()); diff != "" || len(want) != 2 {
+			t.Errorf("%s: -made +chosen:\n%s", form, diff)
+		}
+		if form != "repodata.json" {
+			continue
+		}
+		other := packageAt("unknown", "1", "0", "linux-64")
+		other.Channel, other.URL = want[0].Channel, want[0].Channel+"/linux-64/unknown-1-0.conda"
+		bare := []conda.Package{{Name: "python", Version: "3.12.9", Build: "h1_0", Channel: want[1].Channel, Subdir: "linux-64", File: want[1].File, URL: want[1].URL, MD5: want[1].MD5}, other}
+		whole, err := s.Complete(t.Context(), "linux-64", bare)
+		if diff := cmp.Diff([]conda.Package{want[1], other}, whole, cmpopts.EquateEmpty()); err != nil || diff != "" {
+			t.Errorf("completed: %v, -want +got:\n%s", err, diff)
+		}
+		bare[0].MD5 = strings.Repeat("0", 32)
+		if whole, err := s.Complete(t.Context(), "linux-64", bare[:1]); err != nil || whole[0].SHA256 != "" {
+			t.Errorf("completed with another archive: %+v, %v", whole, err)
+		}
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
-	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/python"
 )
 
@@ -21,29 +21,21 @@ import (
 // constraint binds it. With the index's version of the same number the resolver would believe the index, and draw in what the
 // index's builds depend on. What it then says of such versions is dropped from its answer.
 
-// Distribution is a Python package that a conda package has in its site-packages.
-type Distribution struct {
-	Name     string // as its metadata has it
-	Version  string
-	Metadata []byte // of its .dist-info or .egg-info: METADATA or PKG-INFO; may be empty
-	Package  string // the conda package that it comes from, for messages
-}
-
 // stubLocal marks the versions of stubs in their local part (PEP 440).
 const stubLocal = "conda"
 
-// WriteStubs writes a wheel for each distribution into dir and returns the constraints that bind the resolver to them, one for each
-// name: "torch==2.7.1+conda". Give uv both: --find-links DIR and --constraints. Two distributions of one name are an error.
-func WriteStubs(dir string, distributions []Distribution) (constraints []string, err error) {
-	from := map[string]Distribution{}
+// WriteStubs writes a wheel for each distribution that conda packages bring into dir, and returns the constraints that bind the
+// resolver to them, one for each name: "torch==2.7.1+conda". Give uv both: --find-links DIR and --constraints. Where several are of
+// one name, as when a package carries an old .egg-info beside, the newest counts.
+func WriteStubs(dir string, distributions []conda.Distribution) (constraints []string, err error) {
+	from := map[string]conda.Distribution{}
 	for _, d := range distributions {
 		name := python.NormalizeName(d.Name)
 		if !stubName.MatchString(name) {
-			return nil, fmt.Errorf("conda package %s: %q is not the name of a Python package", d.Package, d.Name)
+			return nil, fmt.Errorf("%s: %q is not the name of a Python package", d.Path, d.Name)
 		}
-		if there, twice := from[name]; twice {
-			return nil, fault.Hint(fmt.Errorf("the conda packages %s and %s both bring the Python package %s", there.Package, d.Package, name),
-				"ask for one of the two")
+		if there, twice := from[name]; twice && !newer(d.Version, there.Version) {
+			continue
 		}
 		from[name] = d
 	}
@@ -56,6 +48,16 @@ func WriteStubs(dir string, distributions []Distribution) (constraints []string,
 	}
 	slices.Sort(constraints)
 	return constraints, nil
+}
+
+// newer reports whether a version goes before another; one that is none by PEP 440 does not.
+func newer(a, b string) bool {
+	v, err := python.ParseVersion(a)
+	if err != nil {
+		return false
+	}
+	w, err := python.ParseVersion(b)
+	return err != nil || v.Compare(w) > 0
 }
 
 var (
@@ -91,7 +93,7 @@ func IsStub(version string) bool {
 // stubMetadata is the metadata of a distribution under the stub's version. Requirements on what conda brings are left out: conda's
 // packagers have settled them, often other than the metadata says. Those of extras stay, since they count when someone asks for
 // the extra, and those on what conda does not bring.
-func stubMetadata(name, version string, metadata []byte, brought map[string]Distribution) []byte {
+func stubMetadata(name, version string, metadata []byte, brought map[string]conda.Distribution) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "Metadata-Version: 2.1\nName: %s\nVersion: %s\n", name, version)
 	for _, field := range headerFields(metadata) {

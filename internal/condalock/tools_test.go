@@ -1,7 +1,6 @@
 package condalock
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,86 +11,14 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/klauspost/compress/zstd"
-
+	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/store"
 )
-
-// needs skips the test for the reason given, or fails it where everything must be there.
-func needs(t testing.TB, reason string) {
-	t.Helper()
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatal(reason)
-	}
-	t.Skip(reason)
-}
 
 func needUV(t testing.TB) {
 	t.Helper()
 	if _, err := exec.LookPath("uv"); err != nil {
-		needs(t, err.Error())
-	}
-}
-
-// uvPython runs a script of Python with packages from the index.
-func uvPython(t testing.TB, script string, packages []string, args ...string) string {
-	t.Helper()
-	needUV(t)
-	all := []string{"run", "--quiet", "--no-project", "--isolated", "--python", ">=3.10"}
-	for _, p := range packages {
-		all = append(all, "--with", p)
-	}
-	cmd := exec.Command("uv", append(append(all, "python", "-I", "-c", script), args...)...)
-	cmd.Dir = t.TempDir()
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return string(out)
-}
-
-// entry of a channel's index.
-type pkg struct {
-	name, version, build string
-	number               int
-	depends              []string
-	noarch               bool
-}
-
-func (p pkg) file() string { return p.name + "-" + p.version + "-" + p.build + ".conda" }
-
-func (p pkg) record(subdir string) map[string]any {
-	sum := store.DigestOf([]byte(subdir + p.file()))
-	r := map[string]any{
-		"name": p.name, "version": p.version, "build": p.build, "build_number": p.number, "depends": listOf(p.depends), "subdir": subdir,
-		"sha256": sum.Hex(), "md5": sum.Hex()[:32], "size": 1000, "license": "MIT",
-	}
-	if p.noarch {
-		r["noarch"] = "python"
-	}
-	return r
-}
-
-// writeChannel writes a channel of indexes alone: the solver reads no archive.
-func writeChannel(t testing.TB, dir string, packages map[string][]pkg) {
-	t.Helper()
-	for _, subdir := range []string{"linux-64", "linux-aarch64", "noarch"} {
-		archives := map[string]any{}
-		for _, p := range packages[subdir] {
-			archives[p.file()] = p.record(subdir)
-		}
-		text, err := json.Marshal(map[string]any{
-			"info": map[string]string{"subdir": subdir}, "packages": map[string]any{}, "packages.conda": archives, "repodata_version": 1,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(t, filepath.Join(dir, subdir, "repodata.json"), string(text))
-		e, err := zstd.NewWriter(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(t, filepath.Join(dir, subdir, "repodata.json.zst"), string(e.EncodeAll(text, nil)))
+		condatest.SkipOrFail(t, "%v", err)
 	}
 }
 
@@ -106,38 +33,46 @@ func write(t testing.TB, file, text string) {
 }
 
 // torchChannel has what the tests ask for: a torch with and without CUDA, two Pythons.
-func torchChannel() map[string][]pkg {
-	arch := []pkg{
-		{name: "torch", version: "2.7.1", build: "cuda128_py312_0", number: 200, depends: []string{"__cuda >=12.8", "__glibc >=2.28", "python 3.12.*"}},
-		{name: "torch", version: "2.7.1", build: "cpu_py312_0", depends: []string{"python 3.12.*"}},
-		{name: "torch", version: "2.7.1", build: "cpu_py311_0", depends: []string{"python 3.11.*"}},
-		{name: "python", version: "3.12.9", build: "h1_0", depends: []string{"libz"}},
-		{name: "python", version: "3.11.9", build: "h1_0", depends: []string{"libz"}},
-		{name: "libz", version: "1.3", build: "h1_0"},
-		{name: "libz", version: "1.2", build: "h1_0"},
-		{name: "new-libc", version: "1", build: "h1_0", depends: []string{"__glibc >=2.99"}},
+func torchChannel() []condatest.Package {
+	all := []condatest.Package{
+		{Name: "six", Version: "1.17.0", Build: "pyhd8_0", Noarch: "python", Depends: []string{"python"}},
+		{Name: "uses-torch", Version: "1", Noarch: "python", Depends: []string{"torch"}},
+		{Name: "intel-only", Version: "1"},
 	}
-	return map[string][]pkg{
-		"linux-64":      append([]pkg{{name: "intel-only", version: "1", build: "h1_0"}}, arch...),
-		"linux-aarch64": arch,
-		"noarch":        {{name: "six", version: "1.17.0", build: "pyhd8_0", depends: []string{"python"}, noarch: true}, {name: "uses-torch", version: "1", build: "py_0", depends: []string{"torch"}, noarch: true}},
+	for _, subdir := range []string{"linux-64", "linux-aarch64"} {
+		for _, p := range []condatest.Package{
+			{
+				Name: "torch", Version: "2.7.1", Build: "cuda128_py312_0", BuildNumber: 200, License: "BSD-3-Clause",
+				Depends: []string{"__cuda >=12.8", "__glibc >=2.28", "python 3.12.*"},
+			},
+			{Name: "torch", Version: "2.7.1", Build: "cpu_py312_0", Depends: []string{"python 3.12.*"}},
+			{Name: "torch", Version: "2.7.1", Build: "cpu_py311_0", Depends: []string{"python 3.11.*"}},
+			{Name: "python", Version: "3.12.9", Build: "h1_0", Depends: []string{"libz"}, SitePackages: "lib/python3.12/site-packages"},
+			{Name: "python", Version: "3.11.9", Build: "h1_0", Depends: []string{"libz"}},
+			{Name: "libz", Version: "1.3", Build: "h1_0"},
+			{Name: "libz", Version: "1.2", Build: "h1_0"},
+		} {
+			p.Subdir = subdir
+			all = append(all, p)
+		}
 	}
+	return all
 }
 
 // server serves a channel over loopback, with validators, as real ones do.
 type server struct {
 	*httptest.Server
-	dir   string
+	made  *condatest.Channel
+	name  string
 	check func(w http.ResponseWriter, r *http.Request) bool // false: it has answered
 
 	mu   sync.Mutex
 	seen []string
 }
 
-func serve(t testing.TB, packages map[string][]pkg) *server {
+func serve(t testing.TB, packages []condatest.Package) *server {
 	t.Helper()
-	s := &server{dir: t.TempDir()}
-	writeChannel(t, filepath.Join(s.dir, "channel"), packages)
+	s := &server{made: condatest.NewChannel(t, packages...), name: "channel"}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.handle))
 	t.Cleanup(s.Close)
 	return s
@@ -150,14 +85,14 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	if s.check != nil && !s.check(w, r) {
 		return
 	}
-	file := filepath.Join(s.dir, filepath.FromSlash(r.URL.Path))
+	file := filepath.Join(s.made.Dir, strings.TrimPrefix(r.URL.Path, "/"+s.name+"/"))
 	if info, err := os.Stat(file); err == nil {
 		w.Header().Set("ETag", fmt.Sprintf(`"%d-%d"`, info.ModTime().UnixNano(), info.Size()))
 	}
 	http.ServeFile(w, r, file)
 }
 
-func (s *server) channel() string { return s.URL + "/channel" }
+func (s *server) channel() string { return s.URL + "/" + s.name }
 
 func (s *server) requests() []string {
 	s.mu.Lock()
