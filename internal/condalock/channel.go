@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -28,7 +29,14 @@ type Channel struct {
 	URL  string // for everybody: without login, and not a mirror's; no slash at the end
 }
 
-var schemed = regexp.MustCompile(`^[a-z][a-z0-9+.-]*://`)
+var (
+	schemed = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://`)
+	// channelName is what conda takes for a name (CEP 26), with what may be below it: conda-forge/label/rc.
+	channelName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$`)
+)
+
+// schemes are those that the solver speaks.
+var schemes = []string{"http", "https", "file", "oci", "s3", "gcs"}
 
 // Channels resolves the names of channels, addresses and paths, in order; each channel once. Paths are relative to dir. Logins in
 // addresses are noted in c, for the solver and for downloads.
@@ -66,7 +74,8 @@ func (c *Config) channel(name, dir string, depth int) ([]Channel, error) {
 		address, err := c.address(expanded)
 		return []Channel{{withoutLogins(name), address}}, err
 	case isPath(expanded):
-		return []Channel{{name, c.fileURL(expanded, dir)}}, nil
+		address := c.fileURL(expanded, dir)
+		return []Channel{{name, address}}, checkRoot(address)
 	}
 	if several, ok := c.Multi[expanded]; ok {
 		return c.several(several, dir, depth)
@@ -96,6 +105,9 @@ func (c *Config) several(names []string, dir string, depth int) ([]Channel, erro
 // named returns the address of a channel that is a word, such as conda-forge or conda-forge/label/rc.
 func (c *Config) named(name, dir string) (string, error) {
 	name = withoutSubdir(strings.Trim(name, "/"))
+	if !channelName.MatchString(name) || strings.HasPrefix(name, "t/") { // a token needs the whole address
+		return "", errors.New("it is not the name, the address or the path of a channel")
+	}
 	for part := name; part != "" && part != "."; part = parent(part) {
 		at, ok := c.Custom[part]
 		if !ok {
@@ -139,20 +151,41 @@ func (c *Config) address(raw string) (string, error) {
 	if err != nil {
 		return "", errors.New("the address cannot be read")
 	}
+	if !slices.Contains(schemes, u.Scheme) {
+		return "", fmt.Errorf("addresses of channels begin with %s://", strings.Join(schemes, "://, "))
+	}
 	if u.RawQuery != "" || u.Fragment != "" {
 		return "", errors.New("the address has a query or a fragment")
 	}
 	if u.Scheme == "file" {
-		return "file://" + withoutSubdir(strings.TrimRight(u.EscapedPath(), "/")), nil
+		address := (&url.URL{Scheme: "file", Path: channelPath(u.Path)}).String()
+		return address, checkRoot(address)
 	}
 	if u.Host == "" {
 		return "", errors.New("the address has no host")
 	}
+	u.Path, u.RawPath = path.Clean("/"+u.Path), ""
 	if err := c.Logins.take(u); err != nil {
 		return "", err
 	}
-	u.Path, u.RawPath = withoutSubdir(strings.TrimRight(u.Path, "/")), ""
+	if tokenPath.MatchString(u.Path) {
+		return "", errors.New("the address has two tokens")
+	}
+	u.Path, u.RawPath = channelPath(u.Path), ""
 	return u.String(), nil
+}
+
+// checkRoot refuses the root directory, which has no address that could be told from others.
+func checkRoot(address string) error {
+	if !schemed.MatchString(address) {
+		return errors.New("the root directory is not a channel")
+	}
+	return nil
+}
+
+// channelPath is the path of a channel in its shortest form.
+func channelPath(p string) string {
+	return strings.TrimRight(withoutSubdir(path.Clean("/"+p)), "/")
 }
 
 func isPath(name string) bool {
@@ -160,17 +193,17 @@ func isPath(name string) bool {
 		strings.HasPrefix(name, "./") || strings.HasPrefix(name, "../")
 }
 
-func (c *Config) fileURL(path, dir string) string {
-	if rest, ok := strings.CutPrefix(path, "~"); ok && (rest == "" || rest[0] == '/') {
-		path = c.variable("HOME") + rest
+func (c *Config) fileURL(place, dir string) string {
+	if rest, ok := strings.CutPrefix(place, "~"); ok && (rest == "" || rest[0] == '/') {
+		place = c.variable("HOME") + rest
 	}
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(dir, path)
+	if !filepath.IsAbs(place) {
+		place = filepath.Join(dir, place)
 	}
-	if abs, err := filepath.Abs(path); err == nil {
-		path = abs
+	if abs, err := filepath.Abs(place); err == nil {
+		place = abs
 	}
-	return (&url.URL{Scheme: "file", Path: path}).String()
+	return (&url.URL{Scheme: "file", Path: channelPath(place)}).String()
 }
 
 var subdirName = regexp.MustCompile(`^(noarch|(linux|osx|win|freebsd|zos|emscripten|wasi)-[a-z0-9_]+)$`)

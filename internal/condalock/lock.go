@@ -232,11 +232,16 @@ func parseCondaLock(file string, text []byte, categories []string) (*Lock, error
 			problems = append(problems, fmt.Errorf("%s: package %d, %s: %w", file, i+1, entry.Name, err))
 		}
 	}
-	return l.finish(problems)
+	return l.finish(file, problems)
 }
 
 // finish sorts the packages, or says what is wrong with the file.
-func (l *Lock) finish(problems []error) (*Lock, error) {
+func (l *Lock) finish(file string, problems []error) (*Lock, error) {
+	for _, p := range l.Platforms {
+		if p.Name != "" && !isPlatform(p.Name) {
+			problems = append(problems, fmt.Errorf("%s: %q is not a platform", file, p.Name))
+		}
+	}
 	if err := errors.Join(problems...); err != nil {
 		return nil, fault.Usage(err)
 	}
@@ -245,6 +250,8 @@ func (l *Lock) finish(problems []error) (*Lock, error) {
 	}
 	return l, nil
 }
+
+func isPlatform(name string) bool { return subdirName.MatchString(name) && name != "noarch" }
 
 // platform returns the part for a platform, new or not.
 func (l *Lock) platform(name string) *Platform {
@@ -258,7 +265,7 @@ func (l *Lock) platform(name string) *Platform {
 }
 
 func (l *Lock) addEntry(e *lockPackage) error {
-	if !subdirName.MatchString(e.Platform) || e.Platform == "noarch" {
+	if !isPlatform(e.Platform) {
 		return fmt.Errorf("%q is not a platform", e.Platform)
 	}
 	switch e.Manager {
@@ -324,6 +331,9 @@ func (part *Platform) add(p conda.Package, h lockHash) error {
 
 func wheelOf(name, version, address, hash string) (Wheel, error) {
 	w := Wheel{Name: python.NormalizeName(name), Version: version, URL: withoutLogins(address)}
+	if !stubName.MatchString(w.Name) {
+		return w, fmt.Errorf("%q is not the name of a Python package", name)
+	}
 	if _, err := url.Parse(w.URL); err != nil {
 		return w, errors.New("its address cannot be read")
 	}
@@ -405,7 +415,7 @@ func parseExplicit(file string, text []byte) (*Lock, error) {
 	}
 	order := part.Packages
 	l.Platforms = []Platform{*part}
-	if _, err := l.finish(problems); err != nil {
+	if _, err := l.finish(file, problems); err != nil {
 		return nil, err
 	}
 	l.Platforms[0].Packages = order // the file's, which knows of dependencies

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -314,6 +315,11 @@ func FuzzLock(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = written
+		if slices.ContainsFunc(l.Platforms, func(p Platform) bool { return p.Name == "" }) {
+			return // an @EXPLICIT file that does not say for which platform
+		}
+		if _, err := parseLock("again", written, Selection{}); err != nil {
+			t.Errorf("what is written cannot be read: %v\n%s", err, written)
+		}
 	})
 }

@@ -162,7 +162,7 @@ func (l *Logins) Authorize(address string) (string, http.Header) {
 
 var (
 	userinfo = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s"'` + "`" + `]*@`)
-	token    = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^/?#\s"'` + "`" + `]*)/t/[^/\s"'` + "`" + `]+`)
+	token    = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^/?#\s"'` + "`" + `]+)/t/[^/\s"'` + "`" + `]+`)
 )
 
 // withoutLogins takes users, passwords and tokens out of all addresses in a text.

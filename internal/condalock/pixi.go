@@ -95,7 +95,7 @@ func parsePixi(file string, text []byte, environment string) (*Lock, error) {
 			}
 		}
 	}
-	return l.finish(problems)
+	return l.finish(file, problems)
 }
 
 func (part *Platform) addPixi(ref pixiRef, p *pixiPackage, dir string) error {

@@ -77,7 +77,7 @@ func check(p *conda.Package) error {
 		}
 	}
 	u, err := url.Parse(p.URL)
-	if err != nil || !slices.Contains([]string{"http", "https", "file", "oci", "s3", "gcs"}, u.Scheme) {
+	if err != nil || !slices.Contains(schemes, u.Scheme) {
 		return wrong("address", withoutLogins(p.URL))
 	}
 	return nil
