@@ -39,6 +39,9 @@ type Solver struct {
 	Config  *Config
 	Offline bool          // take the indexes that are in the store, and nothing from the network
 	Timeout time.Duration // for one answer; 0 means usualTimeout
+
+	// UV returns the path of uv. nil takes the one on PATH.
+	UV func(ctx context.Context) (string, error)
 }
 
 // Source is one file of a chain, or what a recipe lists.
@@ -351,10 +354,9 @@ func (s *Solver) write(dir string, a *ask) error {
 
 // run runs the script in dir, with request.json, until it has written answer.json.
 func (s *Solver) run(ctx context.Context, dir string) error {
-	program, err := exec.LookPath("uv")
+	program, err := s.uv(ctx)
 	if err != nil {
-		return fault.Hint(errors.New("choosing conda packages needs uv, which is not on PATH"),
-			"install it with `pip install uv` or `pipx install uv`, or bring a lock: conda-lock.yml, pixi.lock or an @EXPLICIT file")
+		return err
 	}
 	args := []string{"run", "--quiet", "--no-project", "--isolated", "--python", ">=3.10", "--with", "py-rattler==" + Rattler}
 	if s.Offline {
@@ -378,6 +380,18 @@ func (s *Solver) run(ctx context.Context, dir string) error {
 		return s.died(err, stderr.String())
 	}
 	return nil
+}
+
+func (s *Solver) uv(ctx context.Context) (string, error) {
+	if s.UV != nil {
+		return s.UV(ctx)
+	}
+	program, err := exec.LookPath("uv")
+	if err != nil {
+		return "", fault.Hint(errors.New("choosing conda packages needs uv, which is not on PATH"),
+			"install it with `pip install uv` or `pipx install uv`, or bring a lock: conda-lock.yml, pixi.lock or an @EXPLICIT file")
+	}
+	return program, nil
 }
 
 var errTimeout = errors.New("the solver takes too long")

@@ -12,7 +12,6 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
-	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/python"
 )
 
@@ -21,18 +20,26 @@ import (
 // constraint binds it. With the index's version of the same number the resolver would believe the index, and draw in what the
 // index's builds depend on. What it then says of such versions is dropped from its answer.
 
+// Distribution is a Python package that a conda package has in its site-packages.
+type Distribution struct {
+	Name     string // as its metadata has it
+	Version  string
+	Metadata []byte // METADATA or PKG-INFO; may be empty
+	Package  string // the conda package that it comes from, for messages
+}
+
 // stubLocal marks the versions of stubs in their local part (PEP 440).
 const stubLocal = "conda"
 
 // WriteStubs writes a wheel for each distribution that conda packages bring into dir, and returns the constraints that bind the
 // resolver to them, one for each name: "torch==2.7.1+conda". Give uv both: --find-links DIR and --constraints. Where several are of
 // one name, as when a package carries an old .egg-info beside, the newest counts.
-func WriteStubs(dir string, distributions []conda.Distribution) (constraints []string, err error) {
-	from := map[string]conda.Distribution{}
+func WriteStubs(dir string, distributions []Distribution) (constraints []string, err error) {
+	from := map[string]Distribution{}
 	for _, d := range distributions {
 		name := python.NormalizeName(d.Name)
 		if !stubName.MatchString(name) {
-			return nil, fmt.Errorf("%s: %q is not the name of a Python package", d.Path, d.Name)
+			return nil, fmt.Errorf("conda package %s: %q is not the name of a Python package", d.Package, d.Name)
 		}
 		if there, twice := from[name]; twice && !newer(d.Version, there.Version) {
 			continue
@@ -93,7 +100,7 @@ func IsStub(version string) bool {
 // stubMetadata is the metadata of a distribution under the stub's version. Requirements on what conda brings are left out: conda's
 // packagers have settled them, often other than the metadata says. Those of extras stay, since they count when someone asks for
 // the extra, and those on what conda does not bring.
-func stubMetadata(name, version string, metadata []byte, brought map[string]conda.Distribution) []byte {
+func stubMetadata(name, version string, metadata []byte, brought map[string]Distribution) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "Metadata-Version: 2.1\nName: %s\nVersion: %s\n", name, version)
 	for _, field := range headerFields(metadata) {

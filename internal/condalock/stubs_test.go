@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"sconce.dev/sconce/internal/conda"
 )
 
 func TestStubVersion(t *testing.T) {
@@ -47,7 +45,7 @@ func TestStubsByUV(t *testing.T) {
 		}
 	}
 	stubs := t.TempDir()
-	constraints, err := WriteStubs(stubs, []conda.Distribution{
+	constraints, err := WriteStubs(stubs, []Distribution{
 		{Name: "Torch", Version: "2.7.1", Metadata: []byte("Metadata-Version: 2.1\nName: torch\nVersion: 2.7.1\nRequires-Dist: numpy>=2\n" +
 			"Requires-Dist: extra-dep; extra == 'more'\nProvides-Extra: more\n\nRequires-Dist: text\n")},
 		{Name: "numpy", Version: "1.26.4"},
@@ -100,10 +98,10 @@ func TestStubsByUV(t *testing.T) {
 
 func TestStubErrors(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := WriteStubs(dir, []conda.Distribution{{Name: "../x", Path: "one"}}); err == nil {
+	if _, err := WriteStubs(dir, []Distribution{{Name: "../x", Package: "one"}}); err == nil {
 		t.Error("a path is taken as a name")
 	}
-	if _, err := WriteStubs(dir, []conda.Distribution{{Name: "x", Version: "1.0", Metadata: []byte("Requires-Dist: a\x00\nno field\n b\nRequires-Dist: >1\n")}}); err != nil {
+	if _, err := WriteStubs(dir, []Distribution{{Name: "x", Version: "1.0", Metadata: []byte("Requires-Dist: a\x00\nno field\n b\nRequires-Dist: >1\n")}}); err != nil {
 		t.Errorf("damaged metadata: %v", err)
 	}
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
