@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/fileop"
@@ -53,6 +54,9 @@ type Options struct {
 	SSH       map[string]string
 	Pass      []string
 	OnFailure func(ctx context.Context, f *execop.Failure, o sandbox.Options)
+
+	// CondaRequests says how conda packages are downloaded; nil: from their addresses.
+	CondaRequests func([]conda.Package) ([]fetch.Request, error)
 
 	// Authorize gives the headers with which a wheel's address may be read; nil: none are needed.
 	Authorize func(address string) http.Header
@@ -170,7 +174,7 @@ func (b *builder) makeImage(ctx context.Context, m *made) (*image.Image, error) 
 		if err != nil {
 			return nil, err
 		}
-		spec.Edit = editor(how.Config, cuda)
+		spec.Edit = editor(how.Config, m.conda, cuda)
 	}
 	task := progress.Begin(ctx, "assemble", cmp.Or(b.plan.Name, "image"), 0)
 	im, err := image.Assemble(ctx, b.opts.Store, spec)

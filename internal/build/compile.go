@@ -57,16 +57,16 @@ func (r *stageRun) compileAll(ctx context.Context) (map[string]python.Item, erro
 
 // groundOf is what one package is built on.
 func (r *stageRun) groundOf(ctx context.Context, c *plan.Compile, wheels []madeLayer) (wheelbuild.Ground, error) {
-	im, layers := r.ground.base, r.ground.layers()
+	layers, env := r.ground.layers(), []string(r.environment(r.ground.conda.forBuilds()))
 	if c.Base != nil {
-		var err error
-		if im, err = r.bring(ctx, c.Base); err != nil {
+		im, err := r.bring(ctx, c.Base)
+		if err != nil {
 			return wheelbuild.Ground{}, err
 		}
-		layers = im.Layers
+		layers, env = im.Layers, im.Config.Config.Env
 	}
 	on := wheelbuild.Ground{
-		Env: im.Config.Config.Env, Python: c.Python, Root: c.Target.Root,
+		Env: env, Python: c.Python, Root: c.Target.Root,
 		SystemSite: r.stage.Environment().Environment.SystemSitePackages,
 		Layers:     append([]layer.Descriptor(nil), layers...),
 	}

@@ -19,8 +19,8 @@ type compilers struct {
 	pool  *python.CompilerPool                 // nil until started
 }
 
-// newCompilers returns a pool of n processes of the Python that ground has.
-func newCompilers(ctx context.Context, st *store.Store, ground func(context.Context) (*made, error), interpreter python.Interpreter, n int) *compilers {
+// newCompilers returns a pool of n processes of a Python that ground has.
+func newCompilers(ctx context.Context, st *store.Store, ground func(context.Context) (*made, error), executable string, n int) *compilers {
 	c := &compilers{}
 	c.start = sync.OnceValues(func() (*python.CompilerPool, error) {
 		m, err := ground(ctx)
@@ -35,7 +35,7 @@ func newCompilers(ctx context.Context, st *store.Store, ground func(context.Cont
 			return nil, err
 		}
 		c.pool = python.NewCompilerPool(n, func(ctx context.Context) (io.WriteCloser, io.ReadCloser, func() error, error) {
-			return startCompiler(ctx, layers, interpreter)
+			return startCompiler(ctx, layers, executable)
 		})
 		return c.pool, nil
 	})
@@ -51,10 +51,10 @@ func (c *compilers) Compile(ctx context.Context, path string, source []byte) (py
 	return pool.Compile(ctx, path, source)
 }
 
-func startCompiler(ctx context.Context, layers []string, interpreter python.Interpreter) (io.WriteCloser, io.ReadCloser, func() error, error) {
+func startCompiler(ctx context.Context, layers []string, executable string) (io.WriteCloser, io.ReadCloser, func() error, error) {
 	var stderr head
 	p, err := sandbox.Start(ctx, sandbox.Options{
-		Layers: layers, Args: python.WorkerArgs(interpreter.Executable), Env: python.WorkerEnv(),
+		Layers: layers, Args: python.WorkerArgs(executable), Env: python.WorkerEnv(),
 		Stderr: &stderr, ReadOnly: true, NoNetwork: true, NoMounts: true, MaxProcesses: sandbox.DefaultProcesses(),
 	})
 	if err != nil {
@@ -63,7 +63,7 @@ func startCompiler(ctx context.Context, layers []string, interpreter python.Inte
 	wait := func() error {
 		code, err := p.Wait()
 		if err == nil && code != 0 {
-			err = fmt.Errorf("%s ended with code %d: %s", interpreter.Executable, code, strings.TrimSpace(string(stderr.text)))
+			err = fmt.Errorf("%s ended with code %d: %s", executable, code, strings.TrimSpace(string(stderr.text)))
 		}
 		return err
 	}

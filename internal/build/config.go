@@ -17,9 +17,10 @@ import (
 // editor returns the function that turns the base's configuration into the image's. cuda says that the image holds CUDA
 // code, for which the NVIDIA runtimes want to be asked: without these variables enroot and the NVIDIA container toolkit
 // give a plain image no GPU.
-func editor(c plan.Config, cuda bool) func(*v1.Config) {
+func editor(c plan.Config, in *activated, cuda bool) func(*v1.Config) {
 	return func(to *v1.Config) {
 		env := environment(to.Env)
+		in.enter(&env)
 		if c.VirtualEnv != "" {
 			env.enter(c.VirtualEnv)
 		}

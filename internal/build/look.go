@@ -76,6 +76,10 @@ func (b *builder) look(ctx context.Context, t *plan.Step) (Look, error) {
 				download += p.Size
 			}
 		}
+	case *plan.CondaPackages:
+		kind, download = b.lookForConda(op)
+	case *plan.CondaActivation:
+		kind = store.KindActivation
 	case *plan.Wheels:
 		kind = store.KindWheelLayer
 		for _, it := range op.Group.Items {

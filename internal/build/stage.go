@@ -19,6 +19,7 @@ type made struct {
 	base      *image.Image     // nil: it began with nothing
 	additions []image.Addition // on top of base
 	wheels    []madeLayer      // those of the additions that are layers of wheels
+	conda     *activated       // the conda environment that programs find themselves in; nil: none
 }
 
 // madeLayer is a layer of wheels with the list of its files.
@@ -44,7 +45,7 @@ func (m *made) layers() []layer.Descriptor {
 
 // top is a copy of m to go on from.
 func (m *made) top() *made {
-	return &made{base: m.base, additions: append([]image.Addition(nil), m.additions...)}
+	return &made{base: m.base, conda: m.conda, additions: append([]image.Addition(nil), m.additions...)}
 }
 
 // add puts a step's layer on top, and the history's line about it.
@@ -121,6 +122,14 @@ type stageRun struct {
 	ground   *made
 	grounded chan struct{} // closed when ground is there
 
+	// The foundation of a conda environment is what stands below its first step.
+	foundation *made
+	founded    chan struct{} // closed when foundation is there
+
+	conda       map[*plan.Step]func() (condaLayer, error) // steps that lay conda packages down; they wait for nothing
+	condaPython func() (condaLayer, error)                // the one of them with Python; nil: none
+	laid        []condaLayer                              // so far
+
 	places   python.Places                            // of the wheels that are in the store
 	bytecode *compilers                               // nil in a stage without Python packages
 	apart    map[*plan.Step]func() (madeLayer, error) // steps that do not wait for those before them
@@ -128,10 +137,13 @@ type stageRun struct {
 }
 
 func newStageRun(ctx context.Context, b *builder, s *plan.Stage, m *made) *stageRun {
-	r := &stageRun{builder: b, stage: s, made: m, grounded: make(chan struct{}), apart: make(map[*plan.Step]func() (madeLayer, error))}
+	r := &stageRun{builder: b, stage: s, made: m, grounded: make(chan struct{}), founded: make(chan struct{}), conda: make(map[*plan.Step]func() (condaLayer, error)), apart: make(map[*plan.Step]func() (madeLayer, error))}
 	if e := s.Environment(); e != nil {
 		r.places.Prefer = e.Environment.Prefer
-		r.bytecode = newCompilers(ctx, b.opts.Store, r.waitGround, e.Environment.Target.Python, max(1, b.opts.Cores))
+		r.bytecode = newCompilers(ctx, b.opts.Store, r.waitGround, e.Environment.Target.Python.Executable, max(1, b.opts.Cores))
+	}
+	if e := s.Conda(); e != nil {
+		r.bytecode = newCompilers(ctx, b.opts.Store, r.condaGround, e.Environment.Target.Executable(), max(1, b.opts.Cores))
 	}
 	r.compiled = sync.OnceValues(func() (map[string]python.Item, error) { return r.compileAll(ctx) })
 	return r
@@ -145,6 +157,7 @@ func (r *stageRun) close() {
 
 // beginApart starts the steps that stand on nothing below them.
 func (r *stageRun) beginApart(ctx context.Context, g *errgroup.Group) {
+	r.beginConda(ctx, g)
 	for _, t := range r.stage.Steps {
 		if w, ok := t.Op.(*plan.Wheels); ok {
 			run := sync.OnceValues(func() (madeLayer, error) { return r.makeWheels(ctx, w) })
@@ -156,18 +169,34 @@ func (r *stageRun) beginApart(ctx context.Context, g *errgroup.Group) {
 
 // waitGround waits for what byte code is compiled on.
 func (r *stageRun) waitGround(ctx context.Context) (*made, error) {
+	if err := wait(ctx, r.grounded); err != nil {
+		return nil, err
+	}
+	return r.ground, nil
+}
+
+// wait waits until a channel is closed.
+func wait(ctx context.Context, c <-chan struct{}) error {
 	select {
-	case <-r.grounded:
-		return r.ground, nil
+	case <-c:
+		return nil
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 }
 
-// settle says that what is made so far is the ground, when the step to come is the first that stands on it.
+// settle says that what is made so far is the foundation or the ground, when the step to come is the first that stands on it.
 func (r *stageRun) settle(t *plan.Step) {
 	switch t.Op.(type) {
 	case *plan.Base, *plan.OSPackages:
+		return
+	}
+	if r.foundation == nil {
+		r.foundation = r.made.top()
+		close(r.founded)
+	}
+	switch t.Op.(type) {
+	case *plan.CondaPackages, *plan.CondaEnvironment, *plan.CondaScripts, *plan.CondaActivation:
 		return
 	}
 	if r.ground == nil {
@@ -205,6 +234,14 @@ func (r *stageRun) makeStep(ctx context.Context, t *plan.Step) (layer.Descriptor
 			Runner: r.runner, Fetch: r.opts.Fetch, Shared: r.opts.Shared, Key: string(t.Key), On: r.made.layers(), Packages: op.Pinned,
 		})
 		return d, err
+	case *plan.CondaPackages:
+		return r.addConda(r.conda[t]())
+	case *plan.CondaEnvironment:
+		return r.makeCondaEnvironment(ctx, op)
+	case *plan.CondaScripts:
+		return r.makeCondaScripts(ctx, t, op)
+	case *plan.CondaActivation:
+		return none, r.makeActivation(ctx, t, op)
 	case *plan.Wheels:
 		return r.addWheels(r.apart[t]())
 	case *plan.Compile:

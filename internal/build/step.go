@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/url"
 	"path"
-	"slices"
 	"strings"
 	"sync"
 
@@ -131,7 +130,7 @@ func nameOf(address string) string {
 func (r *stageRun) exec(ctx context.Context, label string, op *plan.Exec) (layer.Descriptor, error) {
 	c := op.Command
 	if op.Inherit && r.made.base != nil {
-		c = inherit(c, op.Venv, r.made.base)
+		c = inherit(c, r.environment(r.made.conda), op.Venv)
 	}
 	for _, mount := range op.Mounts {
 		filled, err := r.fill(ctx, mount)
@@ -140,6 +139,11 @@ func (r *stageRun) exec(ctx context.Context, label string, op *plan.Exec) (layer
 		}
 		c.Mounts = append(c.Mounts, filled)
 	}
+	return r.runCommand(ctx, label, c)
+}
+
+// runCommand runs a command on what is made so far. The layer is empty when it changed nothing.
+func (r *stageRun) runCommand(ctx context.Context, label string, c execop.Command) (layer.Descriptor, error) {
 	if err := r.runs.Acquire(ctx, 1); err != nil {
 		return layer.Descriptor{}, err
 	}
@@ -154,9 +158,8 @@ func (r *stageRun) exec(ctx context.Context, label string, op *plan.Exec) (layer
 	return d, nil
 }
 
-// inherit gives a recipe's command what the base's configuration says, and the virtual environment.
-func inherit(c execop.Command, venv string, base *image.Image) execop.Command {
-	env := environment(slices.Clone(base.Config.Config.Env))
+// inherit gives a recipe's command an environment to begin with, and the virtual environment.
+func inherit(c execop.Command, env environment, venv string) execop.Command {
 	if venv != "" {
 		env.enter(venv)
 	}

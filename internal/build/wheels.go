@@ -28,6 +28,9 @@ func (r *stageRun) makeWheels(ctx context.Context, op *plan.Wheels) (madeLayer, 
 		if err != nil {
 			return nil, err
 		}
+		if err := r.pythonLaid(); err != nil {
+			return nil, err
+		}
 		if err := r.cpu.Acquire(ctx, 1); err != nil {
 			return nil, err
 		}

@@ -26,7 +26,8 @@ func newLockCmd(a *app) *cobra.Command {
 		Short: "Pin what a recipe means today",
 		Long: `Decide everything that RECIPE (a sconce.toml or its directory, by default the current one) leaves open, and write it
 beside the recipe: the base by digest, the system packages and the facts about the base's Python into sconce.lock, the
-Python packages into pylock.toml, the standard lock file of Python (PEP 751).
+Python packages into pylock.toml, the standard lock file of Python (PEP 751), and the conda packages into conda-lock.yml
+(CEP 37).
 
 What an earlier lock decided stays while the recipe still asks for it; --upgrade and --upgrade-package take the newest.
 Python packages are resolved by uv, for the base's Python and the target's platform, with the indexes and credentials that
@@ -53,7 +54,7 @@ of your own (lock = "pylock.toml", or a project's uv.lock) are taken as they are
 	f := cmd.Flags()
 	f.BoolVar(&o.check, "check", false, "change nothing; say how lock and recipe differ")
 	f.BoolVarP(&o.upgrade, "upgrade", "U", false, "take the newest of everything, the base included")
-	f.StringArrayVarP(&o.packages, "upgrade-package", "P", nil, "take the newest of this Python `PACKAGE` (repeatable)")
+	f.StringArrayVarP(&o.packages, "upgrade-package", "P", nil, "take the newest of this Python or conda `PACKAGE` (repeatable)")
 	f.StringVar(&o.platform, "platform", "", "lock for linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
 	cmd.MarkFlagsMutuallyExclusive("check", "upgrade")
 	cmd.MarkFlagsMutuallyExclusive("check", "upgrade-package")
@@ -105,6 +106,9 @@ func describeLock(l *engine.Locked) string {
 	text := "base " + base
 	if l.System != nil {
 		text += ", " + units.Number(len(l.System.Packages), "system package")
+	}
+	if l.Lock.Conda != nil {
+		text += ", " + units.Number(len(l.Conda.Packages), "conda package")
 	}
 	if l.Python != nil {
 		text += fmt.Sprintf(", Python %s, %s", l.Python.Version, units.Number(len(l.Wheels), "Python package"))

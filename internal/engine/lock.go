@@ -10,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/tempdir"
 	"sconce.dev/sconce/internal/tocontainerfile"
 )
@@ -81,6 +82,7 @@ type Locked struct {
 	*lock.Lock
 	Wheels   []lock.Wheel
 	Compiles []lock.Compile // packages that have to be built
+	Conda    plan.Conda     // what the conda environment is made of, if there is one
 	Fresh    bool           // nothing had to be decided
 }
 
@@ -144,7 +146,17 @@ func (r *Recipe) locked(l *lock.Lock, fresh bool) (*Locked, error) {
 		return nil, err
 	}
 	compiles, err := l.Compiles(r.pinned)
-	return &Locked{Lock: l, Wheels: wheels, Compiles: compiles, Fresh: fresh}, err
+	if err != nil {
+		return nil, err
+	}
+	locked := &Locked{Lock: l, Wheels: wheels, Compiles: compiles, Fresh: fresh}
+	if l.Conda != nil {
+		if locked.Conda.Packages, err = l.CondaPackages(r.pinned); err != nil {
+			return nil, err
+		}
+		locked.Conda.Variables, err = lock.Variables(r.pinned)
+	}
+	return locked, err
 }
 
 // Containerfile writes what the recipe means, as its lock pins it, as a Containerfile. locked refuses to make a lock for it.

@@ -51,11 +51,11 @@ func (s *Session) Plan(ctx context.Context, r *Recipe, o PlanOptions) (*Plan, er
 		return nil, err
 	}
 	how := plan.Options{Slim: kept, Unchecked: o.NoCheck, GPU: r.Target.GPU, RunsHere: runsHere(l.Platform)}
-	if l.Python != nil && !how.RunsHere && r.Python.CompilesBytecode() {
+	if (l.Python != nil || l.Lock.Conda != nil) && !how.RunsHere && r.Python.CompilesBytecode() {
 		progress.Warn(ctx, fmt.Sprintf("no byte code is compiled: programs for %s do not run on this machine", l.Platform),
 			"imports are slower the first time; build on a machine of that kind, or set bytecode = false under [python] to silence this")
 	}
-	how.Compiles = l.Compiles
+	how.Compiles, how.Conda = l.Compiles, l.Conda
 	if how.Sources, err = s.directorySources(ctx, how.Compiles); err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (s *Session) Plan(ctx context.Context, r *Recipe, o PlanOptions) (*Plan, er
 
 // means are what the build of a recipe needs besides its plan.
 func (s *Session) means(r *Recipe, l *Locked) (build.Options, error) {
-	o := build.Options{Wheels: l.Wheels, Authorize: lock.Authorizer(r.pinned)}
+	o := build.Options{Wheels: l.Wheels, Authorize: lock.Authorizer(r.pinned), CondaRequests: lock.CondaRequests}
 	if l.Python != nil {
 		o.Protect = l.Python.Protected
 	}

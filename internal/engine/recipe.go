@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -12,7 +13,7 @@ type Recipe struct {
 	*recipe.Recipe // as the user wrote it, under the changes
 	Target         Target
 
-	pinned   *recipe.Recipe // as if it said of the target what the cluster's profile does: what is locked and compiled for
+	pinned   *recipe.Recipe // as if it said of the target what the cluster's profile does, and what environment files do: what is locked
 	lockless bool           // what it means is decided anew each time, and not kept
 }
 
@@ -59,8 +60,10 @@ func withTarget(r *recipe.Recipe) (*Recipe, error) {
 	pinned := *r
 	if r.Target.Cluster != "" {
 		pinned.Target.Platform, pinned.Target.GPU = t.Platform, t.GPU
+		pinned.Target.Driver, pinned.Target.CPULevel = t.Driver, t.CPULevel
 	}
-	return &Recipe{Recipe: r, Target: t, pinned: &pinned}, nil
+	whole, err := lock.WithEnvironments(&pinned)
+	return &Recipe{Recipe: r, Target: t, pinned: whole}, err
 }
 
 // FullName is the name of the recipe's image in the store.

@@ -99,6 +99,9 @@ func (p *Python) unmet(r *recipe.Recipe, asked []string, text []byte) []string {
 		if _, ok := p.protects(name); ok {
 			continue
 		}
+		if _, ok := p.brings(name); ok {
+			continue // uv was held to that version
+		}
 		locked, ok := versions[name]
 		if !ok {
 			missing = append(missing, fmt.Sprintf("%s is not in it", q.Name))

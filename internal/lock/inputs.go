@@ -16,6 +16,7 @@ import (
 type Inputs struct {
 	Base   []string `toml:"base,multiline"`
 	System []string `toml:"system,omitempty,multiline"`
+	Conda  []string `toml:"conda,omitempty,multiline"`
 	Python []string `toml:"python,omitempty,multiline"`
 }
 
@@ -27,8 +28,9 @@ func InputsOf(r *recipe.Recipe) (Inputs, error) {
 	for _, p := range r.System.Packages {
 		in.System = append(in.System, "package "+p)
 	}
-	if !hasPython(r) {
-		return in, nil
+	var err error
+	if in.Conda, err = condaInputs(r); err != nil || !hasPython(r) {
+		return in, err
 	}
 	p := r.Python
 	add := func(name string, values ...string) {
@@ -137,12 +139,12 @@ func exists(path string) bool {
 // hasPython reports whether r asks for any Python packages.
 func hasPython(r *recipe.Recipe) bool {
 	p := r.Python
-	return len(p.Packages) > 0 || len(p.Requirements) > 0 || p.Project != "" || p.Lock != ""
+	return len(p.Packages) > 0 || len(p.Requirements) > 0 || len(p.Listed) > 0 || p.Project != "" || p.Lock != ""
 }
 
 // diff returns what has to change in the lock's inputs to become now.
 func (in Inputs) diff(now Inputs) []string {
-	return slices.Concat(diffLines("base", in.Base, now.Base), diffLines("system", in.System, now.System), diffLines("python", in.Python, now.Python))
+	return slices.Concat(diffLines("base", in.Base, now.Base), diffLines("system", in.System, now.System), diffLines("conda", in.Conda, now.Conda), diffLines("python", in.Python, now.Python))
 }
 
 func diffLines(section string, was, is []string) []string {

@@ -38,10 +38,11 @@ type Lock struct {
 	Inputs   Inputs             `toml:"inputs"`
 	Base     base.Pinned        `toml:"base"`
 	System   *ospackages.Pinned `toml:"system,omitempty"` // nil: the recipe asks for no system packages
+	Conda    *Conda             `toml:"conda,omitempty"`  // nil: there is no conda environment
 	Python   *Python            `toml:"python,omitempty"`
 }
 
-// Python says what the base's Python is, and which packages go beside it.
+// Python says what the Python is, of the base or of the conda environment, and which packages go beside it.
 type Python struct {
 	Executable     string       `toml:"executable"`
 	Version        string       `toml:"version"`
@@ -59,6 +60,11 @@ type Python struct {
 	// or a torch of its own.
 	SystemSitePackages bool `toml:"system-site-packages,omitempty"`
 
+	// Python packages that the conda environment brings, which is what the others stand beside then.
+	Conda []InstalledBy `toml:"conda,omitempty"`
+
+	SitePackages string `toml:"site-packages,omitempty"` // of the conda environment's Python, absolute
+
 	Sizes    map[string]int64 `toml:"sizes,omitempty"`    // of wheels, in bytes, where the package lock does not say
 	Compiled []Compiled       `toml:"compiled,omitempty"` // packages without a wheel
 }
@@ -69,12 +75,16 @@ type Protected struct {
 	Version string `toml:"version"`
 }
 
-// Interpreter returns the base's Python in the form that package python takes.
+// Interpreter returns the Python of the base, or of the conda environment, in the form that package python takes.
 func (p *Python) Interpreter() python.Interpreter {
-	return python.Interpreter{
+	i := python.Interpreter{
 		Executable: p.Executable, Version: p.Version, Prefix: p.Prefix, Implementation: p.Implementation,
 		Platform: p.Platform, Glibc: p.Glibc, Musl: p.Musl,
 	}
+	if p.SitePackages != "" {
+		i.SitePackages = []string{p.SitePackages}
+	}
+	return i
 }
 
 // Path returns where the lock of r is: where r says, else beside the recipe, sconce.lock for sconce.toml.
@@ -148,6 +158,9 @@ func (l *Lock) check() error {
 			return fmt.Errorf("base.digest: %w", err)
 		}
 	}
+	if c := l.Conda; c != nil && (c.File == "" || !strings.HasPrefix(c.Prefix, "/") || c.Platform == "") {
+		return errors.New("[conda] lacks file, prefix or platform")
+	}
 	if p := l.Python; p != nil && (p.File == "" || p.Version == "" || !strings.HasPrefix(p.Executable, "/")) {
 		return errors.New("[python] lacks file, version or executable")
 	}
@@ -208,6 +221,9 @@ func (l *Lock) Drift(r *recipe.Recipe) ([]string, error) {
 	drift := l.Inputs.diff(now)
 	if l.Platform != r.Target.Platform {
 		drift = append(drift, "- target.platform "+l.Platform, "+ target.platform "+r.Target.Platform)
+	}
+	if gone, err := l.Conda.changed(r); err != nil || len(gone) > 0 {
+		return append(drift, gone...), err
 	}
 	if l.Python == nil {
 		return drift, nil

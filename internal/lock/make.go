@@ -15,6 +15,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/base"
+	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/image"
@@ -60,12 +61,12 @@ func Make(ctx context.Context, r *recipe.Recipe, o Options) (*Lock, error) {
 			return old, nil // another process made it while this one waited
 		}
 	}
-	l, pylock, err := decide(ctx, r, old, o)
+	l, files, err := decide(ctx, r, old, o)
 	if err != nil {
 		return nil, err
 	}
-	if pylock != nil {
-		if err := writeFile(pylockPath(r), pylock); err != nil {
+	for _, f := range files {
+		if err := writeFile(f.path, f.text); err != nil {
 			return nil, err
 		}
 	}
@@ -91,6 +92,8 @@ func (o Options) check(ctx context.Context, r *recipe.Recipe) error {
 // upgradable says why packages cannot be upgraded one by one.
 func upgradable(r *recipe.Recipe) error {
 	switch file := cmp.Or(r.Python.Lock, frozen(r)); {
+	case r.Conda.Asked() && r.Conda.Lock == "":
+		return nil
 	case !hasPython(r):
 		return errors.New("the recipe has no Python packages")
 	case file != "":
@@ -112,8 +115,14 @@ func readOld(ctx context.Context, r *recipe.Recipe) *Lock {
 	return nil
 }
 
-// decide makes the lock of r, and the text of uv's package lock unless the user brings one.
-func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock, []byte, error) {
+// written is a file that is part of a lock.
+type written struct {
+	path string
+	text []byte
+}
+
+// decide makes the lock of r, and the files of packages beside it, unless the user brings them.
+func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock, []written, error) {
 	inputs, err := InputsOf(r)
 	if err != nil {
 		return nil, nil, err
@@ -128,7 +137,7 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock,
 		return nil, nil, err
 	}
 	l.Base = *pinned
-	if !hasPython(r) && len(r.System.Packages) == 0 {
+	if !hasPython(r) && len(r.System.Packages) == 0 && !r.Conda.Asked() {
 		return l, nil, nil
 	}
 	im, err := pinned.Image(ctx, r.BaseReference(), *platform, o.base())
@@ -141,17 +150,35 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock,
 			return nil, nil, err
 		}
 	}
-	if !hasPython(r) {
-		return l, nil, nil
-	}
+	var files []written
 	k := &locker{recipe: r, old: old, opts: o, logins: LoginsOf(r), settings: settingsFile(r), image: im}
+	k.interpreter = func(ctx context.Context) (*python.Interpreter, error) {
+		return interpreterOf(ctx, o.Store, im, *platform)
+	}
+	if r.Conda.Asked() {
+		env, packages, text, err := lockConda(ctx, r, old, inputs, im, o)
+		if err != nil {
+			return nil, nil, err
+		}
+		if text != nil {
+			files = append(files, written{condaLockPath(r), text})
+		}
+		l.Conda, k.condaPackages = env, packages
+		k.interpreter = func(context.Context) (*python.Interpreter, error) { return env.condaPython(packages) }
+	}
+	if !hasPython(r) {
+		return l, files, k.checkUpgraded(nil)
+	}
 	k.tree = sync.OnceValues(func() (*image.Tree, error) { return im.Tree(ctx, o.Store) })
-	pylock, err := k.lock(ctx, *platform)
+	pylock, err := k.lock(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
+	if pylock != nil {
+		files = append(files, written{pylockPath(r), pylock})
+	}
 	l.Python = &k.python
-	return l, pylock, nil
+	return l, files, nil
 }
 
 func pinBase(ctx context.Context, r *recipe.Recipe, old *Lock, now Inputs, platform v1.Platform, o Options) (*base.Pinned, error) {
@@ -172,6 +199,11 @@ type locker struct {
 	tree     func() (*image.Tree, error)
 	python   Python // what is known so far
 
+	// What the packages are for: the base's Python, or that of the conda environment with what this brings of Python packages.
+	interpreter   func(context.Context) (*python.Interpreter, error)
+	condaPackages []conda.Package
+	stubs         string // the directory with what uv is told of the latter, "" for none
+
 	sources   *sources                      // what uv is told of sources
 	infos     sync.Map                      // what sources say ([python.SourceInfo]), see placeOf
 	reader    *sourceReader                 // answers for sources while uv runs
@@ -182,8 +214,8 @@ type locker struct {
 }
 
 // lock fills in k.python and returns the text of uv's answer, nil when the user brings the package lock.
-func (k *locker) lock(ctx context.Context, platform v1.Platform) ([]byte, error) {
-	found, err := interpreterOf(ctx, k.opts.Store, k.image, platform)
+func (k *locker) lock(ctx context.Context) ([]byte, error) {
+	found, err := k.interpreter(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +223,15 @@ func (k *locker) lock(ctx context.Context, platform v1.Platform) ([]byte, error)
 		Executable: found.Executable, Version: found.Version, Prefix: found.Prefix, Implementation: found.Implementation,
 		Platform: found.Platform, Glibc: found.Glibc, Musl: found.Musl,
 	}
-	k.protect(ctx, *found)
+	if k.recipe.Conda.Asked() {
+		remove, err := k.meetConda(ctx, *found)
+		if err != nil {
+			return nil, err
+		}
+		defer remove()
+	} else {
+		k.protect(ctx, *found)
+	}
 	if k.recipe.Python.Lock != "" {
 		return nil, k.take(ctx)
 	}
@@ -248,7 +288,7 @@ func (k *locker) settle(ctx context.Context, text []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := k.checkReplaced(wheels); err != nil {
+	if err := errors.Join(k.checkReplaced(wheels), k.checkTwice(wheels)); err != nil {
 		return err
 	}
 	if err := k.pinSources(ctx, text); err != nil {
@@ -268,6 +308,9 @@ func (k *locker) checkUpgraded(wheels []Wheel) error {
 	}
 	for _, c := range k.python.Compiled {
 		names[c.Name] = true
+	}
+	for _, p := range k.condaPackages {
+		names[python.NormalizeName(p.Name)] = true
 	}
 	if k.old != nil && k.old.Python != nil { // what an upgrade drops was upgraded
 		if before, err := k.old.Python.wheels(k.recipe); err == nil {

@@ -47,6 +47,14 @@ func readAllRequirements(r *recipe.Recipe, get func(address string) ([]byte, err
 			return nil, fmt.Errorf("read what the recipe names under [python] requirements: %w", err)
 		}
 	}
+	for _, list := range r.Python.Listed {
+		at := requirementsPlace{path: r.Resolve(list.File), name: list.File}
+		for _, line := range requirementLines(list.Text) {
+			if err := reader.line(line, at, 0); err != nil {
+				return nil, fmt.Errorf("the pip list of %s: %w", list.File, err)
+			}
+		}
+	}
 	return &reader.requirements, nil
 }
 

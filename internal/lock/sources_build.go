@@ -63,6 +63,9 @@ func (l *Lock) Compiles(r *recipe.Recipe) ([]Compile, error) {
 		if err != nil {
 			return nil, err
 		}
+		if l.Conda != nil {
+			c.Conda = string(l.Conda.Digest)
+		}
 		all = append(all, c)
 	}
 	return all, nil
@@ -77,6 +80,9 @@ func (p *Python) compile(r *recipe.Recipe, pkg python.Package) (Compile, error) 
 	how, own := p.Compiled[i], r.Python.Compile[name]
 	facts, _ := catalog.Lookup(name)
 	env := facts.Environment(r.Target.GPU)
+	if _, list := listOf(r, name); list != nil {
+		maps.Copy(env, list.Variables)
+	}
 	maps.Copy(env, own.Env)
 	memory := own.JobMemory()
 	if memory == 0 && facts.MemoryPerJob != "" {
@@ -92,6 +98,11 @@ func (p *Python) compile(r *recipe.Recipe, pkg python.Package) (Compile, error) 
 	for _, guard := range p.Protected {
 		if slices.Contains(how.Against, guard.Name) {
 			c.BaseVersions = set(c.BaseVersions, guard.Name, guard.Version)
+		}
+	}
+	for _, x := range p.Conda {
+		if slices.Contains(how.Against, x.Name) {
+			c.BaseVersions = set(c.BaseVersions, x.Name, x.Version+" "+x.By)
 		}
 	}
 	for _, w := range how.Requires {
@@ -133,6 +144,7 @@ func (k *locker) pinSources(ctx context.Context, text []byte) error {
 	var unusable []unusableSource
 	for _, p := range built {
 		c, err := k.pinSource(ctx, p, image)
+		k.buildAfter(&c, built)
 		var bad *unusableError
 		switch {
 		case errors.As(err, &bad):
@@ -167,6 +179,9 @@ func (k *locker) imagePackages(packages []python.Package) map[string]string {
 	for _, p := range k.python.Protected {
 		image[p.Name] = p.Version
 	}
+	for _, p := range k.python.Conda {
+		image[p.Name] = p.Version
+	}
 	for _, p := range packages {
 		image[python.NormalizeName(p.Name)] = p.Version
 	}
@@ -188,6 +203,8 @@ func (k *locker) pinSource(ctx context.Context, p python.Package, image map[stri
 	switch {
 	case own.Isolation != nil:
 		c.Isolation = *own.Isolation
+	case k.unisolated(name):
+		c.Isolation = false
 	case isKnown:
 		c.Isolation = facts.Isolation
 	}

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/child"
+	"sconce.dev/sconce/internal/condalock"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
@@ -83,6 +84,11 @@ func (k *locker) readOutput(out string) ([]byte, error) {
 	}
 	if frozen(k.recipe) == "" {
 		if text, err = withoutMark(text, out); err != nil {
+			return nil, err
+		}
+	}
+	if k.stubs != "" {
+		if text, _, err = condalock.DropStubs(text); err != nil {
 			return nil, err
 		}
 	}
@@ -182,6 +188,13 @@ func (k *locker) compileArgs(dir string) ([]string, error) {
 	for _, file := range r.Requirements {
 		args = append(args, k.recipe.Resolve(file))
 	}
+	for i, list := range r.Listed {
+		file := filepath.Join(dir, fmt.Sprintf("list-%d.txt", i))
+		if err := os.WriteFile(file, []byte(list.Text), 0o600); err != nil { // it may hold logins
+			return nil, err
+		}
+		args = append(args, file)
+	}
 	if r.Project != "" {
 		args = append(args, k.projectArgs()...)
 	}
@@ -192,6 +205,7 @@ func (k *locker) compileArgs(dir string) ([]string, error) {
 		}
 		args = append(args, "--excludes", file)
 	}
+	args = append(args, k.stubArgs()...)
 	if r.TorchBackend != "" {
 		args = append(args, "--torch-backend", r.TorchBackend)
 	}
@@ -237,7 +251,7 @@ func (k *locker) exportArgs() []string {
 	for _, g := range r.Groups {
 		args = append(args, "--group", g)
 	}
-	for _, name := range k.python.protectedNames() {
+	for _, name := range slices.Concat(k.python.protectedNames(), k.python.condaNames()) {
 		args = append(args, "--prune", name)
 	}
 	return args
@@ -247,6 +261,15 @@ func (p *Python) protectedNames() []string {
 	var names []string
 	for _, guard := range p.Protected {
 		names = append(names, guard.Name)
+	}
+	return names
+}
+
+// condaNames are the Python packages that conda brings.
+func (p *Python) condaNames() []string {
+	var names []string
+	for _, x := range p.Conda {
+		names = append(names, x.Name)
 	}
 	return names
 }
@@ -379,6 +402,9 @@ func uvHint(text string, p *Python) string {
 	}
 	if strings.Contains(text, notAnswered) {
 		return "this uv asks for the metadata of sources in a way that this sconce does not know: take another version of one of the two"
+	}
+	if strings.Contains(text, "+conda") || strings.Contains(text, ".conda") {
+		return "a version that ends in +conda is what the conda environment brings: ask for that version, or for another one under [conda]"
 	}
 	if m := notBuilt.FindStringSubmatch(text); m != nil {
 		name := python.NormalizeName(m[1])

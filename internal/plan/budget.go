@@ -39,6 +39,20 @@ func (n *planner) group(others int) ([]python.Group, error) {
 	return python.GroupPreferred(n.items(), room, prefer), nil
 }
 
+// roomForConda is how many layers conda packages may have: all that base and other steps leave, or two thirds of it where there
+// are wheels, too.
+func (n *planner) roomForConda(others int) int {
+	const own = 2 // what the environment and the link scripts make
+	room := n.recipe.Image.MaxLayers - n.lock.Base.Layers - others - own
+	if n.recipe.Image.MaxLayers == recipe.DefaultMaxLayers {
+		room = max(room, min(leastForWheels, stackable-n.lock.Base.Layers-others-own))
+	}
+	if len(n.wheels) > 0 {
+		room = room * 2 / 3
+	}
+	return room
+}
+
 // prefer returns the normalised names of the wheels whose files go before those of others.
 func (n *planner) prefer() ([]string, error) {
 	var names []string

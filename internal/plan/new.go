@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/layer"
@@ -28,6 +29,7 @@ const venvRoot = "opt/venv"
 type Options struct {
 	RunsHere bool // programs of the image's platform run on this machine: byte code is compiled by the image's own Python
 
+	Conda    Conda                   // what the conda environment is made of, where the lock has one
 	Compiles []lock.Compile          // packages that have to be built
 	Sources  map[string]store.Digest // of those that are directories of this machine, by the package's name
 
@@ -37,6 +39,12 @@ type Options struct {
 	Slim      *slim.Options // what device code stays in the image; nil: all of it
 	GPU       []string      // compute capabilities of the target, as TORCH_CUDA_ARCH_LIST has them: what steps compile for
 	Unchecked bool          // nobody looks whether the image will run on its target, which a label says
+}
+
+// Conda is what a conda environment is made of.
+type Conda struct {
+	Packages  []conda.Package
+	Variables []string // of environment files, NAME=VALUE
 }
 
 // New plans the image that r asks for and l pins.
@@ -81,11 +89,16 @@ func (n *planner) stage(ctx context.Context) (*Stage, error) {
 	s.add(&Step{Title: n.baseTitle(), Op: &Base{Pinned: n.lock.Base, Platform: n.platform, Reference: n.recipe.BaseReference()}})
 	system, compiles, environment := n.systemSteps(), n.compileSteps(), n.environmentSteps()
 	others := len(system) + len(compiles) + len(environment) + len(own)
-	groups, err := n.group(others)
+	packages, err := n.condaGroups(n.roomForConda(others))
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range slices.Concat(system, n.wheelSteps(groups), compiles, environment, own) {
+	steps := n.condaSteps(packages)
+	groups, err := n.group(others + len(steps))
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range slices.Concat(system, steps, n.wheelSteps(groups), compiles, environment, own) {
 		s.add(t)
 	}
 	return s, nil
@@ -119,10 +132,6 @@ func (n *planner) systemSteps() []*Step {
 	asked := slices.Sorted(slices.Values(p.Asked)) // in whatever order the recipe has them
 	what := "system packages: " + strings.Join(asked, " ")
 	return []*Step{{Title: what, History: what, Op: &OSPackages{Pinned: p}}}
-}
-
-func (n *planner) target() python.Target {
-	return python.Target{Root: venvRoot, Python: n.lock.Python.Interpreter()}
 }
 
 func (n *planner) layerOptions() python.LayerOptions { return python.LayerOptions{Options: n.layer} }
@@ -187,7 +196,7 @@ func (n *planner) environmentSteps() []*Step {
 	if n.lock.Python == nil {
 		return nil
 	}
-	what := "python environment in /" + venvRoot
+	what := "python environment in /" + n.target().Root
 	prefer, _ := n.prefer() // the grouping has failed already when it is wrong
 	return []*Step{{Title: what, History: what, Op: &Environment{
 		Environment: python.Environment{
@@ -205,9 +214,7 @@ func (n *planner) planImage(p *Plan) {
 		User: r.Image.User, Volumes: r.Image.Volumes, Labels: labels(r, n.lock), Created: n.layer.ModTime, Compression: n.layer.Compression,
 		Unchecked: n.opts.Unchecked,
 	}}
-	if p.Environment() != nil {
-		p.Image.Config.VirtualEnv = "/" + venvRoot
-	}
+	p.Image.Config.VirtualEnv, p.Image.Config.Conda = n.venv(), n.activation()
 	p.setKey(append(configInputs(p.Image.Config), slimInput(n.opts.Slim))...)
 }
 
@@ -223,7 +230,7 @@ func configInputs(c Config) []Input {
 		{"environment", c.VirtualEnv},
 		{"unchecked", strconv.FormatBool(c.Unchecked)},
 	}
-	return slices.Concat(in, tableInputs("variable", c.Env), tableInputs("label", c.Labels))
+	return slices.Concat(in, activationInputs(c.Conda), tableInputs("variable", c.Env), tableInputs("label", c.Labels))
 }
 
 func tableInputs(what string, table map[string]string) []Input {

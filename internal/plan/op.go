@@ -194,6 +194,7 @@ type Exec struct {
 	Command execop.Command // without mounts
 	Inherit bool           // the environment of the base's configuration comes before the command's
 	Venv    string         // the virtual environment that the command finds on its PATH, absolute; "" is none
+	Conda   *Activation    // the conda environment that it finds itself in; nil: none
 	Mounts  []Mount
 }
 
@@ -217,6 +218,7 @@ func (x *Exec) inputs() []Input {
 		{"inherit", fmt.Sprint(x.Inherit)},
 		{"environment", x.Venv},
 	}
+	in = append(in, activationInputs(x.Conda)...)
 	for _, kv := range c.Env {
 		name, value, _ := strings.Cut(kv, "=")
 		in = append(in, Input{"variable " + name, value})

@@ -48,7 +48,8 @@ type Image struct {
 // Config is what the recipe says about the finished image.
 type Config struct {
 	Env         map[string]string
-	VirtualEnv  string // the environment's directory, absolute; its bin goes before the base's PATH
+	VirtualEnv  string      // the environment's directory, absolute; its bin goes before the base's PATH
+	Conda       *Activation // the conda environment that programs find themselves in; nil: none
 	Entrypoint  []string
 	Cmd         []string
 	WorkingDir  string
@@ -64,9 +65,11 @@ type Config struct {
 // Bases, system packages and layers of wheels carry theirs in packages base, system and python.
 const (
 	environmentVersion = 1
-	stepVersion        = 2
-	compileVersion     = 2 // 2: the time is part of it
-	imageVersion       = 2 // 2: the history is part of it
+
+	condaEnvironmentVersion = 1
+	stepVersion             = 2
+	compileVersion          = 2 // 2: the time is part of it
+	imageVersion            = 2 // 2: the history is part of it
 )
 
 // Input is one thing that decides what a step makes, under the name by which a person knows it.

@@ -97,7 +97,7 @@ func (n *planner) patchStep(s recipe.Step, text string) (*Step, error) {
 }
 
 func (n *planner) runStep(ctx context.Context, s recipe.Step) (*Step, error) {
-	op := &Exec{Inherit: true, Venv: n.venv(), Command: execop.Command{
+	op := &Exec{Inherit: true, Venv: n.venv(), Conda: n.activation(), Command: execop.Command{
 		Args: s.Args(), Env: stepEnv(s, n.opts.GPU), WorkDir: s.Workdir, User: s.User, NoNetwork: !s.HasNetwork(),
 	}}
 	for _, text := range s.Mounts {
@@ -118,7 +118,7 @@ func (n *planner) runStep(ctx context.Context, s recipe.Step) (*Step, error) {
 
 // venv is the virtual environment that commands find on their PATH.
 func (n *planner) venv() string {
-	if n.lock.Python == nil {
+	if n.lock.Python == nil || n.lock.Conda != nil {
 		return ""
 	}
 	return "/" + venvRoot

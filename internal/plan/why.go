@@ -84,7 +84,7 @@ func (c *comparison) earlier(t StepRecord) *StepRecord {
 			next = i
 			break
 		}
-		if next < 0 && t.Kind != "wheels" { // of layers of wheels only those of the same name are each other's
+		if next < 0 && t.Kind != "wheels" && t.Kind != "conda packages" { // of layers of packages only those of the same name are each other's
 			next = i
 		}
 	}

@@ -304,6 +304,21 @@ var (
 	muslVersion  = regexp.MustCompile("\x001\\.[0-9]{1,2}\\.[0-9]{1,3}\x00")
 )
 
+// CLibrary is the C library of an image. At most one of the versions is set.
+type CLibrary struct {
+	Glibc string `json:"glibc,omitempty"` // 2.36
+	Musl  string `json:"musl,omitempty"`  // 1.2
+}
+
+// FindCLibrary finds the C library of an image for a platform by reading, whether or not it has a Python.
+func FindCLibrary(tree *image.Tree, platform v1.Platform) CLibrary {
+	f, i := finder{tree}, &Interpreter{Platform: machines[platform.Architecture]}
+	if f.libc(i, "") != nil {
+		_ = f.libc(i, "/lib/ld-musl-"+i.Platform+".so.1") // there may be none at all
+	}
+	return CLibrary{i.Glibc, i.Musl}
+}
+
 // libc finds which C library the interpreter uses, and its version, which decide what wheels can be used.
 func (f finder) libc(i *Interpreter, loader string) error {
 	if strings.Contains(path.Base(loader), "ld-musl") {

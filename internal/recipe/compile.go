@@ -51,15 +51,16 @@ func normalNames(m map[string]Compile) map[string]Compile {
 var pythonSources = []string{"packages", "requirements", "project", "lock"}
 
 func (p Python) isEmpty() bool {
-	return len(p.Packages)+len(p.Requirements) == 0 && p.Project == "" && p.Lock == ""
+	return len(p.Packages)+len(p.Requirements)+len(p.Listed) == 0 && p.Project == "" && p.Lock == ""
 }
 
-func (c *checker) validateCompile(p Python) {
+func (c *checker) validateCompile(r *Recipe) {
+	p := r.Python
 	all := c.find("python", "compile")
 	if all == nil || all.table == nil {
 		return
 	}
-	if p.isEmpty() && !c.isMisspelt("", "python") && !slices.ContainsFunc(pythonSources, func(name string) bool { return c.isMisspelt("python", name) }) {
+	if p.isEmpty() && len(r.Conda.Environment) == 0 && !c.isMisspelt("", "python") && !slices.ContainsFunc(pythonSources, func(name string) bool { return c.isMisspelt("python", name) }) {
 		c.add(all.key, "name what is wanted in python.packages", "python.compile: nothing is installed that could be compiled")
 	}
 	seen := map[string]string{}

@@ -67,6 +67,9 @@ var (
 	formOneWord = regexp.MustCompile(`^[^\s'"\x60\\-][^\s'"\x60\\]*$`)
 	formArray   = regexp.MustCompile(`^[0-9]+(-[0-9]+(:[0-9]+)?)?(,[0-9]+(-[0-9]+(:[0-9]+)?)?)*(%[0-9]+)?$`)
 	formOption  = regexp.MustCompile(`^--?[A-Za-z][^\r\n\t]*$`)
+	// formPrefix keeps shebangs below the 127 bytes that Linux reads, and placeholders of packages longer than what replaces them.
+	formPrefix  = regexp.MustCompile(`^(/[A-Za-z0-9_][A-Za-z0-9_.+-]*){1,12}$`)
+	formVirtual = regexp.MustCompile(`^__[a-z][a-z0-9_]*$`)
 )
 
 const formJobPathName = `an absolute path or one that begins with a variable, such as "${HOME}/my-app"`
@@ -137,7 +140,57 @@ var keys = withProfile(map[string]key{
 		Form:    formSystem, FormName: `names of packages, each a string of its own, such as "git" or "libibverbs1=44.0-2"`,
 	},
 
-	"python": {Doc: "What the virtual environment `/opt/venv` holds. Without any of `packages`, `requirements`, `project` and `lock` there is none."},
+	"conda": {
+		Doc: "A conda environment, on any base: it brings its own Python. Without any of `environment`, `packages` and `lock` there is none. " +
+			"With one, `[python]` means this environment and not one of its own.",
+	},
+	"conda.environment": {
+		Doc: "Environment files, relative to the recipe's directory, the packages of each on top of those before. What they list under `pip` is resolved together with `[python]`.", Example: `["environment.yml"]`,
+		Form: formAny, FormName: "paths of files",
+	},
+	"conda.packages": {
+		Doc: "What is wanted besides, as conda takes it.", Example: `["python=3.12", "pytorch-gpu>=2.5"]`,
+		Form: formAny, FormName: "conda requirements",
+	},
+	"conda.channels": {
+		Doc: "Where packages come from, the most trusted first: names or addresses. Those of the environment files come before them.", Default: `["conda-forge"]`,
+		Example: `["conda-forge", "bioconda"]`,
+		Form:    formImage, FormName: "names or addresses of channels",
+	},
+	"conda.channel-priority": {
+		Doc:     "Whether a package that one channel has may come from a later one: `strict` never, `flexible` where there is no solution else, `disabled` always.",
+		Default: DefaultPriority, Example: `"flexible"`,
+		Enum: []string{"strict", "flexible", "disabled"},
+	},
+	"conda.prefix": {
+		Doc: "Where the environment lies in the image. Images with the same prefix share the layers of packages.", Default: DefaultPrefix, Example: `"/opt/conda"`,
+		Form: formPrefix, FormName: "an absolute path of plain directory names, of at most 100 letters",
+	},
+	"conda.lock": {
+		Doc: "Your own lock, relative to the recipe's directory: `conda-lock.yml`, `pixi.lock` or a list that begins with `@EXPLICIT`. It is used as it is, " +
+			"so `environment`, `packages` and `channels` cannot be given beside it.",
+		Example: `"conda-lock.yml"`,
+		Form:    formAny, FormName: "the path of a file",
+	},
+	"conda.virtual": {
+		Doc:      "Virtual packages that the target has, in place of those that follow from the base and `[target]`: `__cuda`, `__glibc`, `__archspec`, `__linux`. Empty text is none of that name.",
+		Example:  `{ __cuda = "12.9" }`,
+		NameForm: formVirtual, NameFormName: `that of a virtual package, such as "__cuda"`,
+	},
+	"conda.link-scripts": {
+		Doc:     "Packages whose link scripts are run, in the image, when it is built. `[]` runs none.",
+		Default: "all that have one", Example: `["gdk-pixbuf"]`,
+		Form: formPackage, FormName: `names of conda packages, such as "gdk-pixbuf"`,
+	},
+	"conda.client": {
+		Doc: "Whether `conda` and `mamba` are added to the environment. An image does not need them to run.", Default: "false", Example: `true`,
+	},
+	"conda.accept-licenses": {
+		Doc:     "Whether packages may come from `defaults`, the channels of Anaconda, whose terms ask larger organisations for a licence.",
+		Default: "false", Example: `true`,
+	},
+
+	"python": {Doc: "What the virtual environment `/opt/venv` holds, or what the conda environment holds besides. Without any of `packages`, `requirements`, `project` and `lock` there is none."},
 	"python.packages": {
 		Doc: "What is wanted, each as a requirement string (PEP 508). Behind an `@`, a path that starts with `./` or `../` starts at the recipe's directory.", Example: `["numpy"]`,
 		Form: formAny, FormName: "requirements",

@@ -42,6 +42,7 @@ type Recipe struct {
 	Base    Base        `toml:"base"`
 	Target  Target      `toml:"target"`
 	System  System      `toml:"system"`
+	Conda   Conda       `toml:"conda"`
 	Python  Python      `toml:"python"`
 	Steps   []Step      `toml:"step"`
 	Image   ImageConfig `toml:"image"`
@@ -90,6 +91,23 @@ type System struct {
 	Packages []string `toml:"packages"` // as that manager takes them: NAME, NAME=VERSION, ...
 }
 
+// Conda says what the conda environment holds. With one, [Python] means it: there is no virtual environment.
+type Conda struct {
+	Environment     []string          `toml:"environment"` // files, one on top of the other; see Recipe.Resolve
+	Packages        []string          `toml:"packages"`    // MatchSpecs (CEP 29)
+	Channels        []string          `toml:"channels"`
+	ChannelPriority string            `toml:"channel-priority"`
+	Prefix          string            `toml:"prefix"`
+	Lock            string            `toml:"lock"`         // the user's own: conda-lock.yml, pixi.lock or a list of addresses
+	Virtual         map[string]string `toml:"virtual"`      // virtual packages by name, "__cuda"; "" is none of that name
+	LinkScripts     *[]string         `toml:"link-scripts"` // packages whose link scripts run; nil: all
+	Client          bool              `toml:"client"`       // conda and mamba are added
+	AcceptLicenses  bool              `toml:"accept-licenses"`
+}
+
+// Asked reports whether the recipe wants a conda environment.
+func (c Conda) Asked() bool { return len(c.Environment)+len(c.Packages) > 0 || c.Lock != "" }
+
 // Python says what the virtual environment holds.
 type Python struct {
 	Packages     []string  `toml:"packages"`     // PEP 508 requirements
@@ -105,6 +123,19 @@ type Python struct {
 	OnlyBinary   []string  `toml:"only-binary"` // packages that never come as their source; ":all:" is all of them
 
 	Compile map[string]Compile `toml:"compile"` // by the package's name, normalised (PEP 503)
+
+	// What environment files of [conda] list for pip, in their order, once they have been read.
+	Listed []PipList `toml:"-"`
+}
+
+// PipList is the pip list of an environment file.
+type PipList struct {
+	File string // as the recipe names it
+	Text string // as a requirements file, paths made absolute; see Recipe.Resolve
+
+	// How packages of the list are built that have no wheel, where the recipe and what is known of them say nothing else.
+	Unisolated []string          // names, normalised: they see what is installed before them
+	Variables  map[string]string // of the environment files before this one
 }
 
 // ImageConfig is what the finished image says about itself.
@@ -155,6 +186,8 @@ const (
 	DefaultVersion     = "latest"
 	DefaultCompression = "gzip"
 	DefaultVariant     = "minbase"
+	DefaultPrefix      = "/opt/conda"
+	DefaultPriority    = "strict"
 	DefaultPTX         = "keep"
 	DefaultRelfatbin   = "keep"
 	// DefaultMaxLayers leaves room under the 127 layers that Docker's overlay driver can stack, and keeps the overlay
@@ -263,6 +296,10 @@ func (r *Recipe) fillDefaults() {
 		if len(b.Components) == 0 {
 			b.Components = []string{"main"}
 		}
+	}
+	if c := &r.Conda; c.Asked() {
+		c.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
+		c.ChannelPriority = cmp.Or(c.ChannelPriority, DefaultPriority)
 	}
 	for i := range r.Steps {
 		r.Steps[i].Run = unixLines(r.Steps[i].Run)

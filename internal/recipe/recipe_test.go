@@ -122,6 +122,10 @@ func TestLoadEverything(t *testing.T) {
 			},
 		},
 		System: System{Packages: []string{"git", "libibverbs1=44.0-2", "libc6:amd64", "@development-tools", "curl~8"}},
+		Conda: Conda{
+			Environment: []string{"requirements.txt"}, Packages: []string{"python=3.12"}, Channels: []string{"conda-forge"}, ChannelPriority: "flexible",
+			Prefix: "/opt/env", Virtual: map[string]string{"__cuda": "12.9", "__archspec": ""}, LinkScripts: &[]string{}, Client: true, AcceptLicenses: true,
+		},
 		Python: Python{
 			Packages:     []string{"numpy", "torch[opt]>=2.7,<3 ; python_version >= '3.10'", "a @ https://example.org/a-1-py3-none-any.whl"},
 			Requirements: []string{"requirements.txt"}, Project: "project", TorchBackend: "cu128", Protect: &[]string{"torch"}, Bytecode: &no,

@@ -19,8 +19,9 @@ func (c *checker) validate(r *Recipe) {
 		c.addMissing("", "name", `name = "my-image"`)
 	}
 	c.validateBase(r.Base)
+	c.validateConda(r.Conda)
 	c.validatePython(r.Python)
-	c.validateCompile(r.Python)
+	c.validateCompile(r)
 	c.validateSteps(r.Steps)
 	c.validateTarget(r.Target)
 	c.validateSlim(r)
@@ -194,6 +195,29 @@ func (c *checker) validateBootstrap(b *Bootstrap) {
 		c.add(at, "", "base.bootstrap.mirror is not an address")
 	case u.User != nil:
 		c.add(at, "apt reads them from /etc/apt/auth.conf", "base.bootstrap.mirror must not hold a user or password: it would end up in the lock")
+	}
+}
+
+// maxPrefix is how long the path of a conda environment may be, in bytes; see formPrefix.
+const maxPrefix = 100
+
+func (c *checker) validateConda(conda Conda) {
+	for i, file := range conda.Environment {
+		c.validateFile(file, "conda.environment", c.atItem(i, "conda", "environment"))
+	}
+	if len(conda.Prefix) > maxPrefix {
+		c.add(c.at("conda", "prefix"), "", "conda.prefix has %d letters, and more than %d do not fit into the files of packages", len(conda.Prefix), maxPrefix)
+	}
+	if conda.Lock != "" {
+		c.validateFile(conda.Lock, "conda.lock", c.at("conda", "lock"))
+		for _, other := range []string{"environment", "packages", "channels"} {
+			if n := c.find("conda", other); n != nil {
+				c.add(n.key, "keep one of them", "conda.%s cannot be given beside conda.lock, which is used as it is", other)
+			}
+		}
+	}
+	if n := c.find("conda"); n != nil && !conda.Asked() && !c.isMisspelt("conda", "environment") && !c.isMisspelt("conda", "packages") && !c.isMisspelt("conda", "lock") {
+		c.add(n.key, `add environment = ["environment.yml"] or packages = ["python=3.12"]`, "[conda] says nothing of what the environment holds")
 	}
 }
 

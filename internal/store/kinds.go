@@ -11,6 +11,7 @@ const (
 	KindSystem      Kind = "system"            // the layer of system packages; under the step's key
 	KindWheelLayer  Kind = "wheel-layer"       // a layer of wheels and the digest of its manifest; under what decides it
 	KindCondaLayer  Kind = "conda-layer"       // a layer of conda packages and the digest of its manifest; under what decides it
+	KindActivation  Kind = "conda-activation"  // the variables that scripts of conda packages set; under the step's key
 	KindBuiltWheel  Kind = "built-wheel"       // a wheel that was compiled here; under what decides it
 	KindRepository  Kind = "source-repository" // the packed files of a commit; under address and commit
 	KindInterpreter Kind = "interpreter"       // the Python of an image; under the image's digest

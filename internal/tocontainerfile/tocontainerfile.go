@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/base"
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/ospackages"
 	"sconce.dev/sconce/internal/recipe"
@@ -32,6 +33,10 @@ const DefaultUV = "ghcr.io/astral-sh/uv:latest"
 
 // Write returns the Containerfile of r as l pins it. It is built with the recipe's directory as its context.
 func Write(r *recipe.Recipe, l *lock.Lock, o Options) (string, error) {
+	if l.Conda != nil {
+		return "", fault.Hint(fmt.Errorf("%s: a Containerfile has no way to lay conda packages down as [conda] does", r.Path),
+			"build the image with `sconce build`, and begin the Containerfile with it")
+	}
 	w := &writer{recipe: r, lock: l, opts: o}
 	python, err := w.readPython()
 	if err != nil {

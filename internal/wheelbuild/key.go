@@ -33,6 +33,7 @@ type keyInput struct {
 	Archs    []string
 	Env      map[string]string
 	Epoch    int64
+	Conda    string `json:",omitempty"`
 }
 
 type keyFile struct{ File, Digest string }
@@ -43,7 +44,7 @@ func (s *site) key() string {
 	in := keyInput{
 		Format: format, Name: p.Name, Version: p.Version, Source: s.source.id, Within: p.Source.Subdirectory,
 		Isolated: p.Isolated, Toolkit: s.toolkit.version, Python: i.Implementation + " " + i.Minor(), Machine: i.Platform,
-		Libc: "glibc " + i.Glibc + " musl " + i.Musl, Libcxx: s.libstdcxx, Archs: p.Archs, Env: p.Env, Epoch: s.epoch(),
+		Libc: "glibc " + i.Glibc + " musl " + i.Musl, Libcxx: s.libstdcxx, Archs: p.Archs, Env: p.Env, Epoch: s.epoch(), Conda: p.Conda,
 	}
 	for _, w := range p.Requires {
 		in.Requires = append(in.Requires, keyFile{w.File, string(w.Digest)})

@@ -41,6 +41,10 @@ type Package struct {
 	// BaseVersions are the versions of those of Against that the base brings, by name.
 	BaseVersions map[string]string
 
+	// Conda is what the conda environment is made of that the image brings, as a digest; "" is none. Its libraries and compilers
+	// decide what the wheel is like.
+	Conda string `json:",omitempty"`
+
 	Env          map[string]string // variables that were declared; they go before all that is set here
 	Archs        []string          // compute capabilities, in the form of TORCH_CUDA_ARCH_LIST
 	CUDA         bool              // nvcc must be of the major version that torch was built with

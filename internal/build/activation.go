@@ -1,0 +1,231 @@
+package build
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"sconce.dev/sconce/internal/conda"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/store"
+)
+
+// What `conda activate` does is done when the image is built: its variables are in the image's configuration, and nothing is run
+// when a container starts. Those of an environment itself are computed. Packages may bring scripts besides
+// (etc/conda/activate.d, CEP 32); these are run once, in the sandbox, and what they change of the variables is kept.
+
+// activated is what is known of a conda environment that programs find themselves in.
+type activated struct {
+	plan.Activation
+	packages []string // NAME=VALUE of packages
+	scripts  []string // NAME=VALUE that scripts of packages set
+}
+
+// enter makes programs see the environment, as a shell does after `conda activate`. What scripts set may be PATH too.
+func (a *activated) enter(e *environment) {
+	if a == nil {
+		return
+	}
+	e.set("PATH", a.Prefix+"/bin:"+e.get("PATH", sandbox.DefaultPath))
+	for _, kv := range slices.Concat(conda.Activation(a.Prefix, a.Root), a.packages, a.Variables, a.scripts) {
+		name, value, _ := strings.Cut(kv, "=")
+		e.set(name, value)
+	}
+}
+
+// forBuilds is the environment as packages are built in it: each is told of the variables of the files before its own.
+func (a *activated) forBuilds() *activated {
+	if a == nil {
+		return nil
+	}
+	without := *a
+	without.Variables = nil
+	return &without
+}
+
+// makeActivation finds out what packages want set.
+func (r *stageRun) makeActivation(ctx context.Context, t *plan.Step, op *plan.CondaActivation) error {
+	a := &activated{Activation: op.Activation}
+	packages := conda.PackageVariables(r.condaManifests())
+	for _, name := range slices.Sorted(maps.Keys(packages)) {
+		a.packages = append(a.packages, name+"="+packages[name])
+	}
+	once := store.Once[[]string]{Kind: store.KindActivation, Key: string(t.Key), Again: r.opts.Again, Does: "activates the conda environment"}
+	var err error
+	a.scripts, _, err = once.Do(ctx, r.opts.Store, func(ctx context.Context) ([]string, error) { return r.runScripts(ctx, op, a) })
+	r.made.conda = a
+	return err
+}
+
+func (r *stageRun) runScripts(ctx context.Context, op *plan.CondaActivation, a *activated) ([]string, error) {
+	none := []string{}
+	var scripts, names []string
+	for _, s := range conda.ActivateScripts(r.condaManifests(), op.Activation.Prefix) {
+		scripts, names = append(scripts, s.Path), append(names, path.Base(s.Path)+" ("+s.Package+")")
+	}
+	if len(scripts) == 0 {
+		return none, nil
+	}
+	shell, err := r.shellFor(ctx, "activation scripts", names, op.Activation.Prefix, op.RunsHere)
+	if shell == "" || err != nil {
+		return none, err
+	}
+	task := progress.Begin(ctx, "activate", "conda environment", 0)
+	vars, err := r.recordScripts(ctx, a, shell, scripts)
+	return vars, task.End(err)
+}
+
+// shellFor returns the bash that scripts of conda packages can be run with. Where there is none it warns, and returns "".
+func (r *stageRun) shellFor(ctx context.Context, what string, names []string, prefix string, runsHere bool) (string, error) {
+	tree, err := image.NewTree(ctx, r.opts.Store, r.made.layers())
+	if err != nil {
+		return "", err
+	}
+	shell := findBash(tree, prefix)
+	why, hint := "", ""
+	switch {
+	case !runsHere:
+		why, hint = "programs of the image do not run on this machine", "build on a machine of that kind, or do by a [[step]] what they would"
+	case shell == "":
+		why, hint = "the image has no bash", `add "bash" to packages under [conda]`
+	default:
+		return shell, nil
+	}
+	progress.Warn(ctx, fmt.Sprintf("%s of conda packages are not run, since %s: %s", what, why, strings.Join(names, ", ")), hint)
+	return "", nil
+}
+
+// findBash returns the path of bash in an image: the environment's, or the base's.
+func findBash(tree *image.Tree, prefix string) string {
+	for _, file := range []string{prefix + "/bin/bash", "/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash"} {
+		if n, err := tree.Lookup(file); err == nil && n.Type == layer.Regular && n.Mode&0o111 != 0 {
+			return file
+		}
+	}
+	return ""
+}
+
+// Users for whom scripts are run: what differs between them depends on who starts the container, and is no fact of the image.
+var scriptUsers = [2]string{"sconce-a", "sconce-b"}
+
+// recordScripts sources the scripts for two users and returns what both have then, and neither had before.
+func (r *stageRun) recordScripts(ctx context.Context, a *activated, shell string, scripts []string) ([]string, error) {
+	before := r.environment(a)
+	var after [2]map[string]string
+	for i, user := range scriptUsers {
+		var err error
+		if after[i], err = r.sourceScripts(ctx, shell, scripts, before, user); err != nil {
+			return nil, err
+		}
+	}
+	vars, personal := difference(before, after)
+	if len(personal) > 0 {
+		progress.Warn(ctx, "activation scripts of conda packages set variables that depend on the user, which are left out: "+strings.Join(personal, ", "),
+			"set them under env in [image], or where the container is started")
+	}
+	return vars, nil
+}
+
+// environment is that of a program in the image, in a conda environment if a is not nil.
+func (r *stageRun) environment(a *activated) environment {
+	var env environment
+	if r.made.base != nil {
+		env = slices.Clone(r.made.base.Config.Config.Env)
+	}
+	a.enter(&env)
+	return env
+}
+
+// shellVariables are those that a shell sets for itself.
+var shellVariables = []string{"_", "PWD", "OLDPWD", "SHLVL", "HOME", "USER", "LOGNAME", "BASHOPTS", "SHELLOPTS", "BASH_ENV", "BASH_EXECUTION_STRING"}
+
+// difference returns what was set, NAME=VALUE by name, and the names of what is not the same for both users. A variable that
+// scripts have taken away is empty then: an image's configuration cannot say that one is not there.
+func difference(before environment, after [2]map[string]string) (vars, personal []string) {
+	names := maps.Clone(after[0])
+	maps.Copy(names, after[1])
+	for _, kv := range before {
+		name, _, _ := strings.Cut(kv, "=")
+		names[name] = ""
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		a, b := after[0][name], after[1][name]
+		switch {
+		case slices.Contains(shellVariables, name):
+		case a != b:
+			personal = append(personal, name)
+		case before.get(name, "") != a || before.find(name) < 0:
+			vars = append(vars, name+"="+a)
+		}
+	}
+	return vars, personal
+}
+
+// printVariables writes the exported variables, each behind a NUL, after the scripts: "compgen -e" lists their names.
+const printVariables = `
+for __sconce_name in $(compgen -e); do printf '\0%s=%s' "$__sconce_name" "${!__sconce_name}"; done >&3
+printf '\0end' >&3
+`
+
+// Limits of what scripts may take.
+const (
+	maxVariables = 4 << 20 // bytes of all that is printed
+	scriptTime   = 5 * time.Minute
+)
+
+// sourceScripts runs the scripts in one shell, as `conda activate` does, and returns the variables at the end.
+func (r *stageRun) sourceScripts(ctx context.Context, shell string, scripts []string, env environment, user string) (map[string]string, error) {
+	layers, err := sandbox.Layers(ctx, r.opts.Store, r.made.layers())
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, scriptTime, fmt.Errorf("activation scripts of conda packages have not ended after %s", scriptTime))
+	defer cancel()
+	env = append(slices.Clone(env), "HOME=/home/"+user, "USER="+user, "LOGNAME="+user)
+	out, log := &limited{max: maxVariables}, &head{}
+	args := append([]string{shell, "--noprofile", "--norc", "-c", "exec 3>&1 >&2\nfor __sconce_script; do . \"$__sconce_script\"; done\nunset __sconce_script" + printVariables, shell}, scripts...)
+	code, err := sandbox.Run(ctx, sandbox.Options{
+		Layers: layers, Args: args, Env: env, Stdout: out, Stderr: log, NoNetwork: true, NoMounts: true, MaxProcesses: sandbox.DefaultProcesses(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	fields := strings.Split(out.String(), "\x00")
+	if code != 0 || fields[len(fields)-1] != "end" {
+		err := fmt.Errorf("an activation script of a conda package ends the shell, with code %d: %s: %s", code, strings.Join(scripts, ", "), strings.TrimSpace(string(log.text)))
+		return nil, fault.Hint(err, "take another build of the package that it belongs to")
+	}
+	vars := make(map[string]string)
+	for _, kv := range fields[1 : len(fields)-1] {
+		name, value, ok := strings.Cut(kv, "=")
+		if ok && !strings.HasPrefix(name, "BASH_FUNC_") {
+			vars[name] = value
+		}
+	}
+	delete(vars, "__sconce_name")
+	return vars, nil
+}
+
+// limited keeps what is written up to max bytes, and refuses more.
+type limited struct {
+	bytes.Buffer
+	max int
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	if l.Len()+len(p) > l.max {
+		return 0, errors.New("more is printed than can be meant")
+	}
+	return l.Buffer.Write(p)
+}

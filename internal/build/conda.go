@@ -1,0 +1,185 @@
+package build
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"sconce.dev/sconce/internal/conda"
+	"sconce.dev/sconce/internal/execop"
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/store"
+)
+
+// condaLayer is a layer of conda packages with the list of their files.
+type condaLayer struct {
+	layer    layer.Descriptor
+	manifest conda.Manifest
+}
+
+// beginConda starts the steps that lay conda packages down.
+func (r *stageRun) beginConda(ctx context.Context, g *errgroup.Group) {
+	for _, t := range r.stage.Steps {
+		if op, ok := t.Op.(*plan.CondaPackages); ok {
+			run := sync.OnceValues(func() (condaLayer, error) { return r.makeCondaPackages(ctx, op) })
+			r.conda[t] = run
+			if op.Group.HasPython() {
+				r.condaPython = run
+			}
+			g.Go(func() error { _, err := run(); return err })
+		}
+	}
+}
+
+func (r *stageRun) makeCondaPackages(ctx context.Context, op *plan.CondaPackages) (condaLayer, error) {
+	var compiler conda.Compiler
+	if op.Bytecode && !op.Group.HasPython() {
+		compiler = r.bytecode
+	}
+	bring := func(ctx context.Context) (func(), error) {
+		if err := r.downloadConda(ctx, op.Group.Packages); err != nil {
+			return nil, err
+		}
+		if compiler != nil {
+			if err := r.pythonLaid(); err != nil {
+				return nil, err
+			}
+		}
+		if err := r.cpu.Acquire(ctx, 1); err != nil {
+			return nil, err
+		}
+		return func() { r.cpu.Release(1) }, nil
+	}
+	d, m, err := conda.BuildLayer(ctx, r.opts.Store, op.Group, op.Target, compiler, op.Options, bring)
+	return condaLayer{d, m}, err
+}
+
+// pythonLaid waits until the conda environment's Python is there, if there is one. Whoever makes byte code waits for it before he
+// takes one of the places for making layers: all of these may wait for byte code, and Python's own layer wants one, too.
+func (r *stageRun) pythonLaid() error {
+	if r.condaPython == nil {
+		return nil
+	}
+	_, err := r.condaPython()
+	return err
+}
+
+func (b *builder) downloadConda(ctx context.Context, packages []conda.Package) error {
+	missing := slices.DeleteFunc(slices.Clone(packages), func(p conda.Package) bool { return b.opts.Store.HasBlob(p.SHA256) })
+	requests := make([]fetch.Request, len(missing))
+	for i, p := range missing {
+		requests[i] = fetch.Request{URL: p.URL, Digest: p.SHA256, Size: p.Size, Name: p.Name + " " + p.Version}
+	}
+	if b.opts.CondaRequests != nil && len(missing) > 0 {
+		var err error
+		if requests, err = b.opts.CondaRequests(missing); err != nil {
+			return err
+		}
+	}
+	return b.opts.Fetch.Blobs(ctx, requests)
+}
+
+// condaGround is what the Python of the conda environment runs on to make byte code: all that is below the environment, and the
+// layer with Python itself. Its packages need not be there.
+func (r *stageRun) condaGround(ctx context.Context) (*made, error) {
+	if err := wait(ctx, r.founded); err != nil {
+		return nil, err
+	}
+	python, err := r.condaPython()
+	if err != nil {
+		return nil, err
+	}
+	m := r.foundation.top()
+	m.add(python.layer, &plan.Step{History: "python"})
+	return m, nil
+}
+
+// addConda keeps what is known of a layer of conda packages for the environment that it becomes part of.
+func (r *stageRun) addConda(l condaLayer, err error) (layer.Descriptor, error) {
+	if err == nil {
+		r.laid = append(r.laid, l)
+	}
+	return l.layer, err
+}
+
+func (r *stageRun) condaManifests() []conda.Manifest {
+	manifests := make([]conda.Manifest, len(r.laid))
+	for i, l := range r.laid {
+		manifests[i] = l.manifest
+	}
+	return manifests
+}
+
+func (r *stageRun) makeCondaEnvironment(ctx context.Context, op *plan.CondaEnvironment) (layer.Descriptor, error) {
+	e := op.Environment
+	e.Manifests = r.condaManifests()
+	for _, l := range r.laid {
+		e.Layers = append(e.Layers, l.layer)
+	}
+	if op.Bytecode && r.condaPython != nil {
+		e.Compiler = r.bytecode
+	}
+	return conda.BuildEnvironment(ctx, r.opts.Store, e, op.Options)
+}
+
+// makeCondaScripts runs the link scripts of packages, all in one command.
+func (r *stageRun) makeCondaScripts(ctx context.Context, t *plan.Step, op *plan.CondaScripts) (layer.Descriptor, error) {
+	prefix := op.Activation.Prefix
+	var scripts []conda.Script
+	var names []string
+	for _, s := range conda.LinkScripts(op.Packages, r.condaManifests(), prefix, op.Activation.Root) {
+		if op.Only == nil || slices.Contains(*op.Only, s.Package) {
+			scripts, names = append(scripts, s), append(names, s.Package)
+		}
+	}
+	if len(scripts) == 0 {
+		return layer.Descriptor{}, nil
+	}
+	d, _, err := r.onceFor(t).Do(ctx, r.opts.Store, func(ctx context.Context) (layer.Descriptor, error) {
+		shell, err := r.shellFor(ctx, "link scripts", slices.Compact(names), prefix, op.RunsHere)
+		if shell == "" || err != nil {
+			return layer.Descriptor{}, err
+		}
+		env := r.environment(nil)
+		return r.runCommand(ctx, "conda link scripts: "+strings.Join(slices.Compact(names), ", "), execop.Command{
+			Args: []string{shell, "--noprofile", "--norc", "-c", linkCommand(scripts, shell, prefix)}, Env: env,
+		})
+	})
+	return d, err
+}
+
+// linkCommand is what a shell does to run scripts. Prefixes and names of packages are plain words.
+func linkCommand(scripts []conda.Script, shell, prefix string) string {
+	var b strings.Builder
+	for _, s := range scripts {
+		var words []string
+		for _, kv := range s.Env {
+			name, value, _ := strings.Cut(kv, "=")
+			words = append(words, name+"="+quote(value))
+		}
+		fmt.Fprintf(&b, "( export %s PATH=%s:\"$PATH\"; exec %s %s ) || { echo %s >&2; exit 1; }\n",
+			strings.Join(words, " "), quote(prefix+"/bin"), quote(shell), quote(s.Path), quote("the "+s.Kind+" script of "+s.Package+" failed"))
+	}
+	messages := quote(prefix + "/.messages.txt")
+	fmt.Fprintf(&b, "if [ -f %[1]s ]; then while IFS= read -r line; do printf '%%s\\n' \"$line\"; done < %[1]s; rm -f %[1]s; fi\n", messages)
+	return b.String()
+}
+
+// quote makes one word of a text, for a shell.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// lookForConda says what making a layer of packages would download.
+func (b *builder) lookForConda(op *plan.CondaPackages) (kind store.Kind, download int64) {
+	for _, p := range op.Group.Packages {
+		if !b.opts.Store.HasBlob(p.SHA256) {
+			download += p.Size
+		}
+	}
+	return store.KindCondaLayer, download
+}

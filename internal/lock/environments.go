@@ -1,0 +1,146 @@
+package lock
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/condalock"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/recipe"
+)
+
+// subdirs are what conda calls platforms.
+var subdirs = map[string]string{"linux/amd64": "linux-64", "linux/arm64": "linux-aarch64"}
+
+// WithEnvironments returns r with what the environment files of [conda] list for pip among its Python packages: these are resolved
+// together, and built in the order of the files. A recipe without such lists comes back as it is.
+func WithEnvironments(r *recipe.Recipe) (*recipe.Recipe, error) {
+	files, err := readEnvironments(r)
+	if err != nil {
+		return nil, err
+	}
+	earlier := make(map[string]string) // variables of the files before
+	var lists []recipe.PipList
+	for i, e := range files {
+		list := recipe.PipList{File: r.Conda.Environment[i], Variables: maps.Clone(earlier)}
+		unisolated := sharesEnvironment(earlier)
+		var text strings.Builder
+		for _, item := range e.Pip {
+			text.WriteString(pipLine(e, item) + "\n")
+			if name := python.NormalizeName(requirementName(item.Requirement)); name != "" && (item.NoIsolation || unisolated) {
+				list.Unisolated = append(list.Unisolated, name)
+			}
+		}
+		if list.Text = text.String(); list.Text != "" {
+			lists = append(lists, list)
+		}
+		maps.Copy(earlier, e.Variables)
+	}
+	if len(lists) == 0 {
+		return r, nil
+	}
+	if r.Python.Lock != "" {
+		return nil, fault.Hint(fmt.Errorf("%s: python.lock decides all Python packages, and %s lists some for pip", r.Path, lists[0].File),
+			"take the list out of the file, or the lock out of the recipe")
+	}
+	with := *r
+	with.Python.Listed = lists
+	return &with, nil
+}
+
+// readEnvironments reads the environment files of r for its platform.
+func readEnvironments(r *recipe.Recipe) ([]*condalock.Environment, error) {
+	var all []*condalock.Environment
+	for _, file := range r.Conda.Environment {
+		e, err := condalock.ReadEnvironment(r.Resolve(file), subdirs[r.Target.Platform])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+// Variables are those of the environment files of r, NAME=VALUE by name; a later file's go before an earlier one's.
+func Variables(r *recipe.Recipe) ([]string, error) {
+	files, err := readEnvironments(r)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]string)
+	for _, e := range files {
+		maps.Copy(all, e.Variables)
+	}
+	list := make([]string, 0, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, name+"="+all[name])
+	}
+	return list, nil
+}
+
+// noIsolation is the variable that pip reads the other way round: a word for "no" turns isolation off, as the option
+// --no-build-isolation does, which stores False (pip's configuration of boolean options).
+const noIsolation = "PIP_NO_BUILD_ISOLATION"
+
+// sharesEnvironment reports whether variables turn the isolation of pip's builds off.
+func sharesEnvironment(variables map[string]string) bool {
+	return slices.Contains([]string{"0", "no", "n", "off", "f", "false"}, strings.ToLower(variables[noIsolation]))
+}
+
+// pipLine is an item as a line of a requirements file that may lie anywhere.
+func pipLine(e *condalock.Environment, item condalock.PipItem) string {
+	var words []string
+	switch {
+	case item.File != "":
+		words = append(words, "-r "+fromHere(e, item.File))
+	case item.Constraints != "":
+		words = append(words, "-c "+fromHere(e, item.Constraints))
+	case item.Editable:
+		words = append(words, "-e "+fromHere(e, item.Requirement))
+	case item.Requirement != "":
+		words = append(words, requirementFromHere(e, item.Requirement))
+	}
+	for _, o := range item.Options {
+		value := o.Value
+		if o.Name == "find-links" {
+			value = fromHere(e, value)
+		}
+		words = append(words, strings.TrimSpace("--"+o.Name+" "+value))
+	}
+	return strings.Join(words, " ")
+}
+
+// requirementFromHere makes the path of a requirement absolute that is one, "./mine" or "mine @ ./mine".
+func requirementFromHere(e *condalock.Environment, text string) string {
+	name, address, named := strings.Cut(text, "@")
+	if address = strings.TrimSpace(address); named && strings.HasPrefix(address, ".") {
+		return strings.TrimSpace(name) + " @ file://" + e.Resolve(address)
+	}
+	if strings.HasPrefix(text, ".") {
+		return e.Resolve(text)
+	}
+	return text
+}
+
+func fromHere(e *condalock.Environment, path string) string {
+	if strings.Contains(path, "://") {
+		return path
+	}
+	return filepath.Clean(e.Resolve(path))
+}
+
+// listOf returns the list of an environment file that asks for a package by name; nil if none does.
+func listOf(r *recipe.Recipe, name string) (place int, list *recipe.PipList) {
+	for i := range r.Python.Listed {
+		for _, line := range requirementLines(r.Python.Listed[i].Text) {
+			if option, value := splitOption(line.text); option == "" && python.NormalizeName(requirementName(value)) == name {
+				return i, &r.Python.Listed[i]
+			}
+		}
+	}
+	return -1, nil
+}
