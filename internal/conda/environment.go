@@ -126,9 +126,10 @@ func (e Environment) objects(ctx context.Context, st *store.Store) ([]object, []
 		open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
 		at[p] = object{layer.Entry{Path: p, Type: layer.Regular, Mode: mode, Size: int64(len(data))}, open}
 	}
-	clobbers, err := e.repair(ctx, st, at)
+	below := &layersBelow{e: e, st: st, layers: map[int]*layerContents{}}
+	clobbers, err := e.repair(ctx, below, at)
 	if err == nil {
-		err = e.compile(ctx, st, add)
+		err = e.compile(ctx, below, add)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -173,7 +174,7 @@ func (e Environment) has(at string) bool {
 }
 
 // repair adds what is to stand in the place of what the layers below have.
-func (e Environment) repair(ctx context.Context, st *store.Store, at map[string]object) ([]Clobber, error) {
+func (e Environment) repair(ctx context.Context, below *layersBelow, at map[string]object) ([]Clobber, error) {
 	files, gone, clobbers := repairs(e.Packages, e.Manifests, e.Target.Prefix)
 	root := e.Target.root() + "/"
 	for p, f := range files {
@@ -181,7 +182,7 @@ func (e Environment) repair(ctx context.Context, st *store.Store, at map[string]
 			at[root+p] = object{layer.Entry{Path: root + p, Type: layer.Symlink, Mode: 0o777, Link: f.Link}, nil}
 			continue
 		}
-		open, err := e.content(ctx, st, f)
+		open, err := below.open(ctx, f)
 		if err != nil {
 			return nil, err
 		}
@@ -194,37 +195,64 @@ func (e Environment) repair(ctx context.Context, st *store.Store, at map[string]
 	return clobbers, nil
 }
 
-// content opens a file in the layer of its package.
-func (e Environment) content(ctx context.Context, st *store.Store, f owned) (layer.Content, error) {
-	if f.layer >= len(e.Layers) {
-		return nil, fmt.Errorf("the layer of %s is not known", f.label)
+// layersBelow opens files in the layers of packages.
+type layersBelow struct {
+	e  Environment
+	st *store.Store
+
+	layers map[int]*layerContents
+}
+
+// layerContents is a layer's index, and the places of its files in it.
+type layerContents struct {
+	index *layer.Index
+	at    map[string]int
+}
+
+func (c *layersBelow) layer(ctx context.Context, i int) (*layerContents, error) {
+	if l := c.layers[i]; l != nil {
+		return l, nil
 	}
-	ix, err := layer.OpenIndex(ctx, st, e.Layers[f.layer])
+	if i >= len(c.e.Layers) {
+		return nil, fmt.Errorf("%d layers of packages are known, and there are more manifests", len(c.e.Layers))
+	}
+	index, err := layer.OpenIndex(ctx, c.st, c.e.Layers[i])
 	if err != nil {
 		return nil, err
 	}
-	want := e.Target.root() + "/" + f.Path
-	for i := 0; i < len(ix.Entries); i++ {
-		switch x := ix.Entries[i]; {
-		case x.Path != want:
-		case x.Type == layer.HardLink:
-			want, i = x.Link, -1
-		default:
-			return func() (io.ReadCloser, error) { return ix.Open(i) }, nil
+	l := &layerContents{index, make(map[string]int, len(index.Entries))}
+	for i, e := range index.Entries {
+		l.at[e.Path] = i
+		if first, ok := l.at[e.Link]; ok && e.Type == layer.HardLink {
+			l.at[e.Path] = first
 		}
 	}
-	return nil, fmt.Errorf("the layer of %s lacks %s", f.label, f.Path)
+	c.layers[i] = l
+	return l, nil
+}
+
+// open returns the content of a file.
+func (c *layersBelow) open(ctx context.Context, f owned) (layer.Content, error) {
+	l, err := c.layer(ctx, f.layer)
+	if err != nil {
+		return nil, err
+	}
+	i, ok := l.at[c.e.Target.root()+"/"+f.Path]
+	if !ok || l.index.Entries[i].Type != layer.Regular {
+		return nil, fmt.Errorf("the layer of %s lacks %s", f.label, f.Path)
+	}
+	return func() (io.ReadCloser, error) { return l.index.Open(i) }, nil
 }
 
 // compile makes the byte code that the layer of Python lacks, as compilers run on that.
-func (e Environment) compile(ctx context.Context, st *store.Store, add func(p string, mode uint32, data []byte)) error {
+func (e Environment) compile(ctx context.Context, below *layersBelow, add func(p string, mode uint32, data []byte)) error {
 	if e.Compiler == nil {
 		return nil
 	}
 	for i, m := range e.Manifests {
 		for _, p := range m.Packages {
 			for _, source := range p.Stale {
-				if err := e.compileOne(ctx, st, owned{ManifestFile{Path: source}, p.Name, i}, add); err != nil {
+				if err := e.compileOne(ctx, below, owned{ManifestFile{Path: source}, p.Name, i}, add); err != nil {
 					return err
 				}
 			}
@@ -233,8 +261,8 @@ func (e Environment) compile(ctx context.Context, st *store.Store, add func(p st
 	return nil
 }
 
-func (e Environment) compileOne(ctx context.Context, st *store.Store, f owned, add func(p string, mode uint32, data []byte)) error {
-	open, err := e.content(ctx, st, f)
+func (e Environment) compileOne(ctx context.Context, below *layersBelow, f owned, add func(p string, mode uint32, data []byte)) error {
+	open, err := below.open(ctx, f)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -199,6 +200,26 @@ func byHand() []condatest.Package {
 	}
 }
 
+// random are files of all that matters to the replacement of prefixes, in an order of chance, the same every time.
+func random() condatest.Package {
+	r := rand.New(rand.NewPCG(1, 2))
+	p := condatest.Package{Name: "random", Version: "1.0", Noarch: "generic", Files: map[string]condatest.File{}}
+	for i := range 300 {
+		placeholder := "/p/" + strings.Repeat("_aab", 3+r.IntN(20))
+		pieces := []string{placeholder, placeholder, "/lib", ":", "text ", "\n", placeholder[:r.IntN(len(placeholder))], "#!", "\xff\xfe", strings.Repeat("x", r.IntN(200)), "\x00", "\x00\x00"}
+		if i%2 == 0 {
+			pieces = pieces[:len(pieces)-2]
+		}
+		var b strings.Builder
+		b.WriteByte('-') // rattler writes the first line of a script anew where it is longer than 127 bytes, or no UTF-8
+		for range r.IntN(40) {
+			b.WriteString(pieces[r.IntN(len(pieces))])
+		}
+		p.Files[fmt.Sprintf("share/random/%d", i)] = condatest.File{Data: b.String(), Placeholder: placeholder, FileMode: []string{"text", "binary"}[i%2]}
+	}
+	return p
+}
+
 func wide(s string) string {
 	var b strings.Builder
 	for _, c := range []byte(s) {
@@ -210,11 +231,11 @@ func wide(s string) string {
 
 // Everything that is laid down is what rattler installs from the same channel, file by file, and so is what the records say.
 func TestLayersAgainstRattler(t *testing.T) {
-	c := condatest.NewChannel(t, byHand()...)
+	c := condatest.NewChannel(t, append(byHand(), random())...)
 	c.Build(t, built...)
 	s := c.Serve(t)
 	target := filepath.Join(t.TempDir(), "env")
-	condatest.Install(t, s.URL, "linux-64", prefix, target, "tools", "greet", "old", "newer", "menus")
+	condatest.Install(t, s.URL, "linux-64", prefix, target, "tools", "greet", "old", "newer", "menus", "random")
 	want := dirFiles(t, target)
 
 	st := newStore(t)

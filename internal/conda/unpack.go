@@ -54,6 +54,7 @@ type unpacker struct {
 	python  bool             // the package is one for any Python
 	files   map[string]*file // by path in the archive; nil for what is left out
 	spool   *spool
+	buffer  []byte
 	counted func(n int64) // told how many bytes were unpacked
 }
 
@@ -66,7 +67,7 @@ func unpack(ctx context.Context, a *archive, p Package, t Target, s *spool, coun
 	if err := a.checkIdentity(c, p); err != nil {
 		return nil, err
 	}
-	u := unpacker{a: a, c: c, target: t, python: c.noarch() == "python", files: make(map[string]*file, len(c.paths)), spool: s, counted: counted}
+	u := unpacker{a: a, c: c, target: t, python: c.noarch() == "python", files: make(map[string]*file, len(c.paths)), spool: s, buffer: make([]byte, copyBuffer), counted: counted}
 	if u.python && t.Python.Version == "" {
 		return nil, a.bad("", "it is for any Python, and the environment has none")
 	}
@@ -202,7 +203,7 @@ func (u *unpacker) content(f *file, r io.Reader) error {
 		patch = newPatcher(io.MultiWriter(u.spool, is), f.entry.FileMode, f.entry.Placeholder, u.target.Prefix)
 		w = io.MultiWriter(was, patch)
 	}
-	n, err := io.CopyBuffer(onlyWriter{w}, r, make([]byte, copyBuffer))
+	n, err := io.CopyBuffer(onlyWriter{w}, r, u.buffer)
 	if err == nil && patch != nil {
 		err = patch.Close()
 	}
