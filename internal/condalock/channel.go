@@ -279,7 +279,7 @@ func checkLicenses(channels []Channel, accepted bool) ([]Warning, error) {
 		if accepted {
 			return []Warning{{Text: text}}, nil
 		}
-		return nil, fault.Hint(errors.New(text), "take conda-forge, which has nearly all of the same packages; or accept the terms with --accept-licenses")
+		return nil, fault.Hint(errors.New(text), "take conda-forge, which has nearly all of the same packages; or accept the terms: accept-licenses = true under [conda], or --accept-licenses")
 	}
 	return nil, nil
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -42,6 +41,8 @@ type Solver struct {
 
 	// UV returns the path of uv. nil takes the one on PATH.
 	UV func(ctx context.Context) (string, error)
+	// Env are more variables for uv, such as UV_DEFAULT_INDEX: py-rattler comes from the user's Python package index.
+	Env []string
 }
 
 // Source is one file of a chain, or what a recipe lists.
@@ -408,7 +409,7 @@ func (s *Solver) environment(dir string) []string {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(ruledOut, name)
 	})
-	env = append(env, s.Config.environment()...)
+	env = append(append(env, s.Config.environment()...), s.Env...)
 	return append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1", "RUST_BACKTRACE=0", "RATTLER_AUTH_FILE="+filepath.Join(dir, "logins.json"))
 }
 
@@ -428,23 +429,41 @@ func (t *tail) Write(p []byte) (int, error) {
 
 func (t *tail) String() string { return string(t.text) }
 
-var notCached = regexp.MustCompile(`(?i)py-rattler.*(not found in the cache|was not found|no version|network)|network connectivity is disabled`)
-
 // died explains a script that ended without an answer.
 func (s *Solver) died(err error, said string) error {
 	said = strings.TrimSpace(s.Config.Logins.redact(said))
-	if said == "" {
-		return fmt.Errorf("the solver died: %w", err)
+	if text, ok := strings.CutPrefix(said, "error: "); ok { // uv's own, with hints behind an empty line
+		text, _, _ = strings.Cut(text, "\n\n")
+		return fault.Hint(fmt.Errorf("uv cannot run the solver of conda packages: %s", chain(text)), uvHint(text))
 	}
 	if strings.HasPrefix(said, "Traceback") {
 		lines := strings.Split(said, "\n")
 		said = lines[len(lines)-1]
 	}
-	died := fmt.Errorf("the solver died: %s", said)
-	if notCached.MatchString(said) {
-		return fault.Hint(died, fmt.Sprintf("the solver comes from the Python package index: run it once with the network (uv caches py-rattler %s)", Rattler))
+	died := fmt.Errorf("the solver of conda packages died: %w", err)
+	if said != "" {
+		died = fmt.Errorf("%w: %s", died, said)
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && (exit.ExitCode() == killed || strings.HasSuffix(err.Error(), "killed")) {
+		return fault.Hint(died, "something killed it: the machine may be short of memory, of which the index of a large channel takes some GB")
 	}
 	return died
+}
+
+// killed is how shells, and uv, pass on that a program was ended by SIGKILL.
+const killed = 128 + 9
+
+func uvHint(text string) string {
+	switch {
+	case strings.Contains(text, "No interpreter found"):
+		return "it needs a Python of 3.10 or newer on this machine: `uv python install`"
+	case strings.Contains(text, "in the cache"):
+		return fmt.Sprintf("it is py-rattler %s of the Python package index: run it once with the network, and uv keeps it", Rattler)
+	case strings.Contains(text, "Request failed"), strings.Contains(text, "Failed to fetch"):
+		return "it comes from the Python package index: UV_DEFAULT_INDEX or uv.toml says where yours is"
+	}
+	return ""
 }
 
 // Complete looks up in their channels what locks leave out of packages: SHA-256, size, dependencies. What a channel does not

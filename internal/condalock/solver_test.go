@@ -367,12 +367,19 @@ func TestSolveHangs(t *testing.T) {
 // TestSolverDies has a uv that ends in several ways instead of solving.
 func TestSolverDies(t *testing.T) {
 	for _, test := range []struct{ name, script, want, hint string }{
-		{"killed", "kill -SEGV $$", "the solver died: signal: segmentation fault", ""},
-		{"with a traceback", "printf 'Traceback (most recent call last):\n  File\nValueError: no such thing\n' >&2; exit 1", "the solver died: ValueError: no such thing", ""},
+		{"crashed", "kill -SEGV $$", "died: signal: segmentation fault", ""},
+		{"killed", "kill -KILL $$", "died: signal: killed", "memory"},
+		{"killed below uv", "exit 137", "died: exit status 137", "memory"},
+		{"with a traceback", "printf 'Traceback (most recent call last):\n  File\nValueError: no such thing\n' >&2; exit 1", "died: exit status 1: ValueError: no such thing", ""},
 		{"without an answer", "exit 0", "the solver ended without an answer", ""},
 		{"half an answer", "printf '{\"packages\": [' > answer.json", "the solver's answer", ""},
 		{"a package that is a path", `printf '{"packages": [{"name": "a", "version": "1", "build": "0", "subdir": "../x", "fn": "a.conda", "url": "https://x/a"}]}' > answer.json`, `its subdirectory "../x" is wrong`, ""},
-		{"no py-rattler", "echo 'Because py-rattler was not found in the cache' >&2; exit 1", "py-rattler was not found", "with the network"},
+		{
+			"no py-rattler", "printf 'error: No solution found\n  cause: Because py-rattler was not found in the cache\n\nhint: x\n' >&2; exit 1",
+			"uv cannot run the solver of conda packages: No solution found: cause: Because py-rattler was not found in the cache", "with the network",
+		},
+		{"no Python", "echo 'error: No interpreter found for Python >=3.10' >&2; exit 2", "No interpreter found", "uv python install"},
+		{"no index", "echo 'error: Request failed after 3 retries' >&2; exit 2", "Request failed", "UV_DEFAULT_INDEX"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := solver(t, config(t, nil))
