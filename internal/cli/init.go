@@ -37,14 +37,16 @@ func newInitCmd(a *app) *cobra.Command {
 		Long: `Write ` + recipe.FileName + ` into DIR, by default the current directory. The recipe works as it is, and its comments show
 what else there is.
 
-With --from, it is the recipe that builds what is there already: the packages of requirements.txt files, the
-dependencies of a pyproject.toml, or the image of a Containerfile. What a recipe cannot say is refused, with the line and
-the reason. Files that are named stay where they are: the recipe refers to them.
+With --from, it is the recipe that builds what is there already: the environment of environment.yml files or of a conda
+lock, the packages of requirements.txt files, the dependencies of a pyproject.toml, or the image of a Containerfile. What a
+recipe cannot say is refused, with the line and the reason. Files that are named stay where they are: the recipe refers to
+them.
 
 DIR is made if it does not exist, and its name becomes the image's. A recipe that is there already stays, unless --force
 is given.`,
 		Example: examples(
 			"sconce init llm-train                        write llm-train/sconce.toml",
+			"sconce init --from environment.yml --from more.yml",
 			"sconce init --from requirements.txt          a recipe with these packages",
 			"sconce init --from pyproject.toml --base docker://python:3.12-slim",
 			"sconce init app --from app/Dockerfile        a step for each instruction",
@@ -60,7 +62,7 @@ is given.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&o.from, "from", nil, "build what this `FILE` says: requirements.txt (repeatable), pyproject.toml, Containerfile")
+	f.StringArrayVar(&o.from, "from", nil, "build what this `FILE` says: environment.yml, requirements.txt (both repeatable), pyproject.toml, Containerfile")
 	f.StringVar(&o.base, "base", "", "with --from, stand on this `IMAGE` (default: Debian or Ubuntu with a Python that fits)")
 	f.BoolVar(&o.force, "force", false, "replace a recipe that is there already")
 	return cmd
@@ -116,6 +118,8 @@ func writeRecipe(path string, text []byte, force bool) error {
 
 // The kinds of files that a recipe can be made from.
 const (
+	fromEnvironments  = "environment files"
+	fromCondaLock     = "a conda lock"
 	fromRequirements  = "requirements files"
 	fromProject       = "a pyproject.toml"
 	fromContainerfile = "a Containerfile"
@@ -127,10 +131,14 @@ func kindOf(file string) (string, error) {
 		return fromProject, nil
 	case isContainerfile(file):
 		return fromContainerfile, nil
+	case strings.HasSuffix(name, "conda-lock.yml"), name == "pixi.lock":
+		return fromCondaLock, nil
+	case strings.HasSuffix(name, ".yml"), strings.HasSuffix(name, ".yaml"):
+		return fromEnvironments, nil
 	case strings.HasSuffix(name, ".txt"), strings.HasSuffix(name, ".in"):
 		return fromRequirements, nil
 	}
-	return "", fault.Usage(fmt.Errorf("--from %s: it is no requirements.txt, pyproject.toml or Containerfile by its name", file))
+	return "", fault.Usage(fmt.Errorf("--from %s: it is no environment.yml, requirements.txt, pyproject.toml or Containerfile by its name", file))
 }
 
 // recipeFrom writes the recipe that builds what the files say, and checks that it is one.
@@ -147,13 +155,17 @@ func (a *app) recipeFrom(ctx context.Context, o initOptions, dir string) ([]byte
 		if err != nil {
 			return nil, err
 		}
-		if other != kind || kind != fromRequirements {
-			return nil, fault.Usage(fmt.Errorf("--from %s and %s: a recipe is made from one file, or from several requirements files", o.from[0], file))
+		if other != kind || kind != fromRequirements && kind != fromEnvironments {
+			return nil, fault.Usage(fmt.Errorf("--from %s and %s: a recipe is made from one file, or from several environment or requirements files", o.from[0], file))
 		}
 	}
 	how := torecipe.Options{Name: recipe.ImageName(filepath.Base(dir)), Base: o.base, Dir: dir}
 	var text []byte
 	switch kind {
+	case fromEnvironments:
+		text, err = torecipe.FromEnvironments(o.from, how)
+	case fromCondaLock:
+		text, err = torecipe.FromCondaLock(o.from[0], how)
 	case fromRequirements:
 		text, err = torecipe.FromRequirements(o.from, how)
 	case fromProject:

@@ -1,5 +1,5 @@
-// Package torecipe writes the recipe that builds what people have in other forms: requirements files, a pyproject.toml, a
-// Containerfile. What a recipe cannot say is refused, with the line and the reason, and never left out.
+// Package torecipe writes the recipe that builds what people have in other forms: conda environments, requirements files, a
+// pyproject.toml, a Containerfile. What a recipe cannot say is refused, with the line and the reason, and never left out.
 package torecipe
 
 import (
@@ -25,7 +25,7 @@ type Options struct {
 type draft struct {
 	Name   string     `toml:"name"`
 	Base   draftBase  `toml:"base"`
-	Target *target    `toml:"target,omitempty"`
+	Conda  *conda     `toml:"conda,omitempty"`
 	Python *python    `toml:"python,omitempty"`
 	Image  draftImage `toml:"image,omitempty"`
 	Steps  []step     `toml:"step,omitempty"`
@@ -41,8 +41,10 @@ type bootstrap struct {
 	Packages []string `toml:"packages"`
 }
 
-type target struct {
-	Platform string `toml:"platform"`
+type conda struct {
+	Environment []string `toml:"environment,omitempty"`
+	Lock        string   `toml:"lock,omitempty"`
+	Priority    string   `toml:"channel-priority,omitempty"`
 }
 
 type python struct {

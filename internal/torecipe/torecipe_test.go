@@ -223,3 +223,21 @@ func TestBaseFits(t *testing.T) {
 		}
 	}
 }
+
+// The files of the examples make a recipe, which names them from where it lies.
+func TestFromEnvironments(t *testing.T) {
+	dir, err := filepath.Abs("../../examples/cotainr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := torecipe.FromEnvironments([]string{filepath.Join(dir, "torch.yml"), filepath.Join(dir, "extensions.yml")}, torecipe.Options{Name: "x", Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "environment = ['torch.yml', 'extensions.yml']\nchannel-priority = 'flexible'\n"; !strings.Contains(string(text), want) {
+		t.Errorf("no %q in:\n%s", want, text)
+	}
+	if err := recipe.Validate(text, recipe.FileName, dir); err != nil {
+		t.Error(err)
+	}
+}
