@@ -30,12 +30,13 @@ var floors = [][]string{
 	{"lint", "plan", "report"},
 	{"build"},
 	{"engine"},
+	{"cotainr"},
 	{"cli"},
 }
 
 // knownTo says of some packages by whom alone they may be known, whatever the floors allow.
 var knownTo = map[string][]string{
-	"recipe":        {"base", "lock", "plan", "tocontainerfile", "engine", "cli"}, // what makes layers knows no recipe
+	"recipe":        {"base", "lock", "plan", "tocontainerfile", "engine", "cotainr", "cli"}, // what makes layers knows no recipe
 	"lock":          {"plan", "build", "tocontainerfile", "engine"},
 	"plan":          {"build", "engine", "cli"},            // which prints it
 	"build":         {"engine", "cli"},                     // likewise
@@ -44,7 +45,8 @@ var knownTo = map[string][]string{
 	"bootstrap":     {"base"},
 	"export":        {"engine"},
 	"ui":            {"cli"}, // the core reports events, and knows nobody who shows them
-	"engine":        {"cli"},
+	"engine":        {"cotainr", "cli"},
+	"cotainr":       {"cli"},
 	"cli":           {},
 }
 

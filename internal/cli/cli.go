@@ -53,7 +53,7 @@ func Main() int {
 	defer sig.release()
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, signals: sig}
 	sig.atOnce(a.closeView)
-	return a.run(ctx, os.Args[1:])
+	return a.run(ctx, arguments(os.Args))
 }
 
 // run runs one command line.

@@ -1,0 +1,107 @@
+package cotainr
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sconce.dev/sconce/internal/conda/condatest"
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/sandbox"
+)
+
+// Two files in a row, on a base that has neither Python nor conda, become one environment where cotainr has it, active from the start, and
+// the files lie in the image's root. What --lock wrote builds the same with --locked, and nothing lies beside the image without it.
+func TestEnvironments(t *testing.T) {
+	locktest.UV(t)
+	if testing.Short() {
+		t.Skip("makes packages of a whole Python")
+	}
+	channel := condatest.NewChannel(t, condatest.RealPython(t),
+		condatest.Package{
+			Name: "greet", Version: "1.0", Noarch: "python", Depends: []string{"python"}, EntryPoints: []string{"greet = greet:main"},
+			Files: map[string]condatest.File{
+				"site-packages/greet.py":                     {Data: "def main():\n    print('hello')\n"},
+				"site-packages/greet-1.0.dist-info/METADATA": {Data: "Metadata-Version: 2.1\nName: greet\nVersion: 1.0\n"},
+				"site-packages/greet-1.0.dist-info/RECORD":   {},
+			},
+		},
+		condatest.Package{Name: "word", Version: "2.0", Subdir: condatest.Subdir(), Files: map[string]condatest.File{
+			"etc/word.conf": {Data: condatest.Placeholder + "\n"},
+		}},
+	).Serve(t)
+	dir := t.TempDir()
+	t.Chdir(dir)
+	t.Setenv(systemsVariable, "")
+	if err := os.WriteFile("root.tar", condatest.Root(t), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	write(t, "first.yml", "channels: ["+channel.URL+", nodefaults]\ndependencies: [python, greet]\nvariables: {LEVEL: 3}\n")
+	write(t, "sub/sec*nd.yml", "channels: ["+channel.URL+", nodefaults]\ndependencies: [word]\n")
+
+	var out, errs bytes.Buffer
+	a := newApp(t, &out, &errs)
+	a.online = true
+	run := func(line string) {
+		t.Helper()
+		out.Reset()
+		errs.Reset()
+		if code := a.Run(t.Context(), strings.Fields(line)); code != 0 {
+			t.Fatalf("%s: code %d\n%s%s", line, code, &out, &errs)
+		}
+	}
+	run("build --base-image tar:root.tar --conda-env first.yml sub/sec*nd.yml app.sif")
+	for _, want := range []string{"Cotainr:-: Installing Conda environment: " + filepath.Join(dir, "first.yml") + "\n", "Finished building " + filepath.Join(dir, "app.sif")} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, &out)
+		}
+	}
+	script := "set -e; greet; echo $LEVEL $CONDA_PREFIX $CONDA_DEFAULT_ENV; cat $CONDA_PREFIX/etc/word.conf; ls /*.yml"
+	want := "hello\n3 " + prefix + " conda_container_env\n" + prefix + "\n/first.yml\n/sec*nd.yml"
+	if got := a.runIn(t, "app.sif", "/bin/sh", "-c", script); got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+	if left, _ := filepath.Glob("*lock*"); left != nil {
+		t.Errorf("locks that nobody asked for: %q", left)
+	}
+
+	run("build locked.tar --lock app.lock --base-image tar:root.tar --conda-env first.yml sub/sec*nd.yml")
+	first := read(t, "app.lock")
+	run("build again.tar --lock app.lock --locked --base-image tar:root.tar --conda-env first.yml sub/sec*nd.yml")
+	if read(t, "app.lock") != first {
+		t.Error("--locked wrote the lock")
+	}
+	write(t, "first.yml", "channels: ["+channel.URL+", nodefaults]\ndependencies: [python]\n")
+	if code := a.Run(t.Context(), strings.Fields("build again2.tar --lock app.lock --locked --base-image tar:root.tar --conda-env first.yml")); code != 1 || !strings.Contains(errs.String(), "does not fit") {
+		t.Errorf("code %d, %s", code, &errs)
+	}
+}
+
+// runIn runs a command in an image as `sconce run` does: with the image's own environment and nothing else.
+func (a *testApp) runIn(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	s, err := a.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject, err := s.Open("./"+name, engine.Wanted{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer subject.Close()
+	root, err := subject.Root(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, log bytes.Buffer
+	o := root.Options
+	o.Args, o.Env, o.Stdout, o.Stderr, o.NoNetwork = args, root.Config.Config.Env, &out, &log, true
+	code, err := sandbox.Run(t.Context(), o)
+	if err != nil || code != 0 {
+		t.Fatalf("%q: %d %v\n%s%s", args, code, err, &out, &log)
+	}
+	return strings.TrimSpace(out.String())
+}

@@ -1,0 +1,75 @@
+package cotainr
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/recipe"
+)
+
+// names is where the images lie in the store among those that have names of their own.
+const names = "cotainr/"
+
+// The labels of an image that cotainr built.
+const (
+	labelCommand = "cotainr.command"
+	labelVersion = "cotainr.version"
+	labelURL     = "cotainr.url"
+
+	url = "https://github.com/DeiC-HPC/cotainr"
+)
+
+// recipe returns what is to be built as a recipe. Its lock is the file that the user named, else nobody keeps one.
+func (b *build) recipe() (*engine.Recipe, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	return engine.NewRecipe(recipe.Recipe{
+		Path:     "the command line",
+		Dir:      dir,
+		LockFile: b.lock,
+		Name:     names + imageName(b.image),
+		Base:     recipe.Base{Image: b.base},
+		Image: recipe.ImageConfig{Labels: map[string]string{
+			labelCommand: strings.Join(b.app.Command, " "),
+			labelVersion: Release + " by sconce " + b.app.Version,
+			labelURL:     url,
+		}},
+		Conda: b.conda(),
+		Steps: b.steps(),
+	})
+}
+
+// The environment is where cotainr has it, so that paths in scripts hold.
+const prefix = "/opt/cotainr/conda/envs/conda_container_env"
+
+// conda asks for the environment. The priority of channels is conda's own default.
+func (b *build) conda() recipe.Conda {
+	if len(b.condaEnvs) == 0 {
+		return recipe.Conda{}
+	}
+	return recipe.Conda{
+		Environment: b.condaEnvs, Prefix: prefix, ChannelPriority: "flexible", Client: b.client, AcceptLicenses: b.accept,
+	}
+}
+
+// steps lay the environment files into the image's root, as cotainr does.
+func (b *build) steps() []recipe.Step {
+	var steps []recipe.Step
+	for _, env := range b.condaEnvs {
+		steps = append(steps, recipe.Step{Copy: []string{pattern.Replace(env) + ":/"}})
+	}
+	return steps
+}
+
+// pattern makes a path a pattern that only it matches (path.Match).
+var pattern = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
+
+// imageName makes a name for the store of a file's.
+func imageName(file string) string {
+	name := filepath.Base(file)
+	return recipe.ImageName(strings.TrimSuffix(name, filepath.Ext(name)))
+}
