@@ -296,7 +296,7 @@ func paths(record map[string]any) (lines []string) {
 		line := fmt.Sprint(p["_path"], " ", p["path_type"], " ", p["prefix_placeholder"], " ", p["file_mode"])
 		if p["path_type"] == "hardlink" {
 			line += fmt.Sprint(" ", p["size_in_bytes"])
-			if p["file_mode"] != nil {
+			if p["sha256_in_prefix"] != nil && p["sha256_in_prefix"] != p["sha256"] { // rattler leaves out what is the same
 				line += fmt.Sprint(" ", p["sha256_in_prefix"])
 			}
 		}
