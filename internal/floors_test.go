@@ -18,7 +18,7 @@ import (
 // above. A new package gets a place here, and a line in docs/architecture/00-map.md.
 var floors = [][]string{
 	{"child", "ctxio", "cuda", "edf", "elfx", "progress", "fault", "filelock", "fuse", "inflate", "wheelbuild/catalog", "pathwalk", "rootemu", "sbatch", "sif", "spelling", "units", "zstdblock"},
-	{"device", "fatbin", "host", "squashfs", "store"},
+	{"device", "fatbin", "host", "jobstep", "squashfs", "store"},
 	{"cluster", "config", "fetch", "layer", "tempdir", "ui"},
 	{"job"},
 	{"conda", "image", "recipe", "registry", "sandbox"},

@@ -12,7 +12,6 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"sconce.dev/sconce/internal/device"
@@ -39,6 +38,7 @@ type runOptions struct {
 	readOnly   bool
 	noNetwork  bool
 	gpu        string
+	inJob      string
 }
 
 const runLong = `Run a command in an image, without root rights: a user namespace of your own is enough.
@@ -53,6 +53,10 @@ With --gpu it gets this machine's GPUs, with --gpu=0,1 those: their devices and 
 the Container Device Interface (CDI) in /etc/cdi says, or else as they are found. The image needs nothing of the driver.
 
 Of your environment the command gets TERM, and what --env names. The network, and the names it resolves, are the host's.
+
+The tasks of a job step (srun, mpiexec, flux run) see each other: those of a machine stand on one root file system and share
+/dev/shm, processes and IPC with the host, and get the job's variables: SLURM_*, PMI*, MASTER_*, RANK, NCCL_* and the like.
+--in-job says whether to do so, where no launcher's variables tell.
 
 `
 
@@ -71,6 +75,7 @@ func newRunCmd(a *app) *cobra.Command {
 			"sconce run --gpu llm-train -- python -c 'import torch; print(torch.cuda.get_device_name())'",
 			"sconce run --gpu=0,1 llm-train torchrun --nproc-per-node 2 train.py",
 			"sconce run llm-train.sqsh -- python -c 'import torch'",
+			"srun --ntasks-per-node=4 sconce run --gpu llm-train.sqsh -- python train.py",
 		),
 		Args:              atLeastImage,
 		ValidArgsFunction: a.completeImages,
@@ -83,13 +88,14 @@ func newRunCmd(a *app) *cobra.Command {
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // what comes after IMAGE belongs to the command
-	addRunFlags(cmd.Flags(), &o)
+	addRunFlags(cmd, &o)
 	cmd.Flags().BoolVar(&o.entrypoint, "entrypoint", false, "put the image's entrypoint before COMMAND")
 	addPlatformFlag(cmd, &o.platform)
 	return cmd
 }
 
-func addRunFlags(f *pflag.FlagSet, o *runOptions) {
+func addRunFlags(cmd *cobra.Command, o *runOptions) {
+	f := cmd.Flags()
 	f.StringArrayVarP(&o.binds, "bind", "B", nil, "make a file or directory of the host visible, as `SRC[:DST[:ro]]`")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "set an environment variable, `KEY[=VALUE]`; without a value it is passed on")
 	f.StringArrayVar(&o.envFiles, "env-file", nil, "read environment variables from `FILE`, one KEY[=VALUE] a line")
@@ -98,7 +104,9 @@ func addRunFlags(f *pflag.FlagSet, o *runOptions) {
 	f.BoolVar(&o.readOnly, "read-only", false, "let the command write nowhere but to /tmp, in memory, and to what is bound")
 	f.StringVar(&o.gpu, "gpu", "", "make these `GPUS` usable: all, numbers as nvidia-smi has them, or a CDI device's name")
 	f.Lookup("gpu").NoOptDefVal = device.All
+	f.StringVar(&o.inJob, "in-job", "auto", "share the machine with the other tasks of a job step: auto, yes, no")
 	f.BoolVar(&o.noNetwork, "no-network", false, "give the command no network but its own loopback")
+	complete(cmd, "in-job", "auto", "yes", "no")
 }
 
 func atLeastImage(cmd *cobra.Command, args []string) error {
@@ -120,6 +128,22 @@ func (a *app) runRun(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return fault.Usage(err)
 	}
+	step, together, err := o.step()
+	switch {
+	case err != nil:
+		return fault.Usage(err)
+	case os.Getenv(keeperVariable) != "":
+		return a.keepStep(ctx, o, binds)
+	case together:
+		return a.runInStep(ctx, step, o, binds, env)
+	}
+	return a.withRoot(ctx, o, func(s *engine.Session, root *engine.Root) error {
+		return a.runRoot(ctx, s, root, o, binds, env)
+	})
+}
+
+// withRoot opens an image and calls use with its root file system: a squashfs or SIF file as it is, when that can be.
+func (a *app) withRoot(ctx context.Context, o runOptions, use func(*engine.Session, *engine.Root) error) error {
 	s, image, err := a.openImage(ctx, o.image, o.platform)
 	if err != nil {
 		return err
@@ -128,7 +152,7 @@ func (a *app) runRun(ctx context.Context, o runOptions) error {
 	if image.IsClusterFile() {
 		err := fuse.Check() // here already, while what is done instead can be shown
 		if err == nil {
-			err = a.runInPlace(ctx, s, image, o, binds, env)
+			err = useInPlace(s, image, use)
 			if !errors.Is(err, sandbox.ErrNoFUSE) {
 				return err
 			}
@@ -139,30 +163,41 @@ func (a *app) runRun(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return err
 	}
-	return a.runRoot(ctx, s, root, o, binds, env)
+	return use(s, root)
 }
 
-// runInPlace runs a command in a squashfs or SIF file as it is.
-func (a *app) runInPlace(ctx context.Context, s *engine.Session, image *engine.Subject, o runOptions, binds []sandbox.Bind, env []string) error {
+// useInPlace calls use with the root of a squashfs or SIF file as it is.
+func useInPlace(s *engine.Session, image *engine.Subject, use func(*engine.Session, *engine.Root) error) error {
 	root, err := image.RootInPlace()
 	if err != nil {
 		return err
 	}
-	return a.runRoot(ctx, s, root, o, binds, env)
+	return use(s, root)
 }
 
 // runRoot runs a command in a root file system.
 func (a *app) runRoot(ctx context.Context, s *engine.Session, root *engine.Root, o runOptions, binds []sandbox.Bind, env []string) error {
+	run, gpus, err := sandboxOf(ctx, root, o, binds)
+	if err != nil {
+		return err
+	}
+	config := root.Config.Config
+	run.Args, run.Env = commandLine(config, o), gpus.environment(environment(config.Env, env))
+	run.Stdin, run.Stdout, run.Stderr, run.ForwardSignals = a.stdin, a.stdout, a.stderr, true
+	return a.runSandbox(ctx, s.Store, run)
+}
+
+// sandboxOf makes of a root file system and the flags what a sandbox is made of, without the command.
+func sandboxOf(ctx context.Context, root *engine.Root, o runOptions, binds []sandbox.Bind) (sandbox.Options, *gpus, error) {
 	if p := root.Config.Platform(); p != nil {
 		if err := canRun(*p); err != nil {
-			return fmt.Errorf("run %s: %w", o.image, err)
+			return sandbox.Options{}, nil, fmt.Errorf("run %s: %w", o.image, err)
 		}
 	}
 	config := root.Config.Config
 	run := sandbox.Options{
 		Layers: root.Layers, Tree: root.Tree, Binds: binds, Hostname: o.hostname, ReadOnly: o.readOnly, NoNetwork: o.noNetwork,
-		Args: commandLine(config, o), Env: environment(config.Env, env), WorkDir: config.WorkingDir,
-		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, ForwardSignals: true,
+		WorkDir: config.WorkingDir,
 	}
 	if o.workdir != "" {
 		run.WorkDir = o.workdir
@@ -170,12 +205,11 @@ func (a *app) runRoot(ctx context.Context, s *engine.Session, root *engine.Root,
 	if o.readOnly {
 		run.Tmpfs = []string{"/tmp"}
 	}
-	if o.gpu != "" {
-		if err := addGPUs(ctx, &run, config, o.gpu); err != nil {
-			return err
-		}
+	if o.gpu == "" {
+		return run, nil, nil
 	}
-	return a.runSandbox(ctx, s.Store, run)
+	gpus, err := addGPUs(ctx, &run, config, o.gpu)
+	return run, gpus, err
 }
 
 // runSandbox hands the terminal and the signals over to a command in a sandbox.

@@ -30,21 +30,34 @@ func checkGPUFlag(o runOptions) error {
 	return fault.Usage(fault.Hint(fmt.Errorf("%q is no image, and --gpu takes its value with a =", o.image), "write --gpu="+o.image))
 }
 
-// addGPUs gives a command the GPUs of this machine. The driver's libraries go before all others: a second copy in the image,
-// of another version, could not talk to the kernel.
-func addGPUs(ctx context.Context, run *sandbox.Options, config v1.Config, request string) error {
+// gpus is what the environment of a command needs to use GPUs. It is plain data; nil is for none.
+type gpus struct {
+	Env         []string `json:"env"`
+	LibraryDirs []string `json:"libraryDirs"`
+}
+
+// environment returns env with it. The driver's libraries go before all others: a second copy in the image, of another version, could
+// not talk to the kernel.
+func (g *gpus) environment(env []string) []string {
+	if g == nil {
+		return env
+	}
+	return environment(env, append(slices.Clone(g.Env), libraryPath+"="+searchPath(g.LibraryDirs, env)))
+}
+
+// addGPUs gives a sandbox the GPUs of this machine.
+func addGPUs(ctx context.Context, run *sandbox.Options, config v1.Config, request string) (*gpus, error) {
 	found, err := device.Host{}.Find(request)
 	if err != nil {
-		return fmt.Errorf("--gpu: %w", err)
+		return nil, fmt.Errorf("--gpu: %w", err)
 	}
 	binds := make([]sandbox.Bind, 0, len(found.Binds)+len(run.Binds))
 	for _, b := range found.Binds {
 		binds = append(binds, sandbox.Bind{Source: b.Source, Target: b.Target, ReadOnly: b.ReadOnly})
 	}
 	run.Binds = append(binds, run.Binds...) // the user's own may cover some of them
-	run.Env = environment(run.Env, append(found.Env, libraryPath+"="+searchPath(found.LibraryDirs, run.Env)))
 	warnSlimmed(ctx, config, device.Capabilities(ctx))
-	return nil
+	return &gpus{found.Env, found.LibraryDirs}, nil
 }
 
 // searchPath puts directories before those of the command's environment.

@@ -27,7 +27,7 @@ func newShellCmd(a *app) *cobra.Command {
 			return a.runRun(cmd.Context(), o)
 		},
 	}
-	addRunFlags(cmd.Flags(), &o)
+	addRunFlags(cmd, &o)
 	addPlatformFlag(cmd, &o.platform)
 	return cmd
 }

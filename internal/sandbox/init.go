@@ -111,6 +111,12 @@ func (in *initProcess) run() error {
 	if in.upper, err = setup(&in.spec, in.warn); err != nil || in.spec.Probe {
 		return in.started(err)
 	}
+	if in.spec.Shared {
+		if err := in.started(nil); err != nil {
+			return err
+		}
+		select {} // until endWithCaller
+	}
 	if err := in.spawnAll(); err != nil {
 		return err
 	}

@@ -122,6 +122,15 @@ func isDir(fd int) bool {
 // fdPath is a name for an open file that mount(2) takes, and that no symbolic link can change.
 func fdPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
+// openIfThere is openPath that returns -1 for what cannot be opened.
+func openIfThere(name string) int {
+	fd, err := openPath(name)
+	if err != nil {
+		return -1
+	}
+	return fd
+}
+
 // openPath opens a path of the host, only to name it.
 func openPath(name string) (int, error) {
 	fd, err := unix.Open(name, unix.O_PATH|unix.O_CLOEXEC, 0)

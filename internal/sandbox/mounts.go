@@ -115,7 +115,10 @@ func remountReadOnly(fd int) error {
 var rootOnlyProc = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"}
 
 func (b *builder) mountProc() error {
-	err := b.mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	var err error = unix.EPERM
+	if !b.spec.Shared { // whose processes are the host's
+		err = b.mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	}
 	if errors.Is(err, unix.EPERM) {
 		// In a container whose /proc has covered parts the kernel allows no new one (mount_namespaces(7)). The one
 		// that is there shows the wrong processes, but most programs read only /proc/self and /proc/cpuinfo.
@@ -178,13 +181,29 @@ func (b *builder) mountDev() error {
 			return failed("bind /dev/"+name, err)
 		}
 	}
-	if err := b.mount("tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
+	if err := b.mountShm(); err != nil {
 		return failed("mount /dev/shm", err)
 	}
 	b.mountPts()
-	// POSIX message queues: seldom used, and not in every kernel.
-	_ = b.mount("mqueue", "/dev/mqueue", "mqueue", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	b.mountQueues()
 	return b.linkDevices()
+}
+
+// mountShm gives the sandbox the memory that its processes share, or the host's.
+func (b *builder) mountShm() error {
+	if b.host.shm >= 0 {
+		return b.bind(b.host.shm, "/dev/shm", false)
+	}
+	return b.mount("tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
+}
+
+// mountQueues does the same for POSIX message queues, which are seldom used, and not in every kernel.
+func (b *builder) mountQueues() {
+	if b.host.mqueue >= 0 {
+		_ = b.bind(b.host.mqueue, "/dev/mqueue", false)
+	} else if !b.spec.Shared {
+		_ = b.mount("mqueue", "/dev/mqueue", "mqueue", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	}
 }
 
 // mountPts gives the sandbox pseudo terminals of its own. A host that refuses is one where a command can do without.

@@ -58,11 +58,7 @@ func (s *spec) dropRights() error {
 // reach no further than the namespaces that were made for the command.
 func dropPrivileges(s *spec) error {
 	for c := range unix.CAP_LAST_CAP + 1 {
-		keep := c != unix.CAP_SYS_PTRACE
-		if !s.UserNS {
-			keep = slices.Contains(rootCapabilities, c)
-		}
-		if keep {
+		if !droppedCapability(c, s.UserNS) {
 			continue
 		}
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil && err != unix.EINVAL { // EINVAL: older kernel
@@ -79,6 +75,14 @@ func dropPrivileges(s *spec) error {
 	}
 	unix.Umask(0o022)
 	return nil
+}
+
+// droppedCapability reports whether a command is not to have capability c.
+func droppedCapability(c int, userNS bool) bool {
+	if userNS {
+		return c == unix.CAP_SYS_PTRACE
+	}
+	return !slices.Contains(rootCapabilities, c)
 }
 
 // setsID reports whether programs with the setuid bit run as their owner, so that sudo works in a step of the host's root. They

@@ -48,6 +48,8 @@ type hostFiles struct {
 	devices map[string]int // by name below /dev
 	proc    int
 	sys     int // -1 when the host has none
+	shm     int // of a shared sandbox: /dev/shm and /dev/mqueue, -1 when the host has none
+	mqueue  int
 }
 
 // setup makes the sandbox's file systems and moves this process into them.
@@ -83,7 +85,7 @@ func (b *builder) build() error {
 
 func (b *builder) openHost() (err error) {
 	h := &b.host
-	h.scratch, h.sys, h.fuse = -1, -1, -1
+	h.scratch, h.sys, h.fuse, h.shm, h.mqueue = -1, -1, -1, -1, -1
 	if b.spec.Served {
 		if h.fuse, err = openFUSE(); err != nil {
 			return err
@@ -117,12 +119,15 @@ func (b *builder) openHost() (err error) {
 	if fd, err := openPath("/sys"); err == nil {
 		h.sys = fd
 	}
+	if b.spec.Shared {
+		h.shm, h.mqueue = openIfThere("/dev/shm"), openIfThere("/dev/mqueue")
+	}
 	h.devices = openDevices()
 	return nil
 }
 
 func (h *hostFiles) close() {
-	fds := slices.Concat(h.layers, h.binds, []int{h.scratch, h.proc, h.sys, h.fuse})
+	fds := slices.Concat(h.layers, h.binds, []int{h.scratch, h.proc, h.sys, h.fuse, h.shm, h.mqueue})
 	for _, fd := range h.devices {
 		fds = append(fds, fd)
 	}

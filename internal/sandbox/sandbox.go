@@ -13,6 +13,7 @@
 //	check.go     can this host do it         inroot.go   paths inside a root that may be hostile
 //	upper.go     keeping what was changed    emulate.go  root's calls for one who is not root
 //	watch.go     nobody waits for ever       starter.go  who starts the command of an emulated root
+//	hold.go      a sandbox for many          join.go     a command in it
 //
 // The image is not trusted with the host's files: no path of it is followed out of its root while mounts are made, and
 // its command cannot gain privileges, but for what setuid programs give in a step of the host's root, which is less than that
@@ -95,6 +96,10 @@ type Options struct {
 	Usage *Usage
 
 	NoNetwork bool // only a loopback device, instead of the host's network
+
+	// Shared lets commands share with the host what those share that work together on a machine: its processes, System V IPC, POSIX
+	// message queues and /dev/shm. Only [Hold] makes such sandboxes.
+	Shared bool
 
 	// ForwardSignals passes the signals that this process gets on to the command while [Run] runs.
 	ForwardSignals bool

@@ -210,7 +210,7 @@ func (s *session) command(ctx context.Context, control, status *os.File) *exec.C
 	}
 	cmd.WaitDelay = grace
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+		Cloneflags: s.spec.spaces(),
 		Pdeathsig:  unix.SIGKILL,
 	}
 	if s.noNetwork {
@@ -222,6 +222,17 @@ func (s *session) command(ctx context.Context, control, status *os.File) *exec.C
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
 	}
 	return cmd
+}
+
+// spaces are the name spaces that init is started in, but for those of users and the network.
+func (s *spec) spaces() uintptr {
+	switch {
+	case !s.Shared:
+		return unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+	case s.Hostname != "":
+		return unix.CLONE_NEWNS | unix.CLONE_NEWUTS
+	}
+	return unix.CLONE_NEWNS
 }
 
 // supervise starts init, waits for its end and cleans up. The thread must live as long as init: the kernel sends
@@ -363,11 +374,13 @@ func (s *session) kill() { _ = s.cmd.Process.Kill() }
 
 // forward passes on a signal that this process got. Those that a key of the terminal sent have reached the command
 // already, as it belongs to the terminal's foreground group with us.
-func (s *session) forward(sig os.Signal) {
+func (s *session) forward(sig os.Signal) { forwardTo(s.cmd.Process.Pid, sig) }
+
+func forwardTo(pid int, sig os.Signal) {
 	if (sig == unix.SIGINT || sig == unix.SIGQUIT) && inForeground() {
 		return
 	}
-	_ = s.cmd.Process.Signal(sig)
+	_ = unix.Kill(pid, sig.(syscall.Signal))
 }
 
 // inForeground reports whether this process's group is the one that its terminal sends signals to.

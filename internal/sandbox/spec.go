@@ -51,8 +51,9 @@ type spec struct {
 	Emulate  bool              `json:"emulate"`  // root's calls, see package rootemu
 	Known    [][]rootemu.Entry `json:"known"`    // by mount: what was asked for its files before
 	NoMounts bool              `json:"noMounts"`
-	Limit    int               `json:"limit"` // processes and threads, 0 for any number
-	Probe    bool              `json:"probe"` // only try whether it can be done
+	Limit    int               `json:"limit"`  // processes and threads, 0 for any number
+	Probe    bool              `json:"probe"`  // only try whether it can be done
+	Shared   bool              `json:"shared"` // see Options.Shared; nothing is started
 
 	Period time.Duration `json:"period"` // see waitingPeriod
 }
@@ -86,7 +87,7 @@ type exit struct {
 func newSpec(o Options, count int) (*spec, error) {
 	s := &spec{
 		Layers: withoutRepeats(o.Layers), Served: o.Tree != nil, Count: count, Args: o.Args, Env: o.Env, Binds: o.Binds, Tmpfs: o.Tmpfs, Mounts: o.Mounts, Limit: o.MaxProcesses, NoMounts: o.NoMounts,
-		WorkDir: path.Join("/", o.WorkDir), UID: o.UID, GID: o.GID, Groups: o.Groups, Hostname: o.Hostname, ReadOnly: o.ReadOnly, Loopback: o.NoNetwork,
+		WorkDir: path.Join("/", o.WorkDir), UID: o.UID, GID: o.GID, Groups: o.Groups, Hostname: o.Hostname, ReadOnly: o.ReadOnly, Loopback: o.NoNetwork, Shared: o.Shared,
 		Resolv: hostFile("/etc/resolv.conf"), Hosts: hostFile("/etc/hosts"),
 	}
 	switch {

@@ -1,0 +1,122 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// A sandbox can be made without a command, for several processes that each run theirs in it with [Join]: the tasks of a job step.
+// Its first process does nothing then but keep the mounts. Options.Shared says what the commands share with the host.
+
+// Held is a sandbox for others to join.
+type Held struct {
+	session *session
+	spaces  []*os.File
+}
+
+// Hold makes the sandbox of o, whose Args and streams are not used. It ends with ctx, with this process, and by Close.
+func Hold(ctx context.Context, o Options) (*Held, error) {
+	o.Shared, o.Args = true, []string{"-"}
+	s, err := prepare(o, 1)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.start(ctx); err != nil {
+		return nil, err
+	}
+	h := &Held{session: s}
+	if h.spaces, err = s.openSpaces(); err != nil {
+		h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// Spaces are the sandbox's name spaces, in the order in which they are joined. They are closed by Close.
+func (h *Held) Spaces() []*os.File { return h.spaces }
+
+// UserNS reports whether the first of them is a user name space.
+func (h *Held) UserNS() bool { return h.session.spec.UserNS }
+
+// Close ends what still runs in the sandbox, and the sandbox.
+func (h *Held) Close() {
+	h.endAll()
+	for _, f := range h.spaces {
+		f.Close()
+	}
+	h.session.control.Close() // which ends the first process, see endWithCaller
+	<-h.session.done
+}
+
+// openSpaces opens the name spaces that the sandbox does not share with this process.
+func (s *session) openSpaces() ([]*os.File, error) {
+	var names []string
+	if s.spec.UserNS {
+		names = append(names, "user") // first: it gives the right to join the others
+	}
+	names = append(names, "mnt")
+	if s.spec.Hostname != "" {
+		names = append(names, "uts")
+	}
+	if s.noNetwork {
+		names = append(names, "net")
+	}
+	var open []*os.File
+	for _, name := range names {
+		f, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", s.cmd.Process.Pid, name))
+		if err != nil {
+			for _, f := range open {
+				f.Close()
+			}
+			return nil, failed("open the name spaces of the sandbox", err)
+		}
+		open = append(open, f)
+	}
+	return open, nil
+}
+
+// endAll kills the processes that see the sandbox's files: what commands have left running. There is no pid name space whose end
+// would be theirs. All are stopped before any is killed, so that they make no others meanwhile.
+func (h *Held) endAll() {
+	first := h.session.cmd.Process.Pid
+	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", first))
+	if err != nil {
+		return
+	}
+	for range 100 {
+		found := false
+		for _, sig := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} {
+			for _, pid := range processes() {
+				if at, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "ns/mnt")); err == nil && at == own && pid != first {
+					found = true
+					_ = unix.Kill(pid, sig)
+				}
+			}
+		}
+		if !found {
+			return
+		}
+	}
+}
+
+// processes lists those that this process can see.
+func processes() []int {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
