@@ -2,6 +2,7 @@ package test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,6 +100,34 @@ func TestCheckFromAnywhere(t *testing.T) {
 		if f := p.check(3, ref, "--platform", otherPlatform).find(t, "link-cpu-architecture"); !strings.Contains(f.Message, otherPlatform) {
 			t.Errorf("%s: %+v", ref, f)
 		}
+	}
+}
+
+// An environment's image is judged wherever it is: a file, one of the store, and by its configuration one in a registry, which is
+// asked when that is wanted.
+func TestLintOfImages(t *testing.T) {
+	begin(t)
+	p := newPlace(t, nil)
+	ref := stubbed(t, p.path("layout"))
+	p.own()
+	p.must("pull", ref, "--name", "stubbed:1")
+	p.must("copy", "stubbed:1", "stubbed.sqsh")
+	host := registrytest.Start(t, false)
+	p.must("push", "stubbed:1", host+"/stubbed:1")
+	other := map[string]string{"amd64": "linux/arm64", "arm64": "linux/amd64"}[goArch()]
+	p.write("other.toml", fmt.Sprintf("platform = %q\n", other))
+	for image, options := range map[string][]string{
+		"stubbed:1": nil, "./stubbed.sqsh": nil, host + "/stubbed:1": {"--remote"}, host + "#stubbed:1": {"--remote"},
+	} {
+		p.write("env.toml", fmt.Sprintf("image = %q\n", image))
+		r := p.sconce(append([]string{"lint", "env.toml", "--cluster", "./other.toml"}, options...)...)
+		if r.code != 3 || !strings.Contains(r.stdout, "[edf-image-arch]") {
+			t.Errorf("%s: %v", image, r)
+		}
+	}
+	p.write("env.toml", fmt.Sprintf("image = %q\n", host+"/stubbed:1"))
+	if r := p.must("lint", "env.toml", "--cluster", "./other.toml"); !strings.Contains(r.stdout, "not judged: ") {
+		t.Errorf("a registry was asked: %v", r)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/edf"
 )
 
 var update = flag.Bool("update", false, "write the expected findings of the examples, and docs/lints.md")
@@ -100,6 +101,31 @@ func TestSeenMistakes(t *testing.T) {
 				t.Errorf("%s is not among\n%s", c.rule, got)
 			}
 		})
+	}
+}
+
+// There is nothing to say against the files that sconce writes itself, for every runtime.
+func TestFilesOfJobs(t *testing.T) {
+	for _, pattern := range []string{"*.sbatch", "*.toml"} {
+		paths, err := filepath.Glob(filepath.Join("../job/testdata", pattern))
+		if err != nil || len(paths) < 2 {
+			t.Fatal(paths, err)
+		}
+		for _, path := range paths {
+			o := Options{Dir: t.TempDir(), Lookup: func(name string) (string, bool) {
+				return "/" + name, name == "HOME" || name == "SCRATCH" || name == "PWD"
+			}}
+			if strings.Contains(path, "sarus") {
+				o.Dialect = edf.Sarus
+			}
+			result, err := Check(t.Context(), []string{path}, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range result.Findings {
+				t.Errorf("%s:%d: %s [%s]", f.Path, f.Line, f.Message, f.Rule)
+			}
+		}
 	}
 }
 

@@ -92,6 +92,14 @@ func TestScript(t *testing.T) {
 	}
 }
 
+// What a script writes into another file is no directive of its own; a comment in a loop is a late one.
+func TestWrittenScripts(t *testing.T) {
+	s := Parse("x", []byte("#!/bin/bash\n#SBATCH -N1\ncat > job <<EOF\n#!/bin/bash\n#SBATCH -N2\n#sbatch -N3\nEOF\nprintf '\n#SBATCH -N4\n'\nfor i in 1; do\n#SBATCH -N5\nsbatch job\ndone\n"))
+	if s.Err != nil || len(s.Near) != 0 || len(s.Late) != 1 || show(s.Late[0].Options) != "nodes=5" {
+		t.Errorf("%v, late %+v, near %+v", s.Err, s.Late, s.Near)
+	}
+}
+
 func TestWords(t *testing.T) {
 	for text, want := range map[string]string{
 		`srun bash -c "a "$B" c"`:   "true [B]",

@@ -169,7 +169,7 @@ func (s *Script) readShell() {
 	if strings.HasSuffix(s.Shebang, "zsh") || strings.HasSuffix(s.Shebang, "ksh") {
 		return // other grammars
 	}
-	f, err := syntax.NewParser(syntax.Variant(variant)).Parse(bytes.NewReader(s.Data), "")
+	f, err := syntax.NewParser(syntax.Variant(variant), syntax.KeepComments(true)).Parse(bytes.NewReader(s.Data), "")
 	if err != nil {
 		s.Err = shellError(err)
 		return
@@ -178,6 +178,21 @@ func (s *Script) readShell() {
 	_, flags, _ := strings.Cut(s.Shebang, " -")
 	w.traced = strings.Contains(flags, "x")
 	w.statements(f)
+	s.leaveComments(f)
+}
+
+// leaveComments drops lines that only look like directives: those within a text that the script writes, such as another script.
+func (s *Script) leaveComments(f *syntax.File) {
+	comments := map[int]bool{}
+	syntax.Walk(f, func(n syntax.Node) bool {
+		if c, ok := n.(*syntax.Comment); ok {
+			comments[int(c.Hash.Offset())] = true //nolint:gosec // at most the size of a file
+		}
+		return true
+	})
+	other := func(d Directive) bool { return !comments[d.At] }
+	s.Late = slices.DeleteFunc(s.Late, other)
+	s.Near = slices.DeleteFunc(s.Near, other)
 }
 
 func shellError(err error) *SyntaxError {
