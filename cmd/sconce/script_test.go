@@ -8,12 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/sandbox"
 )
 
@@ -26,6 +28,9 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the scripts in testdata/script through the real command. Each has a store of its own.
 func TestScripts(t *testing.T) {
+	channel := condatest.NewChannel(t,
+		condatest.Package{Name: "tool", Version: "2.0", Subdir: "linux-64", Files: map[string]condatest.File{"etc/tool.conf": {Data: "in " + condatest.Placeholder + "\n"}}},
+		condatest.Package{Name: "other", Version: "1.0", Subdir: "linux-64", Files: map[string]condatest.File{"share/other": {Data: "other\n"}}})
 	testscript.Run(t, testscript.Params{
 		Dir:           filepath.Join("testdata", "script"),
 		UpdateScripts: *update,
@@ -47,10 +52,11 @@ func TestScripts(t *testing.T) {
 			return os.Mkdir(filepath.Join(env.WorkDir, "home"), 0o755)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"code":   exitCode,
-			"json":   checkJSON,
-			"spoil":  spoil,
-			"setenv": setFromStdout,
+			"code":     exitCode,
+			"json":     checkJSON,
+			"spoil":    spoil,
+			"setenv":   setFromStdout,
+			"explicit": func(ts *testscript.TestScript, _ bool, args []string) { explicitList(ts, channel, args) },
 		},
 		Condition: condition,
 	})
@@ -129,4 +135,18 @@ func setFromStdout(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: setenv NAME")
 	}
 	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
+}
+
+// explicitList lists conda packages by address (CEP 23): explicit FILE NAME...
+func explicitList(ts *testscript.TestScript, channel *condatest.Channel, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: explicit FILE NAME...")
+	}
+	text := "@EXPLICIT\n"
+	for _, p := range channel.Packages("file://" + channel.Dir) {
+		if slices.Contains(args[1:], p.Name) {
+			text += p.URL + "#" + p.SHA256.Hex() + "\n"
+		}
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text), 0o644))
 }

@@ -221,7 +221,7 @@ func TestCondaChain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := runIn(t, s, built.Image, "python", "-c", "import ext, alpha, greet\nprint(ext.WORD, '|', greet.__file__)\nfrom importlib.metadata import distributions\nprint(*sorted(d.metadata['Name'] + ' ' + d.version for d in distributions()))")
+	got := runIn(t, s, built.Image, "python", "-c", "import ext, alpha, greet, os\nprint(ext.WORD, '|', os.path.realpath(greet.__file__))\nfrom importlib.metadata import distributions\nprint(*sorted(d.metadata['Name'] + ' ' + d.version for d in distributions()))")
 	want := "from libword high 1.5 | /opt/conda/lib/python" + condatest.PythonMinor(t) + "/site-packages/greet.py\nalpha 1.5 beta 0.1 ext 1.0 greet 1.0"
 	if got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)

@@ -35,10 +35,15 @@ func (*CondaPackages) Kind() string { return "conda packages" }
 
 func (c *CondaPackages) inputs() []Input {
 	in := []Input{{"prefix", c.Target.Prefix}, {"python", c.Target.Python.Version}, {"byte code", fmt.Sprint(c.Bytecode)}}
-	for _, p := range c.Group.Packages {
-		in = append(in, Input{"conda package " + p.Name, p.Version + "-" + p.Build + " " + string(p.SHA256)})
+	return append(append(in, packageInputs(c.Group.Packages)...), Input{"layer", text(c.Options)})
+}
+
+func packageInputs(packages []conda.Package) []Input {
+	in := make([]Input, len(packages))
+	for i, p := range packages {
+		in[i] = Input{"conda package " + p.Name, p.Version + "-" + p.Build + " " + string(p.SHA256)}
 	}
-	return append(in, Input{"layer", text(c.Options)})
+	return in
 }
 
 func (c *CondaPackages) key(*Stage, []Input) (Key, []Key) {
@@ -57,8 +62,8 @@ func (*CondaEnvironment) Kind() string { return "conda environment" }
 
 func (c *CondaEnvironment) inputs() []Input {
 	e := c.Environment
-	e.Packages = nil // they are what it stands on
-	return []Input{{"environment", text(e)}, {"layer", text(c.Options)}}
+	e.Packages = nil
+	return append(packageInputs(c.Environment.Packages), Input{"environment", text(e)}, Input{"layer", text(c.Options)})
 }
 
 func (c *CondaEnvironment) key(s *Stage, inputs []Input) (Key, []Key) {

@@ -63,8 +63,6 @@ func RealPython(t testing.TB) Package {
 		"lib/python3/dist-packages":                        {Link: "../python" + minor + "/site-packages"},
 		"lib/python" + minor + "/site-packages/README.txt": {Data: "This directory exists so that 3rd party packages can be installed here.\n"},
 	}
-	// Debian's Python looks for packages in dist-packages alone.
-	files["lib/python"+minor+"/sitecustomize.py"] = File{Data: "import os, site, sys\nsite.addsitedir(os.path.join(sys.prefix, 'lib', 'python%d.%d' % sys.version_info[:2], 'site-packages'))\n"}
 	err = filepath.WalkDir(py.stdlib, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
