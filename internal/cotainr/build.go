@@ -183,12 +183,9 @@ func (b *build) prepare(ctx context.Context, began time.Time) error {
 			return err
 		}
 	}
-	for i, env := range b.condaEnvs {
-		if b.condaEnvs[i], err = filepath.Abs(env); err != nil {
-			return err
-		}
-		if _, err := os.Stat(b.condaEnvs[i]); err != nil {
-			return fmt.Errorf("The provided Conda env file %s does not exist.", quote(b.condaEnvs[i])) //nolint:staticcheck,revive // cotainr's words
+	for _, env := range b.condaEnvs {
+		if _, err := os.Stat(env); err != nil {
+			return fmt.Errorf("The provided Conda env file %s does not exist.", quote(absolute(env))) //nolint:staticcheck,revive // cotainr's words
 		}
 	}
 	if b.logToFile {
@@ -211,6 +208,14 @@ func resolved(path string) (string, bool, error) {
 		return full, false, nil
 	}
 	return "", false, err
+}
+
+// absolute is a path for messages.
+func absolute(path string) string {
+	if full, err := filepath.Abs(path); err == nil {
+		return full
+	}
+	return path
 }
 
 // findBase finds out what the image stands on. The list of systems has to be in order for every build, as cotainr has it.
@@ -245,7 +250,7 @@ func (b *build) make(ctx context.Context, began time.Time) error {
 		b.log.say(warning, "--conda-env was given more than once, and the last one counts (give it all files: --conda-env a.yml b.yml)")
 	}
 	for _, env := range b.condaEnvs {
-		b.log.say(info, "Installing Conda environment: %s", env)
+		b.log.say(info, "Installing Conda environment: %s", absolute(env))
 	}
 	if b.lock != "" && !b.locked { // anew, as cotainr does; without a file, Plan does it
 		if _, err := s.Lock(ctx, r, engine.LockOptions{Upgrade: true}); err != nil {
@@ -292,24 +297,24 @@ func clock(d time.Duration) string {
 // pathForms are the ways of naming a base that is a file or directory. Apptainer writes some of them with two slashes.
 var pathForms = []string{"oci", "oci-archive", "docker-archive", "tar", "dir", "sqsh", "sif"}
 
-// baseReference returns an image as the engine knows it for one as Apptainer spells it, with the path in it absolute.
+// baseReference returns an image as the engine knows it for one as Apptainer spells it. Paths stay as they are: a lock that holds them is
+// good in another directory with the same files.
 func baseReference(spec string) (string, error) {
 	form, rest, found := strings.Cut(spec, ":")
-	if found && slices.Contains(pathForms, form) {
-		full, err := filepath.Abs(strings.TrimPrefix(rest, "//"))
-		return form + ":" + full, err
-	}
-	if _, err := os.Lstat(spec); err != nil {
-		return spec, nil
-	}
-	if isDefinition(spec) {
+	switch {
+	case found && slices.Contains(pathForms, form):
+		return form + ":" + strings.TrimPrefix(rest, "//"), nil
+	case isDefinition(spec):
 		return "", fault.Hint(fmt.Errorf("%s is a definition file, and no image", spec), "build it first: apptainer build base.sif "+spec)
 	}
-	return filepath.Abs(spec)
+	return spec, nil
 }
 
 // isDefinition reports whether a file begins as Apptainer's definitions do.
 func isDefinition(file string) bool {
+	if st, err := os.Stat(file); err != nil || !st.Mode().IsRegular() {
+		return false
+	}
 	f, err := os.Open(file)
 	if err != nil {
 		return false

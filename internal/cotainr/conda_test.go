@@ -13,6 +13,18 @@ import (
 	"sconce.dev/sconce/internal/sandbox"
 )
 
+// backend builds the wheel of an extension, of a module that says what it was built with: torch stands for what the first file brings.
+const backend = `import os, zipfile, torch
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    name = "extension-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(directory, name), "w") as z:
+        z.writestr("extension.py", "BUILT = %r" % ("with torch " + torch.__version__ + ", level " + os.environ["LEVEL"]))
+        z.writestr("extension-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: extension\nVersion: 1.0\n")
+        z.writestr("extension-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        z.writestr("extension-1.0.dist-info/RECORD", "")
+    return name
+`
+
 // Two files in a row, on a base that has neither Python nor conda, become one environment where cotainr has it, active from the start, and
 // the files lie in the image's root. What --lock wrote builds the same with --locked, and nothing lies beside the image without it.
 func TestEnvironments(t *testing.T) {
@@ -39,8 +51,12 @@ func TestEnvironments(t *testing.T) {
 	if err := os.WriteFile("root.tar", condatest.Root(t), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	write(t, "first.yml", "channels: ["+channel.URL+", nodefaults]\ndependencies: [python, greet]\nvariables: {LEVEL: 3}\n")
-	write(t, "sub/sec*nd.yml", "channels: ["+channel.URL+", nodefaults]\ndependencies: [word]\n")
+	index := locktest.NewIndex(t, locktest.Wheel{Name: "torch", Version: "2.7.0"})
+	write(t, "uv.toml", "[[index]]\nurl = \""+index.URL+"\"\ndefault = true\n")
+	write(t, "first.yml", "channels: ["+channel.URL+", nodefaults]\ndependencies: [python, greet, pip: [torch]]\nvariables: {LEVEL: 3, PIP_NO_BUILD_ISOLATION: 0}\n")
+	write(t, "sub/sec*nd.yml", "channels: ["+channel.URL+", nodefaults]\ndependencies: [word, pip: [\"extension @ ./extension\"]]\n")
+	write(t, "sub/extension/pyproject.toml", "[project]\nname = \"extension\"\nversion = \"1.0\"\n[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n")
+	write(t, "sub/extension/backend.py", backend)
 
 	var out, errs bytes.Buffer
 	a := newApp(t, &out, &errs)
@@ -59,8 +75,8 @@ func TestEnvironments(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, &out)
 		}
 	}
-	script := "set -e; greet; echo $LEVEL $CONDA_PREFIX $CONDA_DEFAULT_ENV; cat $CONDA_PREFIX/etc/word.conf; ls /*.yml"
-	want := "hello\n3 " + prefix + " conda_container_env\n" + prefix + "\n/first.yml\n/sec*nd.yml"
+	script := "set -e; greet; echo $LEVEL $CONDA_PREFIX $CONDA_DEFAULT_ENV; cat $CONDA_PREFIX/etc/word.conf; ls /*.yml; python -c 'import extension; print(extension.BUILT)'"
+	want := "hello\n3 " + prefix + " conda_container_env\n" + prefix + "\n/first.yml\n/sec*nd.yml\nwith torch 2.7.0, level 3"
 	if got := a.runIn(t, "app.sif", "/bin/sh", "-c", script); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
@@ -70,6 +86,16 @@ func TestEnvironments(t *testing.T) {
 
 	run("build locked.tar --lock app.lock --base-image tar:root.tar --conda-env first.yml sub/sec*nd.yml")
 	first := read(t, "app.lock")
+	for _, name := range []string{"app.lock", "app.conda-lock.yml", "pylock.app.toml"} {
+		if strings.Contains(read(t, name), dir) {
+			t.Errorf("%s names a directory of this machine:\n%s", name, read(t, name))
+		}
+	}
+	elsewhere := t.TempDir()
+	if err := os.CopyFS(elsewhere, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(elsewhere)
 	run("build again.tar --lock app.lock --locked --base-image tar:root.tar --conda-env first.yml sub/sec*nd.yml")
 	if read(t, "app.lock") != first {
 		t.Error("--locked wrote the lock")
