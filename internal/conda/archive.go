@@ -108,7 +108,7 @@ func (a *archive) expand(ctx context.Context, dir string) error {
 	if a.tar, err = os.CreateTemp(dir, "tar-*"); err != nil {
 		return err
 	}
-	n, err := io.Copy(a.tar, io.LimitReader(ctxio.Reader(ctx, packed), a.limit))
+	n, err := io.Copy(onlyWriter{spoolWriter{a.tar}}, io.LimitReader(ctxio.Reader(ctx, packed), a.limit))
 	if err != nil {
 		return a.blame("", err)
 	}
@@ -265,8 +265,12 @@ func (a *archive) walk(ctx context.Context, part string, visit func(h *tar.Heade
 	}
 }
 
-// blame gives an error the member that it is about, unless it has one.
+// blame gives an error the member that it is about, unless it has one or is about something else.
 func (a *archive) blame(member string, err error) error {
+	var disk spoolError
+	if errors.As(err, &disk) {
+		return fmt.Errorf("unpack conda package %s: %w", a.name, disk.error)
+	}
 	var known *PackageError
 	if errors.As(err, &known) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err

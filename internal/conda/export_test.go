@@ -1,9 +1,11 @@
 package conda
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"io"
+	"os"
 )
 
 // NewPatcher is for tests.
@@ -70,4 +72,19 @@ func unpackInto(ctx context.Context, a *archive, p Package, t Target, dir string
 		files = append(files, Unpacked{f.path, f.link, f.sha256, data})
 	}
 	return files, nil
+}
+
+// UnpackOnFullDisk unpacks an archive where nothing can be written.
+func UnpackOnFullDisk(ctx context.Context, r io.ReaderAt, size int64, p Package, t Target) error {
+	a, err := openArchive(r, size, p.File)
+	if err != nil {
+		return err
+	}
+	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer full.Close()
+	_, err = unpack(ctx, a, p, t, &spool{file: full, w: bufio.NewWriterSize(full, 10), limit: 1 << 20}, func(int64) {})
+	return err
 }

@@ -199,6 +199,9 @@ func usage(t *testing.T, st *store.Store) string {
 
 // Memory does not grow with the files of a package.
 func TestMemoryIsBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long, and the race detector has its own memory")
+	}
 	const size = 160 << 20
 	zeros := string(make([]byte, size))
 	p := pkg("x", map[string]condatest.File{"lib/zeros": {Data: zeros, Placeholder: "/placeholder", FileMode: "binary"}})

@@ -5,9 +5,13 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"os"
+	"os/exec"
 	"path"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"sconce.dev/sconce/internal/conda"
@@ -158,6 +162,42 @@ func TestOddButGood(t *testing.T) {
 	}
 	if want := "a /opt/conda\n|b /opt/conda\n|d/e |f a"; strings.Join(got, "|") != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A package is not blamed for a disk that is full.
+func TestFullDisk(t *testing.T) {
+	for _, size := range []int{2, 1000} {
+		p := pkg("x", map[string]condatest.File{"a": {Data: strings.Repeat("a", size)}})
+		data := p.Bytes(t)
+		err := conda.UnpackOnFullDisk(t.Context(), bytes.NewReader(data), int64(len(data)), p.Record(data), conda.Target{Prefix: prefix})
+		if !errors.Is(err, syscall.ENOSPC) || fault.HintOf(err) != "" {
+			t.Errorf("got %v, with the hint %q", err, fault.HintOf(err))
+		}
+	}
+}
+
+// Some zip writers make every archive one of the large kind.
+func TestZip64(t *testing.T) {
+	p := pkg("x", map[string]condatest.File{"a": {Data: "a"}})
+	in := filepath.Join(t.TempDir(), "in")
+	if err := os.WriteFile(in, p.Bytes(t), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("/usr/bin/python3", "-I", "-c", `import sys, zipfile
+old, new = zipfile.ZipFile(sys.argv[1]), zipfile.ZipFile(sys.argv[1] + "64", "w")
+for name in reversed(old.namelist()):
+    with new.open(name, "w", force_zip64=True) as f: f.write(old.read(name))
+new.close()`, in).CombinedOutput()
+	if err != nil {
+		condatest.SkipOrFail(t, "%v: %s", err, out)
+	}
+	data, err := os.ReadFile(in + "64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files, err := unpackBytes(t, p, data, conda.Target{Prefix: prefix}); err != nil || len(files) != 1 {
+		t.Errorf("got %v, %v", files, err)
 	}
 }
 

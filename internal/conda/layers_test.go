@@ -182,9 +182,6 @@ build:
 // byHand are packages that no builder makes any more, or not so easily.
 func byHand() []condatest.Package {
 	return []condatest.Package{
-		{Name: "python", Version: "3.11.9", Build: "0_cpython", SitePackages: "lib/python3.11/site-packages", Files: map[string]condatest.File{
-			"bin/python3.11": {Data: "\x7fELF no program", Mode: 0o755}, "bin/python": {Link: "python3.11"},
-		}},
 		{Name: "old", Version: "1.0", TarBz2: true, Old: true, Files: map[string]condatest.File{
 			"bin/old":      {Data: "#!" + condatest.Placeholder + "/bin/sh\n", Mode: 0o755},
 			"lib/old.so":   {Data: "\x00" + condatest.Placeholder + "/lib\x00\x00more\x00"},
@@ -231,7 +228,7 @@ func wide(s string) string {
 
 // Everything that is laid down is what rattler installs from the same channel, file by file, and so is what the records say.
 func TestLayersAgainstRattler(t *testing.T) {
-	c := condatest.NewChannel(t, append(byHand(), random())...)
+	c := condatest.NewChannel(t, append(byHand(), random(), condatest.RealPython(t))...)
 	c.Build(t, built...)
 	s := c.Serve(t)
 	target := filepath.Join(t.TempDir(), "env")

@@ -29,17 +29,38 @@ func newSpool(dir string, limit int64) (*spool, error) {
 
 func (s *spool) Close() error { return s.file.Close() }
 
+// spoolError is a trouble of the store's disk, which is no fault of the package.
+type spoolError struct{ error }
+
+func (e spoolError) Unwrap() error { return e.error }
+
+// spoolWriter marks the errors of a temporary file.
+type spoolWriter struct{ io.Writer }
+
+func (w spoolWriter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	if err != nil {
+		return n, spoolError{err}
+	}
+	return n, nil
+}
+
 // Write adds to the end.
 func (s *spool) Write(p []byte) (int, error) {
 	if s.size+int64(len(p)) > s.limit {
 		return 0, fmt.Errorf("the package unpacks to more than %d bytes", s.limit)
 	}
-	n, err := s.w.Write(p)
+	n, err := spoolWriter{s.w}.Write(p)
 	s.size += int64(n)
 	return n, err
 }
 
-func (s *spool) flush() error { return s.w.Flush() }
+func (s *spool) flush() error {
+	if err := s.w.Flush(); err != nil {
+		return fmt.Errorf("unpack a conda package: %w", err)
+	}
+	return nil
+}
 
 // keep adds content and returns where it is.
 func (s *spool) keep(data []byte) (offset int64, err error) {

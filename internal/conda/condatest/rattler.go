@@ -39,7 +39,7 @@ func Python(t testing.TB, packages []string, script string, args ...string) stri
 	if err := os.WriteFile(file, []byte(script), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	command := []string{"run", "--quiet", "--no-project", "--no-config", "--python", ">=3.10"}
+	command := []string{"run", "--quiet", "--no-project", "--python", ">=3.10"}
 	for _, p := range packages {
 		command = append(command, "--with", p)
 	}
