@@ -39,7 +39,7 @@ type ConflictError struct {
 	File   string   // whose specs have no solution
 	Rivals []string // the files whose specs they contradict; none when they have no solution alone
 	Text   string   // the solver's explanation
-	Asked  []string // what the rivals ask for of the packages in it: "a.yml:3:5 asks for python 3.11.*"
+	Asked  []string // what the files ask for of the packages in it: "a.yml:3:5 asks for python 3.11.*"
 	hint   string
 }
 
@@ -65,6 +65,7 @@ func (s *Solver) explain(f *failure, r *Request) error {
 			break
 		}
 		e := &ConflictError{File: r.Sources[f.Source].Name, Text: strings.TrimPrefix(text, "Cannot solve the request because of: ")}
+		e.Asked = r.Sources[f.Source].askedIn(e.Text)
 		for _, i := range f.Rivals {
 			if i >= 0 && i < len(r.Sources) {
 				e.Rivals = append(e.Rivals, r.Sources[i].Name)
@@ -79,12 +80,12 @@ func (s *Solver) explain(f *failure, r *Request) error {
 	return fmt.Errorf("the solver: %s", text)
 }
 
-// askedIn lists the specs of a source for packages that are in a text.
+// askedIn lists the specs of a source for packages that are in a text, those of which the line is known.
 func (s *Source) askedIn(text string) []string {
 	words := strings.Fields(text)
 	var all []string
 	for _, spec := range s.Specs {
-		if slices.Contains(words, dependencyName(spec.Text)) {
+		if spec.Line > 0 && slices.Contains(words, dependencyName(spec.Text)) {
 			all = append(all, spec.at(s.Name)+" asks for "+withoutLogins(spec.Text))
 		}
 	}

@@ -161,7 +161,7 @@ func TestSolveConflicts(t *testing.T) {
 	}{
 		{
 			name: "two files", facts: gpuNode, chain: [][]string{{"python 3.11.*"}, {"six"}, {"torch=*=cuda*"}},
-			file: "3.yml", rivals: []string{"1.yml"}, in: []string{"3.yml does not fit with 1.yml", "1.yml:1:5 asks for python 3.11.*"},
+			file: "3.yml", rivals: []string{"1.yml"}, in: []string{"3.yml does not fit with 1.yml", "3.yml:1:5 asks for torch=*=cuda*\n1.yml:1:5 asks for python 3.11.*"},
 		},
 		{
 			name: "no driver", facts: Facts{Platform: "linux-64", Glibc: "2.35"}, chain: [][]string{{"torch=*=cuda*"}},
@@ -169,7 +169,7 @@ func TestSolveConflicts(t *testing.T) {
 		},
 		{
 			name: "a slip", facts: gpuNode, chain: [][]string{{"pyhton"}},
-			file: "1.yml", in: []string{"pyhton"}, hint: "did you mean python?",
+			file: "1.yml", in: []string{"1.yml:1:5 asks for pyhton"}, hint: "did you mean python?",
 		},
 		{
 			name: "another platform's", facts: Facts{Platform: "linux-aarch64"}, chain: [][]string{{"intel-only"}},
