@@ -1,6 +1,7 @@
 package condalock
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"slices"
@@ -385,11 +386,20 @@ func TestSolverDies(t *testing.T) {
 			s := solver(t, config(t, nil))
 			dir := t.TempDir()
 			writeProgram(t, dir+"/uv", "#!/bin/sh\n"+test.script+"\n")
-			t.Setenv("PATH", dir+":/usr/bin:/bin")
+			s.UV = func(context.Context) (string, error) { return dir + "/uv", nil }
 			_, err := s.Solve(t.Context(), oneChannel(t, "https://channel.example.org/x"))
 			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(fault.HintOf(err), test.hint) {
 				t.Errorf("error: %v\nwant %s\nhint: %s", err, test.want, fault.HintOf(err))
 			}
 		})
+	}
+}
+
+func TestSolveWithoutUV(t *testing.T) {
+	s := solver(t, config(t, nil))
+	t.Setenv("PATH", t.TempDir())
+	_, err := s.Solve(t.Context(), oneChannel(t, "https://channel.example.org/x"))
+	if err == nil || !strings.Contains(err.Error(), "needs uv") || !strings.Contains(fault.HintOf(err), "conda-lock.yml") {
+		t.Errorf("error: %v, hint %s", err, fault.HintOf(err))
 	}
 }

@@ -263,7 +263,13 @@ func lockConda(ctx context.Context, r *recipe.Recipe, old *Lock, inputs Inputs, 
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	k := &condaLocker{recipe: r, old: old, inputs: inputs, opts: o, config: config, solver: &condalock.Solver{Store: o.Store, Config: config, Offline: o.Offline}}
+	files, err := readRequirements(r)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	k := &condaLocker{recipe: r, old: old, inputs: inputs, opts: o, config: config, solver: &condalock.Solver{
+		Store: o.Store, Config: config, Offline: o.Offline, UV: o.uv(r).Path, Env: indexEnvironment(r, files),
+	}}
 	k.conda = Conda{Prefix: r.Conda.Prefix, Platform: subdirs[r.Target.Platform], Glibc: lib.Glibc}
 	if kept, packages, text := k.kept(); kept {
 		return &k.conda, packages, text, nil
