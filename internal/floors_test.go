@@ -20,7 +20,7 @@ var floors = [][]string{
 	{"child", "ctxio", "cuda", "edf", "elfx", "progress", "fault", "filelock", "fuse", "inflate", "wheelbuild/catalog", "pathwalk", "rootemu", "sbatch", "sif", "spelling", "units", "zstdblock"},
 	{"device", "fatbin", "host", "jobstep", "squashfs", "store"},
 	{"cluster", "config", "fetch", "layer", "tempdir", "ui"},
-	{"job"},
+	{"job", "slurm"},
 	{"conda", "image", "recipe", "registry", "sandbox"},
 	{"bootstrap", "runtimefiles", "python", "execop", "fileop", "uv"},
 	{"containerfile", "source", "ospackages", "wheelbuild"},

@@ -132,3 +132,18 @@ func (r Request) DefaultFile() string {
 	}
 	return cmp.Or(r.Cluster.Paths.Images, here) + "/" + fileName(r.Image.Name) + cmp.Or(imageExt[starter], ".sqsh")
 }
+
+// ReadsEDF reports whether the runtime reads an environment definition file.
+func (r Request) ReadsEDF() bool {
+	starter := cmp.Or(r.Runtime, r.Job.Runtime, r.Cluster.Starter())
+	return starter == containerEngine || starter == cluster.Sarus
+}
+
+// LogName is the name of the log of the job with a number, in its directory; for an array a pattern.
+func (r Request) LogName(id string) string {
+	name := fileName(r.Name) + "-" + id
+	if r.Job.Array != "" {
+		name += "_*"
+	}
+	return name + ".log"
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sconce.dev/sconce/internal/slurmtest"
+)
+
+const submitRecipe = `name = "tiny"
+version = "1"
+base.image = "debian:12"
+target.cluster = "two"
+
+[job.hello]
+nodes = 2
+time = "5m"
+command = "echo rank $RANK of $WORLD_SIZE says"
+logs = "logs"
+
+[job.fails]
+command = "exit 3"
+
+[job.sleeps]
+command = "sleep 1000"
+`
+
+const submitProfile = `runtimes = ["sconce"]
+platform = "linux/amd64"
+
+[paths]
+images = "/shared/images"
+
+[slurm]
+partition = "debug"
+`
+
+// submitCluster is a Slurm cluster with sconce on it, and the image of a recipe in the store there.
+func submitCluster(t *testing.T) *slurmtest.Cluster {
+	t.Helper()
+	busybox, err := exec.LookPath("busybox")
+	if err != nil && os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
+		t.Fatal(err)
+	} else if err != nil {
+		t.Skip(err)
+	}
+	c := slurmtest.Start(t, slurmtest.Options{})
+	self, err := os.Executable() // which is sconce when it is called so: see TestMain
+	if err != nil {
+		t.Fatal(err)
+	}
+	for to, from := range map[string]string{"bin/sconce": self, "rootfs/bin/sh": busybox} {
+		copyProgram(t, from, filepath.Join(c.SharedDir, to))
+	}
+	for name, text := range map[string]string{"app/sconce.toml": submitRecipe, "app/clusters/two.toml": submitProfile} {
+		writeText(t, filepath.Join(c.SharedDir, name), text)
+	}
+	c.Run(slurmtest.Alice, "ln -s sh rootfs/bin/echo && ln -s sh rootfs/bin/sleep && sconce pull dir:rootfs --platform linux/amd64 --name tiny:1")
+	return c
+}
+
+func copyProgram(t *testing.T, from, to string) {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeText(t, to, string(data))
+}
+
+func writeText(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Dir(path), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Jobs are submitted to a real Slurm, run there in the image, and are listed, followed and cancelled.
+func TestSubmit(t *testing.T) {
+	c := submitCluster(t)
+	has := func(script string, wants ...string) string {
+		t.Helper()
+		out, err := c.Try(slurmtest.Alice, "cd app && "+script)
+		for _, want := range wants {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: %v\n%s\nlacks %q", script, err, out, want)
+			}
+		}
+		return out
+	}
+	if out := has("sconce submit hello --dry-run && ls -A", "#SBATCH --job-name=hello", "srun "); strings.Contains(out, "\n.sconce\n") {
+		t.Errorf("a dry run writes files:\n%s", out)
+	}
+	has("sconce submit hello --test-only", "to start at")
+	has("sconce submit hello --follow -- 'a  b'", "rank 0 of 2 says a  b", "rank 1 of 2 says a  b", "its log is /shared/app/logs/hello-")
+	has("sconce logs hello", "rank 0 of 2 says a  b")
+	has("sconce submit fails --wait; echo code $?", "ended as FAILED", "code 1")
+	has("sconce submit sleeps && sconce cancel sleeps && sconce jobs", "cancelled job", "COMPLETED", "FAILED", "CANCELLED")
+	has("sconce jobs --json", `"digest": "sha256:`, `"file": "/shared/images/sha256-`)
+	has("sconce cancel other; echo code $?", `no job "other" was submitted from here`, "code 2")
+	has("cd /shared && sconce submit app hello --nodes 9 --test-only; echo code $?", "error: sbatch: ", "code 1")
+	has("sed -i 's/tiny/gone/' sconce.toml && sconce submit hello; echo code $?", "gone:1 is not in the store", "build it first", "code 1")
+}
+
+// Ten who submit at once share one copy of the image.
+func TestSubmitAtOnce(t *testing.T) {
+	c := submitCluster(t)
+	out := c.Run(slurmtest.Alice, `cd app
+for i in 1 2 3 4 5 6 7 8 9 10; do sconce submit hello --nodes 1 > /tmp/id$i & pids="$pids $!"; done
+for p in $pids; do wait $p || exit 1; done
+cat /tmp/id* | sort -u | wc -l
+ls /shared/images/*.sqsh | wc -l
+ls -A .sconce/*.sbatch | wc -l`)
+	if !strings.HasPrefix(out, "10\n1\n1\n") {
+		t.Errorf("jobs, images, scripts: %q", out)
+	}
+}

@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/slurm"
+	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
+)
+
+func newJobsCmd(a *app) *cobra.Command {
+	var all, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "jobs",
+		Short: "List the jobs that were submitted from here",
+		Long: `List the jobs that sconce submit has submitted for this user, the newest first, with what Slurm says of
+each. The next jobs of a chain are submitted by the jobs themselves, and squeue lists them.`,
+		Example: examples("sconce jobs", "sconce jobs --all --json | jq '.[].digest'"),
+		Args:    wants(),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runJobs(cmd.Context(), all, asJSON) },
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "list all, and not only the last 20")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// shownJobs is how many jobs are listed unless all are wanted: Slurm is asked for each.
+const shownJobs = 20
+
+// listedJob is what `sconce jobs --json` prints of each.
+type listedJob struct {
+	slurm.Record
+	slurm.State
+}
+
+func (a *app) runJobs(ctx context.Context, all, asJSON bool) error {
+	records, err := slurm.Records()
+	if err != nil {
+		return err
+	}
+	if !all {
+		records = records[:min(len(records), shownJobs)]
+	}
+	list := make([]listedJob, 0, len(records))
+	for _, r := range records {
+		state, err := slurm.StateOf(ctx, r.ID)
+		if err != nil {
+			return err
+		}
+		list = append(list, listedJob{r, state})
+	}
+	if asJSON {
+		return a.printJSON(list)
+	}
+	rows := [][]string{{"JOB", "NAME", "STATE", "CLUSTER", "IMAGE", "SUBMITTED", "LOG"}}
+	for _, j := range list {
+		cluster := j.Cluster
+		if cluster == "" {
+			cluster = "-"
+		}
+		rows = append(rows, []string{j.ID, ui.Clean(j.Record.Name), j.State.Name, ui.Clean(cluster), ui.Clean(j.Image), units.Ago(j.Submitted, time.Now()), ui.Clean(j.Log)})
+	}
+	return printTable(a.out, rows)
+}
+
+func newLogsCmd(a *app) *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{
+		Use:   "logs [JOB]",
+		Short: "Print the log of a job that was submitted from here",
+		Long: `Print the log of JOB: a job's number, or a name, of which the newest one counts; without it, the job that
+was submitted last.`,
+		Example: examples("sconce logs", "sconce logs train --follow", "sconce logs 12345"),
+		Args:    wants("[JOB]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			what := ""
+			if len(args) > 0 {
+				what = args[0]
+			}
+			r, err := slurm.Find(what)
+			if err != nil {
+				return err
+			}
+			if follow {
+				return a.follow(cmd.Context(), r)
+			}
+			return a.printLogs(r)
+		},
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on as it grows, to the job's end")
+	return cmd
+}
+
+// printLogs prints the log of a job, or the logs of an array.
+func (a *app) printLogs(r slurm.Record) error {
+	files, err := filepath.Glob(r.Log)
+	if err != nil {
+		return err
+	}
+	if len(files) == 0 {
+		return fault.Hint(fmt.Errorf("job %s has no log yet: %s", r.ID, r.Log), "`sconce jobs` shows whether it has begun")
+	}
+	for _, file := range files {
+		if _, err := a.printFrom(file, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printFrom prints a file from a byte on, and returns how much there was. A file that is not there yet is empty.
+func (a *app) printFrom(file string, at int64) (int64, error) {
+	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	if _, err := f.Seek(at, io.SeekStart); err != nil {
+		return 0, err
+	}
+	return io.Copy(a.out, f)
+}
+
+func newCancelCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "cancel JOB",
+		Short:   "Cancel a job that was submitted from here",
+		Long:    "Cancel JOB: a job's number, or a name, of which the newest one counts.",
+		Example: examples("sconce cancel train", "sconce cancel 12345"),
+		Args:    wants("JOB"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := slurm.Find(args[0])
+			if err != nil {
+				return err
+			}
+			if err := slurm.Cancel(cmd.Context(), r.ID); err != nil {
+				return err
+			}
+			a.say("cancelled job %s (%s)", r.ID, r.Name)
+			return nil
+		},
+	}
+}

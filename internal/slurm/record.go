@@ -1,0 +1,126 @@
+package slurm
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"sconce.dev/sconce/internal/fault"
+)
+
+// Record is a job that was submitted from here.
+type Record struct {
+	ID        string    `json:"id"`
+	Name      string    `json:"name"`
+	Cluster   string    `json:"cluster,omitempty"`
+	Image     string    `json:"image"`
+	Digest    string    `json:"digest,omitempty"` // of its manifest
+	File      string    `json:"file,omitempty"`   // that the nodes read
+	Dir       string    `json:"dir"`              // from which it was submitted
+	Script    string    `json:"script"`
+	Log       string    `json:"log"` // of an array a pattern
+	Submitted time.Time `json:"submitted"`
+}
+
+// Dir is the directory of the records: sconce/jobs in the user's state directory (XDG Base Directory Specification).
+func Dir() (string, error) {
+	state := os.Getenv("XDG_STATE_HOME")
+	if !filepath.IsAbs(state) {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", err
+		}
+		state = filepath.Join(home, ".local", "state")
+	}
+	return filepath.Join(state, "sconce", "jobs"), nil
+}
+
+// Keep writes a record.
+func (r Record) Keep() error {
+	dir, err := Dir()
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // does nothing after the rename
+	_, err = f.Write(append(data, '\n'))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), filepath.Join(dir, fileOf(r)))
+}
+
+// unsafe is what no file's name shall have.
+var unsafe = regexp.MustCompile(`[^A-Za-z0-9._-]`)
+
+// fileOf is the name of a record's file: clusters that share a home count their jobs each for itself.
+func fileOf(r Record) string {
+	return unsafe.ReplaceAllString(cmp.Or(r.Cluster, "cluster"), "_") + "-" + r.ID + ".json"
+}
+
+// maxRecord bounds a record in bytes.
+const maxRecord = 64 << 10
+
+// Records lists what was submitted from here, the newest first. A file that is no record is passed over.
+func Records() ([]Record, error) {
+	dir, err := Dir()
+	if err != nil {
+		return nil, err
+	}
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var all []Record
+	for _, f := range files {
+		info, err := f.Info()
+		if err != nil || !info.Mode().IsRegular() || info.Size() > maxRecord || strings.HasPrefix(f.Name(), ".") {
+			continue
+		}
+		var r Record
+		data, err := os.ReadFile(filepath.Join(dir, f.Name()))
+		if err != nil || json.Unmarshal(data, &r) != nil || !jobID.MatchString(r.ID) {
+			continue
+		}
+		all = append(all, r)
+	}
+	slices.SortStableFunc(all, func(a, b Record) int { return b.Submitted.Compare(a.Submitted) })
+	return all, nil
+}
+
+// Find returns the record that somebody means: the job of that number, the newest of that name, or without either the newest of all.
+func Find(what string) (Record, error) {
+	all, err := Records()
+	if err != nil {
+		return Record{}, err
+	}
+	i := slices.IndexFunc(all, func(r Record) bool { return what == "" || r.ID == what || r.Name == what })
+	switch {
+	case i >= 0:
+		return all[i], nil
+	case len(all) == 0:
+		return Record{}, fault.Usage(fault.Hint(errors.New("nothing was submitted from here"), "`sconce submit` does that"))
+	}
+	return Record{}, fault.Usage(fault.Hint(fmt.Errorf("no job %q was submitted from here", what), "`sconce jobs` lists them"))
+}
