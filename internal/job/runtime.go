@@ -113,6 +113,9 @@ func (s *settled) startPodman(env []string) start {
 	return start{program: append(program, s.Image.Reference)}
 }
 
+// passedOn begins the names of variables that every task of sconce run gets from its job.
+var passedOn = []string{"MASTER_", "OMP_", "TORCH_NCCL_", "TORCH_FR_", "NCCL_", "FI_", "SLURM_"}
+
 func (s *settled) startSconce(image string, env []string) start {
 	program := []string{"sconce", "run"}
 	if s.gpus > 0 {
@@ -124,8 +127,10 @@ func (s *settled) startSconce(image string, env []string) start {
 	if s.workdir != "" {
 		program = append(program, "--workdir="+s.workdir)
 	}
-	for _, name := range slices.Concat([]string{"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODEID", "SLURM_NNODES", "SLURM_JOB_ID"}, env) {
-		program = append(program, "--env="+name)
+	for _, name := range env {
+		if !slices.ContainsFunc(passedOn, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+			program = append(program, "--env="+name)
+		}
 	}
 	return start{program: append(program, image, "--")}
 }
