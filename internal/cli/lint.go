@@ -45,7 +45,8 @@ clusters. What a file is, is told by its content.
 A script is judged together with the EDF that it names, and that with its image when it is a file or in the store. Nothing
 runs, and nothing is submitted. What is not known is not judged.
 
---fix mends what can be mended safely, and shows what it changed; comments and layout stay. --diff shows it only.
+--fix mends what can only have been meant in one way, in the files that are named, and shows what it changed; comments
+and layout stay. --diff shows it only.
 
 A finding that can be lived with is allowed by a comment anywhere in the file:
 
@@ -74,7 +75,7 @@ Exit code 3 means that an error was found that is not allowed.`,
 	f.StringVar(&o.cluster, "cluster", "", "judge for this cluster: a `NAME` that sconce clusters lists, or a profile's file")
 	f.StringVar(&o.dialect, "dialect", "", "whose EDFs these are, where no script says: container-engine, sarus")
 	f.StringVar(&o.as, "as", "", "what the files are, instead of by their content: "+list(lint.Kinds))
-	f.BoolVar(&o.fix, "fix", false, "mend what can be mended safely, and show what was changed")
+	f.BoolVar(&o.fix, "fix", false, "mend what can only have been meant in one way, and show what was changed")
 	f.BoolVar(&o.diff, "diff", false, "show what --fix would change, and change nothing")
 	f.BoolVar(&o.remote, "remote", false, "ask registries for the configuration of images that are not here")
 	f.StringVar(&o.severity, "severity", string(audit.Note), "show what is at least this bad: error, warning, note")

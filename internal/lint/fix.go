@@ -20,7 +20,7 @@ type edit struct {
 
 func (s *subject) replace(at edf.Span, text string) []edit { return []edit{{at, text}} }
 
-// Fix is a file with what can be mended safely mended: nothing of it changes what a job that works does.
+// Fix is a file in which that is mended which can only have been meant in one way.
 type Fix struct {
 	Path        string
 	Rules       []string // of what was mended

@@ -106,6 +106,9 @@ func TestWords(t *testing.T) {
 		`srun bash -c "a $B c"`:     "false [B]",
 		`srun bash -c 'a '"$B"' c'`: "false [B]",
 		`srun bash -c "a \$B c"`:    "false []",
+		`srun bash -c "a "'$B'" c"`: "false []",
+		`srun bash -c "a"$(b)"c"`:   "false []",
+		`srun bash -c "a "b" c"`:    "true []",
 		`srun bash -c '$B'`:         "false []",
 	} {
 		s := Parse("x", []byte(text))

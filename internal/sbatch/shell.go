@@ -293,20 +293,21 @@ func (w Word) Expanded() []string {
 	return all
 }
 
-// Broken reports whether quotes end within a word that has blanks in quotes, as in "a "$b" c": what stands between them is not quoted.
+// Broken reports whether quotes end within a word and begin again behind text that is not quoted, as in "a "$b" c".
 func (w Word) Broken() bool {
-	if w.node == nil || len(w.node.Parts) < 3 {
+	if w.node == nil {
 		return false
 	}
-	quoted := 0
-	for i, p := range w.node.Parts {
-		q, ok := p.(*syntax.DblQuoted)
-		if ok && len(q.Parts) > 0 {
-			quoted++
-		}
-		if _, variable := p.(*syntax.ParamExp); variable && (i == 0 || i == len(w.node.Parts)-1) {
-			return false
+	parts := w.node.Parts
+	quoted := func(p syntax.WordPart) bool { _, ok := p.(*syntax.DblQuoted); return ok }
+	first := slices.IndexFunc(parts, quoted)
+	for i := first + 1; first >= 0 && i+1 < len(parts); i++ {
+		switch parts[i].(type) {
+		case *syntax.Lit, *syntax.ParamExp:
+			if slices.ContainsFunc(parts[i+1:], quoted) {
+				return true
+			}
 		}
 	}
-	return quoted >= 2
+	return false
 }
