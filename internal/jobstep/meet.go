@@ -95,6 +95,9 @@ func Meet(ctx context.Context, name string, start func(listener, seat *os.File) 
 	}
 }
 
+// maxNames is how many names a task tries.
+const maxNames = 16
+
 // address is the abstract socket of a name. The number tells it from one that another user has taken, in whatever intent.
 func address(name string, number int) *net.UnixAddr {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s", os.Getuid(), name))
@@ -112,7 +115,10 @@ func sitDown(ctx context.Context, name string, start func(listener, seat *os.Fil
 				return conn, nil
 			}
 			conn.Close()
-			number++ // the name is somebody else's
+			if number++; number == maxNames { // which no accident makes
+				return nil, fault.Hint(errors.New("meet the other tasks of this job step: other users have taken the names of its sockets"),
+					"with --in-job=no each task has a root file system of its own")
+			}
 			continue
 		}
 		listener, err := net.ListenUnix("unix", at)

@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -50,6 +51,10 @@ type Options struct {
 
 	// Plugins are lines of plugstack.conf: "required /shared/plugin.so".
 	Plugins []string
+
+	// StandIn loads a plug-in that stands in for pyxis, the Container Engine, Sarus Suite and uenv: it accepts their options and records
+	// them, see [Cluster.Recorded].
+	StandIn bool
 }
 
 // Cluster is a running cluster.
@@ -88,7 +93,13 @@ func Start(t testing.TB, o Options) *Cluster {
 	t.Cleanup(func() { removeAll(t, dir) })
 	config := filepath.Join(dir, "config")
 	c.SharedDir = filepath.Join(dir, "shared")
-	if err := errors.Join(os.Chmod(dir, 0o755), c.configure(config, o.Plugins), os.Mkdir(c.SharedDir, 0o777), os.Chmod(c.SharedDir, 0o777)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(c.SharedDir, 0o777), os.Chmod(c.SharedDir, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	if o.StandIn {
+		o.Plugins = append(slices.Clone(o.Plugins), c.addStandIn(root))
+	}
+	if err := c.configure(config, o.Plugins); err != nil {
 		t.Fatal(err)
 	}
 	c.start(root, config)

@@ -3,6 +3,7 @@ package slurmtest
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -35,6 +36,28 @@ func clusters() map[string]Options {
 		return map[string]Options{"ordinary user": {}}
 	}
 	return map[string]Options{"root": {}, "ordinary user": {UID: 54321, GID: 54321}}
+}
+
+// The stand-in takes the options of container plug-ins from command lines and job scripts, and no others.
+func TestStandIn(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Options{StandIn: true})
+	c.Run(Alice, "srun --container-image=/shared/x.sqsh --container-mounts=/a:/b,/c:/d --container-writable true")
+	if got, want := c.Recorded(), []string{"srun --container-image=/shared/x.sqsh", "srun --container-mounts=/a:/b,/c:/d", "srun --container-writable"}; !slices.Equal(got, want) {
+		t.Errorf("recorded %q, want %q", got, want)
+	}
+	c.Run(Alice, `printf '#!/bin/sh\n#SBATCH --uenv=pytorch/v2:/user-environment --view=default\n#SBATCH --edf=torch\ntrue\n' > /shared/job.sh
+		sbatch --test-only --environment=torch /shared/job.sh`)
+	want := []string{"sbatch --edf=torch", "sbatch --environment=torch", "sbatch --uenv=pytorch/v2:/user-environment", "sbatch --view=default"}
+	if got := c.Recorded(); !slices.Equal(slices.Compact(slices.Sorted(slices.Values(got))), want) {
+		t.Errorf("recorded %q, want %q", got, want)
+	}
+	if out, err := c.Try(Alice, "srun --container-imag=x true"); err != nil || len(c.Recorded()) != 1 {
+		t.Errorf("an option may be shortened as any other: %v\n%s", err, out)
+	}
+	if _, err := c.Try(Alice, "srun --containers=x true"); err == nil {
+		t.Error("an option that no plug-in has is accepted")
+	}
 }
 
 // The cluster ends with its test.
