@@ -145,6 +145,38 @@ func TestEnvironmentFiles(t *testing.T) {
 	}
 }
 
+// rattler reads the records of an environment as those of any other, byte code and commands included.
+func TestRattlerReadsRecords(t *testing.T) {
+	python := condatest.RealPython(t)
+	pure := condatest.Package{Name: "pure", Version: "1", Noarch: "python", Depends: []string{"python"}, EntryPoints: []string{"p = pure:f"}, License: "MIT", Files: map[string]condatest.File{
+		"site-packages/pure.py": {Data: "def f(): pass\n"},
+	}}
+	native := pkg("native", map[string]condatest.File{"lib/a": {Data: condatest.Placeholder}, "lib/b": {Link: "a"}, "share/empty": {Dir: true}})
+	root := shortDir(t)
+	target := conda.Target{Prefix: root, Python: conda.Python{Version: python.Version, SitePackages: "lib/python" + condatest.PythonMinor(t) + "/site-packages"}}
+	l := lay(t, condatest.NewChannel(t, python, pure, native), conda.Environment{Target: target}, &thisPython{t: t}, []string{"python"}, []string{"native", "pure"})
+	for _, d := range append(slices.Clone(l.Layers), l.top) {
+		unpack(t, l.store, d)
+	}
+	out := condatest.Python(t, []string{condatest.Rattler}, `
+import glob, os, sys
+from rattler import PrefixRecord
+for path in sorted(glob.glob(sys.argv[1] + "/conda-meta/*.json")):
+    r = PrefixRecord.from_path(path)
+    lacking = [f for f in r.files if not os.path.lexists(os.path.join(sys.argv[1], f))]
+    print(r.name.normalized, r.version, r.build, r.channel, r.subdir, len(r.files) > 0, lacking, len(r.paths_data.paths) >= len(r.files), r.sha256 is not None)
+sys.stdout.flush()
+os._exit(0)
+`, root)
+	const channel = "https://conda.anaconda.org/conda-forge"
+	want := "native 1 0 " + channel + " linux-64 True [] True True\n" +
+		"pure 1 py_0 " + channel + " noarch True [] True True\n" +
+		"python " + python.Version + " 0_cpython " + channel + " " + condatest.Subdir() + " True [] True True\n"
+	if out != want {
+		t.Errorf("got  %s\nwant %s", out, want)
+	}
+}
+
 // A package that brings conda has its own scripts.
 func TestScriptsOfPackagesStay(t *testing.T) {
 	c := condatest.NewChannel(t, pkg("conda", map[string]condatest.File{"bin/activate": {Data: "own"}, "etc/profile.d/conda.sh": {Data: "own"}}))
