@@ -61,29 +61,42 @@ func (r *stageRun) makeActivation(ctx context.Context, t *plan.Step, op *plan.Co
 	for _, name := range slices.Sorted(maps.Keys(packages)) {
 		a.packages = append(a.packages, name+"="+packages[name])
 	}
-	once := store.Once[[]string]{Kind: store.KindActivation, Key: string(t.Key), Again: r.opts.Again, Does: "activates the conda environment"}
 	var err error
-	a.scripts, _, err = once.Do(ctx, r.opts.Store, func(ctx context.Context) ([]string, error) { return r.runScripts(ctx, op, a) })
+	a.scripts, err = r.runScripts(ctx, t, op, a)
 	r.made.conda = a
 	return err
 }
 
-func (r *stageRun) runScripts(ctx context.Context, op *plan.CondaActivation, a *activated) ([]string, error) {
-	none := []string{}
+// scripted is what activation scripts do.
+type scripted struct {
+	Variables []string `json:"variables"`          // NAME=VALUE by name
+	Personal  []string `json:"personal,omitempty"` // names of those that depend on the user, and are left out
+}
+
+// runScripts returns the variables that activation scripts set. What is left out is told every time.
+func (r *stageRun) runScripts(ctx context.Context, t *plan.Step, op *plan.CondaActivation, a *activated) ([]string, error) {
 	var scripts, names []string
 	for _, s := range conda.ActivateScripts(r.condaManifests(), op.Activation.Prefix) {
 		scripts, names = append(scripts, s.Path), append(names, path.Base(s.Path)+" ("+s.Package+")")
 	}
 	if len(scripts) == 0 {
-		return none, nil
+		return nil, nil
 	}
 	shell, err := r.shellFor(ctx, "activation scripts", names, op.Activation.Prefix, op.RunsHere)
 	if shell == "" || err != nil {
-		return none, err
+		return nil, err
 	}
-	task := progress.Begin(ctx, "activate", "conda environment", 0)
-	vars, err := r.recordScripts(ctx, a, shell, scripts)
-	return vars, task.End(err)
+	once := store.Once[scripted]{Kind: store.KindActivation, Key: string(t.Key), Again: r.opts.Again, Does: "activates the conda environment"}
+	found, _, err := once.Do(ctx, r.opts.Store, func(ctx context.Context) (scripted, error) {
+		task := progress.Begin(ctx, "activate", "conda environment", 0)
+		found, err := r.recordScripts(ctx, a, shell, scripts)
+		return found, task.End(err)
+	})
+	if len(found.Personal) > 0 {
+		progress.Warn(ctx, "activation scripts of conda packages set variables that depend on the user, which are left out: "+strings.Join(found.Personal, ", "),
+			"set them under env in [image], or where the container is started")
+	}
+	return found.Variables, err
 }
 
 // shellFor returns the bash that scripts of conda packages can be run with. Where there is none it warns, and returns "".
@@ -120,21 +133,16 @@ func findBash(tree *image.Tree, prefix string) string {
 var scriptUsers = [2]string{"sconce-a", "sconce-b"}
 
 // recordScripts sources the scripts for two users and returns what both have then, and neither had before.
-func (r *stageRun) recordScripts(ctx context.Context, a *activated, shell string, scripts []string) ([]string, error) {
+func (r *stageRun) recordScripts(ctx context.Context, a *activated, shell string, scripts []string) (found scripted, err error) {
 	before := r.environment(a)
 	var after [2]map[string]string
 	for i, user := range scriptUsers {
-		var err error
 		if after[i], err = r.sourceScripts(ctx, shell, scripts, before, user); err != nil {
-			return nil, err
+			return found, err
 		}
 	}
-	vars, personal := difference(before, after)
-	if len(personal) > 0 {
-		progress.Warn(ctx, "activation scripts of conda packages set variables that depend on the user, which are left out: "+strings.Join(personal, ", "),
-			"set them under env in [image], or where the container is started")
-	}
-	return vars, nil
+	found.Variables, found.Personal = difference(before, after)
+	return found, nil
 }
 
 // environment is that of a program in the image, in a conda environment if a is not nil.

@@ -1,7 +1,10 @@
 package build
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +17,8 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -141,11 +146,11 @@ func (r *stageRun) makeCondaScripts(ctx context.Context, t *plan.Step, op *plan.
 	if len(scripts) == 0 {
 		return layer.Descriptor{}, nil
 	}
+	shell, err := r.shellFor(ctx, "link scripts", slices.Compact(names), prefix, op.RunsHere)
+	if shell == "" || err != nil {
+		return layer.Descriptor{}, err
+	}
 	d, _, err := r.onceFor(t).Do(ctx, r.opts.Store, func(ctx context.Context) (layer.Descriptor, error) {
-		shell, err := r.shellFor(ctx, "link scripts", slices.Compact(names), prefix, op.RunsHere)
-		if shell == "" || err != nil {
-			return layer.Descriptor{}, err
-		}
 		env := r.environment(nil)
 		return r.runCommand(ctx, "conda link scripts: "+strings.Join(slices.Compact(names), ", "), execop.Command{
 			Args: []string{shell, "--noprofile", "--norc", "-c", linkCommand(scripts, shell, prefix)}, Env: env,
@@ -182,4 +187,39 @@ func (b *builder) lookForConda(op *plan.CondaPackages) (kind store.Kind, downloa
 		}
 	}
 	return store.KindCondaLayer, download
+}
+
+// warnReplaced says which files of conda packages lie below other files of wheels, which are laid over them.
+func (r *stageRun) warnReplaced(ctx context.Context) {
+	owners := make(map[string]conda.ManifestFile)
+	packages := make(map[string]string)
+	for _, l := range r.laid {
+		for _, p := range l.manifest.Packages {
+			for _, f := range p.Files {
+				if f.Type != "d" && !f.Lost {
+					owners[f.Path], packages[f.Path] = f, p.Name
+				}
+			}
+		}
+	}
+	for _, w := range r.made.wheels {
+		for _, p := range w.manifest.Packages {
+			i := slices.IndexFunc(p.Files, func(f python.ManifestFile) bool {
+				below, there := owners[f.Path]
+				return there && !sameHash(below.SHA256, f.SHA256)
+			})
+			if i >= 0 {
+				at := p.Files[i].Path
+				progress.Warn(ctx, fmt.Sprintf("the Python package %s replaces %s of the conda package %s", p.Name, at, packages[at]),
+					"take one of the two out; pip and conda do not know of each other's files")
+			}
+		}
+	}
+}
+
+// sameHash compares a SHA-256 in hexadecimal digits with one in URL-safe base64.
+func sameHash(digits, text string) bool {
+	a, err1 := hex.DecodeString(digits)
+	b, err2 := base64.RawURLEncoding.DecodeString(text)
+	return err1 == nil && err2 == nil && bytes.Equal(a, b)
 }

@@ -74,6 +74,7 @@ func (r *stageRun) makeEnvironment(ctx context.Context, op *plan.Environment) (l
 	if err := python.CheckConflicts(e.Manifests, e.Prefer); err != nil {
 		return layer.Descriptor{}, err
 	}
+	r.warnReplaced(ctx)
 	d, err := python.BuildEnvironment(ctx, r.opts.Store, e, op.Options)
 	if err != nil {
 		return d, err

@@ -157,11 +157,8 @@ func TestCondaLock(t *testing.T) {
 	}
 
 	file := filepath.Join(dir, "conda-lock.yml")
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	locktest.Write(t, dir, map[string]string{"conda-lock.yml": string(text) + "# mine\n"})
+	text := read(t, file)
+	locktest.Write(t, dir, map[string]string{"conda-lock.yml": text + "# mine\n"})
 	_, err = build(t.Context(), s, dir, engine.PlanOptions{Locked: true}, engine.BuildOptions{})
 	if err == nil || !strings.Contains(err.Error(), "conda-lock.yml (it was changed by hand)") {
 		t.Errorf("changed by hand: %v", err)
@@ -169,7 +166,7 @@ func TestCondaLock(t *testing.T) {
 
 	// The lock that was written is also one that a user may bring.
 	locktest.Write(t, dir, map[string]string{
-		"conda-lock.yml": string(text), recipe.FileName: "name = \"env\"\n[base]\nimage = \"tar:root.tar\"\n[conda]\nlock = \"conda-lock.yml\"\nlink-scripts = []\n",
+		"conda-lock.yml": text, recipe.FileName: "name = \"env\"\n[base]\nimage = \"tar:root.tar\"\n[conda]\nlock = \"conda-lock.yml\"\nlink-scripts = []\n",
 	})
 	own, err := build(t.Context(), s, dir, engine.PlanOptions{}, engine.BuildOptions{})
 	if err != nil {
@@ -201,7 +198,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 func TestCondaChain(t *testing.T) {
 	locktest.UV(t)
 	server := condaChannel(t)
-	x := locktest.NewIndex(t, locktest.Wheel{Name: "alpha", Version: "1.5", Requires: []string{"greet>=1"}},
+	x := locktest.NewIndex(t, locktest.Wheel{Name: "alpha", Version: "1.5", Requires: []string{"greet>=1"}, Files: map[string]string{"alpha-1.5.data/data/etc/word.conf": "mine\n"}},
 		locktest.Wheel{Name: "greet", Version: "9.0"}, locktest.Wheel{Name: "beta", Version: "0.1"})
 	dir := condaRecipe(t, "[conda]\nenvironment = [\"a.yml\", \"b.yml\"]\n[python]\npackages = [\"beta\"]\n", map[string]string{
 		"uv.toml": "[[index]]\nurl = \"" + x.URL + "\"\ndefault = true\n",
@@ -217,9 +214,13 @@ func TestCondaChain(t *testing.T) {
 		"backend.py":     wordBackend,
 	})
 	s := newSession(t)
-	built, err := build(t.Context(), s, dir, engine.PlanOptions{}, engine.BuildOptions{})
+	var events locktest.Events
+	built, err := build(progress.With(t.Context(), &events), s, dir, engine.PlanOptions{}, engine.BuildOptions{})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if want := "the Python package alpha replaces etc/word.conf of the conda package libword"; !strings.Contains(events.Everything(), want) {
+		t.Errorf("not told: %s\n%s", want, events.Everything())
 	}
 	got := runIn(t, s, built.Image, "python", "-c", "import ext, alpha, greet, os\nprint(ext.WORD, '|', os.path.realpath(greet.__file__))\nfrom importlib.metadata import distributions\nprint(*sorted(d.metadata['Name'] + ' ' + d.version for d in distributions()))")
 	want := "from libword high 1.5 | /opt/conda/lib/python" + condatest.PythonMinor(t) + "/site-packages/greet.py\nalpha 1.5 beta 0.1 ext 1.0 greet 1.0"
@@ -257,7 +258,13 @@ func TestCondaForeign(t *testing.T) {
 	machine := map[string]uint16{"linux/amd64": locktest.AMD64, "linux/arm64": locktest.ARM64}[platform]
 	dir := condaRecipe(t, "[target]\nplatform = \""+platform+"\"\n[conda]\npackages = [\"python\", \"greet\", \"hooks\"]\nchannels = [\""+server.URL+"\"]\n", map[string]string{"root.tar": string(locktest.Base{Machine: machine}.Tar(t))})
 	var events locktest.Events
-	built, err := build(progress.With(t.Context(), &events), newSession(t), dir, engine.PlanOptions{}, engine.BuildOptions{})
+	s := newSession(t)
+	if _, err := build(t.Context(), s, dir, engine.PlanOptions{}, engine.BuildOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// Also when all of it has been made before.
+	locktest.Write(t, dir, map[string]string{recipe.FileName: read(t, filepath.Join(dir, recipe.FileName)) + "[image]\nlabels = { a = \"b\" }\n"})
+	built, err := build(progress.With(t.Context(), &events), s, dir, engine.PlanOptions{}, engine.BuildOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,4 +276,13 @@ func TestCondaForeign(t *testing.T) {
 			t.Errorf("not told: %s\n%s", want, events.Everything())
 		}
 	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
 }
