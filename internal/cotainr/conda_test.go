@@ -44,10 +44,13 @@ func TestEnvironments(t *testing.T) {
 		condatest.Package{Name: "word", Version: "2.0", Subdir: condatest.Subdir(), Files: map[string]condatest.File{
 			"etc/word.conf": {Data: condatest.Placeholder + "\n"},
 		}},
+		condatest.Package{Name: "conda", Version: "26.7.1", Noarch: "generic", Files: map[string]condatest.File{"share/client/conda": {Data: "conda\n"}}},
+		condatest.Package{Name: "mamba", Version: "2.8.1", Noarch: "generic", Files: map[string]condatest.File{"share/client/mamba": {Data: "mamba\n"}}},
 	).Serve(t)
 	dir := t.TempDir()
 	t.Chdir(dir)
 	t.Setenv(systemsVariable, "")
+	t.Setenv("CONDA_CHANNELS", channel.URL) // the client comes from the usual channels
 	if err := os.WriteFile("root.tar", condatest.Root(t), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +87,7 @@ func TestEnvironments(t *testing.T) {
 		t.Errorf("locks that nobody asked for: %q", left)
 	}
 
-	run("build locked.tar --lock app.lock --base-image tar:root.tar --conda-env first.yml sub/sec*nd.yml")
+	run("build locked.tar --conda-client --lock app.lock --base-image tar:root.tar --conda-env first.yml sub/sec*nd.yml")
 	first := read(t, "app.lock")
 	for _, name := range []string{"app.lock", "app.conda-lock.yml", "pylock.app.toml"} {
 		if strings.Contains(read(t, name), dir) {
@@ -96,7 +99,10 @@ func TestEnvironments(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(elsewhere)
-	run("build again.tar --lock app.lock --locked --base-image tar:root.tar --conda-env first.yml sub/sec*nd.yml")
+	run("build again.tar --conda-client --lock app.lock --locked --base-image tar:root.tar --conda-env first.yml sub/sec*nd.yml")
+	if got := a.runIn(t, "again.tar", "/bin/sh", "-c", "ls $CONDA_PREFIX/share/client"); got != "conda\nmamba" {
+		t.Errorf("the client is %q", got)
+	}
 	if read(t, "app.lock") != first {
 		t.Error("--locked wrote the lock")
 	}
