@@ -107,8 +107,8 @@ func Variables(environ []string) []string {
 	return list
 }
 
-// directories are variables that name one in which a process manager keeps sockets and files for tasks. PMIx standard 4.1, "Tool and
-// server attributes", and OpenPMIx's shared memory stores; FLUX_URI is a URI with the path of a socket (Flux RFC 13 and 3).
+// directories are variables that name one in which a process manager keeps sockets and files for tasks, as servers of OpenPMIx set them.
+// FLUX_URI is the path of a socket, after "local://".
 var directories = []string{"PMIX_SERVER_TMPDIR", "PMIX_SYSTEM_TMPDIR", "PMIX_DSTORE_ESH_BASE_PATH", "PMIX_DSTORE_21_BASE_PATH", "FLUX_URI", "FLUX_JOB_TMPDIR"}
 
 // common are directories that everybody's files are in: they are bound when the user says so, and never because a variable names them.
@@ -134,7 +134,7 @@ func Directories(get func(name string) string) []string {
 }
 
 // Descriptors returns the open files of this process by which a process manager talks to it: PMI 1 and 2 hand a task a socket, whose
-// number is in PMI_FD (MPICH, "PMI wire protocol").
+// number is in PMI_FD.
 func Descriptors(get func(name string) string) []int {
 	fd, err := strconv.Atoi(get("PMI_FD"))
 	if err != nil || fd < 3 {
