@@ -159,7 +159,7 @@ func (a *app) withRoot(ctx context.Context, o runOptions, use func(*engine.Sessi
 		}
 		progress.Warn(ctx, fmt.Sprintf("%s is unpacked first: %v", o.image, err), "ask for /dev/fuse to be opened to users")
 	}
-	root, err := image.Root(ctx)
+	root, err := image.Root(ctx, o.canRun)
 	if err != nil {
 		return err
 	}
@@ -190,8 +190,8 @@ func (a *app) runRoot(ctx context.Context, s *engine.Session, root *engine.Root,
 // sandboxOf makes of a root file system and the flags what a sandbox is made of, without the command.
 func sandboxOf(ctx context.Context, root *engine.Root, o runOptions, binds []sandbox.Bind) (sandbox.Options, *gpus, error) {
 	if p := root.Config.Platform(); p != nil {
-		if err := canRun(*p); err != nil {
-			return sandbox.Options{}, nil, fmt.Errorf("run %s: %w", o.image, err)
+		if err := o.canRun(*p); err != nil {
+			return sandbox.Options{}, nil, err
 		}
 	}
 	config := root.Config.Config
@@ -249,12 +249,12 @@ func commandLine(c v1.Config, o runOptions) []string {
 }
 
 // canRun says no when this machine's processor cannot run an image's programs.
-func canRun(p v1.Platform) error {
+func (o runOptions) canRun(p v1.Platform) error {
 	if p.Architecture == "" || p.Architecture == runtime.GOARCH || emulated(p.Architecture) {
 		return nil
 	}
 	return fault.Hint(
-		fmt.Errorf("the image is for %s, and this machine is linux/%s", p.String(), runtime.GOARCH),
+		fmt.Errorf("run %s: the image is for %s, and this machine is linux/%s", o.image, p.String(), runtime.GOARCH),
 		"run it on a machine of that kind; images can be built, inspected and copied on any")
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
 	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/lock/locktest"
@@ -124,7 +126,7 @@ func (a *testApp) runIn(t *testing.T, name string, args ...string) string {
 		t.Fatal(err)
 	}
 	defer subject.Close()
-	root, err := subject.Root(t.Context())
+	root, err := subject.Root(t.Context(), func(v1.Platform) error { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,18 @@ type Root struct {
 	sandbox.Options
 }
 
-// Root makes the files of the image ready for running a command: those of its layers, unpacked. The options lack what to run.
-func (s *Subject) Root(ctx context.Context) (*Root, error) {
+// Root makes the files of the image ready for running a command: those of its layers, unpacked. The options lack what to run. An
+// error of accept, which is asked when no more than the configuration is there, ends it.
+func (s *Subject) Root(ctx context.Context, accept func(v1.Platform) error) (*Root, error) {
+	outline, err := s.Outline(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if p := outline.Image.Config.Platform(); p != nil {
+		if err := accept(*p); err != nil {
+			return nil, err
+		}
+	}
 	im, err := s.Import(ctx)
 	if err != nil {
 		return nil, err
