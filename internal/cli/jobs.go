@@ -62,6 +62,10 @@ func (a *app) runJobs(ctx context.Context, all, asJSON bool) error {
 	if asJSON {
 		return a.printJSON(list)
 	}
+	if len(list) == 0 {
+		a.say("nothing was submitted from here")
+		return nil
+	}
 	rows := [][]string{{"JOB", "NAME", "STATE", "CLUSTER", "IMAGE", "SUBMITTED", "LOG"}}
 	for _, j := range list {
 		cluster := j.Cluster
