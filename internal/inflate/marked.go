@@ -7,7 +7,7 @@ import "encoding/binary"
 const marker = 1 << 15
 
 // markedSize is how many symbols a trial may decode before it knows its window, with the window before them.
-const markedSize = windowSize + 2<<20 + outputMargin
+const markedSize = windowSize + plainSize + outputMargin
 
 // markedBuffer is a window of markers, which is never written to, and symbols behind it.
 type markedBuffer [markedSize]uint16

@@ -64,9 +64,9 @@ const maxWorkers = 12
 // leastWorkers is from how many cores on trials pay: they cost half as much again as decoding, on cores that others want.
 const leastWorkers = 4
 
-// trialsAtOnce bounds the trials whose memory is in use, in all streams together: a chunk that finds no room is not tried,
-// since nobody may have to wait for another stream.
-var trialsAtOnce = make(chan struct{}, 2*runtime.GOMAXPROCS(0)+2)
+// trialsAtOnce bounds the trials whose memory is in use, in all streams together. A trial may wait for another stream's, the
+// sequencer may not: when it comes to a chunk that is still waiting, it decodes it itself.
+var trialsAtOnce = make(chan struct{}, 4*runtime.GOMAXPROCS(0))
 
 // OpenGzip decompresses a gzip file, on as many cores as there are if that is faster. It may read ahead of what it returns,
 // until it is closed.
@@ -86,7 +86,7 @@ func newParallel(r io.Reader, c cutting) (*ParallelGzipReader, error) {
 	if err := readGzipHeader(src); err != nil {
 		return nil, noEOF(err)
 	}
-	most := 2*c.workers + 2
+	most := c.workers + c.workers/2 + 2
 	z := &ParallelGzipReader{
 		src: src, cut: c, stop: make(chan struct{}),
 		free: make(chan *chunk, most), tries: make(chan *chunk, most), order: make(chan *chunk, most),
@@ -197,14 +197,15 @@ func (z *ParallelGzipReader) Close() error {
 
 // A chunk is a part of the file.
 type chunk struct {
-	at    int64  // where in the file it starts, counted from behind the first header
-	src   []byte // its bytes, and behind them some of the next chunk
-	size  int    // how many are its own
-	end   error  // why there are none behind it
-	made  *guess // of its trial; nil: there is none of use
-	tried chan struct{}
-	given atomic.Bool  // the sequencer does not want the trial any more
-	users atomic.Int32 // sequencer and worker
+	at     int64         // where in the file it starts, counted from behind the first header
+	src    []byte        // its bytes, and behind them some of the next chunk
+	size   int           // how many are its own
+	end    error         // why there are none behind it
+	begun  bool          // there was a trial
+	made   *guess        // of it; nil: there is none of use
+	tried  chan struct{} // closed when it is over
+	wanted chan struct{} // closed when the sequencer is there: it is too late to begin with a trial
+	users  atomic.Int32  // sequencer and worker
 
 	buffer *[]byte
 }
@@ -241,8 +242,7 @@ func (z *ParallelGzipReader) read() {
 // fill reads a chunk.
 func (z *ParallelGzipReader) fill(c *chunk, at int64) {
 	c.buffer = chunkBuffers.Get().(*[]byte)
-	c.at, c.made, c.tried = at, nil, make(chan struct{})
-	c.given.Store(false)
+	c.at, c.begun, c.made, c.tried, c.wanted = at, false, nil, make(chan struct{}), make(chan struct{})
 	c.size, c.end = io.ReadFull(z.src, (*c.buffer)[:z.cut.chunk])
 	if c.end == io.ErrUnexpectedEOF { //nolint:errorlint // it is ReadFull's own word for the end of the source
 		c.end = io.EOF
@@ -329,25 +329,44 @@ func (z *ParallelGzipReader) resolveAll() {
 func (z *ParallelGzipReader) try(c *chunk) {
 	defer z.release(c)
 	defer close(c.tried)
-	if z.unwanted(c) {
+	if !z.room(c) {
 		return
 	}
-	select {
-	case trialsAtOnce <- struct{}{}:
-	default:
-		return
-	}
-	if c.made = try(c.src, c.size, func() bool { return z.unwanted(c) }); c.made == nil {
+	c.begun = true
+	if c.made = try(c.src, c.size, z.stopped); c.made == nil {
 		<-trialsAtOnce
 	}
 }
 
-func (z *ParallelGzipReader) unwanted(c *chunk) bool {
+// room waits for room for a trial, as long as it is wanted. Pieces are resolved meanwhile, which is what makes room.
+func (z *ParallelGzipReader) room(c *chunk) bool {
+	for {
+		select {
+		case <-c.wanted:
+			return false
+		default:
+		}
+		select {
+		case trialsAtOnce <- struct{}{}:
+			return true
+		case p, ok := <-z.solves:
+			if !ok {
+				return false
+			}
+			p.resolve()
+		case <-c.wanted:
+		case <-z.stop:
+			return false
+		}
+	}
+}
+
+func (z *ParallelGzipReader) stopped() bool {
 	select {
 	case <-z.stop:
 		return true
 	default:
-		return c.given.Load()
+		return false
 	}
 }
 
@@ -370,7 +389,9 @@ func (p *piece) resolve() {
 	g := p.guess
 	p.meanings.resolve(p.data, g.marked[windowSize:][:g.markedLen])
 	meaningsPool.Put(p.meanings)
-	p.meanings = nil
+	markedBuffers.Put(g.marked)
+	p.meanings, g.marked = nil, nil
+	<-trialsAtOnce // what is left is bounded by what may wait for Read
 	close(p.ready)
 }
 
@@ -378,7 +399,6 @@ func (p *piece) resolve() {
 func (p *piece) drop() {
 	if p.guess != nil {
 		p.guess.drop()
-		<-trialsAtOnce
 		p.guess = nil
 	}
 	if p.serial != nil {

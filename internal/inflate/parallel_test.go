@@ -192,6 +192,31 @@ func TestParallelIsParallel(t *testing.T) {
 	}
 }
 
+// TestParallelBesideOthers has several streams that share the room for one trial, and none may wait for another that is not read.
+func TestParallelBesideOthers(t *testing.T) {
+	old := trialsAtOnce
+	trialsAtOnce = make(chan struct{}, 1)
+	defer func() { trialsAtOnce = old }()
+	plain := content(500<<10, 9)
+	src := zipped(t, gzip.Header{}, plain)
+	idle, err := newParallel(bytes.NewReader(src), small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Close()
+	for range 3 {
+		t.Run("", func(t *testing.T) {
+			got, err := parallel(bytes.NewReader(src), small)
+			if err != nil || !bytes.Equal(got, plain) {
+				t.Errorf("%d bytes of %d, %v", len(got), len(plain), err)
+			}
+		})
+	}
+	if got, err := io.ReadAll(idle); err != nil || !bytes.Equal(got, plain) {
+		t.Errorf("the one that was not read: %d bytes of %d, %v", len(got), len(plain), err)
+	}
+}
+
 // TestParallelSourceFails has a source that fails after any number of bytes.
 func TestParallelSourceFails(t *testing.T) {
 	src := zipped(t, gzip.Header{}, content(100<<10, 6))

@@ -74,11 +74,13 @@ func (s *sequencer) run() error {
 
 // follow goes on with what the trial of a chunk has made, if there is something and it is right.
 func (s *sequencer) follow(c *chunk) error {
-	<-c.tried
+	s.wait(c)
 	at, g := c.at, c.made
 	c.made = nil
 	if g == nil {
-		s.waste(at)
+		if c.begun {
+			s.waste()
+		}
 		return nil
 	}
 	start := 8*at + int64(g.start)
@@ -88,7 +90,7 @@ func (s *sequencer) follow(c *chunk) error {
 	}
 	if s.at != start || !s.fits(g) {
 		s.dropGuess(g)
-		s.waste(at)
+		s.waste()
 		return nil
 	}
 	s.wasted = 0
@@ -102,10 +104,7 @@ const (
 	pauseAfter = 24
 )
 
-func (s *sequencer) waste(at int64) {
-	if at == 0 { // it was not tried
-		return
-	}
+func (s *sequencer) waste() {
 	if s.wasted++; s.wasted >= muchWaste {
 		s.wasted = 0
 		s.z.pause.Store(pauseAfter)
@@ -117,10 +116,19 @@ func (s *sequencer) dropGuess(g *guess) {
 	<-trialsAtOnce
 }
 
+// wait waits for the trial of a chunk. One that has not begun does not begin any more.
+func (s *sequencer) wait(c *chunk) {
+	select {
+	case <-c.wanted:
+	default:
+		close(c.wanted)
+	}
+	<-c.tried
+}
+
 // leave lets go of a chunk.
 func (s *sequencer) leave(c *chunk) {
-	c.given.Store(true)
-	<-c.tried // soon: nobody wants it
+	s.wait(c)
 	if c.made != nil {
 		s.dropGuess(c.made)
 		c.made = nil

@@ -10,7 +10,8 @@ import (
 // errNoRoom ends a trial that came to the end of its input or of its room.
 var errNoRoom = errors.New("no room")
 
-// plainSize is the most bytes that a trial may decode.
+// plainSize is the most bytes that a trial may decode. It is eight times the size of a chunk: half of the chunks with the
+// libraries of a PyTorch image unpack to more than four times theirs.
 const plainSize = 4 << 20
 
 type plainBuffer [plainSize]byte
@@ -57,7 +58,9 @@ type guess struct {
 
 // drop gives the memory back.
 func (g *guess) drop() {
-	markedBuffers.Put(g.marked)
+	if g.marked != nil {
+		markedBuffers.Put(g.marked)
+	}
 	if g.plain != nil {
 		plainBuffers.Put(g.plain)
 	}
