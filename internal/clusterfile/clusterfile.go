@@ -102,6 +102,7 @@ type writer struct {
 
 	sq     *squashfs.Writer
 	reuse  *reuse
+	beside *beside
 	cover  image.Cover
 	placed map[place]*squashfs.Data
 }
@@ -151,6 +152,8 @@ func writeWith(ctx context.Context, f *os.File, base int64, in Input, o Options,
 		}
 		defer remove()
 	}
+	w.beside = w.startBeside()
+	defer w.beside.close()
 	return w.run()
 }
 
@@ -240,7 +243,8 @@ func (w *writer) hide(s layer.Source) error {
 // segment writes files of one layer, and keeps them for the next image with that layer.
 func (w *writer) segment(number int, fill func() error) error {
 	digest := w.in.Layers[number].Digest
-	packs := w.reuse.packs(digest)
+	pressed := w.beside.packs(number)
+	packs := slices.Concat(w.reuse.packs(digest), pressed)
 	if err := w.sq.StartSegment(packs...); err != nil {
 		return err
 	}
@@ -251,7 +255,9 @@ func (w *writer) segment(number int, fill func() error) error {
 	if err != nil {
 		return err
 	}
-	w.reuse.keep(digest, w.f, seg)
+	if seg.Fresh > 0 || len(pressed) > 0 {
+		w.reuse.keep(digest, w.f, seg)
+	}
 	return nil
 }
 

@@ -134,9 +134,9 @@ func (r *reuse) open(stored storedPack) (*squashfs.Pack, error) {
 	return squashfs.DecodePack(index, f, stored.Size)
 }
 
-// keep puts a finished segment of f into the store, in the background, if there is something new in it.
+// keep puts a finished segment of f, which has something new in it, into the store, in the background.
 func (r *reuse) keep(layer store.Digest, f *os.File, seg *squashfs.Segment) {
-	if r.off || layer == "" || seg.Fresh == 0 || r.st.ReadOnly() {
+	if r.off || layer == "" || r.st.ReadOnly() {
 		return
 	}
 	r.saving.Go(func() error { return r.save(layer, f, seg) })

@@ -21,6 +21,7 @@ type Options struct {
 	Workers     int       // goroutines that compress; 0: GOMAXPROCS
 	ModTime     time.Time // of the file system, in its superblock
 	TailPacking bool      // the last parts of files larger than a block share fragment blocks too
+	Scratch     bool      // the file will not last: the disk need not be kept busy with it
 }
 
 // DefaultOptions are zstd at level 3 with blocks of 128 KiB.
@@ -133,7 +134,7 @@ func NewWriter(f *os.File, base int64, o Options) (*Writer, error) {
 	if extra := o.compressorOptions(); extra != nil {
 		head += 2 + len(extra)
 	}
-	w := &Writer{opts: o, f: f, base: base, out: newSink(f, base, int64(head)), scratch: make([]byte, o.BlockSize)}
+	w := &Writer{opts: o, f: f, base: base, out: newSink(f, base, int64(head), o.Scratch), scratch: make([]byte, o.BlockSize)}
 	w.runs.byDigest = make(map[digest]*run)
 	w.expander = sync.OnceValues(func() (expander, error) { return newExpander(o.Compression) })
 	w.start(encoders)

@@ -27,11 +27,12 @@ type sink struct {
 	from     io.ReaderAt // of the copy that is not yet made, which ends at pos
 	fromAt   int64
 	fromLen  int64 // 0: there is none
+	scratch  bool  // see Options
 	noKernel bool  // the kernel does not copy between these files
 }
 
-func newSink(f *os.File, base, pos int64) *sink {
-	return &sink{f: f, base: base, pos: pos, buf: make([]byte, 0, sinkBuffer)}
+func newSink(f *os.File, base, pos int64, scratch bool) *sink {
+	return &sink{f: f, base: base, pos: pos, scratch: scratch, buf: make([]byte, 0, sinkBuffer)}
 }
 
 // write appends p.
@@ -104,6 +105,9 @@ func (s *sink) writeAt(p []byte, at int64) error {
 // startWriteback lets the disk begin with what was written, without waiting for it: the caller will sync the file in the
 // end, and then there is little left to wait for.
 func (s *sink) startWriteback(at, n int64) {
+	if s.scratch {
+		return
+	}
 	_ = unix.SyncFileRange(int(s.f.Fd()), s.base+at, n, unix.SYNC_FILE_RANGE_WRITE) // only a hint
 }
 
