@@ -54,6 +54,11 @@ script bsdutils
 zstd zstd
 xz xz-utils
 bzip2 bzip2
+pigz pigz
+libdeflate-gzip libdeflate-tools
+igzip isal
+7zz 7zip
+zopfli zopfli
 file file
 git git
 readelf binutils
