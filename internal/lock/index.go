@@ -40,7 +40,7 @@ func Indexes(r *recipe.Recipe) []string {
 	if len(first) == 0 {
 		first = []string{uv.DefaultIndex}
 	}
-	all := append(first, further...)
+	all := slices.Concat(first, further)
 	for i, address := range all {
 		if name, rest, named := strings.Cut(address, "="); named && !strings.ContainsAny(name, ":/") {
 			all[i] = rest // UV_INDEX=name=https://…
