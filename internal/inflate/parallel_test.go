@@ -2,6 +2,7 @@ package inflate
 
 import (
 	"bytes"
+	"compress/flate"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/iotest"
 )
@@ -163,6 +165,35 @@ func TestParallelMembers(t *testing.T) {
 		judgeDamaged(t, src)
 		judgeParallel(t, append(bytes.Clone(src), "no member"...), small)
 	}
+}
+
+// TestParallelBeforeTheStart has a member that refers to bytes before its first, of which a trial must not make any, however
+// many bytes of the member are known.
+func TestParallelBeforeTheStart(t *testing.T) {
+	words := kinds(300 << 10)["words"]
+	var b bytes.Buffer
+	w, err := flate.NewWriterDict(&b, 6, words[:8<<10])
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = w.Write(words)
+	w.Close()
+	g := try(b.Bytes(), 4<<10, func() bool { return false })
+	if g == nil {
+		t.Fatal("the trial found no block")
+	}
+	for known, want := range map[int]bool{0: false, 100: false, 8 << 10: true, windowSize: true} {
+		if got := (&sequencer{known: known}).fits(g); got != want {
+			t.Errorf("with %d bytes before it the trial fits: %t, not %t", known, got, want)
+		}
+	}
+	g.drop()
+	src := append(zipped(t, gzip.Header{}, words[:20<<10]), 0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3)
+	src = append(append(src, b.Bytes()...), make([]byte, gzipTrailer)...)
+	if _, err := unzip(src); err == nil || !strings.Contains(err.Error(), tooFar) {
+		t.Fatalf("one core has %v", err)
+	}
+	judgeParallel(t, src, cutting{chunk: 4 << 10, overlap: 128 << 10, workers: 3}) // room for a whole block
 }
 
 // TestParallelIsParallel makes sure that trials are of use: without it, every other test would pass if none ever was.

@@ -210,9 +210,9 @@ func (s *sequencer) fits(g *guess) bool {
 	if s.known == windowSize {
 		return true
 	}
-	least := uint16(marker + windowSize - s.known)
+	least := marker + windowSize - s.known // one more than any symbol when nothing is known
 	for _, symbol := range g.marked[windowSize : windowSize+g.markedLen] {
-		if symbol >= marker && symbol < least {
+		if symbol >= marker && int(symbol) < least {
 			return false
 		}
 	}
