@@ -353,7 +353,9 @@ func (k *condaLocker) request(machine *condalock.Machine) (condalock.Request, er
 		source.Name = c.Environment[i]
 		r.Sources = append(r.Sources, source)
 	}
-	own := condalock.Source{Name: filepath.Base(k.recipe.Path), Dir: k.recipe.Dir, Channels: c.Channels}
+	// A recipe cannot say nodefaults: what its files agree on goes for what it adds to them.
+	closed := len(files) > 0 && !slices.ContainsFunc(files, func(e *condalock.Environment) bool { return !e.NoDefaults })
+	own := condalock.Source{Name: filepath.Base(k.recipe.Path), Dir: k.recipe.Dir, Channels: c.Channels, NoDefaults: closed}
 	for _, text := range c.Packages {
 		own.Specs = append(own.Specs, condalock.Spec{Text: text})
 	}
