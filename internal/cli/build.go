@@ -74,6 +74,7 @@ Where the image goes, besides the store:
   docker-archive:FILE[:TAG] what docker load and podman load read
   sqsh:FILE, sif:FILE       what enroot, pyxis and Apptainer run, also when OUT ends in .sqsh or .sif
   dir:DIR, tar:FILE         the root file system
+  plain:FILE                the same as a squashfs, without the files that enroot, pyxis and Apptainer read
   type=TYPE,dest=PATH       the same in docker's words: docker, oci, tar, local; type=registry,name=REF pushes
 Layouts and archives carry the image's name, by which podman and docker load them. What was written there before of an
 image of this name is replaced; anything else only with --force.`,

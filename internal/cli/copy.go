@@ -32,6 +32,7 @@ DESTINATION is one of
   dir:DIR                      the root file system as a directory
   sqsh:FILE                    the root file system as a squashfs, for enroot, pyxis and the Container Engine
   sif:FILE                     the same for Apptainer and Singularity
+  plain:FILE                   a squashfs of the root file system and nothing else, to be mounted
 
 or a path: an OCI archive when it ends in .tar, a squashfs when it ends in .sqsh, a SIF when it ends in .sif, else an OCI
 layout. What is written appears under its name when it is whole, in place of an earlier export; anything else that is there
@@ -39,7 +40,8 @@ is replaced only with --force, and so is a .sqsh or .sif of an image of another 
 that in the store or the registry, without the tag; what comes from a file has the name that this carries, or none.
 
 A .sqsh or .sif runs under all of these: it carries what each runtime looks for. It is compressed straight from the layers;
-what was compressed for an earlier image is copied. From .sqsh to .sif and back is a plain copy.
+what was compressed for an earlier image is copied. From .sqsh to .sif and back is a mere copy. plain:FILE has none of that:
+it is for data, environments and whatever else is mounted as it is, and takes a tar or directory without any program too.
 
 ` + anyImage,
 		Example: examples(
@@ -47,6 +49,7 @@ what was compressed for an earlier image is copied. From .sqsh to .sif and back 
 			"sconce copy llm-train:25.11 docker-archive:llm-train.tar",
 			"sconce copy docker://nvcr.io/nvidia/pytorch:25.11-py3 pytorch.sqsh",
 			"sconce copy pytorch.sqsh pytorch.sif",
+			"sconce copy dir:dataset plain:dataset.sqsh",
 			"sconce copy docker-archive:saved.tar docker://registry.example.org/team/saved:1",
 		),
 		Args:              wants("IMAGE", "DESTINATION"),

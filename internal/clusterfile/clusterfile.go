@@ -45,6 +45,7 @@ type Input struct {
 	Config v1.ConfigFile
 	Digest store.Digest // of the image's manifest; "" when it has none
 	Name   string       // that the image goes by, without a tag; "" when it has none
+	Plain  bool         // the tree and nothing else: without the files that runtimes look for
 }
 
 // Layer is a layer of an image.
@@ -174,8 +175,8 @@ func temporaryStore(ctx context.Context) (st *store.Store, remove func(), err er
 }
 
 func (w *writer) run() (int64, error) {
-	for _, p := range runtimefiles.Paths() {
-		w.cover.Add(layer.Entry{Path: strings.TrimPrefix(p, "/"), Type: layer.Regular})
+	if !w.in.Plain {
+		w.coverPersonality()
 	}
 	for number := range slices.Backward(w.in.Layers) {
 		if err := w.layer(number); err != nil {
@@ -190,11 +191,10 @@ func (w *writer) run() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, warning := range runtimefiles.Warnings(w.in.Config, tree) {
-		progress.Warn(w.ctx, warning.Text, warning.Hint)
-	}
-	if tree, err = w.personality(indexes, tree); err != nil {
-		return 0, err
+	if !w.in.Plain {
+		if tree, err = w.personality(indexes, tree); err != nil {
+			return 0, err
+		}
 	}
 	if err := w.late(tree); err != nil {
 		return 0, err
@@ -207,6 +207,13 @@ func (w *writer) run() (int64, error) {
 		return 0, err
 	}
 	return w.sq.Finish(root)
+}
+
+// coverPersonality hides what the files that runtimes look for replace.
+func (w *writer) coverPersonality() {
+	for _, p := range runtimefiles.Paths() {
+		w.cover.Add(layer.Entry{Path: strings.TrimPrefix(p, "/"), Type: layer.Regular})
+	}
 }
 
 // layer places the files of a layer that the layers above let see, in the order of its tar.
@@ -284,8 +291,11 @@ func (w *writer) indexes() ([]*layer.Index, error) {
 	return indexes, nil
 }
 
-// personality puts the files that runtimes look for on top of the image.
+// personality puts the files that runtimes look for on top of the image, and warns of what they will not show.
 func (w *writer) personality(indexes []*layer.Index, tree *image.Tree) (*image.Tree, error) {
+	for _, warning := range runtimefiles.Warnings(w.in.Config, tree) {
+		progress.Warn(w.ctx, warning.Text, warning.Hint)
+	}
 	im := runtimefiles.Image{Config: w.in.Config, Digest: w.in.Digest, Name: w.in.Name}
 	d, err := runtimefiles.Layer(w.ctx, w.own, im, tree)
 	if errors.Is(err, unix.ENOSPC) { // taken by what is being kept for the next image, which gives it back if it does not fit

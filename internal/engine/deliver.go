@@ -3,7 +3,10 @@ package engine
 import (
 	"context"
 	"path/filepath"
+	"runtime"
 	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/clusterfile"
 	"sconce.dev/sconce/internal/export"
@@ -80,7 +83,14 @@ func (s *Session) Copy(ctx context.Context, from *Subject, to string, w Writing)
 	if strings.HasPrefix(to, dockerPrefix) {
 		return s.PushSubject(ctx, from, to)
 	}
-	if done, err := s.copyDirectly(ctx, from, to, w); done || err != nil {
+	t, err := export.ParseTarget(to)
+	if err != nil {
+		return "", err
+	}
+	if t.Transport == export.Plain { // which says nothing about a platform
+		from.how.Otherwise = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
+	}
+	if done, err := s.copyDirectly(ctx, from, t, w); done || err != nil {
 		return "", err
 	}
 	im, err := from.Import(ctx)
@@ -94,10 +104,9 @@ func (s *Session) Copy(ctx context.Context, from *Subject, to string, w Writing)
 
 // copyDirectly copies to a squashfs or SIF file what does not have to pass through the store: the file system of another
 // such file, and a root file system in a tar. It reports whether this was such a copy.
-func (s *Session) copyDirectly(ctx context.Context, from *Subject, to string, w Writing) (bool, error) {
-	t, err := export.ParseTarget(to)
-	if err != nil || !t.IsClusterFile() {
-		return false, err
+func (s *Session) copyDirectly(ctx context.Context, from *Subject, t export.Target, w Writing) (bool, error) {
+	if !t.IsClusterFile() {
+		return false, nil
 	}
 	switch {
 	case from.IsClusterFile() && !w.Exactly:
@@ -115,7 +124,7 @@ func copyPartition(ctx context.Context, from *Subject, to export.Target, how exp
 	if err != nil {
 		return false, err
 	}
-	if !clusterfile.RunsUnder(c.FS, to.Transport == source.SIF) {
+	if to.Transport != export.Plain && !clusterfile.RunsUnder(c.FS, to.Transport == source.SIF) {
 		return false, nil
 	}
 	return true, export.CopyClusterFile(ctx, c, to, how)
@@ -127,5 +136,7 @@ func copyTar(ctx context.Context, from *Subject, to export.Target, how export.Op
 		return false, err
 	}
 	defer t.Close()
-	return true, export.WriteClusterFile(ctx, clusterfile.FromTar(t, filepath.Base(from.Ref.Value)), to, how)
+	in := clusterfile.FromTar(t, filepath.Base(from.Ref.Value))
+	in.Plain = to.Transport == export.Plain
+	return true, export.WriteClusterFile(ctx, in, to, how)
 }

@@ -49,8 +49,10 @@ func CopyClusterFile(ctx context.Context, from *source.ClusterFile, t Target, o 
 	task := progress.Begin(ctx, "export", t.String(), from.Partition.Size())
 	c := &clusterWriter{ctx: ctx, target: t, o: o, size: from.Partition.Size()}
 	c.o.Squashfs = clusterfile.OptionsOf(from.FS)
-	c.in.Digest, _ = clusterfile.Digest(from.FS) // without one, nothing is taken for the same
-	c.in.Name = clusterfile.Name(from.FS)
+	if t.Transport != Plain {
+		c.in.Digest, _ = clusterfile.Digest(from.FS) // without one, nothing is taken for the same
+		c.in.Name = clusterfile.Name(from.FS)
+	}
 	return task.End(explain(t, c.write(func(f *os.File) error {
 		if t.Transport == source.SIF {
 			return clusterfile.WrapSquashfs(ctx, f, from, task)
@@ -61,7 +63,7 @@ func CopyClusterFile(ctx context.Context, from *source.ClusterFile, t Target, o 
 
 // IsClusterFile reports whether the target is a squashfs or SIF file.
 func (t Target) IsClusterFile() bool {
-	return t.Transport == source.Squashfs || t.Transport == source.SIF
+	return t.Transport == source.Squashfs || t.Transport == source.SIF || t.Transport == Plain
 }
 
 // clusterWriter writes one file.
@@ -130,6 +132,9 @@ func (c *clusterWriter) holdsEarlier() bool {
 	if c.in.Name == "" {
 		return false
 	}
+	if c.target.Transport == Plain {
+		return plainName(c.target.Path) == c.in.Name
+	}
 	f, err := source.OpenClusterFile(c.target.Path)
 	if err != nil {
 		return false
@@ -140,6 +145,9 @@ func (c *clusterWriter) holdsEarlier() bool {
 
 // holds reports whether the target holds the image already, compressed as asked. It reads a few blocks.
 func holds(t Target, in clusterfile.Input, o Options) bool {
+	if t.Transport == Plain {
+		return in.Digest != "" && holdsPlain(t.Path, in, o.Squashfs)
+	}
 	f, err := source.OpenClusterFile(t.Path)
 	if err != nil {
 		return false
@@ -191,6 +199,9 @@ func (c *clusterWriter) writeLocked(fill func(*os.File) error) error {
 	}
 	if err := c.checkAndSync(f); err != nil {
 		return err
+	}
+	if c.target.Transport == Plain && c.in.Digest != "" {
+		stampPlain(f, c.in, c.o.Squashfs)
 	}
 	if name == "" {
 		if name, err = nameFile(f, c.target.Path); err != nil {

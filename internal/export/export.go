@@ -32,9 +32,12 @@ type Options struct {
 	NoReuse  bool             // of those: compress everything anew
 }
 
+// Plain is the kind of output that is a squashfs of the tree and nothing else: no runtime's files are added. It is read as any squashfs.
+const Plain source.Transport = "plain"
+
 // Target is a destination on disk.
 type Target struct {
-	Transport source.Transport // oci, oci-archive, docker-archive, dir, tar, sqsh or sif
+	Transport source.Transport // oci, oci-archive, docker-archive, dir, tar, sqsh, sif or plain
 	Path      string
 	Tag       string // in the layout or archive; may be empty
 }
@@ -48,8 +51,8 @@ func (t Target) String() string {
 	return s
 }
 
-// ParseTarget reads "oci:DIR[:TAG]", "oci-archive:F[:TAG]", "docker-archive:F[:TAG]", "dir:D", "tar:F", "sqsh:F" and
-// "sif:F". Without a transport the name says what it is: .tar an OCI archive, .sqsh, .squashfs and .sqfs a squashfs, .sif a
+// ParseTarget reads "oci:DIR[:TAG]", "oci-archive:F[:TAG]", "docker-archive:F[:TAG]", "dir:D", "tar:F", "sqsh:F",
+// "sif:F" and "plain:F". Without a transport the name says what it is: .tar an OCI archive, .sqsh, .squashfs and .sqfs a squashfs, .sif a
 // SIF, and everything else an OCI layout.
 func ParseTarget(s string) (Target, error) {
 	t, err := parseTarget(s)
@@ -65,7 +68,7 @@ func parseTarget(s string) (Target, error) {
 	switch t.Transport {
 	case source.OCI, source.OCIArchive, source.DockerArchive:
 		t.Path, t.Tag = source.CutTag(rest)
-	case source.Dir, source.Tar, source.Squashfs, source.SIF:
+	case source.Dir, source.Tar, source.Squashfs, source.SIF, Plain:
 	case source.Docker, "podman", "docker-daemon", "containers-storage", "http", "https":
 		if ok {
 			return Target{}, fault.Hint(errors.New("it is not a file or directory"), "an image is sent to a registry with `sconce push` or `sconce build --push`")
@@ -111,6 +114,7 @@ func Write(ctx context.Context, im *image.Image, dest string, o Options) error {
 	if t.IsClusterFile() {
 		in := clusterfile.FromImage(o.Store, im)
 		in.Name, _ = store.SplitImageName(o.Name)
+		in.Plain = t.Transport == Plain
 		return WriteClusterFile(ctx, in, t, o)
 	}
 	w := &writer{ctx: ctx, im: im, st: o.Store, target: t, force: o.Force}

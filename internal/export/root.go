@@ -21,13 +21,13 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// stampAttr carries the stamp of a directory.
+// stampAttr carries the stamp of a directory or plain file.
 const stampAttr = "user.sconce"
 
 // maxStamp is the longest stamp, in bytes.
 const maxStamp = 512
 
-// dirStamp reads the stamp of a root file system that sconce wrote, "" for anything else.
+// dirStamp reads the stamp of a root file system or plain file that sconce wrote, "" for anything else.
 func dirStamp(dir string) string {
 	buf := make([]byte, maxStamp)
 	n, err := unix.Lgetxattr(dir, stampAttr, buf)

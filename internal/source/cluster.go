@@ -41,7 +41,7 @@ func (c *ClusterFile) makeImage(ctx context.Context, o Options) (*image.Image, e
 	if err != nil {
 		return nil, err
 	}
-	platform, err := choosePlatform(was.Platform(), o.Platform) // before the whole file is read
+	platform, err := choosePlatform(was.Platform(), o) // before the whole file is read
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func importRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 
 func makeRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 	if ref.Transport == Dir { // before all of it is read
-		if err := checkDir(ref.Value, o.Platform); err != nil {
+		if err := checkDir(ref.Value, o); err != nil {
 			return nil, err
 		}
 	}
@@ -52,7 +52,7 @@ func makeRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	platform, err := treePlatform(tree, o.Platform)
+	platform, err := treePlatform(tree, o)
 	if err != nil {
 		return nil, err
 	}
@@ -67,10 +67,10 @@ func makeRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 }
 
 // checkDir refuses a directory for which no platform can be chosen.
-func checkDir(dir string, want v1.Platform) error {
+func checkDir(dir string, o Options) error {
 	have, err := dirPlatform(dir)
 	if err == nil {
-		_, err = choosePlatform(have, want)
+		_, err = choosePlatform(have, o)
 	}
 	return err
 }
@@ -141,8 +141,11 @@ func rootLayer(ctx context.Context, ref Ref, o Options) (layer.Descriptor, error
 
 // choosePlatform is what a root file system is for. What the user says must agree with what is known, and is believed
 // where nothing is.
-func choosePlatform(have *v1.Platform, want v1.Platform) (v1.Platform, error) {
+func choosePlatform(have *v1.Platform, o Options) (v1.Platform, error) {
+	want := o.Platform
 	switch {
+	case have == nil && want.Architecture == "" && o.Otherwise.Architecture != "":
+		return o.Otherwise, nil
 	case have == nil && want.Architecture == "":
 		return v1.Platform{}, fault.Hint(errors.New("the root file system has none of "+fmt.Sprint(probed)+" to tell its architecture by"), "name the platform")
 	case have == nil:

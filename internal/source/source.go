@@ -28,6 +28,9 @@ type Options struct {
 	Fetch    *fetch.Client // nil: a new one
 	Platform v1.Platform   // of the image wanted; zero: whatever there is, and this machine's where there is a choice
 	Offline  bool
+
+	// What a root file system is said to be for where Platform is zero and no program in it tells; zero: that is an error.
+	Otherwise v1.Platform
 }
 
 func (o Options) withDefaults() Options {

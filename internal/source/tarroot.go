@@ -59,7 +59,7 @@ func openTarRoot(ctx context.Context, f *os.File, o Options) (*TarRoot, error) {
 	if err != nil {
 		return nil, err
 	}
-	platform, err := treePlatform(tree, o.Platform)
+	platform, err := treePlatform(tree, o)
 	if err != nil {
 		return nil, err
 	}
@@ -75,10 +75,10 @@ func (t *TarRoot) Close() error { return t.file.Close() }
 
 // treePlatform is what a merged tree's programs run on. What the user says must agree with it, and is believed where there
 // is no program to ask.
-func treePlatform(tree *image.Tree, want v1.Platform) (v1.Platform, error) {
+func treePlatform(tree *image.Tree, o Options) (v1.Platform, error) {
 	have, err := detectPlatform(func(name string) (io.ReadCloser, error) { return openInTree(tree, name) })
 	if err != nil {
 		return v1.Platform{}, err
 	}
-	return choosePlatform(have, want)
+	return choosePlatform(have, o)
 }
