@@ -175,6 +175,14 @@ func TestCondaLock(t *testing.T) {
 	if got := runIn(t, s, own.Image, "greet"); got != "hello" {
 		t.Errorf("from the user's own lock: %q", got)
 	}
+
+	// What it has for pip is not left out without a word.
+	locktest.Write(t, dir, map[string]string{"conda-lock.yml": text + "  - name: einops\n    version: 0.8.1\n    manager: pip\n    platform: " +
+		condatest.Subdir() + "\n    url: https://host/einops-0.8.1-py3-none-any.whl\n    category: main\n"})
+	_, err = build(t.Context(), s, dir, engine.PlanOptions{}, engine.BuildOptions{})
+	if err == nil || !strings.Contains(err.Error(), "einops==0.8.1") {
+		t.Errorf("a Python package in the user's own lock: %v", err)
+	}
 }
 
 // wordBackend builds a wheel by a backend in the source. It works only where conda's header, a package from the first file and the

@@ -267,6 +267,9 @@ func lockConda(ctx context.Context, r *recipe.Recipe, old *Lock, inputs Inputs, 
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	if err := checkCondaWheels(r); err != nil {
+		return nil, nil, nil, err
+	}
 	k := &condaLocker{recipe: r, old: old, inputs: inputs, opts: o, config: config, solver: &condalock.Solver{
 		Store: o.Store, Config: config, Offline: o.Offline, UV: o.uv(r).Path, Env: indexEnvironment(r, files),
 	}}
@@ -379,6 +382,37 @@ func (k *condaLocker) request(machine *condalock.Machine) (condalock.Request, er
 		}
 	}
 	return r, nil
+}
+
+// checkCondaWheels makes sure that [python] asks for the Python packages that the user's own lock has beside conda's: only conda's are
+// taken from it.
+func checkCondaWheels(r *recipe.Recipe) error {
+	if r.Conda.Lock == "" || r.Python.Lock != "" {
+		return nil
+	}
+	all, err := condalock.Read(r.Resolve(r.Conda.Lock), condalock.Selection{})
+	if err != nil {
+		return err
+	}
+	part, err := all.For(subdirs[r.Target.Platform])
+	if err != nil {
+		return err
+	}
+	asked, err := requested(r)
+	if err != nil {
+		return err
+	}
+	var left []string
+	for _, w := range part.Wheels {
+		if !slices.Contains(requestedNames(asked), w.Name) {
+			left = append(left, strings.TrimSuffix(w.Name+"=="+w.Version, "=="))
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	return fault.Hint(fault.Usage(fmt.Errorf("%s locks Python packages for pip, and only conda packages are taken from it: %s", r.Conda.Lock, strings.Join(left, ", "))),
+		fmt.Sprintf("name them under [python]: packages = [\"%s\"]", strings.Join(left, `", "`)))
 }
 
 // take takes the user's own lock as it is.

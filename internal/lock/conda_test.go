@@ -3,6 +3,7 @@ package lock
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"sconce.dev/sconce/internal/condalock"
@@ -45,6 +46,32 @@ func TestNoDefaults(t *testing.T) {
 		}
 		if closed != c.closed {
 			t.Errorf("%q, client %t: closed %t", c.files, c.client, closed)
+		}
+	}
+}
+
+// Python packages of the user's own conda lock are not left out without a word.
+func TestCondaLockWheels(t *testing.T) {
+	dir := t.TempDir()
+	own := condalock.Lock{Platforms: []condalock.Platform{{Name: "linux-64", Wheels: []condalock.Wheel{
+		{Name: "einops", Version: "0.8.1", URL: "https://host/einops-0.8.1-py3-none-any.whl"},
+	}}}}
+	text, err := own.Write()
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeText(t, filepath.Join(dir, "conda-lock.yml"), string(text))
+	writeText(t, filepath.Join(dir, "pixi.lock"), "version: 6\nenvironments:\n  default:\n    channels: []\n    packages:\n      linux-64:\n"+
+		"      - pypi: https://host/einops-0.8.1-py3-none-any.whl\npackages:\n- pypi: https://host/einops-0.8.1-py3-none-any.whl\n  name: einops\n  version: 0.8.1\n")
+	for _, file := range []string{"conda-lock.yml", "pixi.lock"} {
+		r := &recipe.Recipe{Path: filepath.Join(dir, "sconce.toml"), Dir: dir, Conda: recipe.Conda{Lock: file}}
+		r.Target.Platform = "linux/amd64"
+		if err := checkCondaWheels(r); err == nil || !strings.Contains(err.Error(), "einops==0.8.1") {
+			t.Errorf("%s: %v", file, err)
+		}
+		r.Python.Packages = []string{"einops"}
+		if err := checkCondaWheels(r); err != nil {
+			t.Errorf("%s, with einops under [python]: %v", file, err)
 		}
 	}
 }
