@@ -24,6 +24,10 @@ logs = "logs"
 [job.fails]
 command = "exit 3"
 
+[job.lacks]
+command = "lacks"
+logs = "logs"
+
 [job.sleeps]
 command = "sleep 1000"
 `
@@ -52,7 +56,10 @@ func submitCluster(t *testing.T) *slurmtest.Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for to, from := range map[string]string{"bin/sconce": self, "rootfs/bin/sh": busybox} {
+	for to, from := range map[string]string{
+		"bin/sconce": self, "rootfs/bin/sh": busybox,
+		"rootfs/bin/lacks": "/bin/true", "rootfs/lib64/ld-linux-x86-64.so.2": "/lib64/ld-linux-x86-64.so.2", // and no libc.so.6
+	} {
 		copyProgram(t, from, filepath.Join(c.SharedDir, to))
 	}
 	for name, text := range map[string]string{"app/sconce.toml": submitRecipe, "app/clusters/two.toml": submitProfile} {
@@ -104,6 +111,10 @@ func TestSubmit(t *testing.T) {
 	has("sconce submit hello --follow -- 'a  b'", "rank 0 of 2 says a  b", "rank 1 of 2 says a  b", "its log is /shared/app/logs/hello-")
 	has("sconce logs hello", "rank 0 of 2 says a  b")
 	has("sconce submit fails --wait; echo code $?", "ended as FAILED", "code 1")
+	lacks := []string{"cause: /shared/app/logs/lacks-", "the library libc.so.6 is not in the image", "as link-missing-library", "follows: ", "task 0: Exited with exit code 127"}
+	has("sconce submit lacks --follow; echo code $?", append(lacks, "ended as FAILED", "code 1")...)
+	has("sconce logs lacks", lacks...)
+	has("sconce explain lacks", lacks...)
 	has("sconce submit sleeps && sconce cancel sleeps && sconce jobs", "cancelled job", "COMPLETED", "FAILED", "CANCELLED")
 	has("sconce jobs --json", `"digest": "sha256:`, `"file": "/shared/images/sha256-`)
 	has("sconce cancel other; echo code $?", `no job "other" was submitted from here`, "code 2")

@@ -3,16 +3,13 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/slurm"
 	"sconce.dev/sconce/internal/ui"
 	"sconce.dev/sconce/internal/units"
@@ -83,7 +80,8 @@ func newLogsCmd(a *app) *cobra.Command {
 		Use:   "logs [JOB]",
 		Short: "Print the log of a job that was submitted from here",
 		Long: `Print the log of JOB: a job's number, or a name, of which the newest one counts; without it, the job that
-was submitted last.`,
+was submitted last. If Slurm says that the job failed, what the log tells of the reason is said behind
+it, as sconce explain does.`,
 		Example: examples("sconce logs", "sconce logs train --follow", "sconce logs 12345"),
 		Args:    wants("[JOB]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -98,7 +96,11 @@ was submitted last.`,
 			if follow {
 				return a.follow(cmd.Context(), r)
 			}
-			return a.printLogs(r)
+			err = a.printLogs(r)
+			if err == nil {
+				a.explainFailed(cmd.Context(), r)
+			}
+			return err
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on as it grows, to the job's end")
@@ -107,12 +109,9 @@ was submitted last.`,
 
 // printLogs prints the log of a job, or the logs of an array.
 func (a *app) printLogs(r slurm.Record) error {
-	files, err := filepath.Glob(r.Log)
+	files, err := logsOf(r)
 	if err != nil {
 		return err
-	}
-	if len(files) == 0 {
-		return fault.Hint(fmt.Errorf("job %s has no log yet: %s", r.ID, r.Log), "`sconce jobs` shows whether it has begun")
 	}
 	for _, file := range files {
 		if _, err := a.printFrom(file, 0); err != nil {

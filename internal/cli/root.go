@@ -97,7 +97,7 @@ func newRootCmd(a *app) *cobra.Command {
 	addGroup(root, groupImage, newSlimCmd(a))
 	addGroup(root, groupImage, newCheckCmd(a), newLintCmd(a), newClustersCmd(a))
 	addGroup(root, groupRun, newRunCmd(a), newShellCmd(a), newPyxisCmd(a))
-	addGroup(root, groupRun, newSubmitCmd(a), newJobsCmd(a), newLogsCmd(a), newCancelCmd(a))
+	addGroup(root, groupRun, newSubmitCmd(a), newJobsCmd(a), newLogsCmd(a), newExplainCmd(a), newCancelCmd(a))
 	addGroup(root, groupHost, newCacheCmd(a), newInfoCmd(a), newVersionCmd(a), newCompletionCmd(a))
 	root.SetHelpCommandGroupID(groupHost)
 	return root

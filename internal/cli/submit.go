@@ -44,6 +44,9 @@ for all jobs, also when several people submit at once. The script and the enviro
 as sconce export writes them, go to .sconce in the current directory, under the hash of what they say,
 so that a job that waits keeps its own. Then sbatch is called, and the job's number and log are told.
 
+--wait and --follow wait for the job's end. Of one that failed they say why, if its log tells, as sconce
+explain does.
+
 --dry-run prints the files and does nothing. --test-only asks Slurm whether it would take the job.`,
 		Example: examples(
 			"sconce submit                                the one job of ./sconce.toml",
@@ -259,6 +262,9 @@ func (a *app) waitFor(ctx context.Context, record slurm.Record, each func() erro
 		state, err := slurm.StateOf(ctx, record.ID)
 		if err = errors.Join(err, each()); err != nil {
 			return err
+		}
+		if state.Ended() {
+			a.explainEnd(record, state.Failed())
 		}
 		if state.Failed() {
 			return fault.Hint(fmt.Errorf("job %s (%s) ended as %s", record.ID, record.Name, state.Name), "its log is "+record.Log)
