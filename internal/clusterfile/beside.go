@@ -22,6 +22,10 @@ var besideLeast int64 = 32 << 20
 // by one core each, which keep about as many others busy.
 const besideCores = 8
 
+// besideFrom is from how many cores on it is done at all: 16 had enough to do with one layer, and were slower for the way over the
+// store (docs/results/scale-2026-11-22.md).
+const besideFrom = 24
+
 // beside compresses layers before it is their turn, on machines with many cores. Where a block of a layer stands, and which of
 // its files are hidden, is known only when the layers above it are done. So each goes to a temporary file first, all of it,
 // as a pack from which its segment is then copied: the way of what is kept for the next image, and with the same bytes.
@@ -51,7 +55,7 @@ func (w *writer) startBeside() *beside {
 	if cores <= 0 {
 		cores = runtime.GOMAXPROCS(0)
 	}
-	if cores < besideCores || w.o.Store.ReadOnly() {
+	if cores < besideFrom || w.o.Store.ReadOnly() {
 		return b
 	}
 	space := int64(0)

@@ -61,8 +61,9 @@ const (
 // maxWorkers is how many cores are of use to one stream: what comes out of more, nobody hashes or reads as fast.
 const maxWorkers = 12
 
-// leastWorkers is from how many cores on trials pay: they cost half as much again as decoding, on cores that others want.
-const leastWorkers = 4
+// leastWorkers is from how many cores on trials pay: they cost half as much again as decoding, on cores that others want. With 4
+// they did not (docs/results/scale-2026-11-22.md).
+const leastWorkers = 8
 
 // trialsAtOnce bounds the trials whose memory is in use, in all streams together. A trial may wait for another stream's, the
 // sequencer may not: when it comes to a chunk that is still waiting, it decodes it itself.
