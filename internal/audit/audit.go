@@ -60,7 +60,7 @@ type Subject struct {
 
 // Rules returns all rules, by ID.
 func Rules() []Rule {
-	all := slices.Concat(gpuRules, driverRules, linkRules, pythonRules, environmentRules, fileRules, layerRules, networkRules)
+	all := slices.Concat(gpuRules, driverRules, linkRules, pythonRules, condaRules, environmentRules, fileRules, layerRules, networkRules)
 	slices.SortFunc(all, func(a, b Rule) int { return strings.Compare(a.ID, b.ID) })
 	return all
 }

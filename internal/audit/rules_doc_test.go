@@ -23,6 +23,7 @@ var ruleGroups = []struct{ prefix, title string }{
 	{"duplicate", "Libraries of which there should be one"},
 	{"link", "Programs and libraries"},
 	{"python", "Python packages"},
+	{"conda", "Conda packages"},
 	{"env", "Environment"},
 	{"files", "Files"},
 	{"network", "Network and MPI"},

@@ -517,7 +517,7 @@ func pyFindings(t *testing.T, f *facts.Facts, target cluster.Profile, ids ...str
 	t.Helper()
 	var all []Finding
 	s := &Subject{Facts: f, Target: target, Context: t.Context()}
-	for _, r := range pythonRules {
+	for _, r := range slices.Concat(pythonRules, condaRules) {
 		if len(ids) > 0 && !slices.Contains(ids, r.ID) {
 			continue
 		}

@@ -85,6 +85,10 @@ func torchWithoutCUDA(s *Subject, report func(Finding)) error {
 			Message: fmt.Sprintf("torch %s is a build for %s, and the target has GPUs of compute capability %s",
 				t.dist.Version, t.kind(), strings.Join(s.Target.GPU, ", ")),
 		}
+		if p := s.condaPackageOf(t.dist); p != nil {
+			f.Seen = append(f.Seen, rooted(p.Record)+" has the build "+p.Build)
+			f.Remedy = "let the solver know the driver, and take the build that it then finds: [target] driver in the recipe, or CONDA_OVERRIDE_CUDA=12.8 for conda"
+		}
 		if one { // another environment has it
 			f.Severity = Warning
 			f.Why = "Programs that run with " + t.env.Label() + " do not see the GPUs; another Python of the image has a CUDA build."

@@ -12,8 +12,8 @@ import (
 )
 
 // factsVersion is part of all keys of what is kept. It is to be raised when the same bytes give other facts than before: by a
-// change of [look] or what it calls, of findLinks or of findPythons. A change of the types themselves is noticed without.
-const factsVersion = 1
+// change of [look] or what it calls, of findLinks, findPythons or findConda. A change of the types themselves is noticed without.
+const factsVersion = 2
 
 // Records of facts. They stand on no blob: what was found in a layer stays true when the layer is gone.
 const (
@@ -58,6 +58,8 @@ type pathFact struct {
 type imageFacts struct {
 	Links   []LinkProblem `json:"links,omitempty"`
 	Pythons []Python      `json:"pythons,omitempty"`
+
+	Conda []CondaEnvironment `json:"conda,omitempty"`
 }
 
 // cache keeps facts in a store, which may be nil or only readable. Nothing that goes wrong there is worth an error: the facts

@@ -1,5 +1,5 @@
 // Package facts finds out what an image holds: its files, the machine code for processors and GPUs in them, its Pythons and their
-// packages, and what the dynamic loader would stumble over. Nothing of it depends on where the image is to run, so it is gathered
+// packages, its conda environments, and what the dynamic loader would stumble over. Nothing of it depends on where the image is to run, so it is gathered
 // once and kept in the store. Package audit judges it.
 //
 // [OfImage], [OfOutline] and [OfClusterFile] gather everything; [GPU] lists the device code only: for which GPUs each library has
@@ -54,6 +54,8 @@ type Facts struct {
 	Objects []Object // ELF files of processors, by path; of several names of a file the first
 	Links   []LinkProblem
 	Pythons []Python // by directory
+
+	Conda []CondaEnvironment // by prefix
 
 	Warnings []string // of ELF files that could not be understood; those on device code are in GPU
 

@@ -196,11 +196,14 @@ func (g *gatherer) together(ctx context.Context) error {
 	key := g.cache.key(append([]string{f.Platform, string(config)}, g.made...)...)
 	var known imageFacts
 	if g.cache.get(imageFactsKind, key, &known) {
-		f.Links, f.Pythons = known.Links, known.Pythons
+		f.Links, f.Pythons, f.Conda = known.Links, known.Pythons, known.Conda
 		return nil
 	}
 	task := progress.Begin(ctx, "scan", "Python packages and linked libraries", 0)
 	if f.Pythons, err = findPythons(ctx, f); err == nil {
+		f.Conda, err = findConda(ctx, f)
+	}
+	if err == nil {
 		f.Links, err = findLinks(ctx, f)
 	}
 	if missing := f.Missing(); missing != nil {
@@ -209,7 +212,7 @@ func (g *gatherer) together(ctx context.Context) error {
 	if task.End(err) != nil {
 		return err
 	}
-	if err := g.cache.put(imageFactsKind, key, imageFacts{f.Links, f.Pythons}); err != nil {
+	if err := g.cache.put(imageFactsKind, key, imageFacts{f.Links, f.Pythons, f.Conda}); err != nil {
 		return fmt.Errorf("keep what was found: %w", err)
 	}
 	return nil

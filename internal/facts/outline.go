@@ -103,7 +103,7 @@ func (p *passing) visit(ctx context.Context, number int, e layer.IndexEntry, ope
 		return ctx.Err()
 	}
 	id := contentID{number, place{e.Offset, e.Sparse}}
-	if isReadLater(e.Path) {
+	if isReadLater(e.Path, e.Size) {
 		if p.copies.room == 0 || e.Size > maxLater {
 			return nil
 		}

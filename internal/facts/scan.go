@@ -115,10 +115,20 @@ var textual = map[string]bool{
 }
 
 // mayHoldCode is whether a file is worth reading its first bytes.
-func mayHoldCode(name string) bool { return !textual[path.Ext(name)] && !isReadLater(name) }
+func mayHoldCode(name string) bool { return !textual[path.Ext(name)] && !isMetadataText(name) }
 
-// isReadLater is whether a file is text that findPythons or the loader may want: metadata of packages and configuration.
-func isReadLater(name string) bool {
+// isReadLater is whether a file may be wanted when all are looked at together.
+func isReadLater(name string, size int64) bool {
+	return isMetadataText(name) || isSmallScript(name, size)
+}
+
+// isSmallScript is whether a file is a program too small for machine code that is worth a look: one that findConda may want.
+func isSmallScript(name string, size int64) bool {
+	return size <= minSize && path.Base(path.Dir(name)) == "bin"
+}
+
+// isMetadataText is whether a file is text that findPythons or the loader may want: metadata of packages and configuration.
+func isMetadataText(name string) bool {
 	switch path.Base(name) {
 	case "METADATA", "PKG-INFO", "WHEEL", "requires.txt", "pyvenv.cfg", "os-release":
 		return true

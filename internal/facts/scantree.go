@@ -133,7 +133,7 @@ func (s *treeScan) readLater() (map[int][]*image.Node, error) {
 	seen := map[contentID]bool{}
 	err := s.tree.Walk(func(n *image.Node) error {
 		number, _ := n.Content()
-		if n.Type != layer.Regular || n.Size == 0 || n.Size > maxLater || len(s.slow[number]) == 0 || !isReadLater(n.Path) || seen[idOf(n)] {
+		if n.Type != layer.Regular || n.Size == 0 || n.Size > maxLater || len(s.slow[number]) == 0 || !isReadLater(n.Path, n.Size) || seen[idOf(n)] {
 			return nil
 		}
 		seen[idOf(n)] = true
@@ -223,7 +223,7 @@ func (s *treeScan) copied(ctx context.Context, n *image.Node, task *progress.Tas
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if isReadLater(n.Path) {
+	if isReadLater(n.Path, n.Size) {
 		h, _, err := openNode(ctx, s.tree, n, s.copies)
 		if err != nil {
 			return err

@@ -1,0 +1,252 @@
+package facts
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/layer"
+)
+
+// Limits of what is read and kept of conda environments.
+const (
+	maxCondaRecords = 20_000 // in an image
+	maxCondaFiles   = 20     // that are named of one kind, of a package
+	maxCondaScripts = 200    // of an environment that are read for placeholders
+)
+
+// CondaEnvironment is a directory that conda, mamba, pixi or sconce installed packages in.
+type CondaEnvironment struct {
+	Prefix   string         `json:"prefix"`             // without a slash in front: "opt/conda"
+	Packages []CondaPackage `json:"packages,omitempty"` // by name
+	Clobbers []CondaClobber `json:"clobbers,omitempty"` // by path
+}
+
+// CondaPackage is what the record of an installed package says (CEP 32), and where the image differs from it. Of files only those
+// count that something breaks without: programs, shared libraries and Python modules, tests aside. Images are often
+// rid of the others to be smaller.
+type CondaPackage struct {
+	Name          string    `json:"name"`
+	Version       string    `json:"version"`
+	Build         string    `json:"build,omitempty"`
+	Channel       string    `json:"channel,omitempty"` // a name or an address
+	URL           string    `json:"url,omitempty"`
+	Subdir        string    `json:"subdir,omitempty"` // "linux-64", "noarch"
+	Record        string    `json:"record"`           // its path, without a slash in front
+	Depends       []string  `json:"depends,omitempty"`
+	Constrains    []string  `json:"constrains,omitempty"`
+	Distributions []string  `json:"distributions,omitempty"` // directories of metadata of the Python distributions in it, like Distribution.Dir
+	Missing       FileNames `json:"missing,omitzero"`
+	Altered       FileNames `json:"altered,omitzero"`   // of another size than recorded
+	Unpatched     FileNames `json:"unpatched,omitzero"` // scripts that have the placeholder still where the prefix belongs
+}
+
+// FileNames are files of which not all are named.
+type FileNames struct {
+	Count int      `json:"count"`
+	First []string `json:"first"` // without a slash in front
+}
+
+func (n *FileNames) add(name string) {
+	if n.Count++; n.Count <= maxCondaFiles {
+		n.First = append(n.First, name)
+	}
+}
+
+// CondaClobber is a file that several packages have, and not the same.
+type CondaClobber struct {
+	Path     string   `json:"path"`
+	Packages []string `json:"packages"` // "zlib 1.3.1"
+	Vital    bool     `json:"vital"`    // a program, library or module
+}
+
+// condaRecord is what is read of conda-meta/NAME-VERSION-BUILD.json.
+type condaRecord struct {
+	CondaPackage
+	PathsData struct {
+		Paths []condaPath `json:"paths"`
+	} `json:"paths_data"`
+}
+
+type condaPath struct {
+	Path           string `json:"_path"`
+	Original       string `json:"original_path"` // where rattler would have put it, but for a file of another package
+	Type           string `json:"path_type"`
+	Size           *int64 `json:"size_in_bytes"`
+	SHA256         string `json:"sha256"`
+	SHA256InPrefix string `json:"sha256_in_prefix"`
+	Placeholder    string `json:"prefix_placeholder"`
+	FileMode       string `json:"file_mode"`
+}
+
+// findConda lists the conda environments of an image, by prefix. A record that cannot be read is passed over, as conda does.
+func findConda(ctx context.Context, f *Facts) ([]CondaEnvironment, error) {
+	records := map[string][]string{} // by prefix
+	count := 0
+	for _, n := range f.Paths {
+		dir, name := path.Split(n.Path)
+		dir = strings.TrimSuffix(dir, "/")
+		if path.Base(dir) != "conda-meta" || n.Type != layer.Regular || count >= maxCondaRecords {
+			continue
+		}
+		if prefix := strings.Trim(path.Dir("/"+dir), "/"); path.Ext(name) == ".json" {
+			records[prefix] = append(records[prefix], n.Path)
+			count++
+		}
+	}
+	if len(records) == 0 {
+		return nil, nil
+	}
+	files := make(map[string]*Info, len(f.Paths))
+	for i := range f.Paths {
+		files[f.Paths[i].Path] = &f.Paths[i]
+	}
+	var all []CondaEnvironment
+	for _, prefix := range slices.Sorted(maps.Keys(records)) {
+		c := condaFinder{root: f.Root, files: files, prefix: prefix, owners: map[string][]condaOwner{}}
+		for _, name := range slices.Sorted(slices.Values(records[prefix])) {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			c.read(name)
+		}
+		if e := c.environment(); len(e.Packages) > 0 {
+			all = append(all, e)
+		}
+	}
+	return all, nil
+}
+
+// condaFinder compares the records of one environment with its files.
+type condaFinder struct {
+	root    Root
+	files   map[string]*Info // all of the image
+	prefix  string
+	records []condaRecord
+	owners  map[string][]condaOwner // by path in the prefix
+	scripts int                     // that were read
+}
+
+// condaOwner is a package that has a file with a content.
+type condaOwner struct{ pkg, sha256 string }
+
+func (c *condaFinder) read(name string) {
+	var r condaRecord
+	if err := json.Unmarshal(ReadText(c.root, name), &r); err != nil || r.Name == "" || r.Version == "" {
+		return
+	}
+	r.Record = name
+	r.Distributions, r.Missing, r.Altered, r.Unpatched = nil, FileNames{}, FileNames{}, FileNames{} // found below, whatever the record says
+	c.records = append(c.records, r)
+	for _, p := range r.PathsData.Paths {
+		if sum := cmp.Or(p.SHA256InPrefix, p.SHA256); sum != "" && p.Type == "hardlink" {
+			at := cmp.Or(p.Original, p.Path)
+			c.owners[at] = append(c.owners[at], condaOwner{r.Name + " " + r.Version, sum})
+		}
+	}
+}
+
+func (c *condaFinder) environment() CondaEnvironment {
+	e := CondaEnvironment{Prefix: c.prefix, Clobbers: c.clobbers()}
+	clobbered := map[string]bool{}
+	for _, x := range e.Clobbers {
+		clobbered[x.Path] = true
+	}
+	for i := range c.records {
+		r := &c.records[i]
+		for _, p := range r.PathsData.Paths {
+			c.compare(&r.CondaPackage, p, clobbered[p.Path])
+		}
+		e.Packages = append(e.Packages, r.CondaPackage)
+	}
+	slices.SortStableFunc(e.Packages, func(a, b CondaPackage) int { return cmp.Compare(a.Name, b.Name) })
+	return e
+}
+
+// compare looks for a file of a package. Its size is known of what neither the installer nor another package wrote into.
+func (c *condaFinder) compare(pkg *CondaPackage, p condaPath, clobbered bool) {
+	at := path.Join(c.prefix, p.Path)
+	if dir, name := path.Split(at); name == "METADATA" || name == "PKG-INFO" {
+		pkg.Distributions = append(pkg.Distributions, strings.TrimSuffix(dir, "/"))
+	}
+	if !c.inside(p.Path) || !vital(p.Path) {
+		return
+	}
+	info := c.find(at)
+	switch {
+	case info == nil:
+		pkg.Missing.add(at)
+	case info.Type != layer.Regular || clobbered:
+	case p.Placeholder != "":
+		if p.FileMode == "text" && c.unpatched(info, p.Placeholder) {
+			pkg.Unpatched.add(at)
+		}
+	case p.Type == "hardlink" && p.Size != nil && info.Size != *p.Size && (path.Ext(at) == ".py" || info.Size == 0):
+		pkg.Altered.add(at) // libraries and programs are often stripped
+	}
+}
+
+// inside says whether a path of a record is one in the prefix.
+func (c *condaFinder) inside(p string) bool {
+	return p != "" && !path.IsAbs(p) && path.Clean(p) == p && p != ".." && !strings.HasPrefix(p, "../")
+}
+
+// find returns what is at a path: a link as it is, unless a directory on the way is one.
+func (c *condaFinder) find(at string) *Info {
+	if info, ok := c.files[at]; ok {
+		return info
+	}
+	if info, err := c.root.Stat("/" + at); err == nil {
+		return &info
+	}
+	return nil
+}
+
+// unpatched says whether a small script in bin has the placeholder. An environment may lie where the package was built.
+func (c *condaFinder) unpatched(info *Info, placeholder string) bool {
+	prefix := "/" + c.prefix
+	if len(placeholder) < 8 || strings.Contains(prefix, placeholder) || strings.HasPrefix(placeholder, prefix) {
+		return false
+	}
+	if !isSmallScript(info.Path, info.Size) || c.scripts >= maxCondaScripts {
+		return false
+	}
+	c.scripts++
+	return bytes.Contains(ReadText(c.root, info.Path), []byte(placeholder))
+}
+
+func (c *condaFinder) clobbers() []CondaClobber {
+	var all []CondaClobber
+	for _, at := range slices.Sorted(maps.Keys(c.owners)) {
+		owners := c.owners[at]
+		if len(owners) < 2 || !slices.ContainsFunc(owners, func(o condaOwner) bool { return o.sha256 != owners[0].sha256 }) {
+			continue
+		}
+		x := CondaClobber{Path: at, Vital: vital(at)}
+		for _, o := range owners {
+			x.Packages = append(x.Packages, o.pkg)
+		}
+		if slices.Sort(x.Packages); len(slices.Compact(slices.Clone(x.Packages))) > 1 {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+// vital says whether something breaks without a file of a package: a program, a shared library, a Python module.
+func vital(p string) bool {
+	for part := range strings.SplitSeq(path.Dir(p), "/") {
+		switch part {
+		case "test", "tests", "share", "Menu", "pkgs", "info", "conda-meta", "__clobbers__", "examples", "doc", "docs":
+			return false
+		}
+	}
+	base := path.Base(p)
+	ext := path.Ext(base)
+	return path.Dir(p) == "bin" && !strings.HasPrefix(base, ".") || ext == ".py" || ext == ".so" || strings.Contains(base, ".so.")
+}
