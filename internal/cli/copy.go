@@ -33,6 +33,7 @@ DESTINATION is one of
   sqsh:FILE                    the root file system as a squashfs, for enroot, pyxis and the Container Engine
   sif:FILE                     the same for Apptainer and Singularity
   plain:FILE                   a squashfs of the root file system and nothing else, to be mounted
+  uenv:FILE                    the image's Python environment for uenv, see sconce export uenv
 
 or a path: an OCI archive when it ends in .tar, a squashfs when it ends in .sqsh, a SIF when it ends in .sif, else an OCI
 layout. What is written appears under its name when it is whole, in place of an earlier export; anything else that is there

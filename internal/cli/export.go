@@ -26,9 +26,9 @@ func newExportCmd(a *app) *cobra.Command {
 
 		DisableFlagsInUseLine: true,
 
-		Short: "Write files that other tools read: jobs for a cluster, a Containerfile",
-		Long: `Write what other tools read: the files by which an image runs as a job on a cluster, and the Containerfile that a recipe
-amounts to. What is written says why each line is there, and needs no sconce where it is used.`,
+		Short: "Write files that other tools read: jobs for a cluster, a uenv, a Containerfile",
+		Long: `Write what other tools read: the files by which an image runs as a job on a cluster, a uenv, and the Containerfile
+that a recipe amounts to. What is written says why each line is there, and needs no sconce where it is used.`,
 		Example: examples(
 			"sconce export sbatch --job train -o train.sbatch   the script of a job in ./sconce.toml, for Slurm",
 			"sconce export edf -o ~/.edf/llm-train.toml         the environment definition file of the Container Engine",
@@ -37,7 +37,7 @@ amounts to. What is written says why each line is there, and needs no sconce whe
 		Args: cobra.ArbitraryArgs,
 		RunE: helpOrUnknown,
 	}
-	cmd.AddCommand(newExportSbatchCmd(a), newExportEDFCmd(a), newExportSrunArgsCmd(a), newExportContainerfileCmd(a))
+	cmd.AddCommand(newExportSbatchCmd(a), newExportEDFCmd(a), newExportSrunArgsCmd(a), newExportUenvCmd(a), newExportContainerfileCmd(a))
 	return cmd
 }
 

@@ -46,6 +46,10 @@ type Input struct {
 	Digest store.Digest // of the image's manifest; "" when it has none
 	Name   string       // that the image goes by, without a tag; "" when it has none
 	Plain  bool         // the tree and nothing else: without the files that runtimes look for
+
+	// Of a plain file:
+	Root  string            // the directory that becomes the root, its real path without a slash in front; "": the image's root
+	Files map[string][]byte // are added, by their paths in the image; their directories are made, and must be no links
 }
 
 // Layer is a layer of an image.
@@ -178,6 +182,9 @@ func (w *writer) run() (int64, error) {
 	if !w.in.Plain {
 		w.coverPersonality()
 	}
+	for name := range w.in.Files {
+		w.cover.Add(layer.Entry{Path: name, Type: layer.Regular})
+	}
 	for number := range slices.Backward(w.in.Layers) {
 		if err := w.layer(number); err != nil {
 			return 0, err
@@ -191,10 +198,14 @@ func (w *writer) run() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if !w.in.Plain {
-		if tree, err = w.personality(indexes, tree); err != nil {
-			return 0, err
-		}
+	switch {
+	case !w.in.Plain:
+		tree, err = w.personality(indexes, tree)
+	case len(w.in.Files) > 0:
+		tree, err = w.addFiles(indexes)
+	}
+	if err != nil {
+		return 0, err
 	}
 	if err := w.late(tree); err != nil {
 		return 0, err
@@ -223,7 +234,7 @@ func (w *writer) layer(number int) error {
 	return task.End(w.segment(number, func() error {
 		err := l.Source.Walk(w.ctx, func(e layer.IndexEntry, open opener) error {
 			task.Add(e.Size)
-			if e.Type != layer.Regular || e.Size == 0 || w.cover.Hides(e.Path) {
+			if e.Type != layer.Regular || e.Size == 0 || w.cover.Hides(e.Path) || !w.inRoot(e.Path) {
 				return nil
 			}
 			return w.add(placeOf(number, e), e.Size, e.Path, open)
@@ -339,7 +350,7 @@ func (w *writer) late(tree *image.Tree) error {
 func (w *writer) missing(tree *image.Tree) (map[int][]*image.Node, error) {
 	found := map[int][]*image.Node{}
 	seen := map[place]bool{}
-	err := tree.Walk(func(n *image.Node) error {
+	err := w.walk(tree, func(n *image.Node) error {
 		number, at := n.Content()
 		p := placeOf(number, at)
 		if n.Type != layer.Regular || n.Size == 0 || w.placed[p] != nil || seen[p] {

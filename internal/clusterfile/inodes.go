@@ -33,13 +33,17 @@ func created(c v1.ConfigFile) time.Time {
 
 // inodes turns the merged tree into that of a squashfs.
 func (w *writer) inodes(tree *image.Tree) (*squashfs.Inode, error) {
-	root, err := w.inode(tree.Root())
+	top, err := tree.Lookup(w.in.Root)
 	if err != nil {
 		return nil, err
 	}
-	dirs := map[string]*squashfs.Inode{".": root} // by path
-	files := map[int]*squashfs.Inode{}            // those with several names, by number
-	err = tree.Walk(func(n *image.Node) error {
+	root, err := w.inode(top)
+	if err != nil {
+		return nil, err
+	}
+	dirs := map[string]*squashfs.Inode{top.Path: root} // by path
+	files := map[int]*squashfs.Inode{}                 // those with several names, by number
+	err = w.walk(tree, func(n *image.Node) error {
 		inode := files[n.Inode]
 		if inode == nil {
 			var err error

@@ -26,10 +26,14 @@ type Writing struct {
 	Squashfs squashfs.Options // of squashfs and SIF files; zero: squashfs.DefaultOptions
 	NoReuse  bool             // of those: compress everything anew
 	Exactly  bool             // of those: Squashfs was asked for, so that copying a file as it is will not do
+	Uenv     Uenv             // of uenvs
 }
 
+// Uenv says which part of an image becomes a uenv.
+type Uenv = export.UenvOptions
+
 func (s *Session) writing(w Writing) export.Options {
-	return export.Options{Store: s.Store, Force: w.Force, Squashfs: w.Squashfs, NoReuse: w.NoReuse}
+	return export.Options{Store: s.Store, Force: w.Force, Squashfs: w.Squashfs, NoReuse: w.NoReuse, Uenv: w.Uenv}
 }
 
 // CheckOutput finds a mistake in a destination that is no registry before anything is made for it.
@@ -87,7 +91,7 @@ func (s *Session) Copy(ctx context.Context, from *Subject, to string, w Writing)
 	if err != nil {
 		return "", err
 	}
-	if t.Transport == export.Plain { // which says nothing about a platform
+	if t.Transport == export.Plain || t.Transport == export.Uenv { // which say nothing about a platform
 		from.how.Otherwise = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	}
 	if done, err := s.copyDirectly(ctx, from, t, w); done || err != nil {
@@ -105,7 +109,7 @@ func (s *Session) Copy(ctx context.Context, from *Subject, to string, w Writing)
 // copyDirectly copies to a squashfs or SIF file what does not have to pass through the store: the file system of another
 // such file, and a root file system in a tar. It reports whether this was such a copy.
 func (s *Session) copyDirectly(ctx context.Context, from *Subject, t export.Target, w Writing) (bool, error) {
-	if !t.IsClusterFile() {
+	if !t.IsClusterFile() || t.Transport == export.Uenv { // which is a part of the image
 		return false, nil
 	}
 	switch {

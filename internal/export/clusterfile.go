@@ -63,7 +63,7 @@ func CopyClusterFile(ctx context.Context, from *source.ClusterFile, t Target, o 
 
 // IsClusterFile reports whether the target is a squashfs or SIF file.
 func (t Target) IsClusterFile() bool {
-	return t.Transport == source.Squashfs || t.Transport == source.SIF || t.Transport == Plain
+	return t.Transport == source.Squashfs || t.Transport == source.SIF || holdsTree(t.Transport)
 }
 
 // clusterWriter writes one file.
@@ -132,8 +132,8 @@ func (c *clusterWriter) holdsEarlier() bool {
 	if c.in.Name == "" {
 		return false
 	}
-	if c.target.Transport == Plain {
-		return plainName(c.target.Path) == c.in.Name
+	if holdsTree(c.target.Transport) {
+		return plainName(c.target.Path, c.target.Transport) == c.in.Name
 	}
 	f, err := source.OpenClusterFile(c.target.Path)
 	if err != nil {
@@ -145,8 +145,8 @@ func (c *clusterWriter) holdsEarlier() bool {
 
 // holds reports whether the target holds the image already, compressed as asked. It reads a few blocks.
 func holds(t Target, in clusterfile.Input, o Options) bool {
-	if t.Transport == Plain {
-		return in.Digest != "" && holdsPlain(t.Path, in, o.Squashfs)
+	if holdsTree(t.Transport) {
+		return in.Digest != "" && holdsPlain(t.Path, t.Transport, in, o.Squashfs)
 	}
 	f, err := source.OpenClusterFile(t.Path)
 	if err != nil {
@@ -200,8 +200,8 @@ func (c *clusterWriter) writeLocked(fill func(*os.File) error) error {
 	if err := c.checkAndSync(f); err != nil {
 		return err
 	}
-	if c.target.Transport == Plain && c.in.Digest != "" {
-		stampPlain(f, c.in, c.o.Squashfs)
+	if holdsTree(c.target.Transport) && c.in.Digest != "" {
+		stampPlain(f, c.target.Transport, c.in, c.o.Squashfs)
 	}
 	if name == "" {
 		if name, err = nameFile(f, c.target.Path); err != nil {

@@ -30,14 +30,18 @@ type Options struct {
 	Name     string           // NAME or NAME:TAG of the image, which archives, layouts and cluster files carry; may be empty
 	Squashfs squashfs.Options // of squashfs and SIF files; zero: squashfs.DefaultOptions
 	NoReuse  bool             // of those: compress everything anew
+	Uenv     UenvOptions
 }
 
 // Plain is the kind of output that is a squashfs of the tree and nothing else: no runtime's files are added. It is read as any squashfs.
 const Plain source.Transport = "plain"
 
+// Uenv is the kind that uenv mounts: a directory of the image, with a description of what it does to the environment.
+const Uenv source.Transport = "uenv"
+
 // Target is a destination on disk.
 type Target struct {
-	Transport source.Transport // oci, oci-archive, docker-archive, dir, tar, sqsh, sif or plain
+	Transport source.Transport // oci, oci-archive, docker-archive, dir, tar, sqsh, sif, plain or uenv
 	Path      string
 	Tag       string // in the layout or archive; may be empty
 }
@@ -52,7 +56,7 @@ func (t Target) String() string {
 }
 
 // ParseTarget reads "oci:DIR[:TAG]", "oci-archive:F[:TAG]", "docker-archive:F[:TAG]", "dir:D", "tar:F", "sqsh:F",
-// "sif:F" and "plain:F". Without a transport the name says what it is: .tar an OCI archive, .sqsh, .squashfs and .sqfs a squashfs, .sif a
+// "sif:F", "plain:F" and "uenv:F". Without a transport the name says what it is: .tar an OCI archive, .sqsh, .squashfs and .sqfs a squashfs, .sif a
 // SIF, and everything else an OCI layout.
 func ParseTarget(s string) (Target, error) {
 	t, err := parseTarget(s)
@@ -68,7 +72,7 @@ func parseTarget(s string) (Target, error) {
 	switch t.Transport {
 	case source.OCI, source.OCIArchive, source.DockerArchive:
 		t.Path, t.Tag = source.CutTag(rest)
-	case source.Dir, source.Tar, source.Squashfs, source.SIF, Plain:
+	case source.Dir, source.Tar, source.Squashfs, source.SIF, Plain, Uenv:
 	case source.Docker, "podman", "docker-daemon", "containers-storage", "http", "https":
 		if ok {
 			return Target{}, fault.Hint(errors.New("it is not a file or directory"), "an image is sent to a registry with `sconce push` or `sconce build --push`")
@@ -114,7 +118,12 @@ func Write(ctx context.Context, im *image.Image, dest string, o Options) error {
 	if t.IsClusterFile() {
 		in := clusterfile.FromImage(o.Store, im)
 		in.Name, _ = store.SplitImageName(o.Name)
-		in.Plain = t.Transport == Plain
+		in.Plain = holdsTree(t.Transport)
+		if t.Transport == Uenv {
+			if err := describeUenv(ctx, &in, im, o); err != nil {
+				return fmt.Errorf("write %s: %w", t, err)
+			}
+		}
 		return WriteClusterFile(ctx, in, t, o)
 	}
 	w := &writer{ctx: ctx, im: im, st: o.Store, target: t, force: o.Force}
