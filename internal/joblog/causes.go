@@ -29,8 +29,8 @@ func (c Cause) unless(text string) Cause {
 	return c
 }
 
-// name is a name in a log, short enough to be printed in a sentence: a file's, a library's, a node's.
-const name = `[^\s'"<>|]{1,200}`
+// name is a name in a log: a file's, a library's, a node's.
+const name = `[^\s'"<>|]+`
 
 var causes = []Cause{
 	// The GPU and its driver.
@@ -90,7 +90,7 @@ var causes = []Cause{
 		[]string{"' not found"},
 		"a library is older than a program needs: it lacks $1",
 		"take program and base of the same age: a newer base, or a program that was built for an older one; what is mounted from the host must not be newer than the image").check("link-missing-version"),
-	cause("symbol-missing", Failure, `(`+name+`\.so[\w.]*): undefined symbol: (\w{1,200})`,
+	cause("symbol-missing", Failure, `(`+name+`\.so[\w.]*): undefined symbol: (\w+)`,
 		[]string{": undefined symbol: "},
 		"$1 was built for another version of a library: nobody has the symbol $2",
 		"install it for the torch that the image has, or let sconce compile it ([python.compile]); a user's ~/.local may bring another one too").check("link-undefined-symbol"),
@@ -102,7 +102,7 @@ var causes = []Cause{
 		[]string{"Illegal instruction"},
 		"a program was compiled for a newer processor than the node's",
 		"compile it for the processor of the nodes, and not with -march=native").check("link-cpu-level"),
-	cause("module-missing", Failure, `ModuleNotFoundError: No module named '([\w.]{1,200})'`,
+	cause("module-missing", Failure, `ModuleNotFoundError: No module named '([\w.]+)'`,
 		[]string{"ModuleNotFoundError: "},
 		"Python finds no module $1",
 		"add its package to packages under [python] of the recipe, or look for a PYTHONPATH that is missing or wrong"),
@@ -146,13 +146,13 @@ var causes = []Cause{
 		[]string{"Disk quota exceeded", "No space left on device"},
 		"no more can be written: a quota is used up, or a disk is full",
 		"remove what is not needed (`quota`, `lfs quota`), and put caches and checkpoints on the scratch file system; a quota may be of files and not of bytes"),
-	cause("cache-shared", Failure, `(?i)stale file handle.{0,400}(triton|inductor|torch_extensions|[./]cache)|(triton|inductor|torch_extensions|[./]cache).{0,400}stale file handle`,
+	cause("cache-shared", Failure, `(?i)stale file handle.*(triton|inductor|torch_extensions|[./]cache)|(triton|inductor|torch_extensions|[./]cache).*stale file handle`,
 		[]string{"tale file handle"},
 		"several nodes write to one cache of compiled kernels on a shared file system",
 		"put it on the node: TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR and TORCH_EXTENSIONS_DIR below /tmp, as jobs that sconce writes do").lint("sbatch-cache-shared"),
 
 	// Processes that do not find each other.
-	cause("port-in-use", Failure, `server socket has failed to (bind|listen)|port: \d+.{0,100}EADDRINUSE`,
+	cause("port-in-use", Failure, `server socket has failed to (bind|listen)|port: \d+.*EADDRINUSE`,
 		[]string{"server socket has failed", "EADDRINUSE"},
 		"the port that the first process waits at, MASTER_PORT, is taken by another one",
 		"give each job a port of its own, such as one made from SLURM_JOB_ID, and start the first process once").lint("sbatch-master-port-overridden"),
@@ -164,7 +164,7 @@ var causes = []Cause{
 		[]string{"collective operation timeout", "NCCL operations have failed"},
 		"a process waited in vain for the others in a collective operation: one had failed, hung or was far behind",
 		"look for another process that failed first; if there is none, the ranks do not call the same operations, or the network is broken (NCCL_DEBUG=INFO says what it uses)"),
-	cause("task-failed", Consequence, `srun: error: (`+name+`): (tasks? [\d,-]{1,100}): (Exited with exit code \d+|Segmentation fault|Aborted|Killed|Bus error)`,
+	cause("task-failed", Consequence, `srun: error: (`+name+`): (tasks? [\d,-]+): (Exited with exit code \d+|Segmentation fault|Aborted|Killed|Bus error)`,
 		[]string{"srun: error: "},
 		"Slurm says of $1, $2: $3",
 		"the first task that Slurm names ended first; what it printed is above"),

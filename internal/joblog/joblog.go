@@ -48,68 +48,98 @@ type Finding struct {
 
 // Limits.
 const (
-	maxLine = 16 << 10 // bytes looked at in one piece: longer lines are looked at piece by piece
-	maxText = 400      // bytes of evidence
+	maxBlock = 256 << 10 // bytes read at once: most blocks have no clue, and their lines are not looked at
+	maxLine  = 16 << 10  // bytes of a line looked at in one piece: longer lines are looked at piece by piece
+	maxText  = 400       // bytes of evidence, and of a sentence with names from a log
 )
 
 // Causes returns all causes, with templates for texts.
 func Causes() []Cause { return slices.Clone(causes) }
 
 // Explain reads a log to its end and returns what it knows of it, causes of the failure first, and among these what was said first. It
-// needs memory for one line. The error is the reader's; what was found before it is returned too.
+// needs memory for one block. The error is the reader's; what was found before it is returned too.
 func Explain(log io.Reader) ([]Finding, error) {
 	found := map[string]*Finding{}
-	lines := bufio.NewScanner(log)
-	lines.Buffer(make([]byte, maxLine), maxLine)
-	lines.Split(pieces)
+	all := bufio.NewScanner(log)
+	all.Buffer(make([]byte, maxBlock), maxBlock)
+	all.Split(blocks)
 	number := 1
-	for lines.Scan() {
-		piece := lines.Bytes()
-		if c, m := causeOf(piece); c != nil {
-			note(found, c, m, piece, number)
+	for all.Scan() {
+		if likely := causesIn(all.Bytes(), causes); len(likely) > 0 {
+			explainBlock(found, all.Bytes(), likely, number)
 		}
-		if bytes.HasSuffix(piece, []byte("\n")) {
-			number++
-		}
+		number += bytes.Count(all.Bytes(), []byte("\n"))
 	}
-	all := make([]Finding, 0, len(found))
+	list := make([]Finding, 0, len(found))
 	for _, f := range found {
-		all = append(all, *f)
+		list = append(list, *f)
 	}
-	slices.SortFunc(all, func(a, b Finding) int {
+	slices.SortFunc(list, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(rank(a.Role), rank(b.Role)), cmp.Compare(a.Line, b.Line), strings.Compare(a.ID, b.ID))
 	})
-	return all, lines.Err()
+	return list, all.Err()
 }
 
 func rank(r Role) int { return slices.Index([]Role{Failure, Consequence, Slowness}, r) }
 
-// pieces splits a log into lines with their ends. A carriage return ends one too: bars of progress are one long line otherwise.
-func pieces(data []byte, atEOF bool) (int, []byte, error) {
-	if i := bytes.IndexAny(data, "\r\n"); i >= 0 {
-		return i + 1, data[:i+1], nil
-	}
-	if len(data) == maxLine || atEOF && len(data) > 0 {
+// ends are what ends a line. A carriage return does too: bars of progress are one long line otherwise.
+const ends = "\r\n"
+
+// blocks splits a log into blocks of whole lines, of which one that is longer than a block is cut.
+func blocks(data []byte, atEOF bool) (int, []byte, error) {
+	if atEOF && len(data) > 0 {
 		return len(data), data, nil
 	}
-	return 0, nil, nil
+	if len(data) < maxBlock {
+		return 0, nil, nil
+	}
+	if i := bytes.LastIndexAny(data, ends); i >= 0 {
+		data = data[:i+1]
+	}
+	return len(data), data, nil
 }
 
-// causeOf returns the first cause that a line shows, and where the form is in it; nil when it shows none.
-func causeOf(line []byte) (*Cause, []int) {
+// explainBlock looks for some causes in each line of a block, which begins with the line of that number.
+func explainBlock(found map[string]*Finding, block []byte, likely []*Cause, number int) {
+	for len(block) > 0 {
+		line := block[:min(len(block), maxLine)]
+		if i := bytes.IndexAny(line, ends); i >= 0 {
+			line = line[:i+1]
+		}
+		for _, c := range likely {
+			if m := c.in(line); m != nil {
+				note(found, c, m, line, number)
+				break // of several the first one, which is the most special
+			}
+		}
+		if line[len(line)-1] == '\n' {
+			number++
+		}
+		block = block[len(line):]
+	}
+}
+
+// causesIn returns the causes of which a text has a clue.
+func causesIn(text []byte, causes []Cause) []*Cause {
+	var likely []*Cause
 	for i := range causes {
-		c := &causes[i]
-		if !slices.ContainsFunc(c.clue, func(clue []byte) bool { return bytes.Contains(line, clue) }) {
-			continue
-		}
-		if len(c.but) > 0 && bytes.Contains(line, c.but) {
-			continue
-		}
-		if m := c.form.FindSubmatchIndex(line); m != nil {
-			return c, m
+		if causes[i].hasClue(text) {
+			likely = append(likely, &causes[i])
 		}
 	}
-	return nil, nil
+	return likely
+}
+
+func (c *Cause) hasClue(text []byte) bool {
+	return slices.ContainsFunc(c.clue, func(clue []byte) bool { return bytes.Contains(text, clue) })
+}
+
+// in returns where a line shows the cause, nil when it does not.
+func (c *Cause) in(line []byte) []int {
+	if !c.hasClue(line) || len(c.but) > 0 && bytes.Contains(line, c.but) {
+		return nil
+	}
+	return c.form.FindSubmatchIndex(line)
 }
 
 // note counts a line as evidence. Of each cause the first line is kept.
@@ -124,7 +154,10 @@ func note(found map[string]*Finding, c *Cause, m []int, line []byte, number int)
 	found[c.ID] = f
 }
 
-func valid(text []byte) string { return strings.ToValidUTF8(string(text), "\uFFFD") }
+// valid returns text that can be shown, and no more than is read.
+func valid(text []byte) string {
+	return strings.ToValidUTF8(string(text[:min(len(text), maxText)]), "\uFFFD")
+}
 
 // excerpt returns a line, or of a long one what is from the evidence on.
 func excerpt(line []byte, at int) string {
@@ -132,5 +165,5 @@ func excerpt(line []byte, at int) string {
 	if len(text) > maxText {
 		text = bytes.TrimSpace(line[at:])
 	}
-	return valid(text[:min(len(text), maxText)])
+	return valid(text)
 }

@@ -148,12 +148,12 @@ func TestBrokenLog(t *testing.T) {
 
 // Evidence is short and valid text with a line that the log has, whatever the log is.
 func FuzzExplain(f *testing.F) {
-	for _, file := range []string{"fires", "quiet", "training.log"} {
-		data, err := os.ReadFile(filepath.Join("testdata", file))
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(data)
+	data, err := os.ReadFile("testdata/fires")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for line := range bytes.Lines(data) {
+		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		found, err := joblog.Explain(bytes.NewReader(data))
