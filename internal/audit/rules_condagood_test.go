@@ -15,10 +15,10 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// Nothing is found in an environment that is laid down as images have it: prefixes in texts and binaries, noarch python with entry
-// points, links of directories, a file that two packages have alike, and one that is a menu entry and not laid down.
-func TestSoundCondaEnvironment(t *testing.T) {
-	c := condatest.NewChannel(
+// soundChannel has packages with all that an installer has to see to: prefixes in texts and binaries, noarch python with entry points,
+// links of directories, a file that two packages have alike, and an entry of a menu.
+func soundChannel(t *testing.T) *condatest.Channel {
+	return condatest.NewChannel(
 		t,
 		condatest.Package{Name: "python", Version: "3.12.4", Depends: []string{"__glibc >=2.17,<3.0.a0"}, Files: map[string]condatest.File{
 			"bin/python3.12": {Data: "\x7fnone" + condatest.Placeholder + "\x00rest", Mode: 0o755}, "bin/python": {Link: "python3.12"}, "lib64": {Link: "lib"},
@@ -36,19 +36,45 @@ func TestSoundCondaEnvironment(t *testing.T) {
 		}},
 		condatest.Package{Name: "b", Version: "1", Files: map[string]condatest.File{"lib/same.py": {Data: "same"}}},
 	)
-	files := condaLayers(t, c, "/opt/conda")
+}
+
+// Nothing is found in an environment that is laid down as images have it.
+func TestSoundCondaEnvironment(t *testing.T) {
+	files := condaLayers(t, soundChannel(t), "/opt/conda")
 	if !strings.HasPrefix(files["opt/conda/bin/script"], "#!/bin/sh\nexec /opt/conda/bin/x") {
 		t.Fatalf("%q", files)
 	}
-	f := factstest.Of(t, factstest.Dir{Path: factstest.WriteFiles(t, files)})
+	wantSoundConda(t, factstest.WriteFiles(t, files))
+}
+
+// Nothing is found in one that rattler made, which pixi is built on. Of two packages with different files of one name it tells in the
+// records where it put the other.
+func TestRattlersEnvironment(t *testing.T) {
+	c := soundChannel(t)
+	s := c.Serve(t)
+	root := t.TempDir()
+	condatest.Install(t, s.URL, "linux-64", "/opt/conda", filepath.Join(root, "opt/conda"), "tool", "a", "b")
+	wantSoundConda(t, root)
+
+	c.Add(t, condatest.Package{Name: "other", Version: "2", Files: map[string]condatest.File{"lib/same.py": {Data: "not the same"}}})
+	root = t.TempDir()
+	condatest.Install(t, s.URL, "linux-64", "/opt/conda", filepath.Join(root, "opt/conda"), "a", "other")
+	f := factstest.Of(t, factstest.Dir{Path: root})
+	wantFindings(t, pyFindings(t, f, cluster.Profile{}, "conda-clobbered"),
+		[]found{{Warning, "a 1 and other 2 both have /opt/conda/lib/same.py, and not the same"}})
+	wantFindings(t, pyFindings(t, f, cluster.Profile{}, "conda-files"), nil)
+}
+
+// wantSoundConda checks that the environment of [soundChannel]'s packages is seen, and without a finding.
+func wantSoundConda(t *testing.T, root string) {
+	t.Helper()
+	f := factstest.Of(t, factstest.Dir{Path: root})
 	if len(f.Conda) != 1 || len(f.Conda[0].Packages) != 4 || len(f.Conda[0].Packages[3].Distributions) != 1 {
 		t.Fatalf("%+v", f.Conda)
 	}
-	s := &Subject{Facts: f, Target: cluster.Profile{Platform: "linux/amd64", CPULevel: 1, GPU: []string{"9.0"}, Driver: "550.54.15"}, Context: t.Context()}
+	target := cluster.Profile{Platform: "linux/amd64", CPULevel: 1, GPU: []string{"9.0"}, Driver: "550.54.15"}
 	for _, r := range condaRules {
-		if err := r.look(s, func(f Finding) { t.Errorf("%s: %+v", r.ID, r.complete(f)) }); err != nil {
-			t.Error(err)
-		}
+		wantFindings(t, pyFindings(t, f, target, r.ID), nil)
 	}
 }
 
