@@ -124,12 +124,9 @@ func (s *Subject) condaPackages(report func(Finding), format string, judge func(
 // maxCondaSeen is how many packages or files are shown as evidence.
 const maxCondaSeen = 10
 
+// condaArchitecture compares packages with the image. That the image is for the target is the rule link-cpu-architecture's to say.
 func condaArchitecture(s *Subject, report func(Finding)) error {
-	arch := s.Arch()
-	if _, target, ok := strings.Cut(s.Target.Platform, "/"); ok {
-		arch, _, _ = strings.Cut(target, "/")
-	}
-	want := condaSubdirs[arch]
+	want := condaSubdirs[s.Arch()]
 	if want == "" {
 		return nil
 	}

@@ -111,13 +111,13 @@ func TestCondaRules(t *testing.T) {
 		want       []found
 	}{
 		{
-			name: "a package of another architecture", rule: "conda-architecture", target: cluster.Profile{Platform: "linux/arm64"},
-			files: install(python, condaPkg{name: "data", version: "1", subdir: "noarch"}),
-			want:  []found{{Error, "python 3.12.4 in " + env + " cannot run on linux-aarch64"}},
+			name: "a package of another architecture", rule: "conda-architecture",
+			files: install(condaPkg{name: "python", version: "3.12.4", subdir: "linux-aarch64"}, condaPkg{name: "data", version: "1", subdir: "noarch"}),
+			want:  []found{{Error, "python 3.12.4 in " + env + " cannot run on linux-64"}},
 		},
 		{
-			name: "of the target's", rule: "conda-architecture", target: cluster.Profile{Platform: "linux/arm64"},
-			files: install(condaPkg{name: "python", version: "3.12.4", subdir: "linux-aarch64"}, condaPkg{name: "data", version: "1", subdir: "noarch"}),
+			name: "of the image's", rule: "conda-architecture", target: cluster.Profile{Platform: "linux/arm64"},
+			files: install(python, condaPkg{name: "data", version: "1", subdir: "noarch"}),
 		},
 		{
 			name: "builds for newer processors", rule: "conda-cpu-level", target: cluster.Profile{CPULevel: 2},
