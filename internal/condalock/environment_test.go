@@ -42,6 +42,7 @@ dependencies:
       - 'apex --config-settings "--build-option=--cpp_ext --cuda_ext" --no-build-isolation'
       - --no-build-isolation
       - xformers
+      - -r last.txt
 variables:
   DS_BUILD_OPS: 1
   PIP_NO_BUILD_ISOLATION: 0
@@ -75,9 +76,10 @@ extra: things
 			{Requirement: "deepspeed>=0.16; python_version<'3.13'"},
 			{Requirement: "apex", NoIsolation: true, Options: []PipOption{{"config-settings", "--build-option=--cpp_ext --cuda_ext"}}},
 			{Requirement: "xformers", NoIsolation: true},
+			{File: "last.txt", NoIsolation: true},
 		},
 		Variables: map[string]string{"DS_BUILD_OPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "RATE": "1.10", "ON": "True", "EMPTY": ""},
-		Notes:     []string{file + `:36:1: "extra" is ignored`},
+		Notes:     []string{file + `:37:1: "extra" is ignored`},
 	}
 	if diff := cmp.Diff(want, env, cmpopts.IgnoreFields(PipItem{}, "Line", "Column")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

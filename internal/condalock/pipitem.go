@@ -17,8 +17,8 @@ type PipItem struct {
 	File        string // -r: a requirements file, relative to the environment file
 	Constraints string // -c: likewise
 
-	// NoIsolation is --no-build-isolation on the requirement's line, or on a line above it: what it builds against is installed
-	// before it.
+	// NoIsolation is --no-build-isolation on the line of the requirement or file, or on a line above it: what it builds against is
+	// installed before it.
 	NoIsolation bool
 
 	Options []PipOption // all other options of the line
@@ -61,7 +61,7 @@ func (r *environmentReader) pip(n *yaml.Node) {
 			isolation = false // for all below it
 			continue
 		}
-		if p.Requirement != "" && !isolation {
+		if (p.Requirement != "" || p.File != "") && !isolation {
 			p.NoIsolation = true
 		}
 		r.env.Pip = append(r.env.Pip, *p)

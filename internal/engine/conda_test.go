@@ -202,7 +202,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 `
 
 // Two files, one on top of the other: what the second one builds sees what the first one has installed and set; what conda brings is
-// not brought again by the index; all of it is what pip's own metadata reader finds.
+// not brought again by the index; all of it is what pip's own metadata reader finds. The second file does not name its package.
 func TestCondaChain(t *testing.T) {
 	locktest.UV(t)
 	server := condaChannel(t)
@@ -212,12 +212,12 @@ func TestCondaChain(t *testing.T) {
 		"uv.toml": "[[index]]\nurl = \"" + x.URL + "\"\ndefault = true\n",
 		"a.yml": environmentFile(server.URL, "dependencies:\n- python\n- greet\n- libword\n- pip: [alpha]\n"+
 			"variables: {PIP_NO_BUILD_ISOLATION: 0, WORD_LEVEL: high}\n"),
-		"b.yml": environmentFile(server.URL, "dependencies:\n- pip: [\"ext @ ./ext\"]\n"),
+		"b.yml": environmentFile(server.URL, "dependencies:\n- pip: [./extension]\n"),
 	})
-	if err := os.Mkdir(filepath.Join(dir, "ext"), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, "extension"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	locktest.Write(t, filepath.Join(dir, "ext"), map[string]string{
+	locktest.Write(t, filepath.Join(dir, "extension"), map[string]string{
 		"pyproject.toml": "[project]\nname = \"ext\"\nversion = \"1.0\"\n[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n",
 		"backend.py":     wordBackend,
 	})

@@ -155,23 +155,23 @@ func (k *locker) checkTwice(wheels []Wheel) error {
 	return nil
 }
 
-// buildAfter adds to what a package is built against the packages that are built from the environment files before its own.
-func (k *locker) buildAfter(c *Compiled, built []python.Package) {
-	own, _ := listOf(k.recipe, c.Name)
+// buildAfter adds to what p is built against the packages that are built from the environment files before its own.
+func (k *locker) buildAfter(c *Compiled, p python.Package, built []python.Package) {
+	own, _, _ := listOf(k.recipe, p)
 	if own < 0 || c.Isolation {
 		return
 	}
-	for _, p := range built {
-		name := python.NormalizeName(p.Name)
-		if place, _ := listOf(k.recipe, name); place >= 0 && place < own && !slices.Contains(c.Against, name) {
+	for _, other := range built {
+		name := python.NormalizeName(other.Name)
+		if place, _, _ := listOf(k.recipe, other); place >= 0 && place < own && !slices.Contains(c.Against, name) {
 			c.Against = append(c.Against, name)
 		}
 	}
 	slices.Sort(c.Against)
 }
 
-// unisolated reports whether the environment file that asks for a package says that it sees what is installed before it.
-func (k *locker) unisolated(name string) bool {
-	_, list := listOf(k.recipe, name)
-	return list != nil && slices.Contains(list.Unisolated, name)
+// unisolated reports whether the environment file that asks for p says that its build sees what is installed before it.
+func (k *locker) unisolated(p python.Package) bool {
+	_, _, asked := listOf(k.recipe, p)
+	return asked.Unisolated
 }

@@ -9,7 +9,6 @@ import (
 
 	"sconce.dev/sconce/internal/condalock"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -31,8 +30,12 @@ func WithEnvironments(r *recipe.Recipe) (*recipe.Recipe, error) {
 		var text strings.Builder
 		for _, item := range e.Pip {
 			text.WriteString(pipLine(e, item) + "\n")
-			if name := python.NormalizeName(requirementName(item.Requirement)); name != "" && (item.NoIsolation || unisolated) {
-				list.Unisolated = append(list.Unisolated, name)
+			asked, err := readListed(r, list.File, e, item)
+			if err != nil {
+				return nil, err
+			}
+			for _, a := range asked {
+				list.Asked = append(list.Asked, recipe.PipRequirement{Text: a, Unisolated: item.NoIsolation || unisolated})
 			}
 		}
 		if list.Text = text.String(); list.Text != "" {
@@ -131,16 +134,4 @@ func fromHere(e *condalock.Environment, path string) string {
 		return path
 	}
 	return filepath.Clean(e.Resolve(path))
-}
-
-// listOf returns the list of an environment file that asks for a package by name; nil if none does.
-func listOf(r *recipe.Recipe, name string) (place int, list *recipe.PipList) {
-	for i := range r.Python.Listed {
-		for _, line := range requirementLines(r.Python.Listed[i].Text) {
-			if option, value := splitOption(line.text); option == "" && python.NormalizeName(requirementName(value)) == name {
-				return i, &r.Python.Listed[i]
-			}
-		}
-	}
-	return -1, nil
 }

@@ -17,6 +17,7 @@ import (
 type requirements struct {
 	files     []requirementsFile
 	lines     []string // requirements, without those of constraints files
+	editables []string // addresses and paths behind -e, likewise
 	addresses []string // of indexes
 
 	demands  []demand // every requirement and constraint
@@ -121,6 +122,10 @@ func (q *requirementsReader) line(line requirementLine, at requirementsPlace, de
 		q.demand(d)
 		if !at.constraint {
 			q.lines = append(q.lines, value)
+		}
+	case "-e", "--editable":
+		if !at.constraint {
+			q.editables = append(q.editables, value)
 		}
 	case "-i", "--index-url", "--extra-index-url", "-f", "--find-links":
 		q.addresses = append(q.addresses, value)

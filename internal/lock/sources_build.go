@@ -80,7 +80,7 @@ func (p *Python) compile(r *recipe.Recipe, pkg python.Package) (Compile, error) 
 	how, own := p.Compiled[i], r.Python.Compile[name]
 	facts, _ := catalog.Lookup(name)
 	env := facts.Environment(r.Target.GPU)
-	if _, list := listOf(r, name); list != nil {
+	if _, list, _ := listOf(r, pkg); list != nil {
 		maps.Copy(env, list.Variables)
 	}
 	maps.Copy(env, own.Env)
@@ -144,7 +144,7 @@ func (k *locker) pinSources(ctx context.Context, text []byte) error {
 	var unusable []unusableSource
 	for _, p := range built {
 		c, err := k.pinSource(ctx, p, image)
-		k.buildAfter(&c, built)
+		k.buildAfter(&c, p, built)
 		var bad *unusableError
 		switch {
 		case errors.As(err, &bad):
@@ -203,7 +203,7 @@ func (k *locker) pinSource(ctx context.Context, p python.Package, image map[stri
 	switch {
 	case own.Isolation != nil:
 		c.Isolation = *own.Isolation
-	case k.unisolated(name):
+	case k.unisolated(p):
 		c.Isolation = false
 	case isKnown:
 		c.Isolation = facts.Isolation

@@ -133,9 +133,14 @@ type PipList struct {
 	File string // as the recipe names it
 	Text string // as a requirements file, paths made absolute; see Recipe.Resolve
 
-	// How packages of the list are built that have no wheel, where the recipe and what is known of them say nothing else.
-	Unisolated []string          // names, normalised: they see what is installed before them
-	Variables  map[string]string // of the environment files before this one
+	Asked     []PipRequirement  // requirements of the list and of files that it includes
+	Variables map[string]string // of the environment files before this one: packages of the list without a wheel are built with them
+}
+
+// PipRequirement is a requirement that a pip list leads to.
+type PipRequirement struct {
+	Text       string // PEP 508, or an address or path; without options
+	Unisolated bool   // a build sees what is installed before it, where [python.compile] says nothing else
 }
 
 // ImageConfig is what the finished image says about itself.
