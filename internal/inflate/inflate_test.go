@@ -199,13 +199,14 @@ func pack(t testing.TB, b []byte, level, flush int, other bool) []byte {
 }
 
 func TestRoundTrip(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many streams, one goroutine")
+	}
 	sizes := []int{0, 1, 2, 257, 258, 259, 1000, 32767, 32768, 32769, 65535, 65536, 100_000}
 	for _, margin := range []int{-1, 0, 1, outputMargin, maxMatch} {
 		sizes = append(sizes, outputSize-margin, outputSize-outputMargin-margin, 2*outputSize-windowSize-margin)
 	}
-	if !testing.Short() {
-		sizes = append(sizes, 3<<20)
-	}
+	sizes = append(sizes, 3<<20)
 	for i, size := range sizes {
 		b := content(size, uint64(i))
 		for level := flate.HuffmanOnly; level <= flate.BestCompression; level++ {
@@ -410,6 +411,9 @@ func (w *bitWriter) symbols(r *rand.Rand, l blockLengths, written int) int {
 
 // TestTruncated cuts streams at every byte.
 func TestTruncated(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many streams, one goroutine")
+	}
 	for seed := range uint64(6) {
 		src := craft(seed + 1000)
 		step := max(1, len(src)/700)
