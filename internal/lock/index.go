@@ -1,10 +1,15 @@
 package lock
 
 import (
+	"context"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
+	"sconce.dev/sconce/internal/child"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/uv"
 )
@@ -17,8 +22,8 @@ func (o Options) uv(r *recipe.Recipe) uv.Finder {
 	}
 }
 
-// Indexes lists the package indexes that count for r, as uv's and pip's configuration name them, the first to ask first. The usual
-// one is among them when none takes its place.
+// Indexes lists the package indexes that count for r, as uv's and pip's configuration name them, the first to ask first. When none is
+// in the place of the usual one, that is among them, if there is a pip to say which it is.
 func Indexes(r *recipe.Recipe) []string {
 	var first, further []string // in place of the usual index, beside it
 	words := func(name string) []string {
@@ -38,7 +43,7 @@ func Indexes(r *recipe.Recipe) []string {
 		}
 	}
 	if len(first) == 0 {
-		first = []string{uv.DefaultIndex}
+		first = []string{pipDefault()}
 	}
 	all := slices.Concat(first, further)
 	for i, address := range all {
@@ -67,3 +72,19 @@ func (s *uvSettings) indexes() (first, further []string) {
 	f, more := s.Pip.indexes()
 	return append(first, f...), append(append(further, s.ExtraIndexURL...), more...)
 }
+
+// pipDefault returns the index that pip takes when nobody says, which is uv's, too. "" where there is no pip.
+var pipDefault = sync.OnceValue(func() string {
+	ctx, cancel := context.WithTimeout(context.Background(), pipPatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "python3", "-c", "from pip._internal.models.index import PyPI; print(PyPI.simple_url)")
+	var out strings.Builder
+	cmd.Stdout = &out
+	if child.Run(cmd) != nil {
+		return ""
+	}
+	return strings.TrimSpace(out.String())
+})
+
+// pipPatience bounds how long Python may take to import a module of pip, from a slow disk.
+const pipPatience = 30 * time.Second

@@ -19,10 +19,13 @@ func TestUVComesByItself(t *testing.T) {
 	if testing.Short() {
 		t.Skip("asks the real index")
 	}
-	t.Setenv("PATH", t.TempDir())
+	t.Setenv("PATH", pipAlone(t))
 	st := locktest.Store(t)
 	online := Options{Store: st, Fetch: fetch.New(st, fetch.Options{})}
 	r := &recipe.Recipe{Dir: t.TempDir()}
+	if len(Indexes(r)) == 0 {
+		t.Skip("no index is configured, and there is no pip that knows one")
+	}
 	program, err := online.uv(r).Path(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -37,6 +40,39 @@ func TestUVComesByItself(t *testing.T) {
 	}
 }
 
+// pipAlone is a directory with a Python that has pip, where this machine has one, and with nothing else.
+func pipAlone(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	var candidates []string
+	if program, err := exec.LookPath("uv"); err == nil { // installed by pip, it lies beside such a Python
+		if program, err = filepath.EvalSymlinks(program); err == nil {
+			candidates = append(candidates, filepath.Join(filepath.Dir(program), "python3"))
+		}
+	}
+	if program, err := exec.LookPath("python3"); err == nil {
+		candidates = append(candidates, program)
+	}
+	for _, python := range candidates {
+		if exec.Command(python, "-c", "import pip").Run() == nil {
+			text := "#!/bin/sh\nexec '" + python + "' \"$@\"\n"
+			if err := os.WriteFile(filepath.Join(dir, "python3"), []byte(text), 0o755); err != nil { //nolint:gosec // a program
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	return dir
+}
+
+// withDefault lists indexes after the one that pip takes by itself, if there is a pip.
+func withDefault(further ...string) []string {
+	if pipDefault() == "" {
+		return further
+	}
+	return append([]string{pipDefault()}, further...)
+}
+
 func TestIndexes(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -44,7 +80,7 @@ func TestIndexes(t *testing.T) {
 		files map[string]string // below the home
 		want  []string
 	}{
-		{"nothing is said", nil, nil, []string{uv.DefaultIndex}},
+		{"nothing is said", nil, nil, withDefault()},
 		{
 			"uv's variables",
 			map[string]string{"UV_DEFAULT_INDEX": "https://a/simple", "UV_INDEX": "x=https://b/x https://c/y"},
@@ -56,7 +92,7 @@ func TestIndexes(t *testing.T) {
 			map[string]string{".config/pip/pip.conf": "[global]\nindex-url = https://a/p\nextra-index-url = https://b/q\n"},
 			[]string{"https://a/p", "https://b/q"},
 		},
-		{"pip's extra index", map[string]string{"PIP_EXTRA_INDEX_URL": "https://b/q"}, nil, []string{uv.DefaultIndex, "https://b/q"}},
+		{"pip's extra index", map[string]string{"PIP_EXTRA_INDEX_URL": "https://b/q"}, nil, withDefault("https://b/q")},
 		{"uv before pip", map[string]string{"PIP_INDEX_URL": "https://pip/"}, map[string]string{
 			".config/uv/uv.toml": "[[index]]\nurl = \"https://a/\"\ndefault = true\n[[index]]\nname = \"b\"\nurl = \"https://b/\"\n",
 		}, []string{"https://a/", "https://b/"}},

@@ -14,9 +14,6 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 )
 
-// DefaultIndex is where packages come from when nobody says: the index that pip and uv ask by themselves.
-const DefaultIndex = ""
-
 // maxPage bounds an index's page about one project, in bytes. That of uv has some megabytes.
 const maxPage = 64 << 20
 

@@ -107,7 +107,7 @@ func (f Finder) bring(ctx context.Context, w wheel) error {
 		failures = append(failures, err)
 	}
 	if len(failures) == 0 {
-		return errors.New("no package index is configured")
+		return errors.New("no package index is configured (UV_DEFAULT_INDEX, or index-url in pip.conf), and there is no pip that knows one")
 	}
 	return errors.Join(failures...)
 }
