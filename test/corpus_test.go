@@ -95,7 +95,7 @@ func join(parts ...files) files {
 // corpus has an image for each rule.
 func corpus(b binaries) []ailing {
 	return slices.Concat(
-		deviceCodeImages(b), driverImages(b), duplicateImages(b), linkImages(b), pythonImages(b), environmentImages(b), fileImages(b), networkImages(b),
+		deviceCodeImages(b), driverImages(b), duplicateImages(b), linkImages(b), pythonImages(b), environmentImages(b), fileImages(b), networkImages(b), condaImages(b),
 	)
 }
 
