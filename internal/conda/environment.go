@@ -152,12 +152,7 @@ func (e Environment) objects(ctx context.Context, st *store.Store) ([]object, []
 			add(e.Root+p, 0o644, []byte(texts.Replace(text)))
 		}
 	}
-	return slices.SortedFunc(maps.Values(at), func(a, b object) int {
-		if layer.Less(a.Path, b.Path) {
-			return -1
-		}
-		return 1
-	}), clobbers, nil
+	return slices.SortedFunc(maps.Values(at), func(a, b object) int { return layer.Compare(a.Path, b.Path) }), clobbers, nil
 }
 
 // has reports whether a package has a file at an absolute path.

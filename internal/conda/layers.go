@@ -394,13 +394,7 @@ func merge(packages []*unpacked, m *Manifest) []placed {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b placed) int {
-		switch {
-		case layer.Less(a.path, b.path):
-			return -1
-		case layer.Less(b.path, a.path):
-			return 1
-		}
-		return cmp.Or(cmp.Compare(solid(a.kind), solid(b.kind)), cmp.Compare(a.from, b.from))
+		return cmp.Or(layer.Compare(a.path, b.path), cmp.Compare(solid(a.kind), solid(b.kind)), cmp.Compare(a.from, b.from))
 	})
 	var kept []placed
 	for i, f := range all {

@@ -66,13 +66,7 @@ func (m *Manifest) save(st *store.Store) (store.Digest, error) {
 func (m *Manifest) lose(f placed) {
 	files := m.Packages[f.from].Files
 	if i, ok := slices.BinarySearchFunc(files, f.path, func(x ManifestFile, p string) int {
-		switch {
-		case x.Path == p:
-			return 0
-		case layer.Less(x.Path, p):
-			return -1
-		}
-		return 1
+		return layer.Compare(x.Path, p)
 	}); ok && f.kind != layer.Dir {
 		files[i].Lost = true
 	}

@@ -95,15 +95,7 @@ func unpack(ctx context.Context, a *archive, p Package, t Target, s *spool, coun
 }
 
 func sortFiles(files []*file) {
-	slices.SortFunc(files, func(a, b *file) int {
-		switch {
-		case a.path == b.path:
-			return 0
-		case layer.Less(a.path, b.path):
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(files, func(a, b *file) int { return layer.Compare(a.path, b.path) })
 }
 
 // lay says where each file goes. It returns the files by that.

@@ -301,6 +301,17 @@ func (w *Writer) Abort() {
 	w.blob.Close()
 }
 
+// Compare is [Less] for sorting and searching: -1, 0 or 1.
+func Compare(a, b string) int {
+	switch {
+	case a == b:
+		return 0
+	case Less(a, b):
+		return -1
+	}
+	return 1
+}
+
 // Less reports whether path a stands before path b in a layer: names are compared one component at a time, so that a
 // directory is directly followed by everything below it. The root, ".", is first.
 func Less(a, b string) bool {

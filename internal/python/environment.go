@@ -142,12 +142,7 @@ func (e Environment) objects() ([]object, error) {
 	if err := e.origins(file); err != nil {
 		return nil, err
 	}
-	slices.SortFunc(out, func(a, b object) int {
-		if layer.Less(a.Path, b.Path) {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(out, func(a, b object) int { return layer.Compare(a.Path, b.Path) })
 	return out, nil
 }
 

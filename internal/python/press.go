@@ -107,15 +107,7 @@ func (p *press) jobs(files []*File) []*job {
 			jobs = append(jobs, newJob(pyc, f, true))
 		}
 	}
-	slices.SortStableFunc(jobs, func(a, b *job) int {
-		switch {
-		case a.path == b.path:
-			return 0
-		case layer.Less(a.path, b.path):
-			return -1
-		}
-		return 1
-	})
+	slices.SortStableFunc(jobs, func(a, b *job) int { return layer.Compare(a.path, b.path) })
 	return slices.CompactFunc(jobs, func(a, b *job) bool { return a.path == b.path })
 }
 

@@ -138,11 +138,6 @@ func (b *builder) sorted() []item {
 	for _, i := range b.items {
 		items = append(items, i)
 	}
-	slices.SortFunc(items, func(a, b item) int {
-		if layer.Less(a.Path, b.Path) {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(items, func(a, b item) int { return layer.Compare(a.Path, b.Path) })
 	return items
 }

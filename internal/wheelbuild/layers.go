@@ -86,12 +86,7 @@ type file struct {
 
 // files makes a layer of a few files, with the directories above them.
 func (s *site) files(ctx context.Context, files []file) (layer.Descriptor, error) {
-	slices.SortFunc(files, func(a, b file) int {
-		if layer.Less(a.Path, b.Path) {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(files, func(a, b file) int { return layer.Compare(a.Path, b.Path) })
 	w, err := layer.NewWriter(ctx, s.builder.store(), s.builder.Runner.Layer)
 	if err != nil {
 		return layer.Descriptor{}, err
