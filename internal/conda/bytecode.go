@@ -179,7 +179,7 @@ func (u *unpacked) compile(ctx context.Context, sources []*file, c Compiler) err
 		return err
 	}
 	for _, f := range made {
-		if f != nil && len(path.Base(f.path)) <= maxComponent {
+		if f != nil && len(path.Base(f.path)) <= layer.MaxName {
 			u.files = append(u.files, f)
 		}
 	}

@@ -3,8 +3,8 @@ package conda
 import (
 	"fmt"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"sconce.dev/sconce/internal/entrypoint"
 )
 
 // entryPoint is a command that calls a function of a Python module.
@@ -16,40 +16,12 @@ func parseEntryPoint(s string) (entryPoint, error) {
 	module, function, called := strings.Cut(value, ":")
 	e := entryPoint{strings.TrimSpace(name), strings.TrimSpace(module), strings.TrimSpace(function)}
 	switch {
-	case !ok || !called || !dotted(e.module) || !dotted(e.function):
+	case !ok || !called || !entrypoint.Dotted(e.module) || !entrypoint.Dotted(e.function):
 		return e, fmt.Errorf("%.200q does not name a function as command = module:function", s)
 	case strings.Contains(e.name, "/") || checkPath(e.name) != nil:
 		return e, fmt.Errorf("%.200q cannot be the name of a command", e.name)
 	}
 	return e, nil
-}
-
-// dotted says whether s is identifiers joined by dots. It goes into the text of a script, so nothing else will do.
-func dotted(s string) bool {
-	for part := range strings.SplitSeq(s, ".") {
-		if part == "" || !utf8.ValidString(part) {
-			return false
-		}
-		for i, r := range part {
-			if r != '_' && !unicode.IsLetter(r) && (i == 0 || !unicode.IsDigit(r) && !unicode.IsMark(r)) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// script is the text of the command.
-func (e entryPoint) script(python string) []byte {
-	top, _, _ := strings.Cut(e.function, ".")
-	return fmt.Appendf(nil, `#!%s
-import sys
-
-from %s import %s
-
-if __name__ == "__main__":
-    sys.exit(%s())
-`, python, e.module, top, e.function)
 }
 
 // addEntryPoints makes the commands of a package for any Python. One that the package also has as a file is as the package has it.
@@ -66,7 +38,7 @@ func (u *unpacker) addEntryPoints(places map[string]*file) error {
 		if places[at] != nil {
 			continue
 		}
-		f, err := u.spool.addGenerated(at, 0o755, "unix_python_entry_point", e.script(u.target.Executable()))
+		f, err := u.spool.addGenerated(at, 0o755, "unix_python_entry_point", entrypoint.Script(u.target.Executable(), e.module, e.function))
 		if err != nil {
 			return err
 		}

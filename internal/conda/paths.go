@@ -5,40 +5,23 @@ import (
 	"fmt"
 	"path"
 	"strings"
-	"unicode/utf8"
 
 	"sconce.dev/sconce/internal/layer"
 )
 
-const (
-	maxPath      = 4095 // bytes, with the prefix: what Linux takes
-	maxComponent = 255  // bytes between two slashes: what Linux file systems take
-)
+// maxPath bounds a path with the prefix, in bytes: what Linux takes.
+const maxPath = 4095
 
-// checkPath refuses a name that is not a plain relative path. Nothing is repaired: a name that needs it is a mistake or an
-// attack.
+// checkPath is [layer.CheckPath] for what goes into a layer as it is called in the package.
 func checkPath(name string) error {
-	switch {
-	case name == "":
-		return errors.New("its name is empty")
-	case len(name) > maxPath:
-		return fmt.Errorf("its name is longer than %d bytes", maxPath)
-	case !utf8.ValidString(name):
-		return errors.New("its name is not UTF-8")
-	case strings.HasPrefix(name, "/"):
-		return errors.New("its name is an absolute path")
-	case strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f }):
-		return errors.New("its name contains a control character")
-	case strings.Count(name, "/") > layer.MaxDepth-maxPrefixDepth:
+	if err := layer.CheckPath(name, maxPath); err != nil {
+		return err
+	}
+	if strings.Count(name, "/") > layer.MaxDepth-maxPrefixDepth {
 		return errors.New("it lies in too many directories")
 	}
 	for part := range strings.SplitSeq(name, "/") {
-		switch {
-		case part == "" || part == "." || part == "..":
-			return fmt.Errorf("its name has the component %q, and could lead anywhere", part)
-		case len(part) > maxComponent:
-			return fmt.Errorf("its name has a component longer than %d bytes", maxComponent)
-		case strings.HasPrefix(part, layer.WhiteoutPrefix):
+		if strings.HasPrefix(part, layer.WhiteoutPrefix) {
 			return fmt.Errorf("its name has the component %q, which in an image removes files", part)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"sconce.dev/sconce/internal/entrypoint"
 )
 
 // installer is what INSTALLER names (packaging.python.org, "Recording installed projects").
@@ -158,7 +160,7 @@ func (s *spread) entryPoints() error {
 	commands := append(append([]EntryPoint{}, s.wheel.EntryPoints.Console...), s.wheel.EntryPoints.GUI...)
 	for _, p := range commands {
 		at := "bin/" + p.Name
-		if err := s.add(entryPointsFile, s.ours(at, 0o755, p.wrapper(s.target.Executable()))); err != nil {
+		if err := s.add(entryPointsFile, s.ours(at, 0o755, entrypoint.Script(s.target.Executable(), p.Module, p.Attr))); err != nil {
 			return err
 		}
 	}

@@ -133,7 +133,7 @@ func (p *press) bytecodePath(f *File) (string, bool) {
 		return "", false
 	}
 	file := module + "." + p.target.Python.CacheTag() + ".pyc"
-	if len(file) > maxComponent {
+	if len(file) > layer.MaxName {
 		return "", false
 	}
 	return p.target.Root + "/" + dir + "__pycache__/" + file, true

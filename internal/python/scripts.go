@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"sconce.dev/sconce/internal/entrypoint"
 )
 
 // EntryPoints are the commands that a distribution's entry_points.txt declares (packaging.python.org, "Entry points
@@ -80,40 +80,12 @@ func parseEntryPoint(line string) (EntryPoint, error) {
 	module, attr, ok := strings.Cut(value, ":")
 	p := EntryPoint{strings.TrimSpace(name), strings.TrimSpace(module), strings.TrimSpace(attr)}
 	switch {
-	case !ok || !dotted(p.Module) || !dotted(p.Attr):
+	case !ok || !entrypoint.Dotted(p.Module) || !entrypoint.Dotted(p.Attr):
 		return p, fmt.Errorf("%q does not name a function as module:function", strings.TrimSpace(value))
 	case checkPath(p.Name) != nil || strings.Contains(p.Name, "/"):
 		return p, fmt.Errorf("%q cannot be the name of a command", p.Name)
 	}
 	return p, nil
-}
-
-// dotted says whether s is identifiers joined by dots. It goes into the text of a script, so nothing else will do.
-func dotted(s string) bool {
-	for part := range strings.SplitSeq(s, ".") {
-		if part == "" || !utf8.ValidString(part) {
-			return false
-		}
-		for i, r := range part {
-			if r != '_' && !unicode.IsLetter(r) && (i == 0 || !unicode.IsDigit(r) && !unicode.IsMark(r)) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// wrapper is the text of a command that calls p.
-func (p EntryPoint) wrapper(python string) []byte {
-	top, _, _ := strings.Cut(p.Attr, ".")
-	return fmt.Appendf(nil, `#!%s
-import sys
-
-from %s import %s
-
-if __name__ == "__main__":
-    sys.exit(%s())
-`, python, p.Module, top, p.Attr)
 }
 
 // interpreterMark begins a script that wants the environment's interpreter ("Binary distribution format", section

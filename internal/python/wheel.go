@@ -13,10 +13,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"unicode/utf8"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/inflate"
+	"sconce.dev/sconce/internal/layer"
 )
 
 // Limits on what a wheel may claim. Each is far above the largest wheel known (torch: 1 GB packed, 12,000 members) and
@@ -27,7 +27,6 @@ const (
 	maxMemberSize = 32 << 30 // bytes, unpacked
 	maxWheelSize  = 64 << 30 // bytes, unpacked, all members
 	maxPath       = 1024     // bytes in a member's name
-	maxComponent  = 255      // bytes between two slashes: what Linux file systems take
 	maxMetadata   = 32 << 20 // bytes in a file that is read whole: METADATA, RECORD, entry_points.txt
 )
 
@@ -189,32 +188,12 @@ func checkMember(f *zip.File) error {
 	return nil
 }
 
-// checkPath refuses a name that is not a plain relative path. Nothing is repaired: a name that needs it is a mistake or
-// an attack.
+// checkPath is [layer.CheckPath] for names of a wheel.
 func checkPath(name string) error {
-	switch {
-	case name == "":
-		return errors.New("its name is empty")
-	case len(name) > maxPath:
-		return fmt.Errorf("its name is longer than %d bytes", maxPath)
-	case !utf8.ValidString(name):
-		return errors.New("its name is not UTF-8")
-	case strings.HasPrefix(name, "/"):
-		return errors.New("its name is an absolute path")
-	case strings.Contains(name, "\\"):
+	if strings.Contains(name, "\\") {
 		return errors.New(`its name contains a backslash; wheels separate directories by "/"`)
-	case strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f }):
-		return errors.New("its name contains a control character")
 	}
-	for part := range strings.SplitSeq(name, "/") {
-		switch {
-		case part == "" || part == "." || part == "..":
-			return fmt.Errorf("its name has the component %q, and could lead anywhere", part)
-		case len(part) > maxComponent:
-			return fmt.Errorf("its name has a component longer than %d bytes", maxComponent)
-		}
-	}
-	return nil
+	return layer.CheckPath(name, maxPath)
 }
 
 // checkClashes refuses two members of one name, and a file where another member needs a directory.
