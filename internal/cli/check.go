@@ -221,12 +221,8 @@ func (a *app) reportCheck(ctx context.Context, o checkOptions, c *checked, facts
 		if err != nil {
 			return err
 		}
-		if o.sarif == toStdout {
-			_, err = a.out.Write(log)
+		if done, err := a.writeSARIF(o.sarif, log); done {
 			return err
-		}
-		if err := os.WriteFile(o.sarif, log, 0o644); err != nil {
-			return fmt.Errorf("write SARIF: %w", err)
 		}
 	}
 	if o.json {
@@ -236,6 +232,18 @@ func (a *app) reportCheck(ctx context.Context, o checkOptions, c *checked, facts
 		progress.Warn(ctx, w, "")
 	}
 	return a.printFindings(c)
+}
+
+// writeSARIF writes a log to a file, or prints it. done says that nothing else is to be printed.
+func (a *app) writeSARIF(to string, log []byte) (done bool, err error) {
+	if to == toStdout {
+		_, err = a.out.Write(log)
+		return true, err
+	}
+	if err := os.WriteFile(to, log, 0o644); err != nil {
+		return true, fmt.Errorf("write SARIF: %w", err)
+	}
+	return false, nil
 }
 
 // verdict is nil when the image will run there, as far as is known.

@@ -190,12 +190,8 @@ func (a *app) reportLint(o lintOptions, c *linted) error {
 		if err != nil {
 			return err
 		}
-		if o.sarif == toStdout {
-			_, err = a.out.Write(data)
+		if done, err := a.writeSARIF(o.sarif, data); done {
 			return err
-		}
-		if err := os.WriteFile(o.sarif, data, 0o644); err != nil {
-			return fmt.Errorf("write SARIF: %w", err)
 		}
 	}
 	if o.json {

@@ -17,16 +17,9 @@ type Root struct {
 // Root makes the files of the image ready for running a command: those of its layers, unpacked. The options lack what to run. An
 // error of accept, which is asked when no more than the configuration is there, ends it.
 func (s *Subject) Root(ctx context.Context, accept func(v1.Platform) error) (*Root, error) {
-	outline, err := s.Outline(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if p := outline.Image.Config.Platform(); p != nil {
-		if err := accept(*p); err != nil {
-			return nil, err
-		}
-	}
-	im, err := s.Import(ctx)
+	wanted := *s
+	wanted.how.Accept = accept
+	im, err := wanted.Import(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,9 @@ type Options struct {
 
 	// What a root file system is said to be for where Platform is zero and no program in it tells; zero: that is an error.
 	Otherwise v1.Platform
+
+	// Accept, unless nil, is asked by [Import] about the image's platform before any of its layers comes. Its error ends the import.
+	Accept func(v1.Platform) error
 }
 
 func (o Options) withDefaults() Options {
@@ -38,6 +41,14 @@ func (o Options) withDefaults() Options {
 		o.Fetch = fetch.New(o.Store, fetch.Options{Offline: o.Offline})
 	}
 	return o
+}
+
+func (o Options) accept(config *v1.ConfigFile) error {
+	p := config.Platform()
+	if o.Accept == nil || p == nil {
+		return nil
+	}
+	return o.Accept(*p)
 }
 
 // errNoSuch is wrapped by errors about a tag or digest that an image source does not hold.
@@ -131,7 +142,7 @@ func Import(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 	o = o.withDefaults()
 	if ref.Digest != "" {
 		if im, err := image.Load(ctx, o.Store, ref.Digest); err == nil {
-			return im, nil
+			return im, o.accept(&im.Config)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("import %s: %w", ref, err)
 		}
@@ -144,6 +155,13 @@ func Import(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 func importOpened(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 	img, err := Open(ctx, ref, o)
 	if err != nil {
+		return nil, err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return nil, fmt.Errorf("import %s: %w", ref, err)
+	}
+	if err := o.accept(config); err != nil {
 		return nil, err
 	}
 	im, err := image.Import(ctx, o.Store, img, o.Fetch.Jobs())
