@@ -18,7 +18,7 @@ import (
 // above. A new package gets a place here, and a line in docs/architecture/00-map.md.
 var floors = [][]string{
 	{"child", "ctxio", "cuda", "edf", "elfx", "entrypoint", "progress", "fault", "filelock", "fuse", "inflate", "joblog", "wheelbuild/catalog", "pathwalk", "rootemu", "sbatch", "sif", "spelling", "units", "zstdblock"},
-	{"device", "fatbin", "host", "jobstep", "squashfs", "store"},
+	{"device", "fatbin", "host", "jobstep", "squashfs", "store", "tomltext"},
 	{"cluster", "config", "fetch", "layer", "tempdir", "ui"},
 	{"job", "slurm"},
 	{"conda", "image", "recipe", "registry", "sandbox"},

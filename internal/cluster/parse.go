@@ -1,27 +1,28 @@
 package cluster
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/pelletier/go-toml/v2"
-
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/spelling"
+	"sconce.dev/sconce/internal/tomltext"
 )
 
 // parse reads a profile. Keys that it does not know are errors, and so are values that nothing could be judged by.
 func parse(data []byte) (Profile, error) {
 	var f file
-	d := toml.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&f); err != nil {
-		return Profile{}, explain(err)
+	known := make([]string, len(keys))
+	for i, k := range keys {
+		known[i] = k.Name
+	}
+	meant := func(key string) string { return nearest(key, slices.Concat(known, tables())) }
+	if err := tomltext.Decode(data, &f, known, meant); err != nil {
+		return Profile{}, err
 	}
 	if err := f.readEnv(); err != nil {
 		return Profile{}, err
@@ -66,31 +67,6 @@ func texts(table string, values map[string]any) (map[string]string, error) {
 		}
 	}
 	return out, nil
-}
-
-// explain says where a file is wrong, and which key was meant.
-func explain(err error) error {
-	var unknown *toml.StrictMissingError
-	if errors.As(err, &unknown) && len(unknown.Errors) > 0 {
-		e := &unknown.Errors[0]
-		line, _ := e.Position()
-		key := strings.Join(e.Key(), ".")
-		known := make([]string, len(keys))
-		for i, k := range keys {
-			known[i] = k.Name
-		}
-		hint := "the keys are " + strings.Join(known, ", ")
-		if near := nearest(key, slices.Concat(known, tables())); near != "" {
-			hint = fmt.Sprintf("did you mean %q?", near)
-		}
-		return fault.Hint(fmt.Errorf("line %d: unknown key %q", line, key), hint)
-	}
-	var wrong *toml.DecodeError
-	if errors.As(err, &wrong) {
-		line, _ := wrong.Position()
-		return fmt.Errorf("line %d: %s", line, strings.TrimPrefix(wrong.Error(), "toml: "))
-	}
-	return err
 }
 
 // tables are the names of the tables in a profile.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"sconce.dev/sconce/internal/tomltext"
 )
 
 // Key describes one key of a profile. The keys are the one schema of profiles: files are checked and written by it, profiles put
@@ -437,7 +439,7 @@ func writeTOML(keys []Key, p Profile) string {
 func writeTable(b *strings.Builder, table string, chosen map[string]string) {
 	fmt.Fprintf(b, "\n[%s]\n", table)
 	for _, name := range slices.Sorted(maps.Keys(chosen)) {
-		fmt.Fprintf(b, "%s = %s\n", tomlKey(name), tomlString(chosen[name]))
+		fmt.Fprintf(b, "%s = %s\n", tomlKey(name), tomltext.String(chosen[name]))
 	}
 }
 
@@ -448,7 +450,7 @@ func tomlKey(name string) string {
 	if bareKey.MatchString(name) {
 		return name
 	}
-	return tomlString(name)
+	return tomltext.String(name)
 }
 
 func tomlValue(field any) string {
@@ -460,34 +462,17 @@ func tomlValue(field any) string {
 	case *[]string:
 		items := make([]string, len(*v))
 		for i, text := range *v {
-			items[i] = tomlString(text)
+			items[i] = tomltext.String(text)
 		}
 		return "[" + strings.Join(items, ", ") + "]"
 	case *map[string]string:
 		var items []string
 		for _, name := range slices.Sorted(maps.Keys(*v)) {
-			items = append(items, tomlString(name)+" = "+tomlString((*v)[name]))
+			items = append(items, tomltext.String(name)+" = "+tomltext.String((*v)[name]))
 		}
 		return "{ " + strings.Join(items, ", ") + " }"
 	case *string:
-		return tomlString(*v)
+		return tomltext.String(*v)
 	}
 	return ""
-}
-
-// tomlString writes a basic string (TOML 1.0, "String"): control characters, which no terminal should meet, as \u and four digits.
-func tomlString(text string) string {
-	var b strings.Builder
-	b.WriteByte('"')
-	for _, r := range text {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteString(`\` + string(r))
-		case r < ' ' || r >= 0x7f && r < 0xa0:
-			fmt.Fprintf(&b, `\u%04X`, r)
-		default:
-			b.WriteRune(r)
-		}
-	}
-	return b.String() + `"`
 }

@@ -5,7 +5,6 @@
 package config
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -15,10 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pelletier/go-toml/v2"
-
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/spelling"
+	"sconce.dev/sconce/internal/tomltext"
 )
 
 // Config is what the files say. The zero value of a field says nothing.
@@ -130,30 +128,7 @@ func read(path string) (file, error) {
 	if len(data) > maxFile {
 		return f, fmt.Errorf("it is larger than %d KiB", maxFile>>10)
 	}
-	d := toml.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	return f, explain(d.Decode(&f))
-}
-
-// explain says where a file is wrong, and which key was meant.
-func explain(err error) error {
-	var unknown *toml.StrictMissingError
-	if errors.As(err, &unknown) && len(unknown.Errors) > 0 {
-		e := &unknown.Errors[0]
-		line, _ := e.Position()
-		key := strings.Join(e.Key(), ".")
-		hint := "the keys are " + strings.Join(keys, ", ")
-		if near := spelling.Nearest(key, keys); near != "" {
-			hint = fmt.Sprintf("did you mean %q?", near)
-		}
-		return fault.Hint(fmt.Errorf("line %d: unknown key %q", line, key), hint)
-	}
-	var wrong *toml.DecodeError
-	if errors.As(err, &wrong) {
-		line, _ := wrong.Position()
-		return fmt.Errorf("line %d: %s", line, strings.TrimPrefix(wrong.Error(), "toml: "))
-	}
-	return err
+	return f, tomltext.Decode(data, &f, keys, func(key string) string { return spelling.Nearest(key, keys) })
 }
 
 // directory replaces variables, as $USER, and a leading ~. An administrator's file speaks of directories of whoever reads it, so

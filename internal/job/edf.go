@@ -8,6 +8,7 @@ import (
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/tomltext"
 )
 
 // The annotations that depend on the image (docs.cscs.ch, "Container Engine", "Resources and hooks").
@@ -44,12 +45,12 @@ func EDF(r Request) (string, error) {
 func (s *settled) edfImage(b *script) {
 	if s.runtime == cluster.Sarus {
 		b.because("The Sarus Suite takes images from a registry, and expands no variables here.")
-		b.line("image = %s", tomlString(s.Image.Reference))
+		b.line("image = %s", tomltext.String(s.Image.Reference))
 	} else {
-		b.line("\nimage = %s", tomlString(s.Image.File))
+		b.line("\nimage = %s", tomltext.String(s.Image.File))
 	}
 	if s.workdir != "" {
-		b.line("workdir = %s", tomlString(s.workdir))
+		b.line("workdir = %s", tomltext.String(s.workdir))
 	}
 	b.line("entrypoint = false # said, since not all readers of this file have the same default")
 	b.line("writable = true")
@@ -64,7 +65,7 @@ func (s *settled) edfMounts(b *script) {
 		if m.Squashfs {
 			spec += ":sqsh"
 		}
-		b.line("    %s,", tomlString(spec))
+		b.line("    %s,", tomltext.String(spec))
 	}
 	b.line("]")
 }
@@ -76,10 +77,10 @@ func (s *settled) edfDevices(b *script) {
 	}
 	var devices []string
 	if s.gpus > 0 {
-		devices = append(devices, tomlString("nvidia.com/gpu=all"))
+		devices = append(devices, tomltext.String("nvidia.com/gpu=all"))
 	}
 	if s.Cluster.Fabric == cluster.Slingshot {
-		devices = append(devices, tomlString("hpe.com/cxi=all"))
+		devices = append(devices, tomltext.String("hpe.com/cxi=all"))
 	}
 	if len(devices) > 0 {
 		b.line("devices = [%s]", strings.Join(devices, ", "))
@@ -128,7 +129,7 @@ func (s *settled) edfAnnotations(b *script) {
 	}
 	b.line("\n[annotations]")
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		line := name + " = " + tomlString(all[name])
+		line := name + " = " + tomltext.String(all[name])
 		if why := reasons[name]; why != "" {
 			line += " # " + why
 		}
@@ -147,23 +148,6 @@ func (s *settled) edfEnv(b *script) {
 	}
 	b.line("\n[env]")
 	for _, v := range env {
-		b.line("%s = %s", v.name, tomlString(v.value))
+		b.line("%s = %s", v.name, tomltext.String(v.value))
 	}
-}
-
-// tomlString writes a basic string (TOML 1.0, "String").
-func tomlString(text string) string {
-	var b strings.Builder
-	b.WriteByte('"')
-	for _, r := range text {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteString(`\` + string(r))
-		case r < ' ' || r == 0x7f:
-			fmt.Fprintf(&b, `\u%04X`, r)
-		default:
-			b.WriteRune(r)
-		}
-	}
-	return b.String() + `"`
 }
