@@ -18,12 +18,6 @@ type Clobber struct {
 	Winner, Loser string // names and versions; the winner is linked later, as with conda
 }
 
-// Clobbers returns where packages of layers are in each other's way. packages is the whole environment.
-func Clobbers(packages []Package, manifests []Manifest, prefix string) []Clobber {
-	_, clobbers := link(packages, manifests, prefix)
-	return clobbers
-}
-
 // owned is a file, and the package that brings it.
 type owned struct {
 	ManifestFile

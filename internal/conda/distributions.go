@@ -90,15 +90,3 @@ func ReadDistributions(ctx context.Context, r io.ReaderAt, size int64, file stri
 	slices.SortFunc(found, func(a, b Distribution) int { return strings.Compare(a.Path, b.Path) })
 	return found, err
 }
-
-// Distributions returns the Python distributions in layers of packages.
-func Distributions(manifests []Manifest) []Distribution {
-	var all []Distribution
-	for _, m := range manifests {
-		for _, p := range m.Packages {
-			all = append(all, p.Distributions...)
-		}
-	}
-	slices.SortFunc(all, func(a, b Distribution) int { return strings.Compare(a.Path, b.Path) })
-	return all
-}

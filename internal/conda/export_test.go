@@ -6,6 +6,8 @@ import (
 	"context"
 	"io"
 	"os"
+	"slices"
+	"strings"
 )
 
 // NewPatcher is for tests.
@@ -87,4 +89,22 @@ func UnpackOnFullDisk(ctx context.Context, r io.ReaderAt, size int64, p Package,
 	defer full.Close()
 	_, err = unpack(ctx, a, p, t, &spool{file: full, w: bufio.NewWriterSize(full, 10), limit: 1 << 20}, func(int64) {})
 	return err
+}
+
+// Clobbers returns where packages of layers are in each other's way. packages is the whole environment.
+func Clobbers(packages []Package, manifests []Manifest, prefix string) []Clobber {
+	_, clobbers := link(packages, manifests, prefix)
+	return clobbers
+}
+
+// Distributions returns the Python distributions in layers of packages.
+func Distributions(manifests []Manifest) []Distribution {
+	var all []Distribution
+	for _, m := range manifests {
+		for _, p := range m.Packages {
+			all = append(all, p.Distributions...)
+		}
+	}
+	slices.SortFunc(all, func(a, b Distribution) int { return strings.Compare(a.Path, b.Path) })
+	return all
 }

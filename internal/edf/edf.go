@@ -212,9 +212,6 @@ func kindOf(k unstable.Kind) Kind {
 	}
 }
 
-// Place is the line and column of an offset, both from 1 on; columns count bytes.
-func (f *File) Place(offset int) (line, column int) { return Place(f.Data, offset) }
-
 // Place is the line and column of an offset in a text, both from 1 on; columns count bytes.
 func Place(data []byte, offset int) (line, column int) {
 	before := data[:min(max(offset, 0), len(data))]

@@ -52,7 +52,7 @@ func TestPlaces(t *testing.T) {
 	if diff := cmp.Diff([]string{"/a:/b", "/c:/d:ro", "/e:/f"}, mounts); diff != "" {
 		t.Error(diff)
 	}
-	if line, column := f.Place(strings.Index(example, "15263")); line != 13 || column != 8 {
+	if line, column := Place(f.Data, strings.Index(example, "15263")); line != 13 || column != 8 {
 		t.Errorf("15263 is at %d:%d", line, column)
 	}
 }

@@ -7,12 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// scopesSockets reports whether [scopeSockets] has an effect here.
-func scopesSockets() bool {
-	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	return errno == 0 && version >= 6
-}
-
 // scopeSockets keeps what this thread starts from sockets of the abstract name space that others have bound. Those belong to a
 // network name space, have no owner and no mode, and desktop sessions, debuggers and daemons of every user of the machine listen
 // there. Sockets among the sandbox's own processes stay usable.

@@ -10,12 +10,20 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"sconce.dev/sconce/internal/rootemu"
 	"sconce.dev/sconce/internal/store"
 )
 
 //go:embed testdata/abstract.c
 var abstractSource string
+
+// scopesSockets reports whether [scopeSockets] has an effect here.
+func scopesSockets() bool {
+	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	return errno == 0 && version >= 6
+}
 
 // A step reaches no socket of the host's abstract name space, and can have its own.
 func TestAbstractSockets(t *testing.T) {

@@ -72,14 +72,6 @@ func (f Finder) Path(ctx context.Context) (string, error) {
 	return filepath.Join(dir, "uv"), nil
 }
 
-// There reports whether Path needs no network.
-func (f Finder) There() bool {
-	if _, err := exec.LookPath("uv"); err == nil {
-		return true
-	}
-	return f.Store.HasBlob(wheels[runtime.GOARCH].digest)
-}
-
 func missing(err error) error {
 	return fault.Hint(err,
 		"install it with `pip install uv` or `pipx install uv`, or bring your own lock: pylock.toml with `lock = \"pylock.toml\"` under [python]")
