@@ -2,12 +2,9 @@ package cli
 
 import (
 	"context"
-	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
-	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/tocontainerfile"
 )
 
@@ -26,18 +23,20 @@ func newExportCmd(a *app) *cobra.Command {
 
 		DisableFlagsInUseLine: true,
 
-		Short: "Write files that other tools read: jobs for a cluster, a uenv, a Containerfile",
-		Long: `Write what other tools read: the files by which an image runs as a job on a cluster, a uenv, and the Containerfile
-that a recipe amounts to. What is written says why each line is there, and needs no sconce where it is used.`,
+		Short: "Write files that other tools read: jobs for a cluster, a uenv, a conda lock, a Containerfile",
+		Long: `Write what other tools read: the files by which an image runs as a job on a cluster, a uenv, the lock of a conda
+environment, and the Containerfile that a recipe amounts to. What is written says why each line is there, and
+needs no sconce where it is used.`,
 		Example: examples(
 			"sconce export sbatch --job train -o train.sbatch   the script of a job in ./sconce.toml, for Slurm",
 			"sconce export edf -o ~/.edf/llm-train.toml         the environment definition file of the Container Engine",
+			"sconce export conda -o conda-lock.yml              the conda packages of ./sconce.toml, for conda-lock and others",
 			"sconce export containerfile                        print the Containerfile of ./sconce.toml",
 		),
 		Args: cobra.ArbitraryArgs,
 		RunE: helpOrUnknown,
 	}
-	cmd.AddCommand(newExportSbatchCmd(a), newExportEDFCmd(a), newExportSrunArgsCmd(a), newExportUenvCmd(a), newExportContainerfileCmd(a))
+	cmd.AddCommand(newExportSbatchCmd(a), newExportEDFCmd(a), newExportSrunArgsCmd(a), newExportUenvCmd(a), newExportCondaCmd(a), newExportContainerfileCmd(a))
 	return cmd
 }
 
@@ -84,28 +83,5 @@ func (a *app) runExportContainerfile(ctx context.Context, o exportOptions) error
 	if err != nil {
 		return err
 	}
-	if o.output == "" {
-		_, err = fmt.Fprint(a.stdout, text)
-		return err
-	}
-	flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
-	if o.force {
-		flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
-	}
-	f, err := os.OpenFile(o.output, flags, 0o644)
-	if os.IsExist(err) {
-		return fault.Hint(fmt.Errorf("%s exists", o.output), "--force replaces it")
-	}
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return err
-	}
-	a.say("wrote %s", o.output)
-	return nil
+	return a.deliverText(o.output, text, o.force)
 }

@@ -240,6 +240,35 @@ func TestCondaChain(t *testing.T) {
 		t.Errorf("the package lock has what conda brings: %v\n%s", err, pylock)
 	}
 
+	// The lock for others has the wheels besides, and says what it cannot have; of the image it has what conda-meta says.
+	r, err := engine.LoadRecipe(dir, engine.Changes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	given, err := s.CondaLock(t.Context(), r, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, w := range given.Platforms[0].Wheels {
+		names = append(names, w.Name+" "+w.Version)
+	}
+	if got := strings.Join(names, ", ") + "; " + strings.Join(given.Left, ", "); got != "alpha 1.5, beta 0.1; ext 1.0" {
+		t.Errorf("for others: %s", got)
+	}
+	subject, err := s.Open("env:latest", engine.Wanted{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer subject.Close()
+	found, err := subject.CondaLock(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(found.Platforms[0].Explicit()), string(given.Platforms[0].Explicit()); got != want || !strings.Contains(got, "/greet-1.0-py_0.conda#") {
+		t.Errorf("the image has\n%sand the recipe\n%s", got, want)
+	}
+
 	// Another version than conda's is a conflict that names both.
 	locktest.Write(t, dir, map[string]string{"b.yml": environmentFile(server.URL, "dependencies:\n- pip: [\"greet>=9\"]\n")})
 	_, err = build(t.Context(), s, dir, engine.PlanOptions{}, engine.BuildOptions{})

@@ -193,7 +193,7 @@ func condaInputs(r *recipe.Recipe) ([]string, error) {
 // machineOf is what the solver is told of the target, given the C library of the base.
 func machineOf(r *recipe.Recipe, glibc string) (*condalock.Machine, error) {
 	t := r.Target
-	facts := condalock.Facts{Platform: subdirs[t.Platform], Glibc: glibc, Set: r.Conda.Virtual}
+	facts := condalock.Facts{Platform: condalock.Subdir(t.Platform), Glibc: glibc, Set: r.Conda.Virtual}
 	if t.Driver != "" {
 		facts.CUDA = cuda.Newest(cuda.ParseDriver(t.Driver)).String()
 	}
@@ -273,7 +273,7 @@ func lockConda(ctx context.Context, r *recipe.Recipe, old *Lock, inputs Inputs, 
 	k := &condaLocker{recipe: r, old: old, inputs: inputs, opts: o, config: config, solver: &condalock.Solver{
 		Store: o.Store, Config: config, Offline: o.Offline, UV: o.uv(r).Path, Env: indexEnvironment(r, files),
 	}}
-	k.conda = Conda{Prefix: r.Conda.Prefix, Platform: subdirs[r.Target.Platform], Glibc: lib.Glibc}
+	k.conda = Conda{Prefix: r.Conda.Prefix, Platform: condalock.Subdir(r.Target.Platform), Glibc: lib.Glibc}
 	if kept, packages, text := k.kept(); kept {
 		return &k.conda, packages, text, nil
 	}
@@ -394,7 +394,7 @@ func checkCondaWheels(r *recipe.Recipe) error {
 	if err != nil {
 		return err
 	}
-	part, err := all.For(subdirs[r.Target.Platform])
+	part, err := all.For(condalock.Subdir(r.Target.Platform))
 	if err != nil {
 		return err
 	}

@@ -12,9 +12,6 @@ import (
 	"sconce.dev/sconce/internal/recipe"
 )
 
-// subdirs are what conda calls platforms.
-var subdirs = map[string]string{"linux/amd64": "linux-64", "linux/arm64": "linux-aarch64"}
-
 // WithEnvironments returns r with what the environment files of [conda] list for pip among its Python packages: these are resolved
 // together, and built in the order of the files. A recipe without such lists comes back as it is.
 func WithEnvironments(r *recipe.Recipe) (*recipe.Recipe, error) {
@@ -59,7 +56,7 @@ func WithEnvironments(r *recipe.Recipe) (*recipe.Recipe, error) {
 func readEnvironments(r *recipe.Recipe) ([]*condalock.Environment, error) {
 	var all []*condalock.Environment
 	for _, file := range r.Conda.Environment {
-		e, err := condalock.ReadEnvironment(r.Resolve(file), subdirs[r.Target.Platform])
+		e, err := condalock.ReadEnvironment(r.Resolve(file), condalock.Subdir(r.Target.Platform))
 		if err != nil {
 			return nil, err
 		}
