@@ -32,7 +32,7 @@ shared stores give are listed too.`,
 		),
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
+			if len(args) > 0 && args[0] != "ls" && args[0] != "list" {
 				return helpOrUnknown(cmd, args)
 			}
 			return a.runImages(cmd.Context(), o)

@@ -82,9 +82,7 @@ func newRootCmd(a *app) *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetUsageTemplate(usageTemplate)
 	cobra.EnableCommandSorting = false // within a group, in the order of use
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fault.Usage(fault.Hint(err, fmt.Sprintf("`%s --help` lists the flags", cmd.CommandPath())))
-	})
+	root.SetFlagErrorFunc(flagError)
 	addGlobalFlags(root, &a.flags)
 	root.AddGroup(
 		&cobra.Group{ID: groupBuild, Title: "Recipes and building:"},
@@ -94,7 +92,7 @@ func newRootCmd(a *app) *cobra.Command {
 	)
 	addGroup(root, groupBuild, newInitCmd(a), newLockCmd(a), newPlanCmd(a), newBuildCmd(a), newRecipesCmd(a), newExportCmd(a), newSchemaCmd(a), newCotainrCmd(a))
 	addGroup(root, groupImage, newImagesCmd(a), newInspectCmd(a), newPullCmd(a), newPushCmd(a), newCopyCmd(a))
-	addGroup(root, groupImage, newSlimCmd(a))
+	addGroup(root, groupImage, newLoginCmd(a), newLogoutCmd(a), newSlimCmd(a))
 	addGroup(root, groupImage, newCheckCmd(a), newLintCmd(a), newClustersCmd(a))
 	addGroup(root, groupRun, newRunCmd(a), newShellCmd(a), newPyxisCmd(a))
 	addGroup(root, groupRun, newSubmitCmd(a), newJobsCmd(a), newLogsCmd(a), newExplainCmd(a), newCancelCmd(a))
@@ -148,7 +146,9 @@ func helpOrUnknown(cmd *cobra.Command, args []string) error {
 	err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
 	hint := fmt.Sprintf("`%s --help` lists the commands", cmd.CommandPath())
 	cmd.SuggestionsMinimumDistance = 2
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+	if known, ok := foreignCommands[args[0]]; ok && !cmd.HasParent() {
+		hint = known
+	} else if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		hint = "did you mean `" + cmd.CommandPath() + " " + strings.Join(near, "` or `"+cmd.CommandPath()+" ") + "`?"
 	}
 	return fault.Usage(fault.Hint(err, hint))

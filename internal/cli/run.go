@@ -81,6 +81,9 @@ func newRunCmd(a *app) *cobra.Command {
 		ValidArgsFunction: a.completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.image, o.command = args[0], args[1:]
+			if err := foreignMount(a.flags.verbose, o.image); err != nil {
+				return err
+			}
 			if len(o.command) > 0 && o.command[0] == "--" {
 				o.command = o.command[1:]
 			}
@@ -107,6 +110,7 @@ func addRunFlags(cmd *cobra.Command, o *runOptions) {
 	f.StringVar(&o.inJob, "in-job", "auto", "share the machine with the other tasks of a job step: auto, yes, no")
 	f.BoolVar(&o.noNetwork, "no-network", false, "give the command no network but its own loopback")
 	complete(cmd, "in-job", "auto", "yes", "no")
+	addSilentFlags(f)
 }
 
 func atLeastImage(cmd *cobra.Command, args []string) error {

@@ -89,7 +89,7 @@ func TestPushLogin(t *testing.T) {
 	st := openStore(t)
 	im := sample(t, st)
 	err := Push(t.Context(), im, host+"/app:v1", registry.PushOptions{Store: st, Fetch: quick(st)})
-	if err == nil || !strings.Contains(fault.HintOf(err), "podman login "+host) {
+	if err == nil || !strings.Contains(fault.HintOf(err), "sconce login "+host) {
 		t.Errorf("without login: error %v with hint %q", err, fault.HintOf(err))
 	}
 	netrc := fmt.Sprintf("machine 127.0.0.1 login %s password %s\n", registrytest.User, registrytest.Password)

@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -87,26 +86,19 @@ type authFile struct {
 
 type authEntry struct {
 	Auth          string `json:"auth"`
-	Username      string `json:"username"`
-	Password      string `json:"password"`
-	IdentityToken string `json:"identitytoken"`
-	RegistryToken string `json:"registrytoken"`
+	Username      string `json:"username,omitempty"`
+	Password      string `json:"password,omitempty"`
+	IdentityToken string `json:"identitytoken,omitempty"`
+	RegistryToken string `json:"registrytoken,omitempty"`
 }
 
 // maxAuthFile bounds the file's size, in bytes.
 const maxAuthFile = 4 << 20
 
 func findInFile(ctx context.Context, name, host, repository string) (Credential, error) {
-	data, err := readLimited(name, maxAuthFile)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		return Credential{}, nil
-	}
-	var file authFile
-	if err == nil && len(bytes.TrimSpace(data)) > 0 {
-		err = json.Unmarshal(data, &file)
-	}
+	file, err := readAuthFile(name)
 	if err != nil {
-		return Credential{}, fmt.Errorf("read credentials from %s: %w", name, err)
+		return Credential{}, err
 	}
 	c, err := file.find(ctx, host, repository)
 	if err != nil {

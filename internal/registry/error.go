@@ -30,6 +30,6 @@ func newStatusError(resp *http.Response) error {
 
 // loginHint says where credentials come from.
 func loginHint(at Endpoint) string {
-	return fmt.Sprintf("log in with `podman login %s` or `docker login %s`; credentials are looked for in $REGISTRY_AUTH_FILE, Docker's config.json, "+
-		"containers/auth.json, enroot's .credentials and netrc", at.Host, at.Host)
+	return fmt.Sprintf("log in with `sconce login %s`; docker's and podman's logins hold as well: credentials are looked for in $REGISTRY_AUTH_FILE, Docker's config.json, "+
+		"containers/auth.json, enroot's .credentials and netrc", at.Host)
 }

@@ -229,7 +229,7 @@ func TestTokens(t *testing.T) {
 		r := newTokenRegistry(t, 100)
 		put(t, filepath.Join(home, ".docker/config.json"), fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, r.host(), auth("joe", "wrong-secret")))
 		err := ask(t, r)
-		if err == nil || !strings.Contains(fault.HintOf(err), "podman login") || strings.Contains(err.Error()+fault.HintOf(err), "wrong-secret") {
+		if err == nil || !strings.Contains(fault.HintOf(err), "sconce login") || strings.Contains(err.Error()+fault.HintOf(err), "wrong-secret") {
 			t.Errorf("error %v with hint %q", err, fault.HintOf(err))
 		}
 	})
@@ -289,8 +289,8 @@ func TestErrorsQuoteTheRegistry(t *testing.T) {
 func TestRefusalsHaveHints(t *testing.T) {
 	repo := New(Endpoint{Host: "registry.example", Path: "app"}, Options{Fetch: client(t)})
 	for code, want := range map[int]string{
-		http.StatusUnauthorized:          "docker login registry.example",
-		http.StatusForbidden:             "docker login registry.example",
+		http.StatusUnauthorized:          "sconce login registry.example",
+		http.StatusForbidden:             "sconce login registry.example",
 		http.StatusNotFound:              "check the name",
 		http.StatusRequestEntityTooLarge: "raise that limit",
 		http.StatusTooManyRequests:       "wait a while",

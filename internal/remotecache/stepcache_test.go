@@ -212,7 +212,7 @@ func TestLogin(t *testing.T) {
 	v := value{Layer: makeLayer(t, st, noise(5, 1000))}
 	r := remote(t, st, host+"/c")
 	_, err := r.Get(t.Context(), st, "step", testKey, &value{})
-	if err == nil || !strings.Contains(fault.HintOf(err), "podman login "+host) {
+	if err == nil || !strings.Contains(fault.HintOf(err), "sconce login "+host) {
 		t.Errorf("Get without login: error %v with hint %q", err, fault.HintOf(err))
 	}
 	wantOnce(t, r, st, v)

@@ -284,7 +284,7 @@ func TestLogin(t *testing.T) {
 	inRegistry(t, layout, host, "app:v1", "--dest-creds", registrytest.User+":"+registrytest.Password)
 	st := openStore(t)
 	_, err := Import(t.Context(), mustParse(t, host+"/app:v1"), options(st))
-	if err == nil || !strings.Contains(fault.HintOf(err), "podman login "+host) || !strings.Contains(err.Error(), "401") {
+	if err == nil || !strings.Contains(fault.HintOf(err), "sconce login "+host) || !strings.Contains(err.Error(), "401") {
 		t.Errorf("without login: %v, hint %q", err, fault.HintOf(err))
 	}
 	// skopeo writes the file that podman reads.
