@@ -32,8 +32,13 @@ type Environment struct {
 	Specs     []string           // what was asked for, for the history
 	Command   string             // what made it, for the history; "" is left out
 	Time      time.Time          // when, for the history: of the lock, not of now
+	Lock      []byte             // the packages as a lock that others read, which goes beside Root; nil: none
 	Compiler  Compiler           // makes the byte code that the layer of Python lacks; nil: none
 }
+
+// LockPath is where the lock of an environment is in an image: "/opt/cotainr/conda-lock.yml" beside "/opt/cotainr/conda". root is as
+// in [Environment].
+func LockPath(root string) string { return root + "-lock.yml" }
 
 // Activation returns the variables of an activated environment, sorted; PATH is the caller's, with PREFIX/bin first. root is as in
 // [Environment].
@@ -136,6 +141,9 @@ func (e Environment) objects(ctx context.Context, st *store.Store) ([]object, []
 	}
 	prefix := e.Target.Prefix
 	add(prefix+"/conda-meta/history", 0o644, e.history())
+	if e.Lock != nil {
+		add(LockPath(e.Root), 0o644, e.Lock)
+	}
 	if len(e.Variables) > 0 {
 		state, err := json.MarshalIndent(map[string]any{"env_vars": e.Variables}, "", "  ")
 		if err != nil {

@@ -85,6 +85,9 @@ func TestEnvironments(t *testing.T) {
 	if got := a.runIn(t, "app.sif", "/bin/sh", "-c", script); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
+	if got := a.runIn(t, "app.sif", "cat", "/opt/cotainr/conda-lock.yml"); !strings.Contains(got, channel.URL+"/noarch/greet-1.0-py_0.conda") || strings.Contains(got, dir) {
+		t.Errorf("the lock in the image:\n%s", got)
+	}
 	if left, _ := filepath.Glob("*lock*"); left != nil {
 		t.Errorf("locks that nobody asked for: %q", left)
 	}

@@ -265,6 +265,9 @@ func TestCondaChain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if got := runIn(t, s, built.Image, "cat", "/opt/conda-lock.yml"); got != strings.Replace(strings.TrimSpace(read(t, filepath.Join(dir, "conda-lock.yml"))), "\n    - a.yml\n    - b.yml", " []", 1) {
+		t.Errorf("the lock in the image:\n%s", got)
+	}
 	if got, want := string(found.Platforms[0].Explicit()), string(given.Platforms[0].Explicit()); got != want || !strings.Contains(got, "/greet-1.0-py_0.conda#") {
 		t.Errorf("the image has\n%sand the recipe\n%s", got, want)
 	}

@@ -35,8 +35,8 @@ func (s *Session) CondaLock(ctx context.Context, r *Recipe, locked bool) (*Conda
 	if l.Lock.Conda == nil {
 		return nil, fault.Hint(fmt.Errorf("%s has no conda environment", r.Path), "it is asked for under [conda]")
 	}
-	part := condalock.Platform{Name: l.Lock.Conda.Platform, Packages: l.Conda.Packages}
-	out := &CondaExport{Lock: &condalock.Lock{Channels: l.Lock.Conda.Channels, Sources: r.Conda.Environment}}
+	out := &CondaExport{Lock: l.condaLock(r)}
+	part := &out.Platforms[0]
 	for _, w := range l.Wheels {
 		if !strings.HasPrefix(w.URL, "https://") && !strings.HasPrefix(w.URL, "http://") {
 			out.Left = append(out.Left, w.Name+" "+w.Version)
@@ -47,8 +47,15 @@ func (s *Session) CondaLock(ctx context.Context, r *Recipe, locked bool) (*Conda
 	for _, c := range l.Compiles {
 		out.Left = append(out.Left, c.Label())
 	}
-	out.Platforms = []condalock.Platform{part}
 	return out, nil
+}
+
+// condaLock is the lock of the conda packages, as others read it.
+func (l *Locked) condaLock(r *Recipe) *condalock.Lock {
+	return &condalock.Lock{
+		Channels: l.Lock.Conda.Channels, Sources: r.Conda.Environment,
+		Platforms: []condalock.Platform{{Name: l.Lock.Conda.Platform, Packages: l.Conda.Packages}},
+	}
 }
 
 // maxCondaRecord bounds the record of an installed package, in bytes: it lists every file.

@@ -154,7 +154,12 @@ func (r *Recipe) locked(l *lock.Lock, fresh bool) (*Locked, error) {
 		if locked.Conda.Packages, err = l.CondaPackages(r.pinned); err != nil {
 			return nil, err
 		}
-		locked.Conda.Variables, err = lock.Variables(r.pinned)
+		if locked.Conda.Variables, err = lock.Variables(r.pinned); err != nil {
+			return nil, err
+		}
+		inside := locked.condaLock(r)
+		inside.Sources = nil // paths of this machine
+		locked.Conda.Lock, err = inside.Write()
 	}
 	return locked, err
 }

@@ -11,6 +11,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/store"
 )
 
 // Activation is how programs see a conda environment: what `conda activate` sets.
@@ -62,8 +63,9 @@ func (*CondaEnvironment) Kind() string { return "conda environment" }
 
 func (c *CondaEnvironment) inputs() []Input {
 	e := c.Environment
-	e.Packages = nil
-	return append(packageInputs(c.Environment.Packages), Input{"environment", text(e)}, Input{"layer", text(c.Options)})
+	e.Packages, e.Lock = nil, nil
+	in := append(packageInputs(c.Environment.Packages), Input{"environment", text(e)})
+	return append(in, Input{"lock in the image", string(store.DigestOf(c.Environment.Lock))}, Input{"layer", text(c.Options)})
 }
 
 func (c *CondaEnvironment) key(s *Stage, inputs []Input) (Key, []Key) {
@@ -208,7 +210,7 @@ func (n *planner) condaEnvironment(bytecode bool) *CondaEnvironment {
 	return &CondaEnvironment{
 		Environment: conda.Environment{
 			Target: n.condaTarget(), Root: condaRoot(n.lock.Conda.Prefix), Packages: n.opts.Conda.Packages, Specs: slices.Clone(n.lock.Conda.Specs), Variables: maps.Clone(variables),
-			Time: n.layer.ModTime,
+			Lock: n.opts.Conda.Lock, Time: n.layer.ModTime,
 		},
 		Bytecode: bytecode, Options: n.layer,
 	}

@@ -45,6 +45,7 @@ type Options struct {
 type Conda struct {
 	Packages  []conda.Package
 	Variables []string // of environment files, NAME=VALUE
+	Lock      []byte   // the packages as a lock, for the image
 }
 
 // New plans the image that r asks for and l pins.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -42,10 +43,18 @@ func lookUp(name string, env []string) (string, error) {
 	if denied != nil {
 		return "", denied
 	}
-	return "", &Error{
-		What: fmt.Sprintf("command %q is not in the image", name), Code: codeNotFound,
-		Fix: "it was looked for in " + search,
+	return "", notFound(name, search, env)
+}
+
+// notFound says that no directory of search, a PATH, has a command.
+func notFound(name, search string, env []string) *Error {
+	e := &Error{What: fmt.Sprintf("command %q is not in the image", name), Code: codeNotFound, Fix: "it was looked for in " + search}
+	i := slices.IndexFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "CONDA_PREFIX=/") })
+	if i >= 0 && slices.Contains([]string{"conda", "mamba", "micromamba"}, name) {
+		e.Fix = "the environment in " + strings.TrimPrefix(env[i], "CONDA_PREFIX=") + " is active without it. `sconce export conda IMAGE` lists its packages; " +
+			"client = true under [conda], or cotainr's --conda-client, adds conda and mamba"
 	}
+	return e
 }
 
 func checkExecutable(file string) error {

@@ -144,15 +144,14 @@ func explainJoin(o JoinOptions, tried []string, part int32, index int32, errno u
 	case joinWorkDir:
 		return failed("change to the working directory "+o.WorkDir, errno)
 	case joinMissing:
-		e := &Error{What: fmt.Sprintf("command %q is not in the image", o.Args[0]), Code: codeNotFound}
-		if !strings.Contains(o.Args[0], "/") {
-			dirs := make([]string, len(tried))
-			for i, file := range tried {
-				dirs[i] = path.Dir(file)
-			}
-			e.Fix = "it was looked for in " + strings.Join(slices.Compact(dirs), ":")
+		if strings.Contains(o.Args[0], "/") {
+			return &Error{What: fmt.Sprintf("command %q is not in the image", o.Args[0]), Code: codeNotFound}
 		}
-		return e
+		dirs := make([]string, len(tried))
+		for i, file := range tried {
+			dirs[i] = path.Dir(file)
+		}
+		return notFound(o.Args[0], strings.Join(slices.Compact(dirs), ":"), o.Env)
 	case joinExec:
 		file := tried[index]
 		if errno == unix.EACCES {

@@ -131,7 +131,8 @@ conda() {
         if [ -x '@ROOT@/bin/conda' ]; then
             '@ROOT@/bin/conda' "$@"
         else
-            echo 'conda: this image has the environment without the program conda; "conda activate" and "conda deactivate" work' >&2
+            echo 'conda: this image has the environment without the program conda; "conda activate" and "conda deactivate" work.' >&2
+            [ ! -r '@ROOT@-lock.yml' ] || echo 'conda: @ROOT@-lock.yml lists its packages' >&2
             return 127
         fi
         ;;
