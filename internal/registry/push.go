@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -78,13 +80,20 @@ func keepHint(err error) error {
 	return err
 }
 
+// cutHost splits HOST/PATH.
+func cutHost(name string) (host, path string) {
+	host, path, _ = strings.Cut(name, "/")
+	return host, path
+}
+
 // pusher sends one thing to one repository.
 type pusher struct {
 	content   Content
 	reference string // tag or digest
 	repo      *Repository
 	opts      PushOptions
-	from      map[store.Digest]string // repository of the same registry that has the blob
+	from      map[store.Digest]string           // repository of the same registry that has the blob
+	bring     func(context.Context, Blob) error // brings a blob into the store that has to be sent; nil: all are there
 }
 
 func newPusher(c Content, name, tag string, o PushOptions) (*pusher, error) {
@@ -98,7 +107,7 @@ func newPusher(c Content, name, tag string, o PushOptions) (*pusher, error) {
 	if err != nil {
 		return nil, err
 	}
-	host, path, _ := strings.Cut(name, "/")
+	host, path := cutHost(name)
 	at, err := config.PushEndpoint(host, path)
 	if err != nil {
 		return nil, err
@@ -143,15 +152,38 @@ func (p *pusher) push(ctx context.Context) (done bool, err error) {
 	if there == p.content.Manifest.Digest {
 		return true, nil
 	}
+	for try := 1; ; try++ {
+		err := p.all(ctx)
+		if try == manifestTries || !lostBlob(err) {
+			return false, err
+		}
+		if err := pause(ctx, rand.N(time.Duration(try)*100*time.Millisecond)); err != nil {
+			return false, err
+		}
+	}
+}
+
+// manifestTries is how often a manifest is sent to a registry that does not know, or not yet, a blob that it said it has. It happens
+// to those that keep files: while one client writes a blob again, another's manifest that names it is refused.
+const manifestTries = 5
+
+// lostBlob reports whether a manifest was refused for a blob that is not there.
+func lostBlob(err error) bool {
+	var answer *Error
+	return errors.As(err, &answer) && (slices.Contains(answer.Codes, "MANIFEST_BLOB_UNKNOWN") || slices.Contains(answer.Codes, "BLOB_UNKNOWN"))
+}
+
+// all sends the blobs and then the manifest.
+func (p *pusher) all(ctx context.Context) error {
 	g, groupCtx := errgroup.WithContext(ctx)
 	g.SetLimit(p.opts.Jobs)
 	for _, b := range p.content.Blobs {
 		g.Go(func() error { return p.blob(groupCtx, b) })
 	}
 	if err := g.Wait(); err != nil {
-		return false, err
+		return err
 	}
-	return false, p.manifest(ctx)
+	return p.manifest(ctx)
 }
 
 func (p *pusher) manifest(ctx context.Context) error {
@@ -160,20 +192,7 @@ func (p *pusher) manifest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	req, err := p.request(ctx, http.MethodPut, "manifests/"+p.reference, data)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", p.content.MediaType)
-	resp, err := p.repo.Do(req, http.StatusCreated, http.StatusOK, http.StatusAccepted)
-	if err != nil {
-		return fmt.Errorf("manifest: %w", err)
-	}
-	resp.Body.Close()
-	if got := resp.Header.Get("Docker-Content-Digest"); got != "" && got != string(want) {
-		return fmt.Errorf("manifest: the registry stored it as %s, not as %s", got, want)
-	}
-	return nil
+	return p.repo.PutManifest(ctx, data, p.content.MediaType, p.reference)
 }
 
 // request makes a request with a small body to a part of the repository.
@@ -223,14 +242,21 @@ func (p *pusher) hasBlob(ctx context.Context, d store.Digest) (bool, error) {
 // start begins an upload and returns its address, or "" when the registry took the blob from another repository
 // (distribution-spec, "Mounting a blob from another repository").
 func (p *pusher) start(ctx context.Context, b Blob) (string, error) {
+	session := ""
 	if from := p.from[b.Digest]; from != "" {
-		session, mounted, err := p.post(ctx, "blobs/uploads/?mount="+string(b.Digest)+"&from="+from)
-		if mounted || (err == nil && session != "") {
-			return session, err
-		}
-		if err != nil && !refused(err) {
+		started, mounted, err := p.post(ctx, "blobs/uploads/?mount="+string(b.Digest)+"&from="+from)
+		if mounted || (err != nil && !refused(err)) {
 			return "", err
 		}
+		session = started // not mounted, but begun; "" when refused
+	}
+	if p.bring != nil {
+		if err := p.bring(ctx, b); err != nil {
+			return "", err
+		}
+	}
+	if session != "" {
+		return session, nil
 	}
 	session, _, err := p.post(ctx, "blobs/uploads/")
 	return session, err

@@ -1,0 +1,201 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Referrer describes an artifact that is about another manifest (distribution-spec, "Listing Referrers").
+type Referrer struct {
+	MediaType    types.MediaType   `json:"mediaType"`
+	Digest       v1.Hash           `json:"digest"`
+	Size         int64             `json:"size"`
+	ArtifactType string            `json:"artifactType,omitempty"`
+	Annotations  map[string]string `json:"annotations,omitempty"`
+}
+
+// referrerIndex is an image index whose entries say what they are.
+type referrerIndex struct {
+	SchemaVersion int64           `json:"schemaVersion"`
+	MediaType     types.MediaType `json:"mediaType"`
+	Manifests     []Referrer      `json:"manifests"`
+}
+
+// FallbackTag is where the list of what is about a manifest is kept in a registry that keeps none itself.
+func FallbackTag(subject store.Digest) string { return "sha256-" + subject.Hex() }
+
+// Referrers lists what is about a manifest. In a registry without an API for that, the list is a tag that everybody rewrites, in
+// which entries get lost: it is for finding things, never for deciding.
+func (r *Repository) Referrers(ctx context.Context, subject store.Digest) ([]Referrer, error) {
+	list, _, err := r.referrers(ctx, subject)
+	return list, err
+}
+
+// referrers also reports whether the registry has the API.
+func (r *Repository) referrers(ctx context.Context, subject store.Digest) (list []Referrer, api bool, err error) {
+	list, err = r.listReferrers(ctx, subject)
+	if !hasNoAPI(err) {
+		return list, true, err
+	}
+	list, err = r.fallback(ctx, subject)
+	return list, false, err
+}
+
+// hasNoAPI reports whether a registry's answer means that it lists no referrers: one that does has a list, perhaps empty, for
+// every digest.
+func hasNoAPI(err error) bool {
+	var status *fetch.StatusError
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch status.Code {
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusBadRequest, http.StatusNotAcceptable, http.StatusNotImplemented:
+		return true
+	}
+	return false
+}
+
+func (r *Repository) listReferrers(ctx context.Context, subject store.Digest) ([]Referrer, error) {
+	at, err := r.URL(ctx, "referrers/"+string(subject))
+	if err != nil {
+		return nil, err
+	}
+	var all []Referrer
+	seen := map[string]bool{}
+	for at != "" {
+		if seen[at] || len(all) > maxTags {
+			return nil, errors.New("the list of referrers does not end")
+		}
+		seen[at] = true
+		page, next, err := r.referrerPage(ctx, at)
+		if err != nil {
+			return nil, fmt.Errorf("list what is about %s in %s: %w", subject.Short(), r.Name(), err)
+		}
+		all = append(all, page...)
+		at = next
+	}
+	return all, nil
+}
+
+func (r *Repository) referrerPage(ctx context.Context, at string) (list []Referrer, next string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	req.Header.Set("Accept", string(types.OCIImageIndex))
+	resp, err := r.Do(req, http.StatusOK)
+	if err != nil {
+		return nil, "", err
+	}
+	defer resp.Body.Close()
+	var index referrerIndex
+	if err := decode(resp.Body, MaxManifest, &index); err != nil {
+		return nil, "", err
+	}
+	next, err = nextPage(req.URL, resp.Header.Get("Link"))
+	return index.Manifests, next, err
+}
+
+func (r *Repository) fallback(ctx context.Context, subject store.Digest) ([]Referrer, error) {
+	data, _, err := r.Manifest(ctx, FallbackTag(subject))
+	if IsAbsent(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var index referrerIndex
+	if err := json.Unmarshal(data, &index); err != nil {
+		return nil, fmt.Errorf("the list of what is about %s in %s is damaged: %w", subject.Short(), r.Name(), err)
+	}
+	return index.Manifests, nil
+}
+
+// fallbackTries is how often an entry is put into a list that others write at the same time.
+const fallbackTries = 8
+
+// AddReferrer makes an artifact that was sent be found by its subject. A registry with an API for that has seen it already.
+// Elsewhere the list is read, written and read again until the entry is in it; others may still write it out afterwards.
+func (r *Repository) AddReferrer(ctx context.Context, subject store.Digest, entry Referrer) error {
+	for try := range fallbackTries {
+		list, api, err := r.referrers(ctx, subject)
+		if err != nil {
+			return err
+		}
+		if api || slices.ContainsFunc(list, func(d Referrer) bool { return d.Digest == entry.Digest }) {
+			return nil
+		}
+		if try > 0 { // somebody else wrote: do not meet again
+			if err := pause(ctx, rand.N(time.Duration(try)*20*time.Millisecond)); err != nil {
+				return err
+			}
+			if list, err = r.fallback(ctx, subject); err != nil {
+				return err
+			}
+		}
+		data, err := marshalReferrers(append(list, entry))
+		if err != nil {
+			return err
+		}
+		if err := r.PutManifest(ctx, data, string(types.OCIImageIndex), FallbackTag(subject)); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("the list of what is about %s in %s is written by many at once: entry %s is not in it", subject.Short(), r.Name(), entry.Digest)
+}
+
+func marshalReferrers(list []Referrer) ([]byte, error) {
+	return json.Marshal(referrerIndex{2, types.OCIImageIndex, list})
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// PutManifest writes a manifest, whose blobs are there, under a tag or its digest.
+func (r *Repository) PutManifest(ctx context.Context, data []byte, mediaType, reference string) error {
+	resp, err := r.send(ctx, http.MethodPut, "manifests/"+reference, data, mediaType, http.StatusCreated, http.StatusOK, http.StatusAccepted)
+	if err != nil {
+		return fmt.Errorf("manifest: %w", err)
+	}
+	resp.Body.Close()
+	want := store.DigestOf(data)
+	if got := resp.Header.Get("Docker-Content-Digest"); got != "" && got != string(want) {
+		return fmt.Errorf("manifest: the registry stored it as %s, not as %s", got, want)
+	}
+	return nil
+}
+
+// send sends a small body to a part of the repository.
+func (r *Repository) send(ctx context.Context, method, part string, body []byte, mediaType string, want ...int) (*http.Response, error) {
+	at, err := r.URL(ctx, part)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, at, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if mediaType != "" {
+		req.Header.Set("Content-Type", mediaType)
+	}
+	return r.Do(req, want...)
+}
