@@ -59,6 +59,7 @@ libdeflate-gzip libdeflate-tools
 igzip isal
 7zz 7zip
 zopfli zopfli
+openssl openssl
 file file
 git git
 readelf binutils

@@ -1,0 +1,242 @@
+package attest
+
+import (
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/crypto/nacl/secretbox"
+	"golang.org/x/crypto/scrypt"
+
+	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/store"
+)
+
+var testImage = store.DigestOf([]byte("an image"))
+
+// openssl runs it in dir.
+func openssl(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	cmd := exec.Command(registrytest.Tool(t, "openssl"), args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("openssl %v: %v\n%s", args, err, out)
+	}
+}
+
+func withPassword(text string) func() ([]byte, error) {
+	return func() ([]byte, error) { return []byte(text), nil }
+}
+
+// TestKeysOfOpenssl signs with every form of key that openssl writes and judges with the public half that it writes.
+func TestKeysOfOpenssl(t *testing.T) {
+	for name, args := range map[string][]string{
+		"ed25519":           {"genpkey", "-algorithm", "ed25519", "-out", "key"},
+		"p256":              {"genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", "key"},
+		"sec1":              {"ecparam", "-name", "prime256v1", "-genkey", "-out", "key"},
+		"ed25519 encrypted": {"genpkey", "-algorithm", "ed25519", "-aes256", "-pass", "pass:open", "-out", "key"},
+		"p256 encrypted":    {"genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-aes-128-cbc", "-pass", "pass:open", "-out", "key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			openssl(t, dir, args...)
+			openssl(t, dir, "pkey", "-in", "key", "-passin", "pass:open", "-pubout", "-out", "pub")
+			key, err := ReadPrivateKey(filepath.Join(dir, "key"), withPassword("open"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			public, err := ReadPublicKey(filepath.Join(dir, "pub"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if public.ID() != key.Public().ID() {
+				t.Errorf("the halves are %s and %s", public.ID(), key.Public().ID())
+			}
+			roundTrip(t, key, public)
+			if !strings.HasSuffix(name, "encrypted") {
+				return
+			}
+			if _, err := ReadPrivateKey(filepath.Join(dir, "key"), withPassword("wrong")); !errors.Is(err, errPassword) {
+				t.Errorf("with a wrong password: %v", err)
+			}
+			if _, err := ReadPublicKey(filepath.Join(dir, "key")); err == nil || !strings.Contains(err.Error(), "encrypted") {
+				t.Errorf("as a public key: %v", err)
+			}
+		})
+	}
+}
+
+func roundTrip(t *testing.T, key *PrivateKey, public *PublicKey) {
+	t.Helper()
+	s, err := New(testImage, "team/image", TestResult, map[string]string{"result": "PASSED"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := Sign(s, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Verify(data, testKey(t).Public(), public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !got.IsAbout(testImage) || got.IsAbout(store.DigestOf(nil)) || string(got.Predicate) != `{"result":"PASSED"}` || got.PredicateType != TestResult {
+		t.Errorf("got %+v", got)
+	}
+	if _, err := Verify(data, testKey(t).Public()); !errors.Is(err, ErrSignature) {
+		t.Errorf("judged with another key: %v", err)
+	}
+	if _, err := Verify(data); !errors.Is(err, ErrSignature) {
+		t.Errorf("judged without a key: %v", err)
+	}
+}
+
+// testKey is a key made here.
+func testKey(t *testing.T) *PrivateKey {
+	t.Helper()
+	dir := t.TempDir()
+	openssl(t, dir, "genpkey", "-algorithm", "ed25519", "-out", "key")
+	key, err := ReadPrivateKey(filepath.Join(dir, "key"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// TestSigstoreKey opens a key as cosign encrypts them.
+func TestSigstoreKey(t *testing.T) {
+	key := testKey(t)
+	der, err := x509.MarshalPKCS8PrivateKey(key.signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var salt [32]byte
+	var nonce [24]byte
+	for _, b := range [][]byte{salt[:], nonce[:]} {
+		if _, err := rand.Read(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const n, r, p = 1 << 10, 8, 1
+	derived, err := scrypt.Key([]byte("open"), salt[:], n, r, p, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed := secretbox.Seal(nil, der, &nonce, (*[32]byte)(derived))
+	text := fmt.Sprintf(`{"kdf":{"name":"scrypt","params":{"N":%d,"r":%d,"p":%d},"salt":%q},"cipher":{"name":"nacl/secretbox","nonce":%q},"ciphertext":%q}`,
+		n, r, p, b64(salt[:]), b64(nonce[:]), b64(sealed))
+	file := pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED SIGSTORE PRIVATE KEY", Bytes: []byte(text)})
+	got, err := ParsePrivateKey(file, withPassword("open"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Public().ID() != key.Public().ID() {
+		t.Error("another key came out")
+	}
+	if _, err := ParsePrivateKey(file, withPassword("wrong")); !errors.Is(err, errPassword) {
+		t.Errorf("with a wrong password: %v", err)
+	}
+	greedy := pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED SIGSTORE PRIVATE KEY", Bytes: []byte(strings.Replace(text, `"N":1024`, `"N":1073741824`, 1))})
+	if _, err := ParsePrivateKey(greedy, withPassword("open")); err == nil || !strings.Contains(err.Error(), "memory") {
+		t.Errorf("with a greedy derivation: %v", err)
+	}
+}
+
+func b64(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
+
+// TestVerifyDamaged changes each field of a bundle that a signature covers, and the form of the rest.
+func TestVerifyDamaged(t *testing.T) {
+	key := testKey(t)
+	s, err := New(testImage, "", Provenance, map[string]int{"a": 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := Sign(s, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := func(how func(b *bundle)) []byte {
+		var b bundle
+		if err := json.Unmarshal(data, &b); err != nil {
+			t.Fatal(err)
+		}
+		how(&b)
+		out, err := json.Marshal(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	for name, damaged := range map[string][]byte{
+		"payload":    change(func(b *bundle) { b.Envelope.Payload = []byte(strings.Replace(string(b.Envelope.Payload), "1", "2", 1)) }),
+		"type":       change(func(b *bundle) { b.Envelope.PayloadType = "text/plain" }),
+		"signature":  change(func(b *bundle) { b.Envelope.Signatures[0].Sig[3] ^= 1 }),
+		"none":       change(func(b *bundle) { b.Envelope.Signatures = nil }),
+		"envelope":   change(func(b *bundle) { b.Envelope = nil }),
+		"media type": change(func(b *bundle) { b.MediaType = "text/plain" }),
+		"no JSON":    []byte("{"),
+		"empty":      nil,
+	} {
+		if got, err := Verify(damaged, key.Public()); err == nil {
+			t.Errorf("%s: read as %+v", name, got)
+		}
+	}
+}
+
+// TestKeyErrors reads what is no key, or no key that signs.
+func TestKeyErrors(t *testing.T) {
+	dir := t.TempDir()
+	openssl(t, dir, "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-384", "-out", "p384")
+	openssl(t, dir, "genpkey", "-algorithm", "ed25519", "-out", "key")
+	openssl(t, dir, "pkey", "-in", "key", "-pubout", "-out", "pub")
+	if err := os.WriteFile(filepath.Join(dir, "text"), []byte("no key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SCONCE_TEST_EMPTY", "")
+	for where, want := range map[string]string{
+		filepath.Join(dir, "p384"):    "P-256 and Ed25519",
+		filepath.Join(dir, "pub"):     "public key",
+		filepath.Join(dir, "text"):    "no key in PEM",
+		filepath.Join(dir, "missing"): "no such file",
+		"env:SCONCE_TEST_EMPTY":       "not set",
+	} {
+		if _, err := ReadPrivateKey(where, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", where, err, want)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SCONCE_TEST_KEY", string(text))
+	key, err := ReadPrivateKey("env:SCONCE_TEST_KEY", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shown := fmt.Sprintf("%v %+v %#v %s", key, key, key, key); strings.Count(shown, "(private key)") != 4 {
+		t.Errorf("a key prints as %s", shown)
+	}
+}
+
+// FuzzVerify reads anything as a bundle, and as a key.
+func FuzzVerify(f *testing.F) {
+	f.Add([]byte(`{"mediaType":"` + BundleType + `","dsseEnvelope":{"payload":"e30=","payloadType":"` + payloadType + `","signatures":[{"sig":"AA=="}]}}`))
+	f.Add([]byte("-----BEGIN ENCRYPTED PRIVATE KEY-----\nMAA=\n-----END ENCRYPTED PRIVATE KEY-----\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if _, err := Verify(data); err == nil {
+			t.Error("believed without a key")
+		}
+		if strings.Contains(string(data), "BEGIN") && len(data) < 400 {
+			_, _ = ParsePublicKey(data)
+		}
+	})
+}

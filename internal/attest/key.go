@@ -1,0 +1,212 @@
+package attest
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"sconce.dev/sconce/internal/fault"
+)
+
+// PrivateKey signs: ECDSA on P-256, or Ed25519. It prints as nothing.
+type PrivateKey struct{ signer crypto.Signer }
+
+// PublicKey judges signatures.
+type PublicKey struct {
+	key crypto.PublicKey // *ecdsa.PublicKey or ed25519.PublicKey
+	id  string
+}
+
+// String keeps the key out of logs, whatever prints it.
+func (*PrivateKey) String() string { return "(private key)" }
+
+// GoString does so for %#v.
+func (*PrivateKey) GoString() string { return "(private key)" }
+
+// maxKey bounds a key's text, in bytes.
+const maxKey = 64 << 10
+
+// makeKey says how a user comes to a key.
+const makeKey = "make one with `openssl genpkey -algorithm ed25519 -out team.key` and its public half with `openssl pkey -in team.key -pubout -out team.pub`"
+
+// ReadPrivateKey reads a private key in PEM from a file, or, for "env:NAME", from a variable of the environment. password opens an
+// encrypted one.
+func ReadPrivateKey(where string, password func() ([]byte, error)) (*PrivateKey, error) {
+	text, err := readKey(where)
+	if err != nil {
+		return nil, err
+	}
+	key, err := ParsePrivateKey(text, password)
+	if err != nil {
+		return nil, fault.Hint(fmt.Errorf("read the key %s: %w", where, err), makeKey)
+	}
+	return key, nil
+}
+
+// ReadPublicKey reads a public key in PEM, or the public half of a private one that has no password, as [ReadPrivateKey] does.
+func ReadPublicKey(where string) (*PublicKey, error) {
+	text, err := readKey(where)
+	if err != nil {
+		return nil, err
+	}
+	key, err := ParsePublicKey(text)
+	if err != nil {
+		return nil, fault.Hint(fmt.Errorf("read the key %s: %w", where, err), makeKey)
+	}
+	return key, nil
+}
+
+func readKey(where string) ([]byte, error) {
+	if name, ok := strings.CutPrefix(where, "env:"); ok {
+		text := os.Getenv(name)
+		if text == "" {
+			return nil, fault.Usage(fmt.Errorf("the key is to be in the variable %s, which is not set", name))
+		}
+		return []byte(text), nil
+	}
+	f, err := os.Open(where)
+	if err != nil {
+		return nil, fault.Hint(fault.Usage(fmt.Errorf("read the key: %w", err)), makeKey)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxKey+1))
+	if err == nil && len(text) > maxKey {
+		err = errors.New("it is too long to be a key")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the key %s: %w", where, err)
+	}
+	return text, nil
+}
+
+// findBlock returns the first block of a PEM text that is a key: openssl writes the curve's name before it.
+func findBlock(text []byte) (*pem.Block, error) {
+	for {
+		block, rest := pem.Decode(text)
+		if block == nil {
+			return nil, errors.New("there is no key in PEM in it")
+		}
+		if strings.HasSuffix(block.Type, " KEY") {
+			return block, nil
+		}
+		text = rest
+	}
+}
+
+// ParsePrivateKey reads a private key in PEM: PKCS #8 (RFC 5208), also encrypted (RFC 8018), SEC 1 (RFC 5915), or cosign's own form.
+func ParsePrivateKey(text []byte, password func() ([]byte, error)) (*PrivateKey, error) {
+	block, err := findBlock(text)
+	if err != nil {
+		return nil, err
+	}
+	var der any
+	switch {
+	case strings.HasPrefix(block.Headers["Proc-Type"], "4,ENCRYPTED"):
+		return nil, errors.New("it is encrypted in a way that protects little: convert it with `openssl pkcs8 -topk8 -in OLD -out NEW`")
+	case block.Type == "PRIVATE KEY":
+		der, err = x509.ParsePKCS8PrivateKey(block.Bytes)
+	case block.Type == "EC PRIVATE KEY":
+		der, err = x509.ParseECPrivateKey(block.Bytes)
+	case strings.HasPrefix(block.Type, "ENCRYPTED "):
+		der, err = decryptBlock(block, password)
+	case block.Type == "PUBLIC KEY":
+		err = errors.New("it is a public key: who signs needs the private one")
+	default:
+		err = fmt.Errorf("a %q is not understood", block.Type)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newPrivateKey(der)
+}
+
+func newPrivateKey(key any) (*PrivateKey, error) {
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("a key of type %T cannot sign", key)
+	}
+	if _, err := newPublicKey(signer.Public()); err != nil {
+		return nil, err
+	}
+	return &PrivateKey{signer}, nil
+}
+
+// ParsePublicKey reads a public key in PEM (RFC 5280, SubjectPublicKeyInfo).
+func ParsePublicKey(text []byte) (*PublicKey, error) {
+	block, err := findBlock(text)
+	if err != nil {
+		return nil, err
+	}
+	if block.Type != "PUBLIC KEY" {
+		private, err := ParsePrivateKey(text, nil)
+		if err != nil {
+			return nil, err
+		}
+		return private.Public(), nil
+	}
+	key, err := x509.ParsePKIXPublicKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	return newPublicKey(key)
+}
+
+func newPublicKey(key crypto.PublicKey) (*PublicKey, error) {
+	switch k := key.(type) {
+	case *ecdsa.PublicKey:
+		if k.Curve != elliptic.P256() {
+			return nil, fmt.Errorf("a key on %s is not understood: P-256 and Ed25519 are", k.Curve.Params().Name)
+		}
+	case ed25519.PublicKey:
+	default:
+		return nil, fmt.Errorf("a key of type %T is not understood: P-256 and Ed25519 are", key)
+	}
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(der)
+	return &PublicKey{key, base64.StdEncoding.EncodeToString(sum[:])}, nil
+}
+
+// Public returns the public half.
+func (k *PrivateKey) Public() *PublicKey {
+	public, err := newPublicKey(k.signer.Public())
+	if err != nil {
+		panic(err) // the same was done when the key was read
+	}
+	return public
+}
+
+// ID is the SHA-256 of the key in base64, by which a bundle names it.
+func (k *PublicKey) ID() string { return k.id }
+
+func (k *PrivateKey) sign(message []byte) ([]byte, error) {
+	if _, ok := k.signer.(ed25519.PrivateKey); ok {
+		return k.signer.Sign(rand.Reader, message, crypto.Hash(0))
+	}
+	sum := sha256.Sum256(message)
+	return k.signer.Sign(rand.Reader, sum[:], crypto.SHA256)
+}
+
+func (k *PublicKey) verify(message, sig []byte) bool {
+	switch key := k.key.(type) {
+	case *ecdsa.PublicKey:
+		sum := sha256.Sum256(message)
+		return ecdsa.VerifyASN1(key, sum[:], sig)
+	case ed25519.PublicKey:
+		return ed25519.Verify(key, message, sig)
+	}
+	return false
+}
