@@ -19,10 +19,10 @@ import (
 var floors = [][]string{
 	{"child", "ctxio", "cuda", "edf", "elfx", "entrypoint", "progress", "fault", "filelock", "fuse", "inflate", "joblog", "wheelbuild/catalog", "pathwalk", "rootemu", "sbatch", "sif", "spelling", "units", "zstdblock"},
 	{"device", "fatbin", "host", "jobstep", "squashfs", "store", "tomltext"},
-	{"cluster", "config", "fetch", "layer", "tempdir", "ui"},
+	{"attest", "cluster", "config", "fetch", "layer", "tempdir", "ui"},
 	{"job", "slurm"},
 	{"conda", "image", "recipe", "registry", "sandbox"},
-	{"bootstrap", "runtimefiles", "python", "execop", "fileop", "uv"},
+	{"bootstrap", "evidence", "runtimefiles", "python", "execop", "fileop", "uv"},
 	{"containerfile", "source", "ospackages", "wheelbuild"},
 	{"base", "clusterfile", "condalock", "remotecache"},
 	{"export", "facts", "lock"},

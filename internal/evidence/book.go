@@ -1,0 +1,368 @@
+package evidence
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"sconce.dev/sconce/internal/attest"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/registry"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Options say how a [Book] is used.
+type Options struct {
+	Store *store.Store
+	Fetch *fetch.Client       // of the same store
+	Key   *attest.PrivateKey  // what is written is signed with it; nil: nothing can be written but unsigned attachments
+	Trust []*attest.PublicKey // whose signatures are believed, besides Key's own
+	Write bool                // ask for the right to write, also without a key
+}
+
+// Book is the evidence in one repository. Its methods may be called from many goroutines.
+type Book struct {
+	name  string // HOST/PATH
+	repo  *registry.Repository
+	opts  Options
+	trust []*attest.PublicKey
+}
+
+// Open returns the book in a repository, HOST/PATH: the one that holds the images. Nothing is sent yet.
+func Open(repository string, o Options) (*Book, error) {
+	repo, err := registry.OpenForWriting(repository, registry.Options{Fetch: o.Fetch, Push: o.Write || o.Key != nil})
+	if err != nil {
+		return nil, err
+	}
+	b := &Book{name: repository, repo: repo, opts: o, trust: o.Trust}
+	if o.Key != nil {
+		b.trust = append(slices.Clone(o.Trust), o.Key.Public())
+	}
+	return b, nil
+}
+
+// Repository is the repository of the images and the evidence.
+func (b *Book) Repository() *registry.Repository { return b.repo }
+
+// Get returns the verdict about a key, or nil when there is none. What is not signed, or about something else, is an error.
+func (b *Book) Get(ctx context.Context, k Key) (*Evidence, error) {
+	tag, err := k.Tag()
+	if err != nil {
+		return nil, err
+	}
+	e, err := b.read(ctx, tag, k.Image)
+	if err != nil || e == nil {
+		return nil, err
+	}
+	if e.Key != k {
+		return nil, &MovedError{b.at(tag), fmt.Sprintf("it is about test %s on %s", e.Test, e.Cluster)}
+	}
+	return e, nil
+}
+
+// List returns all verdicts about an image, by tag.
+func (b *Book) List(ctx context.Context, image store.Digest) ([]*Evidence, error) {
+	tags, err := b.repo.Tags(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(tags)
+	var list []*Evidence
+	for _, tag := range tags {
+		if !isTestTag(tag, image) {
+			continue
+		}
+		e, err := b.read(ctx, tag, image)
+		if err != nil {
+			return nil, err
+		}
+		if e == nil { // deleted since
+			continue
+		}
+		if own, err := e.Tag(); err != nil || own != tag {
+			return nil, &MovedError{b.at(tag), fmt.Sprintf("it is about test %s on %s", e.Test, e.Cluster)}
+		}
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+func (b *Book) at(tag string) string { return b.name + ":" + tag }
+
+// read reads what is under a tag as a verdict about image. nil: there is nothing.
+func (b *Book) read(ctx context.Context, tag string, image store.Digest) (*Evidence, error) {
+	s, manifest, err := b.statement(ctx, tag)
+	if err != nil || s == nil {
+		return nil, err
+	}
+	e, err := read(s, image)
+	if err != nil {
+		return nil, &MovedError{b.at(tag), err.Error()}
+	}
+	e.Manifest = manifest
+	return e, nil
+}
+
+// statement reads the signed statement under a tag. nil: there is nothing.
+func (b *Book) statement(ctx context.Context, tag string) (*attest.Statement, store.Digest, error) {
+	data, _, err := b.repo.Manifest(ctx, tag)
+	if registry.IsAbsent(err) {
+		return nil, "", nil
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	bundle, err := b.bundle(ctx, data)
+	if err != nil {
+		return nil, "", fmt.Errorf("read %s: %w", b.at(tag), err)
+	}
+	if bundle == nil {
+		return nil, "", &MovedError{b.at(tag), "it holds no signed statement"}
+	}
+	s, err := attest.Verify(bundle, b.trust...)
+	if err != nil {
+		return nil, "", &MovedError{b.at(tag), err.Error()}
+	}
+	return s, store.DigestOf(data), nil
+}
+
+// bundle brings the bundle of an artifact, or nil when it is something else.
+func (b *Book) bundle(ctx context.Context, manifest []byte) ([]byte, error) {
+	a, err := b.repo.Artifact(ctx, b.opts.Store, manifest, attest.BundleType)
+	if err != nil || len(a.Blobs) == 0 || a.Blobs[0].MediaType != attest.BundleType || a.Blobs[0].Size > attest.MaxBundle {
+		return nil, nil //nolint:nilerr // what is no artifact of this type is something else, whatever it is
+	}
+	d := store.Digest(a.Blobs[0].Digest.String())
+	if !b.opts.Store.HasBlob(d) {
+		if err := b.repo.Blob(ctx, d, a.Blobs[0].Size, "evidence"); err != nil {
+			return nil, err
+		}
+	}
+	return b.opts.Store.ReadBlob(d, attest.MaxBundle)
+}
+
+// MaxLog is how much of a test's log is kept, in bytes.
+const MaxLog = 64 << 20
+
+// logType is the media type of logs.
+const logType = "text/plain"
+
+// Put keeps a verdict, and log, nil for none, with it. The newest verdict about a key counts; but what is under its tag now must be
+// one about the same key that is signed, or nothing is written. It is read back and checked.
+func (b *Book) Put(ctx context.Context, e Evidence, log io.Reader) error {
+	tag, err := e.Tag()
+	if err != nil {
+		return err
+	}
+	if b.opts.Key == nil {
+		return fault.Usage(errors.New("evidence is signed, and there is no key"))
+	}
+	if _, err := b.Get(ctx, e.Key); err != nil {
+		return err
+	}
+	blobs, err := b.keepLog(&e, log)
+	if err != nil {
+		return err
+	}
+	p, err := e.predicate()
+	if err != nil {
+		return err
+	}
+	s, err := attest.New(e.Image, b.name, attest.TestResult, p)
+	if err != nil {
+		return err
+	}
+	note := map[string]string{"dev.sconce.test": e.Name, "dev.sconce.cluster": e.Cluster, "dev.sconce.result": string(e.Result)}
+	if err := b.write(ctx, tag, s, note, blobs); err != nil {
+		return err
+	}
+	got, err := b.Get(ctx, e.Key)
+	if err == nil && got == nil {
+		err = fmt.Errorf("%s was written and is not there", b.at(tag))
+	}
+	return err
+}
+
+// keepLog brings a log into the store.
+func (b *Book) keepLog(e *Evidence, log io.Reader) ([]v1.Descriptor, error) {
+	e.log = logEntry{}
+	if log == nil {
+		return nil, nil
+	}
+	w, err := b.opts.Store.NewBlob()
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	n, err := io.Copy(w, io.LimitReader(log, MaxLog))
+	if err != nil || n == 0 {
+		return nil, err
+	}
+	d, err := w.Commit("")
+	if err != nil {
+		return nil, err
+	}
+	e.log = logEntry{string(d), n}
+	return []v1.Descriptor{describe(logType, d, n)}, nil
+}
+
+func describe(mediaType string, d store.Digest, size int64) v1.Descriptor {
+	return v1.Descriptor{MediaType: types.MediaType(mediaType), Digest: v1.Hash{Algorithm: "sha256", Hex: d.Hex()}, Size: size}
+}
+
+// OpenLog opens the log of a verdict that was read.
+func (b *Book) OpenLog(ctx context.Context, e *Evidence) (*os.File, error) {
+	d, err := store.ParseDigest(e.log.Digest)
+	if err != nil {
+		return nil, errors.New("no log was kept")
+	}
+	if !b.opts.Store.HasBlob(d) {
+		if err := b.repo.Blob(ctx, d, e.log.Size, "log"); err != nil {
+			return nil, err
+		}
+	}
+	return b.opts.Store.OpenBlob(d)
+}
+
+// kindLetters are what the kind of an attachment is made of.
+const kindLetters = "abcdefghijklmnopqrstuvwxyz-"
+
+// Attach keeps a document about an image, of which there is one of each kind: "provenance", "sbom". The same document is not written
+// twice. Without a key it is kept unsigned, for people and scanners; nothing here believes it.
+func (b *Book) Attach(ctx context.Context, image store.Digest, kind, predicateType string, document any) error {
+	if kind == "" || strings.Trim(kind, kindLetters) != "" {
+		return fmt.Errorf("%q cannot be a kind of attachment", kind)
+	}
+	tag := AttachmentTags(image) + kind
+	s, err := attest.New(image, b.name, predicateType, document)
+	if err != nil {
+		return err
+	}
+	if b.opts.Key == nil {
+		return b.attachUnsigned(ctx, image, tag, s)
+	}
+	there, _, err := b.statement(ctx, tag)
+	if err != nil && !b.isUnsigned(ctx, tag) {
+		return err
+	}
+	if there != nil && !there.IsAbout(image) {
+		return &MovedError{b.at(tag), "it is about another image"}
+	}
+	if there != nil && there.PredicateType == predicateType && string(there.Predicate) == string(s.Predicate) {
+		return nil
+	}
+	return b.write(ctx, tag, s, nil, nil)
+}
+
+// Attachment returns the signed document of a kind about an image, or nil when there is none.
+func (b *Book) Attachment(ctx context.Context, image store.Digest, kind string) (*attest.Statement, error) {
+	tag := AttachmentTags(image) + kind
+	s, _, err := b.statement(ctx, tag)
+	if err == nil && s != nil && !s.IsAbout(image) {
+		err = &MovedError{b.at(tag), "it is about another image"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// unsignedType is the artifact type of a statement without a signature.
+const unsignedType = "application/vnd.in-toto+json"
+
+// isUnsigned reports whether a tag leads to a statement without a signature, which a signed one may replace.
+func (b *Book) isUnsigned(ctx context.Context, tag string) bool {
+	data, _, err := b.repo.Manifest(ctx, tag)
+	if err != nil {
+		return false
+	}
+	var m struct {
+		ArtifactType string `json:"artifactType"`
+	}
+	return json.Unmarshal(data, &m) == nil && m.ArtifactType == unsignedType
+}
+
+func (b *Book) attachUnsigned(ctx context.Context, image store.Digest, tag string, s *attest.Statement) error {
+	there, err := b.repo.Resolve(ctx, tag)
+	if err != nil {
+		return err
+	}
+	if there != "" && !b.isUnsigned(ctx, tag) {
+		return nil // a signed one is better
+	}
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return b.send(ctx, image, tag, unsignedType, s.PredicateType, data, nil, nil)
+}
+
+// write signs a statement about an image and sends it.
+func (b *Book) write(ctx context.Context, tag string, s *attest.Statement, note map[string]string, more []v1.Descriptor) error {
+	data, err := attest.Sign(s, b.opts.Key)
+	if err != nil {
+		return err
+	}
+	image := store.Digest("sha256:" + s.Subject[0].Digest["sha256"])
+	return b.send(ctx, image, tag, attest.BundleType, s.PredicateType, data, note, more)
+}
+
+// The annotations by which cosign tells bundles apart without opening them.
+const (
+	contentNote   = "dev.sigstore.bundle.content"
+	predicateNote = "dev.sigstore.bundle.predicateType"
+)
+
+// emptyConfig is the configuration of an artifact without one (image-spec, manifest.md, "Guidance for an Empty Descriptor").
+const emptyConfig = "application/vnd.oci.empty.v1+json"
+
+// send sends an artifact about an image, and has it found by the image.
+func (b *Book) send(ctx context.Context, image store.Digest, tag, kind, predicateType string, data []byte, note map[string]string, more []v1.Descriptor) error {
+	subject, mediaType, err := b.repo.Manifest(ctx, string(image))
+	if err != nil {
+		return fmt.Errorf("evidence is kept beside its image: %w", err)
+	}
+	d, err := b.opts.Store.PutBlob(data)
+	if err != nil {
+		return err
+	}
+	about := describe(mediaType, image, int64(len(subject)))
+	a := &registry.Artifact{
+		Type: kind, ConfigType: emptyConfig, Config: []byte("{}"), Subject: &about,
+		Annotations: map[string]string{predicateNote: predicateType},
+		Blobs:       append([]v1.Descriptor{describe(kind, d, int64(len(data)))}, more...),
+	}
+	if kind == attest.BundleType {
+		a.Annotations[contentNote] = "dsse-envelope"
+	}
+	for name, value := range note {
+		a.Annotations[name] = value
+	}
+	manifest, err := registry.PushArtifact(ctx, a, b.name, tag, registry.PushOptions{Store: b.opts.Store, Fetch: b.opts.Fetch})
+	if err != nil {
+		return err
+	}
+	text, err := a.Manifest()
+	if err != nil {
+		return err
+	}
+	entry := registry.Referrer{
+		MediaType: types.OCIManifestSchema1, Digest: v1.Hash{Algorithm: "sha256", Hex: manifest.Hex()}, Size: int64(len(text)),
+		ArtifactType: kind, Annotations: a.Annotations,
+	}
+	if err := b.repo.AddReferrer(ctx, image, entry); err != nil {
+		// The tag is there, and that is what counts: the list is for other programs, which may not find this one entry.
+		progress.Warn(ctx, err.Error(), "`sconce` finds it all the same; other programs may not")
+	}
+	return nil
+}
