@@ -21,6 +21,7 @@ var floors = [][]string{
 	{"device", "fatbin", "host", "jobstep", "squashfs", "store", "tomltext"},
 	{"attest", "cluster", "config", "fetch", "layer", "tempdir", "ui"},
 	{"job", "slurm"},
+	{"imagetest"},
 	{"conda", "image", "recipe", "registry", "sandbox"},
 	{"bootstrap", "evidence", "runtimefiles", "python", "execop", "fileop", "uv"},
 	{"containerfile", "source", "ospackages", "wheelbuild"},

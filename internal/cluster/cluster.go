@@ -33,6 +33,7 @@ type Profile struct {
 	Env         map[string]string `toml:"env" json:"env,omitempty"`   // of every job: what no hook of the cluster sets
 	EnvUenv     map[string]string `toml:"-" json:"envUenv,omitempty"` // besides, of jobs in a uenv; a file has it as [env.uenv]
 	Reliability Reliability       `toml:"reliability" json:"reliability,omitzero"`
+	Reference   map[string]string `toml:"reference" json:"reference,omitempty"` // what tests measure on a good node: "all-reduce@2.busbw" is "150 GB/s"
 }
 
 // Slurm is what jobs ask of the workload manager, and what its nodes have.

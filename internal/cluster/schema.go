@@ -70,6 +70,9 @@ var (
 	formVariable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	formSetting  = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 	formValue    = regexp.MustCompile(`^[^\r\n]*$`)
+	// formMeasured is what a test measures, formReference how a number is written: see package imagetest.
+	formMeasured  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*(@[1-9][0-9]*)?\.[A-Za-z][A-Za-z0-9._@/-]*$`)
+	formReference = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?(\s[^\s±%]+)?$`)
 )
 
 const formPathName = `an absolute path or one that begins with a variable, such as "${SCRATCH}/images"`
@@ -262,6 +265,12 @@ var keys = []Key{
 		Form: formDuration, FormName: `a time such as "300d" or "5y"`,
 		field: func(p *Profile) any { return &p.Reliability.MTBFNode },
 	},
+	{
+		Name: "reference", Doc: "What tests of images measure where all is well, by `TEST.MEASUREMENT`, or `TEST@NODES.MEASUREMENT` for a number of nodes: an expectation such as `\">= 90%\"` is of that. TEST is a test's name, or what it uses.",
+		Example:  `{ "all-reduce@2.busbw" = "150 GB/s" }`,
+		NameForm: formMeasured, NameFormName: "TEST.MEASUREMENT or TEST@NODES.MEASUREMENT", Form: formReference, FormName: `a number with its unit, such as "150 GB/s"`,
+		field: func(p *Profile) any { return &p.Reference },
+	},
 }
 
 // Keys returns the keys of a profile in the order in which files have them.
@@ -329,7 +338,7 @@ func (k Key) Describes() bool { return k.Name != "name" && k.Name != "descriptio
 
 // OfJobs reports whether the key says how jobs are run, rather than what an image has to fit.
 func (k Key) OfJobs() bool {
-	return strings.Contains(k.Name, ".") || k.Name == "runtimes" || k.Name == "env"
+	return strings.Contains(k.Name, ".") || k.Name == "runtimes" || k.Name == "env" || k.Name == "reference"
 }
 
 // Override returns p with what o knows in place of what p does, key by key. Name and description stay p's.

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/job"
 )
 
@@ -70,6 +71,9 @@ var (
 	// formPrefix keeps shebangs below the 127 bytes that Linux reads, and placeholders of packages longer than what replaces them.
 	formPrefix  = regexp.MustCompile(`^(/[A-Za-z0-9_][A-Za-z0-9_.+-]*){1,12}$`)
 	formVirtual = regexp.MustCompile(`^__[a-z][a-z0-9_]*$`)
+
+	formModule      = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
+	formMeasurement = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._@/-]*$`)
 )
 
 const formJobPathName = `an absolute path or one that begins with a variable, such as "${HOME}/my-app"`
@@ -500,6 +504,58 @@ var keys = withProfile(map[string]key{
 	"job.NAME.options": {
 		Doc: "Further options of `sbatch`.", Example: `["--exclusive"]`, Form: formOption, FormName: `options, such as "--exclusive"`,
 	},
+
+	"test": {Doc: "Tests of the image, which `sconce test` runs on a cluster or here. Nothing of them is in the image or in its key."},
+	"test.name": {
+		Doc: "What it is called.", Default: "what it uses", Example: `"bench"`, Form: formJob, FormName: "letters, digits, dots, underscores and dashes, the first a letter or digit",
+	},
+	"test.use": {
+		Doc: "A test of the kit, which the image's Python runs: `env` (all ranks see the same versions, and their GPUs), `import`, `gpu` (it computes, and how fast), " +
+			"`all-reduce`, `all-to-all` and `sendrecv` (through torch.distributed, with NCCL or, without GPUs, Gloo) and `mpi-pingpong` (mpi4py's).",
+		Example: `"all-reduce"`, Enum: imagetest.Kit,
+	},
+	"test.run": {
+		Doc:     "A command of one's own, instead of `use`, as the shell reads it. Every task runs it, with `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`.",
+		Example: `"python tests/bench.py"`, Form: formScript, FormName: "a command", Lines: true,
+	},
+	"test.files": {
+		Doc:     "Files and directories beside the recipe that the command finds under the same names where it starts. They are mounted, and never become part of the image.",
+		Example: `["tests"]`, Form: formAny, FormName: "paths",
+	},
+	"test.modules": {
+		Doc: "What `use = \"import\"` imports.", Default: `["torch"]`, Example: `["torch", "flash_attn"]`, Form: formModule, FormName: `names of modules, such as "torch" or "flash_attn"`,
+	},
+	"test.nodes":          {Doc: "How many nodes it runs on.", Default: "1", Example: `2`, Min: 1, Max: 100000},
+	"test.tasks-per-node": {Doc: "How many tasks run on a node.", Default: "one for each GPU, else 1", Example: `4`, Min: 1, Max: 1024},
+	"test.clusters": {
+		Doc: "The clusters it runs on, by the names of their profiles.", Default: "all", Example: `["clariden"]`, Form: formOneWord, FormName: "names of clusters",
+	},
+	"test.time": {
+		Doc: "How long one run may take. One that takes longer has failed.", Default: "10m", Example: `"5m"`, Form: formTime, FormName: `a time such as "90s", "10m" or "00:10:00"`,
+	},
+	"test.env": {
+		Doc: "Environment variables, besides those of the cluster's profile.", Example: `{ NCCL_DEBUG = "INFO" }`,
+		NameForm: formEnvName, NameFormName: "a letter or underscore, then letters, digits and underscores", Form: formAny, FormName: "a text",
+	},
+	"test.expect": {
+		Doc: "What numbers must be that it prints, by their names: at least or at most another (`\">= 135 GB/s\"`), around it (`\"24 GB/s ± 5%\"`), or a part of the " +
+			"cluster's reference (`\">= 90%\"`). GB are 10^9 bytes, GiB 2^30.",
+		Example: `{ busbw = ">= 90%" }`, NameForm: formMeasurement, NameFormName: `the name of a measurement, such as "busbw" or "bandwidth@4194304"`,
+		Form: formAny, FormName: `what a number is expected to be, such as ">= 135 GB/s"`,
+	},
+	"test.log": {
+		Doc: "Regular expressions that must match lines of what it prints.", Example: `["Selected provider is cxi"]`, Form: formAny, FormName: "regular expressions",
+	},
+	"test.not-log": {
+		Doc: "Regular expressions that must match nothing of it.", Example: `["NET/Socket"]`, Form: formAny, FormName: "regular expressions",
+	},
+	"test.reader": {
+		Doc: "How its numbers are read: `lines` are `NAME = VALUE UNIT` or JSON objects with name, value and unit, `json` is the file of nccl-tests, " +
+			"`table` what nccl-tests, OSU's benchmarks and mpi4py print.",
+		Default: imagetest.Lines, Example: `"table"`, Enum: imagetest.Readers,
+	},
+	"test.repeat": {Doc: "How often it runs in a job. The median of each number counts, and every run must be good otherwise.", Default: "1", Example: `3`, Min: 1, Max: 99},
+	"test.skip":   {Doc: "Why it does not run for now. It is reported as left out, which is not passed.", Example: `"waits for driver 570"`, Form: formImage, FormName: "a reason in a line"},
 })
 
 // withProfile adds the keys of profiles: those of a profile itself, below "profile", and below "target" all that may differ. How jobs are

@@ -24,6 +24,7 @@ import (
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/job"
 )
 
@@ -51,7 +52,8 @@ type Recipe struct {
 	Cache   Cache       `toml:"cache"`
 	Publish Publish     `toml:"publish"`
 
-	Jobs map[string]job.Job `toml:"job"` // by name: what the image is run as on a cluster
+	Jobs  map[string]job.Job `toml:"job"`  // by name: what the image is run as on a cluster
+	Tests []imagetest.Test   `toml:"test"` // which tell whether it is good
 }
 
 // Base says what the image stands on. Exactly one of its fields is set.

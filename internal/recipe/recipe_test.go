@@ -15,6 +15,7 @@ import (
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/job"
 )
 
@@ -164,6 +165,14 @@ func TestLoadEverything(t *testing.T) {
 				QOS: "regular", Constraint: "gpu&hbm80g", Reservation: "course", Logs: "logs", Options: []string{"--exclusive", "--mem=0"},
 			},
 			"debug.1": {Command: "cd /src\npython -c 'import torch'\n"},
+		},
+		Tests: []imagetest.Test{
+			{Use: "import", Modules: []string{"torch", "numpy"}, Clusters: []string{"clariden"}},
+			{
+				Name: "bench", Run: "python bench.py", Files: []string{"project"}, Nodes: 2, TasksPerNode: 4, Time: "5m", Env: map[string]string{"NCCL_DEBUG": "INFO"},
+				Expect: map[string]string{"busbw": ">= 90%", "time@8": "<= 5 us", "rate": "24 GB/s ± 5%"},
+				Log:    []string{"Selected provider is cxi"}, NotLog: []string{"NET/Socket"}, Reader: "table", Repeat: 3, Skip: "waits for a driver",
+			},
 		},
 	}
 	if diff := cmp.Diff(want, r); diff != "" {

@@ -144,7 +144,7 @@ func TestSchemaJudge(t *testing.T) {
 	var bad []string
 	for _, name := range []string{
 		"unknown-key", "unknown-table", "wrong-type", "values", "base-both", "base-none", "bootstrap-suite", "empty",
-		"step-brackets", "step-keys", "step-types", "step-inline", "step-scripts", "compile", "system", "slim-remove", "job",
+		"step-brackets", "step-keys", "step-types", "step-inline", "step-scripts", "compile", "system", "slim-remove", "job", "test",
 	} {
 		bad = append(bad, "testdata/errors/"+name+".toml")
 	}

@@ -23,6 +23,7 @@ func (c *checker) validate(r *Recipe) {
 	c.validatePython(r.Python)
 	c.validateCompile(r)
 	c.validateSteps(r.Steps)
+	c.validateTests(r.Tests)
 	c.validateTarget(r.Target)
 	c.validateSlim(r)
 	c.validateRemove(r.Slim.Remove)
