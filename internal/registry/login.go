@@ -87,14 +87,14 @@ func Logout(at Endpoint) (files []string, err error) {
 }
 
 // key is the name under which a login is kept. Docker Hub has the one that Docker gave it.
-func (at Endpoint) key() string {
+func (e Endpoint) key() string {
 	switch {
-	case at.Path != "":
-		return at.Host + "/" + at.Path
-	case at.Host == hubName:
+	case e.Path != "":
+		return e.Host + "/" + e.Path
+	case e.Host == hubName:
 		return hubKey
 	}
-	return at.Host
+	return e.Host
 }
 
 // prove asks the registry's front door (distribution specification, "Determining Support") with a login, and reports whether it
