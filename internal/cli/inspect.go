@@ -27,6 +27,7 @@ type inspectOptions struct {
 	json     bool
 	raw      bool
 	gpu      bool
+	size     bool
 	verify   bool
 	noSearch bool
 	html     string // the file that the page is written to
@@ -41,6 +42,7 @@ func newInspectCmd(a *app) *cobra.Command {
 		Short: "Show what an image is made of and how it is configured",
 		Long: "Show an image's configuration, and its layers with what made each. Layers are not downloaded. Of a .sqsh or .sif file\n" +
 			"the compression and the objects in it are shown.\n\n" +
+			"With --size it is shown where the room goes: by package, by directory, and what could be left out.\n\n" +
 			"With --gpu the device code of the image's libraries is shown: for which GPUs there is any, and how much room it takes.\n" +
 			"That reads all layers, so they are brought into the store; a .sqsh or .sif is read where it is. Nothing of the image runs.\n" +
 			"In place of IMAGE there may be libraries, programs, archives, fatbins or cubins; --verify unpacks their code and compares it\n" +
@@ -53,6 +55,7 @@ func newInspectCmd(a *app) *cobra.Command {
 			"sconce inspect docker://debian:bookworm-slim --platform linux/arm64",
 			"sconce inspect oci-archive:image.tar --json | jq .layers",
 			"sconce inspect pytorch.sif",
+			"sconce inspect --size llm-train.sqsh",
 			"sconce inspect --gpu llm-train:25.11",
 			"sconce inspect --gpu --verify libtorch_cuda.so libnccl.so.2",
 			"sconce inspect --html report.html llm-train:25.11 --cluster clariden",
@@ -68,6 +71,7 @@ func newInspectCmd(a *app) *cobra.Command {
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&o.raw, "raw", false, "print the manifest, byte by byte as it is")
 	cmd.Flags().BoolVar(&o.gpu, "gpu", false, "show for which GPUs the image has device code")
+	cmd.Flags().BoolVar(&o.size, "size", false, "show where the room goes, by package and by directory; with --verbose all of them")
 	cmd.Flags().BoolVar(&o.verify, "verify", false, "with --gpu and files: unpack all device code and compare it with its headers")
 	cmd.Flags().BoolVar(&o.noSearch, "no-search", false,
 		"with --gpu and files: look only where compilers put device code, as cuobjdump does, not in all other data")
@@ -76,7 +80,7 @@ func newInspectCmd(a *app) *cobra.Command {
 	cmd.Flags().BoolVar(&o.force, "force", false, "with --html: replace FILE, whatever it is")
 	completeClusters(cmd)
 	cmd.MarkFlagsMutuallyExclusive("json", "raw")
-	cmd.MarkFlagsMutuallyExclusive("gpu", "raw", "html")
+	cmd.MarkFlagsMutuallyExclusive("gpu", "size", "raw", "html")
 	cmd.MarkFlagsMutuallyExclusive("json", "html")
 	return cmd
 }
@@ -100,6 +104,9 @@ func (a *app) runInspect(ctx context.Context, o inspectOptions) error {
 	}
 	if o.gpu {
 		return a.inspectGPU(ctx, o)
+	}
+	if o.size {
+		return a.inspectSize(ctx, o)
 	}
 	if o.html != "" {
 		return a.inspectHTML(ctx, o)

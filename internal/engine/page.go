@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/report"
@@ -23,18 +24,43 @@ func (s *Session) Page(ctx context.Context, subject *Subject, t Target, file str
 		return n, err
 	}
 	defer func() { err = errors.Join(err, r.Facts.Close()) }()
-	if subject.IsClusterFile() {
-		err = addClusterFile(ctx, subject.file, r)
-	} else {
-		err = addLayers(ctx, subject.outline, r)
-	}
-	if err != nil {
+	if err := addFiles(ctx, subject, r); err != nil {
 		return n, err
 	}
 	if r.Findings, err = audit.Check(ctx, r.Facts, t.Profile); err != nil {
 		return n, err
 	}
 	return audit.CountOf(r.Findings), r.WriteFile(file, force)
+}
+
+// Sizes says where the room in an image goes. Layers that are not in the store are brought.
+func (s *Session) Sizes(ctx context.Context, subject *Subject) (sizes *report.Sizes, err error) {
+	if !subject.IsClusterFile() {
+		if _, err := subject.Outline(ctx); err != nil {
+			return nil, err
+		}
+	}
+	r := &report.Report{}
+	if subject.IsClusterFile() {
+		r.Facts, _, err = subject.sketch(ctx, false)
+	} else {
+		r.Facts, err = facts.SketchOutline(ctx, s.Store, subject.outline, subject.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Facts.Close()) }()
+	if err := errors.Join(r.Facts.FindPackages(ctx), addFiles(ctx, subject, r), r.Facts.Missing()); err != nil {
+		return nil, err
+	}
+	return r.Sizes(), nil
+}
+
+func addFiles(ctx context.Context, subject *Subject, r *report.Report) error {
+	if subject.IsClusterFile() {
+		return addClusterFile(ctx, subject.file, r)
+	}
+	return addLayers(ctx, subject.outline, r)
 }
 
 // addLayers says what each layer of an image holds, and what of it the image shows. It brings no layer of which the store knows

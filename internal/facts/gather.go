@@ -128,6 +128,14 @@ func (f *Facts) Close() error {
 
 var _ io.Closer = (*Facts)(nil)
 
+// FindPackages adds which Python and conda packages there are. A sketch has none before.
+func (f *Facts) FindPackages(ctx context.Context) (err error) {
+	if f.Pythons, err = findPythons(ctx, f); err == nil {
+		f.Conda, err = findConda(ctx, f)
+	}
+	return err
+}
+
 // Missing returns why a part of the image could not be brought. Files there were taken for damaged ones.
 func (f *Facts) Missing() error {
 	if f.missing == nil {
@@ -200,10 +208,7 @@ func (g *gatherer) together(ctx context.Context) error {
 		return nil
 	}
 	task := progress.Begin(ctx, "scan", "Python packages and linked libraries", 0)
-	if f.Pythons, err = findPythons(ctx, f); err == nil {
-		f.Conda, err = findConda(ctx, f)
-	}
-	if err == nil {
+	if err = f.FindPackages(ctx); err == nil {
 		f.Links, err = findLinks(ctx, f)
 	}
 	if missing := f.Missing(); missing != nil {
