@@ -67,6 +67,7 @@ tmux tmux
 python3 python3
 gcc gcc
 /usr/include/stdio.h libc6-dev
+/usr/bin/python3-config python3-dev
 useradd passwd
 setpriv util-linux
 mount mount

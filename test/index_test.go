@@ -44,16 +44,16 @@ func wheelDir(t *testing.T) string {
 			t.Fatal(err)
 		}
 		for _, m := range machines {
-			downloadWheels(t, dir, m)
+			downloadWheels(t, dir, m, wheels)
 		}
 		return dir
 	})
 }
 
-func downloadWheels(t *testing.T, dir, machine string) {
+func downloadWheels(t *testing.T, dir, machine string, pins []string) {
 	t.Helper()
 	var missing []string
-	for _, pin := range wheels {
+	for _, pin := range pins {
 		if !haveWheel(t, dir, pin, machine) {
 			missing = append(missing, pin)
 		}
