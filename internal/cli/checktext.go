@@ -138,6 +138,9 @@ func (p *findingsText) summary(c *checked) {
 		}
 		p.WriteString(p.paint(dim, wrap(text, p.width, "  ", 0)) + "\n")
 	}
+	if c.Count.Errors == 0 && c.Count.Warnings == 0 && !c.Target.Empty() {
+		p.WriteString("nothing speaks against running it there\n")
+	}
 }
 
 // countWords says how many findings there are: "2 errors, 1 warning".

@@ -115,9 +115,9 @@ func (s *Session) fittingLock(ctx context.Context, r *Recipe, only bool) (*Locke
 	case r.lockless:
 		return nil, fault.Usage(errors.New("--locked: what is built here has no lock"))
 	case state.Lock == nil:
-		return nil, fault.Hint(fmt.Errorf("--locked: %s does not exist", r.LockName()), "run `sconce lock`")
+		return nil, fault.Problem(fault.Hint(fmt.Errorf("--locked: %s does not exist", r.LockName()), "run `sconce lock`"))
 	}
-	return nil, fmt.Errorf("--locked: %w", r.driftError(state.Drift))
+	return nil, fault.Problem(fmt.Errorf("--locked: %w", r.driftError(state.Drift)))
 }
 
 func (s *Session) makeLock(ctx context.Context, r *Recipe, o LockOptions) (*Locked, error) {
@@ -131,13 +131,31 @@ func (s *Session) makeLock(ctx context.Context, r *Recipe, o LockOptions) (*Lock
 		kept.LockFile = filepath.Join(dir, "sconce.lock")
 		r = &Recipe{Recipe: r.Recipe, Target: r.Target, pinned: &kept}
 	}
+	before := r.earlier()
 	l, err := lock.Make(ctx, r.pinned, lock.Options{
 		Store: s.Store, Fetch: s.Fetch, Offline: s.Offline, Upgrade: o.Upgrade, UpgradePackages: o.Packages,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return r.locked(l, false)
+	made, err := r.locked(l, false)
+	if err == nil && before != nil {
+		tellChanges(ctx, r, before, made)
+	}
+	return made, err
+}
+
+// earlier is what the lock that is there has decided, whether or not it fits; nil when there is none or it is of no use.
+func (r *Recipe) earlier() *Locked {
+	l, err := lock.Read(lock.Path(r.pinned))
+	if err != nil {
+		return nil
+	}
+	locked, err := r.locked(l, true)
+	if err != nil {
+		return nil
+	}
+	return locked
 }
 
 func (r *Recipe) locked(l *lock.Lock, fresh bool) (*Locked, error) {

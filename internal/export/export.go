@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"sconce.dev/sconce/internal/clusterfile"
@@ -92,7 +93,7 @@ func bareTarget(s string) (Target, error) {
 		return Target{}, errors.New("the path is missing")
 	}
 	t := Target{Transport: source.OCI, Path: s}
-	switch filepath.Ext(s) {
+	switch strings.ToLower(filepath.Ext(s)) {
 	case ".tar":
 		t.Transport = source.OCIArchive
 	case ".sqsh", ".squashfs", ".sqfs":
@@ -103,8 +104,15 @@ func bareTarget(s string) (Target, error) {
 		return Target{}, fault.Hint(errors.New("there are no images of this kind"),
 			".tar is an OCI archive, whose layers are compressed already, .sqsh a squashfs, .sif a SIF; oci:"+s+" is a directory of that name")
 	}
+	if t.Transport == source.OCI && imageName.MatchString(s) {
+		return Target{}, fault.Hint(errors.New("it looks like an image's name, and would become a directory"),
+			"`sconce pull IMAGE --name "+s+"` gives an image of the store a second name; ./"+s+" and oci:"+s+" are directories")
+	}
 	return t, nil
 }
+
+// imageName is NAME:TAG, without a directory before it.
+var imageName = regexp.MustCompile(`^[^/\\.][^/\\]*:[^/\\]+$`)
 
 // Write writes an image to a destination as [ParseTarget] reads it.
 func Write(ctx context.Context, im *image.Image, dest string, o Options) error {

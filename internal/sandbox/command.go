@@ -46,6 +46,21 @@ func lookUp(name string, env []string) (string, error) {
 	return "", notFound(name, search, env)
 }
 
+// missingCommands are commands that people expect in every image, and what to do about them.
+var missingCommands = map[string]string{
+	"pip":        pipFix,
+	"pip3":       pipFix,
+	"uv":         pipFix,
+	"conda":      "packages of conda belong under [conda] in the recipe",
+	"mamba":      "packages of conda belong under [conda] in the recipe",
+	"micromamba": "packages of conda belong under [conda] in the recipe",
+	"nvidia-smi": "it is part of this machine's driver, which `sconce run --gpu` brings",
+	"nvcc":       "it is in CUDA's \"devel\" images, and in the Python package nvidia-cuda-nvcc",
+	"python":     "perhaps it is called python3 there; packages = [\"python3\"] under [base] or [system] brings one",
+}
+
+const pipFix = "Python packages belong under [python] in the recipe; \"pip\" among them brings pip itself"
+
 // notFound says that no directory of search, a PATH, has a command.
 func notFound(name, search string, env []string) *Error {
 	e := &Error{What: fmt.Sprintf("command %q is not in the image", name), Code: codeNotFound, Fix: "it was looked for in " + search}
@@ -53,6 +68,12 @@ func notFound(name, search string, env []string) *Error {
 	if i >= 0 && slices.Contains([]string{"conda", "mamba", "micromamba"}, name) {
 		e.Fix = "the environment in " + strings.TrimPrefix(env[i], "CONDA_PREFIX=") + " is active without it. `sconce export conda IMAGE` lists its packages; " +
 			"client = true under [conda], or cotainr's --conda-client, adds conda and mamba"
+		return e
+	}
+	if fix := missingCommands[name]; fix != "" {
+		e.Fix = fix
+	} else if strings.HasPrefix(name, "-") {
+		e.Fix = "flags of sconce go before IMAGE"
 	}
 	return e
 }

@@ -13,7 +13,10 @@ func TestNotFound(t *testing.T) {
 		want string
 	}{
 		{"mamba", []string{"A=b", "CONDA_PREFIX=/opt/conda"}, "the environment in /opt/conda is active without it"},
-		{"mamba", nil, "it was looked for in /bin"},
+		{"mamba", nil, "[conda]"},
+		{"pip", nil, "[python]"},
+		{"nvidia-smi", nil, "--gpu"},
+		{"--gpu", nil, "before IMAGE"},
 		{"mambo", []string{"CONDA_PREFIX=/opt/conda"}, "it was looked for in /bin"},
 	} {
 		e := notFound(c.name, "/bin", c.env)

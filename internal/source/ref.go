@@ -100,7 +100,34 @@ func ParseIn(s string, st *store.Store) (Ref, error) {
 	if found, err := st.FindImage(s); err == nil {
 		return Ref{Transport: Store, Value: found.Name, Tag: found.Tag, Digest: found.Digest}, nil
 	}
+	if err := otherTag(s, st); err != nil {
+		return Ref{}, err
+	}
 	return Parse(s)
+}
+
+// otherTag is an error when the store has images of this very name with other tags: a slip in a tag must not lead to somebody else's
+// image, as Docker Hub has one for nearly every short name.
+func otherTag(s string, st *store.Store) error {
+	name, _ := store.SplitImageName(s)
+	similar, err := st.SimilarImages(s)
+	if err != nil || len(similar) == 0 || similar[0].Name != name || strings.Contains(name, "/") {
+		return nil //nolint:nilerr // a store that cannot be listed has no such image
+	}
+	return fault.Hint(fmt.Errorf("there is no image %q in the store, but there is %s", s, nameSome(similar)),
+		"docker://"+s+" asks Docker Hub for its image of that name")
+}
+
+// nameSome names the first of some images.
+func nameSome(images []store.ImageRef) string {
+	var names []string
+	for _, r := range images {
+		names = append(names, r.FullName())
+	}
+	if len(names) > 3 {
+		names = append(names[:3], "others")
+	}
+	return strings.Join(names, " and ")
 }
 
 // Explain adds to an error about ref why what the user wrote, which may have been meant for the store, led to a registry. A nil
@@ -116,14 +143,7 @@ func Explain(err error, written string, ref Ref, st *store.Store) error {
 		}
 		return fault.Hint(err, fmt.Sprintf("there is no image %q in the store (see `sconce images`), so it was looked for in a registry", written))
 	}
-	var names []string
-	for _, r := range similar {
-		names = append(names, r.FullName())
-	}
-	if len(names) > 3 {
-		names = append(names[:3], "others")
-	}
-	return fault.Hint(err, fmt.Sprintf("there is no image %q in the store, but there is %s; it was looked for in a registry", written, strings.Join(names, " and ")))
+	return fault.Hint(err, fmt.Sprintf("there is no image %q in the store, but there is %s; it was looked for in a registry", written, nameSome(similar)))
 }
 
 func parse(s string) (Ref, error) {

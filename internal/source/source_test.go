@@ -634,7 +634,6 @@ func TestStoredImages(t *testing.T) {
 	}
 	for name, hint := range map[string]string{
 		"other":            `no image "other" in the store (see`,
-		"app:v2":           "but there is app:v1;",
 		"nvcr.io/nvidia/x": "",
 		"docker://app:v2":  "",
 		"docker://other:1": "",
@@ -646,6 +645,27 @@ func TestStoredImages(t *testing.T) {
 		got := fault.HintOf(Explain(errors.New("not there"), name, ref, st))
 		if !strings.Contains(got, hint) || (hint == "") != (got == "") {
 			t.Errorf("%s: the hint is %q, and not %q", name, got, hint)
+		}
+	}
+}
+
+// A slip in a tag leads to no stranger's image.
+func TestOtherTag(t *testing.T) {
+	st := openStore(t)
+	im, err := Import(t.Context(), mustParse(t, put(t, filepath.Join(t.TempDir(), "root.tar"), rootTar(t, amd64, 10))), options(st))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.PutImage(store.ImageRef{Name: "app", Tag: "v1", Digest: im.Digest}, im.Refs()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = ParseIn("app:v2", st)
+	if err == nil || !strings.Contains(err.Error(), `no image "app:v2" in the store, but there is app:v1`) || !strings.Contains(fault.HintOf(err), "docker://app:v2") {
+		t.Errorf("%v, %s", err, fault.HintOf(err))
+	}
+	for _, name := range []string{"docker://app:v2", "team/app:v2", "apps"} {
+		if ref, err := ParseIn(name, st); err != nil || ref.Transport != Docker {
+			t.Errorf("%s: %v, %v", name, ref, err)
 		}
 	}
 }

@@ -85,8 +85,22 @@ func (s *Store) PutImage(r ImageRef, refs []Digest) error {
 	return s.PutRecord(KindImage, r.key(), refs, r)
 }
 
-// DeleteImage takes the name away. What it stood on stays until a prune.
+// DeleteImage takes the name away. What it stood on stays until a prune. A name that only a shared store gives cannot be taken away
+// here.
 func (s *Store) DeleteImage(r ImageRef) error {
+	for _, at := range s.all() {
+		own, err := at.readImage(at, r.key())
+		if err != nil {
+			return err
+		}
+		if own.Name == "" {
+			continue
+		}
+		if at != s {
+			return fault.Hint(fmt.Errorf("%s is in the shared store %s, which is only read", r.FullName(), at.Dir()), "whoever keeps that store can remove it there")
+		}
+		break
+	}
 	return s.DeleteRecord(KindImage, r.key())
 }
 
