@@ -24,7 +24,7 @@ var floors = [][]string{
 	{"imagetest"},
 	{"conda", "image", "recipe", "registry", "sandbox"},
 	{"bootstrap", "evidence", "runtimefiles", "python", "execop", "fileop", "uv"},
-	{"containerfile", "source", "ospackages", "wheelbuild"},
+	{"containerfile", "source", "ospackages", "promote", "wheelbuild"},
 	{"base", "clusterfile", "condalock", "remotecache"},
 	{"export", "facts", "lock"},
 	{"audit", "slim", "tocontainerfile", "torecipe"},

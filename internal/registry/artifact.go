@@ -100,7 +100,9 @@ func PushArtifact(ctx context.Context, a *Artifact, name, tag string, o PushOpti
 		if err != nil {
 			return "", err
 		}
-		c.Blobs = append(c.Blobs, b)
+		if !slices.Contains(c.Blobs, b) {
+			c.Blobs = append(c.Blobs, b)
+		}
 	}
 	if c.Manifest, err = putBlob(o.Store, manifest); err != nil {
 		return "", err

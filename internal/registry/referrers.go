@@ -44,6 +44,15 @@ func (r *Repository) Referrers(ctx context.Context, subject store.Digest) ([]Ref
 	return list, err
 }
 
+// ListsReferrers reports whether the registry itself keeps the list of what is about a manifest.
+func (r *Repository) ListsReferrers(ctx context.Context, subject store.Digest) (bool, error) {
+	_, err := r.listReferrers(ctx, subject)
+	if hasNoAPI(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // referrers also reports whether the registry has the API.
 func (r *Repository) referrers(ctx context.Context, subject store.Digest) (list []Referrer, api bool, err error) {
 	list, err = r.listReferrers(ctx, subject)
