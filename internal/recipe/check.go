@@ -21,9 +21,17 @@ import (
 // types give, then what only the recipe as a whole can tell (validate.go).
 type checker struct {
 	file, dir string
+	variant   string // that is asked for; once it is chosen, the one
 	source    []byte
 	doc       *table
+	values    map[string]any // of the source
+	decoded   []byte         // what becomes the recipe when that is not the source itself
 	problems  []*Error
+	failure   error // what is wrong at no place of the file
+}
+
+func newChecker(data []byte, file, dir string) *checker {
+	return &checker{file: file, dir: dir, source: bytes.TrimPrefix(data, byteOrderMark)}
 }
 
 // run checks everything and returns the decoded recipe, which is good only when there are no problems.
@@ -33,6 +41,9 @@ func (c *checker) run() *Recipe {
 	}
 	c.doc = readDocument(c.source)
 	c.checkTable(c.doc, root())
+	if !c.choose() && (len(c.problems) == 0 || c.find("variant") != nil) {
+		return nil
+	}
 	r := &Recipe{}
 	if err := c.decode(r); err != nil {
 		c.addDecodeError(err)
@@ -48,8 +59,7 @@ func (c *checker) isTOML() bool {
 		c.add(span{offset: firstInvalid(c.source)}, "save the recipe as UTF-8", "this is not UTF-8 text")
 		return false
 	}
-	var anything map[string]any
-	if err := toml.Unmarshal(c.source, &anything); err != nil {
+	if err := toml.Unmarshal(c.source, &c.values); err != nil {
 		c.addDecodeError(err)
 		return false
 	}
@@ -69,7 +79,11 @@ func firstInvalid(data []byte) int {
 
 // decode is strict unless the keys that strictness would refuse have been reported already.
 func (c *checker) decode(r *Recipe) error {
-	d := toml.NewDecoder(bytes.NewReader(c.source))
+	text := c.source
+	if c.decoded != nil {
+		text = c.decoded
+	}
+	d := toml.NewDecoder(bytes.NewReader(text))
 	if len(c.problems) == 0 {
 		d.DisallowUnknownFields()
 	}
@@ -209,18 +223,18 @@ func (c *checker) checkChosen(t *table, s *shape) {
 		switch {
 		case !s.key.NameForm.MatchString(name):
 			c.add(n.key, "", "%s: the name %q must be %s", s.path, name, s.key.NameFormName)
-		case n.kind != kindTable && s.element.fields[name] != nil:
+		case n.kind != kindTable && s.elementShape().fields[name] != nil:
 			c.add(n.key, fmt.Sprintf("put it under the name that it is for: %s", s.element.header), "%s.%s is for no %s", s.path, name, chosenIs[s.path])
 		case n.kind != kindTable:
 			c.add(n.value, fmt.Sprintf("write [%s]", path), "%s must be a table, not %s", path, n.kind)
 		default:
-			c.checkTable(n.table, s.element.one("["+path+"]", path+"."))
+			c.checkTable(n.table, s.elementShape().one("["+path+"]", path+"."))
 		}
 	}
 }
 
 // chosenIs is what a key stands for that the user chooses, by the path of its table.
-var chosenIs = map[string]string{"python.compile": "package", "job": "job"}
+var chosenIs = map[string]string{"python.compile": "package", "job": "job", "variant": "variant"}
 
 // bareKey is a key that TOML takes without quotes.
 var bareKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
@@ -254,8 +268,12 @@ func (c *checker) checkFree(t *table, s *shape) {
 			c.add(n.key, "", "%s: the name %q must be %s", s.path, name, s.key.NameFormName)
 			continue
 		}
-		if n.kind != kindString {
-			c.addWrongType(n, &shape{path: s.path + "." + name, kind: kindString})
+		if want := s.freeKind(); n.kind != want {
+			c.addWrongType(n, &shape{name: name, path: s.path + "." + name, kind: want})
+			continue
+		}
+		if s.lists {
+			c.checkList(n, &shape{path: s.path + "." + name, kind: kindList, key: s.key})
 			continue
 		}
 		c.checkString(n, s, s.path+"."+name)

@@ -3,6 +3,7 @@ package recipe
 import (
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -70,6 +71,7 @@ var (
 	formOption  = regexp.MustCompile(`^--?[A-Za-z][^\r\n\t]*$`)
 	// formPrefix keeps shebangs below the 127 bytes that Linux reads, and placeholders of packages longer than what replaces them.
 	formPrefix  = regexp.MustCompile(`^(/[A-Za-z0-9_][A-Za-z0-9_.+-]*){1,12}$`)
+	formVariant = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?$`)
 	formVirtual = regexp.MustCompile(`^__[a-z][a-z0-9_]*$`)
 
 	formModule      = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
@@ -90,7 +92,7 @@ var keys = withProfile(map[string]key{
 		Form: formTag, FormName: "a tag: up to 128 letters, digits, underscores, dots and dashes, not starting with a dot or dash",
 	},
 
-	"base": {Doc: "What the image stands on: `image` or `bootstrap`, exactly one of them."},
+	"base": {Doc: "What the image stands on: `image`, `bootstrap` or `recipe`, exactly one of them."},
 	"base.image": {
 		Doc: "An existing image: a registry reference (`debian:12`, `docker://nvcr.io/nvidia/cuda:12.8.1-base-ubuntu24.04`), " +
 			"`oci:DIR[:TAG]`, `oci-archive:FILE[:TAG]`, `docker-archive:FILE[:TAG]`, `tar:FILE` (a root file system, compressed or not), `sqsh:FILE`, `sif:FILE` " +
@@ -122,6 +124,32 @@ var keys = withProfile(map[string]key{
 	"base.bootstrap.variant": {
 		Doc: "How much is installed before `packages`, as `mmdebstrap --variant` names it.", Default: DefaultVariant, Example: `"apt"`,
 		Enum: []string{"essential", "apt", "minbase", "required", "buildd", "important", "standard"},
+	},
+
+	"base.recipe": {
+		Doc: "Another recipe, `PATH` or `PATH:VARIANT`, whose image this one stands on: its directory or file, relative to this recipe's directory. " +
+			"Its image is built first unless it is there. It has a lock of its own.",
+		Example: `"../pytorch:26.02-py3"`,
+		Form:    formImage, FormName: "the path of a recipe, with a variant behind a colon if it has any",
+	},
+	"base.remove": {
+		Doc: "Patterns of files of the base that are not there for anything that is built on it, and take no room in the image either, " +
+			"as `[slim] remove` has them.",
+		Example: `["/opt/hpcx/**", "libnccl*"]`,
+		Form:    formAny, FormName: "patterns of files",
+	},
+
+	"variant": {
+		Doc:      "Variants of the recipe by name: what each has in place of the recipe's own keys, or besides them.",
+		NameForm: formVariant, NameFormName: "letters and digits, with dots, underscores or dashes between them",
+	},
+	"variant.NAME": {Doc: "A variant: any keys of the recipe but `name`, `variant` and `matrix`."},
+	"matrix": {
+		Doc: "Variants as a product: lists of names under `[variant]`, each list an axis. Every combination is a variant, named by its words with dashes between. " +
+			"`exclude` lists combinations that are not wanted.",
+		Example: `{ cuda = ["cu128", "cu130"], arch = ["amd64", "arm64"], exclude = ["cu128-arm64"] }`,
+		Form:    formVariant, FormName: "names of variants",
+		NameForm: formVariant, NameFormName: "that of an axis, or \"exclude\"",
 	},
 
 	"target": {Doc: "What the image runs on. With any key but `platform`, `sconce build` checks that the image will run there."},
@@ -602,6 +630,8 @@ type shape struct {
 
 	kind    kind     // kindTable, kindTables, kindString, kindBool, kindInteger or kindList (of strings)
 	free    bool     // a table whose keys the user chooses, all strings
+	lists   bool     // of a free table: all lists of strings
+	overlay bool     // a table with the keys of the recipe that a variant can have
 	element *shape   // of a table whose keys the user chooses, all tables: what each of them is
 	names   []string // of a table with fixed keys, in the order of the Go fields
 	fields  map[string]*shape
@@ -665,11 +695,45 @@ func (s *shape) addFieldsOf(t reflect.Type) {
 
 func (s *shape) addChosen(value reflect.Type) {
 	s.header = s.writtenAs()
-	if s.free = value.Kind() == reflect.String; s.free {
+	s.lists = value.Kind() == reflect.Slice
+	if s.free = value.Kind() == reflect.String || s.lists; s.free {
+		return
+	}
+	if value.Kind() == reflect.Interface {
+		path := s.path + "." + chosen
+		s.element = &shape{name: chosen, path: path, header: "[" + path + "]", home: s.header, kind: kindTable, key: keys[path], overlay: true}
 		return
 	}
 	s.element = shapeOf(value, chosen, s.path+"."+chosen)
 	s.element.home = s.header
+}
+
+// variantShape is the shape of a variant: that of the recipe without what a variant cannot have.
+var variantShape = sync.OnceValue(func() *shape {
+	c := shape{name: chosen, path: "variant." + chosen, kind: kindTable, overlay: true, fields: map[string]*shape{}}
+	for _, name := range root().names {
+		if !slices.Contains(notOfVariants, name) {
+			c.names = append(c.names, name)
+			c.fields[name] = root().fields[name]
+		}
+	}
+	return &c
+})
+
+// elementShape is the shape of the tables in a table whose keys the user chooses.
+func (s *shape) elementShape() *shape {
+	if s.element.overlay {
+		return variantShape()
+	}
+	return s.element
+}
+
+// freeKind is what the values of a free table are.
+func (s *shape) freeKind() kind {
+	if s.lists {
+		return kindList
+	}
+	return kindString
 }
 
 func (s *shape) writtenAs() string {
@@ -713,6 +777,8 @@ func (s *shape) walk(f func(*shape)) {
 // expected says which type the key takes, for messages.
 func (s *shape) expected() string {
 	switch {
+	case s.lists:
+		return "a table of lists of strings"
 	case s.free:
 		return "a table of strings"
 	case s.kind == kindList:

@@ -9,7 +9,6 @@
 package recipe
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -37,6 +36,7 @@ type Recipe struct {
 	Dir  string `toml:"-"` // its directory, absolute: relative paths in the recipe start here
 
 	LockFile string `toml:"-"` // where its lock is, absolute; "": beside the recipe
+	Variant  string `toml:"-"` // which of its variants this is; "": it has none
 
 	Name    string      `toml:"name"`
 	Version string      `toml:"version"`
@@ -54,12 +54,20 @@ type Recipe struct {
 
 	Jobs  map[string]job.Job `toml:"job"`  // by name: what the image is run as on a cluster
 	Tests []imagetest.Test   `toml:"test"` // which tell whether it is good
+
+	// What makes variants of a recipe. What Load returns is one of them, in which these are empty.
+	Variants map[string]any      `toml:"variant"`
+	Matrix   map[string][]string `toml:"matrix"`
 }
 
-// Base says what the image stands on. Exactly one of its fields is set.
+// Base says what the image stands on. Exactly one of Image, Bootstrap and Recipe is set.
 type Base struct {
 	Image     string     `toml:"image"` // as written; see Recipe.BaseReference
 	Bootstrap *Bootstrap `toml:"bootstrap"`
+	Recipe    string     `toml:"recipe"` // another recipe, PATH[:VARIANT], as written; see Recipe.BaseRecipe
+	Remove    []string   `toml:"remove"` // patterns of its files that are not there for what is built on it
+
+	Key string `toml:"-"` // of the image of Recipe: what its plan is; "" as long as nobody has planned it
 }
 
 // Bootstrap asks for a Debian or Ubuntu root file system made from the distribution's packages.
@@ -205,13 +213,14 @@ const (
 // maxSize bounds a recipe in bytes: far above what anyone writes, far below what hurts.
 const maxSize = 1 << 20
 
-// Load reads the recipe at path: the file itself, or a directory that holds a sconce.toml.
+// Load reads the recipe at path: the file itself, or a directory that holds a sconce.toml. Behind it, ":VARIANT" names one of its
+// variants, which can be left out where there is only one. The version of a variant has its name behind it, and without a version
+// is its name.
 //
 // Mistakes in the file come back as one *[Error] or as [Errors], in the order of the file; both mean exit code 2.
 func Load(path string) (*Recipe, error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, FileName)
-	}
+	path, variant := SplitVariant(path)
+	path = fileOf(path)
 	data, err := read(path)
 	if err != nil {
 		return nil, fault.Usage(err)
@@ -220,7 +229,15 @@ func Load(path string) (*Recipe, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the directory of %s: %w", path, err)
 	}
-	return parse(data, path, dir)
+	return parseVariant(data, path, dir, variant)
+}
+
+// fileOf is the recipe's file, of which path may be the directory.
+func fileOf(path string) string {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return filepath.Join(path, FileName)
+	}
+	return path
 }
 
 func read(path string) ([]byte, error) {
@@ -246,13 +263,22 @@ func read(path string) ([]byte, error) {
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
 // parse is Load without the reading. file is the name in messages, dir where relative paths start.
-func parse(data []byte, file, dir string) (*Recipe, error) {
-	c := &checker{file: file, dir: dir, source: bytes.TrimPrefix(data, byteOrderMark)}
+func parse(data []byte, file, dir string) (*Recipe, error) { return parseVariant(data, file, dir, "") }
+
+func parseVariant(data []byte, file, dir, variant string) (*Recipe, error) {
+	c := newChecker(data, file, dir)
+	c.variant = variant
 	r := c.run()
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	r.Path, r.Dir = file, dir
+	if c.failure != nil {
+		return nil, fault.Usage(c.failure)
+	}
+	r.Path, r.Dir, r.Variant = file, dir, c.variant
+	if r.Variant != "" {
+		r.Version = strings.TrimPrefix(r.Version+"-"+r.Variant, "-")
+	}
 	r.fillDefaults()
 	return r, nil
 }
@@ -266,7 +292,7 @@ func Validate(text []byte, file, dir string) error {
 // New completes a recipe that a program has put together: what it leaves out gets its default, as in a file. Path names it in
 // messages and nothing is there; Dir is where its relative paths start. What only a file can get wrong is not looked at.
 func New(r Recipe) (*Recipe, error) {
-	if r.Name == "" || (r.Base.Image == "") == (r.Base.Bootstrap == nil) {
+	if r.Name == "" || (r.Base.Image == "") == (r.Base.Bootstrap == nil) || r.Base.Recipe != "" {
 		return nil, fmt.Errorf("%s: a recipe needs a name, and an image or a bootstrap to stand on", r.Path)
 	}
 	if !filepath.IsAbs(r.Dir) || r.LockFile != "" && !filepath.IsAbs(r.LockFile) {
@@ -395,6 +421,14 @@ func (r *Recipe) resolveTagged(value string, tagged bool) string {
 		return r.Resolve(path) + ":" + tag
 	}
 	return r.Resolve(path)
+}
+
+// BaseRecipe returns base.recipe with its path made absolute, as Load takes it, or "" when the base is none.
+func (r *Recipe) BaseRecipe() string {
+	if r.Base.Recipe == "" {
+		return ""
+	}
+	return r.Resolve(r.Base.Recipe)
 }
 
 func isPath(image string) bool {

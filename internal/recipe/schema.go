@@ -20,6 +20,7 @@ const draft = "https://json-schema.org/draft/2020-12/schema"
 // property is the part of JSON Schema, draft 2020-12, that a recipe needs. The order of its fields is that of the file.
 type property struct {
 	Schema      string               `json:"$schema,omitempty"`
+	Ref         string               `json:"$ref,omitempty"`
 	ID          string               `json:"$id,omitempty"`
 	Title       string               `json:"title,omitempty"`
 	Description string               `json:"description,omitempty"`
@@ -46,12 +47,25 @@ func Schema() ([]byte, error) {
 	}
 	s.Schema, s.ID, s.Title = draft, SchemaFile, "sconce recipe"
 	s.Description = "What a container image shall hold; see docs/recipe.md."
-	s.Required = []string{"name", "base"}
 	base := s.Properties["base"]
-	base.OneOf = []*property{{Required: []string{"image"}}, {Required: []string{"bootstrap"}}}
+	base.OneOf = []*property{{Required: []string{"image"}}, {Required: []string{"bootstrap"}}, {Required: []string{"recipe"}}}
 	base.Properties["bootstrap"].Required = []string{"suite"}
+	addVariants(s)
 	s.Properties["step"].Items.AnyOf = []*property{{Required: []string{"run"}}, {Required: []string{"copy"}}, {Required: []string{"patch"}}}
 	return s.write()
+}
+
+// addVariants says what a variant is: the recipe's own keys, of which it needs none. With variants, a recipe needs no base of its own.
+func addVariants(s *property) {
+	s.AnyOf, s.Required = []*property{{Required: []string{"base"}}, {Required: []string{"variant"}}}, []string{"name"}
+	one := s.Properties["variant"].Additional.(*property)
+	one.Properties = map[string]*property{}
+	for _, name := range variantShape().names {
+		one.Properties[name] = &property{Ref: "#/properties/" + name}
+	}
+	base := *s.Properties["base"]
+	base.OneOf = nil
+	one.Properties["base"] = &base
 }
 
 // ProfileSchemaFile is the name that the schema of clusters' profiles goes by.
@@ -93,6 +107,9 @@ func schemaOf(s *shape) (*property, error) {
 	switch {
 	case s.free:
 		p.Type, p.Additional = "object", stringProperty(s)
+		if s.lists {
+			p.Additional = &property{Type: "array", Items: stringProperty(s)}
+		}
 		p.Names = &property{Pattern: pattern(s.key.NameForm)}
 	case s.element != nil:
 		element, err := schemaOf(s.element)
@@ -101,6 +118,8 @@ func schemaOf(s *shape) (*property, error) {
 	case s.kind == kindTables:
 		p.Type, p.Items = "array", &property{Type: "object", Additional: false}
 		return p, p.Items.addFields(s)
+	case s.overlay:
+		p.Type, p.Additional = "object", false
 	case s.kind == kindTable:
 		p.Type, p.Additional = "object", false
 		return p, p.addFields(s)

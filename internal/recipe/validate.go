@@ -26,7 +26,7 @@ func (c *checker) validate(r *Recipe) {
 	c.validateTests(r.Tests)
 	c.validateTarget(r.Target)
 	c.validateSlim(r)
-	c.validateRemove(r.Slim.Remove)
+	c.validateRemove(r.Slim.Remove, "slim", "remove")
 	c.validateCache(r.Cache)
 	c.validateRepository(r.Publish.Repository, "publish", "repository")
 }
@@ -66,16 +66,17 @@ func (c *checker) validateSlim(r *Recipe) {
 }
 
 // validateRemove refuses patterns that match nothing or everything.
-func (c *checker) validateRemove(patterns []string) {
+func (c *checker) validateRemove(patterns []string, names ...string) {
+	key := strings.Join(names, ".")
 	for i, pattern := range patterns {
-		at := c.atItem(i, "slim", "remove")
+		at := c.atItem(i, names...)
 		switch _, err := path.Match(pattern, ""); {
 		case err != nil:
-			c.add(at, "", "slim.remove: %q is not a pattern: a bracket or a backslash has no end", pattern)
+			c.add(at, "", "%s: %q is not a pattern: a bracket or a backslash has no end", key, pattern)
 		case strings.Trim(pattern, "*/.") == "":
-			c.add(at, `name what is not needed, such as "*.a" or "/usr/share/doc/**"`, "slim.remove: %q would remove everything", pattern)
+			c.add(at, `name what is not needed, such as "*.a" or "/usr/share/doc/**"`, "%s: %q would remove everything", key, pattern)
 		case slices.Contains(strings.Split(pattern, "/"), ".."):
-			c.add(at, "", "slim.remove: %q must not have \"..\" in it", pattern)
+			c.add(at, "", "%s: %q must not have \"..\" in it", key, pattern)
 		}
 	}
 }
@@ -150,19 +151,32 @@ func (t *table) misspells(s *shape, name string) bool {
 const baseExample = `bootstrap = { suite = "bookworm", packages = ["python3"] }`
 
 func (c *checker) validateBase(b Base) {
-	hasImage, hasBootstrap := c.find("base", "image") != nil, c.find("base", "bootstrap") != nil
+	hasImage, hasBootstrap, hasRecipe := c.find("base", "image") != nil, c.find("base", "bootstrap") != nil, c.find("base", "recipe") != nil
+	c.validateRemove(b.Remove, "base", "remove")
 	switch {
 	case c.find("base") == nil && c.isMisspelt("", "base"):
 	case c.find("base") == nil:
 		c.add(span{}, "add [base] with image = … or "+baseExample, "the recipe has no [base]")
 	case hasImage && hasBootstrap:
 		c.add(c.find("base", "bootstrap").key, "keep one of them", "[base] has both \"image\" and \"bootstrap\"")
+	case hasRecipe && (hasImage || hasBootstrap):
+		c.add(c.find("base", "recipe").key, "keep one of them", "[base] has \"recipe\" and something else to stand on")
+	case hasRecipe:
+		c.validateBaseRecipe(b.Recipe)
 	case hasBootstrap:
 		c.validateBootstrap(b.Bootstrap)
 	case !hasImage:
 		c.addMissing("base", "image", `image = "debian:12" or `+baseExample)
 	default:
 		c.validateImage(b.Image, "base.image", c.at("base", "image"))
+	}
+}
+
+// validateBaseRecipe wants the other recipe to be there. Whether it is right, and has the variant, it says itself.
+func (c *checker) validateBaseRecipe(ref string) {
+	path, _ := SplitVariant(resolve(c.dir, ref))
+	if _, err := os.Stat(fileOf(path)); err != nil {
+		c.add(c.at("base", "recipe"), "name its directory, relative to this recipe's, such as \"../base\"", "base.recipe: there is no recipe at %q", ref)
 	}
 }
 
