@@ -31,22 +31,23 @@ var floors = [][]string{
 	{"lint", "plan", "report"},
 	{"build"},
 	{"engine"},
-	{"cotainr"},
+	{"cotainr", "pipeline"},
 	{"cli"},
 }
 
 // knownTo says of some packages by whom alone they may be known, whatever the floors allow.
 var knownTo = map[string][]string{
-	"recipe":        {"base", "lock", "plan", "tocontainerfile", "engine", "cotainr", "cli"}, // what makes layers knows no recipe
+	"recipe":        {"base", "lock", "plan", "tocontainerfile", "engine", "cotainr", "pipeline", "cli"}, // what makes layers knows no recipe
 	"lock":          {"plan", "build", "tocontainerfile", "engine"},
-	"plan":          {"build", "engine", "cli"},            // which prints it
+	"plan":          {"build", "engine", "pipeline", "cli"},            // which prints it
 	"build":         {"engine", "cli"},                     // likewise
 	"containerfile": {"torecipe", "plan", "engine", "cli"}, // of which --build-context is an option
 	"base":          {"lock", "plan", "build", "tocontainerfile", "engine"},
 	"bootstrap":     {"base"},
 	"export":        {"engine"},
 	"ui":            {"cli"}, // the core reports events, and knows nobody who shows them
-	"engine":        {"cotainr", "cli"},
+	"engine":        {"cotainr", "pipeline", "cli"},
+	"pipeline":      {"cli"},
 	"cotainr":       {"cli"},
 	"cli":           {},
 }

@@ -26,13 +26,16 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// Pinned is a base whose content is decided. Exactly one of Digest and Bootstrap is set.
+// Pinned is a base whose content is decided. Exactly one of Digest, Bootstrap and Recipe is set.
 type Pinned struct {
 	Reference string            `toml:"reference,omitempty"` // where the image comes from, as the recipe says it
 	Name      string            `toml:"name,omitempty"`      // of an image in a registry, in full
 	Digest    store.Digest      `toml:"digest,omitempty"`    // of the image's manifest for the platform
 	Layers    int               `toml:"layers,omitempty"`    // how many; 0 as long as nobody has looked
 	Bootstrap *bootstrap.Pinned `toml:"bootstrap,omitempty"`
+	Recipe    string            `toml:"recipe,omitempty"`    // another recipe, as this one names it
+	ImageKey  string            `toml:"image-key,omitempty"` // of the image of Recipe, which is the key of its plan; "" where nothing was resolved on it
+	Remove    []string          `toml:"remove,omitempty"`    // patterns of files that are taken out
 }
 
 // Options says where bases are brought to and by what means.
@@ -40,6 +43,9 @@ type Options struct {
 	Store   *store.Store
 	Fetch   *fetch.Client
 	Offline bool
+
+	// Without takes the files out of an image that patterns name. It is there for bases that want it.
+	Without func(ctx context.Context, im *image.Image, patterns []string) (*image.Image, error)
 }
 
 func (o Options) source(platform v1.Platform) source.Options {
@@ -48,6 +54,17 @@ func (o Options) source(platform v1.Platform) source.Options {
 
 // Pin finds out what r's base is today. Names of the store's own images go before those of registries.
 func Pin(ctx context.Context, r *recipe.Recipe, platform v1.Platform, o Options) (*Pinned, error) {
+	p, err := pin(ctx, r, platform, o)
+	if err == nil {
+		p.Remove = r.Base.Remove
+	}
+	return p, err
+}
+
+func pin(ctx context.Context, r *recipe.Recipe, platform v1.Platform, o Options) (*Pinned, error) {
+	if r.Base.Recipe != "" {
+		return &Pinned{Recipe: r.Base.Recipe, ImageKey: r.Base.Key}, nil
+	}
 	if b := r.Base.Bootstrap; b != nil {
 		if o.Offline {
 			return nil, errors.New("cannot resolve the base's packages with --offline: the mirror has to be asked")
@@ -99,7 +116,9 @@ func (p *Pinned) Key() string {
 		Version   int
 		Digest    store.Digest
 		Bootstrap *bootstrap.Pinned
-	}{bootstrap.Version, p.Digest, identity(p.Bootstrap)}
+		ImageKey  string   `json:",omitempty"` // the keys of bases without these are what they were before there were any
+		Remove    []string `json:",omitempty"`
+	}{bootstrap.Version, p.Digest, identity(p.Bootstrap), p.ImageKey, p.Remove}
 	data, err := json.Marshal(content)
 	if err != nil {
 		panic(err) // plain strings and numbers always marshal
@@ -144,9 +163,53 @@ func (p *Pinned) Config(ctx context.Context, platform v1.Platform, o Options) (*
 
 // Image brings the base into the store. reference resolves an image that is not there yet: it is the recipe's reference
 // with paths made absolute.
+//
+// The image of a recipe is there already: whoever asks for what stands on it has it made first.
 func (p *Pinned) Image(ctx context.Context, reference string, platform v1.Platform, o Options) (*image.Image, error) {
+	if len(p.Remove) == 0 {
+		return p.whole(ctx, reference, platform, o)
+	}
+	once := store.Once[store.Digest]{Kind: store.KindBase, Key: p.Key(), Does: "takes files out of the base " + p.Title()}
+	im, _, err := image.Once(ctx, o.Store, once, func(ctx context.Context) (*image.Image, error) {
+		im, err := p.whole(ctx, reference, platform, o)
+		if err != nil {
+			return nil, err
+		}
+		return o.Without(ctx, im, p.Remove)
+	})
+	return im, err
+}
+
+// Title is what people call the base.
+func (p *Pinned) Title() string {
 	if p.Bootstrap != nil {
-		return p.bootstrapped(ctx, platform, o)
+		return p.Bootstrap.Suite
+	}
+	return p.Recipe + p.Reference
+}
+
+// built is the image of the recipe that the base is.
+func (p *Pinned) built(ctx context.Context, o Options) (*image.Image, error) {
+	var digest store.Digest
+	found, err := o.Store.GetRecord(store.KindImageStep, p.ImageKey, &digest)
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, fmt.Errorf("base %s: its image is not in the store", p.Recipe)
+	}
+	return image.Load(ctx, o.Store, digest)
+}
+
+// whole is Image before anything is taken out.
+func (p *Pinned) whole(ctx context.Context, reference string, platform v1.Platform, o Options) (*image.Image, error) {
+	switch {
+	case p.Bootstrap != nil:
+		whole := *p
+		whole.Remove = nil
+		return whole.bootstrapped(ctx, platform, o)
+	case p.Recipe != "":
+		return p.built(ctx, o)
 	}
 	if im, err := image.Load(ctx, o.Store, p.Digest); err == nil {
 		return im, nil

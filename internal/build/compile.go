@@ -9,6 +9,7 @@ import (
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/wheelbuild"
 )
 
@@ -82,7 +83,9 @@ func (r *stageRun) groundOf(ctx context.Context, c *plan.Compile, wheels []madeL
 
 // bring brings a base into the store.
 func (b *builder) bring(ctx context.Context, op *plan.Base) (*image.Image, error) {
-	return op.Pinned.Image(ctx, op.Reference, op.Platform, base.Options{Store: b.opts.Store, Fetch: b.opts.Fetch, Offline: b.opts.Offline})
+	return op.Pinned.Image(ctx, op.Reference, op.Platform, base.Options{
+		Store: b.opts.Store, Fetch: b.opts.Fetch, Offline: b.opts.Offline, Without: slim.Without(b.opts.Store),
+	})
 }
 
 func (r *stageRun) layCompiled(ctx context.Context, c *plan.Compile, it python.Item) (madeLayer, error) {

@@ -19,7 +19,7 @@ import (
 // give a plain image no GPU.
 func editor(c plan.Config, in *activated, cuda bool) func(*v1.Config) {
 	return func(to *v1.Config) {
-		env := environment(to.Env)
+		env := environment(to.Env).without(c.Unset)
 		in.enter(&env)
 		if c.VirtualEnv != "" {
 			env.enter(c.VirtualEnv)
@@ -58,10 +58,21 @@ func applyCommand(c plan.Config, to *v1.Config) {
 	}
 }
 
+// Labels that name what an image stands on (OCI image-spec, annotations.md).
+const (
+	labelBaseName   = "org.opencontainers.image.base.name"
+	labelBaseDigest = "org.opencontainers.image.base.digest"
+)
+
 func applyLabels(c plan.Config, to *v1.Config) {
 	labels := maps.Clone(to.Labels)
 	if labels == nil {
 		labels = make(map[string]string)
+	}
+	for _, name := range []string{labelBaseName, labelBaseDigest} {
+		if c.Labels[labelBaseName] != "" { // those of the base are about what it stands on itself
+			delete(labels, name)
+		}
 	}
 	maps.Copy(labels, c.Labels)
 	delete(labels, image.LabelUnchecked) // the base's own
@@ -73,6 +84,14 @@ func applyLabels(c plan.Config, to *v1.Config) {
 
 // environment is a list of NAME=VALUE.
 type environment []string
+
+// without is e without some variables.
+func (e environment) without(names []string) environment {
+	return slices.DeleteFunc(slices.Clone(e), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(names, name)
+	})
+}
 
 func (e environment) find(name string) int {
 	return slices.IndexFunc(e, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })

@@ -104,8 +104,20 @@ func (b *builder) look(ctx context.Context, t *plan.Step) (Look, error) {
 }
 
 func (b *builder) lookForBase(ctx context.Context, op *plan.Base) Look {
+	var digest store.Digest
+	switch p := op.Pinned; {
+	case len(p.Remove) > 0:
+		if found, err := b.opts.Store.GetRecord(store.KindBase, p.Key(), &digest); found && err == nil {
+			return Look{Where: Here}
+		}
+		return Look{Where: ToMake, Download: -1}
+	case p.Recipe != "":
+		if found, err := b.opts.Store.GetRecord(store.KindImageStep, p.ImageKey, &digest); found && err == nil {
+			return Look{Where: Here}
+		}
+		return Look{Where: ToMake}
+	}
 	if p := op.Pinned.Bootstrap; p != nil {
-		var digest store.Digest
 		if found, err := b.opts.Store.GetRecord(store.KindBootstrap, op.Pinned.Key(), &digest); found && err == nil {
 			return Look{Where: Here}
 		}

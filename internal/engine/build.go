@@ -74,6 +74,12 @@ func (s *Session) Build(ctx context.Context, p *Plan, o BuildOptions) (*Built, e
 
 // run makes the image with what this machine has.
 func (s *Session) run(ctx context.Context, p *Plan, o BuildOptions) (*build.Result, error) {
+	if err := p.checkAnywhere(); err != nil {
+		return nil, err
+	}
+	if err := s.bringBelow(ctx, p, o); err != nil {
+		return nil, err
+	}
 	how := p.means
 	how.Store, how.Fetch, how.Offline = s.Store, s.Fetch, s.Offline
 	how.Again, how.WantBuilt = o.Again, o.Wheels != ""
@@ -81,6 +87,18 @@ func (s *Session) run(ctx context.Context, p *Plan, o BuildOptions) (*build.Resu
 	how.Secrets, how.SSH, how.OnFailure = o.Secrets, o.SSH, o.OnFailure
 	how.Pass = append(how.Pass[:len(how.Pass):len(how.Pass)], o.Pass...)
 	return build.Run(ctx, p.Plan, how)
+}
+
+// bringBelow has what p stands on in the store, unless p itself is there.
+func (s *Session) bringBelow(ctx context.Context, p *Plan, o BuildOptions) error {
+	if p.Below == nil {
+		return nil
+	}
+	if im, err := s.Made(ctx, p); err != nil || im != nil && !o.Again && o.Wheels == "" {
+		return err
+	}
+	_, err := s.Bring(ctx, p.Below, o)
+	return err
 }
 
 // deliver writes the outputs and pushes.

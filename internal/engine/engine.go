@@ -9,10 +9,12 @@ package engine
 import (
 	"context"
 	"runtime"
+	"sync"
 	"time"
 
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -34,6 +36,9 @@ type Session struct {
 
 	Cores  int   // that a build may use
 	Memory int64 // likewise, in bytes; 0: what there is when it begins
+
+	mu    sync.Mutex
+	repos map[string]*registry.Repository // by name, see Repository
 }
 
 // New opens the store, and makes it when it is missing.

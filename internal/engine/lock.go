@@ -11,6 +11,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/tempdir"
 	"sconce.dev/sconce/internal/tocontainerfile"
 )
@@ -89,6 +90,13 @@ type Locked struct {
 // Lock decides what the recipe leaves open, and writes the lock. One that fits stays as it is; one that cannot be read is written
 // anew.
 func (s *Session) Lock(ctx context.Context, r *Recipe, o LockOptions) (*Locked, error) {
+	below, err := s.planBelow(ctx, r, PlanOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if below != nil {
+		defer below.Close()
+	}
 	state, err := r.ReadLock()
 	if err != nil {
 		return nil, err
@@ -96,12 +104,12 @@ func (s *Session) Lock(ctx context.Context, r *Recipe, o LockOptions) (*Locked, 
 	if state.Fits() && !o.Upgrade && len(o.Packages) == 0 {
 		return r.locked(state.Lock, true)
 	}
-	return s.makeLock(ctx, r, o)
+	return s.makeLock(ctx, r, below, o)
 }
 
 // fittingLock returns the lock of r, made or brought up to date unless only one that fits will do. One that cannot be read is an
 // error: somebody has to look at it.
-func (s *Session) fittingLock(ctx context.Context, r *Recipe, only bool) (*Locked, error) {
+func (s *Session) fittingLock(ctx context.Context, r *Recipe, below *Plan, only bool) (*Locked, error) {
 	state, err := r.ReadLock()
 	switch {
 	case err != nil:
@@ -111,7 +119,7 @@ func (s *Session) fittingLock(ctx context.Context, r *Recipe, only bool) (*Locke
 	case state.Fits():
 		return r.locked(state.Lock, true)
 	case !only:
-		return s.makeLock(ctx, r, LockOptions{})
+		return s.makeLock(ctx, r, below, LockOptions{})
 	case r.lockless:
 		return nil, fault.Usage(errors.New("--locked: what is built here has no lock"))
 	case state.Lock == nil:
@@ -120,7 +128,13 @@ func (s *Session) fittingLock(ctx context.Context, r *Recipe, only bool) (*Locke
 	return nil, fault.Problem(fmt.Errorf("--locked: %w", r.driftError(state.Drift)))
 }
 
-func (s *Session) makeLock(ctx context.Context, r *Recipe, o LockOptions) (*Locked, error) {
+// makeLock makes the lock of r, for which what it stands on is there.
+func (s *Session) makeLock(ctx context.Context, r *Recipe, below *Plan, o LockOptions) (*Locked, error) {
+	if below != nil && r.pinned.ResolvesOnBase() {
+		if _, err := s.Bring(ctx, below, BuildOptions{}); err != nil {
+			return nil, err
+		}
+	}
 	if r.lockless {
 		kept := *r.pinned
 		dir, remove, err := tempdir.Make("lock")
@@ -133,7 +147,7 @@ func (s *Session) makeLock(ctx context.Context, r *Recipe, o LockOptions) (*Lock
 	}
 	before := r.earlier()
 	l, err := lock.Make(ctx, r.pinned, lock.Options{
-		Store: s.Store, Fetch: s.Fetch, Offline: s.Offline, Upgrade: o.Upgrade, UpgradePackages: o.Packages,
+		Store: s.Store, Fetch: s.Fetch, Offline: s.Offline, Upgrade: o.Upgrade, UpgradePackages: o.Packages, Without: slim.Without(s.Store),
 	})
 	if err != nil {
 		return nil, err
@@ -184,7 +198,11 @@ func (r *Recipe) locked(l *lock.Lock, fresh bool) (*Locked, error) {
 
 // Containerfile writes what the recipe means, as its lock pins it, as a Containerfile. locked refuses to make a lock for it.
 func (s *Session) Containerfile(ctx context.Context, r *Recipe, locked bool, o tocontainerfile.Options) (string, error) {
-	l, err := s.fittingLock(ctx, r, locked)
+	if r.Below != nil {
+		return "", fault.Usage(fault.Hint(fmt.Errorf("%s stands on another recipe, and a Containerfile on an image", r.Path),
+			"publish that recipe's image, and name it as base.image"))
+	}
+	l, err := s.fittingLock(ctx, r, nil, locked)
 	if err != nil {
 		return "", err
 	}

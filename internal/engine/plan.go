@@ -25,19 +25,33 @@ import (
 type Plan struct {
 	*plan.Plan
 	Recipe *Recipe // nil for a Containerfile
+	Below  *Plan   // of the recipe that this one stands on; nil: it stands on something else
+
+	Canonical string // where in a registry the image is, once somebody has built it; "": nobody said
 
 	contexts  *contexts
 	means     build.Options // what is the plan's own: where its wheels come from, its remote cache
 	unchecked bool          // nobody looks whether the image will run on its target
+	anywhere  bool          // the key is that of an image that only a machine of its platform makes
 }
 
 // Close closes the directories that the build reads from.
-func (p *Plan) Close() { p.contexts.close() }
+func (p *Plan) Close() {
+	if p.Below != nil {
+		p.Below.Close()
+	}
+	p.contexts.close()
+}
 
 // PlanOptions decide about an image besides its recipe.
 type PlanOptions struct {
 	Locked  bool // only a lock that fits will do; else one is made
 	NoCheck bool // do not look whether the image will run on its target; a label says so
+
+	// Anywhere plans what a machine of the image's platform would make, so that the keys are the same on all machines.
+	Anywhere bool
+	// Canonical says where in a registry the image of a recipe is that has been built; nil: nowhere.
+	Canonical func(r *Recipe, key plan.Key) string
 }
 
 // Plan plans the image of a recipe, and locks it where that is missing.
@@ -46,30 +60,48 @@ func (s *Session) Plan(ctx context.Context, r *Recipe, o PlanOptions) (*Plan, er
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.fittingLock(ctx, r, o.Locked)
+	below, err := s.planBelow(ctx, r, o)
 	if err != nil {
 		return nil, err
 	}
-	how := plan.Options{Slim: kept, Unchecked: o.NoCheck, GPU: r.Target.GPU, RunsHere: runsHere(l.Platform)}
+	p := &Plan{Recipe: r, Below: below, contexts: newContexts(), unchecked: o.NoCheck}
+	if err = s.planOn(ctx, p, o, kept); err != nil {
+		p.Close()
+		return nil, err
+	}
+	if o.Canonical != nil {
+		p.Canonical = o.Canonical(r, p.Image.Key)
+	}
+	return p, nil
+}
+
+// planOn plans the image of p's recipe on what is below it.
+func (s *Session) planOn(ctx context.Context, p *Plan, o PlanOptions, kept *slim.Options) error {
+	r := p.Recipe
+	l, err := s.fittingLock(ctx, r, p.Below, o.Locked)
+	if err != nil {
+		return err
+	}
+	how := plan.Options{Slim: kept, Unchecked: o.NoCheck, GPU: r.Target.GPU, RunsHere: o.Anywhere || runsHere(l.Platform)}
+	p.anywhere = o.Anywhere && (l.Python != nil || l.Lock.Conda != nil) && r.Python.CompilesBytecode()
+	if p.Below != nil {
+		how.BaseLayers, how.BaseName = p.Below.Depth(), p.Below.Name
+	}
 	if (l.Python != nil || l.Lock.Conda != nil) && !how.RunsHere && r.Python.CompilesBytecode() {
 		progress.Warn(ctx, fmt.Sprintf("no byte code is compiled: programs for %s do not run on this machine", l.Platform),
 			"imports are slower the first time; build on a machine of that kind, or set bytecode = false under [python] to silence this")
 	}
 	how.Compiles, how.Conda = l.Compiles, l.Conda
 	if how.Sources, err = s.directorySources(ctx, how.Compiles); err != nil {
-		return nil, err
+		return err
 	}
-	p := &Plan{Recipe: r, contexts: newContexts(), unchecked: o.NoCheck}
 	how.Open = p.contexts.Open
-	if p.Plan, err = plan.New(ctx, r.pinned, l.Lock, l.Wheels, how); err == nil {
-		p.means, err = s.means(r, l)
-		p.means.Open = how.Open
+	if p.Plan, err = plan.New(ctx, r.pinned, l.Lock, l.Wheels, how); err != nil {
+		return err
 	}
-	if err != nil {
-		p.Close()
-		return nil, err
-	}
-	return p, nil
+	p.means, err = s.means(r, l)
+	p.means.Open = how.Open
+	return err
 }
 
 // means are what the build of a recipe needs besides its plan.

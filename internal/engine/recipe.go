@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"path/filepath"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock"
@@ -12,6 +13,7 @@ import (
 type Recipe struct {
 	*recipe.Recipe // as the user wrote it, under the changes
 	Target         Target
+	Below          *Recipe // what it stands on, when that is a recipe; nil: something else
 
 	pinned   *recipe.Recipe // as if it said of the target what the cluster's profile does, and what environment files do: what is locked
 	lockless bool           // what it means is decided anew each time, and not kept
@@ -23,7 +25,7 @@ type Changes struct {
 	Compression string // of layers: "gzip", "zstd"
 }
 
-// LoadRecipe reads a recipe and finds out what its image is for.
+// LoadRecipe reads a recipe, PATH[:VARIANT], and finds out what its image is for.
 func LoadRecipe(path string, c Changes) (*Recipe, error) {
 	r, err := recipe.Load(path)
 	if err != nil {
@@ -52,7 +54,10 @@ func NewRecipe(r recipe.Recipe) (*Recipe, error) {
 	return made, err
 }
 
-func withTarget(r *recipe.Recipe) (*Recipe, error) {
+func withTarget(r *recipe.Recipe) (*Recipe, error) { return withTargetOn(r, []string{idOf(r)}) }
+
+// withTargetOn is withTarget of a recipe to which others have led: way, it included.
+func withTargetOn(r *recipe.Recipe, way []string) (*Recipe, error) {
 	t, err := TargetOf(r, "")
 	if err != nil {
 		return nil, err
@@ -63,7 +68,23 @@ func withTarget(r *recipe.Recipe) (*Recipe, error) {
 		pinned.Target.Driver, pinned.Target.CPULevel = t.Driver, t.CPULevel
 	}
 	whole, err := lock.WithEnvironments(&pinned)
-	return &Recipe{Recipe: r, Target: t, pinned: whole}, err
+	if err != nil {
+		return nil, err
+	}
+	made := &Recipe{Recipe: r, Target: t, pinned: whole}
+	return made, made.loadBelow(way)
+}
+
+// Ref is how the recipe is named: PATH, or PATH:VARIANT, where PATH is the directory of a sconce.toml.
+func (r *Recipe) Ref() string {
+	path := r.Path
+	if filepath.Base(path) == recipe.FileName {
+		path = filepath.Dir(path)
+	}
+	if r.Variant != "" {
+		path += ":" + r.Variant
+	}
+	return path
 }
 
 // FullName is the name of the recipe's image in the store.

@@ -69,7 +69,21 @@ func InputsOf(r *recipe.Recipe) (Inputs, error) {
 }
 
 func baseInputs(b recipe.Base) []string {
-	if b.Bootstrap == nil {
+	lines := baseItself(b)
+	for _, pattern := range b.Remove {
+		lines = append(lines, removes+pattern)
+	}
+	return lines
+}
+
+// removes begins the inputs that say what is taken out of a base.
+const removes = "remove "
+
+func baseItself(b recipe.Base) []string {
+	switch {
+	case b.Recipe != "":
+		return []string{"recipe " + b.Recipe}
+	case b.Bootstrap == nil:
 		return []string{"image " + b.Image}
 	}
 	lines := []string{"suite " + b.Bootstrap.Suite, "variant " + b.Bootstrap.Variant}

@@ -87,13 +87,18 @@ func (p *Python) Interpreter() python.Interpreter {
 	return i
 }
 
-// Path returns where the lock of r is: where r says, else beside the recipe, sconce.lock for sconce.toml.
+// Path returns where the lock of r is: where r says, else beside the recipe, sconce.lock for sconce.toml and sconce.VARIANT.lock for a
+// variant of it.
 func Path(r *recipe.Recipe) string {
 	if r.LockFile != "" {
 		return r.LockFile
 	}
 	name := filepath.Base(r.Path)
-	return filepath.Join(r.Dir, strings.TrimSuffix(name, filepath.Ext(name))+".lock")
+	name = strings.TrimSuffix(name, filepath.Ext(name))
+	if r.Variant != "" {
+		name += "." + r.Variant
+	}
+	return filepath.Join(r.Dir, name+".lock")
 }
 
 // stem is what the lock of r is called without its extension.
@@ -153,7 +158,7 @@ func parse(data []byte) (*Lock, error) {
 
 // check makes sure that the lock holds what every user of it takes for granted.
 func (l *Lock) check() error {
-	if l.Base.Bootstrap == nil {
+	if l.Base.Bootstrap == nil && l.Base.Recipe == "" {
 		if _, err := store.ParseDigest(string(l.Base.Digest)); err != nil {
 			return fmt.Errorf("base.digest: %w", err)
 		}
@@ -218,7 +223,7 @@ func (l *Lock) Drift(r *recipe.Recipe) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	drift := l.Inputs.diff(now)
+	drift := append(l.Inputs.diff(now), l.movedBase(r)...)
 	if l.Platform != r.Target.Platform {
 		drift = append(drift, "- target.platform "+l.Platform, "+ target.platform "+r.Target.Platform)
 	}
@@ -246,4 +251,15 @@ func (l *Lock) Drift(r *recipe.Recipe) ([]string, error) {
 		}
 	}
 	return drift, nil
+}
+
+// movedBase says how the image of the recipe that r stands on is another one than what this lock was resolved on, where somebody has
+// planned it.
+func (l *Lock) movedBase(r *recipe.Recipe) []string {
+	if r.Base.Key == "" || l.Base.ImageKey == "" || r.Base.Key == l.Base.ImageKey {
+		return nil
+	}
+	return []string{
+		fmt.Sprintf("- base %s (image %.12s)", l.Base.Recipe, l.Base.ImageKey), fmt.Sprintf("+ base %s (image %.12s)", r.Base.Recipe, r.Base.Key),
+	}
 }

@@ -33,10 +33,13 @@ type Options struct {
 	Offline         bool
 	Upgrade         bool     // take the newest of everything, the base included
 	UpgradePackages []string // take the newest of these Python packages
+
+	// Without takes files out of an image, see [base.Options].
+	Without func(ctx context.Context, im *image.Image, patterns []string) (*image.Image, error)
 }
 
 func (o Options) base() base.Options {
-	return base.Options{Store: o.Store, Fetch: o.Fetch, Offline: o.Offline}
+	return base.Options{Store: o.Store, Fetch: o.Fetch, Offline: o.Offline, Without: o.Without}
 }
 
 // Make decides what r leaves open and writes the lock. What an earlier lock decided stays, as far as r still asks for it;
@@ -137,9 +140,11 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock,
 		return nil, nil, err
 	}
 	l.Base = *pinned
+	l.Base.ImageKey = "" // unless something is resolved on it
 	if !hasPython(r) && len(r.System.Packages) == 0 && !r.Conda.Asked() {
 		return l, nil, nil
 	}
+	l.Base.ImageKey = pinned.ImageKey
 	im, err := pinned.Image(ctx, r.BaseReference(), *platform, o.base())
 	if err != nil {
 		return nil, nil, err
@@ -182,10 +187,17 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock,
 }
 
 func pinBase(ctx context.Context, r *recipe.Recipe, old *Lock, now Inputs, platform v1.Platform, o Options) (*base.Pinned, error) {
-	if old != nil && !o.Upgrade && old.Platform == r.Target.Platform && slices.Equal(old.Inputs.Base, now.Base) {
-		return &old.Base, nil
+	if old != nil && !o.Upgrade && r.Base.Recipe == "" && old.Platform == r.Target.Platform && slices.Equal(oneBase(old.Inputs.Base), oneBase(now.Base)) {
+		kept := old.Base
+		kept.Remove = r.Base.Remove
+		return &kept, nil
 	}
 	return base.Pin(ctx, r, platform, o.base())
+}
+
+// oneBase drops from inputs what is taken out of the base.
+func oneBase(inputs []string) []string {
+	return slices.DeleteFunc(slices.Clone(inputs), func(line string) bool { return strings.HasPrefix(line, removes) })
 }
 
 // locker locks the Python packages of one recipe.

@@ -21,10 +21,10 @@ const (
 // group spreads the wheels over the layers that the base and the other steps, which make a layer each, leave to them.
 func (n *planner) group(others int) ([]python.Group, error) {
 	limit := n.recipe.Image.MaxLayers
-	room := limit - n.lock.Base.Layers - others
+	room := limit - n.base.Layers - others
 	if limit == recipe.DefaultMaxLayers {
 		limit = stackable
-		room = max(room, min(leastForWheels, stackable-n.lock.Base.Layers-others))
+		room = max(room, min(leastForWheels, stackable-n.base.Layers-others))
 	}
 	if n.lock.Python == nil {
 		return nil, n.checkLayers(others, limit)
@@ -43,9 +43,9 @@ func (n *planner) group(others int) ([]python.Group, error) {
 // are wheels, too.
 func (n *planner) roomForConda(others int) int {
 	const own = 2 // what the environment and the link scripts make
-	room := n.recipe.Image.MaxLayers - n.lock.Base.Layers - others - own
+	room := n.recipe.Image.MaxLayers - n.base.Layers - others - own
 	if n.recipe.Image.MaxLayers == recipe.DefaultMaxLayers {
-		room = max(room, min(leastForWheels, stackable-n.lock.Base.Layers-others-own))
+		room = max(room, min(leastForWheels, stackable-n.base.Layers-others-own))
 	}
 	if len(n.wheels) > 0 {
 		room = room * 2 / 3
@@ -69,10 +69,10 @@ func (n *planner) prefer() ([]string, error) {
 
 // checkLayers refuses images of more layers than there may be. needed is how many go on the base at least.
 func (n *planner) checkLayers(needed, limit int) error {
-	if n.lock.Base.Layers+needed <= limit {
+	if n.base.Layers+needed <= limit {
 		return nil
 	}
 	return fault.Hint(
-		fmt.Errorf("the base has %d layers and the recipe needs %d more, and the image may have %d", n.lock.Base.Layers, needed, limit),
+		fmt.Errorf("the base has %d layers and the recipe needs %d more, and the image may have %d", n.base.Layers, needed, limit),
 		"raise max-layers under [image], or make the base one layer: `sconce copy BASE tar:base.tar`, then image = \"tar:base.tar\" under [base]")
 }

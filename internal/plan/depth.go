@@ -22,6 +22,9 @@ func (s *Stage) checkDepth() error {
 	return nil
 }
 
+// Depth is how many layers the stage has at most, those below it included.
+func (s *Stage) Depth() int { return s.depth() }
+
 // depth is how many layers a stage has, those below it included. A nil stage has none.
 func (s *Stage) depth() int {
 	if s == nil {

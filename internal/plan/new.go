@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fileop"
@@ -39,6 +41,9 @@ type Options struct {
 	Slim      *slim.Options // what device code stays in the image; nil: all of it
 	GPU       []string      // compute capabilities of the target, as TORCH_CUDA_ARCH_LIST has them: what steps compile for
 	Unchecked bool          // nobody looks whether the image will run on its target, which a label says
+
+	BaseLayers int    // of a base that is a recipe's image: how many its plan has
+	BaseName   string // likewise: NAME:VERSION
 }
 
 // Conda is what a conda environment is made of.
@@ -59,7 +64,7 @@ func New(ctx context.Context, r *recipe.Recipe, l *lock.Lock, wheels []lock.Whee
 		return nil, err
 	}
 	compression := layer.Compression(r.Image.Compression)
-	n := &planner{recipe: r, lock: l, wheels: wheels, opts: o, platform: *platform, layer: layer.Options{Compression: compression, ModTime: modTime}}
+	n := &planner{base: baseOf(r, l, o), recipe: r, lock: l, wheels: wheels, opts: o, platform: *platform, layer: layer.Options{Compression: compression, ModTime: modTime}}
 	stage, err := n.stage(ctx)
 	if err != nil {
 		return nil, err
@@ -71,6 +76,7 @@ func New(ctx context.Context, r *recipe.Recipe, l *lock.Lock, wheels []lock.Whee
 
 // planner plans the image of one recipe.
 type planner struct {
+	base     base.Pinned
 	recipe   *recipe.Recipe
 	lock     *lock.Lock
 	wheels   []lock.Wheel
@@ -87,7 +93,7 @@ func (n *planner) stage(ctx context.Context) (*Stage, error) {
 		return nil, err
 	}
 	s := newStage(n.recipe.Name+":"+n.recipe.Version, nil, n.layer)
-	s.add(&Step{Title: n.baseTitle(), Op: &Base{Pinned: n.lock.Base, Platform: n.platform, Reference: n.recipe.BaseReference()}})
+	s.add(&Step{Title: n.baseTitle(), Op: &Base{Pinned: n.base, Platform: n.platform, Reference: n.recipe.BaseReference()}})
 	system, compiles, environment := n.systemSteps(), n.compileSteps(), n.environmentSteps()
 	others := len(system) + len(compiles) + len(environment) + len(own)
 	packages, err := n.condaGroups(n.roomForConda(others))
@@ -106,10 +112,20 @@ func (n *planner) stage(ctx context.Context) (*Stage, error) {
 }
 
 func (n *planner) baseTitle() string {
-	if b := n.lock.Base.Bootstrap; b != nil {
-		return "base " + b.Suite
+	if n.base.Bootstrap != nil || n.base.Recipe != "" {
+		return "base " + n.base.Title()
 	}
 	return "base " + n.recipe.BaseReference()
+}
+
+// baseOf is the base that l pins; of a recipe, the image that it has now.
+func baseOf(r *recipe.Recipe, l *lock.Lock, o Options) base.Pinned {
+	b := l.Base
+	if b.Recipe != "" {
+		b.ImageKey = r.Base.Key
+		b.Layers = cmp.Or(b.Layers, o.BaseLayers)
+	}
+	return b
 }
 
 // fixedTime is the time of everything a plan makes: SOURCE_DATE_EPOCH, as reproducible-builds.org defines it, or the default.
@@ -211,8 +227,8 @@ func (n *planner) environmentSteps() []*Step {
 func (n *planner) planImage(p *Plan) {
 	r := n.recipe
 	p.Image = &Image{Slim: n.opts.Slim, Config: Config{
-		Env: r.Image.Env, Entrypoint: r.Image.Entrypoint, Cmd: r.Image.Cmd, WorkingDir: r.Image.Workdir,
-		User: r.Image.User, Volumes: r.Image.Volumes, Labels: labels(r, n.lock), Created: n.layer.ModTime, Compression: n.layer.Compression,
+		Env: r.Image.Env, Unset: r.Image.Unset, Entrypoint: r.Image.Entrypoint, Cmd: r.Image.Cmd, WorkingDir: r.Image.Workdir,
+		User: r.Image.User, Volumes: r.Image.Volumes, Labels: labels(r, n.lock, n.opts.BaseName), Created: n.layer.ModTime, Compression: n.layer.Compression,
 		Unchecked: n.opts.Unchecked,
 	}}
 	p.Image.Config.VirtualEnv, p.Image.Config.Conda = n.venv(), n.activation()
@@ -230,6 +246,9 @@ func configInputs(c Config) []Input {
 		{"compression", string(c.Compression)},
 		{"environment", c.VirtualEnv},
 		{"unchecked", strconv.FormatBool(c.Unchecked)},
+	}
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(c.Unset))) {
+		in = append(in, Input{"without variable", name})
 	}
 	return slices.Concat(in, activationInputs(c.Conda), tableInputs("variable", c.Env), tableInputs("label", c.Labels))
 }
@@ -252,7 +271,7 @@ func slimInput(o *slim.Options) Input {
 
 // labels are the standard annotations of the OCI image specification ("Pre-Defined Annotation Keys"), which the recipe's
 // own labels may replace.
-func labels(r *recipe.Recipe, l *lock.Lock) map[string]string {
+func labels(r *recipe.Recipe, l *lock.Lock, base string) map[string]string {
 	m := map[string]string{
 		"org.opencontainers.image.title":   r.Name,
 		"org.opencontainers.image.version": r.Version,
@@ -262,6 +281,9 @@ func labels(r *recipe.Recipe, l *lock.Lock) map[string]string {
 		if l.Base.Name != "" {
 			m["org.opencontainers.image.base.name"] = l.Base.Name
 		}
+	}
+	if base != "" {
+		m["org.opencontainers.image.base.name"] = base
 	}
 	for k, v := range r.Image.Labels {
 		m[k] = v

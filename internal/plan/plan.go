@@ -48,6 +48,7 @@ type Image struct {
 // Config is what the recipe says about the finished image.
 type Config struct {
 	Env         map[string]string
+	Unset       []string    // variables of the base that are not the image's
 	VirtualEnv  string      // the environment's directory, absolute; its bin goes before the base's PATH
 	Conda       *Activation // the conda environment that programs find themselves in; nil: none
 	Entrypoint  []string

@@ -23,6 +23,7 @@ type checker struct {
 	file, dir string
 	variant   string // that is asked for; once it is chosen, the one
 	source    []byte
+	top       *shape // of the whole file
 	doc       *table
 	values    map[string]any // of the source
 	decoded   []byte         // what becomes the recipe when that is not the source itself
@@ -31,7 +32,7 @@ type checker struct {
 }
 
 func newChecker(data []byte, file, dir string) *checker {
-	return &checker{file: file, dir: dir, source: bytes.TrimPrefix(data, byteOrderMark)}
+	return &checker{top: root(), file: file, dir: dir, source: bytes.TrimPrefix(data, byteOrderMark)}
 }
 
 // run checks everything and returns the decoded recipe, which is good only when there are no problems.
@@ -172,6 +173,9 @@ func (c *checker) checkValue(n *node, s *shape) {
 		c.checkTables(n, s) // step = [{ run = "…" }]
 		return
 	}
+	if s.kind == kindAny {
+		return
+	}
 	if n.kind != s.kind {
 		c.addWrongType(n, s)
 		return
@@ -188,7 +192,7 @@ func (c *checker) checkValue(n *node, s *shape) {
 	case s.kind == kindList:
 		c.checkList(n, s)
 	case s.kind == kindString:
-		c.checkString(n, s, s.path)
+		c.checkString(n, s, s.said())
 	case s.kind == kindInteger:
 		c.checkInteger(n, s)
 	}
@@ -249,10 +253,10 @@ func tomlKey(name string) string {
 func (c *checker) checkList(n *node, s *shape) {
 	for _, item := range n.items {
 		if item.kind != kindString {
-			c.add(item.value, "", "%s must be a list of strings%s, but this element is %s", s.path, s.example(), item.kind)
+			c.add(item.value, "", "%s must be a list of strings%s, but this element is %s", s.said(), s.example(), item.kind)
 			continue
 		}
-		c.checkString(item, s, s.path)
+		c.checkString(item, s, s.said())
 	}
 }
 
@@ -301,12 +305,12 @@ func isControlInText(r rune) bool { return unicode.IsControl(r) && r != '\n' && 
 func (c *checker) checkInteger(n *node, s *shape) {
 	v, err := strconv.ParseInt(strings.ReplaceAll(n.text, "_", ""), 0, 64)
 	if err != nil || v < int64(s.key.Min) || v > int64(s.key.Max) {
-		c.add(n.value, "", "%s must be between %d and %d, not %s", s.path, s.key.Min, s.key.Max, n.text)
+		c.add(n.value, "", "%s must be between %d and %d, not %s", s.said(), s.key.Min, s.key.Max, n.text)
 	}
 }
 
 func (c *checker) addWrongType(n *node, s *shape) {
-	c.add(n.value, hintForType(n, s), "%s must be %s%s, not %s", s.path, s.expected(), s.example(), n.kind)
+	c.add(n.value, hintForType(n, s), "%s must be %s%s, not %s", s.said(), s.expected(), s.example(), n.kind)
 	if s.kind == kindTables && n.kind == kindTable {
 		c.checkTable(n.table, s.one(s.header, s.path+"."))
 	}
@@ -348,8 +352,8 @@ func (s *shape) example() string {
 
 // addUnknown reports a key that table s does not have, with the nearest that exists.
 func (c *checker) addUnknown(name string, n *node, s *shape) {
-	path := strings.TrimPrefix(s.path+"."+name, ".")
-	hint := hintForUnknown(name, n, s)
+	path := strings.TrimPrefix(s.said()+"."+name, ".")
+	hint := c.hintForUnknown(name, n, s)
 	switch {
 	case n.kind == kindTables:
 		c.add(n.key, hint, "unknown table [[%s]]", printable(path))
@@ -362,7 +366,8 @@ func (c *checker) addUnknown(name string, n *node, s *shape) {
 	}
 }
 
-func hintForUnknown(name string, n *node, s *shape) string {
+// hintForUnknown says what key name of table s may have been meant.
+func (c *checker) hintForUnknown(name string, n *node, s *shape) string {
 	isTable := n.kind == kindTable || n.kind == kindTables
 	if near := spelling.Nearest(name, s.candidates(isTable)); near != "" && isTable {
 		return fmt.Sprintf("did you mean %s?", cmp.Or(s.fields[near].header, strconv.Quote(near)))
@@ -372,14 +377,14 @@ func hintForUnknown(name string, n *node, s *shape) string {
 	if s.name == chosen && isTable {
 		return fmt.Sprintf("a name with a dot in it needs quotes, such as [%s.%q]", strings.TrimSuffix(s.path, "."+chosen), "zope.interface")
 	}
-	if homes := homesOf(name); len(homes) > 0 {
+	if homes := c.homesOf(name); len(homes) > 0 {
 		return fmt.Sprintf("%q belongs in %s", name, strings.Join(homes, " or "))
 	}
-	if near, homes := nearestElsewhere(name); near != "" && !isTable {
+	if near, homes := c.nearestElsewhere(name); near != "" && !isTable {
 		return fmt.Sprintf("did you mean %q in %s?", near, strings.Join(homes, " or "))
 	}
 	if s.name == "" && isTable {
-		return "the tables are " + listTables()
+		return "the tables are " + c.listTables()
 	}
 	if s.name == "" {
 		return "the keys outside of any table are " + quotedList(s.candidates(false))
@@ -405,9 +410,9 @@ func (s *shape) candidates(isTable bool) []string {
 }
 
 // homesOf returns the tables, in brackets, that have a key of this name.
-func homesOf(name string) []string {
+func (c *checker) homesOf(name string) []string {
 	var homes []string
-	root().walk(func(s *shape) {
+	c.top.walk(func(s *shape) {
 		if s.name == name {
 			homes = append(homes, home(s))
 		}
@@ -415,24 +420,24 @@ func homesOf(name string) []string {
 	return homes
 }
 
-func home(s *shape) string { return cmp.Or(s.home, "the top of the recipe, before any [table]") }
+func home(s *shape) string { return cmp.Or(s.home, "the top of the file, before any [table]") }
 
 // nearestElsewhere looks for the name in all tables.
-func nearestElsewhere(name string) (string, []string) {
+func (c *checker) nearestElsewhere(name string) (string, []string) {
 	var names []string
-	root().walk(func(s *shape) {
+	c.top.walk(func(s *shape) {
 		if !s.isTable() {
 			names = append(names, s.name)
 		}
 	})
 	near := spelling.Nearest(name, names)
-	return near, homesOf(near)
+	return near, c.homesOf(near)
 }
 
-func listTables() string {
+func (c *checker) listTables() string {
 	var tables []string
-	for _, n := range root().candidates(true) {
-		tables = append(tables, root().fields[n].header)
+	for _, n := range c.top.candidates(true) {
+		tables = append(tables, c.top.fields[n].header)
 	}
 	return strings.Join(tables, ", ")
 }

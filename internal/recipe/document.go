@@ -40,6 +40,7 @@ const (
 	kindTime    kind = "a date or time"
 	kindList    kind = "a list"
 	kindTable   kind = "a table"
+	kindAny     kind = "anything"
 	kindTables  kind = "a list of tables" // [[name]]
 )
 

@@ -1,6 +1,7 @@
 package recipe
 
 import (
+	"cmp"
 	"reflect"
 	"regexp"
 	"slices"
@@ -72,6 +73,8 @@ var (
 	// formPrefix keeps shebangs below the 127 bytes that Linux reads, and placeholders of packages longer than what replaces them.
 	formPrefix  = regexp.MustCompile(`^(/[A-Za-z0-9_][A-Za-z0-9_.+-]*){1,12}$`)
 	formVariant = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?$`)
+	formKey     = regexp.MustCompile(`^(env:[A-Za-z_][A-Za-z0-9_]*|file:[^\s]+)$`)
+	formDays    = regexp.MustCompile(`^[0-9]{1,5}[dh]$`)
 	formVirtual = regexp.MustCompile(`^__[a-z][a-z0-9_]*$`)
 
 	formModule      = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
@@ -151,6 +154,54 @@ var keys = withProfile(map[string]key{
 		Form:    formVariant, FormName: "names of variants",
 		NameForm: formVariant, NameFormName: "that of an axis, or \"exclude\"",
 	},
+
+	"pipeline": {Doc: "The images of a team."},
+	"pipeline.recipes": {
+		Doc:     "The recipes: patterns of directories with a `sconce.toml`, or of files, relative to this file's directory. Each variant of each is an image.",
+		Example: `["images/*", "apps/*"]`, Form: formImage, FormName: "patterns of paths",
+	},
+	"pipeline.staging": {
+		Doc: "Where images are kept while they are built and tested: below it, each image has a repository of its name.", Example: `"registry.example.org/team/ci"`,
+		Form: formRepository, FormName: "a repository of a registry, HOST/PATH, without a tag",
+	},
+	"pipeline.stable": {
+		Doc:     "Where users take images from: below each of these, each image has a repository of its name. A recipe's own `[publish] repository` goes before.",
+		Example: `["registry.example.org/team/images"]`, Form: formRepository, FormName: "repositories of registries, HOST/PATH, without a tag",
+	},
+	"pipeline.mutable": {
+		Doc: "Patterns of versions whose stable tags are written again. All others are written once.", Example: `["*-dev"]`,
+		Form: formImage, FormName: "patterns of versions",
+	},
+	"pipeline.clusters": {
+		Doc: "Clusters on which images are tested whose tests say nothing else.", Example: `["clariden"]`, Form: formImage, FormName: "names of clusters",
+	},
+	"pipeline.branch": {
+		Doc: "The branch from which images are promoted. From others, it is only said what would be done.", Default: DefaultBranch, Example: `"main"`,
+		Form: formImage, FormName: "the name of a branch",
+	},
+	"pipeline.sign": {
+		Doc: "The private key, in PEM, that evidence is signed with: `env:VARIABLE` that holds it, or `file:PATH`. Without it nothing is signed.", Example: `"env:SCONCE_KEY"`,
+		Form: formKey, FormName: `"env:" and the name of a variable, or "file:" and a path`,
+	},
+	"pipeline.keep": {Doc: "What stays in `staging` when it is cleaned up."},
+	"pipeline.keep.canonical": {
+		Doc: "How long images stay that nothing refers to any more.", Default: "for ever", Example: `"30d"`, Form: formDays, FormName: `a number of days or hours, such as "30d"`,
+	},
+	"pipeline.keep.newest": {Doc: "How many of the newest images of each variant stay in any case.", Default: "0", Example: "3", Max: 1000},
+	"pipeline.ci":          {Doc: "What jobs look like at a site."},
+	"pipeline.ci.gitlab":   {Doc: "Parts of GitLab's jobs, copied as they are: their keys are GitLab's."},
+	"pipeline.ci.gitlab.include": {
+		Doc: "Files with the site's own job templates.", Example: `[{ remote = "https://ci.example.org/runners.yml" }]`,
+	},
+	"pipeline.ci.gitlab.default":   {Doc: "GitLab's `default` of all jobs.", Example: `{ interruptible = true }`},
+	"pipeline.ci.gitlab.variables": {Doc: "Variables of all jobs.", Example: `{ SCONCE_STORE = "/dev/shm/sconce" }`},
+	"pipeline.ci.gitlab.build":     {Doc: "What is added to jobs that build.", Example: `{ extends = ".builder" }`},
+	"pipeline.ci.gitlab.test":      {Doc: "By cluster, what is added to jobs that test on it.", Example: `{ clariden = { extends = ".baremetal-runner" } }`},
+	"pipeline.ci.gitlab.light":     {Doc: "What is added to jobs that only talk to registries.", Example: `{ extends = ".lightweight" }`},
+	"pipeline.ci.github":           {Doc: "Parts of jobs of GitHub's actions, copied as they are: their keys are GitHub's."},
+	"pipeline.ci.github.build":     {Doc: "What is added to jobs that build.", Example: `{ runs-on = ["self-hosted", "gh200"] }`},
+	"pipeline.ci.github.test":      {Doc: "By cluster, what is added to jobs that test on it.", Example: `{ clariden = { runs-on = ["self-hosted", "login"] } }`},
+	"pipeline.ci.github.light":     {Doc: "What is added to jobs that only talk to registries.", Example: `{ runs-on = "ubuntu-24.04" }`},
 
 	"target": {Doc: "What the image runs on. With any key but `platform`, `sconce build` checks that the image will run there."},
 	"target.cluster": {
@@ -368,6 +419,10 @@ var keys = withProfile(map[string]key{
 	"image.env": {
 		Doc: "Environment variables of every process in the image. `PATH` starts with the virtual environment in any case.", Example: `{ NCCL_DEBUG = "INFO" }`,
 		NameForm: formEnvName, NameFormName: "a letter or underscore, then letters, digits and underscores",
+	},
+	"image.unset": {
+		Doc: "Variables of the base that the finished image does not have.", Example: `["NCCL_NET_PLUGIN"]`,
+		Form: formEnvName, FormName: "names of variables",
 	},
 	"image.entrypoint": {
 		Doc: "The program that starts, with its first arguments.", Default: "the base's", Example: `["/opt/venv/bin/python"]`,
@@ -623,6 +678,7 @@ var profile = sync.OnceValue(func() *shape { return shapeOf(reflect.TypeFor[clus
 // shape is the type of a key: what the Go field makes of it.
 type shape struct {
 	name   string // last part of the path; "" for the root
+	label  string // in place of path, in messages and documentation; "" is path
 	path   string // dotted; in a shape for one table among several, how messages name the key
 	header string // of a table: how the recipe writes it, "[python]" or "[[step]]"; "" for the root
 	home   string // the header of the table that has the key
@@ -665,6 +721,8 @@ func shapeOf(t reflect.Type, name, path string) *shape {
 		s.kind = kindBool
 	case reflect.Int:
 		s.kind = kindInteger
+	case reflect.Interface:
+		s.kind = kindAny
 	default:
 		s.kind = kindString
 	}
@@ -759,6 +817,9 @@ func (s *shape) one(header, prefix string) *shape {
 	}
 	return &c
 }
+
+// said is how messages name the key.
+func (s *shape) said() string { return cmp.Or(s.label, s.path) }
 
 // isTable reports whether the key is a table of its own, rather than a value in one.
 func (s *shape) isTable() bool { return (s.kind == kindTable || s.kind == kindTables) && !s.free }

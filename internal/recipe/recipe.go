@@ -156,6 +156,7 @@ type PipRequirement struct {
 // ImageConfig is what the finished image says about itself.
 type ImageConfig struct {
 	Env         map[string]string `toml:"env"`
+	Unset       []string          `toml:"unset"`
 	Entrypoint  []string          `toml:"entrypoint"`
 	Cmd         []string          `toml:"cmd"`
 	Workdir     string            `toml:"workdir"`
@@ -421,6 +422,12 @@ func (r *Recipe) resolveTagged(value string, tagged bool) string {
 		return r.Resolve(path) + ":" + tag
 	}
 	return r.Resolve(path)
+}
+
+// ResolvesOnBase reports whether anything is asked for that the base decides about: which packages there are, for which Python.
+func (r *Recipe) ResolvesOnBase() bool {
+	p := r.Python
+	return len(r.System.Packages)+len(p.Packages)+len(p.Requirements)+len(p.Listed) > 0 || p.Project != "" || p.Lock != "" || r.Conda.Asked()
 }
 
 // BaseRecipe returns base.recipe with its path made absolute, as Load takes it, or "" when the base is none.

@@ -21,6 +21,9 @@ const (
 	schemaPath = "../../schema/" + SchemaFile
 	docPath    = "../../docs/recipe.md"
 
+	pipelineSchemaPath = "../../schema/" + PipelineSchemaFile
+	pipelineDocPath    = "../../docs/guide/pipeline.md"
+
 	profileSchemaPath = "../../schema/" + ProfileSchemaFile
 	profileDocPath    = "../../docs/clusters.md"
 )
@@ -30,6 +33,10 @@ func TestKeys(t *testing.T) {
 	var fromTypes []string
 	visit := func(s *shape) {
 		if s.path == "" {
+			return
+		}
+		if s.kind == kindTable && s.path == pipelinePath {
+			fromTypes = append(fromTypes, s.path)
 			return
 		}
 		fromTypes = append(fromTypes, s.path)
@@ -45,6 +52,7 @@ func TestKeys(t *testing.T) {
 	}
 	root().walk(visit)
 	profile().walk(visit)
+	pipelineShape().walk(visit)
 	slices.Sort(fromTypes)
 	if diff := gocmp.Diff(fromTypes, slices.Sorted(maps.Keys(keys))); diff != "" {
 		t.Errorf("keys of the types (-) and of keys.go (+):\n%s", diff)
@@ -59,7 +67,7 @@ func TestExamplesAreGood(t *testing.T) {
 		if s.path == "" || !isLeaf(s) {
 			return
 		}
-		c := &checker{source: []byte(s.home + "\n" + s.name + " = " + s.key.Example)}
+		c := &checker{top: root(), source: []byte(s.home + "\n" + s.name + " = " + s.key.Example)}
 		if !c.isTOML() {
 			t.Errorf("%s: %v", s.path, c.err())
 			return
@@ -250,6 +258,37 @@ func TestProfileDocumentation(t *testing.T) {
 		}
 	})
 	checkGolden(t, profileDocPath, string(doc))
+}
+
+// The table of a pipeline's keys is generated, too, and its examples are good.
+func TestPipelineDocumentation(t *testing.T) {
+	doc, err := os.ReadFile(pipelineDocPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipelineShape().walk(func(s *shape) {
+		if len(s.names) > 0 && s.path != "pipeline.ci" {
+			doc = replaceTable(t, doc, s)
+		}
+		if !isLeaf(s) || s.path == pipelinePath {
+			return
+		}
+		c := newChecker([]byte(s.home+"\n"+s.name+" = "+s.key.Example), "pipeline.toml", "")
+		if c.top = pipelineShape(); !c.isTOML() {
+			t.Errorf("%s: %v", s.path, c.err())
+			return
+		}
+		c.checkTable(readDocument(c.source), c.top)
+		if err := c.err(); err != nil {
+			t.Errorf("%s: %v", s.path, err)
+		}
+	})
+	checkGolden(t, pipelineDocPath, string(doc))
+	schema, err := PipelineSchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkGolden(t, pipelineSchemaPath, string(schema))
 }
 
 func TestProfileSchemaFile(t *testing.T) {

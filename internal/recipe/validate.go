@@ -128,7 +128,7 @@ func (c *checker) addMissing(table, name, example string) {
 
 // isMisspelt reports whether the table has an unknown key whose nearest known one is name.
 func (c *checker) isMisspelt(path, name string) bool {
-	t, s := c.doc, root()
+	t, s := c.doc, c.top
 	if path != "" {
 		for part := range strings.SplitSeq(path, ".") {
 			n := t.nodes[part]

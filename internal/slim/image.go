@@ -34,6 +34,14 @@ type Report struct {
 	Unstripped []Unstripped   `json:"unstripped,omitempty"` // by reason, the most bytes first
 }
 
+// Without returns the function that leaves files out of images of a store, by patterns as [Options] have them.
+func Without(st *store.Store) func(ctx context.Context, im *image.Image, patterns []string) (*image.Image, error) {
+	return func(ctx context.Context, im *image.Image, patterns []string) (*image.Image, error) {
+		im, _, err := Image(ctx, st, im, Options{Remove: patterns})
+		return im, err
+	}
+}
+
 // LayerReport is a layer before and after, as blobs. One that did not change has the same digest twice.
 type LayerReport struct {
 	Digest      store.Digest `json:"digest"`

@@ -8,6 +8,7 @@ const (
 	KindPlan        Kind = "plan"              // the steps of the last build of an image, to say what has changed since; under its name
 	KindStep        Kind = "step"              // the layer of a step; under the step's key
 	KindBootstrap   Kind = "bootstrap"         // the image of a base made from a distribution's packages; under the base's key
+	KindBase        Kind = "base"              // the image of a base that files were taken out of; under the base's key
 	KindSystem      Kind = "system"            // the layer of system packages; under the step's key
 	KindWheelLayer  Kind = "wheel-layer"       // a layer of wheels and the digest of its manifest; under what decides it
 	KindCondaLayer  Kind = "conda-layer"       // a layer of conda packages and the digest of its manifest; under what decides it

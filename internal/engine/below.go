@@ -1,0 +1,164 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/registry"
+	"sconce.dev/sconce/internal/store"
+)
+
+// maxBelow bounds how many recipes stand on each other.
+const maxBelow = 16
+
+// loadBelow loads the recipe that r stands on, if it is one. way are the recipes on the way here, of which none may come again.
+func (r *Recipe) loadBelow(way []string) error {
+	ref := r.BaseRecipe()
+	if ref == "" {
+		return nil
+	}
+	below, err := recipe.Load(ref)
+	if err != nil {
+		return fmt.Errorf("%s: base.recipe: %w", r.Path, err)
+	}
+	own := idOf(below)
+	way = append(slices.Clip(way), own)
+	if i := slices.Index(way, own); i < len(way)-1 {
+		return fault.Usage(fmt.Errorf("%s: recipes stand on each other in a circle: %s", r.Path, strings.Join(way[i:], " → ")))
+	}
+	if len(way) > maxBelow {
+		return fault.Usage(fmt.Errorf("%s: more than %d recipes stand on each other: %s", r.Path, maxBelow, strings.Join(way, " → ")))
+	}
+	if below.Target.AnyPlatform {
+		below.Target.Platform = r.pinned.Target.Platform
+	}
+	if r.Below, err = withTargetOn(below, way); err != nil {
+		return err
+	}
+	if has, wants := r.Below.pinned.Target.Platform, r.pinned.Target.Platform; has != wants {
+		return fault.Usage(fmt.Errorf("%s is for %s, and the recipe that it stands on, %s, for %s", r.Path, wants, r.Base.Recipe, has))
+	}
+	return nil
+}
+
+// idOf tells recipes and their variants apart.
+func idOf(r *recipe.Recipe) string {
+	id := r.Resolve(baseFile(r.Path))
+	if r.Variant != "" {
+		id += ":" + r.Variant
+	}
+	return id
+}
+
+func baseFile(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
+
+// planBelow plans the image that r stands on, when that is a recipe's, and lets r know its key. nil: there is none.
+func (s *Session) planBelow(ctx context.Context, r *Recipe, o PlanOptions) (*Plan, error) {
+	if r.Below == nil {
+		return nil, nil
+	}
+	p, err := s.Plan(ctx, r.Below, PlanOptions{Locked: o.Locked, Anywhere: o.Anywhere, Canonical: o.Canonical})
+	if err != nil {
+		return nil, fmt.Errorf("base.recipe of %s: %w", r.Path, err)
+	}
+	r.pinned.Base.Key = string(p.Image.Key)
+	return p, nil
+}
+
+// Bring has the image of a plan in the store: it is there, or is in the registry under its canonical reference, or it is built.
+func (s *Session) Bring(ctx context.Context, p *Plan, o BuildOptions) (*image.Image, error) {
+	if im, err := s.Made(ctx, p); im != nil || err != nil {
+		return im, err
+	}
+	if im, err := s.pullCanonical(ctx, p); im != nil || err != nil {
+		return im, err
+	}
+	b, err := s.Build(ctx, p, BuildOptions{Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, OnFailure: o.OnFailure})
+	if err != nil {
+		return nil, fmt.Errorf("build %s, which others stand on: %w", p.Name, err)
+	}
+	return b.Image, nil
+}
+
+// Made returns the image of a plan when the store has it, else nil.
+func (s *Session) Made(ctx context.Context, p *Plan) (*image.Image, error) {
+	var digest store.Digest
+	found, err := s.Store.GetRecord(store.KindImageStep, string(p.Image.Key), &digest)
+	if err != nil || !found {
+		return nil, err
+	}
+	im, err := image.Load(ctx, s.Store, digest)
+	if err != nil {
+		return nil, nil //nolint:nilerr // a record of what is gone is none
+	}
+	return im, nil
+}
+
+// pullCanonical takes the image of a plan from where whoever built it has put it, nil when it is not there.
+func (s *Session) pullCanonical(ctx context.Context, p *Plan) (*image.Image, error) {
+	if p.Canonical == "" || s.Offline {
+		return nil, nil
+	}
+	digest, found, err := s.Head(ctx, p.Canonical)
+	if err != nil || !found {
+		return nil, err
+	}
+	name, _ := store.SplitImageName(p.Canonical)
+	subject, err := s.Open(dockerPrefix+name+"@"+string(digest), Wanted{Platform: p.Platform})
+	if err != nil {
+		return nil, err
+	}
+	defer subject.Close()
+	once := store.Once[store.Digest]{Kind: store.KindImageStep, Key: string(p.Image.Key), Does: "pulls the same image"}
+	im, _, err := image.Once(ctx, s.Store, once, subject.Import)
+	if err != nil {
+		return nil, err
+	}
+	if name := p.Name; name != "" {
+		_, err = s.Name(im, name)
+	}
+	return im, err
+}
+
+// Head asks a registry for the digest of a reference, HOST/NAME:TAG. A registry that does not answer, or refuses to, is an error.
+func (s *Session) Head(ctx context.Context, ref string) (d store.Digest, found bool, err error) {
+	name, tag := store.SplitImageName(strings.TrimPrefix(ref, dockerPrefix))
+	repo, err := s.Repository(name)
+	if err != nil {
+		return "", false, err
+	}
+	return repo.Head(ctx, tag)
+}
+
+// Repository is a repository, HOST/PATH, on the server that is written to. A session keeps one of each, with what was found out about
+// the server.
+func (s *Session) Repository(name string) (*registry.Repository, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if repo := s.repos[name]; repo != nil {
+		return repo, nil
+	}
+	repo, err := registry.Writable(name, s.Fetch)
+	if err != nil {
+		return nil, err
+	}
+	if s.repos == nil {
+		s.repos = make(map[string]*registry.Repository)
+	}
+	s.repos[name] = repo
+	return repo, nil
+}
+
+// checkAnywhere refuses to build on this machine what would come out otherwise than on one of the image's own kind.
+func (p *Plan) checkAnywhere() error {
+	if !p.anywhere || runsHere(p.Platform.String()) {
+		return nil
+	}
+	return fault.Hint(fmt.Errorf("%s is for %s, and its byte code is compiled by its own Python", p.Name, p.Platform.String()),
+		"build it on a machine of that kind, or set bytecode = false under [python]")
+}

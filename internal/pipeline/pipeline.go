@@ -1,0 +1,285 @@
+// Package pipeline is about all images of a team together: which recipes and variants there are, which stand on which, what each is
+// called in registries, and how far it is.
+//
+// Nothing is kept about an image but what registries have. Its canonical reference is made of the key of its plan, so that it says by
+// itself whether the image has been built.
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/spelling"
+)
+
+// Pipeline is a pipeline file and the recipes that it leads to.
+type Pipeline struct {
+	*recipe.Pipeline
+	refs []string // of all images: PATH or PATH:VARIANT, relative to Dir
+}
+
+// Image is one variant of one recipe of a pipeline.
+type Image struct {
+	Ref     string // the recipe and its variant as the pipeline names it: "images/pytorch:26.02-py3"
+	Name    string // of the recipe
+	Version string // the tag that users know, with the variant's name at its end
+	Variant string // "" of a recipe without any
+	Recipe  *engine.Recipe
+	Base    *Image // the image of the pipeline that it stands on; nil: something else
+
+	Key       plan.Key // of its plan; "" as long as it cannot be planned, see Problem
+	Canonical string   // HOST/PATH:VERSION-KEY in the staging repository; "" without a key
+	Stable    []string // HOST/PATH:VERSION, each of which users may take it from
+	Mutable   bool     // whether its stable tags are written again
+	Problem   error    // why it cannot be planned: most often, that its lock does not fit
+}
+
+// keyDigits is how much of a key is in a tag, in hexadecimal digits: 96 bits.
+const keyDigits = 24
+
+// maxTag is how long a tag may be, in characters (distribution-spec, "Pulling manifests").
+const maxTag = 128
+
+// Open reads the pipeline of a directory or the nearest one above it, and finds its recipes. The error wraps fs.ErrNotExist when there
+// is no pipeline.
+func Open(dir string) (*Pipeline, error) {
+	file, err := recipe.FindPipeline(dir)
+	if err != nil {
+		return nil, fault.Usage(err)
+	}
+	read, err := recipe.LoadPipeline(file)
+	if err != nil {
+		return nil, err
+	}
+	p := &Pipeline{Pipeline: read}
+	paths, err := read.Paths()
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		variants, err := recipe.Variants(filepath.Join(p.Dir, path))
+		if err != nil {
+			return nil, err
+		}
+		if len(variants) == 0 {
+			p.refs = append(p.refs, path)
+		}
+		for _, v := range variants {
+			p.refs = append(p.refs, path+":"+v)
+		}
+	}
+	return p, nil
+}
+
+// Refs lists the images as Image.Ref has them, in the order of the file.
+func (p *Pipeline) Refs() []string { return slices.Clone(p.refs) }
+
+// Images plans all images of the pipeline, those first that others stand on. One that cannot be planned, whose lock does not fit, is
+// among them with its Problem.
+func (p *Pipeline) Images(ctx context.Context, s *engine.Session) ([]*Image, error) {
+	return p.images(ctx, s, p.refs)
+}
+
+// Image plans one image, which is named as in Refs, by its path on this machine, or by its NAME, NAME:VARIANT or NAME:VERSION.
+func (p *Pipeline) Image(ctx context.Context, s *engine.Session, name string) (*Image, error) {
+	ref, err := p.find(name)
+	if err != nil {
+		return nil, err
+	}
+	all, err := p.images(ctx, s, []string{ref})
+	if err != nil {
+		return nil, err
+	}
+	return all[len(all)-1], nil
+}
+
+// Contains returns the reference of a recipe that is named by its path on this machine, PATH[:VARIANT]. found is false when it is none
+// of the pipeline.
+func (p *Pipeline) Contains(name string) (ref string, found bool) {
+	path, variant := recipe.SplitVariant(name)
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", false
+	}
+	rel, err := filepath.Rel(p.Dir, path)
+	if err != nil {
+		return "", false
+	}
+	if filepath.Base(rel) == recipe.FileName {
+		rel = filepath.Dir(rel)
+	}
+	return p.only(func(r string) bool {
+		at, v := splitRef(r)
+		return at == rel && (variant == "" || v == variant)
+	})
+}
+
+// only returns the one reference that fits.
+func (p *Pipeline) only(fits func(ref string) bool) (string, bool) {
+	i := slices.IndexFunc(p.refs, fits)
+	if i < 0 || slices.ContainsFunc(p.refs[i+1:], fits) {
+		return "", false
+	}
+	return p.refs[i], true
+}
+
+func splitRef(ref string) (path, variant string) {
+	if i := strings.LastIndexByte(ref, ':'); i >= 0 {
+		return ref[:i], ref[i+1:]
+	}
+	return ref, ""
+}
+
+// find returns the reference that a user means by name.
+func (p *Pipeline) find(name string) (string, error) {
+	if slices.Contains(p.refs, name) {
+		return name, nil
+	}
+	if ref, ok := p.Contains(name); ok {
+		return ref, nil
+	}
+	wanted, variant := splitRef(name)
+	var fits []string
+	for _, ref := range p.refs {
+		path, v := splitRef(ref)
+		r, err := recipe.Load(filepath.Join(p.Dir, path) + strings.TrimPrefix(ref, path))
+		if err != nil {
+			return "", err
+		}
+		if (r.Name == wanted || path == wanted) && (variant == "" || variant == v || variant == r.Version) {
+			fits = append(fits, ref)
+		}
+	}
+	switch {
+	case len(fits) == 1:
+		return fits[0], nil
+	case len(fits) > 1:
+		return "", fault.Usage(fault.Hint(fmt.Errorf("%q are several images of %s", name, p.Path), "name one: "+strings.Join(fits, ", ")))
+	}
+	hint := "its images are " + strings.Join(p.refs, ", ")
+	if near := spelling.Nearest(name, p.refs); near != "" {
+		hint = fmt.Sprintf("did you mean %q?", near)
+	}
+	return "", fault.Usage(fault.Hint(fmt.Errorf("%s has no image %q", p.Path, name), hint))
+}
+
+// images plans some images, and before each those that it stands on.
+func (p *Pipeline) images(ctx context.Context, s *engine.Session, refs []string) ([]*Image, error) {
+	b := &planner{Pipeline: p, session: s, known: make(map[string]*Image)}
+	for _, ref := range refs {
+		path, variant := splitRef(ref)
+		full := filepath.Join(p.Dir, path)
+		if variant != "" {
+			full += ":" + variant
+		}
+		r, err := engine.LoadRecipe(full, engine.Changes{})
+		if err != nil {
+			return nil, err
+		}
+		if _, err := b.add(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	return b.all, b.checkNames()
+}
+
+// planner plans images, each once.
+type planner struct {
+	*Pipeline
+	session *engine.Session
+	all     []*Image
+	known   map[string]*Image // by Ref
+}
+
+func (b *planner) add(ctx context.Context, r *engine.Recipe) (*Image, error) {
+	ref, ok := b.Contains(r.Ref())
+	if !ok {
+		return nil, fault.Usage(fault.Hint(fmt.Errorf("%s is not among the recipes of %s", r.Ref(), b.Path), "add its directory to recipes"))
+	}
+	if known := b.known[ref]; known != nil {
+		return known, nil
+	}
+	i := &Image{Ref: ref, Name: r.Name, Version: r.Version, Variant: r.Variant, Recipe: r, Stable: b.StableOf(r)}
+	i.Mutable = slices.ContainsFunc(b.Pipeline.Mutable, func(pattern string) bool {
+		match, err := filepath.Match(pattern, r.Version)
+		return match && err == nil
+	})
+	if r.Below != nil {
+		var err error
+		if i.Base, err = b.add(ctx, r.Below); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.plan(ctx, i); err != nil {
+		return nil, err
+	}
+	b.known[ref] = i
+	b.all = append(b.all, i)
+	return i, nil
+}
+
+// plan finds out the image's key. That its lock does not fit is its Problem.
+func (b *planner) plan(ctx context.Context, i *Image) error {
+	if len(i.Version)+1+keyDigits > maxTag {
+		return fault.Usage(fmt.Errorf("%s: the version %q is too long for a tag that has a key in it", i.Ref, i.Version))
+	}
+	if i.Base != nil && i.Base.Problem != nil {
+		i.Problem = fmt.Errorf("%s, which it stands on, cannot be planned", i.Base.Ref)
+		return nil
+	}
+	planned, err := b.Plan(ctx, b.session, i.Recipe)
+	if err != nil {
+		if ctx.Err() != nil || errors.Is(err, context.Canceled) {
+			return err
+		}
+		i.Problem = err
+		return nil
+	}
+	defer planned.Close()
+	i.Key, i.Canonical = planned.Image.Key, planned.Canonical
+	return nil
+}
+
+// checkNames refuses two images of one name and version: their stable tags would be one.
+func (b *planner) checkNames() error {
+	seen := make(map[string]string)
+	for _, i := range b.all {
+		name := i.Name + ":" + i.Version
+		if before, ok := seen[name]; ok {
+			return fault.Usage(fmt.Errorf("%s: %s and %s are both called %s", b.Path, before, i.Ref, name))
+		}
+		seen[name] = i.Ref
+	}
+	return nil
+}
+
+// Plan plans the image of a recipe of the pipeline as every machine plans it, from its lock. The caller closes the plan.
+func (p *Pipeline) Plan(ctx context.Context, s *engine.Session, r *engine.Recipe) (*engine.Plan, error) {
+	return s.Plan(ctx, r, engine.PlanOptions{Locked: true, Anywhere: true, Canonical: p.CanonicalOf})
+}
+
+// CanonicalOf is where the image of a recipe is that has been built, by the key of its plan.
+func (p *Pipeline) CanonicalOf(r *engine.Recipe, key plan.Key) string {
+	return p.Staging + "/" + r.Name + ":" + r.Version + "-" + string(key)[:keyDigits]
+}
+
+// StableOf lists the references that users take the image of a recipe from: its own repository, if it names one, else those of the
+// pipeline.
+func (p *Pipeline) StableOf(r *engine.Recipe) []string {
+	if r.Publish.Repository != "" {
+		return []string{r.Publish.Repository + ":" + r.Version}
+	}
+	var all []string
+	for _, repository := range p.Stable {
+		all = append(all, repository+"/"+r.Name+":"+r.Version)
+	}
+	return all
+}
