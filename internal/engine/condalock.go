@@ -28,7 +28,14 @@ type CondaExport struct {
 
 // CondaLock says what the conda environment of a recipe is made of, as its lock pins it. locked refuses to make a lock for it.
 func (s *Session) CondaLock(ctx context.Context, r *Recipe, locked bool) (*CondaExport, error) {
-	l, err := s.fittingLock(ctx, r, locked)
+	below, err := s.planBelow(ctx, r, PlanOptions{Locked: locked})
+	if err != nil {
+		return nil, err
+	}
+	if below != nil {
+		defer below.Close()
+	}
+	l, err := s.fittingLock(ctx, r, below, locked)
 	if err != nil {
 		return nil, err
 	}
