@@ -13,6 +13,8 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/squashfs"
 )
 
 // backend builds the wheel of an extension, of a module that says what it was built with: torch stands for what the first file brings.
@@ -79,6 +81,16 @@ func TestEnvironments(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in:\n%s", want, &out)
 		}
+	}
+	f, err := source.OpenClusterFile(filepath.Join(dir, "app.sif"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := f.FS.Info().Compressor; got == squashfs.Stored {
+		t.Errorf("the file's compression is %s", got)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
 	}
 	script := "set -e; greet; echo $LEVEL $CONDA_PREFIX $CONDA_DEFAULT_ENV; cat $CONDA_PREFIX/etc/word.conf; ls /*.yml; python -c 'import extension; print(extension.BUILT)'"
 	want := "hello\n3 " + prefix + " conda_container_env\n" + prefix + "\n/first.yml\n/sec*nd.yml\nwith torch 2.7.0, level 3"

@@ -33,6 +33,9 @@ type Writing struct {
 type Uenv = export.UenvOptions
 
 func (s *Session) writing(w Writing) export.Options {
+	if w.Squashfs == (squashfs.Options{}) {
+		w.Squashfs = squashfs.DefaultOptions()
+	}
 	return export.Options{Store: s.Store, Force: w.Force, Squashfs: w.Squashfs, NoReuse: w.NoReuse, Uenv: w.Uenv}
 }
 
