@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sconce.dev/sconce/internal/conda"
+	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/fault"
 )
 
@@ -401,5 +402,24 @@ func TestSolveWithoutUV(t *testing.T) {
 	_, err := s.Solve(t.Context(), oneChannel(t, "https://channel.example.org/x"))
 	if err == nil || !strings.Contains(err.Error(), "needs uv") || !strings.Contains(fault.HintOf(err), "conda-lock.yml") {
 		t.Errorf("error: %v, hint %s", err, fault.HintOf(err))
+	}
+}
+
+// A spec may say which of the channels its package is to come from, in both forms that conda has for it.
+func TestSolveChannelOfSpec(t *testing.T) {
+	first := serve(t, []condatest.Package{{Name: "tool", Version: "2.0", Noarch: "generic"}})
+	second := serve(t, []condatest.Package{{Name: "tool", Version: "1.0", Noarch: "generic"}})
+	s := solver(t, config(t, nil))
+	for text, want := range map[string]string{
+		"tool": "tool-2.0-0", second.channel() + "::tool": "tool-1.0-0", "tool[channel=" + second.channel() + "]": "tool-1.0-0",
+	} {
+		a, err := s.Solve(t.Context(), Request{Platform: "linux-64", Machine: machine(t, gpuNode), Sources: []Source{
+			{Name: "a.yml", Channels: []string{first.channel(), second.channel()}, Specs: specs(text), NoDefaults: true},
+		}})
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else if got := chosen(a); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
 	}
 }

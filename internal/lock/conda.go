@@ -437,8 +437,11 @@ func (k *condaLocker) take(ctx context.Context) ([]conda.Package, error) {
 	for _, p := range part.Packages {
 		hashed[p.File] = p.SHA256 != ""
 	}
-	packages, err := k.hash(ctx, part.Packages)
+	packages, err := k.lookUp(ctx, part.Packages)
 	if err != nil {
+		return nil, err
+	}
+	if packages, err = k.hash(ctx, packages); err != nil {
 		return nil, err
 	}
 	if packages, err = k.measure(ctx, packages); err != nil {
@@ -446,6 +449,37 @@ func (k *condaLocker) take(ctx context.Context) ([]conda.Package, error) {
 	}
 	k.conda.note(packages, func(p conda.Package) bool { return hashed[p.File] })
 	return k.conda.merge(packages), nil
+}
+
+// lookUp asks channels about packages of which the user's lock has no SHA-256. Where they cannot be asked, an MD5 has to do.
+func (k *condaLocker) lookUp(ctx context.Context, packages []conda.Package) ([]conda.Package, error) {
+	var bare []conda.Package
+	for _, p := range packages {
+		if p.SHA256 == "" {
+			bare = append(bare, p)
+		}
+	}
+	found, err := k.solver.Complete(ctx, k.conda.Platform, bare)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil || slices.ContainsFunc(bare, func(p conda.Package) bool { return p.MD5 == "" }):
+		return nil, err
+	default:
+		found = bare
+	}
+	known := make(map[string]conda.Package)
+	for _, p := range found {
+		known[p.URL] = p
+	}
+	packages = slices.Clone(packages)
+	for i := range packages {
+		p := &packages[i]
+		if c, ok := known[p.URL]; ok { // what it depends on is for the lock to say, which is read again and says nothing
+			p.SHA256, p.Size, p.License, p.SitePackages, p.Constrains = c.SHA256, c.Size, c.License, c.SitePackages, c.Constrains
+			p.Noarch, p.BuildNumber = c.Noarch, c.BuildNumber
+		}
+	}
+	return packages, nil
 }
 
 // settle makes the lock of packages that were chosen.

@@ -1,0 +1,180 @@
+package engine_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sconce.dev/sconce/internal/conda/condatest"
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/recipe"
+)
+
+// plain is a package of one file.
+func plain(name, version string) condatest.Package {
+	return condatest.Package{Name: name, Version: version, Noarch: "generic", Files: map[string]condatest.File{"share/" + name: {Data: version + "\n"}}}
+}
+
+// condaTable writes a recipe whose [conda] says this.
+func condaTable(text string) map[string]string {
+	return map[string]string{recipe.FileName: "name = \"env\"\n[base]\nimage = \"tar:root.tar\"\n[conda]\n" + text}
+}
+
+// lockedPackages are the packages of the environment of a recipe, as the lock has them: "a 1.0, b 1.0".
+func lockedPackages(t *testing.T, s *engine.Session, dir string, o engine.LockOptions) string {
+	t.Helper()
+	l, err := lockIn(t, s, dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, p := range l.Conda.Packages {
+		all = append(all, p.Name+" "+p.Version)
+	}
+	return strings.Join(all, ", ")
+}
+
+func lockIn(t *testing.T, s *engine.Session, dir string, o engine.LockOptions) (*engine.Locked, error) {
+	t.Helper()
+	r, err := engine.LoadRecipe(dir, engine.Changes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Lock(t.Context(), r, o)
+}
+
+// What was chosen stays, whatever the channel has by now, until somebody asks for the newest of one or of all. Without a network, what
+// the store knows of the channel is enough to choose again.
+func TestCondaUpgrade(t *testing.T) {
+	locktest.UV(t)
+	channel := condatest.NewChannel(t, plain("a", "1.0"), plain("b", "1.0"), plain("c", "1.0"))
+	server := channel.Serve(t)
+	table := func(packages string) map[string]string {
+		return condaTable("packages = [" + packages + "]\nchannels = [\"" + server.URL + "\"]\n")
+	}
+	dir := condaRecipe(t, "", table(`"a", "b"`))
+	s := newSession(t)
+	want := func(what, packages string, o engine.LockOptions) {
+		t.Helper()
+		if got := lockedPackages(t, s, dir, o); got != packages {
+			t.Errorf("%s: %s, want %s", what, got, packages)
+		}
+	}
+	want("first", "a 1.0, b 1.0", engine.LockOptions{})
+	channel.Add(t, plain("a", "1.1"), plain("b", "1.1"))
+	want("again", "a 1.0, b 1.0", engine.LockOptions{})
+	locktest.Write(t, dir, table(`"a", "b", "c"`))
+	_, err := build(t.Context(), s, dir, engine.PlanOptions{Locked: true}, engine.BuildOptions{})
+	if err == nil || !strings.Contains(err.Error(), "+ conda.packages c") {
+		t.Errorf("--locked: %v", err)
+	}
+	want("one package more", "a 1.0, b 1.0, c 1.0", engine.LockOptions{})
+	want("the newest of b", "a 1.0, b 1.1, c 1.0", engine.LockOptions{Packages: []string{"B"}})
+	want("the newest of all", "a 1.1, b 1.1, c 1.0", engine.LockOptions{Upgrade: true})
+
+	s.Offline = true
+	server.Requests()
+	locktest.Write(t, dir, table(`"a <1.1", "c"`))
+	want("offline", "a 1.0, c 1.0", engine.LockOptions{})
+	if asked := server.Requests(); len(asked) > 0 {
+		t.Errorf("offline, the channel was asked for %q", asked)
+	}
+	other := newSession(t)
+	other.Offline = true
+	locktest.Write(t, dir, table(`"b"`))
+	if _, err := lockIn(t, other, dir, engine.LockOptions{}); err == nil {
+		t.Error("offline, and nothing is known of the channel: no error")
+	}
+}
+
+// Of packages without a SHA-256 the channel is asked for one; where that has none either, they are brought, and the MD5 has to be right.
+func TestCondaWithoutSHA256(t *testing.T) {
+	locktest.UV(t)
+	channel := condatest.NewChannel(t, plain("old", "1.0"), plain("new", "1.0"), plain("bad", "1.0"))
+	channel.Lie(t, "old-1.0-0.conda", "sha256", nil)
+	channel.Lie(t, "bad-1.0-0.conda", "sha256", nil)
+	channel.Lie(t, "bad-1.0-0.conda", "md5", strings.Repeat("0", 32))
+	server := channel.Serve(t)
+	dir := condaRecipe(t, "", condaTable("packages = [\"old\"]\nchannels = [\""+server.URL+"\"]\n"))
+	s := newSession(t)
+	built, err := build(t.Context(), s, dir, engine.PlanOptions{}, engine.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := runIn(t, s, built.Image, "cat", "/opt/conda/share/old"); got != "1.0" {
+		t.Errorf("old: %q", got)
+	}
+	sums := map[string]string{}
+	for _, p := range channel.Packages(server.URL) {
+		sums[p.Name] = p.SHA256.Hex()
+	}
+	if text := read(t, filepath.Join(dir, "conda-lock.yml")); !strings.Contains(text, "sha256: "+sums["old"]) {
+		t.Errorf("the lock has not found out the SHA-256:\n%s", text)
+	}
+
+	locktest.Write(t, dir, condaTable("packages = [\"bad\"]\nchannels = [\""+server.URL+"\"]\n"))
+	if _, err := lockIn(t, s, dir, engine.LockOptions{}); err == nil || !strings.Contains(err.Error(), "bad-1.0-0.conda has the MD5 ") {
+		t.Errorf("another MD5 than the channel's: %v", err)
+	}
+
+	own := condaTable("lock = \"list.txt\"\n")
+	own["list.txt"] = fmt.Sprintf("@EXPLICIT\n%s/noarch/new-1.0-0.conda\n", server.URL)
+	locktest.Write(t, dir, own)
+	server.Requests()
+	l, err := lockIn(t, s, dir, engine.LockOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := l.Conda.Packages[0].SHA256.Hex(); got != sums["new"] {
+		t.Errorf("a lock without hashes: %s, and the channel says %s", got, sums["new"])
+	}
+	for _, asked := range server.Requests() {
+		if strings.HasSuffix(asked, ".conda") {
+			t.Errorf("for its hash, a package was brought: %s", asked)
+		}
+	}
+	built, err = build(t.Context(), s, dir, engine.PlanOptions{Locked: true}, engine.BuildOptions{})
+	if err != nil || runIn(t, s, built.Image, "cat", "/opt/conda/share/new") != "1.0" {
+		t.Errorf("built from it: %v", err)
+	}
+	own["list.txt"] = fmt.Sprintf("@EXPLICIT\n%s/noarch/old-1.0-0.conda\n", server.URL)
+	locktest.Write(t, dir, own)
+	if _, err := lockIn(t, s, dir, engine.LockOptions{}); err == nil || !strings.Contains(err.Error(), "the lock has no hash of old-1.0-0.conda") {
+		t.Errorf("no hash anywhere: %v", err)
+	}
+}
+
+// Channels that ask for a licence are used by who accepts it, and nobody else; the client comes from the channels that there are.
+func TestCondaLicencesAndClient(t *testing.T) {
+	locktest.UV(t)
+	channel := condatest.NewChannel(t, plain("a", "1.0"), plain("conda", "26.7.1"), plain("mamba", "2.8.1")).Serve(t)
+	config := t.TempDir()
+	t.Setenv("RATTLER_HOME", config)
+	locktest.Write(t, config, map[string]string{"config.toml": "[mirrors]\n\"https://repo.anaconda.com/pkgs/main\" = [\"" + channel.URL + "\"]\n"})
+	files := condaTable("environment = [\"env.yml\"]\n")
+	files["env.yml"] = "channels: [https://repo.anaconda.com/pkgs/main, nodefaults]\ndependencies: [a]\n"
+	dir := condaRecipe(t, "", files)
+	s := newSession(t)
+	_, err := lockIn(t, s, dir, engine.LockOptions{})
+	if err == nil || !strings.Contains(err.Error(), "repo.anaconda.com") {
+		t.Errorf("without acceptance: %v", err)
+	}
+	if asked := channel.Requests(); len(asked) > 0 {
+		t.Errorf("and it was asked for %q", asked)
+	}
+	locktest.Write(t, dir, condaTable("environment = [\"env.yml\"]\naccept-licenses = true\nclient = true\n"))
+	var events locktest.Events
+	r, err := engine.LoadRecipe(dir, engine.Changes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Lock(progress.With(t.Context(), &events), r, engine.LockOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := lockedPackages(t, s, dir, engine.LockOptions{}); got != "a 1.0, conda 26.7.1, mamba 2.8.1" {
+		t.Errorf("accepted, with a client: %s", got)
+	}
+}
