@@ -1,11 +1,13 @@
 package evidence
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -95,6 +97,56 @@ func (b *Book) List(ctx context.Context, image store.Digest) ([]*Evidence, error
 		list = append(list, e)
 	}
 	return list, nil
+}
+
+// Referred returns the verdicts among what refers to an image, where it was copied to without its tags: of several about the same key
+// the newest. What is signed by others, or not at all, is theirs.
+func (b *Book) Referred(ctx context.Context, image store.Digest) ([]*Evidence, error) {
+	list, err := b.repo.Referrers(ctx, image)
+	if err != nil {
+		return nil, err
+	}
+	newest := map[Key]*Evidence{}
+	for _, r := range list[:min(len(list), maxReferred)] {
+		e, err := b.referred(ctx, r.Digest.String(), image)
+		if err != nil {
+			return nil, err
+		}
+		if e == nil {
+			continue
+		}
+		old := newest[e.Key]
+		if old == nil || e.Finished.After(old.Finished) || (e.Finished.Equal(old.Finished) && !e.Result.Good()) {
+			newest[e.Key] = e
+		}
+	}
+	return slices.SortedFunc(maps.Values(newest), func(a, b *Evidence) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Test, b.Test))
+	}), nil
+}
+
+// maxReferred bounds how much of what refers to an image is read.
+const maxReferred = 1000
+
+// referred reads a verdict by its manifest's digest. nil: it is something else, or of somebody else.
+func (b *Book) referred(ctx context.Context, digest string, image store.Digest) (*Evidence, error) {
+	if _, err := store.ParseDigest(digest); err != nil {
+		return nil, nil //nolint:nilerr // of another algorithm: not of sconce
+	}
+	s, manifest, err := b.statement(ctx, digest)
+	var other *MovedError
+	switch {
+	case errors.As(err, &other):
+		return nil, nil
+	case err != nil || s == nil:
+		return nil, err
+	}
+	e, err := read(s, image)
+	if err != nil {
+		return nil, nil //nolint:nilerr // a statement of another kind
+	}
+	e.Manifest = manifest
+	return e, nil
 }
 
 func (b *Book) at(tag string) string { return b.name + ":" + tag }

@@ -13,7 +13,10 @@ import (
 // checkEvidence reads the verdicts that there must be. Any that is missing or bad is a problem, and all are named at once; one that is
 // not what its tag says is an error.
 func (r *promoter) checkEvidence(ctx context.Context) error {
-	if len(r.Required) == 0 && r.Existing {
+	if len(r.Required) == 0 {
+		if !r.Existing && len(r.opts.Trust) == 0 {
+			return nil
+		}
 		return r.checkExisting(ctx)
 	}
 	books := map[string]*evidence.Book{}
@@ -68,7 +71,7 @@ func (r *promoter) checkExisting(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(list) == 0 {
+	if len(list) == 0 && r.Existing {
 		err := fault.Problem(fmt.Errorf("%s has no evidence that %s was ever tested", r.From, r.Image.Short()))
 		return fault.Hint(err, "run `sconce test` first; --untested promotes it all the same")
 	}

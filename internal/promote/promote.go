@@ -38,7 +38,7 @@ type Promotion struct {
 	To    []Target
 
 	Required []Required // verdicts that there must be, of the image and what it stands on
-	Existing bool       // without Required: at least one verdict, and none bad
+	Existing bool       // without Required, of which none may be bad: at least one
 }
 
 // Target is a tag for users.

@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/promote"
+)
+
+// promoteOptions are the options of `sconce promote`.
+type promoteOptions struct {
+	image string
+	how   engine.Promoting
+	keys  []string
+	json  bool
+}
+
+func newPromoteCmd(a *app) *cobra.Command {
+	var o promoteOptions
+	cmd := &cobra.Command{
+		Use:   "promote IMAGE --to REFERENCE...",
+		Short: "Give a tested image the tags that users pull",
+		Long: `Give an image in a registry further tags, in the same registry and in others, when signed evidence lies beside it that it works.
+The image stays the same, byte for byte; a registry gets only the layers that it lacks, and takes them from its other
+repository where it can.
+
+All evidence beside the image must be signed by one of the keys, there must be some, and none may say that a test failed.
+
+A tag is written once: one that leads to another image is refused, exit code 3, unless --mutable says that it may be moved.
+Layers go to all registries first and tags come last. What was killed on the way is run again, and does the rest. Of several
+who promote different images to a tag at the same time one wins, and the others are told; for that all of them promote from the
+same repository.
+
+IMAGE is HOST/NAME:TAG or HOST/NAME@DIGEST in a registry. Without a tag a REFERENCE gets that of the image.`,
+		Example: examples(
+			"sconce promote registry.example.org/team/ci/train:25.11-4be2 --to registry.example.org/team/train:25.11 --key team.pub",
+			"sconce promote registry.example.org/team/ci/train:25.11 --to mirror.example.org/train --key team.pub --dry-run",
+			"sconce promote registry.example.org/team/ci/train:nightly --to registry.example.org/team/train:dev --mutable --key team.pub",
+		),
+		Args: wants("IMAGE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.image = args[0]
+			return a.runPromote(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&o.how.To, "to", nil, "the `REFERENCE` that users pull, HOST/NAME[:TAG] (repeatable)")
+	addKeyFlag(cmd, &o.keys)
+	f.BoolVar(&o.how.Mutable, "mutable", false, "move tags that lead to another image")
+	f.BoolVar(&o.how.Untested, "untested", false, "promote it without any evidence; what there is must be good all the same")
+	f.BoolVar(&o.how.DryRun, "dry-run", false, "only tell what would be done")
+	f.BoolVar(&o.json, "json", false, "print JSON")
+	return cmd
+}
+
+func addKeyFlag(cmd *cobra.Command, keys *[]string) {
+	cmd.Flags().StringArrayVar(keys, "key", nil, "believe what this public key has signed: a `FILE` in PEM, or env:NAME (repeatable)")
+}
+
+func (a *app) runPromote(ctx context.Context, o promoteOptions) error {
+	if len(o.how.To) == 0 {
+		return fault.Hint(fault.Usage(fmt.Errorf("nothing says where %s is to be promoted to", o.image)), "add --to HOST/NAME:TAG")
+	}
+	var err error
+	if o.how.Trust, err = engine.TrustedKeys(o.keys); err != nil {
+		return err
+	}
+	s, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	im, err := s.Find(ctx, o.image)
+	if err != nil {
+		return err
+	}
+	report, err := s.Promote(ctx, im, o.how)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return a.printJSON(report)
+	}
+	return a.printPromotion(report)
+}
+
+func (a *app) printPromotion(r *promote.Report) error {
+	for _, v := range r.Evidence {
+		a.say("%s on %s: %s", v.Test, v.Cluster, v.Result)
+	}
+	rows := [][]string{{"REFERENCE", "STATE", "WAS"}}
+	for _, t := range r.Targets {
+		rows = append(rows, []string{t.Target, t.State, t.Was.Short()})
+	}
+	return printTable(a.out, rows)
+}

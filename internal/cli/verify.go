@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/fault"
+)
+
+// verifyOptions are the options of `sconce verify`.
+type verifyOptions struct {
+	image    string
+	evidence string
+	keys     []string
+	json     bool
+}
+
+func newVerifyCmd(a *app) *cobra.Command {
+	var o verifyOptions
+	cmd := &cobra.Command{
+		Use:   "verify IMAGE --key FILE",
+		Short: "Tell which tests an image in a registry has passed, by signed evidence",
+		Long: `Tell which tests an image in a registry has passed, on which clusters. Only evidence counts that one of the keys has signed, about
+exactly the image that the tag leads to now. No layer is downloaded, and nothing but the registry is asked.
+
+Evidence is looked for beside the image, and among what refers to it in registries that keep a list of that; --evidence names
+the repository that it was promoted from, where neither holds any.
+
+Exit code 3 means that there is no evidence, that a test has failed, or that what looks like evidence is none.
+
+` + "`cosign verify-attestation`" + ` judges the same evidence; see docs/guide/promotion.md.`,
+		Example: examples(
+			"sconce verify registry.example.org/team/train:25.11 --key team.pub",
+			"sconce verify mirror.example.org/train:25.11 --evidence registry.example.org/team/ci/train --key team.pub --json",
+		),
+		Args: wants("IMAGE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.image = args[0]
+			return a.runVerify(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	addKeyFlag(cmd, &o.keys)
+	f.StringVar(&o.evidence, "evidence", "", "look for evidence in this `REPOSITORY`, HOST/NAME")
+	f.BoolVar(&o.json, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) runVerify(ctx context.Context, o verifyOptions) error {
+	if len(o.keys) == 0 {
+		return fault.Hint(fault.Usage(errors.New("no key says whose evidence counts")), "add --key team.pub")
+	}
+	trust, err := engine.TrustedKeys(o.keys)
+	if err != nil {
+		return err
+	}
+	s, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	v, err := s.Verify(ctx, o.image, strings.TrimPrefix(o.evidence, "docker://"), trust)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		err = a.printJSON(v)
+	} else {
+		err = a.printVerification(v)
+	}
+	if err != nil || v.Good() {
+		return err
+	}
+	return fault.Problem(fmt.Errorf("%s is not verified:\n  %s", v.Image, strings.Join(v.Problems, "\n  ")))
+}
+
+func (a *app) printVerification(v *engine.Verification) error {
+	rows := [][]string{{"TEST", "CLUSTER", "RESULT", "FINISHED"}}
+	for _, e := range v.Evidence {
+		rows = append(rows, []string{e.Test, e.Cluster, string(e.Result), e.Finished})
+	}
+	if err := printTable(a.out, rows); err != nil {
+		return err
+	}
+	signed := "nothing besides"
+	if len(v.Signed) > 0 {
+		signed = strings.Join(v.Signed, ", ")
+	}
+	a.say("%s@%s; signed: %s", v.Image, v.Digest, signed)
+	return nil
+}

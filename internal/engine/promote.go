@@ -1,0 +1,253 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"sconce.dev/sconce/internal/attest"
+	"sconce.dev/sconce/internal/evidence"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/imagetest"
+	"sconce.dev/sconce/internal/promote"
+	"sconce.dev/sconce/internal/registry"
+	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/store"
+)
+
+// The variables that open an encrypted key: sconce's own, and cosign's.
+var passwordVariables = []string{"SCONCE_KEY_PASSWORD", "COSIGN_PASSWORD"}
+
+func keyPassword() ([]byte, error) {
+	for _, name := range passwordVariables {
+		if text, ok := os.LookupEnv(name); ok {
+			return []byte(text), nil
+		}
+	}
+	return nil, fault.Hint(errors.New("it is encrypted"), "put its password into the variable "+passwordVariables[0])
+}
+
+// SigningKey reads a private key from a file or "env:NAME"; "" is none.
+func SigningKey(where string) (*attest.PrivateKey, error) {
+	if where == "" {
+		return nil, nil
+	}
+	return attest.ReadPrivateKey(where, keyPassword)
+}
+
+// TrustedKeys reads public keys from files or "env:NAME".
+func TrustedKeys(where []string) ([]*attest.PublicKey, error) {
+	var keys []*attest.PublicKey
+	for _, w := range where {
+		key, err := attest.ReadPublicKey(w)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// Evidence opens what is known of the images of a repository, HOST/PATH. Without a key it is only read.
+func (s *Session) Evidence(repository string, key *attest.PrivateKey, trust []*attest.PublicKey) (*evidence.Book, error) {
+	return evidence.Open(repository, evidence.Options{Store: s.Store, Fetch: s.Fetch, Key: key, Trust: trust})
+}
+
+// RecordTest keeps the result of a test as evidence beside its image, with its log.
+func (s *Session) RecordTest(ctx context.Context, repository string, r imagetest.Result, key *attest.PrivateKey) error {
+	image, err := store.ParseDigest(r.ImageDigest)
+	if err != nil {
+		return err
+	}
+	if _, err := r.Predicate(); err != nil {
+		return err // not judged: no evidence
+	}
+	e := evidence.Evidence{
+		Key:  evidence.Key{Image: image, Test: r.Hash, Cluster: r.Cluster},
+		Name: r.Test, Result: evidence.Result(r.Verdict), Finished: r.Started,
+	}
+	file := r.Log.File
+	r.Log.File = "" // a path of this machine
+	if e.Details, err = json.Marshal(r); err != nil {
+		return err
+	}
+	b, err := s.Evidence(repository, key, nil)
+	if err != nil {
+		return err
+	}
+	if file == "" {
+		return b.Put(ctx, e, nil)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return b.Put(ctx, e, f)
+}
+
+// InRegistry is an image in a registry.
+type InRegistry struct {
+	Repository string       // HOST/PATH
+	Tag        string       // "" when it was named by its digest
+	Digest     store.Digest // of the manifest
+}
+
+// String returns HOST/PATH:TAG@DIGEST.
+func (r InRegistry) String() string {
+	if r.Tag == "" {
+		return r.Repository + "@" + string(r.Digest)
+	}
+	return r.Repository + ":" + r.Tag + "@" + string(r.Digest)
+}
+
+// Find looks up an image in a registry, where it is written: no mirror is asked.
+func (s *Session) Find(ctx context.Context, name string) (InRegistry, error) {
+	ref, err := parseRemote(name)
+	if err != nil {
+		return InRegistry{}, err
+	}
+	r := InRegistry{Repository: ref.Value, Tag: ref.Tag}
+	repo, err := registry.OpenForWriting(ref.Value, registry.Options{Fetch: s.Fetch, User: ref.User})
+	if err != nil {
+		return r, err
+	}
+	wanted := cmp.Or(string(ref.Digest), ref.Tag, "latest")
+	if r.Digest, err = repo.Resolve(ctx, wanted); err == nil && r.Digest == "" {
+		err = fault.Hint(fmt.Errorf("%s has no %s", ref.Value, wanted), "check the name, or push the image first: `sconce push IMAGE "+ref.Value+"`")
+	}
+	return r, err
+}
+
+func parseRemote(name string) (source.Ref, error) {
+	ref, err := source.Parse(dockerPrefix + strings.TrimPrefix(name, dockerPrefix))
+	if err != nil {
+		return ref, err
+	}
+	if host, path, _ := strings.Cut(ref.Value, "/"); path == "" || !strings.ContainsAny(host, ".:") && host != "localhost" {
+		return ref, fault.Usage(fmt.Errorf("%q is no image in a registry: write HOST/NAME:TAG", name))
+	}
+	return ref, nil
+}
+
+// Promoting says how an image is promoted.
+type Promoting struct {
+	To       []string              // [docker://]HOST/NAME[:TAG]; without a tag, that of the image
+	Mutable  bool                  // the tags may be moved
+	Trust    []*attest.PublicKey   // who signs evidence
+	Required []promote.Required    // what there must be
+	Untested bool                  // without Required: also without any evidence
+	Tags     func(tag string) bool // tags that may be moved; nil: none but by Mutable
+	DryRun   bool
+}
+
+// Promote gives an image in a registry further tags, when there is evidence that it works: see [promote].
+func (s *Session) Promote(ctx context.Context, im InRegistry, how Promoting) (*promote.Report, error) {
+	p := promote.Promotion{From: im.Repository, Image: im.Digest, Required: how.Required, Existing: !how.Untested}
+	for _, to := range how.To {
+		ref, err := parseRemote(withTag(to, im.Tag))
+		if err != nil {
+			return nil, err
+		}
+		if ref.Tag == "" || ref.Digest != "" {
+			return nil, fault.Usage(fmt.Errorf("--to %s: it says under which tag no more than the image does", to))
+		}
+		t := promote.Target{Repository: ref.Value, Tag: ref.Tag, Mutable: how.Mutable || how.Tags != nil && how.Tags(ref.Tag)}
+		if !slices.Contains(p.To, t) {
+			p.To = append(p.To, t)
+		}
+	}
+	return promote.Run(ctx, p, promote.Options{Store: s.Store, Fetch: s.Fetch, Trust: how.Trust, DryRun: how.DryRun})
+}
+
+// Verification is what is known of an image in a registry.
+type Verification struct {
+	Image    string       `json:"image"` // HOST/PATH:TAG
+	Digest   store.Digest `json:"digest"`
+	Evidence []Verdict    `json:"evidence"`
+	Signed   []string     `json:"signed"`   // kinds of documents that are signed: "provenance", "sbom"
+	Problems []string     `json:"problems"` // why it is not to be trusted; none: it is
+}
+
+// Verdict is the result of a test that is signed.
+type Verdict struct {
+	Test     string          `json:"test"`
+	Hash     string          `json:"hash"`
+	Cluster  string          `json:"cluster"`
+	Result   evidence.Result `json:"result"`
+	Finished string          `json:"finished,omitempty"`
+	Manifest store.Digest    `json:"manifest"`
+}
+
+// Good reports whether there is evidence and nothing speaks against the image.
+func (v *Verification) Good() bool { return len(v.Problems) == 0 }
+
+// Verify looks up the evidence about an image: in its repository, or in the one called where. Evidence that is not what it seems to be is a
+// problem, as is that there is none.
+func (s *Session) Verify(ctx context.Context, name, where string, trust []*attest.PublicKey) (*Verification, error) {
+	im, err := s.Find(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	v := &Verification{Image: strings.TrimSuffix(im.String(), "@"+string(im.Digest)), Digest: im.Digest, Evidence: []Verdict{}, Signed: []string{}, Problems: []string{}}
+	b, err := s.Evidence(cmp.Or(where, im.Repository), nil, trust)
+	if err != nil {
+		return nil, err
+	}
+	list, err := b.List(ctx, im.Digest)
+	if err == nil && len(list) == 0 {
+		list, err = b.Referred(ctx, im.Digest)
+	}
+	if err := v.note(err); err != nil {
+		return nil, err
+	}
+	for _, e := range list {
+		one := Verdict{Test: e.Name, Hash: e.Test, Cluster: e.Cluster, Result: e.Result, Manifest: e.Manifest}
+		if !e.Finished.IsZero() {
+			one.Finished = e.Finished.UTC().Format("2006-01-02T15:04:05Z")
+		}
+		v.Evidence = append(v.Evidence, one)
+		if !e.Result.Good() {
+			v.Problems = append(v.Problems, fmt.Sprintf("test %s has not passed on %s", e.Name, e.Cluster))
+		}
+	}
+	if len(list) == 0 && v.Good() {
+		v.Problems = append(v.Problems, "there is no evidence that it was ever tested")
+	}
+	return v, v.attachments(ctx, b)
+}
+
+// attachments looks for the documents that are signed.
+func (v *Verification) attachments(ctx context.Context, b *evidence.Book) error {
+	for _, kind := range []string{Provenance, SBOM} {
+		statement, err := b.Attachment(ctx, v.Digest, kind)
+		if err := v.note(err); err != nil {
+			return err
+		}
+		if statement != nil {
+			v.Signed = append(v.Signed, kind)
+		}
+	}
+	return nil
+}
+
+// note makes a problem of an error that is one, and returns any other.
+func (v *Verification) note(err error) error {
+	var moved *evidence.MovedError
+	if errors.As(err, &moved) {
+		v.Problems = append(v.Problems, moved.Error())
+		return nil
+	}
+	return err
+}
+
+// The kinds of documents that are attached to images.
+const (
+	Provenance = "provenance"
+	SBOM       = "sbom"
+)
