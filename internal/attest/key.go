@@ -40,7 +40,7 @@ const maxKey = 64 << 10
 // makeKey says how a user comes to a key.
 const makeKey = "make one with `openssl genpkey -algorithm ed25519 -out team.key` and its public half with `openssl pkey -in team.key -pubout -out team.pub`"
 
-// ReadPrivateKey reads a private key in PEM from a file, or, for "env:NAME", from a variable of the environment. password opens an
+// ReadPrivateKey reads a private key in PEM from a file, PATH or "file:PATH", or, for "env:NAME", from a variable of the environment. password opens an
 // encrypted one.
 func ReadPrivateKey(where string, password func() ([]byte, error)) (*PrivateKey, error) {
 	text, err := readKey(where)
@@ -68,6 +68,7 @@ func ReadPublicKey(where string) (*PublicKey, error) {
 }
 
 func readKey(where string) ([]byte, error) {
+	where = strings.TrimPrefix(where, "file:")
 	if name, ok := strings.CutPrefix(where, "env:"); ok {
 		text := os.Getenv(name)
 		if text == "" {

@@ -8,6 +8,7 @@ import (
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/pipeline"
 	"sconce.dev/sconce/internal/promote"
 )
 
@@ -22,21 +23,28 @@ type promoteOptions struct {
 func newPromoteCmd(a *app) *cobra.Command {
 	var o promoteOptions
 	cmd := &cobra.Command{
-		Use:   "promote IMAGE --to REFERENCE...",
+		Use:   "promote IMAGE [--to REFERENCE...]",
 		Short: "Give a tested image the tags that users pull",
 		Long: `Give an image in a registry further tags, in the same registry and in others, when signed evidence lies beside it that it works.
 The image stays the same, byte for byte; a registry gets only the layers that it lacks, and takes them from its other
 repository where it can.
 
-All evidence beside the image must be signed by one of the keys, there must be some, and none may say that a test failed.
+IMAGE is an image of the pipeline (see pipeline.toml), DIR[:VARIANT] or its name, or one in a registry, HOST/NAME:TAG or
+HOST/NAME@DIGEST.
+
+Of an image of the pipeline, every test of its recipe must have passed in the form that it has today, with this very image,
+on every cluster that it is for; and so must those of the images of the pipeline that it stands on. It gets the pipeline's
+stable tags. The pipeline's own key is believed.
+
+Of any other image, all evidence beside it must be signed by one of the keys, there must be some, and none may say that a
+test failed. Without a tag a REFERENCE gets that of the image.
 
 A tag is written once: one that leads to another image is refused, exit code 3, unless --mutable says that it may be moved.
 Layers go to all registries first and tags come last. What was killed on the way is run again, and does the rest. Of several
-who promote different images to a tag at the same time one wins, and the others are told; for that all of them promote from the
-same repository.
-
-IMAGE is HOST/NAME:TAG or HOST/NAME@DIGEST in a registry. Without a tag a REFERENCE gets that of the image.`,
+who promote different images to a tag at the same time one wins, and the others are told; for that all of them promote from
+the same repository.`,
 		Example: examples(
+			"sconce promote images/pytorch:26.02-py3",
 			"sconce promote registry.example.org/team/ci/train:25.11-4be2 --to registry.example.org/team/train:25.11 --key team.pub",
 			"sconce promote registry.example.org/team/ci/train:25.11 --to mirror.example.org/train --key team.pub --dry-run",
 			"sconce promote registry.example.org/team/ci/train:nightly --to registry.example.org/team/train:dev --mutable --key team.pub",
@@ -62,9 +70,6 @@ func addKeyFlag(cmd *cobra.Command, keys *[]string) {
 }
 
 func (a *app) runPromote(ctx context.Context, o promoteOptions) error {
-	if len(o.how.To) == 0 {
-		return fault.Hint(fault.Usage(fmt.Errorf("nothing says where %s is to be promoted to", o.image)), "add --to HOST/NAME:TAG")
-	}
 	var err error
 	if o.how.Trust, err = engine.TrustedKeys(o.keys); err != nil {
 		return err
@@ -73,11 +78,7 @@ func (a *app) runPromote(ctx context.Context, o promoteOptions) error {
 	if err != nil {
 		return err
 	}
-	im, err := s.Find(ctx, o.image)
-	if err != nil {
-		return err
-	}
-	report, err := s.Promote(ctx, im, o.how)
+	report, err := promoteImage(ctx, s, o)
 	if err != nil {
 		return err
 	}
@@ -85,6 +86,28 @@ func (a *app) runPromote(ctx context.Context, o promoteOptions) error {
 		return a.printJSON(report)
 	}
 	return a.printPromotion(report)
+}
+
+func promoteImage(ctx context.Context, s *engine.Session, o promoteOptions) (*promote.Report, error) {
+	if engine.IsRemote(o.image) {
+		if len(o.how.To) == 0 {
+			return nil, fault.Hint(fault.Usage(fmt.Errorf("nothing says where %s is to be promoted to", o.image)), "add --to HOST/NAME:TAG")
+		}
+		im, err := s.Find(ctx, o.image)
+		if err != nil {
+			return nil, err
+		}
+		return s.Promote(ctx, im, o.how)
+	}
+	p, err := pipeline.Open(".")
+	if err != nil {
+		return nil, fault.Hint(err, "an image in a registry is named HOST/NAME:TAG")
+	}
+	im, err := p.Image(ctx, s, o.image)
+	if err != nil {
+		return nil, err
+	}
+	return p.Promote(ctx, s, im, o.how)
 }
 
 func (a *app) printPromotion(r *promote.Report) error {

@@ -25,8 +25,8 @@ func newVerifyCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify IMAGE --key FILE",
 		Short: "Tell which tests an image in a registry has passed, by signed evidence",
-		Long: `Tell which tests an image in a registry has passed, on which clusters. Only evidence counts that one of the keys has signed, about
-exactly the image that the tag leads to now. No layer is downloaded, and nothing but the registry is asked.
+		Long: `Tell which tests an image in a registry has passed, on which clusters. Only evidence counts that one of the keys has signed,
+about exactly the image that the tag leads to now. No layer is downloaded, and nothing but the registry is asked.
 
 Evidence is looked for beside the image, and among what refers to it in registries that keep a list of that; --evidence names
 the repository that it was promoted from, where neither holds any.

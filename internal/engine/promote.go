@@ -124,25 +124,30 @@ func (s *Session) Find(ctx context.Context, name string) (InRegistry, error) {
 	return r, err
 }
 
+// IsRemote reports whether a name is that of an image in a registry, with the registry's name in front.
+func IsRemote(name string) bool {
+	_, err := parseRemote(name)
+	return err == nil
+}
+
+// parseRemote reads HOST/NAME[:TAG][@DIGEST]. Short names of Docker's registry are not understood: nobody promotes there by accident.
 func parseRemote(name string) (source.Ref, error) {
-	ref, err := source.Parse(dockerPrefix + strings.TrimPrefix(name, dockerPrefix))
-	if err != nil {
-		return ref, err
+	name = strings.TrimPrefix(name, dockerPrefix)
+	host, path, _ := strings.Cut(name, "/")
+	host = host[strings.LastIndexByte(host, '@')+1:] // USER@ is no part of it
+	if path == "" || !strings.ContainsAny(host, ".:") && host != "localhost" {
+		return source.Ref{}, fault.Usage(fmt.Errorf("%q is no image in a registry: write HOST/NAME:TAG", name))
 	}
-	if host, path, _ := strings.Cut(ref.Value, "/"); path == "" || !strings.ContainsAny(host, ".:") && host != "localhost" {
-		return ref, fault.Usage(fmt.Errorf("%q is no image in a registry: write HOST/NAME:TAG", name))
-	}
-	return ref, nil
+	return source.Parse(dockerPrefix + name)
 }
 
 // Promoting says how an image is promoted.
 type Promoting struct {
-	To       []string              // [docker://]HOST/NAME[:TAG]; without a tag, that of the image
-	Mutable  bool                  // the tags may be moved
-	Trust    []*attest.PublicKey   // who signs evidence
-	Required []promote.Required    // what there must be
-	Untested bool                  // without Required: also without any evidence
-	Tags     func(tag string) bool // tags that may be moved; nil: none but by Mutable
+	To       []string            // [docker://]HOST/NAME[:TAG]; without a tag, that of the image
+	Mutable  bool                // the tags may be moved
+	Trust    []*attest.PublicKey // who signs evidence
+	Required []promote.Required  // what there must be
+	Untested bool                // without Required: also without any evidence
 	DryRun   bool
 }
 
@@ -157,7 +162,7 @@ func (s *Session) Promote(ctx context.Context, im InRegistry, how Promoting) (*p
 		if ref.Tag == "" || ref.Digest != "" {
 			return nil, fault.Usage(fmt.Errorf("--to %s: it says under which tag no more than the image does", to))
 		}
-		t := promote.Target{Repository: ref.Value, Tag: ref.Tag, Mutable: how.Mutable || how.Tags != nil && how.Tags(ref.Tag)}
+		t := promote.Target{Repository: ref.Value, Tag: ref.Tag, Mutable: how.Mutable}
 		if !slices.Contains(p.To, t) {
 			p.To = append(p.To, t)
 		}

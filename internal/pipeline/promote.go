@@ -1,0 +1,128 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+
+	"sconce.dev/sconce/internal/attest"
+	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/evidence"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/imagetest"
+	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/promote"
+)
+
+// Promote gives an image of the pipeline its stable tags, or those of how.To, when there is evidence for each test of its recipe as it is
+// today, and for those of all images of the pipeline that it stands on. how.Trust are keys that are believed besides the pipeline's own.
+func (p *Pipeline) Promote(ctx context.Context, s *engine.Session, i *Image, how engine.Promoting) (*promote.Report, error) {
+	if i.Problem != nil {
+		return nil, i.Problem
+	}
+	if len(how.To) == 0 {
+		how.To = i.Stable
+	}
+	if len(how.To) == 0 {
+		return nil, fault.Usage(fault.Hint(fmt.Errorf("nothing says where %s is promoted to", i.Ref), "add stable to "+p.Path+", or [publish] repository to the recipe"))
+	}
+	own, err := engine.SigningKey(p.Sign)
+	if err != nil {
+		return nil, err
+	}
+	if own != nil {
+		how.Trust = append([]*attest.PublicKey{own.Public()}, how.Trust...)
+	}
+	how.Mutable = how.Mutable || i.Mutable
+	if how.Required, err = p.required(ctx, s, i); err != nil {
+		return nil, err
+	}
+	how.Untested = true // beyond what its recipes ask for
+	im, err := s.Find(ctx, i.Canonical)
+	if err != nil {
+		return nil, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", i.Ref, err), "run `sconce pipeline run "+i.Ref+"` first")
+	}
+	return s.Promote(ctx, im, how)
+}
+
+// required lists the verdicts that there must be about an image and all that it stands on.
+func (p *Pipeline) required(ctx context.Context, s *engine.Session, i *Image) ([]promote.Required, error) {
+	var all []promote.Required
+	for at := i; at != nil; at = at.Base {
+		if at.Problem != nil {
+			return nil, at.Problem
+		}
+		if len(at.Recipe.Tests) == 0 {
+			continue
+		}
+		im, err := s.Find(ctx, at.Canonical)
+		if err != nil {
+			return nil, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", at.Ref, err), "run `sconce pipeline run "+at.Ref+"` first")
+		}
+		tests, err := p.Tests(ctx, at)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range tests {
+			all = append(all, promote.Required{
+				Key:  evidence.Key{Image: im.Digest, Test: t.Hash, Cluster: t.Cluster},
+				Name: path.Base(at.Ref) + " " + t.Test.Title(), Repository: im.Repository,
+			})
+		}
+	}
+	return all, nil
+}
+
+// Validation is a test that an image has to pass on a cluster.
+type Validation struct {
+	Test    imagetest.Test
+	Cluster string // its profile's name
+	Hash    string // see [imagetest.Hash]
+}
+
+// Tests lists what an image has to pass, on each of the clusters that the test names, else on those of the pipeline, else on the recipe's
+// target. A test that is skipped is told of, and is none.
+func (p *Pipeline) Tests(ctx context.Context, i *Image) ([]Validation, error) {
+	var all []Validation
+	for _, t := range i.Recipe.Tests {
+		if t.Skip != "" {
+			progress.Warn(ctx, fmt.Sprintf("%s: test %s is skipped: %s", i.Ref, t.Title(), t.Skip), "")
+			continue
+		}
+		clusters := p.clusters(i, t)
+		if len(clusters) == 0 {
+			err := fault.Usage(fmt.Errorf("%s: nothing says on which cluster test %s has to pass", i.Ref, t.Title()))
+			return nil, fault.Hint(err, `add clusters = ["NAME"] to the test or to `+p.Path)
+		}
+		for _, name := range clusters {
+			found, err := cluster.Find(name, i.Recipe.Dir)
+			if err != nil {
+				return nil, err
+			}
+			if found.Profile.Name == "" {
+				return nil, errors.New("the profile " + name + " has no name, under which evidence is kept")
+			}
+			hash, err := imagetest.Hash(i.Recipe.Dir, t, found.Profile)
+			if err != nil {
+				return nil, fmt.Errorf("%s, test %s: %w", i.Ref, t.Title(), err)
+			}
+			all = append(all, Validation{t, found.Profile.Name, hash})
+		}
+	}
+	return all, nil
+}
+
+// clusters are where a test of an image runs.
+func (p *Pipeline) clusters(i *Image, t imagetest.Test) []string {
+	switch {
+	case len(t.Clusters) > 0:
+		return t.Clusters
+	case len(p.Clusters) > 0:
+		return p.Clusters
+	case i.Recipe.Recipe.Target.Cluster != "":
+		return []string{i.Recipe.Recipe.Target.Cluster}
+	}
+	return nil
+}
