@@ -25,8 +25,8 @@ func newPromoteCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "promote IMAGE [--to REFERENCE...]",
 		Short: "Give a tested image the tags that users pull",
-		Long: `Give an image in a registry further tags, in the same registry and in others, when signed evidence lies beside it that it works.
-The image stays the same, byte for byte; a registry gets only the layers that it lacks, and takes them from its other
+		Long: `Give an image in a registry further tags, in the same registry and in others, when signed evidence lies beside it that it
+works. The image stays the same, byte for byte; a registry gets only the layers that it lacks, and takes them from its other
 repository where it can.
 
 IMAGE is an image of the pipeline (see pipeline.toml), DIR[:VARIANT] or its name, or one in a registry, HOST/NAME:TAG or
