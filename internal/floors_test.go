@@ -25,7 +25,7 @@ var floors = [][]string{
 	{"conda", "image", "recipe", "registry", "sandbox"},
 	{"bootstrap", "evidence", "runtimefiles", "python", "execop", "fileop", "uv"},
 	{"containerfile", "source", "ospackages", "promote", "wheelbuild"},
-	{"base", "clusterfile", "condalock", "remotecache"},
+	{"base", "clusterfile", "condalock", "remotecache", "upstream"},
 	{"export", "facts", "lock"},
 	{"audit", "slim", "tocontainerfile", "torecipe"},
 	{"lint", "plan", "report"},

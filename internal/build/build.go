@@ -30,6 +30,7 @@ import (
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/wheelbuild"
 )
 
 // Options says with what to build.
@@ -98,6 +99,7 @@ type builder struct {
 	runner  *execop.Runner
 	cpu     *semaphore.Weighted // how many layers are made at once
 	runs    *semaphore.Weighted // how many commands run at once
+	jobs    *wheelbuild.Jobs    // how many compilers they may run
 	slimmed *slim.Report        // once the image is made
 
 	mu       sync.Mutex                 // of the next four
@@ -125,7 +127,7 @@ func runsAtOnce(o Options) int64 {
 
 func newBuilder(p *plan.Plan, o Options) *builder {
 	b := &builder{
-		plan: p, opts: o, urls: make(map[store.Digest]lock.Wheel),
+		plan: p, opts: o, jobs: wheelbuild.NewJobs(o.Cores, o.Memory), urls: make(map[store.Digest]lock.Wheel),
 		cpu: semaphore.NewWeighted(layersAtOnce), runs: semaphore.NewWeighted(runsAtOnce(o)),
 		stages: make(map[*plan.Stage]func() (*made, error)), took: make(map[plan.Key]time.Duration), contexts: make(map[contextOf]func() (layer.Descriptor, error)),
 	}

@@ -2,6 +2,7 @@ package build
 
 import (
 	"context"
+	"slices"
 
 	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/image"
@@ -26,7 +27,7 @@ func (r *stageRun) makeCompiled(ctx context.Context, c *plan.Compile) (madeLayer
 // compileAll builds the packages of the stage that have no wheel, on the ground and the wheels that are there.
 func (r *stageRun) compileAll(ctx context.Context) (map[string]python.Item, error) {
 	builder := &wheelbuild.Builder{
-		Runner: r.runner, Fetch: r.opts.Fetch, Jobs: wheelbuild.NewJobs(r.opts.Cores, r.opts.Memory), Shared: r.opts.Shared,
+		Runner: r.runner, Fetch: r.opts.Fetch, Jobs: r.jobs, Shared: r.opts.Shared,
 		Header: r.opts.Authorize, Login: lock.LoginHint,
 	}
 	ops := make(map[string]*plan.Compile)
@@ -71,6 +72,9 @@ func (r *stageRun) groundOf(ctx context.Context, c *plan.Compile, wheels []madeL
 		SystemSite: r.stage.Environment().Environment.SystemSitePackages,
 		Layers:     append([]layer.Descriptor(nil), layers...),
 	}
+	if err := r.addComponents(ctx, &on, c.Needs); err != nil {
+		return on, err
+	}
 	if c.Package.Isolated {
 		return on, nil
 	}
@@ -96,4 +100,25 @@ func (r *stageRun) layCompiled(ctx context.Context, c *plan.Compile, it python.I
 	group := python.Group{Name: python.NormalizeName(it.Name), Items: []python.Item{it}}
 	d, m, err := python.BuildLayer(ctx, r.opts.Store, group, c.Target, compiler, c.Options)
 	return madeLayer{d, m, group.Items}, err
+}
+
+// addComponents puts components on the ground that a package is built against, and lets compilers find them.
+func (r *stageRun) addComponents(ctx context.Context, on *wheelbuild.Ground, needs []*plan.Stage) error {
+	env := environment(slices.Clone(on.Env))
+	for _, s := range needs {
+		m, err := r.builder.stage(ctx, s)
+		if err != nil {
+			return err
+		}
+		d := m.last()
+		on.Layers = append(on.Layers, d)
+		on.Components = append(on.Components, d.DiffID)
+		out, ok := s.Steps[0].Op.(*plan.Output)
+		if !ok {
+			continue
+		}
+		env.search(out.Prefix)
+	}
+	on.Env = env
+	return nil
 }

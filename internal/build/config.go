@@ -119,6 +119,20 @@ func (e *environment) enter(dir string) {
 	e.set("VIRTUAL_ENV", dir)
 }
 
+// search makes programs, compilers and the dynamic linker find what a component has put below prefix.
+func (e *environment) search(prefix string) {
+	before := func(name, value, otherwise string) {
+		if old := e.get(name, otherwise); old != "" {
+			value += ":" + old
+		}
+		e.set(name, value)
+	}
+	before("PATH", prefix+"/bin", sandbox.DefaultPath)
+	before("LD_LIBRARY_PATH", prefix+"/lib:"+prefix+"/lib64", "")
+	before("PKG_CONFIG_PATH", prefix+"/lib/pkgconfig:"+prefix+"/lib64/pkgconfig", "")
+	before("CMAKE_PREFIX_PATH", prefix, "")
+}
+
 func (e *environment) setDefault(name, value string) {
 	if e.find(name) < 0 {
 		e.set(name, value)

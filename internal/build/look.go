@@ -17,6 +17,9 @@ const (
 	Shared   Where = "registry" // in the cache of steps of a registry
 	ToMake   Where = "to make"
 	NotAsked Where = "not needed" // files of its stage are wanted by no step that is to be made
+
+	// IfChanged: to make, unless what it stands on comes out as it was. Who compares with the last build says so.
+	IfChanged Where = "if changed"
 )
 
 // Look is what is known of a step's result before anything is made.

@@ -249,7 +249,7 @@ func (r *stageRun) makeStep(ctx context.Context, t *plan.Step) (layer.Descriptor
 	case *plan.Environment:
 		return r.makeEnvironment(ctx, op)
 	}
-	d, _, err := r.onceFor(t).Do(ctx, r.opts.Store, func(ctx context.Context) (layer.Descriptor, error) { return r.change(ctx, t) })
+	d, _, err := r.onceFor(t).Do(ctx, r.opts.Store, func(ctx context.Context) (layer.Descriptor, error) { return r.makeOrFind(ctx, t) })
 	if err != nil {
 		return d, stepError(t, err)
 	}

@@ -2,10 +2,13 @@ package build
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"path"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -45,18 +48,30 @@ func (b *builder) recorded(key plan.Key) bool {
 	return found && err == nil
 }
 
+// stepFailedError is an error that says which step it is about. What waits for the step has nothing to add.
+type stepFailedError struct{ error }
+
+func (e stepFailedError) Unwrap() error { return e.error }
+
 // stepError says where the step is written, and what it is unless the error does so itself.
 func stepError(t *plan.Step, err error) error {
-	if _, ok := t.Op.(*plan.Exec); ok { // whose errors begin with what it is
-		return fmt.Errorf("%s: %w", t.Place, err)
+	var said stepFailedError
+	if errors.As(err, &said) {
+		return err
 	}
-	return fmt.Errorf("%s: %s: %w", t.Place, t.Label(), err)
+	if _, ok := t.Op.(*plan.Exec); ok { // whose errors begin with what it is
+		return stepFailedError{fmt.Errorf("%s: %w", t.Place, err)}
+	}
+	return stepFailedError{fmt.Errorf("%s: %s: %w", t.Place, t.Label(), err)}
 }
 
 // change makes the layer of a step that depends on all below it.
 func (r *stageRun) change(ctx context.Context, t *plan.Step) (layer.Descriptor, error) {
 	if op, ok := t.Op.(*plan.Exec); ok {
 		return r.exec(ctx, t.Label(), op)
+	}
+	if op, ok := t.Op.(*plan.Graft); ok { // which waits for the stage that it takes
+		return r.graft(ctx, op)
 	}
 	task := progress.Begin(ctx, "step", t.Label(), 0)
 	d, err := r.changeFiles(ctx, t)
@@ -65,6 +80,12 @@ func (r *stageRun) change(ctx context.Context, t *plan.Step) (layer.Descriptor, 
 
 // changeFiles makes the layer of a step that runs no program.
 func (r *stageRun) changeFiles(ctx context.Context, t *plan.Step) (layer.Descriptor, error) {
+	switch op := t.Op.(type) {
+	case *plan.Unpack:
+		return r.unpack(ctx, op)
+	case *plan.Output:
+		return r.output(ctx, op)
+	}
 	onto, err := image.NewTree(ctx, r.opts.Store, r.made.layers())
 	if err != nil {
 		return layer.Descriptor{}, err
@@ -138,6 +159,15 @@ func (r *stageRun) exec(ctx context.Context, label string, op *plan.Exec) (layer
 			return layer.Descriptor{}, err
 		}
 		c.Mounts = append(c.Mounts, filled)
+	}
+	if op.Jobs {
+		n, done, err := r.jobs.Take(ctx, op.MemoryPerJob)
+		if err != nil {
+			return layer.Descriptor{}, err
+		}
+		defer done()
+		jobs := strconv.Itoa(n)
+		c.Env = append(slices.Clone(c.Env), "JOBS="+jobs, "CMAKE_BUILD_PARALLEL_LEVEL="+jobs)
 	}
 	return r.runCommand(ctx, label, c)
 }

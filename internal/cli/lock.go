@@ -25,9 +25,9 @@ func newLockCmd(a *app) *cobra.Command {
 		Use:   "lock [RECIPE]",
 		Short: "Pin what a recipe means today",
 		Long: `Decide everything that RECIPE (a sconce.toml or its directory, by default the current one) leaves open, and write it
-beside the recipe: the base by digest, the system packages and the facts about the base's Python into sconce.lock, the
-Python packages into pylock.toml, the standard lock file of Python (PEP 751), and the conda packages into conda-lock.yml
-(CEP 37).
+beside the recipe: the base by digest, the system packages, the sources of components by hash and commit, and the facts about
+the base's Python into sconce.lock, the Python packages into pylock.toml, the standard lock file of Python (PEP 751), and the
+conda packages into conda-lock.yml (CEP 37).
 
 What an earlier lock decided stays while the recipe still asks for it; --upgrade and --upgrade-package take the newest.
 Python packages are resolved by uv, for the base's Python and the target's platform, with the indexes and credentials that
@@ -106,6 +106,9 @@ func describeLock(l *engine.Locked) string {
 	text := "base " + base
 	if l.System != nil {
 		text += ", " + units.Number(len(l.System.Packages), "system package")
+	}
+	if n := len(l.Source); n > 0 {
+		text += ", " + units.Number(n, "source")
 	}
 	if l.Lock.Conda != nil {
 		text += ", " + units.Number(len(l.Conda.Packages), "conda package")

@@ -32,6 +32,9 @@ func newPlanCmd(a *app) *cobra.Command {
 in the recipe's cache in a registry (registry), or still to be made, with what that will download and about how long it
 takes, by how long it took before. Nothing is built. A recipe without a lock that fits is locked, as sconce build does.
 
+A step that is made only if what it stands on comes out otherwise than before is called "if changed": a component that was
+patched may come out the same, and then nothing after it is made.
+
 Steps have keys. A key stands for everything that decides what a step makes, and a step whose key is known is never run. With
 --why each step that is to be made says what made its key another than in the last build of this image: the file, package or
 variable, or the step below it.`,
@@ -171,8 +174,11 @@ func about(t engine.ExplainedStep) string {
 
 // summaryOf says what it comes to.
 func summaryOf(x *engine.Explained) string {
-	n, bytes, unknown := 0, int64(0), false
+	n, bytes, unknown, perhaps := 0, int64(0), false, 0
 	for _, t := range x.Steps {
+		if t.Where == build.IfChanged {
+			perhaps++
+		}
 		if t.Where != build.ToMake {
 			continue
 		}
@@ -185,6 +191,9 @@ func summaryOf(x *engine.Explained) string {
 	text := fmt.Sprintf("%s: %s to make", x.Image, units.Number(n, "step"))
 	if bytes > 0 {
 		text += ", " + units.Size(bytes) + " to download"
+	}
+	if perhaps > 0 {
+		text += fmt.Sprintf(", and %s if what is below comes out otherwise", units.Number(perhaps, "step"))
 	}
 	if unknown {
 		text += ", and more of which the lock does not say the size"

@@ -48,6 +48,9 @@ func (s *Session) Explain(ctx context.Context, p *Plan) (*Explained, error) {
 		if was := differences[i].Before; was != nil {
 			step.Seconds = was.Seconds
 		}
+		if step.Where == build.ToMake && differences[i].Upstream && !how.Again {
+			step.Where = build.IfChanged
+		}
 		x.Steps = append(x.Steps, step)
 	}
 	return x, nil

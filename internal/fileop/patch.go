@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/bluekeyes/go-gitdiff/gitdiff"
@@ -25,6 +26,10 @@ type Patch struct {
 	Text  []byte
 	Dir   string // of the image, what the names in Text are relative to
 	Strip int    // how many leading components of names are dropped, as with patch -p; 0: 1, as git writes them; -1: none
+
+	// Offset lets a hunk apply at another line than it names, where all of its lines stand: the nearest such place. Patches of
+	// distributions are written for the file as the patches before them leave it, mostly.
+	Offset bool
 }
 
 // maxPatched is the most bytes of a file that is patched, and of all files that a patch makes together: they are in memory until
@@ -73,6 +78,7 @@ func (p Patch) apply(ctx context.Context, s *stage) error {
 type fileChange struct {
 	*gitdiff.File
 	from, to string
+	offset   bool // see Patch.Offset
 }
 
 func (c fileChange) name() string {
@@ -112,7 +118,7 @@ func (p Patch) parse() ([]fileChange, error) {
 			if git && i == 0 {
 				drop = max(0, drop-1)
 			}
-			c := fileChange{File: f}
+			c := fileChange{File: f, offset: p.Offset}
 			if !f.IsNew {
 				if c.from, err = stripped(f.OldName, drop); err != nil {
 					return nil, err
@@ -222,6 +228,9 @@ func (s *stage) patch(ctx context.Context, dir *place, c fileChange) (int64, err
 		if before, err = readPlace(ctx, old); err != nil {
 			return 0, err
 		}
+	}
+	if c.offset {
+		c.relocate(before)
 	}
 	after, err := applied(c, before)
 	if err != nil {
@@ -396,4 +405,46 @@ func elsewhere(f *gitdiff.TextFragment, content []byte) int {
 		return 0
 	}
 	return 1 + bytes.Count(content[:at], []byte("\n"))
+}
+
+// relocate moves hunks to the places where their lines stand, each to the nearest below the one before it. What stands nowhere stays,
+// and does not apply.
+func (c fileChange) relocate(before []byte) {
+	var lines []string
+	for line := range strings.Lines(string(before)) {
+		lines = append(lines, line)
+	}
+	first, shift := 0, 0
+	for _, f := range c.TextFragments {
+		var want []string
+		for _, l := range f.Lines {
+			if l.Old() {
+				want = append(want, l.Line)
+			}
+		}
+		at := int(f.OldPosition) - 1 + shift
+		if len(want) == 0 || at < 0 {
+			continue
+		}
+		found := nearest(lines, want, first, at)
+		if found < 0 {
+			return
+		}
+		f.OldPosition = int64(found) + 1
+		shift += found - at
+		first = found + len(want)
+	}
+}
+
+// nearest returns the place of want in lines that is nearest to at and not before first, -1 if there is none.
+func nearest(lines, want []string, first, at int) int {
+	last := len(lines) - len(want)
+	for away := 0; at-away >= first || at+away <= last; away++ {
+		for _, i := range []int{at - away, at + away} {
+			if i >= first && i <= last && slices.Equal(lines[i:i+len(want)], want) {
+				return i
+			}
+		}
+	}
+	return -1
 }

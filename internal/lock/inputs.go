@@ -18,6 +18,8 @@ type Inputs struct {
 	System []string `toml:"system,omitempty,multiline"`
 	Conda  []string `toml:"conda,omitempty,multiline"`
 	Python []string `toml:"python,omitempty,multiline"`
+
+	Components []string `toml:"components,omitempty,multiline"` // sources and what is installed to build them
 }
 
 // InputsOf collects the inputs of r. Files that r names, and those that they include, enter by their hash; logins in
@@ -28,6 +30,7 @@ func InputsOf(r *recipe.Recipe) (Inputs, error) {
 	for _, p := range r.System.Packages {
 		in.System = append(in.System, "package "+p)
 	}
+	in.Components = componentInputs(r)
 	var err error
 	if in.Conda, err = condaInputs(r); err != nil || !hasPython(r) {
 		return in, err
@@ -158,7 +161,7 @@ func hasPython(r *recipe.Recipe) bool {
 
 // diff returns what has to change in the lock's inputs to become now.
 func (in Inputs) diff(now Inputs) []string {
-	return slices.Concat(diffLines("base", in.Base, now.Base), diffLines("system", in.System, now.System), diffLines("conda", in.Conda, now.Conda), diffLines("python", in.Python, now.Python))
+	return slices.Concat(diffLines("base", in.Base, now.Base), diffLines("system", in.System, now.System), diffLines("conda", in.Conda, now.Conda), diffLines("python", in.Python, now.Python), diffLines("components", in.Components, now.Components))
 }
 
 func diffLines(section string, was, is []string) []string {

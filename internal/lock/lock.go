@@ -23,6 +23,7 @@ import (
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/upstream"
 )
 
 // formatVersion is the layout of sconce.lock. A reader refuses another one.
@@ -40,6 +41,9 @@ type Lock struct {
 	System   *ospackages.Pinned `toml:"system,omitempty"` // nil: the recipe asks for no system packages
 	Conda    *Conda             `toml:"conda,omitempty"`  // nil: there is no conda environment
 	Python   *Python            `toml:"python,omitempty"`
+
+	Source    map[string]*upstream.Pinned `toml:"source,omitempty"`    // by name
+	Component map[string]*Component       `toml:"component,omitempty"` // those that packages are installed for
 }
 
 // Python says what the Python is, of the base or of the conda environment, and which packages go beside it.
@@ -168,6 +172,11 @@ func (l *Lock) check() error {
 	}
 	if p := l.Python; p != nil && (p.File == "" || p.Version == "" || !strings.HasPrefix(p.Executable, "/")) {
 		return errors.New("[python] lacks file, version or executable")
+	}
+	for name, s := range l.Source {
+		if err := s.Check(); err != nil {
+			return fmt.Errorf("source.%s: %w", name, err)
+		}
 	}
 	return nil
 }

@@ -140,12 +140,17 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock,
 		return nil, nil, err
 	}
 	l.Base = *pinned
-	l.Base.ImageKey = "" // unless something is resolved on it
+	onBase := sync.OnceValues(func() (*image.Image, error) { return pinned.Image(ctx, r.BaseReference(), *platform, o.base()) })
+	if err := lockAllComponents(ctx, r, l, old, onBase, o); err != nil {
+		return nil, nil, err
+	}
+	if !r.ResolvesOnBase() {
+		l.Base.ImageKey = ""
+	}
 	if !hasPython(r) && len(r.System.Packages) == 0 && !r.Conda.Asked() {
 		return l, nil, nil
 	}
-	l.Base.ImageKey = pinned.ImageKey
-	im, err := pinned.Image(ctx, r.BaseReference(), *platform, o.base())
+	im, err := onBase()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -184,6 +189,22 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock,
 	}
 	l.Python = &k.python
 	return l, files, nil
+}
+
+// lockAllComponents pins what components are built from and with.
+func lockAllComponents(ctx context.Context, r *recipe.Recipe, l, old *Lock, im func() (*image.Image, error), o Options) error {
+	if len(r.Source)+len(r.Component) == 0 {
+		return nil
+	}
+	if err := warnUnused(ctx, r); err != nil {
+		return err
+	}
+	var err error
+	if l.Source, err = lockSources(ctx, r, l, old, im, o); err != nil {
+		return err
+	}
+	l.Component, err = lockComponents(ctx, r, l, old, im, o)
+	return err
 }
 
 func pinBase(ctx context.Context, r *recipe.Recipe, old *Lock, now Inputs, platform v1.Platform, o Options) (*base.Pinned, error) {

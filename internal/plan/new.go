@@ -83,10 +83,11 @@ type planner struct {
 	opts     Options
 	platform v1.Platform
 	layer    layer.Options
+	built    map[string]*Stage // what components install, by name
 }
 
-// stage puts the steps in the order of their layers: what the base and its package manager bring, Python packages, then what
-// the recipe does itself. How many layers the wheels get is known once the others are counted.
+// stage puts the steps in the order of their layers: what the base and its package manager bring, conda's packages, components, Python
+// packages, which may be compiled against components, then what the recipe does itself. How many layers the wheels get is known once the others are counted.
 func (n *planner) stage(ctx context.Context) (*Stage, error) {
 	own, err := n.recipeSteps(ctx)
 	if err != nil {
@@ -94,8 +95,11 @@ func (n *planner) stage(ctx context.Context) (*Stage, error) {
 	}
 	s := newStage(n.recipe.Name+":"+n.recipe.Version, nil, n.layer)
 	s.add(&Step{Title: n.baseTitle(), Op: &Base{Pinned: n.base, Platform: n.platform, Reference: n.recipe.BaseReference()}})
-	system, compiles, environment := n.systemSteps(), n.compileSteps(), n.environmentSteps()
-	others := len(system) + len(compiles) + len(environment) + len(own)
+	if err := n.componentStages(); err != nil {
+		return nil, err
+	}
+	system, parts, compiles, environment := n.systemSteps(), n.componentSteps(), n.compileSteps(), n.environmentSteps()
+	others := len(system) + len(parts) + len(compiles) + len(environment) + len(own)
 	packages, err := n.condaGroups(n.roomForConda(others))
 	if err != nil {
 		return nil, err
@@ -105,7 +109,7 @@ func (n *planner) stage(ctx context.Context) (*Stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range slices.Concat(system, steps, n.wheelSteps(groups), compiles, environment, own) {
+	for _, t := range slices.Concat(system, steps, parts, n.wheelSteps(groups), compiles, environment, own) {
 		s.add(t)
 	}
 	return s, nil
@@ -195,6 +199,9 @@ func (n *planner) compileSteps() []*Step {
 		if c.Base != nil {
 			op.Base = &Base{Pinned: c.Base.Image, Platform: n.platform, Reference: lock.CompileReference(n.recipe, c)}
 			op.Python = c.Base.Interpreter(op.Python)
+		}
+		for _, name := range n.recipe.ComponentClosure(n.recipe.Python.Compile[c.Name].Needs) {
+			op.Needs = append(op.Needs, n.built[name])
 		}
 		steps = append(steps, &Step{Title: c.Label(), History: "python packages: " + compiled(c), Op: op})
 	}

@@ -117,6 +117,7 @@ type Compile struct {
 	Target    python.Target
 	Bytecode  bool
 	Options   python.LayerOptions
+	Needs     []*Stage // components that are there while it is built
 }
 
 // Kind implements [Op].
@@ -135,6 +136,9 @@ func (c *Compile) inputs() []Input {
 		{"byte code", fmt.Sprint(c.Bytecode)},
 		{"compression", string(c.Options.Compression)},
 		{"time", fmt.Sprint(c.Options.ModTime.Unix())},
+	}
+	for _, s := range c.Needs {
+		in = append(in, Input{filesInput, sourceKey(Source{Stage: s}, "")})
 	}
 	if c.Base != nil {
 		in = append(in, Input{"built in", c.Base.Pinned.Key()})
@@ -196,6 +200,11 @@ type Exec struct {
 	Venv    string         // the virtual environment that the command finds on its PATH, absolute; "" is none
 	Conda   *Activation    // the conda environment that it finds itself in; nil: none
 	Mounts  []Mount
+
+	// JOBS says how many compilers may run, of which each needs so many bytes; 0 is what is usual. Neither is in the key: they do
+	// not change what is made.
+	Jobs         bool
+	MemoryPerJob int64
 }
 
 // Mount is a mount together with where its files come from.

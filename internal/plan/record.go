@@ -22,6 +22,9 @@ type StepRecord struct {
 	Inputs []Input          `json:"inputs,omitempty"`
 	Files  []fileop.FileSum `json:"files,omitempty"` // of directories of this machine that it takes files of
 
+	// Content says that the step is found by what it really stands on, too; see [Step.ContentKey].
+	Content bool `json:"content,omitempty"`
+
 	Seconds float64 `json:"seconds,omitempty"` // how long it took to make it, the last time; 0: not known
 }
 
@@ -35,7 +38,7 @@ func (p *Plan) Record() *Record {
 		for _, t := range s.Steps {
 			if t.Op != nil {
 				r.Steps = append(r.Steps, StepRecord{
-					Stage: s.Label, Kind: t.Op.Kind(), Title: t.Title, Place: t.Place, Key: t.Key, On: t.On, Inputs: t.Inputs, Files: t.listed(),
+					Stage: s.Label, Kind: t.Op.Kind(), Title: t.Title, Place: t.Place, Key: t.Key, On: t.On, Inputs: t.Inputs, Files: t.listed(), Content: t.Content || grafts(t.Op),
 				})
 			}
 		}
@@ -45,6 +48,12 @@ func (p *Plan) Record() *Record {
 		Stage: p.Label, Kind: KindImage, Title: "image " + p.Name, Key: p.Image.Key, On: []Key{p.Stage.Key()}, Inputs: p.Image.Inputs,
 	})
 	return r
+}
+
+// grafts reports whether an op takes over what another stage made, for which nothing is made that would be worth a key of its own.
+func grafts(op Op) bool {
+	_, ok := op.(*Graft)
+	return ok
 }
 
 // EachStage calls visit for every stage of the plan, after those that it stands on or takes files of.

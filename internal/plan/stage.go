@@ -13,6 +13,8 @@ type Stage struct {
 	Layer layer.Options // of the layers that its steps make
 
 	key Key // of all steps so far, "" as long as there is none
+
+	takes bool // a step so far, or one below, takes what another stage made
 }
 
 // Key identifies the files of the stage: equal keys, equal files.
@@ -27,6 +29,10 @@ type Step struct {
 	Op      Op      // nil: a line of a Containerfile that changes the configuration only
 	Inputs  []Input // what Key stands for, besides what the step stands on
 	On      []Key   // what it stands on: of these, and Inputs, Key is made
+
+	// Content says that the step stands on what other stages made, or takes files of them, so that there is a second key to look
+	// under once these are made; see [Step.ContentKey].
+	Content bool
 }
 
 // Source is where files come from: a stage, a directory of this machine, or, with neither, nowhere.
@@ -39,7 +45,7 @@ type Source struct {
 func newStage(label string, from *Stage, o layer.Options) *Stage {
 	s := &Stage{Label: label, From: from, Layer: o}
 	if from != nil {
-		s.key = from.key
+		s.key, s.takes = from.key, from.takes
 	}
 	return s
 }
@@ -50,6 +56,8 @@ func (s *Stage) add(t *Step) {
 		t.Inputs = t.Op.inputs()
 		t.Key, t.On = t.Op.key(s, t.Inputs)
 		s.key = above(s.key, t)
+		s.takes = s.takes || t.fromStages()
+		t.Content = s.takes && contentOp(t.Op)
 	}
 	s.Steps = append(s.Steps, t)
 }
@@ -137,6 +145,16 @@ func (t *Step) Sources() []Source {
 		var all []Source
 		for _, m := range op.Mounts {
 			all = append(all, m.Files)
+		}
+		return all
+	case *Graft:
+		return []Source{{Stage: op.From}}
+	case *Output:
+		return []Source{{Stage: op.Of}}
+	case *Compile:
+		var all []Source
+		for _, s := range op.Needs {
+			all = append(all, Source{Stage: s})
 		}
 		return all
 	}

@@ -3,9 +3,7 @@ package plan
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -80,17 +78,9 @@ func (n *planner) patchStep(s recipe.Step, text string) (*Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.Open(n.recipe.Resolve(parsed.File))
+	data, err := readPatch(n.recipe.Resolve(parsed.File))
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxPatch+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxPatch {
-		return nil, fmt.Errorf("it is larger than %d MiB", maxPatch>>20)
 	}
 	op := &Patch{fileop.Patch{Text: data, Dir: parsed.Dir, Strip: 1}}
 	return &Step{Title: "patch " + text, History: "patch " + path.Base(parsed.File) + ":" + parsed.Dir, Op: op}, nil

@@ -14,6 +14,10 @@ import (
 type Difference struct {
 	Causes []string    // by name: files, packages, variables, the step below; never empty
 	Before *StepRecord // what the step was; nil: it is new
+
+	// Upstream says that nothing of the step itself is another: only what it stands on, or takes of other stages, is made in another
+	// way. When that comes out the same, the step is not made again.
+	Upstream bool
 }
 
 // Compare says of each step of now, by its place in the list, what made its key another than that of old. Steps whose key old
@@ -53,7 +57,18 @@ func (c *comparison) difference(t StepRecord) Difference {
 	if before == nil {
 		return Difference{Causes: []string{"the step is new"}}
 	}
-	return Difference{Causes: c.causes(before, t), Before: before}
+	return Difference{Causes: c.causes(before, t), Before: before, Upstream: upstreamOnly(before, t)}
+}
+
+// upstreamOnly reports whether two steps are the same but for what other stages made.
+func upstreamOnly(before *StepRecord, t StepRecord) bool {
+	if !t.Content || !slices.Equal(before.Files, t.Files) {
+		return false
+	}
+	own := func(inputs []Input) []Input {
+		return slices.DeleteFunc(slices.Clone(inputs), func(in Input) bool { return in.Name == filesInput && ofStage([]string{in.Value}) })
+	}
+	return slices.Equal(own(before.Inputs), own(t.Inputs))
 }
 
 func (c *comparison) causes(before *StepRecord, t StepRecord) []string {

@@ -17,6 +17,7 @@ type Compile struct {
 	MemoryPerJob string            `toml:"memory-per-job"` // see Compile.JobMemory
 	Jobs         int               `toml:"jobs"`           // 0: from the cores and the memory
 	Base         string            `toml:"base"`           // image to build in, see Recipe.ImageReference; "" is the image itself
+	Needs        []string          `toml:"needs"`          // components that must be there while it is built
 	Depends      []string          `toml:"depends"`        // PEP 508: its Requires-Dist, when its metadata cannot be had without building
 }
 
@@ -71,6 +72,7 @@ func (c *checker) validateCompile(r *Recipe) {
 		}
 		seen[normalName(name)] = name
 		c.validateCompiled(name, p.Compile[name])
+		c.validateNames(p.Compile[name].Needs, "component", r.ComponentOrder(), "python", "compile", name, "needs")
 	}
 }
 

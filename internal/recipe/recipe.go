@@ -38,13 +38,17 @@ type Recipe struct {
 	LockFile string `toml:"-"` // where its lock is, absolute; "": beside the recipe
 	Variant  string `toml:"-"` // which of its variants this is; "": it has none
 
-	Name    string      `toml:"name"`
-	Version string      `toml:"version"`
-	Base    Base        `toml:"base"`
-	Target  Target      `toml:"target"`
-	System  System      `toml:"system"`
-	Conda   Conda       `toml:"conda"`
-	Python  Python      `toml:"python"`
+	Name    string `toml:"name"`
+	Version string `toml:"version"`
+	Base    Base   `toml:"base"`
+	Target  Target `toml:"target"`
+	System  System `toml:"system"`
+	Conda   Conda  `toml:"conda"`
+	Python  Python `toml:"python"`
+
+	Source    map[string]Source    `toml:"source"`    // by name
+	Component map[string]Component `toml:"component"` // likewise; see Recipe.ComponentOrder
+
 	Steps   []Step      `toml:"step"`
 	Image   ImageConfig `toml:"image"`
 	Slim    Slim        `toml:"slim"`
@@ -338,6 +342,10 @@ func (r *Recipe) fillDefaults() {
 	for i := range r.Steps {
 		r.Steps[i].Run = unixLines(r.Steps[i].Run)
 	}
+	for name, c := range r.Component {
+		c.Run = unixLines(c.Run)
+		r.Component[name] = c
+	}
 	r.Python.Compile = normalNames(r.Python.Compile)
 	r.Target.AnyPlatform = r.Target.Platform == ""
 	r.Target.Platform = normalPlatform(r.Target.Platform)
@@ -427,6 +435,16 @@ func (r *Recipe) resolveTagged(value string, tagged bool) string {
 // ResolvesOnBase reports whether anything is asked for that the base decides about: which packages there are, for which Python.
 func (r *Recipe) ResolvesOnBase() bool {
 	p := r.Python
+	for _, c := range r.Component {
+		if len(c.Packages) > 0 {
+			return true
+		}
+	}
+	for _, s := range r.Source {
+		if s.Debian != "" {
+			return true
+		}
+	}
 	return len(r.System.Packages)+len(p.Packages)+len(p.Requirements)+len(p.Listed) > 0 || p.Project != "" || p.Lock != "" || r.Conda.Asked()
 }
 

@@ -139,6 +139,23 @@ func TestLoadEverything(t *testing.T) {
 				"zope-interface": {},
 			},
 		},
+		Source: map[string]Source{
+			"libfabric": {
+				URL: "https://example.org/libfabric-2.1.0.tar.bz2", SHA256: "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+				Patch: []string{"requirements.txt"},
+			},
+			"nccl": {Git: "https://example.org/nccl.git", Commit: "v2.27.3-1"},
+			"ucx":  {Debian: "ucx=1.18.1+ds-2"},
+		},
+		Component: map[string]Component{
+			"libfabric": {
+				Packages: []string{"build-essential"}, Run: "./configure --prefix=$PREFIX && make -j$JOBS install", MemoryPerJob: "1GiB", Line: 173,
+			},
+			"nccl": {
+				Sources: []string{"nccl", "ucx"}, Needs: []string{"libfabric"}, Run: "cd src\nmake -j$JOBS\n", Prefix: "/opt/nccl-2",
+				Env: map[string]string{"CFLAGS": "-O3"}, Workdir: "src", Network: true, Line: 178,
+			},
+		},
 		Steps: []Step{
 			{
 				Name: "tools", Run: "set -u\n\tmake\n", Copy: []string{"project:/opt/src", "*.txt"}, Patch: []string{"requirements.txt"},

@@ -22,6 +22,8 @@ func (c *checker) validate(r *Recipe) {
 	c.validateConda(r.Conda)
 	c.validatePython(r.Python)
 	c.validateCompile(r)
+	c.validateSources(r)
+	c.validateComponents(r)
 	c.validateSteps(r.Steps)
 	c.validateTests(r.Tests)
 	c.validateTarget(r.Target)

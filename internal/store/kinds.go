@@ -7,6 +7,7 @@ const (
 	KindImageStep   Kind = "image-step"        // the digest of an image that was built; under the key of its plan
 	KindPlan        Kind = "plan"              // the steps of the last build of an image, to say what has changed since; under its name
 	KindStep        Kind = "step"              // the layer of a step; under the step's key
+	KindContent     Kind = "step-content"      // the layer of a step; under what it really stood on and took, for when that is made in another way
 	KindBootstrap   Kind = "bootstrap"         // the image of a base made from a distribution's packages; under the base's key
 	KindBase        Kind = "base"              // the image of a base that files were taken out of; under the base's key
 	KindSystem      Kind = "system"            // the layer of system packages; under the step's key

@@ -37,6 +37,10 @@ func Write(r *recipe.Recipe, l *lock.Lock, o Options) (string, error) {
 		return "", fault.Hint(fmt.Errorf("%s: a Containerfile has no way to lay conda packages down as [conda] does", r.Path),
 			"build the image with `sconce build`, and begin the Containerfile with it")
 	}
+	if len(r.Component) > 0 {
+		return "", fault.Hint(fmt.Errorf("%s: a Containerfile has no way to pin and patch sources as [component] does", r.Path),
+			"build the image with `sconce build`, and begin the Containerfile with it")
+	}
 	w := &writer{recipe: r, lock: l, opts: o}
 	python, err := w.readPython()
 	if err != nil {

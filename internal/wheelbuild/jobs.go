@@ -60,6 +60,13 @@ func (j *Jobs) take(ctx context.Context, p Package) (grant, func(), error) {
 	}
 }
 
+// Take is for builds that are no wheels: it waits until there is room for one compiler of so many bytes, 0 for what is usual, and
+// returns how many may run. done gives them back.
+func (j *Jobs) Take(ctx context.Context, memoryPerJob int64) (n int, done func(), err error) {
+	g, done, err := j.take(ctx, Package{MemoryPerJob: memoryPerJob})
+	return g.jobs, done, err
+}
+
 func (j *Jobs) giveBack(g grant) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

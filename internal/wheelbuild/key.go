@@ -10,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/store"
 )
 
 // format changes whenever the same inputs would give another wheel.
@@ -34,6 +35,8 @@ type keyInput struct {
 	Env      map[string]string
 	Epoch    int64
 	Conda    string `json:",omitempty"`
+
+	Components []store.Digest `json:",omitempty"` // what of the ground counts by its bytes
 }
 
 type keyFile struct{ File, Digest string }
@@ -45,6 +48,7 @@ func (s *site) key() string {
 		Format: format, Name: p.Name, Version: p.Version, Source: s.source.id, Within: p.Source.Subdirectory,
 		Isolated: p.Isolated, Toolkit: s.toolkit.version, Python: i.Implementation + " " + i.Minor(), Machine: i.Platform,
 		Libc: "glibc " + i.Glibc + " musl " + i.Musl, Libcxx: s.libstdcxx, Archs: p.Archs, Env: p.Env, Epoch: s.epoch(), Conda: p.Conda,
+		Components: s.ground.Components,
 	}
 	for _, w := range p.Requires {
 		in.Requires = append(in.Requires, keyFile{w.File, string(w.Digest)})

@@ -15,7 +15,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
@@ -96,8 +95,7 @@ func (s Sources) repository(ctx context.Context, name string, src python.Source)
 
 // packCommit fetches a commit and packs its files.
 func (s Sources) packCommit(ctx context.Context, name string, src python.Source) (store.Digest, error) {
-	local := strings.HasPrefix(src.URL, "file:") || filepath.IsAbs(src.URL)
-	if s.Fetch.Offline() && !local {
+	if s.Fetch.Offline() && !isLocal(src.URL) {
 		return "", fmt.Errorf("%s: %w", fetch.Redact(src.URL), fetch.ErrOffline)
 	}
 	dir, err := s.Store.TempDir("repository-*")

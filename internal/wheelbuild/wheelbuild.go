@@ -75,6 +75,7 @@ type Ground struct {
 	Root       string             // where the layers of wheels put packages, relative to the image's root: "opt/venv"
 	Items      []python.Item      // the wheels in these layers
 	SystemSite bool               // the environment sees the base's packages
+	Components []store.Digest     // of those of the layers that decide what is built by their bytes: what it is linked against
 }
 
 // Builder builds packages. Its methods may be called from many goroutines, which is how several are built at once.
