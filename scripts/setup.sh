@@ -33,6 +33,35 @@ need_tests() {
 	fi
 	need_uv
 	need_playwright
+	need_judges
+}
+
+# need_judges: brings cosign and oras of Debian 13, which Debian 12 does not have, into .tools, from the mirror that apt uses. Tests that
+# they judge are skipped where that cannot be done.
+need_judges() {
+	local top=$PWD dir=$PWD/.tools/debian13 keys=/usr/share/keyrings/debian-archive-keyring.gpg mirror program
+	there cosign && there oras && return
+	if [ ! -x "$dir/root/usr/bin/oras" ]; then
+		there apt-get || return 0
+		mirror=$(apt-cache policy docker-registry | grep -oE 'https?://[^ ]+' | head -n 1)
+		if [ -z "$mirror" ]; then
+			return 0
+		fi
+		mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial"
+		echo "deb [signed-by=$keys] $mirror trixie main" > "$dir/sources.list"
+		local apt=(-qq -o "Dir::Etc::SourceList=$dir/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$dir/lists"
+			-o "Dir::Cache=$dir/cache" -o "APT::Sandbox::User=" -o Acquire::Languages=none)
+		if ! (timeout 300 apt-get "${apt[@]}" update && cd "$dir" && timeout 300 apt-get "${apt[@]}" download cosign oras); then
+			echo "cosign and oras cannot be had from $mirror: tests that they judge are skipped" >&2
+			return 0
+		fi
+		for program in "$dir"/*.deb; do
+			dpkg-deb -x "$program" "$dir/root"
+		done
+		rm -rf "$dir/lists" "$dir/cache" "$dir"/*.deb
+	fi
+	mkdir -p "$top/.tools/bin"
+	ln -sf ../debian13/root/usr/bin/{cosign,oras} "$top/.tools/bin/"
 }
 
 # tools_of_tests prints what tests start, or look at, and the package that brings it.

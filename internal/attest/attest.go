@@ -86,9 +86,9 @@ type envelope struct {
 	Signatures  []signature `json:"signatures"`
 }
 
+// signature has no key id: those who know one by another name than the bundle's hint would not try the key.
 type signature struct {
-	Sig   []byte `json:"sig"`
-	KeyID string `json:"keyid,omitempty"`
+	Sig []byte `json:"sig"`
 }
 
 // pae is what is signed for a payload: DSSE's "Pre-Authentication Encoding".
@@ -107,10 +107,9 @@ func Sign(s *Statement, key *PrivateKey) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sign: %w", err)
 	}
-	hint := key.Public().ID()
 	data, err := json.Marshal(bundle{
-		MediaType: BundleType, Material: verification{PublicKey: &keyHint{hint}},
-		Envelope: &envelope{Payload: payload, PayloadType: payloadType, Signatures: []signature{{Sig: sig, KeyID: hint}}},
+		MediaType: BundleType, Material: verification{PublicKey: &keyHint{key.Public().ID()}},
+		Envelope: &envelope{Payload: payload, PayloadType: payloadType, Signatures: []signature{{sig}}},
 	})
 	if err == nil && len(data) > MaxBundle {
 		err = fmt.Errorf("a statement of %d bytes is too long", len(data))

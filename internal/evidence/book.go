@@ -206,8 +206,11 @@ func (b *Book) bundle(ctx context.Context, manifest []byte) ([]byte, error) {
 // MaxLog is how much of a test's log is kept, in bytes.
 const MaxLog = 64 << 20
 
-// logType is the media type of logs.
-const logType = "text/plain"
+// The types of a log and of what holds it.
+const (
+	logType     = "text/plain"
+	logArtifact = "application/vnd.sconce.test.log.v1"
+)
 
 // Put keeps a verdict, and log, nil for none, with it. The newest verdict about a key counts; but what is under its tag now must be
 // one about the same key that is signed, or nothing is written. It is read back and checked.
@@ -222,8 +225,7 @@ func (b *Book) Put(ctx context.Context, e Evidence, log io.Reader) error {
 	if _, err := b.Get(ctx, e.Key); err != nil {
 		return err
 	}
-	blobs, err := b.keepLog(&e, log)
-	if err != nil {
+	if err := b.keepLog(ctx, &e, log); err != nil {
 		return err
 	}
 	p, err := e.predicate()
@@ -235,7 +237,7 @@ func (b *Book) Put(ctx context.Context, e Evidence, log io.Reader) error {
 		return err
 	}
 	note := map[string]string{"dev.sconce.test": e.Name, "dev.sconce.cluster": e.Cluster, "dev.sconce.result": string(e.Result)}
-	if err := b.write(ctx, tag, s, note, blobs); err != nil {
+	if err := b.write(ctx, tag, s, note); err != nil {
 		return err
 	}
 	got, err := b.Get(ctx, e.Key)
@@ -245,27 +247,31 @@ func (b *Book) Put(ctx context.Context, e Evidence, log io.Reader) error {
 	return err
 }
 
-// keepLog brings a log into the store.
-func (b *Book) keepLog(e *Evidence, log io.Reader) ([]v1.Descriptor, error) {
+// keepLog sends a log, before the verdict that names it.
+func (b *Book) keepLog(ctx context.Context, e *Evidence, log io.Reader) error {
 	e.log = logEntry{}
 	if log == nil {
-		return nil, nil
+		return nil
 	}
 	w, err := b.opts.Store.NewBlob()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer w.Close()
 	n, err := io.Copy(w, io.LimitReader(log, MaxLog))
 	if err != nil || n == 0 {
-		return nil, err
+		return err
 	}
 	d, err := w.Commit("")
 	if err != nil {
-		return nil, err
+		return err
+	}
+	tag, err := e.logTag()
+	if err != nil {
+		return err
 	}
 	e.log = logEntry{string(d), n}
-	return []v1.Descriptor{describe(logType, d, n)}, nil
+	return b.send(ctx, e.Image, tag, &registry.Artifact{Type: logArtifact, Blobs: []v1.Descriptor{describe(logType, d, n)}})
 }
 
 func describe(mediaType string, d store.Digest, size int64) v1.Descriptor {
@@ -313,7 +319,7 @@ func (b *Book) Attach(ctx context.Context, image store.Digest, kind, predicateTy
 	if there != nil && there.PredicateType == predicateType && string(there.Predicate) == string(s.Predicate) {
 		return nil
 	}
-	return b.write(ctx, tag, s, nil, nil)
+	return b.write(ctx, tag, s, nil)
 }
 
 // Attachment returns the signed document of a kind about an image, or nil when there is none.
@@ -356,17 +362,19 @@ func (b *Book) attachUnsigned(ctx context.Context, image store.Digest, tag strin
 	if err != nil {
 		return err
 	}
-	return b.send(ctx, image, tag, unsignedType, s.PredicateType, data, nil, nil)
+	return b.sendDocument(ctx, image, tag, data, &registry.Artifact{Type: unsignedType, Annotations: map[string]string{predicateNote: s.PredicateType}})
 }
 
 // write signs a statement about an image and sends it.
-func (b *Book) write(ctx context.Context, tag string, s *attest.Statement, note map[string]string, more []v1.Descriptor) error {
+func (b *Book) write(ctx context.Context, tag string, s *attest.Statement, note map[string]string) error {
 	data, err := attest.Sign(s, b.opts.Key)
 	if err != nil {
 		return err
 	}
 	image := store.Digest("sha256:" + s.Subject[0].Digest["sha256"])
-	return b.send(ctx, image, tag, attest.BundleType, s.PredicateType, data, note, more)
+	notes := map[string]string{contentNote: "dsse-envelope", predicateNote: s.PredicateType}
+	maps.Copy(notes, note)
+	return b.sendDocument(ctx, image, tag, data, &registry.Artifact{Type: attest.BundleType, Annotations: notes})
 }
 
 // The annotations by which cosign tells bundles apart without opening them.
@@ -375,31 +383,27 @@ const (
 	predicateNote = "dev.sigstore.bundle.predicateType"
 )
 
-// emptyConfig is the configuration of an artifact without one (image-spec, manifest.md, "Guidance for an Empty Descriptor").
-const emptyConfig = "application/vnd.oci.empty.v1+json"
-
-// send sends an artifact about an image, and has it found by the image.
-func (b *Book) send(ctx context.Context, image store.Digest, tag, kind, predicateType string, data []byte, note map[string]string, more []v1.Descriptor) error {
-	subject, mediaType, err := b.repo.Manifest(ctx, string(image))
-	if err != nil {
-		return fmt.Errorf("evidence is kept beside its image: %w", err)
-	}
+// sendDocument sends an artifact of a single blob: cosign passes over bundles that have company.
+func (b *Book) sendDocument(ctx context.Context, image store.Digest, tag string, data []byte, a *registry.Artifact) error {
 	d, err := b.opts.Store.PutBlob(data)
 	if err != nil {
 		return err
 	}
+	a.Blobs = []v1.Descriptor{describe(a.Type, d, int64(len(data)))}
+	return b.send(ctx, image, tag, a)
+}
+
+// emptyConfig is the configuration of an artifact without one (image-spec, manifest.md, "Guidance for an Empty Descriptor").
+const emptyConfig = "application/vnd.oci.empty.v1+json"
+
+// send sends an artifact about an image, and has it found by the image.
+func (b *Book) send(ctx context.Context, image store.Digest, tag string, a *registry.Artifact) error {
+	subject, mediaType, err := b.repo.Manifest(ctx, string(image))
+	if err != nil {
+		return fmt.Errorf("evidence is kept beside its image: %w", err)
+	}
 	about := describe(mediaType, image, int64(len(subject)))
-	a := &registry.Artifact{
-		Type: kind, ConfigType: emptyConfig, Config: []byte("{}"), Subject: &about,
-		Annotations: map[string]string{predicateNote: predicateType},
-		Blobs:       append([]v1.Descriptor{describe(kind, d, int64(len(data)))}, more...),
-	}
-	if kind == attest.BundleType {
-		a.Annotations[contentNote] = "dsse-envelope"
-	}
-	for name, value := range note {
-		a.Annotations[name] = value
-	}
+	a.ConfigType, a.Config, a.Subject = emptyConfig, []byte("{}"), &about
 	manifest, err := registry.PushArtifact(ctx, a, b.name, tag, registry.PushOptions{Store: b.opts.Store, Fetch: b.opts.Fetch})
 	if err != nil {
 		return err
@@ -410,7 +414,7 @@ func (b *Book) send(ctx context.Context, image store.Digest, tag, kind, predicat
 	}
 	entry := registry.Referrer{
 		MediaType: types.OCIManifestSchema1, Digest: v1.Hash{Algorithm: "sha256", Hex: manifest.Hex()}, Size: int64(len(text)),
-		ArtifactType: kind, Annotations: a.Annotations,
+		ArtifactType: a.Type, Annotations: a.Annotations,
 	}
 	if err := b.repo.AddReferrer(ctx, image, entry); err != nil {
 		// The tag is there, and that is what counts: the list is for other programs, which may not find this one entry.

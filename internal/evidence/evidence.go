@@ -4,11 +4,12 @@
 // Each piece is an artifact whose subject is the image, under a tag of its own, because of everything that registries offer tags alone
 // are not lost when several write at once:
 //
-//	t.<12 of the image's digest>.<16 of the test's hash>.<cluster>   the verdict of a test, its measurements and its log
+//	t.<12 of the image's digest>.<16 of the test's hash>.<cluster>   the verdict of a test, and what it measured
+//	log.<the same>                                                   its log
 //	att.<12 of the image's digest>.<kind>                            "provenance", "sbom"
 //	  manifest  artifactType: that of a Sigstore bundle, so that `cosign verify-attestation` finds it among the image's referrers
 //	    config  empty
-//	    layers  the bundle; for a test, its log
+//	    layers  the bundle alone
 //
 // A tag can be moved by everybody who may write, and what it says is short. So nothing but what a key has signed about exactly this
 // image, test and cluster is believed, and a tag that leads to anything else is an error, which nobody repairs silently.
@@ -65,6 +66,7 @@ func (e *Evidence) HasLog() bool { return e.log.Digest != "" }
 // The parts of tags.
 const (
 	testPrefix = "t."
+	logPrefix  = "log."
 	attPrefix  = "att."
 	digestPart = 12
 	testPart   = 16
@@ -88,6 +90,17 @@ func (k Key) Tag() (string, error) {
 		return "", fault.Hint(err, "letters, digits, '_', '.' and '-' can, 64 of them at most")
 	}
 	return TestTags(k.Image) + k.Test[:testPart] + "." + k.Cluster, nil
+}
+
+// logTag is where its log is found.
+func (k Key) logTag() (string, error) {
+	tag, err := k.Tag()
+	return logPrefix + strings.TrimPrefix(tag, testPrefix), err
+}
+
+// Tags are how the tags of all that is known of an image begin.
+func Tags(image store.Digest) []string {
+	return []string{TestTags(image), logPrefix + image.Hex()[:digestPart] + ".", AttachmentTags(image)}
 }
 
 // TestTags is how the tags of all verdicts about an image begin.

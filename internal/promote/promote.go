@@ -268,7 +268,8 @@ func (r *promoter) transferEvidence(ctx context.Context, to string, how registry
 	}
 	slices.Sort(tags)
 	for _, tag := range tags {
-		if !strings.HasPrefix(tag, evidence.TestTags(r.Image)) && !strings.HasPrefix(tag, evidence.AttachmentTags(r.Image)) {
+		known := func(prefix string) bool { return strings.HasPrefix(tag, prefix) }
+		if !slices.ContainsFunc(evidence.Tags(r.Image), known) {
 			continue
 		}
 		d, err := r.from.Resolve(ctx, tag)

@@ -1,0 +1,99 @@
+package evidence
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sconce.dev/sconce/internal/attest"
+	"sconce.dev/sconce/internal/evidence/evidencetest"
+	"sconce.dev/sconce/internal/registry/registrytest"
+)
+
+// judge finds a program of Debian 13, which scripts/setup.sh brings where it can: Debian 12 has none of them.
+func judge(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Skip(err)
+	}
+	return path
+}
+
+// noRoots is a list of whom to trust besides the key, without which cosign asks the network for one.
+const noRoots = `{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`
+
+// TestCosign has cosign judge verdicts, with the right key and with another one, without network.
+func TestCosign(t *testing.T) {
+	cosign := judge(t, "cosign")
+	for name, start := range registries {
+		t.Run(name, func(t *testing.T) {
+			home := registrytest.Isolate(t)
+			at := start(t) + "/team/staging"
+			image := evidencetest.Image(t, at, "canonical", "image")
+			key, _, public := evidencetest.Key(t)
+			_, _, stranger := evidencetest.Key(t)
+			b := open(t, at, key)
+			for _, test := range []string{"gpu", "all-reduce"} {
+				e := Evidence{Key: Key{image, hash(test), "clariden"}, Name: test, Result: Passed, Details: []byte(`{"busbw":135}`)}
+				if err := b.Put(t.Context(), e, strings.NewReader("log")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := b.Attach(t.Context(), image, "sbom", attest.CycloneDX, map[string]string{"bomFormat": "CycloneDX"}); err != nil {
+				t.Fatal(err)
+			}
+			roots := filepath.Join(home, "roots.json")
+			if err := os.WriteFile(roots, []byte(noRoots), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			verify := func(public, kind string) error {
+				cmd := exec.Command(cosign, "verify-attestation", "--key", public, "--type", kind, "--new-bundle-format", "--insecure-ignore-tlog",
+					"--trusted-root", roots, at+"@"+string(image))
+				cmd.Env = append(os.Environ(), "TUF_ROOT="+filepath.Join(home, "tuf"))
+				out, err := cmd.CombinedOutput()
+				t.Logf("%s", out)
+				return err
+			}
+			for _, kind := range []string{attest.TestResult, attest.CycloneDX} {
+				if err := verify(public, kind); err != nil {
+					t.Errorf("%s: %v", kind, err)
+				}
+				if verify(stranger, kind) == nil {
+					t.Errorf("%s: accepted with another key", kind)
+				}
+			}
+			if verify(public, attest.Provenance) == nil {
+				t.Error("accepted what is not there")
+			}
+		})
+	}
+}
+
+// TestOras has oras find what is about an image.
+func TestOras(t *testing.T) {
+	oras := judge(t, "oras")
+	for name, start := range registries {
+		t.Run(name, func(t *testing.T) {
+			registrytest.Isolate(t)
+			at := start(t) + "/team/staging"
+			image := evidencetest.Image(t, at, "canonical", "image")
+			key, _, _ := evidencetest.Key(t)
+			b := open(t, at, key)
+			k := Key{image, hash("gpu"), "clariden"}
+			if err := b.Put(t.Context(), Evidence{Key: k, Name: "gpu", Result: Passed}, nil); err != nil {
+				t.Fatal(err)
+			}
+			e, err := b.Get(t.Context(), k)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := exec.Command(oras, "discover", "--plain-http", "--output", "json", at+":canonical").CombinedOutput()
+			if err != nil || !strings.Contains(string(out), string(e.Manifest)) {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
