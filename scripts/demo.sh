@@ -9,7 +9,6 @@ recipe=examples/pytorch
 result=.cache/demo.txt
 
 . scripts/tools.sh
-need_debian mmdebstrap mmdebstrap
 need_uv
 
 now() { date +%s.%N; }

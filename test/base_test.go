@@ -33,7 +33,6 @@ var sharedBase once[madeBase]
 func base(t *testing.T) madeBase {
 	t.Helper()
 	return sharedBase.get(t, func(t *testing.T) madeBase {
-		needs(t, "mmdebstrap")
 		p := placeIn(t, filepath.Join(workshop, "base"), nil)
 		p.write("recipe/sconce.toml", baseRecipe)
 		out := "oci:" + p.path("layout") + ":base"

@@ -69,9 +69,13 @@ func pin(ctx context.Context, r *recipe.Recipe, platform v1.Platform, o Options)
 		if o.Offline {
 			return nil, errors.New("cannot resolve the base's packages with --offline: the mirror has to be asked")
 		}
-		p, err := bootstrap.Resolve(ctx, bootstrap.Request{
-			Suite: b.Suite, Packages: b.Packages, Mirror: b.Mirror, Components: b.Components, Variant: b.Variant,
-			Architecture: platform.Architecture,
+		keys := make([]string, len(b.Keys))
+		for i, file := range b.Keys {
+			keys[i] = r.Resolve(file)
+		}
+		p, err := bootstrap.Resolve(ctx, o.Store, o.Fetch, bootstrap.Request{
+			Suite: b.Suite, Packages: b.Packages, Mirror: b.Mirror, Sources: b.Sources, Components: b.Components, Variant: b.Variant,
+			Architecture: platform.Architecture, Keys: keys, Trusted: b.Trusted,
 		})
 		if err != nil {
 			return nil, err

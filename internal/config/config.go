@@ -9,8 +9,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,7 +29,10 @@ type Config struct {
 	StoreSize    *Size     // how much the store may hold
 	Patience     string    // as --patience
 	Progress     string    // as --progress
-	Files        []string  // that were read, the later one wins
+
+	Mirrors map[string]string // addresses of mirrors by archive, one of mirrors
+
+	Files []string // that were read, the later one wins
 }
 
 // file is one file. Pointers tell "empty" from "not said".
@@ -36,10 +42,15 @@ type file struct {
 	StoreSize    *string   `toml:"store-size"`
 	Patience     *string   `toml:"patience"`
 	Progress     *string   `toml:"progress"`
+
+	Mirrors map[string]string `toml:"mirrors"`
 }
 
 // keys are those of a file.
-var keys = []string{"store", "shared-stores", "store-size", "patience", "progress"}
+var keys = []string{"store", "shared-stores", "store-size", "patience", "progress", "mirrors"}
+
+// mirrors are the archives whose mirrors can be named.
+var mirrors = []string{"debian", "debian-security", "ubuntu", "ubuntu-security"}
 
 // Site is the file of the machine's administrators.
 const Site = "/etc/sconce/config.toml"
@@ -81,6 +92,9 @@ func (c *Config) add(path string) error {
 		return err
 	}
 	c.Files = append(c.Files, path)
+	if err := c.addMirrors(f.Mirrors); err != nil {
+		return err
+	}
 	if f.Store != nil {
 		if c.Store, err = directory("store", *f.Store); err != nil {
 			return err
@@ -156,4 +170,23 @@ func directory(key, path string) (string, error) {
 		return "", fmt.Errorf("%s = %q: it must be an absolute path, or begin with ~ or a variable", key, path)
 	}
 	return filepath.Clean(out), nil
+}
+
+// addMirrors puts mirrors above those that are known.
+func (c *Config) addMirrors(named map[string]string) error {
+	for _, archive := range slices.Sorted(maps.Keys(named)) {
+		address := named[archive]
+		if !slices.Contains(mirrors, archive) {
+			return fmt.Errorf("mirrors: there is no archive %q: they are %s", archive, strings.Join(mirrors, ", "))
+		}
+		u, err := url.Parse(address)
+		if err != nil || !slices.Contains([]string{"http", "https", "file"}, u.Scheme) || u.User != nil || strings.ContainsAny(address, " \t\n") {
+			return fmt.Errorf("mirrors: %s = %q is not the address of a mirror: http://…, https://… or file://…, without user and password", archive, address)
+		}
+		if c.Mirrors == nil {
+			c.Mirrors = map[string]string{}
+		}
+		c.Mirrors[archive] = address
+	}
+	return nil
 }

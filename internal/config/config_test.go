@@ -29,13 +29,24 @@ shared-stores = ["/apps/sconce", "~/old"]
 store-size = "25%"
 patience = "20m"
 progress = "plain"
+[mirrors]
+debian = "http://m.example.org/debian"
 `)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c.Store != "/scratch/ada/sconce" || !slices.Equal(*c.SharedStores, []string{"/apps/sconce", "/home/ada/old"}) ||
-		c.StoreSize.Of(1000) != 250 || c.Patience != "20m" || c.Progress != "plain" || len(c.Files) != 1 {
+		c.StoreSize.Of(1000) != 250 || c.Patience != "20m" || c.Progress != "plain" || c.Mirrors["debian"] != "http://m.example.org/debian" || len(c.Files) != 1 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// A mirror is one of a known archive, and its address no secret.
+func TestMirrors(t *testing.T) {
+	for _, bad := range []string{`debain = "http://m.example.org"`, `debian = "m.example.org"`, `debian = "http://u:p@m.example.org"`, `debian = "http://m.example.org/ x"`} {
+		if _, err := load(t, "[mirrors]\n"+bad+"\n"); err == nil || fault.CodeOf(err) != fault.CodeUsage || !strings.Contains(err.Error(), "mirrors") {
+			t.Errorf("%s: %v", bad, err)
+		}
 	}
 }
 

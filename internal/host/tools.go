@@ -26,8 +26,6 @@ var tools = []struct {
 	versionFlag string // "" for a program that has none
 }{
 	{Tool{Name: "uv", Purpose: "resolves Python packages (sconce lock, the first sconce build)", Install: "it comes by itself from the Python index"}, "--version"},
-	{Tool{Name: "mmdebstrap", Purpose: "makes Debian and Ubuntu bases ([base] bootstrap)", Install: "apt-get install mmdebstrap"}, "--version"},
-	{Tool{Name: "apt-get", Purpose: "finds and unpacks packages for mmdebstrap", Install: "apt-get is part of Debian and Ubuntu"}, "--version"},
 	{Tool{Name: "git", Purpose: "fetches Python packages that a recipe names by a git URL", Install: "apt-get install git"}, "--version"},
 }
 

@@ -93,6 +93,9 @@ func baseItself(b recipe.Base) []string {
 	if b.Bootstrap.Mirror != "" {
 		lines = append(lines, "mirror "+b.Bootstrap.Mirror)
 	}
+	for _, source := range b.Bootstrap.Sources {
+		lines = append(lines, "source "+source)
+	}
 	for _, c := range b.Bootstrap.Components {
 		lines = append(lines, "component "+c)
 	}

@@ -48,6 +48,7 @@ var (
 	formDebian = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]+(:[a-z0-9-]+)?(=[A-Za-z0-9.+:~-]+)?$`)
 	formArea   = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
 	formMirror = regexp.MustCompile(`^(https?|file)://[^\s]+$`)
+	formSource = regexp.MustCompile(`^(https?|file)://[^\s@\[\]]+ [a-z0-9][a-z0-9./-]*( [a-z][a-z0-9./-]*)+$`)
 	formImage  = regexp.MustCompile(`^[^\s]([^\r\n\t]*[^\s])?$`)
 	// formPackage is a Python project name; extras and dependency groups have the same form (PEP 508, PEP 735).
 	formPackage    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
@@ -110,7 +111,7 @@ var keys = withProfile(map[string]key{
 		Form:    formImage, FormName: "an image reference without spaces around it",
 	},
 	"base.bootstrap": {
-		Doc: "A Debian or Ubuntu root file system made from the distribution's packages by `mmdebstrap`: no registry is needed.",
+		Doc: "A Debian or Ubuntu root file system made from the distribution's own signed packages: no registry is needed, and no program of this machine.",
 	},
 	"base.bootstrap.suite": {
 		Doc: "The release by its code name.", Example: `"bookworm"`,
@@ -122,7 +123,8 @@ var keys = withProfile(map[string]key{
 		Form:    formDebian, FormName: `names of Debian packages, such as "python3" or "libibverbs1=44.0-2"`,
 	},
 	"base.bootstrap.mirror": {
-		Doc: "Where the packages come from: an address that starts with `http://`, `https://` or `file://`.", Default: "the distribution's own",
+		Doc:     "Where the packages come from: an address that starts with `http://`, `https://` or `file://`. The date in that of a snapshot is when its index has to be good.",
+		Default: "the configuration's, or this machine's own, with updates and security updates",
 		Example: `"https://mirror.example.org/debian"`,
 		Form:    formMirror, FormName: "the address of a mirror: http://…, https://… or file://…",
 	},
@@ -130,8 +132,21 @@ var keys = withProfile(map[string]key{
 		Doc: "The archive areas to use.", Default: `["main"]`, Example: `["main", "contrib", "non-free-firmware"]`,
 		Form: formArea, FormName: `names of archive areas, such as "main" or "universe"`,
 	},
+	"base.bootstrap.sources": {
+		Doc:     "Further archives, each as a line of sources.list has it behind `deb`: address, suite, components.",
+		Example: `["https://mirror.example.org/debian bookworm-backports main"]`,
+		Form:    formSource, FormName: "an address, a suite and components, with blanks between them",
+	},
+	"base.bootstrap.keys": {
+		Doc:     "Files with the OpenPGP keys (`.gpg`, `.asc`) of which one must have signed each index, relative to the recipe's directory. No other key counts then.",
+		Default: "those of Debian and Ubuntu, and those that this machine's apt trusts", Example: `["archive.asc"]`,
+		Form: formAny, FormName: "paths of files",
+	},
+	"base.bootstrap.trusted": {
+		Doc: "Whether indices are believed without a signature. Whoever is on the way to the mirror can then change the packages.", Default: "false", Example: "true",
+	},
 	"base.bootstrap.variant": {
-		Doc: "How much is installed before `packages`, as `mmdebstrap --variant` names it.", Default: DefaultVariant, Example: `"apt"`,
+		Doc: "How much is installed before `packages`: the essential packages (`apt`, `essential`), those that are required too (`minbase`, `required`), or of a higher priority. apt is among all of them.", Default: DefaultVariant, Example: `"apt"`,
 		Enum: []string{"essential", "apt", "minbase", "required", "buildd", "important", "standard"},
 	},
 

@@ -81,6 +81,9 @@ type Bootstrap struct {
 	Mirror     string   `toml:"mirror"` // "" is the distribution's own
 	Components []string `toml:"components"`
 	Variant    string   `toml:"variant"`
+	Sources    []string `toml:"sources"` // further archives: ADDRESS SUITE COMPONENT…
+	Keys       []string `toml:"keys"`    // files; see Recipe.Resolve. None: those of the distributions
+	Trusted    bool     `toml:"trusted"` // no signature is asked for
 }
 
 // Target says what the image runs on: a cluster, and what is to be known of it besides or otherwise.

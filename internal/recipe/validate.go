@@ -211,7 +211,13 @@ func (c *checker) validateBootstrap(b *Bootstrap) {
 	case err != nil:
 		c.add(at, "", "base.bootstrap.mirror is not an address")
 	case u.User != nil:
-		c.add(at, "apt reads them from /etc/apt/auth.conf", "base.bootstrap.mirror must not hold a user or password: it would end up in the lock")
+		c.add(at, "~/.netrc has them", "base.bootstrap.mirror must not hold a user or password: it would end up in the lock")
+	}
+	for i, file := range b.Keys {
+		c.validateFile(file, "base.bootstrap.keys", c.atItem(i, "base", "bootstrap", "keys"))
+	}
+	if b.Trusted && len(b.Keys) > 0 {
+		c.add(c.at("base", "bootstrap", "trusted"), "keep one of them", "base.bootstrap.trusted asks for no signature, and base.bootstrap.keys says whose")
 	}
 }
 

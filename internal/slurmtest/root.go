@@ -54,7 +54,6 @@ func RootDir(t testing.TB) string {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
-	needs(t, "mmdebstrap")
 	if err := makeRoot(t.Context(), top, dir); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,279 @@
+package bootstrap
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"sconce.dev/sconce/internal/config"
+	"sconce.dev/sconce/internal/debian"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/spelling"
+)
+
+// archive is a suite of a mirror: a line of sources.list(5).
+type archive struct {
+	url        string // without a slash at the end
+	suite      string
+	components []string
+	options    string // as sources.list(5) has them, "" for none
+}
+
+func (a archive) line() string {
+	words := []string{"deb"}
+	if a.options != "" {
+		words = append(words, "["+a.options+"]")
+	}
+	return strings.Join(append(words, a.url, a.suite, strings.Join(a.components, " ")), " ") + "\n"
+}
+
+// snapshotDate finds the time of a snapshot in its address.
+var snapshotDate = regexp.MustCompile(`/(\d{8}T\d{6}Z)(?:/|$)`)
+
+// now is when the archive's indices have to be good: at the time of a snapshot, else today.
+func (a archive) now(today time.Time) time.Time {
+	if m := snapshotDate.FindStringSubmatch(a.url); m != nil {
+		if t, err := time.Parse("20060102T150405Z", m[1]); err == nil {
+			return t
+		}
+	}
+	return today
+}
+
+// vendor is a distribution.
+type vendor struct {
+	name   string
+	suites []string // by code name
+	moving []string // of them, those that have neither updates nor security updates of their own
+	mirror []string // how the paths of its mirrors end
+}
+
+var vendors = []vendor{
+	{
+		"debian",
+		[]string{"bullseye", "bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing", "unstable"},
+		[]string{"forky", "sid", "testing", "unstable"},
+		[]string{"/debian"},
+	},
+	{"ubuntu", []string{"focal", "jammy", "noble", "plucky", "questing"}, nil, []string{"/ubuntu", "/ubuntu-ports"}},
+}
+
+// archivesOf lists where the packages of r come from.
+func archivesOf(r Request) ([]archive, error) {
+	components := r.Components
+	if len(components) == 0 {
+		components = []string{"main"}
+	}
+	var all []archive
+	if r.Mirror != "" {
+		all = []archive{{url: r.Mirror, suite: r.Suite, components: components}}
+	} else {
+		var err error
+		if all, err = usual(r.Suite, components); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range r.Sources {
+		words := strings.Fields(s)
+		if len(words) < 3 {
+			return nil, fault.Usage(fmt.Errorf("base.bootstrap.sources: %q is not ADDRESS SUITE COMPONENT…", s))
+		}
+		all = append(all, archive{url: words[0], suite: words[1], components: words[2:]})
+	}
+	for i := range all {
+		a := &all[i]
+		a.url = strings.TrimRight(a.url, "/")
+		var options []string
+		if snapshotDate.MatchString(a.url) {
+			options = append(options, "check-valid-until=no") // what apt would say of it later is known already
+		}
+		if r.Trusted {
+			options = append(options, "trusted=yes")
+		}
+		a.options = strings.Join(options, " ")
+	}
+	return all, nil
+}
+
+// usual are the archives of a suite on its distribution's mirrors: with updates and security updates.
+func usual(suite string, components []string) ([]archive, error) {
+	v, err := vendorOf(suite)
+	if err != nil {
+		return nil, err
+	}
+	mirror, security, err := v.mirrors()
+	if err != nil {
+		return nil, err
+	}
+	all := []archive{{url: mirror, suite: suite, components: components}}
+	if slices.Contains(v.moving, suite) {
+		return all, nil
+	}
+	return append(all,
+		archive{url: mirror, suite: suite + "-updates", components: components},
+		archive{url: security, suite: suite + "-security", components: components}), nil
+}
+
+func vendorOf(suite string) (vendor, error) {
+	var known []string
+	for _, v := range vendors {
+		if slices.Contains(v.suites, suite) {
+			return v, nil
+		}
+		known = append(known, v.suites...)
+	}
+	err := fmt.Errorf("there is no suite %q of Debian or Ubuntu that is known here", suite)
+	if near := spelling.Nearest(suite, known); near != "" {
+		return vendor{}, fault.Hint(err, fmt.Sprintf("instead of %q, did you mean %q? base.bootstrap.mirror names where another one is", suite, near))
+	}
+	return vendor{}, fault.Hint(err, "base.bootstrap.mirror names where it is")
+}
+
+// mirrors finds where the distribution is and where its security updates are: as the configuration of site and user says, else
+// where this machine's own packages come from.
+func (v vendor) mirrors() (mirror, security string, err error) {
+	c, err := config.Load()
+	if err != nil {
+		return "", "", err
+	}
+	mirror, security = c.Mirrors[v.name], c.Mirrors[v.name+"-security"]
+	if mirror == "" {
+		here, updates := v.ownSources(aptDir)
+		mirror, security = here, cmp.Or(security, updates)
+	}
+	if mirror == "" {
+		return "", "", fault.Hint(fmt.Errorf("no mirror of %s is known on this machine", v.name),
+			fmt.Sprintf("write the address of one: mirror = \"http://…/%[1]s\" under [base] bootstrap, or, for every recipe, %[1]s = \"http://…/%[1]s\" under [mirrors] in %[2]s",
+				v.name, config.Site))
+	}
+	if security == "" && v.name == "debian" {
+		security = strings.TrimSuffix(mirror, "/") + "-security"
+	}
+	return mirror, cmp.Or(security, mirror), nil
+}
+
+// aptDir is where a Debian or Ubuntu says where its own packages come from.
+const aptDir = "/etc/apt"
+
+// maxSources bounds a file of sources, in bytes.
+const maxSources = 1 << 20
+
+// ownSources finds the distribution's mirrors among the sources of a machine (sources.list(5)).
+func (v vendor) ownSources(dir string) (mirror, security string) {
+	files := []string{filepath.Join(dir, "sources.list")}
+	for _, pattern := range []string{"*.list", "*.sources"} {
+		more, err := filepath.Glob(filepath.Join(dir, "sources.list.d", pattern))
+		if err == nil {
+			files = append(files, more...)
+		}
+	}
+	for _, name := range files {
+		data, err := readSmall(name, maxSources)
+		if err != nil {
+			continue // what cannot be read names nothing
+		}
+		for _, a := range parseSources(string(data), strings.HasSuffix(name, ".sources")) {
+			u, err := url.Parse(a.url)
+			if err != nil || u.User != nil || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "file" {
+				continue
+			}
+			ours := slices.ContainsFunc(v.mirror, func(end string) bool { return strings.HasSuffix(strings.TrimRight(u.Path, "/"), end) })
+			switch secure := strings.HasSuffix(a.suite, "-security"); {
+			case secure && (ours || strings.HasSuffix(strings.TrimRight(u.Path, "/"), v.mirror[0]+"-security")):
+				security = cmp.Or(security, a.url)
+			case ours && !secure:
+				mirror = cmp.Or(mirror, a.url)
+			}
+		}
+	}
+	return mirror, security
+}
+
+// parseSources reads the places of a file of sources in its form of one line or of paragraphs.
+func parseSources(text string, paragraphs bool) []archive {
+	var all []archive
+	if !paragraphs {
+		for line := range strings.Lines(text) {
+			words := strings.Fields(sourceOptions.ReplaceAllString(line, "deb "))
+			if len(words) > 2 && words[0] == "deb" {
+				all = append(all, archive{url: words[1], suite: words[2]})
+			}
+		}
+		return all
+	}
+	r := debian.NewReader(strings.NewReader(text))
+	for {
+		p, err := r.Next()
+		if err != nil {
+			return all
+		}
+		if !slices.Contains(strings.Fields(p.Get("Types")), "deb") || p.Get("Enabled") == "no" {
+			continue
+		}
+		for _, address := range strings.Fields(p.Get("URIs")) {
+			for _, suite := range strings.Fields(p.Get("Suites")) {
+				all = append(all, archive{url: address, suite: suite})
+			}
+		}
+	}
+}
+
+var sourceOptions = regexp.MustCompile(`^\s*deb\s+\[[^\]]*\]\s*`)
+
+// hostKeys are where a machine has the keys of archives: those that its own apt trusts, and the distributions' own.
+var hostKeys = []string{
+	"/etc/apt/trusted.gpg.d/*.gpg", "/etc/apt/trusted.gpg.d/*.asc",
+	"/usr/share/keyrings/debian-archive-keyring.gpg", "/usr/share/keyrings/ubuntu-archive-keyring.gpg",
+}
+
+// maxKeys bounds a file of keys, in bytes.
+const maxKeys = 4 << 20
+
+// keyring is the keys that may sign: those that the request names, and no others, or those that came with sconce and are here.
+func keyring(r Request) (*debian.Keyring, error) {
+	if len(r.Keys) > 0 {
+		k := &debian.Keyring{}
+		for _, name := range r.Keys {
+			data, err := readSmall(name, maxKeys)
+			if err == nil {
+				err = k.Add(data)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("read the keys of base.bootstrap.keys, %s: %w", name, err)
+			}
+		}
+		return k, nil
+	}
+	k := debian.ArchiveKeys()
+	for _, pattern := range hostKeys {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range files {
+			if data, err := readSmall(name, maxKeys); err == nil {
+				_ = k.Add(data) // a file that cannot be read signs nothing
+			}
+		}
+	}
+	return k, nil
+}
+
+func readSmall(name string, limit int64) ([]byte, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > limit {
+		return nil, fmt.Errorf("%s: %w", name, errors.Join(errors.New("it is no file of a size that makes sense"), fs.ErrInvalid))
+	}
+	return os.ReadFile(name)
+}
