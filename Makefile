@@ -13,7 +13,7 @@ export GOFLAGS := -trimpath -buildvcs=false $(GOFLAGS)
 PACKAGES  ?= ./test ./internal/wheelbuild ./...
 TESTFLAGS ?=
 
-.PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-containerfile bench-files bench-scale bench-gpu clean
+.PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-containerfile bench-files bench-scale bench-gpu release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -85,5 +85,8 @@ RESULTS ?= bench/out/gpu
 bench-gpu: build ## the proof on a GPU: device code read, an image slimmed, operations bit for bit
 	bench/gpu/run.sh bin/sconce $(RESULTS)
 
+release: ## make binaries, archives, packages and checksums below dist/
+	scripts/release.sh '$(VERSION)'
+
 clean: ## remove what was built here; the store stays
-	rm -rf bin
+	rm -rf bin dist

@@ -32,7 +32,6 @@ var foreignCommands = map[string]string{
 	"list":       "`sconce images` lists images, `sconce recipes` recipes, `sconce jobs` jobs",
 	"load":       "`sconce pull docker-archive:FILE --name NAME:TAG`",
 	"ls":         "`sconce images` lists images, `sconce recipes` recipes, `sconce jobs` jobs",
-	"man":        "`sconce help COMMAND`, and docs/guide",
 	"manifest":   "`sconce inspect --json IMAGE`",
 	"overlay":    "`sconce run` gives every command a writable layer of its own; --read-only takes it away",
 	"prune":      "`sconce cache prune` removes what has not been used for a while, with --all what no name needs",

@@ -96,8 +96,10 @@ func newRootCmd(a *app) *cobra.Command {
 	addGroup(root, groupImage, newCheckCmd(a), newLintCmd(a), newClustersCmd(a))
 	addGroup(root, groupRun, newRunCmd(a), newShellCmd(a), newPyxisCmd(a))
 	addGroup(root, groupRun, newSubmitCmd(a), newJobsCmd(a), newLogsCmd(a), newExplainCmd(a), newCancelCmd(a))
-	addGroup(root, groupHost, newCacheCmd(a), newInfoCmd(a), newVersionCmd(a), newCompletionCmd(a))
-	root.SetHelpCommandGroupID(groupHost)
+	addGroup(root, groupHost, newCacheCmd(a), newInfoCmd(a), newVersionCmd(a), newManCmd(a), newCompletionCmd(a))
+	help := newHelpCmd()
+	help.GroupID = groupHost
+	root.SetHelpCommand(help)
 	return root
 }
 
