@@ -153,6 +153,9 @@ func (s *Session) makeLock(ctx context.Context, r *Recipe, below *Plan, o LockOp
 		return nil, err
 	}
 	made, err := r.locked(l, false)
+	if err == nil {
+		made.warnOfDriver(ctx, r)
+	}
 	if err == nil && before != nil {
 		tellChanges(ctx, r, before, made)
 	}

@@ -46,6 +46,9 @@ func InputsOf(r *recipe.Recipe) (Inputs, error) {
 	add("groups", p.Groups...)
 	if p.TorchBackend != "" {
 		add("torch-backend", p.TorchBackend)
+		if p.TorchBackend == backendOfTarget {
+			add("driver", r.Target.Driver)
+		}
 	}
 	if p.Protect != nil {
 		add("protect", "["+strings.Join(*p.Protect, ", ")+"]")

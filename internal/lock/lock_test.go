@@ -187,6 +187,7 @@ func TestDrift(t *testing.T) {
 		"platform":                       {recipe: strings.Replace(locktest.Head, "amd64", "arm64", 1) + text, want: []string{"- target.platform linux/amd64", "+ target.platform linux/arm64"}},
 		"protect":                        {recipe: locktest.Head + text + "protect = []\n", want: []string{"+ python.protect []"}},
 		"torch-backend":                  {recipe: locktest.Head + text + "torch-backend = \"cpu\"\n", want: []string{"+ python.torch-backend cpu"}},
+		"the target's driver":            {recipe: strings.Replace(locktest.Head, "[target]\n", "[target]\ndriver = \"550.54.15\"\n", 1) + text + "torch-backend = \"target\"\n", want: []string{"+ python.torch-backend target", "+ python.driver 550.54.15"}},
 		"requirements":                   {recipe: locktest.Head + text, files: map[string]string{"r.txt": "-c sub/c.txt\nbeta>0\n"}, want: []string{"- python.requirements r.txt (*)", "+ python.requirements r.txt (*)"}},
 		"constraints":                    {recipe: locktest.Head + text, files: map[string]string{"sub/c.txt": "beta<3\n"}, want: []string{"- python.constraints sub/c.txt (*)", "+ python.constraints sub/c.txt (*)"}},
 		"uv.toml":                        {recipe: locktest.Head + text, files: map[string]string{"uv.toml": "offline = false\n"}, want: []string{"+ python.uv.toml uv.toml (*)"}},

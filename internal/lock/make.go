@@ -76,6 +76,9 @@ func Make(ctx context.Context, r *recipe.Recipe, o Options) (*Lock, error) {
 	return l, l.write(Path(r))
 }
 
+// backendOfTarget is the torch-backend that the target's driver decides.
+const backendOfTarget = "target"
+
 func (o Options) check(ctx context.Context, r *recipe.Recipe) error {
 	if len(o.UpgradePackages) > 0 {
 		if err := upgradable(r); err != nil {
@@ -84,6 +87,10 @@ func (o Options) check(ctx context.Context, r *recipe.Recipe) error {
 	}
 	if err := checkProject(r); err != nil {
 		return err
+	}
+	if hasPython(r) && r.Python.TorchBackend == backendOfTarget && r.Target.Driver == "" {
+		return fault.Usage(fault.Hint(errors.New(`python.torch-backend = "target": the target names no driver of NVIDIA's`),
+			`write the cluster's or driver = "570.124.06" under [target]: nvidia-smi on a compute node shows it; or name the build, such as torch-backend = "cu128"`))
 	}
 	if hasPython(r) && r.Python.Lock == "" {
 		_, err := o.uv(r).Path(ctx) // before the base is made, which takes a while

@@ -206,7 +206,11 @@ func (k *locker) compileArgs(dir string) ([]string, error) {
 		args = append(args, "--excludes", file)
 	}
 	args = append(args, k.stubArgs()...)
-	if r.TorchBackend != "" {
+	switch r.TorchBackend {
+	case "":
+	case backendOfTarget: // uv takes what fits the driver that uvEnvironment names
+		args = append(args, "--torch-backend", "auto")
+	default:
 		args = append(args, "--torch-backend", r.TorchBackend)
 	}
 	return append(args, k.howArgs()...), nil
@@ -327,6 +331,9 @@ func (k *locker) uvEnvironment() ([]string, error) {
 		return slices.Contains(ruledOut, name)
 	})
 	env = append(env, indexEnvironment(k.recipe, files)...)
+	if k.recipe.Python.TorchBackend == backendOfTarget {
+		env = append(env, "UV_CUDA_DRIVER_VERSION="+k.recipe.Target.Driver) // instead of this machine's
+	}
 	env = append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1", tellsSearch, nothingRuns)
 	if k.reader != nil {
 		env = append(env, k.reader.environment()...)

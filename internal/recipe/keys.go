@@ -53,7 +53,7 @@ var (
 	// formPackage is a Python project name; extras and dependency groups have the same form (PEP 508, PEP 735).
 	formPackage    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 	formOnlyBinary = regexp.MustCompile(`^(:all:|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)$`)
-	formTorch      = regexp.MustCompile(`^(auto|cpu|xpu|cu[0-9]{2,3}|rocm[0-9]+\.[0-9]+(\.[0-9]+)?)$`)
+	formTorch      = regexp.MustCompile(`^(auto|target|cpu|xpu|cu[0-9]{2,3}|rocm[0-9]+\.[0-9]+(\.[0-9]+)?)$`)
 	formEnvName    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	formLabel      = regexp.MustCompile(`^[^\s=]+$`)
 	formAbsPath    = regexp.MustCompile(`^/`)
@@ -314,9 +314,10 @@ var keys = withProfile(map[string]key{
 		Form:    formAny, FormName: "the path of a file",
 	},
 	"python.torch-backend": {
-		Doc:     "Which build of PyTorch to take, as `uv` names them: `cpu`, `cu128`, `rocm6.3`, `xpu`, or `auto` for this machine's.",
+		Doc: "Which build of PyTorch to take, as `uv` names them: `cpu`, `cu128`, `rocm6.3`, `xpu`, or `auto` for this machine's. " +
+			"`target` takes the newest CUDA that the target's driver runs.",
 		Default: "the build that the package index offers by default", Example: `"cu128"`,
-		Form: formTorch, FormName: `"auto", "cpu", "xpu", "cu" with a CUDA version such as "cu128", or "rocm" with a ROCm version such as "rocm6.3"`,
+		Form: formTorch, FormName: `"target", "auto", "cpu", "xpu", "cu" with a CUDA version such as "cu128", or "rocm" with a ROCm version such as "rocm6.3"`,
 	},
 	"python.protect": {
 		Doc:     "Python packages of the base that nothing may replace. `[]` allows everything.",
