@@ -32,7 +32,7 @@ func noise(n int) string {
 }
 
 func quick(st *store.Store) *fetch.Client {
-	return fetch.New(st, fetch.Options{Attempts: 6, Backoff: time.Millisecond, MaxWait: 20 * time.Millisecond, IdleTimeout: 5 * time.Second})
+	return fetch.New(st, fetch.Options{Attempts: 6, Backoff: time.Millisecond, MaxWait: 20 * time.Millisecond, IdleTimeout: time.Minute})
 }
 
 func push(t *testing.T, st *store.Store, im *image.Image, ref string) {

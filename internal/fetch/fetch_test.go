@@ -73,7 +73,7 @@ func openStore(t *testing.T) *store.Store {
 
 // fast is a client whose waits do not slow a test down.
 func fast(st *store.Store) *Client {
-	return New(st, Options{Backoff: time.Millisecond, MaxWait: 20 * time.Millisecond, Attempts: 4, IdleTimeout: 5 * time.Second})
+	return New(st, Options{Backoff: time.Millisecond, MaxWait: 20 * time.Millisecond, Attempts: 4, IdleTimeout: time.Minute})
 }
 
 // server serves data and counts. trouble sees every request first; when it returns true the request is done.
@@ -336,7 +336,7 @@ func TestHangingServer(t *testing.T) {
 			return true
 		})
 		st := openStore(t)
-		c := New(st, Options{Attempts: 6, Backoff: time.Millisecond, IdleTimeout: 100 * time.Millisecond})
+		c := New(st, Options{Attempts: 6, Backoff: time.Millisecond, IdleTimeout: time.Second})
 		if err := c.Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data)}); err != nil {
 			t.Fatalf("headers first %t: %v", headers, err)
 		}
@@ -457,14 +457,13 @@ func TestKilledProcess(t *testing.T) {
 // waitForPartial waits until a download has put n bytes on disk.
 func waitForPartial(t *testing.T, dir string, n int64) {
 	t.Helper()
-	for range 1000 {
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		files, _ := filepath.Glob(filepath.Join(dir, "tmp-v1", "partial-*"))
 		if len(files) == 1 {
 			if fi, err := os.Stat(files[0]); err == nil && fi.Size() >= n {
 				return
 			}
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	t.Fatal("the download did not get going")
 }

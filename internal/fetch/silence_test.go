@@ -39,6 +39,17 @@ func impatient(st *store.Store, transport http.RoundTripper) *Client {
 	return New(st, Options{Backoff: time.Millisecond, Attempts: 3, IdleTimeout: 200 * time.Millisecond, Transport: transport})
 }
 
+// askedFor counts the requests that a client makes, of which a server may not learn before the client has given up.
+type askedFor struct {
+	http.RoundTripper
+	asked atomic.Int64
+}
+
+func (c *askedFor) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.asked.Add(1)
+	return c.RoundTripper.RoundTrip(r)
+}
+
 func wantSilence(t *testing.T, err error, sending bool) {
 	t.Helper()
 	var silent *silentError
@@ -60,20 +71,19 @@ func TestServerFallsSilent(t *testing.T) {
 			},
 		} {
 			t.Run(name+map[bool]string{true: ", HTTP/2"}[http2], func(t *testing.T) {
-				var asked atomic.Int64
-				url, transport := muteServer(t, http2, func(w http.ResponseWriter, _ *http.Request, over <-chan struct{}) {
-					asked.Add(1)
+				url, direct := muteServer(t, http2, func(w http.ResponseWriter, _ *http.Request, over <-chan struct{}) {
 					answer(w)
 					<-over
 				})
+				transport := &askedFor{RoundTripper: direct}
 				st := openStore(t)
 				wantSilence(t, impatient(st, transport).Blob(t.Context(), Request{URL: url, Digest: store.DigestOf(data)}), false)
-				if n := asked.Load(); n != 3 {
+				if n := transport.asked.Load(); n != 3 {
 					t.Errorf("a pinned file was asked for %d times, want 3", n)
 				}
 				_, err := impatient(st, transport).Unpinned(t.Context(), Request{URL: url})
 				wantSilence(t, err, false)
-				if n := asked.Load(); n != 6 {
+				if n := transport.asked.Load(); n != 6 {
 					t.Errorf("an unpinned file was asked for %d times, want 3", n-3)
 				}
 			})
@@ -109,12 +119,11 @@ func upload(t *testing.T, url string, data []byte) *http.Request {
 func TestServerStopsReading(t *testing.T) {
 	data := make([]byte, 64<<20) // more than the kernel buffers
 	for _, http2 := range []bool{false, true} {
-		var asked atomic.Int64
-		url, transport := muteServer(t, http2, func(_ http.ResponseWriter, r *http.Request, over <-chan struct{}) {
-			asked.Add(1)
+		url, direct := muteServer(t, http2, func(_ http.ResponseWriter, r *http.Request, over <-chan struct{}) {
 			_, _ = io.CopyN(io.Discard, r.Body, 1<<20)
 			<-over
 		})
+		transport := &askedFor{RoundTripper: direct}
 		c := impatient(openStore(t), transport)
 		resp, err := c.Do(&http.Client{Transport: transport}, upload(t, url, data))
 		if err == nil {
@@ -127,7 +136,7 @@ func TestServerStopsReading(t *testing.T) {
 			resp.Body.Close()
 		}
 		wantSilence(t, err, true)
-		if n := asked.Load(); n != 4 {
+		if n := transport.asked.Load(); n != 4 {
 			t.Errorf("HTTP/2 %t: asked %d times, want 3 and 1", http2, n)
 		}
 	}
@@ -140,13 +149,13 @@ func TestSlowUploadAfterRedirect(t *testing.T) {
 			http.Redirect(w, r, "/there", http.StatusTemporaryRedirect)
 			return
 		}
-		for range 40 {
+		for range 50 {
 			_, _ = io.CopyN(io.Discard, r.Body, 1<<20)
 			time.Sleep(50 * time.Millisecond)
 		}
 	})
-	c := New(openStore(t), Options{Backoff: time.Millisecond, Attempts: 3, IdleTimeout: time.Second, Transport: transport})
-	resp, err := c.Do(&http.Client{Transport: transport}, upload(t, url+"/", make([]byte, 40<<20)))
+	c := New(openStore(t), Options{Backoff: time.Millisecond, Attempts: 3, IdleTimeout: 2 * time.Second, Transport: transport})
+	resp, err := c.Do(&http.Client{Transport: transport}, upload(t, url+"/", make([]byte, 50<<20)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +168,7 @@ func TestAttemptsDoNotMultiply(t *testing.T) {
 		asked.Add(1)
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
-	c := impatient(openStore(t), transport)
+	c := New(openStore(t), Options{Backoff: time.Millisecond, Attempts: 3, Transport: transport})
 	err := c.Retry(t.Context(), func(ctx context.Context, _ bool) (bool, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {

@@ -44,7 +44,7 @@ func openStore(t *testing.T) *store.Store {
 }
 
 func quick(st *store.Store) *fetch.Client {
-	return fetch.New(st, fetch.Options{Attempts: 6, Backoff: time.Millisecond, MaxWait: 20 * time.Millisecond, IdleTimeout: 5 * time.Second})
+	return fetch.New(st, fetch.Options{Attempts: 6, Backoff: time.Millisecond, MaxWait: 20 * time.Millisecond, IdleTimeout: time.Minute})
 }
 
 func remote(t *testing.T, st *store.Store, repository string) *Remote {
