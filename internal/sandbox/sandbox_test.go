@@ -614,7 +614,7 @@ func processesWith(t testing.TB, arg string) (pids []string) {
 // eventually waits for something that another process is about to do.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for range 600 {
+	for range 4000 {
 		if ok() {
 			return
 		}
