@@ -35,7 +35,8 @@ Environment:
   SOURCE_DATE_EPOCH      time of everything in an image, in seconds since 1970 (default: a fixed time)
   NO_COLOR               no colour
 
-Exit codes: 0 good, 1 failed, 2 wrong usage or recipe, 3 a check found a problem, 130 interrupted. ` + "`sconce run`" + ` and
+Exit codes: 0 good, 1 failed, 2 wrong usage or recipe, 3 a check found a problem, 4 a test could not be
+judged, 130 interrupted. ` + "`sconce run`" + ` and
 ` + "`sconce shell`" + ` end with the code of the program they ran.`
 
 // usageTemplate is the part of help below the description.
@@ -95,7 +96,7 @@ func newRootCmd(a *app) *cobra.Command {
 	addGroup(root, groupImage, newLoginCmd(a), newLogoutCmd(a), newSlimCmd(a))
 	addGroup(root, groupImage, newCheckCmd(a), newLintCmd(a), newClustersCmd(a))
 	addGroup(root, groupRun, newRunCmd(a), newShellCmd(a), newPyxisCmd(a))
-	addGroup(root, groupRun, newSubmitCmd(a), newJobsCmd(a), newLogsCmd(a), newExplainCmd(a), newCancelCmd(a))
+	addGroup(root, groupRun, newTestCmd(a), newSubmitCmd(a), newJobsCmd(a), newLogsCmd(a), newExplainCmd(a), newCancelCmd(a))
 	addGroup(root, groupHost, newCacheCmd(a), newInfoCmd(a), newVersionCmd(a), newManCmd(a), newCompletionCmd(a))
 	help := newHelpCmd()
 	help.GroupID = groupHost

@@ -15,9 +15,7 @@ import (
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/job"
-	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/spelling"
-	"sconce.dev/sconce/internal/squashfs"
 )
 
 // Job returns a job of the recipe and its name: the one that is named, or the only one there is. Without any, it is an empty one under the
@@ -137,23 +135,10 @@ type Placed struct {
 // PlaceImage copies the built image of a recipe to a directory that the nodes of its cluster see, under its digest: once, however many
 // ask for it at the same time, and whole or not at all.
 func (s *Session) PlaceImage(ctx context.Context, r *Recipe, dir string) (Placed, error) {
-	found, err := s.Store.FindImage(r.FullName())
-	if err != nil {
-		return Placed{}, fault.Hint(fmt.Errorf("%s is not in the store", r.FullName()), "build it first: sconce build "+filepath.Dir(r.Path))
+	p, err := s.PlaceNamed(ctx, r.FullName(), dir)
+	if err != nil && p.Digest == "" {
+		err = fault.Hint(err, "build it first: sconce build "+filepath.Dir(r.Path))
 	}
-	subject, err := s.Open(string(source.Store)+":"+found.Name+":"+found.Tag, Wanted{})
-	if err != nil {
-		return Placed{}, err
-	}
-	defer subject.Close()
-	p := Placed{Digest: string(found.Digest)}
-	if p.Image, err = subject.JobImage(ctx); err != nil {
-		return p, err
-	}
-	p.Name = r.FullName()
 	p.Reference = r.JobImage().Reference
-	if dir != "" {
-		p.File, err = s.Share(ctx, subject, dir, Writing{Squashfs: squashfs.DefaultOptions()})
-	}
 	return p, err
 }

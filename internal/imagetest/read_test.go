@@ -55,6 +55,16 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// before is what stands before a text.
+func before(t *testing.T, text, until string) string {
+	t.Helper()
+	head, _, found := strings.Cut(text, until)
+	if !found {
+		t.Fatalf("no %q", until)
+	}
+	return head
+}
+
 // What is wrong, cut or missing is an error, and never a result.
 func TestReadRefuses(t *testing.T) {
 	text, report, osu := sample(t, "nccl-tests.txt"), sample(t, "nccl-tests.json"), sample(t, "osu-bw.txt")
@@ -80,8 +90,8 @@ func TestReadRefuses(t *testing.T) {
 		{Table, swap(text, "1073741824     268435456     float     sum      -1  7158.30  150.00  150.00       0", "1073741824     268435456     float     sum      -1  7158.30  150.00  150.00       7"), "7 values were wrong"},
 		{Table, swap(text, ": 0 OK", ": 12 FAILED"), "12 values were out of bounds"},
 		{Table, swap(text, "150.00  150.00", "150.00     nan"), "NaN"},
-		{Table, text[:strings.Index(text, "# Out of bounds")], "is cut"},
-		{Table, text[:strings.Index(text, "150.00  150.00")], "is it cut?"},
+		{Table, before(t, text, "# Out of bounds"), "is cut"},
+		{Table, before(t, text, "150.00  150.00"), "is it cut?"},
 		{Table, text + text, "two tables"},
 		{Table, swap(osu, "24123.44", "-"), "no number"},
 		{Table, swap(osu, "\n2    ", "\n1    "), "two rows for 1"},

@@ -66,6 +66,18 @@ func Test(ctx context.Context, dir, script string, args []string) (string, error
 	return strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(said.String()), "sbatch: ")), nil
 }
 
+// Queued finds a job of this user that waits or runs, by its name: its number, and the directory that it was submitted from. The number is
+// "" when there is none.
+func Queued(ctx context.Context, name string) (id, dir string, err error) {
+	out, err := call(ctx, "", "squeue", "--me", "--noheader", "--name="+name, "--format=%A %Z")
+	if err != nil {
+		return "", "", err
+	}
+	first, _, _ := strings.Cut(strings.TrimSpace(out), "\n")
+	id, dir, _ = strings.Cut(first, " ")
+	return id, dir, nil
+}
+
 // Cancel cancels a job.
 func Cancel(ctx context.Context, id string) error {
 	_, err := call(ctx, "", "scancel", id)

@@ -1,0 +1,311 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/imagetest"
+	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/spelling"
+)
+
+// testOptions are the options of `sconce test`.
+type testOptions struct {
+	subject string // a recipe or an image of the store
+	only    []string
+	here    bool
+	cluster string
+	runtime string
+	detach  bool
+	wait    string
+	json    bool
+}
+
+func newTestCmd(a *app) *cobra.Command {
+	var o testOptions
+	cmd := &cobra.Command{
+		Use:   "test [RECIPE|IMAGE]",
+		Short: "Test an image on a cluster, or here",
+		Long: `Run the tests that RECIPE (a sconce.toml or its directory, by default the current one) names in
+[[test]], in the image that was built of it. An IMAGE of the store has no tests of its own, and is
+given those of the kit that --only names, else env and import.
+
+Where there is Slurm, all tests are one job, on the cluster of the recipe or of --on. The job is
+known by its name: whoever was interrupted says the same again, and collects what it did. In an
+allocation the tests run there, by srun. --here runs them on this machine, each rank as a process.
+
+A test that fails runs once more on other nodes. If it fails again, the image is at fault (FAILED);
+if it passes, the nodes of the first run are named (WARNED). What did not run to its end, since the
+job was cancelled, or a node failed, or the time of --wait was up, is NOT_JUDGED.
+
+Exit codes: 0 all have passed, 3 one has failed, 4 one could not be judged, or none has run.`,
+		Example: examples(
+			"sconce test                                     all tests of ./sconce.toml, on its cluster",
+			"sconce test llm --on clariden --only all-reduce  one test, on another cluster",
+			"sconce test --here                              on this machine, without Slurm",
+			"sconce test --detach; sconce test --wait 20m    submit; collect, or end with 4 if it waits still",
+			"sconce test llm:25.11 --here --only import      a test of the kit, for an image",
+			"sconce test --json | jq '.[] | select(.verdict != \"PASSED\")'",
+		),
+		Args: wants("[RECIPE|IMAGE]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.subject = recipeArgument(args)
+			return a.runTest(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&o.only, "only", nil, "run this `TEST` alone (repeatable)")
+	f.BoolVar(&o.here, "here", false, "run the tests on this machine, without Slurm")
+	f.StringVar(&o.cluster, "on", "", "run them on this `CLUSTER` (a name, or a profile's file) instead of the recipe's")
+	f.StringVar(&o.runtime, "runtime", "", "what starts the image: "+strings.Join(cluster.Starters, ", "))
+	f.BoolVar(&o.detach, "detach", false, "submit the job, and let a later call collect what it does")
+	f.StringVar(&o.wait, "wait", "", "wait at most this `TIME` for the job, such as 20m, and end with 4 then")
+	f.BoolVar(&o.json, "json", false, "print JSON")
+	cmd.MarkFlagsMutuallyExclusive("here", "on")
+	cmd.MarkFlagsMutuallyExclusive("here", "detach")
+	cmd.MarkFlagsMutuallyExclusive("here", "runtime")
+	cmd.MarkFlagsMutuallyExclusive("detach", "wait")
+	complete(cmd, "runtime", cluster.Starters...)
+	return cmd
+}
+
+func (a *app) runTest(ctx context.Context, o testOptions) error {
+	wait, err := job.ParseTime(o.wait)
+	if err != nil {
+		return fault.Usage(fmt.Errorf("--wait: %w", err))
+	}
+	p, skipped, err := a.testPlan(ctx, o)
+	if err != nil {
+		return err
+	}
+	var results []imagetest.Result
+	for _, t := range skipped {
+		left, err := p.Left(t)
+		if err != nil {
+			return err
+		}
+		results = append(results, left)
+	}
+	if len(p.Tests) > 0 {
+		dir, err := os.Getwd()
+		if err != nil {
+			return err
+		}
+		ran, err := p.Run(ctx, imagetest.Options{Root: filepath.Join(dir, ".sconce", "tests"), Detach: o.detach, Wait: wait, Say: a.say})
+		if err != nil || o.detach {
+			return err
+		}
+		results = append(ran, results...)
+	}
+	if err := a.printResults(o, results); err != nil {
+		return err
+	}
+	if code := imagetest.Code(results); code != 0 {
+		return exitStatus(code)
+	}
+	return nil
+}
+
+// testPlan puts together what is tested, where, and by which tests; skipped are those that the recipe leaves out.
+func (a *app) testPlan(ctx context.Context, o testOptions) (p imagetest.Plan, skipped []imagetest.Test, err error) {
+	if p.Place, err = testPlace(o); err != nil {
+		return p, nil, err
+	}
+	p.Runtime = o.runtime
+	name, tests := o.subject, []imagetest.Test(nil)
+	var reference string
+	if isRecipe(o.subject) {
+		from, err := loadRecipe(o.subject, "", "")
+		if err != nil {
+			return p, nil, err
+		}
+		if o.cluster != "" {
+			if from.Target, err = engine.TargetOf(from.Recipe, o.cluster); err != nil {
+				return p, nil, err
+			}
+		}
+		name, tests, reference = from.FullName(), from.Tests, from.JobImage().Reference
+		p.Cluster, p.Recipe = from.Target.Profile, from.Dir
+		if len(tests) == 0 {
+			return p, nil, fault.Usage(fault.Hint(fmt.Errorf("%s has no tests", from.Path), "add [[test]] with use = \"import\", or another"))
+		}
+	} else {
+		target, err := engine.FindTarget(o.cluster, ".")
+		if err != nil {
+			return p, nil, err
+		}
+		p.Cluster, p.Recipe = target.Profile, "/"
+		tests = kitTests(o)
+	}
+	if p.Place == imagetest.Here {
+		p.Cluster = job.HereProfile(gpusHere())
+	}
+	if p.Tests, skipped, err = chooseTests(tests, o.only, p.Cluster.Name); err != nil {
+		return p, nil, err
+	}
+	return p, skipped, a.placeForTest(ctx, &p, name, reference)
+}
+
+// testPlace decides where tests run.
+func testPlace(o testOptions) (imagetest.Place, error) {
+	has := func(program string) bool {
+		_, err := exec.LookPath(program)
+		return err == nil
+	}
+	switch {
+	case o.here:
+		return imagetest.Here, nil
+	case os.Getenv("SLURM_JOB_ID") != "" && has("srun") && !o.detach:
+		return imagetest.Allocation, nil
+	case has("sbatch"):
+		return imagetest.Submitted, nil
+	}
+	return "", fault.Usage(fault.Hint(errors.New("there is no Slurm here: no program sbatch is on PATH"), "--here runs the tests on this machine"))
+}
+
+// gpusHere counts the GPUs of this machine, by their devices.
+func gpusHere() int {
+	found, err := filepath.Glob("/dev/nvidia[0-9]*")
+	if err != nil {
+		return 0
+	}
+	return len(found)
+}
+
+// kitTests are the tests of an image without a recipe.
+func kitTests(o testOptions) []imagetest.Test {
+	var tests []imagetest.Test
+	for _, use := range imagetest.Kit {
+		t := imagetest.Test{Use: use}
+		if use != imagetest.Env && use != imagetest.Import && use != imagetest.GPU && gpusHere() < 2 && o.here {
+			t.TasksPerNode = 2
+		} else if use != imagetest.Env && use != imagetest.Import && use != imagetest.GPU && !o.here {
+			t.Nodes = 2
+		}
+		if len(o.only) > 0 || use == imagetest.Env || use == imagetest.Import {
+			tests = append(tests, t)
+		}
+	}
+	return tests
+}
+
+// chooseTests takes the tests that are named, all if none is, and of them those for a cluster.
+func chooseTests(all []imagetest.Test, only []string, on string) (run, skipped []imagetest.Test, err error) {
+	var names []string
+	for _, t := range all {
+		names = append(names, t.Title())
+	}
+	for _, name := range only {
+		if !slices.Contains(names, name) {
+			hint := "the tests are " + strings.Join(names, ", ")
+			if near := spelling.Nearest(name, names); near != "" {
+				hint = fmt.Sprintf("did you mean %q?", near)
+			}
+			return nil, nil, fault.Usage(fault.Hint(fmt.Errorf("there is no test %q", name), hint))
+		}
+	}
+	for _, t := range all {
+		switch {
+		case len(only) > 0 && !slices.Contains(only, t.Title()):
+		case !t.On(on):
+			if len(only) > 0 {
+				return nil, nil, fault.Usage(fmt.Errorf("the test %q is for %s, and not for %s", t.Title(), strings.Join(t.Clusters, ", "), cmp.Or(on, "this machine")))
+			}
+		case t.Skip != "":
+			skipped = append(skipped, t)
+		default:
+			run = append(run, t)
+		}
+	}
+	if len(run)+len(skipped) == 0 {
+		return nil, nil, fault.Usage(fmt.Errorf("none of the tests is for %s", cmp.Or(on, "this machine")))
+	}
+	return run, skipped, nil
+}
+
+// placeForTest sees to the image being where the tests read it.
+func (a *app) placeForTest(ctx context.Context, p *imagetest.Plan, name, reference string) error {
+	s, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	dir := ""
+	startsFiles := job.Request{Cluster: p.Cluster, Runtime: p.Runtime}.StartsFiles()
+	if p.Place != imagetest.Here && startsFiles && len(p.Tests) > 0 {
+		if dir, err = expandHere(cmp.Or(p.Cluster.Paths.Images, "${PWD}/.sconce/images")); err != nil {
+			return fmt.Errorf("paths.images of %s: %w", cmp.Or(p.Cluster.Name, "the cluster"), err)
+		}
+	}
+	placed, err := s.PlaceNamed(ctx, name, dir)
+	if err != nil {
+		return err
+	}
+	p.Image, p.ImageDigest, p.Image.Reference = placed.Image, placed.Digest, reference
+	if p.Place != imagetest.Here {
+		return nil
+	}
+	p.Image.File = p.Image.Name
+	if p.Store, err = a.storeDir(); err != nil {
+		return err
+	}
+	p.Program, err = ownProgram()
+	return err
+}
+
+// ownProgram is the path of this program.
+func ownProgram() (string, error) {
+	path, err := exec.LookPath(os.Args[0])
+	if err != nil {
+		return os.Executable()
+	}
+	return filepath.Abs(path)
+}
+
+func (a *app) printResults(o testOptions, results []imagetest.Result) error {
+	if o.json {
+		return a.printJSON(results)
+	}
+	rows := [][]string{{"TEST", "VERDICT", "MEASURED", "NODES"}}
+	for _, r := range results {
+		rows = append(rows, []string{r.Test, string(r.Verdict), measured(r), cmp.Or(strings.Join(r.Nodes, ","), "-")})
+	}
+	if err := printTable(a.out, rows); err != nil {
+		return err
+	}
+	for _, r := range results {
+		if r.Reason != "" {
+			if _, err := fmt.Fprintf(a.out, "%s: %s\n", r.Test, r.Reason); err != nil {
+				return err
+			}
+		}
+		if r.Verdict == imagetest.Failed && r.Log.File != "" {
+			a.say("the log of %s is %s", r.Test, r.Log.File)
+		}
+	}
+	return nil
+}
+
+// measured is what a result measured, in a line: what something was expected of goes before all else.
+func measured(r imagetest.Result) string {
+	var parts []string
+	for _, expected := range []bool{true, false} {
+		for _, m := range r.Measurements {
+			if (m.Expected != "") == expected && len(parts) < 3 {
+				parts = append(parts, m.Name+" "+m.Number.String())
+			}
+		}
+	}
+	return cmp.Or(strings.Join(parts, ", "), "-")
+}

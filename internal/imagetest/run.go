@@ -1,0 +1,425 @@
+package imagetest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"sconce.dev/sconce/internal/child"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/filelock"
+	"sconce.dev/sconce/internal/slurm"
+)
+
+// Options says how tests are waited for.
+type Options struct {
+	Root   string                           // directory of the jobs' directories, absolute, which the nodes see
+	Detach bool                             // submit, and leave it to a later call to collect
+	Wait   time.Duration                    // how long to wait for a job; 0: to its end
+	Say    func(format string, args ...any) // to the user
+}
+
+// pollTime is how often Slurm is asked for a job: its controller serves all users.
+const pollTime = 2 * time.Second
+
+// settleTime is how long files of a job that has ended may take to be seen here, over a network file system.
+const settleTime = 30 * time.Second
+
+// maxTrouble is how often in a row Slurm may fail to answer.
+const maxTrouble = 30
+
+// Run runs the tests of a plan and says what came of each, in their order. A job that an earlier call has submitted, and nobody has
+// collected, is waited for instead of a new one. With Detach there are no results.
+func (p Plan) Run(ctx context.Context, o Options) ([]Result, error) {
+	first, err := newBatch(p, 1, nil, o.Root)
+	if err != nil {
+		return nil, err
+	}
+	outcomes, err := first.run(ctx, o)
+	if err != nil || o.Detach {
+		return nil, err
+	}
+	results := make([]Result, len(p.Tests))
+	for i := range results {
+		results[i] = first.result(i, outcomes[i])
+	}
+	if err := p.again(ctx, o, results); err != nil {
+		return nil, err
+	}
+	return results, first.finish(results)
+}
+
+// Left is the result of a test that is not run.
+func (p Plan) Left(t Test) (Result, error) {
+	hash, err := Hash(p.Recipe, t, p.Cluster)
+	return Result{
+		Test: t.Title(), Hash: hash, Cluster: p.Cluster.Name, Image: p.Image.Name, ImageDigest: p.ImageDigest, Verdict: Skipped, Reason: t.Skip,
+	}, err
+}
+
+// again runs the tests that have failed once more on other nodes. It tells the image from the nodes. Tests that failed on the same nodes
+// have a job in common, and all jobs are in the queue before the first is waited for.
+func (p Plan) again(ctx context.Context, o Options, results []Result) error {
+	if p.Place == Here {
+		return nil
+	}
+	groups := map[string]*second{}
+	var order []*second
+	for i, r := range results {
+		if r.Verdict != Failed || len(r.Nodes) == 0 {
+			continue
+		}
+		key := strings.Join(r.Nodes, " ")
+		if groups[key] == nil {
+			groups[key] = &second{}
+			order = append(order, groups[key])
+		}
+		groups[key].which = append(groups[key].which, i)
+	}
+	for _, g := range order {
+		if err := g.begin(ctx, p, o, results); err != nil {
+			return err
+		}
+	}
+	for _, g := range order {
+		if err := g.end(ctx, o, results); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// second is the second run of some tests.
+type second struct {
+	*batch
+	which   []int // of the results
+	refused error // by Slurm
+}
+
+func (g *second) begin(ctx context.Context, p Plan, o Options, results []Result) error {
+	all := p.Tests
+	p.Tests = nil
+	for _, i := range g.which {
+		p.Tests = append(p.Tests, all[i])
+	}
+	exclude := nodesOf(results[g.which[0]].Nodes)
+	var err error
+	if g.batch, err = newBatch(p, 2, exclude, o.Root); err != nil {
+		return err
+	}
+	o.Say("%s failed on %s: once more on other nodes", titles(p.Tests), strings.Join(exclude, ", "))
+	if p.Place == Submitted {
+		_, err = g.submit(ctx, o)
+		if errors.As(err, new(refusedError)) {
+			g.refused, err = err, nil
+		}
+	}
+	return err
+}
+
+func (g *second) end(ctx context.Context, o Options, results []Result) error {
+	if g.refused != nil {
+		for _, i := range g.which {
+			results[i].Reason += fmt.Sprintf(" (on %s; there are no other nodes to try: %v)", strings.Join(results[i].Nodes, ", "), g.refused)
+		}
+		return nil
+	}
+	outcomes, err := g.run(ctx, o)
+	if err != nil {
+		return err
+	}
+	for k, i := range g.which {
+		results[i] = verdictOfTwo(results[i], g.result(k, outcomes[k]), outcomes[k].lacks)
+	}
+	return g.finish(results)
+}
+
+func titles(tests []Test) string {
+	var names []string
+	for _, t := range tests {
+		names = append(names, t.Title())
+	}
+	return strings.Join(names, ", ")
+}
+
+// verdictOfTwo puts together what a test that failed and its second run on other nodes say.
+func verdictOfTwo(first, second Result, lacks bool) Result {
+	where := strings.Join(first.Nodes, ", ")
+	second.Jobs = nodesOf(first.Jobs, second.Jobs)
+	switch {
+	case lacks:
+		first.Reason += fmt.Sprintf(" (on %s; there are no other nodes to try)", where)
+		return first
+	case second.Verdict == Passed:
+		second.Verdict, second.Suspects = Warned, first.Nodes
+		second.Reason = fmt.Sprintf("passed on %s, and failed on %s, which may be at fault: %s", strings.Join(second.Nodes, ", "), where, first.Reason)
+	case second.Verdict == Failed:
+		second.Reason = fmt.Sprintf("%s (on %s, and before on %s)", second.Reason, strings.Join(second.Nodes, ", "), where)
+	default:
+		second.Reason = fmt.Sprintf("failed on %s (%s), and the second run could not be judged: %s", where, first.Reason, second.Reason)
+	}
+	second.Nodes = nodesOf(first.Nodes, second.Nodes)
+	second.Started = first.Started
+	return second
+}
+
+// refusedError says that Slurm takes no such job.
+type refusedError struct{ error }
+
+func (e refusedError) Unwrap() error { return e.error }
+
+// run brings the job about, or finds it, and waits for its end.
+func (b *batch) run(ctx context.Context, o Options) ([]outcome, error) {
+	if b.Place != Submitted {
+		return b.runScript(ctx)
+	}
+	id, err := b.submit(ctx, o)
+	if err != nil || o.Detach {
+		return nil, err
+	}
+	state, err := b.wait(ctx, o, id)
+	if err != nil {
+		return nil, err
+	}
+	return b.collect(state, id)
+}
+
+// runScript runs the script as a child of this process.
+func (b *batch) runScript(ctx context.Context) ([]outcome, error) {
+	if err := b.prepare(); err != nil {
+		return nil, err
+	}
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, bash, filepath.Join(b.dir, scriptFile))
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &said, &said, killTime
+	err = child.Group(cmd, syscall.SIGTERM)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	state := slurm.State{Name: "COMPLETED"}
+	if err != nil {
+		state = slurm.State{Name: "FAILED", Reason: clipTo(strings.TrimSpace(said.String())+" "+err.Error(), 200)}
+	}
+	return b.collect(state, os.Getenv("SLURM_JOB_ID"))
+}
+
+// submit finds the job or submits it, and returns its number.
+func (b *batch) submit(ctx context.Context, o Options) (string, error) {
+	if err := os.MkdirAll(filepath.Dir(b.dir), 0o755); err != nil {
+		return "", err
+	}
+	lock, err := filelock.Acquire(ctx, b.dir, "submitting tests", func(note string) { o.Say("%s", note) })
+	if err != nil {
+		return "", err
+	}
+	defer lock.Release()
+	id, err := b.find(ctx)
+	if err != nil || id != "" {
+		if id != "" && !b.told {
+			b.told = true
+			o.Say("job %s (%s) was submitted before: collecting what it does", id, b.name)
+		}
+		return id, err
+	}
+	b.told = true
+	if err := b.prepare(); err != nil {
+		return "", err
+	}
+	id, err = slurm.Submit(ctx, b.dir, filepath.Join(b.dir, scriptFile), nil)
+	if err != nil {
+		if b.attempt > 1 && ctx.Err() == nil {
+			err = refusedError{err}
+		}
+		return "", err
+	}
+	if err := b.put("job", []byte(id+"\n")); err != nil {
+		return "", err
+	}
+	r := slurm.Record{
+		ID: id, Name: b.name, Cluster: b.Cluster.Name, Image: b.Image.Name, Digest: b.ImageDigest, File: b.Image.File,
+		Dir: b.dir, Script: filepath.Join(b.dir, scriptFile), Log: filepath.Join(b.dir, b.name+"-"+id+".log"), Submitted: time.Now().UTC().Truncate(time.Second),
+	}
+	if err := r.Keep(); err != nil {
+		o.Say("job %s is submitted, and could not be noted: %v", id, err)
+	}
+	o.Say("submitted job %s (%s) with %s", id, b.name, titles(b.Tests))
+	return id, nil
+}
+
+// find finds a job of this name that nobody has collected: by what its directory says, by the user's own records of jobs, which name the
+// directory that another checkout has submitted it from, and by Slurm's queue.
+func (b *batch) find(ctx context.Context) (string, error) {
+	if id := b.open(); id != "" {
+		return id, nil
+	}
+	records, err := slurm.Records()
+	if err != nil {
+		return "", err
+	}
+	for _, r := range records {
+		other := *b
+		other.dir = r.Dir
+		if r.Name == b.name && r.Dir != b.dir {
+			if id := other.open(); id == r.ID {
+				b.dir = other.dir
+				return id, nil
+			}
+		}
+	}
+	id, dir, err := slurm.Queued(ctx, b.name)
+	if err == nil && id != "" && filepath.IsAbs(dir) {
+		b.dir = dir
+	}
+	return id, err
+}
+
+// open is the number of the job that the directory is of, unless its results were collected; "" for none.
+func (b *batch) open() string {
+	if _, err := os.Stat(filepath.Join(b.dir, resultsFile)); err == nil {
+		return ""
+	}
+	for _, name := range []string{"job", "started"} {
+		if text, err := os.ReadFile(filepath.Join(b.dir, name)); err == nil {
+			if id := strings.TrimSpace(string(text)); id != "" {
+				return id
+			}
+		}
+	}
+	return ""
+}
+
+// waitingError says that a job has not come to its end in the time that there was.
+type waitingError struct{ text string }
+
+func (e waitingError) Error() string { return e.text }
+
+// Hint is what to do.
+func (e waitingError) Hint() string { return "the same command goes on waiting for it" }
+
+// ExitCode says that nothing could be judged.
+func (e waitingError) ExitCode() int { return CodeNotJudged }
+
+// CodeNotJudged is the exit code when a test could not be judged, and none has failed.
+const CodeNotJudged = 4
+
+// wait waits for the end of a job.
+func (b *batch) wait(ctx context.Context, o Options, id string) (slurm.State, error) {
+	begun, trouble, told := time.Now(), 0, ""
+	for {
+		state, err := slurm.StateOf(ctx, id)
+		switch {
+		case ctx.Err() != nil:
+			return state, ctx.Err()
+		case err != nil && trouble >= maxTrouble:
+			return state, waitingError{fmt.Sprintf("job %s: Slurm does not say what has become of it: %v", id, err)}
+		case err != nil:
+			trouble++
+		case state.Ended():
+			return state, b.settle(ctx, state)
+		case slices.Contains(never, state.Reason):
+			return slurm.State{Name: "CANCELLED", Reason: state.Reason}, slurm.Cancel(ctx, id)
+		default:
+			trouble = 0
+			if now := strings.TrimSpace(state.Name + " " + state.Reason); now != told {
+				told = now
+				o.Say("job %s is %s", id, strings.ToLower(state.Name)+reasonOf(state))
+			}
+		}
+		if o.Wait > 0 && time.Since(begun) >= o.Wait {
+			return state, waitingError{fmt.Sprintf("job %s has not ended: it is %s", id, strings.ToLower(state.Name)+reasonOf(state))}
+		}
+		select {
+		case <-ctx.Done():
+			return state, ctx.Err()
+		case <-time.After(pollTime):
+		}
+	}
+}
+
+// never are reasons for which a job would wait until somebody changes it, or the cluster.
+var never = []string{"PartitionTimeLimit", "PartitionNodeLimit", "PartitionDown", "BadConstraints", "InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed"}
+
+func reasonOf(s slurm.State) string {
+	if s.Reason == "" {
+		return ""
+	}
+	return " (" + s.Reason + ")"
+}
+
+// settle waits until the last file of a job that has ended well is seen here.
+func (b *batch) settle(ctx context.Context, state slurm.State) error {
+	if state.Name != "COMPLETED" {
+		return nil
+	}
+	for end := time.Now().Add(settleTime); time.Now().Before(end) && !b.has("done"); {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pollTime / 4):
+		}
+	}
+	return nil
+}
+
+func (b *batch) has(name string) bool {
+	_, err := os.Stat(filepath.Join(b.dir, name))
+	return err == nil
+}
+
+const resultsFile = "results.json"
+
+// put writes a file of the directory whole or not at all.
+func (b *batch) put(name string, data []byte) error {
+	f, err := os.CreateTemp(b.dir, ".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // does nothing after the rename
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), filepath.Join(b.dir, name))
+}
+
+// finish notes that results were collected: the next call starts anew.
+func (b *batch) finish(results []Result) error {
+	data, err := json.MarshalIndent(results, "", "  ")
+	if err != nil {
+		return err
+	}
+	err = b.put(resultsFile, append(data, '\n'))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // somebody else has collected them, and begun anew
+	}
+	return err
+}
+
+// Code is the exit code that results mean: 0 when all that ran have passed, 3 when one has failed, else 4 when one could not be judged, or
+// none has run.
+func Code(results []Result) int {
+	has := func(v Verdict) bool {
+		return slices.ContainsFunc(results, func(r Result) bool { return r.Verdict == v })
+	}
+	switch {
+	case has(Failed):
+		return fault.CodeProblem
+	case has(NotJudged), !has(Passed) && !has(Warned):
+		return CodeNotJudged
+	}
+	return 0
+}
