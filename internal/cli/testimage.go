@@ -31,6 +31,8 @@ type testOptions struct {
 	detach  bool
 	wait    string
 	json    bool
+	record  string // a repository
+	sign    string // a private key
 }
 
 func newTestCmd(a *app) *cobra.Command {
@@ -50,6 +52,9 @@ A test that fails runs once more on other nodes. If it fails again, the image is
 if it passes, the nodes of the first run are named (WARNED). What did not run to its end, since the
 job was cancelled, or a node failed, or the time of --wait was up, is NOT_JUDGED.
 
+--record keeps what came of each test as evidence beside the image in a repository, for sconce promote:
+signed with the private key of --sign. What was not judged, or left out, is no evidence.
+
 Exit codes: 0 all have passed, 3 one has failed, 4 one could not be judged, or none has run.`,
 		Example: examples(
 			"sconce test                                     all tests of ./sconce.toml, on its cluster",
@@ -57,6 +62,7 @@ Exit codes: 0 all have passed, 3 one has failed, 4 one could not be judged, or n
 			"sconce test --here                              on this machine, without Slurm",
 			"sconce test --detach; sconce test --wait 20m    submit; collect, or end with 4 if it waits still",
 			"sconce test llm:25.11 --here --only import      a test of the kit, for an image",
+			"sconce test --record registry.example.org/team/ci/llm --sign env:SCONCE_KEY",
 			"sconce test --json | jq '.[] | select(.verdict != \"PASSED\")'",
 		),
 		Args: wants("[RECIPE|IMAGE]"),
@@ -72,7 +78,10 @@ Exit codes: 0 all have passed, 3 one has failed, 4 one could not be judged, or n
 	f.StringVar(&o.runtime, "runtime", "", "what starts the image: "+strings.Join(cluster.Starters, ", "))
 	f.BoolVar(&o.detach, "detach", false, "submit the job, and let a later call collect what it does")
 	f.StringVar(&o.wait, "wait", "", "wait at most this `TIME` for the job, such as 20m, and end with 4 then")
+	f.StringVar(&o.record, "record", "", "keep the results as evidence in this `REPOSITORY`, where the image is")
+	f.StringVar(&o.sign, "sign", "", "sign evidence with this private key: a `FILE` in PEM, or env:NAME")
 	f.BoolVar(&o.json, "json", false, "print JSON")
+	cmd.MarkFlagsMutuallyExclusive("here", "record")
 	cmd.MarkFlagsMutuallyExclusive("here", "on")
 	cmd.MarkFlagsMutuallyExclusive("here", "detach")
 	cmd.MarkFlagsMutuallyExclusive("here", "runtime")
@@ -86,9 +95,19 @@ func (a *app) runTest(ctx context.Context, o testOptions) error {
 	if err != nil {
 		return fault.Usage(fmt.Errorf("--wait: %w", err))
 	}
+	if (o.record == "") != (o.sign == "") {
+		return fault.Usage(errors.New("--record REPOSITORY and --sign KEY go together"))
+	}
+	key, err := engine.SigningKey(o.sign) // before anything runs
+	if err != nil {
+		return err
+	}
 	p, skipped, err := a.testPlan(ctx, o)
 	if err != nil {
 		return err
+	}
+	if o.record != "" && p.Cluster.Name == "" {
+		return fault.Usage(fault.Hint(errors.New("evidence names the cluster, and none is named"), "--on CLUSTER, or cluster under [target] of the recipe"))
 	}
 	var results []imagetest.Result
 	for _, t := range skipped {
@@ -111,6 +130,15 @@ func (a *app) runTest(ctx context.Context, o testOptions) error {
 	}
 	if err := a.printResults(o, results); err != nil {
 		return err
+	}
+	for _, r := range results {
+		if _, noEvidence := r.Predicate(); o.record == "" || noEvidence != nil {
+			continue
+		}
+		if err := a.session.RecordTest(ctx, o.record, r, key); err != nil {
+			return fmt.Errorf("record test %s: %w", r.Test, err)
+		}
+		a.say("%s is recorded in %s", r.Test, o.record)
 	}
 	if code := imagetest.Code(results); code != 0 {
 		return exitStatus(code)

@@ -88,14 +88,16 @@ func readerOf(t Test) string {
 	return t.Reader
 }
 
-// lastWords is the last line that a program printed, which mostly says why it ended.
+// lastWords is the last line that a program printed, which mostly says why it ended. What Slurm says behind it is known already.
 func lastWords(log []byte) string {
-	text := strings.TrimSpace(string(log))
-	last := strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
-	if last == "" {
-		return ""
+	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
+	for _, line := range slices.Backward(lines) {
+		line = strings.TrimSpace(line)
+		if line != "" && !strings.HasPrefix(line, "srun: ") && !strings.HasPrefix(line, "slurmstepd: ") {
+			return ": " + clipTo(line, 160)
+		}
 	}
-	return ": " + clipTo(last, 160)
+	return ""
 }
 
 func clipTo(text string, n int) string {

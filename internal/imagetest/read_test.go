@@ -175,6 +175,7 @@ func TestJudge(t *testing.T) {
 		"median slow":           {Test{Expect: atLeast5}, []run{good("busbw = 1 GB/s"), good("busbw = 9 GB/s"), good("busbw = 2 GB/s")}, Failed, "busbw is 2 GB/s"},
 		"one run fails":         {Test{Expect: atLeast5}, []run{good("busbw = 6 GB/s"), {code: 1, log: []byte("Killed\n")}}, Failed, "run 2 of 2: it ended with exit code 1: Killed"},
 		"worst rank":            {Test{Expect: atLeast5}, []run{good("busbw = 6 GB/s\nbusbw = 4 GB/s\nbusbw = 7 GB/s")}, Failed, "busbw is 4 GB/s"},
+		"what Slurm says":       {Test{Expect: atLeast5}, []run{{code: 1, log: []byte("No such module\nsrun: error: n1: task 0: Exited with exit code 1\n")}}, Failed, "exit code 1: No such module"},
 		"number and exit code":  {Test{Expect: atLeast5}, []run{{code: 3, log: []byte("busbw = 9 GB/s")}}, Failed, "exit code 3"},
 		"time":                  {Test{Expect: atLeast5, Time: "5m"}, []run{{code: 124, timedOut: true, log: []byte("busbw = 9 GB/s")}}, Failed, "longer than 5m"},
 		"no number":             {Test{Expect: atLeast5}, []run{good("done")}, Failed, "printed no number"},
