@@ -13,7 +13,7 @@ export GOFLAGS := -trimpath -buildvcs=false $(GOFLAGS)
 PACKAGES  ?= ./test ./internal/wheelbuild ./...
 TESTFLAGS ?=
 
-.PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-containerfile bench-files bench-scale bench-gpu release clean
+.PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-containerfile bench-files bench-conda bench-scale bench-gpu release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -72,6 +72,10 @@ bench-files: build ## squashfs files of one image
 	. scripts/tools.sh && need_debian mmdebstrap mmdebstrap && need_debian buildah buildah && need_debian umoci umoci \
 		&& need_debian mksquashfs squashfs-tools && need_debian tar2sqfs squashfs-tools-ng && need_debian squashfuse_ll squashfuse \
 		&& bench/clusterfile/run.sh
+
+bench-conda: build ## a conda environment to a SIF file
+	. scripts/tools.sh && need_debian busybox busybox-static && need_debian mksquashfs squashfs-tools && need_debian zstd zstd && need_uv \
+		&& bench/conda/run.sh
 
 # make bench-scale SIZE=10 makes an image of 10 GB of this machine's files.
 SIZE ?= 4

@@ -33,14 +33,26 @@ func (b *build) recipe() (*engine.Recipe, error) {
 		LockFile: b.lock,
 		Name:     names + imageName(b.image),
 		Base:     recipe.Base{Image: b.base},
-		Image: recipe.ImageConfig{Labels: map[string]string{
-			labelCommand: strings.Join(b.app.Command, " "),
-			labelVersion: Release + " by sconce " + b.app.Version,
-			labelURL:     url,
-		}},
+		Image: recipe.ImageConfig{
+			Labels: map[string]string{
+				labelCommand: strings.Join(b.app.Command, " "),
+				labelVersion: Release + " by sconce " + b.app.Version,
+				labelURL:     url,
+			},
+			Compression: b.compression(),
+		},
 		Conda: b.conda(),
 		Steps: b.steps(),
 	})
+}
+
+// compression is that of the layers. They are read again at once for a file that holds none, and zstd is quick at both; what becomes an
+// archive of layers may go to programs that know gzip alone.
+func (b *build) compression() string {
+	if strings.HasPrefix(outputOf(b.image), "oci-archive:") {
+		return "gzip"
+	}
+	return "zstd"
 }
 
 // The environment is where cotainr has it, so that paths in scripts hold.
