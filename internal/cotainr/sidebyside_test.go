@@ -325,6 +325,7 @@ var normal = []struct {
 	form *regexp.Regexp
 	to   string
 }{
+	{regexp.MustCompile(`[\x{2800}-\x{28ff}] [^\n]*?(?:\r?\x1b\[2K\r?|\r)`), ""}, // pictures of the spinner, where there is time for any
 	{regexp.MustCompile(`\r?\x1b\[2K\r?|\r`), ""},
 	{regexp.MustCompile(`\d\d\d\d-\d\d-\d\d[T ][\d:.,]+\d`), "TIME"},
 	{regexp.MustCompile(`in \d\d:\d\d:\d\d`), "in HH:MM:SS"},
