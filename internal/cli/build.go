@@ -33,6 +33,8 @@ type buildOptions struct {
 	steps       stepOptions
 	noCache     bool
 	wheels      string
+	variant     string
+	canonical   bool
 	began       time.Time
 
 	// Of a Containerfile.
@@ -82,12 +84,16 @@ image of this name is replaced; anything else only with --force.`,
 			"sconce build                                          build ./sconce.toml",
 			"sconce build demo -o demo.sqsh -o demo.sif            and write the files that clusters run",
 			"sconce build --locked --push registry.example.org/me/demo:1   build exactly the lock, and push",
+			"sconce build images/pytorch:26.02-py3                 a variant of a recipe",
 			"sconce build -f Containerfile . -t train:2            build a Containerfile",
 			"sconce build demo --secret id=token,src=token.txt     give a secret to the steps that mount it",
 		),
 		Args: wants("[RECIPE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.recipe = recipeArgument(args)
+			o.recipe = withVariant(recipeArgument(args), o.variant)
+			if o.canonical {
+				return a.buildCanonical(cmd.Context(), o)
+			}
 			return a.runBuild(cmd.Context(), o)
 		},
 	}
@@ -102,9 +108,10 @@ image of this name is replaced; anything else only with --force.`,
 	f.StringArrayVarP(&o.tags, "tag", "t", nil, "`NAME[:TAG]` of a Containerfile's image in the store (default: that of the context's directory; repeatable)")
 	addFileFlags(cmd, &o)
 	f.StringVar(&o.ignoreFile, "ignore-file", "", "`FILE` that says what the context leaves out (default: .containerignore, .dockerignore)")
-	f.StringArrayVar(&o.steps.secrets, "secret", nil, "a secret for steps that mount it: `id=ID,src=FILE` or id=ID,env=VARIABLE (repeatable)")
-	f.StringArrayVar(&o.steps.ssh, "ssh", nil, "an SSH agent for steps that mount it: `default|ID[=SOCKET]` (repeatable)")
+	o.steps.addFlags(f)
 	f.BoolVar(&o.steps.shellOnFailure, "shell-on-failure", false, "open a shell in the file system of a step that failed")
+	f.StringVar(&o.variant, "variant", "", "build this `VARIANT` of the recipe, as RECIPE:VARIANT does")
+	f.BoolVar(&o.canonical, "canonical", false, "build the image of a pipeline's recipe, and what it stands on, into its staging repository, unless it is there")
 	f.StringVar(&o.wheels, "wheels", "", "copy the wheels of compiled packages to `DIR`")
 	f.BoolVar(&o.noCache, "no-cache", false, "run all steps again, whatever was made before")
 	f.BoolVar(&o.force, "force", false, "replace outputs that exist, whatever they hold")
@@ -117,6 +124,14 @@ image of this name is replaced; anything else only with --force.`,
 	complete(cmd, "compression", "gzip", "zstd")
 	complete(cmd, "platform", "linux/amd64", "linux/arm64")
 	return cmd
+}
+
+// withVariant is the recipe with the variant that a flag names.
+func withVariant(recipe, variant string) string {
+	if variant == "" {
+		return recipe
+	}
+	return recipe + ":" + variant
 }
 
 // addFileFlags adds the options of a Containerfile that decide what its image is, and that neither a file nor a name is.
@@ -234,7 +249,7 @@ func (a *app) planRecipe(ctx context.Context, o buildOptions, how *engine.BuildO
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := s.Plan(ctx, r, engine.PlanOptions{Locked: o.locked, NoCheck: o.noCheck})
+	p, err := s.Plan(ctx, r, engine.PlanOptions{Locked: o.locked, NoCheck: o.noCheck, Canonical: canonicalOf(r)})
 	return s, p, err
 }
 

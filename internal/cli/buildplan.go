@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/spf13/pflag"
+
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fault"
@@ -22,6 +24,12 @@ type stepOptions struct {
 	secrets        []string
 	ssh            []string
 	shellOnFailure bool
+}
+
+// addFlags adds the flags that say what commands may use of this machine.
+func (s *stepOptions) addFlags(f *pflag.FlagSet) {
+	f.StringArrayVar(&s.secrets, "secret", nil, "a secret for steps that mount it: `id=ID,src=FILE` or id=ID,env=VARIABLE (repeatable)")
+	f.StringArrayVar(&s.ssh, "ssh", nil, "an SSH agent for steps that mount it: `default|ID[=SOCKET]` (repeatable)")
 }
 
 // proxies are variables that say how the network is reached. Commands get them, and no key knows of them.

@@ -7,6 +7,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/pipeline"
+	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/units"
 )
 
@@ -70,23 +73,55 @@ func recipeArgument(args []string) string {
 	return "."
 }
 
+// runLock locks a recipe, or all variants of it.
 func (a *app) runLock(ctx context.Context, o lockOptions) error {
-	r, err := loadRecipe(o.recipe, o.platform, "")
-	if err != nil {
-		return err
-	}
-	if o.check {
-		if err := r.CheckLock(); err != nil {
+	for _, ref := range allVariants(o.recipe) {
+		if err := a.lockOne(ctx, ref, o); err != nil {
 			return err
 		}
-		a.say("%s fits the recipe", r.LockName())
-		return nil
 	}
-	s, err := a.open(ctx)
+	return nil
+}
+
+// allVariants is the recipe that ref names, or all variants of one that has some and of which none is named. What is wrong with the
+// recipe is for its reader to say.
+func allVariants(ref string) []string {
+	path, variant := recipe.SplitVariant(ref)
+	if variant != "" {
+		return []string{ref}
+	}
+	variants, err := recipe.Variants(path)
+	if err != nil || len(variants) == 0 {
+		return []string{ref}
+	}
+	for i, v := range variants {
+		variants[i] = path + ":" + v
+	}
+	return variants
+}
+
+func (a *app) lockOne(ctx context.Context, ref string, o lockOptions) error {
+	r, err := loadRecipe(ref, o.platform, "")
 	if err != nil {
 		return err
 	}
-	l, err := s.Lock(ctx, r, engine.LockOptions{Upgrade: o.upgrade, Packages: o.packages})
+	if o.check && r.Below == nil {
+		return a.checkLock(r)
+	}
+	s := a.session
+	if s == nil {
+		if s, err = a.open(ctx); err != nil {
+			return err
+		}
+	}
+	canonical := canonicalOf(r)
+	if o.check {
+		if err := s.PlanBelow(ctx, r, canonical); err != nil {
+			return err
+		}
+		return a.checkLock(r)
+	}
+	l, err := s.Lock(ctx, r, engine.LockOptions{Upgrade: o.upgrade, Packages: o.packages, Canonical: canonical})
 	if err != nil {
 		return err
 	}
@@ -98,8 +133,28 @@ func (a *app) runLock(ctx context.Context, o lockOptions) error {
 	return nil
 }
 
+func (a *app) checkLock(r *engine.Recipe) error {
+	if err := r.CheckLock(); err != nil {
+		return err
+	}
+	a.say("%s fits the recipe", r.LockName())
+	return nil
+}
+
+// canonicalOf says where images of the recipe's pipeline are, nil when it is part of none.
+func canonicalOf(r *engine.Recipe) func(*engine.Recipe, plan.Key) string {
+	p, err := pipeline.Open(r.Dir)
+	if err != nil {
+		return nil
+	}
+	if _, ok := p.Contains(r.Ref()); !ok {
+		return nil
+	}
+	return p.CanonicalOf
+}
+
 func describeLock(l *engine.Locked) string {
-	base := l.Base.Reference
+	base := l.Base.Reference + l.Base.Recipe
 	if b := l.Base.Bootstrap; b != nil {
 		base = fmt.Sprintf("%s (%s)", b.Suite, units.Number(len(b.Packages), "package"))
 	}

@@ -47,7 +47,7 @@ variable, or the step below it.`,
 		),
 		Args: wants("[RECIPE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.recipe = recipeArgument(args)
+			o.recipe = withVariant(recipeArgument(args), o.variant)
 			return a.runPlan(cmd.Context(), o)
 		},
 	}
@@ -56,6 +56,7 @@ variable, or the step below it.`,
 	f.BoolVar(&o.json, "json", false, "print the steps, with all that is in their keys, as JSON")
 	f.BoolVar(&o.dot, "dot", false, "print a graph for graphviz")
 	f.BoolVar(&o.locked, "locked", false, "refuse when the lock is missing or does not fit the recipe")
+	f.StringVar(&o.variant, "variant", "", "plan this `VARIANT` of the recipe, as RECIPE:VARIANT does")
 	f.StringVarP(&o.file, "file", "f", "", "plan this Containerfile or Dockerfile; the argument is the context then")
 	f.StringArrayVar(&o.buildArgs, "build-arg", nil, "`NAME[=VALUE]` of an ARG; without a value, this environment's (repeatable)")
 	f.StringVar(&o.target, "target", "", "plan this `STAGE` of the Containerfile (default: the last)")

@@ -8,6 +8,8 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/store"
@@ -70,13 +72,25 @@ func (s *Session) planBelow(ctx context.Context, r *Recipe, o PlanOptions) (*Pla
 	return p, nil
 }
 
+// PlanBelow finds out what the image is that r stands on, so that its lock can be compared with it.
+func (s *Session) PlanBelow(ctx context.Context, r *Recipe, canonical func(*Recipe, plan.Key) string) error {
+	below, err := s.planBelow(ctx, r, PlanOptions{Locked: true, Canonical: canonical})
+	if below != nil {
+		below.Close()
+	}
+	return err
+}
+
 // Bring has the image of a plan in the store: it is there, or is in the registry under its canonical reference, or it is built.
 func (s *Session) Bring(ctx context.Context, p *Plan, o BuildOptions) (*image.Image, error) {
-	if im, err := s.Made(ctx, p); im != nil || err != nil {
-		return im, err
+	looks := []func(context.Context, *Plan) (*image.Image, error){s.Made, s.pullCanonical}
+	if p.everywhere { // what others test and take is that of the registry
+		slices.Reverse(looks)
 	}
-	if im, err := s.pullCanonical(ctx, p); im != nil || err != nil {
-		return im, err
+	for _, look := range looks {
+		if im, err := look(ctx, p); im != nil || err != nil {
+			return im, err
+		}
 	}
 	b, err := s.Build(ctx, p, BuildOptions{Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, OnFailure: o.OnFailure})
 	if err != nil {
@@ -105,6 +119,10 @@ func (s *Session) pullCanonical(ctx context.Context, p *Plan) (*image.Image, err
 		return nil, nil
 	}
 	digest, found, err := s.Head(ctx, p.Canonical)
+	if err != nil && !p.everywhere && ctx.Err() == nil {
+		progress.Warn(ctx, fmt.Sprintf("%s is built here, as its registry cannot be asked: %v", p.Name, err), "")
+		return nil, nil
+	}
 	if err != nil || !found {
 		return nil, err
 	}
@@ -114,14 +132,14 @@ func (s *Session) pullCanonical(ctx context.Context, p *Plan) (*image.Image, err
 		return nil, err
 	}
 	defer subject.Close()
-	once := store.Once[store.Digest]{Kind: store.KindImageStep, Key: string(p.Image.Key), Does: "pulls the same image"}
-	im, _, err := image.Once(ctx, s.Store, once, subject.Import)
+	im, err := subject.Import(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if name := p.Name; name != "" {
-		_, err = s.Name(im, name)
+	if err := s.Store.PutRecord(store.KindImageStep, string(p.Image.Key), im.Refs(), im.Digest); err != nil {
+		return nil, err
 	}
+	_, err = s.Name(im, p.Name)
 	return im, err
 }
 
@@ -143,7 +161,7 @@ func (s *Session) Repository(name string) (*registry.Repository, error) {
 	if repo := s.repos[name]; repo != nil {
 		return repo, nil
 	}
-	repo, err := registry.Writable(name, s.Fetch)
+	repo, err := registry.OpenForWriting(name, registry.Options{Fetch: s.Fetch})
 	if err != nil {
 		return nil, err
 	}

@@ -76,6 +76,8 @@ func (r *Recipe) driftError(drift []string) error {
 type LockOptions struct {
 	Upgrade  bool     // take the newest of everything, the base included
 	Packages []string // take the newest of these Python packages
+
+	Canonical func(r *Recipe, key plan.Key) string // see [PlanOptions], of what the recipe stands on
 }
 
 // Locked is what a recipe means, pinned: all that is planned and built from it. Nothing more is read of the lock's files.
@@ -90,7 +92,7 @@ type Locked struct {
 // Lock decides what the recipe leaves open, and writes the lock. One that fits stays as it is; one that cannot be read is written
 // anew.
 func (s *Session) Lock(ctx context.Context, r *Recipe, o LockOptions) (*Locked, error) {
-	below, err := s.planBelow(ctx, r, PlanOptions{})
+	below, err := s.planBelow(ctx, r, PlanOptions{Canonical: o.Canonical})
 	if err != nil {
 		return nil, err
 	}

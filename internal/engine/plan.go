@@ -32,7 +32,9 @@ type Plan struct {
 	contexts  *contexts
 	means     build.Options // what is the plan's own: where its wheels come from, its remote cache
 	unchecked bool          // nobody looks whether the image will run on its target
-	anywhere  bool          // the key is that of an image that only a machine of its platform makes
+
+	everywhere bool // see PlanOptions.Anywhere
+	anywhere   bool // the key is that of an image that only a machine of its platform makes
 }
 
 // Close closes the directories that the build reads from.
@@ -64,7 +66,7 @@ func (s *Session) Plan(ctx context.Context, r *Recipe, o PlanOptions) (*Plan, er
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Recipe: r, Below: below, contexts: newContexts(), unchecked: o.NoCheck}
+	p := &Plan{Recipe: r, Below: below, contexts: newContexts(), unchecked: o.NoCheck, everywhere: o.Anywhere}
 	if err = s.planOn(ctx, p, o, kept); err != nil {
 		p.Close()
 		return nil, err

@@ -2,17 +2,22 @@ package pipeline_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/pipeline"
+	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
 )
@@ -327,4 +332,223 @@ func build(t *testing.T, s *engine.Session, dir, ref string) *engine.Built {
 		t.Fatal(err)
 	}
 	return b
+}
+
+func look(t *testing.T, s *engine.Session, dir string) []*pipeline.Status {
+	t.Helper()
+	p := open(t, dir)
+	images, err := p.Images(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := p.Look(t.Context(), s, images)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func actions(all []*pipeline.Status) string {
+	var words []string
+	for _, st := range all {
+		words = append(words, string(st.Action))
+	}
+	return strings.Join(words, " ")
+}
+
+// publish copies canonical images to their stable tags, as promotion does.
+func publish(t *testing.T, all []*pipeline.Status) {
+	t.Helper()
+	for _, st := range all {
+		for _, ref := range st.Stable {
+			registrytest.Skopeo(t, "copy", "--src-tls-verify=false", "--dest-tls-verify=false", "docker://"+st.Canonical, "docker://"+ref)
+		}
+	}
+}
+
+// The whole way in a real registry: plan, run, run again, publish, a change of what is published, a change of one file.
+func TestRun(t *testing.T) {
+	registrytest.Isolate(t)
+	s := newSession(t)
+	dir := write(t, s, registrytest.Start(t, false))
+	all := look(t, s, dir)
+	if got := actions(all); got != "build build build build" {
+		t.Fatal(got)
+	}
+	if all[0].Reasons[0] != "it has not been built yet" || all[1].Reasons[0] != "what it stands on, images/base, is to be built" {
+		t.Errorf("%q, %q", all[0].Reasons, all[1].Reasons)
+	}
+	p := open(t, dir)
+	done, err := p.Run(t.Context(), s, all, pipeline.RunOptions{Jobs: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range done {
+		if !d.Built || d.Digest == "" {
+			t.Errorf("%s: %+v", d.Image.Ref, d)
+		}
+	}
+
+	// Another machine sees the same, and has nothing to build.
+	there := newSession(t)
+	all = look(t, there, dir)
+	if got := actions(all); got != "publish publish publish publish" {
+		t.Fatal(got)
+	}
+	for n, st := range all {
+		if st.Digest != done[n].Digest {
+			t.Errorf("%s: %s in the registry, %s was built", st.Ref, st.Digest, done[n].Digest)
+		}
+	}
+	again, err := p.Run(t.Context(), there, all, pipeline.RunOptions{})
+	if err != nil || slices.ContainsFunc(again, func(d pipeline.Done) bool { return d.Built }) {
+		t.Errorf("built again: %+v, %v", again, err)
+	}
+	publish(t, all)
+	if got := actions(look(t, there, dir)); got != "fine fine fine fine" {
+		t.Error(got)
+	}
+	if text := pipeline.Markdown(look(t, there, dir)); strings.Count(text, "\n") != 6 || !strings.Contains(text, "| app | large-dev | `"+all[3].Stable[0]+"` ") {
+		t.Error(text)
+	}
+
+	// Where it is published decides nothing about what is built.
+	change(t, dir, "pipeline.toml", "/mirror", "/elsewhere")
+	if all = look(t, there, dir); actions(all) != "publish publish publish publish" {
+		t.Errorf("another place: %s", actions(all))
+	}
+	publish(t, all)
+
+	// A file of the variants' base: what stands on it is built, on what the registry has; a version that is written once is stuck.
+	change(t, dir, "images/stack/tree/program", "sh", "bash")
+	all = look(t, there, dir)
+	if actions(all) != "fine build build build" || all[1].Reasons[0] != "recipe, lock or files are not those of what was built before" {
+		t.Fatalf("%s: %q", actions(all), all[1].Reasons)
+	}
+	if _, err := p.Run(t.Context(), there, all, pipeline.RunOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := there.Store.FindImage("base:1"); err != nil {
+		t.Errorf("the base was not taken from the registry: %v", err)
+	}
+	all = look(t, there, dir)
+	if got := actions(all); got != "fine stuck stuck publish" {
+		t.Error(got)
+	}
+}
+
+// A registry in trouble is an error, and never "missing".
+func TestTrouble(t *testing.T) {
+	registrytest.Isolate(t)
+	s := newSession(t)
+	host := registrytest.Start(t, false)
+	for _, code := range []int{http.StatusInternalServerError, http.StatusForbidden, http.StatusTooManyRequests} {
+		front := registrytest.NewProxy(t, host, func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(r.URL.Path, "/ci/app/manifests/") {
+				w.WriteHeader(code)
+				return true
+			}
+			return false
+		})
+		dir := write(t, s, front.Host)
+		impatient := impatientSession(t)
+		p := open(t, dir)
+		images, err := p.Images(t.Context(), impatient)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all, err := p.Look(t.Context(), impatient, images); err == nil || !strings.Contains(err.Error(), "apps/app:") {
+			t.Errorf("%d: %v, %+v", code, err, all)
+		}
+	}
+}
+
+// impatientSession is one that asks servers in trouble only for a moment.
+func impatientSession(t *testing.T) *engine.Session {
+	t.Helper()
+	s, err := engine.New(t.Context(), engine.Options{Dir: filepath.Join(t.TempDir(), "store"), Patience: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// What fails stops what stands on it, and nothing else.
+func TestRunFails(t *testing.T) {
+	registrytest.Isolate(t)
+	s := newSession(t)
+	dir := write(t, s, registrytest.Start(t, false))
+	locktest.Write(t, dir, map[string]string{"images/other/sconce.toml": "name = \"other\"\nbase.image = \"tar:../../base.tar\"\ntarget.platform = \"linux/amd64\"\n"})
+	upgrade(t, s, filepath.Join(dir, "images/other"))
+	all := look(t, s, dir)
+	change(t, dir, "images/stack/tree/program", "sh", "bash") // between the look and the run
+	var told []string
+	done, err := open(t, dir).Run(t.Context(), s, all, pipeline.RunOptions{Tell: func(d pipeline.Done) { told = append(told, d.Image.Ref) }})
+	if err == nil || !strings.Contains(err.Error(), "images/stack: its files changed") {
+		t.Fatal(err)
+	}
+	for _, d := range done {
+		built := d.Image.Ref == "images/base" || d.Image.Ref == "images/other"
+		if d.Built != built || d.Waited != strings.HasPrefix(d.Image.Ref, "apps/") {
+			t.Errorf("%+v", d)
+		}
+	}
+	if len(told) != len(all) {
+		t.Errorf("%q", told)
+	}
+}
+
+// Twenty images of which all is fine: how often the registry is asked.
+func TestRequests(t *testing.T) {
+	registrytest.Isolate(t)
+	s := newSession(t)
+	host := registrytest.Start(t, false)
+	front := registrytest.NewProxy(t, host, func(http.ResponseWriter, *http.Request) bool { return false })
+	const images = 20
+	variants := "name = \"many\"\nbase.image = \"tar:../../base.tar\"\ntarget.platform = \"linux/amd64\"\n[variant]\n"
+	for n := range images {
+		variants += fmt.Sprintf("v%d = { image.env.N = \"%d\" }\n", n, n)
+	}
+	dir := locktest.Dir(t, locktest.Base{}, map[string]string{
+		"pipeline.toml": "recipes = [\"images/*\"]\nstaging = \"" + front.Host + "/ci\"\nstable = [\"" + front.Host + "/images\"]\n", "images/many/sconce.toml": variants,
+	})
+	for n := range images {
+		upgrade(t, s, fmt.Sprintf("%s/images/many:v%d", dir, n))
+	}
+	p := open(t, dir)
+	if _, err := p.Run(t.Context(), s, look(t, s, dir), pipeline.RunOptions{Jobs: 4}); err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range look(t, s, dir) {
+		if _, err := s.Push(t.Context(), imageOf(t, s, st), st.Stable[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := front.Requests.Load()
+	all := look(t, newSession(t), dir)
+	if asked := front.Requests.Load() - before; asked >= 100 {
+		t.Errorf("%d requests", asked)
+	}
+	if got := actions(all); got != strings.TrimSpace(strings.Repeat("fine ", images)) {
+		t.Error(got)
+	}
+}
+
+func imageOf(t *testing.T, s *engine.Session, st *pipeline.Status) *image.Image {
+	t.Helper()
+	im, err := image.Load(t.Context(), s.Store, st.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+func readFile(t *testing.T, dir, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
 }

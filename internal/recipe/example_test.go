@@ -42,6 +42,43 @@ func TestExamplesBeside(t *testing.T) {
 	}
 }
 
+// Every example of a pipeline, and each variant of its recipes, is good.
+func TestExamplePipelines(t *testing.T) {
+	files, _ := filepath.Glob("../../examples/*/" + PipelineFile)
+	for _, file := range files {
+		p, err := LoadPipeline(file)
+		if err != nil {
+			t.Fatalf("%s:\n%s", file, render(err))
+		}
+		paths, err := p.Paths()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			path = filepath.Join(p.Dir, path)
+			variants, err := Variants(path)
+			if err != nil {
+				t.Errorf("%s:\n%s", path, render(err))
+			}
+			refs := []string{path}
+			if len(variants) > 0 {
+				refs = refs[:0]
+			}
+			for _, v := range variants {
+				refs = append(refs, path+":"+v)
+			}
+			for _, ref := range refs {
+				if _, err := Load(ref); err != nil {
+					t.Errorf("%s:\n%s", ref, render(err))
+				}
+			}
+		}
+	}
+	if len(files) == 0 {
+		t.Error("none found")
+	}
+}
+
 // Every example is a good recipe, with a page that says what it does, and is named for its directory.
 func TestExamples(t *testing.T) {
 	for _, file := range examples(t) {

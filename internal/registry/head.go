@@ -4,25 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 
-	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/store"
 )
-
-// Writable returns the repository called name, HOST/PATH, on the server that is written to: no mirror, which may be behind.
-func Writable(name string, client *fetch.Client) (*Repository, error) {
-	host, path, _ := strings.Cut(name, "/")
-	config, err := ReadConfig()
-	if err != nil {
-		return nil, err
-	}
-	at, err := config.PushEndpoint(host, path)
-	if err != nil {
-		return nil, err
-	}
-	return New(at, Options{Fetch: client}), nil
-}
 
 // Head returns the digest of the manifest called reference, a tag or a digest. found is false when the registry says that there is none,
 // which is never said of one that does not answer, or refuses to.

@@ -1,0 +1,3 @@
+import os
+
+print("hello" + (", and more" if os.environ.get("APP_VERBOSE") else ""))

@@ -1,0 +1,359 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/pipeline"
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/units"
+)
+
+func newPipelineCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pipeline COMMAND",
+		Short: "Build and publish the images of a team",
+		Long: `Work on all images that a pipeline.toml names, the one of the current directory or of the nearest above it: each variant of each
+recipe is an image, which has a canonical reference in a registry, STAGING/NAME:VERSION-KEY. The key stands for everything that
+decides what the image holds. All state is in registries, so every command asks them again, and may be run twice.`,
+		Example: examples(
+			"sconce pipeline plan                what is to be built, tested and published, and why",
+			"sconce pipeline run                 build what is missing",
+			"sconce pipeline gitlab > child.yml  the same as jobs of GitLab",
+		),
+		Args: cobra.ArbitraryArgs,
+		RunE: helpOrUnknown,
+	}
+	cmd.AddCommand(newPipelinePlanCmd(a), newPipelineRunCmd(a), newPipelineTableCmd(a))
+	cmd.AddCommand(newPipelineJobsCmd(a, "gitlab", "Print the missing jobs as a pipeline of GitLab", (*pipeline.Pipeline).Gitlab))
+	cmd.AddCommand(newPipelineJobsCmd(a, "github", "Print all jobs as a workflow of GitHub's actions", (*pipeline.Pipeline).Github))
+	cmd.AddCommand(newPipelineJobsCmd(a, "json", "Print the missing jobs as JSON", nil))
+	return cmd
+}
+
+// pipelineImages opens the pipeline of this directory and plans its images, or those that are named with what they stand on.
+func (a *app) pipelineImages(ctx context.Context, names []string) (*engine.Session, *pipeline.Pipeline, []*pipeline.Image, error) {
+	p, err := pipeline.Open(".")
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	s, err := a.open(ctx)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if len(names) == 0 {
+		all, err := p.Images(ctx, s)
+		return s, p, all, err
+	}
+	var all []*pipeline.Image
+	for _, name := range names {
+		i, err := p.Image(ctx, s, name)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		all = withBases(all, i)
+	}
+	return s, p, all, nil
+}
+
+// withBases adds an image to a list, behind what it stands on.
+func withBases(all []*pipeline.Image, i *pipeline.Image) []*pipeline.Image {
+	if slices.ContainsFunc(all, func(other *pipeline.Image) bool { return other.Ref == i.Ref }) {
+		return all
+	}
+	if i.Base != nil {
+		all = withBases(all, i.Base)
+	}
+	return append(all, i)
+}
+
+// pipelineState is pipelineImages with what registries have of them.
+func (a *app) pipelineState(ctx context.Context, names []string) (*engine.Session, *pipeline.Pipeline, []*pipeline.Status, error) {
+	s, p, images, err := a.pipelineImages(ctx, names)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	all, err := p.Look(ctx, s, images)
+	return s, p, all, err
+}
+
+func newPipelinePlanCmd(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "plan [IMAGE...]",
+		Short: "Say what is to be done for each image, and why",
+		Long: `Print for each image of the pipeline what is to be done next, and why: build, test, publish, or nothing (fine). An image whose
+lock does not fit is to be locked first (lock); one whose stable tag, which is written once, leads to another image needs
+another version (stuck). Nothing is built and nothing is written; registries are only asked. One that does not answer is an
+error.`,
+		Example: examples("sconce pipeline plan", "sconce pipeline plan --json | jq -r '.[] | select(.action != \"fine\") | .image'"),
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, _, all, err := a.pipelineState(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return a.printJSON(statusesOf(all))
+			}
+			return a.printStatuses(all)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// pipelineStatus is what `sconce pipeline plan --json` prints of an image.
+type pipelineStatus struct {
+	Image     string          `json:"image"`
+	Name      string          `json:"name"`
+	Version   string          `json:"version"`
+	Variant   string          `json:"variant,omitempty"`
+	Base      string          `json:"base,omitempty"` // the image of the pipeline that it stands on
+	Key       string          `json:"key,omitempty"`
+	Canonical string          `json:"canonical,omitempty"`
+	Digest    store.Digest    `json:"digest,omitempty"` // of what is there
+	Stable    []string        `json:"stable"`
+	Action    pipeline.Action `json:"action"`
+	Reasons   []string        `json:"reasons"`
+}
+
+func statusesOf(all []*pipeline.Status) []pipelineStatus {
+	out := make([]pipelineStatus, len(all))
+	for n, st := range all {
+		out[n] = pipelineStatus{
+			Image: st.Ref, Name: st.Name, Version: st.Version, Variant: st.Variant, Key: string(st.Key), Canonical: st.Canonical,
+			Digest: st.Digest, Stable: append([]string{}, st.Stable...), Action: st.Action, Reasons: append([]string{}, st.Reasons...),
+		}
+		if st.Base != nil {
+			out[n].Base = st.Base.Ref
+		}
+	}
+	return out
+}
+
+func (a *app) printStatuses(all []*pipeline.Status) error {
+	rows := [][]string{{"IMAGE", "TO DO", "BECAUSE"}}
+	todo := 0
+	for _, st := range all {
+		action := string(st.Action)
+		if st.Action != pipeline.Fine {
+			todo++
+		}
+		for n, reason := range st.Reasons {
+			if n == 0 {
+				rows = append(rows, []string{st.Ref, action, reason})
+			} else {
+				rows = append(rows, []string{"", "", reason})
+			}
+		}
+	}
+	if err := printTable(a.stdout, rows); err != nil {
+		return err
+	}
+	if todo == 0 {
+		a.say("%s: there is nothing to do", units.Number(len(all), "image"))
+	} else {
+		a.say("%s, %d with something to do", units.Number(len(all), "image"), todo)
+	}
+	return nil
+}
+
+// pipelineRunOptions are the options of `sconce pipeline run`.
+type pipelineRunOptions struct {
+	jobs  int
+	steps stepOptions
+}
+
+func newPipelineRunCmd(a *app) *cobra.Command {
+	var o pipelineRunOptions
+	cmd := &cobra.Command{
+		Use:   "run [IMAGE...]",
+		Short: "Build the images that are missing",
+		Long: `Build the images of the pipeline of which there is nothing under their canonical reference, and send them there: first those
+that others stand on, and several at once. With names, those images and what they stand on. What fails stops only what stands
+on it. Run again, or beside another run, it does what is missing then.`,
+		Example: examples("sconce pipeline run", "sconce pipeline run app:small --jobs 4"),
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.runPipeline(cmd.Context(), args, o)
+		},
+	}
+	f := cmd.Flags()
+	f.IntVarP(&o.jobs, "jobs", "j", 0, "build `N` images at once (default 2)")
+	o.steps.addFlags(f)
+	return cmd
+}
+
+func (a *app) runPipeline(ctx context.Context, names []string, o pipelineRunOptions) error {
+	how := pipeline.RunOptions{Jobs: o.jobs, Tell: a.sayDone}
+	if err := o.steps.apply(a, &how.Build); err != nil {
+		return err
+	}
+	s, p, all, err := a.pipelineState(ctx, names)
+	if err != nil {
+		return err
+	}
+	done, err := p.Run(ctx, s, all, how)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(done, func(d pipeline.Done) bool { return d.Built }) {
+		a.say("%s: there is nothing to build", units.Number(len(all), "image"))
+	}
+	return nil
+}
+
+// sayDone tells what came of an image.
+func (a *app) sayDone(d pipeline.Done) {
+	switch {
+	case d.Built:
+		a.say("built %s@%s", d.Canonical, d.Digest)
+	case d.Waited:
+		a.say("left %s: what it stands on is not there", d.Ref)
+	}
+}
+
+// buildCanonical builds the image of a recipe of a pipeline, and what it stands on, unless they are where they belong.
+func (a *app) buildCanonical(ctx context.Context, o buildOptions) error {
+	if o.file != "" || len(o.tags)+len(o.push)+len(o.outputs) > 0 || o.publish || o.noCheck || o.noCache || o.platform != "" || o.compression != "" {
+		return fault.Usage(errors.New("--canonical builds the image of a recipe as every machine does, and sends it to its one place: flags that change either cannot be used with it"))
+	}
+	path, _, _ := strings.Cut(o.recipe, ":")
+	p, err := pipeline.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		p, err = pipeline.Open(".")
+	}
+	if err != nil {
+		return err
+	}
+	how := pipeline.RunOptions{Tell: a.sayDone}
+	if err := o.steps.apply(a, &how.Build); err != nil {
+		return err
+	}
+	s, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	i, err := p.Image(ctx, s, o.recipe)
+	if err != nil {
+		return err
+	}
+	all, err := p.Look(ctx, s, withBases(nil, i))
+	if err != nil {
+		return err
+	}
+	if all, err = neededOf(all); err != nil {
+		return err
+	}
+	done, err := p.Run(ctx, s, all, how)
+	if err != nil {
+		return err
+	}
+	last := done[len(done)-1]
+	if !last.Built {
+		a.say("%s is there", last.Canonical)
+	}
+	_, err = fmt.Fprintln(a.stdout, last.Digest)
+	return err
+}
+
+// neededOf leaves what the last image stands on alone when the image itself is there.
+func neededOf(all []*pipeline.Status) ([]*pipeline.Status, error) {
+	last := all[len(all)-1]
+	if last.Action == pipeline.Lock {
+		return nil, last.Problem
+	}
+	if last.Action != pipeline.Build {
+		return all[len(all)-1:], nil
+	}
+	return all, nil
+}
+
+func newPipelineTableCmd(a *app) *cobra.Command {
+	var markdown bool
+	cmd := &cobra.Command{
+		Use:   "table",
+		Short: "Print which images users can take, and as what",
+		Long: `Print the images whose stable tags lead to what the pipeline builds now, with the references that users take them by: for a page of
+documentation, which then is never behind the registry.`,
+		Example: examples("sconce pipeline table --markdown > images.md"),
+		Args:    wants(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, _, all, err := a.pipelineState(cmd.Context(), nil)
+			if err != nil {
+				return err
+			}
+			if markdown {
+				_, err = a.out.Write([]byte(pipeline.Markdown(all)))
+				return err
+			}
+			rows := [][]string{{"IMAGE", "VERSION", "TAKE IT AS"}}
+			for _, st := range all {
+				if st.Action == pipeline.Fine && len(st.Stable) > 0 {
+					rows = append(rows, []string{st.Name, st.Version, strings.Join(st.Stable, " ")})
+				}
+			}
+			return printTable(a.stdout, rows)
+		},
+	}
+	cmd.Flags().BoolVar(&markdown, "markdown", false, "print a table in Markdown")
+	return cmd
+}
+
+// newPipelineJobsCmd is a command that prints jobs; write is nil for JSON.
+func newPipelineJobsCmd(a *app, name, short string, write func(*pipeline.Pipeline, []pipeline.Job) ([]byte, error)) *cobra.Command {
+	static := name == "github" // which reads its file from the repository, and so before anybody asks registries
+	all := static
+	cmd := &cobra.Command{
+		Use:   name,
+		Short: short,
+		Long: short + `: one job for each image to build, for each cluster on which it is tested, and for each image
+to publish. A job is one command of sconce that asks registries again what there is to do. What jobs look like beside it, on
+which machines they run, is said in pipeline.toml under [ci].`,
+		Example: examples("sconce pipeline " + name),
+		Args:    wants(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, jobs, err := a.pipelineJobs(cmd.Context(), all)
+			if err != nil {
+				return err
+			}
+			if write == nil {
+				return a.printJSON(append([]pipeline.Job{}, jobs...))
+			}
+			text, err := write(p, jobs)
+			if err != nil {
+				return err
+			}
+			_, err = a.out.Write(text)
+			return err
+		},
+	}
+	if !static {
+		cmd.Flags().BoolVar(&all, "all", false, "jobs for all images, whatever registries have")
+	}
+	return cmd
+}
+
+func (a *app) pipelineJobs(ctx context.Context, everything bool) (*pipeline.Pipeline, []pipeline.Job, error) {
+	s, p, images, err := a.pipelineImages(ctx, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	all := pipeline.Everything(images)
+	if !everything {
+		if all, err = p.Look(ctx, s, images); err != nil {
+			return nil, nil, err
+		}
+	}
+	jobs, err := p.Jobs(all)
+	return p, jobs, err
+}

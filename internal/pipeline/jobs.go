@@ -1,0 +1,257 @@
+package pipeline
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"sconce.dev/sconce/internal/fault"
+)
+
+// Job is one command that a CI system runs for a pipeline. It asks registries again what there is to do, so it may run twice.
+type Job struct {
+	ID      string   `json:"id"`    // "build stack:2", once in a pipeline
+	Stage   string   `json:"stage"` // of Stages
+	Image   string   `json:"image"` // Image.Ref
+	Cluster string   `json:"cluster,omitempty"`
+	Command string   `json:"command"`
+	Needs   []string `json:"needs"` // ids of jobs that come first
+}
+
+// The stages of jobs.
+const (
+	StageBuild   = "build"
+	StageTest    = "test"
+	StagePromote = "promote"
+)
+
+// Stages lists the stages in their order.
+var Stages = []string{StageBuild, StageTest, StagePromote}
+
+// Everything are statuses of images of which nothing is known, so that everything is to be done.
+func Everything(images []*Image) []*Status {
+	all := make([]*Status, len(images))
+	for n, i := range images {
+		all[n] = &Status{Image: i, Action: Build}
+	}
+	return all
+}
+
+// Jobs are the jobs that do what is missing. Images come after those that they stand on: their builds, and their tests.
+func (p *Pipeline) Jobs(all []*Status) ([]Job, error) {
+	g := &graph{pipeline: p, last: make(map[string][]string)}
+	for _, st := range all {
+		if st.Action == Lock {
+			return nil, fmt.Errorf("%s: %w", st.Image.Ref, st.Problem)
+		}
+		g.add(st)
+	}
+	return g.jobs, nil
+}
+
+// graph collects jobs.
+type graph struct {
+	pipeline *Pipeline
+	jobs     []Job
+	last     map[string][]string // by Image.Ref: the jobs after which others may stand on it
+}
+
+func (g *graph) add(st *Status) {
+	i := st.Image
+	name := i.Name + ":" + i.Version
+	var before []string
+	if i.Base != nil {
+		before = g.last[i.Base.Ref]
+	}
+	if st.Action == Build {
+		before = g.job(Job{ID: "build " + name, Stage: StageBuild, Image: i.Ref, Command: "sconce build " + word(i.Ref) + " --canonical", Needs: before})
+		g.last[i.Ref] = before
+	}
+	if st.Action == Build || st.Action == Test {
+		if tests := g.tests(st, name, before); len(tests) > 0 {
+			before = tests
+			g.last[i.Ref] = tests
+		}
+	}
+	if len(i.Stable) > 0 && st.Action != Fine && st.Action != Stuck {
+		g.job(Job{ID: "promote " + name, Stage: StagePromote, Image: i.Ref, Command: "sconce promote " + word(i.Ref), Needs: before})
+	}
+}
+
+// job adds a job and returns what comes after it needs.
+func (g *graph) job(j Job) []string {
+	j.Needs = append([]string{}, j.Needs...)
+	g.jobs = append(g.jobs, j)
+	return []string{j.ID}
+}
+
+// tests adds a job for each cluster on which the image has a test: all tests of one cluster wait in the queue once.
+func (g *graph) tests(st *Status, name string, before []string) []string {
+	clusters := make(map[string]bool)
+	for _, t := range st.Recipe.Tests {
+		on := t.Clusters
+		if len(on) == 0 {
+			on = g.pipeline.Clusters
+		}
+		for _, c := range on {
+			clusters[c] = clusters[c] || t.Skip == ""
+		}
+	}
+	var ids []string
+	for _, c := range slices.Sorted(maps.Keys(clusters)) {
+		if clusters[c] {
+			ids = append(ids, g.job(Job{
+				ID: "test " + name + " on " + c, Stage: StageTest, Image: st.Image.Ref, Cluster: c,
+				Command: "sconce test " + word(st.Image.Ref) + " --on " + word(c), Needs: before,
+			})...)
+		}
+	}
+	return ids
+}
+
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+-]+$`)
+
+// word is a word of a command line for a shell.
+func word(s string) string {
+	if plainWord.MatchString(s) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// Limits of CI systems.
+const (
+	maxGitlabFile  = 5 << 20   // bytes of a child pipeline's file, which is an artifact
+	maxGitlabNeeds = 50        // of a job
+	maxGithubFile  = 500 << 10 // bytes of a workflow
+)
+
+// Gitlab writes jobs as a pipeline of GitLab, most often as the child of one that has made this file. What [ci.gitlab] says is copied
+// into it; without jobs there is one that does nothing, as a pipeline needs one.
+func (p *Pipeline) Gitlab(jobs []Job) ([]byte, error) {
+	site := p.CI.Gitlab
+	doc := map[string]any{"stages": Stages}
+	for key, value := range map[string]any{"include": site.Include, "default": site.Default, "variables": site.Variables} {
+		if value != nil {
+			doc[key] = value
+		}
+	}
+	if len(jobs) == 0 {
+		light, err := siteJob("ci.gitlab.light", site.Light, gitlabOwn)
+		if err != nil {
+			return nil, err
+		}
+		light["stage"], light["script"] = StageBuild, []string{"echo there is nothing to do"}
+		doc["nothing to do"] = light
+	}
+	for _, j := range jobs {
+		if len(j.Needs) > maxGitlabNeeds {
+			return nil, fmt.Errorf("%s needs %d jobs, and GitLab allows %d", j.ID, len(j.Needs), maxGitlabNeeds)
+		}
+		one, err := siteJob("ci.gitlab."+siteKey(j), siteOf(j, site.Build, site.Test, site.Light), gitlabOwn)
+		if err != nil {
+			return nil, err
+		}
+		one["stage"], one["needs"], one["script"] = j.Stage, j.Needs, []string{j.Command}
+		if j.Stage == StagePromote {
+			one["resource_group"] = j.ID // two pipelines do not promote the same at once
+		}
+		doc[j.ID] = one
+	}
+	return p.yaml(doc, "GitLab", maxGitlabFile)
+}
+
+// gitlabOwn are keys of jobs that are not the site's to say.
+var gitlabOwn = []string{"stage", "needs", "script", "resource_group"}
+
+// githubOwn are those of GitHub.
+var githubOwn = []string{"name", "needs", "steps"}
+
+// Github writes jobs as a workflow of GitHub's actions. What [ci.github] says is copied into its jobs.
+func (p *Pipeline) Github(jobs []Job) ([]byte, error) {
+	site := p.CI.Github
+	all, ids := make(map[string]any), make(map[string]string)
+	for _, j := range jobs {
+		ids[j.ID] = githubID(j.ID)
+	}
+	for _, j := range jobs {
+		one, err := siteJob("ci.github."+siteKey(j), siteOf(j, site.Build, site.Test, site.Light), githubOwn)
+		if err != nil {
+			return nil, err
+		}
+		if one["runs-on"] == nil {
+			one["runs-on"] = "ubuntu-latest"
+		}
+		needs := make([]string, len(j.Needs))
+		for n, id := range j.Needs {
+			needs[n] = ids[id]
+		}
+		one["name"], one["needs"] = j.ID, needs
+		one["steps"] = []map[string]any{{"uses": "actions/checkout@v4"}, {"run": j.Command}}
+		if _, twice := all[ids[j.ID]]; twice {
+			return nil, fmt.Errorf("two jobs are called %s as GitHub writes it: %s", ids[j.ID], j.ID)
+		}
+		all[ids[j.ID]] = one
+	}
+	doc := map[string]any{
+		"name": "images", "jobs": all,
+		"on": map[string]any{"push": map[string]any{"branches": []string{p.Branch}}, "workflow_dispatch": map[string]any{}},
+	}
+	return p.yaml(doc, "GitHub", maxGithubFile)
+}
+
+var notOfIDs = regexp.MustCompile(`[^A-Za-z0-9_]+`)
+
+// githubID is a job's id in the letters that GitHub takes: those that it does not take are dashes.
+func githubID(id string) string { return notOfIDs.ReplaceAllString(id, "-") }
+
+// siteKey names what a job has of the site's.
+func siteKey(j Job) string {
+	switch j.Stage {
+	case StageBuild:
+		return "build"
+	case StageTest:
+		return "test." + j.Cluster
+	}
+	return "light"
+}
+
+func siteOf(j Job, build, test, light any) any {
+	switch j.Stage {
+	case StageBuild:
+		return build
+	case StageTest:
+		byCluster, _ := test.(map[string]any)
+		return byCluster[j.Cluster]
+	}
+	return light
+}
+
+// siteJob is a copy of what a site says of a job, without a key that is sconce's own.
+func siteJob(name string, said any, own []string) (map[string]any, error) {
+	if said == nil {
+		return map[string]any{}, nil
+	}
+	table, ok := said.(map[string]any)
+	if !ok {
+		return nil, fault.Usage(fmt.Errorf("%s must be a table of keys of a job", name))
+	}
+	for _, key := range own {
+		if _, given := table[key]; given {
+			return nil, fault.Usage(fmt.Errorf("%s.%s: that is what sconce writes itself", name, key))
+		}
+	}
+	return maps.Clone(table), nil
+}
+
+func (p *Pipeline) yaml(doc map[string]any, system string, limit int) ([]byte, error) {
+	text, err := yaml.Marshal(doc)
+	if err == nil && len(text) > limit {
+		err = fmt.Errorf("the file would have %d bytes, and %s takes %d", len(text), system, limit)
+	}
+	return append([]byte("# Written by `sconce pipeline "+strings.ToLower(system)+"` from "+recipeFile+"; what jobs look like is said there.\n"), text...), err
+}

@@ -1,0 +1,196 @@
+package pipeline_test
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/pipeline"
+)
+
+const site = `clusters = ["here", "there"]
+[ci.gitlab]
+include = [{ remote = "https://ci.example.org/runners.yml" }]
+variables = { SCONCE_STORE = "/dev/shm/sconce" }
+build = { extends = ".builder", timeout = "6h" }
+test.here = { extends = ".baremetal", variables = { SLURM_JOB_NUM_NODES = "4" } }
+light = { extends = ".light" }
+[ci.github]
+build = { runs-on = ["self-hosted", "gh200"] }
+`
+
+// withSite is the family with what a site says of its jobs, and a test of the stack.
+func withSite(t *testing.T) (*pipeline.Pipeline, []*pipeline.Status) {
+	t.Helper()
+	locktest.Isolate(t)
+	s := newSession(t)
+	dir := write(t, s, "localhost:5000")
+	change(t, dir, "pipeline.toml", "mutable", site+"[keep]\nnewest = 1\n")
+	text := strings.Replace(readFile(t, dir, "pipeline.toml"), " = [\"*-dev\"]\n", "", 1)
+	locktest.Write(t, dir, map[string]string{"pipeline.toml": text})
+	change(t, dir, "images/stack/sconce.toml", "[image]", "[[test]]\nname = \"starts\"\nrun = \"true\"\nlog = [\"started\"]\n[image]")
+	p := open(t, dir)
+	images, err := p.Images(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, pipeline.Everything(images)
+}
+
+func parse(t *testing.T, text []byte) map[string]any {
+	t.Helper()
+	doc := map[string]any{}
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return doc
+}
+
+func strs(v any) []string {
+	var out []string
+	list, _ := v.([]any)
+	for _, x := range list {
+		s, _ := x.(string)
+		out = append(out, s)
+	}
+	return out
+}
+
+// The graph as GitLab reads it: stages, needs that exist and come earlier, and the site's own keys.
+func TestGitlab(t *testing.T) {
+	p, all := withSite(t)
+	jobs, err := p.Jobs(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := p.Gitlab(jobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := parse(t, text)
+	stages := strs(doc["stages"])
+	wants := map[string][]string{
+		"build base:1": nil, "promote base:1": {"build base:1"},
+		"build stack:2": {"build base:1"}, "test stack:2 on here": {"build stack:2"}, "test stack:2 on there": {"build stack:2"},
+		"promote stack:2": {"test stack:2 on here", "test stack:2 on there"},
+		"build app:small": {"test stack:2 on here", "test stack:2 on there"}, "promote app:small": {"build app:small"},
+		"build app:large-dev": {"test stack:2 on here", "test stack:2 on there"}, "promote app:large-dev": {"build app:large-dev"},
+	}
+	known := 0
+	for name, v := range doc {
+		if slices.Contains([]string{"stages", "include", "variables"}, name) {
+			continue
+		}
+		known++
+		job, _ := v.(map[string]any)
+		want, ok := wants[name]
+		if needs := strs(job["needs"]); !ok || !slices.Equal(needs, want) {
+			t.Errorf("%s needs %q, want %q", name, needs, want)
+		}
+		if stage, _ := job["stage"].(string); !slices.Contains(stages, stage) || !strings.HasPrefix(name, stage) {
+			t.Errorf("%s is of stage %q", name, stage)
+		}
+		if len(strs(job["script"])) != 1 {
+			t.Errorf("%s: %v", name, job["script"])
+		}
+	}
+	if known != len(wants) {
+		t.Errorf("%d jobs\n%s", known, text)
+	}
+	build, _ := doc["build app:small"].(map[string]any)
+	if build["extends"] != ".builder" || build["timeout"] != "6h" || strs(build["script"])[0] != "sconce build apps/app:small --canonical" {
+		t.Errorf("%v", build)
+	}
+	test, _ := doc["test stack:2 on here"].(map[string]any)
+	variables, _ := test["variables"].(map[string]any)
+	if test["extends"] != ".baremetal" || variables["SLURM_JOB_NUM_NODES"] != "4" || strs(test["script"])[0] != "sconce test images/stack --on here" {
+		t.Errorf("%v", test)
+	}
+	promote, _ := doc["promote stack:2"].(map[string]any)
+	if promote["extends"] != ".light" || promote["resource_group"] != "promote stack:2" {
+		t.Errorf("%v", promote)
+	}
+	if again, err := p.Gitlab(jobs); err != nil || string(again) != string(text) {
+		t.Errorf("another text the second time: %v", err)
+	}
+	nothing, err := p.Gitlab(nil)
+	if err != nil || parse(t, nothing)["nothing to do"] == nil {
+		t.Errorf("without jobs: %v\n%s", err, nothing)
+	}
+}
+
+// Only what is missing becomes jobs.
+func TestJobsOfState(t *testing.T) {
+	p, all := withSite(t)
+	for n, action := range []pipeline.Action{pipeline.Fine, pipeline.Test, pipeline.Build, pipeline.Publish} {
+		all[n].Action = action
+	}
+	jobs, err := p.Jobs(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, j := range jobs {
+		ids = append(ids, j.ID)
+	}
+	want := []string{"test stack:2 on here", "test stack:2 on there", "promote stack:2", "build app:small", "promote app:small", "promote app:large-dev"}
+	if !slices.Equal(ids, want) {
+		t.Errorf("%q", ids)
+	}
+	if needs := jobs[0].Needs; needs == nil || len(needs) > 0 {
+		t.Errorf("the test needs %q", needs)
+	}
+	all[0].Action, all[0].Problem = pipeline.Lock, filepath.ErrBadPattern
+	if _, err := p.Jobs(all); err == nil || !strings.Contains(err.Error(), "images/base: ") {
+		t.Errorf("an image without a lock: %v", err)
+	}
+}
+
+func TestGithub(t *testing.T) {
+	p, all := withSite(t)
+	jobs, err := p.Jobs(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := p.Github(jobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := parse(t, text)
+	list, _ := doc["jobs"].(map[string]any)
+	if len(list) != len(jobs) {
+		t.Errorf("%d jobs of %d\n%s", len(list), len(jobs), text)
+	}
+	for id, v := range list {
+		job, _ := v.(map[string]any)
+		for _, need := range strs(job["needs"]) {
+			if list[need] == nil {
+				t.Errorf("%s needs %q, which there is not", id, need)
+			}
+		}
+		if job["runs-on"] == nil || strings.ContainsAny(id, " :.") {
+			t.Errorf("%s: %v", id, job)
+		}
+	}
+	build, _ := list["build-app-small"].(map[string]any)
+	if !slices.Equal(strs(build["runs-on"]), []string{"self-hosted", "gh200"}) {
+		t.Errorf("%v", build)
+	}
+}
+
+// What sconce writes itself is not the site's to say.
+func TestSiteKeys(t *testing.T) {
+	p, all := withSite(t)
+	p.CI.Gitlab.Build = map[string]any{"script": "echo"}
+	jobs, err := p.Jobs(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Gitlab(jobs); err == nil || !strings.Contains(err.Error(), "ci.gitlab.build.script: that is what sconce writes itself") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,154 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
+
+	"sconce.dev/sconce/internal/engine"
+)
+
+// RunOptions say how a pipeline is run.
+type RunOptions struct {
+	Jobs  int // images built at once; 0: 2
+	Build engine.BuildOptions
+	Tell  func(Done) // what has been done for an image, in the order of events, one at a time; nil: nobody asks
+}
+
+// Done is what came of an image.
+type Done struct {
+	*Status
+	Built  bool // it was built now, or put together from what the store had, and pushed
+	Failed error
+	Waited bool // it was left alone, as what it stands on failed
+}
+
+// buildsAtOnce is how many images are built side by side when nobody says: one keeps the cores busy, and another one the network.
+const buildsAtOnce = 2
+
+// Run builds what is missing of the given statuses and sends it to its canonical reference, in the order in which images stand on each
+// other and several at once. What failed stops only what stands on it; the error is of all that failed. Whoever runs it again, or beside
+// another, does what is missing then.
+func (p *Pipeline) Run(ctx context.Context, s *engine.Session, all []*Status, o RunOptions) ([]Done, error) {
+	if o.Jobs <= 0 {
+		o.Jobs = buildsAtOnce
+	}
+	r := &runner{Pipeline: p, session: s, opts: o, slots: semaphore.NewWeighted(int64(o.Jobs)), ends: make(map[string]chan struct{}), failed: make(map[string]bool)}
+	for _, st := range all {
+		r.ends[st.Image.Ref] = make(chan struct{})
+	}
+	results := make([]Done, len(all))
+	var wg sync.WaitGroup
+	for n, st := range all {
+		wg.Go(func() {
+			defer close(r.ends[st.Image.Ref])
+			results[n] = r.image(ctx, st)
+			r.tell(results[n])
+		})
+	}
+	wg.Wait()
+	var failures []error
+	for _, d := range results {
+		if d.Failed != nil {
+			failures = append(failures, fmt.Errorf("%s: %w", d.Image.Ref, d.Failed))
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return results, err
+	}
+	return results, errors.Join(failures...)
+}
+
+// runner is one run.
+type runner struct {
+	*Pipeline
+	session *engine.Session
+	opts    RunOptions
+	slots   *semaphore.Weighted
+
+	ends   map[string]chan struct{} // by Image.Ref: closed when nothing more is done for it; never changed
+	mu     sync.Mutex
+	failed map[string]bool
+}
+
+// image does what is to be done for an image, once what it stands on is done.
+func (r *runner) image(ctx context.Context, st *Status) Done {
+	d := Done{Status: st}
+	if st.Base != nil {
+		if end := r.ends[st.Base.Ref]; end != nil {
+			<-end
+		}
+		if r.hasFailed(st.Base.Ref) {
+			r.fail(st.Image.Ref)
+			d.Waited = true
+			return d
+		}
+	}
+	switch st.Action {
+	case Build:
+		d.Failed = r.build(ctx, st)
+		d.Built = d.Failed == nil
+	case Lock:
+		d.Failed = st.Problem
+	}
+	if d.Failed != nil {
+		r.fail(st.Image.Ref)
+	}
+	return d
+}
+
+func (r *runner) hasFailed(ref string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failed[ref]
+}
+
+func (r *runner) fail(ref string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed[ref] = true
+}
+
+func (r *runner) tell(d Done) {
+	if r.opts.Tell != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.opts.Tell(d)
+	}
+}
+
+// build builds an image and sends it to its canonical reference, unless somebody else has done so meanwhile.
+func (r *runner) build(ctx context.Context, st *Status) error {
+	if err := r.slots.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer r.slots.Release(1)
+	planned, err := r.Plan(ctx, r.session, st.Recipe)
+	if err != nil {
+		return err
+	}
+	defer planned.Close()
+	if planned.Image.Key != st.Key {
+		return errors.New("its files changed while the pipeline ran: run it again")
+	}
+	made, err := r.session.Build(ctx, planned, r.opts.Build)
+	if err != nil {
+		return err
+	}
+	digest, found, err := r.session.Head(ctx, st.Canonical)
+	if err != nil {
+		return err
+	}
+	if found {
+		st.Digest = digest
+		return nil
+	}
+	if _, err := r.session.Push(ctx, made.Image, st.Canonical); err != nil {
+		return err
+	}
+	st.Digest = made.Image.Digest
+	return nil
+}

@@ -1,0 +1,221 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/evidence"
+	"sconce.dev/sconce/internal/imagetest"
+	"sconce.dev/sconce/internal/store"
+)
+
+// Action is what is to be done next for an image.
+type Action string
+
+// The actions, in the order in which an image needs them.
+const (
+	Lock    Action = "lock"    // its lock does not fit: `sconce lock`, by a person
+	Build   Action = "build"   // there is nothing under its canonical reference
+	Test    Action = "test"    // a test has no verdict
+	Publish Action = "publish" // a stable tag does not lead to it
+	Stuck   Action = "stuck"   // a stable tag that is written once leads to another image: by a person
+	Fine    Action = "fine"
+)
+
+// Status is how far an image is, by what registries say.
+type Status struct {
+	*Image
+	Digest  store.Digest // of the canonical image; "" as long as there is none
+	Action  Action
+	Reasons []string // why, one for each thing that is missing
+}
+
+// asksAtOnce is how many images registries are asked about side by side.
+const asksAtOnce = 8
+
+// Look asks registries how far images are, in their order. A registry that does not answer, or refuses to, is an error: nothing is ever
+// taken to be missing that may be there.
+func (p *Pipeline) Look(ctx context.Context, s *engine.Session, images []*Image) ([]*Status, error) {
+	all := make([]*Status, len(images))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(asksAtOnce)
+	for n, i := range images {
+		all[n] = &Status{Image: i, Action: Fine}
+		g.Go(func() error { return p.look(ctx, s, all[n]) })
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	for _, st := range all {
+		st.blame(all)
+	}
+	return all, nil
+}
+
+// blame says of an image that is to be built when that is due to what it stands on.
+func (st *Status) blame(all []*Status) {
+	if st.Action != Build || st.Base == nil {
+		return
+	}
+	i := slices.IndexFunc(all, func(other *Status) bool { return other.Image.Ref == st.Base.Ref })
+	if i >= 0 && all[i].Action == Build {
+		st.Reasons = []string{"what it stands on, " + st.Base.Ref + ", is to be built"}
+	}
+}
+
+func (p *Pipeline) look(ctx context.Context, s *engine.Session, st *Status) error {
+	if st.Problem != nil {
+		st.Action, st.Reasons = Lock, []string{firstLine(st.Problem)}
+		return nil
+	}
+	digest, found, err := s.Head(ctx, st.Canonical)
+	if err != nil {
+		return fmt.Errorf("%s: %w", st.Ref, err)
+	}
+	if !found {
+		st.Action = Build
+		return p.explainBuild(ctx, s, st)
+	}
+	st.Digest = digest
+	if err := p.lookAtTests(ctx, s, st); err != nil {
+		return fmt.Errorf("%s: %w", st.Ref, err)
+	}
+	if st.Action == Fine {
+		err = lookAtStable(ctx, s, st)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", st.Ref, err)
+	}
+	if st.Action == Fine {
+		st.Reasons = []string{fineReason(st.Image)}
+	}
+	return nil
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return strings.TrimSuffix(line, ":")
+}
+
+func fineReason(i *Image) string {
+	if len(i.Stable) == 0 {
+		return "it is built, and published nowhere"
+	}
+	return "published as " + strings.Join(i.Stable, ", ")
+}
+
+// repositoryOf is the repository of a reference, HOST/PATH:TAG.
+func repositoryOf(ref string) string {
+	name, _ := store.SplitImageName(ref)
+	return name
+}
+
+// explainBuild tells an image that is new from one of which something has changed.
+func (p *Pipeline) explainBuild(ctx context.Context, s *engine.Session, st *Status) error {
+	tags, err := p.tags(ctx, s, st)
+	if err != nil {
+		return err
+	}
+	st.Reasons = []string{"it has not been built yet"}
+	for _, tag := range tags {
+		if key, ok := strings.CutPrefix(tag, st.Version+"-"); ok && len(key) == keyDigits && strings.Trim(key, "0123456789abcdef") == "" {
+			st.Reasons = []string{"recipe, lock or files are not those of what was built before"}
+		}
+	}
+	return nil
+}
+
+func (p *Pipeline) tags(ctx context.Context, s *engine.Session, st *Status) ([]string, error) {
+	repo, err := s.Repository(repositoryOf(st.Canonical))
+	if err != nil {
+		return nil, err
+	}
+	return repo.Tags(ctx)
+}
+
+// lookAtTests looks for a verdict of each test under its hash of today. What it says is for promotion to judge.
+func (p *Pipeline) lookAtTests(ctx context.Context, s *engine.Session, st *Status) error {
+	wanted, err := p.Verdicts(st.Image, st.Digest)
+	if err != nil || len(wanted) == 0 {
+		return err
+	}
+	tags, err := p.tags(ctx, s, st)
+	if err != nil {
+		return err
+	}
+	for _, w := range wanted {
+		tag, err := w.Tag()
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(tags, tag) {
+			st.Action = Test
+			st.Reasons = append(st.Reasons, fmt.Sprintf("test %s has no verdict on %s", w.Name, w.Cluster))
+		}
+	}
+	return nil
+}
+
+// Wanted is a verdict that an image needs.
+type Wanted struct {
+	evidence.Key
+	Name string // of the test
+}
+
+// Verdicts lists the verdicts that the image of a digest needs: of each test that is not skipped, on each of its clusters.
+func (p *Pipeline) Verdicts(i *Image, digest store.Digest) ([]Wanted, error) {
+	var all []Wanted
+	for _, t := range i.Recipe.Tests {
+		if t.Skip != "" {
+			continue
+		}
+		clusters := t.Clusters
+		if len(clusters) == 0 {
+			clusters = p.Clusters
+		}
+		for _, name := range clusters {
+			found, err := cluster.Find(name, i.Recipe.Dir)
+			if err != nil {
+				return nil, err
+			}
+			hash, err := imagetest.Hash(i.Recipe.Dir, t, found.Profile)
+			if err != nil {
+				return nil, fmt.Errorf("test %s: %w", t.Title(), err)
+			}
+			all = append(all, Wanted{evidence.Key{Image: digest, Test: hash, Cluster: name}, t.Title()})
+		}
+	}
+	return all, nil
+}
+
+// lookAtStable compares the stable tags with the image.
+func lookAtStable(ctx context.Context, s *engine.Session, st *Status) error {
+	for _, ref := range st.Stable {
+		digest, found, err := s.Head(ctx, ref)
+		switch {
+		case err != nil:
+			return err
+		case !found:
+			st.need(Publish, ref+" is not there")
+		case digest != st.Digest && st.Mutable:
+			st.need(Publish, ref+" is an earlier image")
+		case digest != st.Digest:
+			st.need(Stuck, ref+" is another image, and is written once: give this one another version")
+		}
+	}
+	return nil
+}
+
+// need notes what is missing. Being stuck goes before being published.
+func (st *Status) need(action Action, reason string) {
+	if st.Action != Stuck {
+		st.Action = action
+	}
+	st.Reasons = append(st.Reasons, reason)
+}
