@@ -21,9 +21,10 @@ func newPipelineCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pipeline COMMAND",
 		Short: "Build and publish the images of a team",
-		Long: `Work on all images that a pipeline.toml names, the one of the current directory or of the nearest above it: each variant of each
-recipe is an image, which has a canonical reference in a registry, STAGING/NAME:VERSION-KEY. The key stands for everything that
-decides what the image holds. All state is in registries, so every command asks them again, and may be run twice.`,
+		Long: `Work on all images that a pipeline.toml names, the one of the current directory or of the nearest above
+it: each variant of each recipe is an image, which has a canonical reference in a registry,
+STAGING/NAME:VERSION-KEY. The key stands for everything that decides what the image holds. All state is
+in registries, so every command asks them again, and may be run twice.`,
 		Example: examples(
 			"sconce pipeline plan                what is to be built, tested and published, and why",
 			"sconce pipeline run                 build what is missing",
@@ -90,10 +91,10 @@ func newPipelinePlanCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan [IMAGE...]",
 		Short: "Say what is to be done for each image, and why",
-		Long: `Print for each image of the pipeline what is to be done next, and why: build, test, publish, or nothing (fine). An image whose
-lock does not fit is to be locked first (lock); one whose stable tag, which is written once, leads to another image needs
-another version (stuck). Nothing is built and nothing is written; registries are only asked. One that does not answer is an
-error.`,
+		Long: `Print for each image of the pipeline what is to be done next, and why: build, test, publish, or nothing
+(fine). An image whose lock does not fit is to be locked first (lock); one whose stable tag, which is
+written once, leads to another image needs another version (stuck). Nothing is built and nothing is
+written; registries are only asked. One that does not answer is an error.`,
 		Example: examples("sconce pipeline plan", "sconce pipeline plan --json | jq -r '.[] | select(.action != \"fine\") | .image'"),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -178,9 +179,10 @@ func newPipelineRunCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [IMAGE...]",
 		Short: "Build the images that are missing",
-		Long: `Build the images of the pipeline of which there is nothing under their canonical reference, and send them there: first those
-that others stand on, and several at once. With names, those images and what they stand on. What fails stops only what stands
-on it. Run again, or beside another run, it does what is missing then.`,
+		Long: `Build the images of the pipeline of which there is nothing under their canonical reference, and send
+them there: first those that others stand on, and several at once. With names, those images and what
+they stand on. What fails stops only what stands on it. Run again, or beside another run, it does what
+is missing then.`,
 		Example: examples("sconce pipeline run", "sconce pipeline run app:small --jobs 4"),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -283,8 +285,8 @@ func newPipelineTableCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "table",
 		Short: "Print which images users can take, and as what",
-		Long: `Print the images whose stable tags lead to what the pipeline builds now, with the references that users take them by: for a page of
-documentation, which then is never behind the registry.`,
+		Long: `Print the images whose stable tags lead to what the pipeline builds now, with the references that users
+take them by: for a page of documentation, which then is never behind the registry.`,
 		Example: examples("sconce pipeline table --markdown > images.md"),
 		Args:    wants(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -316,9 +318,10 @@ func newPipelineJobsCmd(a *app, name, short string, write func(*pipeline.Pipelin
 	cmd := &cobra.Command{
 		Use:   name,
 		Short: short,
-		Long: short + `: one job for each image to build, for each cluster on which it is tested, and for each image
-to publish. A job is one command of sconce that asks registries again what there is to do. What jobs look like beside it, on
-which machines they run, is said in pipeline.toml under [ci].`,
+		Long: short + `:
+one for each image to build, for each cluster on which it is tested, and for each image to publish.
+A job is one command of sconce that asks registries again what there is to do. What jobs look like
+beside it, on which machines they run, is said in pipeline.toml under [ci].`,
 		Example: examples("sconce pipeline " + name),
 		Args:    wants(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

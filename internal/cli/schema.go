@@ -13,8 +13,8 @@ func newSchemaCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema [recipe | pipeline]",
 		Short: "Print the JSON Schema of recipes",
-		Long: `Print the JSON Schema of ` + recipe.FileName + `, or of ` + recipe.PipelineFile + `. Editors that know the schema complete and check recipes while they are written;
-a recipe names it in its first line.`,
+		Long: `Print the JSON Schema of ` + recipe.FileName + `, or of ` + recipe.PipelineFile + `. Editors that
+know the schema complete and check recipes while they are written; a recipe names it in its first line.`,
 		Example:   examples("sconce schema > "+recipe.SchemaFile, "sconce schema pipeline > "+recipe.PipelineSchemaFile),
 		ValidArgs: []string{"recipe", "pipeline"},
 		Args:      wants("[WHAT]"),
