@@ -27,7 +27,7 @@ var floors = [][]string{
 	{"containerfile", "source", "ospackages", "promote", "wheelbuild"},
 	{"base", "clusterfile", "condalock", "remotecache", "upstream"},
 	{"export", "facts", "lock"},
-	{"audit", "slim", "tocontainerfile", "torecipe"},
+	{"audit", "sbom", "slim", "tocontainerfile", "torecipe"},
 	{"lint", "plan", "report"},
 	{"build"},
 	{"engine"},
