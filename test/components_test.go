@@ -230,6 +230,9 @@ func TestComponentsFromTheRegistry(t *testing.T) {
 	second.take(first.path("app"), "app")
 	r := second.making("app")
 	wantBuilt(t, "what the other built", r)
+	if got := ran(r, "source "); len(got) > 0 {
+		t.Errorf("sources are unpacked that nothing is built from: %q", got)
+	}
 	if digestOf(t, r) != want {
 		t.Errorf("another image: %v", r)
 	}

@@ -39,7 +39,7 @@ func LookAround(ctx context.Context, p *plan.Plan, o Options) (map[plan.Key]Look
 		return nil, err
 	}
 	needed := make(map[*plan.Stage]bool)
-	b.wanted(p.Stage, needed)
+	b.wanted(ctx, p.Stage, needed)
 	looks[p.Image.Key] = Look{Where: ToMake}
 	if built {
 		looks[p.Image.Key] = Look{Where: Here}

@@ -12,6 +12,7 @@ import (
 	"sconce.dev/sconce/internal/ospackages"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/store"
 )
 
 // made is what a stage has come to, or how far it is.
@@ -69,7 +70,7 @@ func (b *builder) stage(ctx context.Context, s *plan.Stage) (*made, error) {
 
 // begin starts the stages that steps still to be made want files of, so that they are made side by side.
 func (b *builder) begin(ctx context.Context, g *errgroup.Group, s *plan.Stage) {
-	for _, other := range b.wanted(s, make(map[*plan.Stage]bool)) {
+	for _, other := range b.wanted(ctx, s, make(map[*plan.Stage]bool)) {
 		g.Go(func() error {
 			_, err := b.stage(ctx, other)
 			return err
@@ -78,18 +79,18 @@ func (b *builder) begin(ctx context.Context, g *errgroup.Group, s *plan.Stage) {
 }
 
 // wanted lists the stages that s stands on or whose files a step of it needs that nobody has made yet.
-func (b *builder) wanted(s *plan.Stage, seen map[*plan.Stage]bool) []*plan.Stage {
+func (b *builder) wanted(ctx context.Context, s *plan.Stage, seen map[*plan.Stage]bool) []*plan.Stage {
 	if s == nil || seen[s] {
 		return nil
 	}
 	seen[s] = true
-	all := append(b.wanted(s.From, seen), s)
+	all := append(b.wanted(ctx, s.From, seen), s)
 	for _, t := range s.Steps {
-		if t.Key == "" || b.recorded(t.Key) {
+		if !t.TakesStages() || b.known(ctx, t) {
 			continue
 		}
 		for _, from := range t.Sources() {
-			all = append(all, b.wanted(from.Stage, seen)...)
+			all = append(all, b.wanted(ctx, from.Stage, seen)...)
 		}
 	}
 	return all
@@ -147,6 +148,12 @@ func newStageRun(ctx context.Context, b *builder, s *plan.Stage, m *made) *stage
 	}
 	r.compiled = sync.OnceValues(func() (map[string]python.Item, error) { return r.compileAll(ctx) })
 	return r
+}
+
+// known reports whether what a step makes is here, or, as far as can be said without bringing it, with other machines. If that turns
+// out to be wrong, the stages that it takes files of are made when it asks for them.
+func (b *builder) known(ctx context.Context, t *plan.Step) bool {
+	return b.recorded(t.Key) || !b.opts.Again && b.opts.Shared.Has(ctx, store.KindStep, string(t.Key))
 }
 
 func (r *stageRun) close() {

@@ -43,7 +43,7 @@ func (t *Step) ContentKey(s *Stage, g Ground) Key {
 	return keyOf("content "+t.Op.Kind(), stepVersion, nil, append(in, own...))
 }
 
-// fromStages reports whether a step takes what another stage made.
-func (t *Step) fromStages() bool {
+// TakesStages reports whether a step takes what another stage made.
+func (t *Step) TakesStages() bool {
 	return slices.ContainsFunc(t.Sources(), func(s Source) bool { return s.Stage != nil })
 }

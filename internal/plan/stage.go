@@ -56,7 +56,7 @@ func (s *Stage) add(t *Step) {
 		t.Inputs = t.Op.inputs()
 		t.Key, t.On = t.Op.key(s, t.Inputs)
 		s.key = above(s.key, t)
-		s.takes = s.takes || t.fromStages()
+		s.takes = s.takes || t.TakesStages()
 		t.Content = s.takes && contentOp(t.Op)
 	}
 	s.Steps = append(s.Steps, t)
