@@ -83,8 +83,10 @@ func (a *app) printVerification(v *engine.Verification) error {
 	for _, e := range v.Evidence {
 		rows = append(rows, []string{e.Test, e.Cluster, string(e.Result), e.Finished})
 	}
-	if err := printTable(a.out, rows); err != nil {
-		return err
+	if len(v.Evidence) > 0 {
+		if err := printTable(a.out, rows); err != nil {
+			return err
+		}
 	}
 	signed := "nothing besides"
 	if len(v.Signed) > 0 {
