@@ -66,6 +66,7 @@ func TestSlurmTasks(t *testing.T) {
 			t.Run("are killed", func(t *testing.T) { tasksAreKilled(t, c) })
 			t.Run("get signals", func(t *testing.T) { tasksGetSignals(t, c) })
 			t.Run("talk to process managers", func(t *testing.T) { tasksTalkToProcessManagers(t, c) })
+			t.Run("test their image", func(t *testing.T) { tasksTestTheirImage(t, c) })
 		})
 	}
 }
@@ -278,6 +279,21 @@ import os
 print(os.environ["PMIX_RANK"], os.path.isdir(os.environ["PMIX_SERVER_TMPDIR"]))' | sort`)
 	if want := "0 True\n1 True\n"; out != want {
 		t.Errorf("with PMIx, tasks see\n%swant\n%s", out, want)
+	}
+	wantNothingLeft(t, c)
+}
+
+// The kit runs by the image's Python. There is no torch in the image, so that importing it fails on both nodes.
+func tasksTestTheirImage(t *testing.T, c *slurmtest.Cluster) {
+	t.Helper()
+	for how, want := range map[string]string{"": "import FAILED - n1,n2", "--here": "import FAILED - ctl"} {
+		out, _ := c.Try(slurmtest.Alice, settings+"sconce test $IMAGE "+how+" || echo code $?")
+		words := strings.Join(strings.Fields(out), " ")
+		for _, want := range []string{want, "env PASSED gpus 0, ranks 1", "ModuleNotFoundError: No module named 'torch'", "code 3"} {
+			if !strings.Contains(words, want) {
+				t.Errorf("sconce test %s:\n%s\nlacks %q", how, out, want)
+			}
+		}
 	}
 	wantNothingLeft(t, c)
 }
