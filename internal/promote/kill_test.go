@@ -1,6 +1,7 @@
 package promote
 
 import (
+	"bytes"
 	"errors"
 	"net/http"
 	"os"
@@ -75,6 +76,9 @@ func TestKilled(t *testing.T) {
 			moment := map[bool]string{false: "before", true: "after"}[after]
 			t.Run(moment+" "+name, func(t *testing.T) {
 				victim := exec.Command(os.Args[0], "-test.run=^TestVictim$", "-test.count=1")
+				var out bytes.Buffer
+				victim.Stdout, victim.Stderr = &out, &out
+				started := make(chan struct{}) // victim.Process is there
 				var mu sync.Mutex
 				seen := 0
 				proxy := registrytest.NewProxy(t, inner, func(w http.ResponseWriter, req *http.Request) bool {
@@ -89,15 +93,20 @@ func TestKilled(t *testing.T) {
 					if after {
 						registrytest.Forward(inner, w, req)
 					}
+					<-started
 					_ = victim.Process.Kill()
 					panic(http.ErrAbortHandler)
 				})
 				tag := "v-" + strings.ReplaceAll(moment+"-"+name, " ", "-")
 				victim.Env = append(os.Environ(), victimVariable+"="+strings.Join([]string{proxy.Host, string(image), tag}, " "))
-				out, err := victim.CombinedOutput()
+				if err := victim.Start(); err != nil {
+					t.Fatal(err)
+				}
+				close(started)
+				err := victim.Wait()
 				var exit *exec.ExitError
 				if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-					t.Fatalf("it was not killed: %v\n%s", err, out)
+					t.Fatalf("it was not killed: %v\n%s", err, out.String())
 				}
 				to, err := promoteTo(t, inner, image, tag)
 				if err != nil {
