@@ -6,23 +6,29 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/rootemu"
 )
 
-// Mount makes something visible that is not part of the image. What it is says the first of Layers, Dir and Content that
-// is set; without any of them it is an empty file system in memory.
+// Mount makes something visible that is not part of the image. What it is says the first of Tree, Layers, Dir and Content
+// that is set; without any of them it is an empty file system in memory.
 type Mount struct {
 	Target   string // absolute path in the image; made when missing
 	ReadOnly bool
 
 	Layers []string // unpacked layers, lowest first: files of another image, and what is written over them is forgotten
 	Dir    string   // absolute path of a file or directory of the host
-	Source string   // what to take of Layers or Dir; links in it are followed as if they were the root. "" takes all
+
+	// Tree, before Layers and Dir, is served by this process, and read-only; see [Squashfs] and [ErrNoFUSE].
+	Tree fuse.Node `json:"-"`
+
+	Source string // what to take of Layers or Dir; links in it are followed as if they were the root. "" takes all
 
 	Content []byte // a read-only file that is nowhere but in memory
 
@@ -39,6 +45,9 @@ func checkMounts(mounts []Mount) error {
 	for _, m := range mounts {
 		if !path.IsAbs(m.Target) || path.Clean(m.Target) == "/" {
 			return fault.Usage(fmt.Errorf("mount at %q: it must be an absolute path, and not /", m.Target))
+		}
+		if m.Tree != nil && (len(m.Layers) > 0 || m.Dir != "" || m.Source != "") {
+			return fmt.Errorf("mount at %s: it is given twice", m.Target)
 		}
 		if m.Dir != "" && !filepath.IsAbs(m.Dir) {
 			return fault.Usage(fmt.Errorf("mount %s at %s: both must be absolute paths", m.Dir, m.Target))
@@ -108,6 +117,12 @@ func (b *builder) prepareMounts() error {
 	for i, m := range b.spec.Mounts {
 		var err error
 		a := &b.host.mounts[i]
+		if number := slices.Index(b.spec.Trees, i+1); number >= 0 {
+			if a.source, err = openPath(b.treePath(number)); err != nil {
+				return noFUSE("open the files mounted at "+m.Target, err)
+			}
+			continue
+		}
 		switch {
 		case len(m.Layers) > 0:
 			a.source, err = b.mountImage(i, m, a.layers)
@@ -197,7 +212,8 @@ func (b *builder) mountMounts() error {
 				err = b.setReadOnly(m.Target)
 			}
 		} else {
-			err = b.bind(source, m.Target, m.ReadOnly || m.Content != nil && m.Dir == "" && len(m.Layers) == 0)
+			served := slices.Contains(b.spec.Trees, i+1)
+			err = b.bind(source, m.Target, m.ReadOnly || served || m.Content != nil && m.Dir == "" && len(m.Layers) == 0)
 		}
 		if err != nil {
 			return failed("mount at "+m.Target, err)

@@ -20,7 +20,7 @@ const (
 	workName  = "work"
 )
 
-// lowerName is where a tree that is served is mounted, below the base. Without one it is an empty directory.
+// lowerName is an empty directory, below the base.
 const lowerName = "lower"
 
 // basePoints are directories that every machine has one of. The sandbox's base, a small file system in memory that
@@ -71,7 +71,7 @@ func (b *builder) build() error {
 		return err
 	}
 	defer b.host.close()
-	steps := []func() error{b.mountBase, b.mountTree, b.prepareMounts, b.mountRoot}
+	steps := []func() error{b.mountBase, b.mountTrees, b.prepareMounts, b.mountRoot}
 	if !b.spec.Probe {
 		steps = append(steps, b.fillRoot, b.nameHost, b.enterRoot)
 	}
@@ -86,7 +86,7 @@ func (b *builder) build() error {
 func (b *builder) openHost() (err error) {
 	h := &b.host
 	h.scratch, h.sys, h.fuse, h.shm, h.mqueue = -1, -1, -1, -1, -1
-	if b.spec.Served {
+	if len(b.spec.Trees) > 0 {
 		if h.fuse, err = openFUSE(); err != nil {
 			return err
 		}
@@ -253,7 +253,7 @@ func overlay(target string, layers []int, upper, work int, more string, flags ui
 }
 
 func (b *builder) overlayRefused(err error) error {
-	if b.spec.Served {
+	if slices.Contains(b.spec.Trees, ofImage) {
 		return noFUSE("mount the image's files below a writable layer (overlay)", err)
 	}
 	e := failed("mount the image's layers over each other (overlay)", err)

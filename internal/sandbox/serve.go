@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -109,12 +112,22 @@ func noFUSE(what string, err error) *Error {
 	return e
 }
 
-// mountTree mounts the tree that the caller serves, as the only layer.
-func (b *builder) mountTree() error {
-	if !b.spec.Served {
+// treesName is where the trees that the caller serves are mounted, below the base: one file system with a directory for each.
+const treesName = "trees"
+
+func (b *builder) treePath(number int) string {
+	return filepath.Join(b.base, treesName, strconv.Itoa(number))
+}
+
+// mountTrees mounts the trees that the caller serves. One of them may be the image, as the only layer.
+func (b *builder) mountTrees() error {
+	if len(b.spec.Trees) == 0 {
 		return nil
 	}
-	target := filepath.Join(b.base, lowerName)
+	target := filepath.Join(b.base, treesName)
+	if err := os.Mkdir(target, 0o755); err != nil {
+		return failed("make a directory for the image's files", err)
+	}
 	if err := fuse.Mount(b.host.fuse, target); err != nil {
 		return noFUSE("mount the image's files", err)
 	}
@@ -126,10 +139,122 @@ func (b *builder) mountTree() error {
 	if err != nil {
 		return failed("serve the image's files", err)
 	}
-	fd, err := openPath(target)
-	if err != nil {
-		return noFUSE("open the image's files", err)
+	if number := slices.Index(b.spec.Trees, ofImage); number >= 0 {
+		fd, err := openPath(b.treePath(number))
+		if err != nil {
+			return noFUSE("open the image's files", err)
+		}
+		b.host.layers = []int{fd}
 	}
-	b.host.layers = []int{fd}
 	return nil
+}
+
+// ofImage stands in spec.Trees for the image; other numbers are those of mounts, from 1.
+const ofImage = 0
+
+// treesOf lists the trees that are served, and what they are of.
+func treesOf(o Options) (trees []fuse.Node, of []int) {
+	if o.Tree != nil {
+		trees, of = append(trees, o.Tree), append(of, ofImage)
+	}
+	for i, m := range o.Mounts {
+		if m.Tree != nil {
+			trees, of = append(trees, m.Tree), append(of, i+1)
+		}
+	}
+	return trees, of
+}
+
+// grove is a directory with several trees, by their numbers.
+type grove []fuse.Node
+
+// Numbers of files are those of the trees, moved apart.
+const (
+	groveInode = 1
+	maxTrees   = 16
+)
+
+func (g grove) Attr() fuse.Attr {
+	return fuse.Attr{Ino: groveInode, Mode: unix.S_IFDIR | 0o755, Links: uint32(2 + len(g))} //nolint:gosec // few
+}
+
+func (g grove) Lookup(name string) (fuse.Node, error) {
+	for i, n := range g {
+		if name == strconv.Itoa(i) {
+			return inGrove{n, uint64(i)}, nil //nolint:gosec // an index
+		}
+	}
+	return nil, fs.ErrNotExist
+}
+
+func (g grove) ReadDir() ([]fuse.Entry, error) {
+	var all []fuse.Entry
+	for i, n := range g {
+		tree := inGrove{n, uint64(i)} //nolint:gosec // an index
+		a := tree.Attr()
+		all = append(all, fuse.Entry{Name: strconv.Itoa(i), Ino: a.Ino, Mode: a.Mode, Node: func() (fuse.Node, error) { return tree, nil }})
+	}
+	return all, nil
+}
+
+func (g grove) Readlink() (string, error) { return "", unix.EINVAL }
+
+func (g grove) Content() (io.ReaderAt, error) { return nil, unix.EISDIR }
+
+func (g grove) Xattrs() (map[string]string, error) {
+	for _, n := range g {
+		if _, err := n.Xattrs(); !errors.Is(err, errors.ErrUnsupported) {
+			return nil, nil // a file of the tree may have one
+		}
+	}
+	return nil, errors.ErrUnsupported
+}
+
+// inGrove is a file of one of the trees.
+type inGrove struct {
+	fuse.Node
+	tree uint64
+}
+
+func (n inGrove) number(ino uint64) uint64 { return ino*maxTrees + n.tree + groveInode + 1 }
+
+func (n inGrove) Attr() fuse.Attr {
+	a := n.Node.Attr()
+	a.Ino = n.number(a.Ino)
+	return a
+}
+
+func (n inGrove) Lookup(name string) (fuse.Node, error) {
+	found, err := n.Node.Lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	return inGrove{found, n.tree}, nil
+}
+
+func (n inGrove) ReadDir() ([]fuse.Entry, error) {
+	all, err := n.Node.ReadDir()
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		open := all[i].Node
+		all[i].Ino = n.number(all[i].Ino)
+		all[i].Node = func() (fuse.Node, error) {
+			found, err := open()
+			if err != nil {
+				return nil, err
+			}
+			return inGrove{found, n.tree}, nil
+		}
+	}
+	return all, nil
+}
+
+func (n inGrove) Xattrs() (map[string]string, error) {
+	x, err := n.Node.Xattrs()
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil, nil // of this tree
+	}
+	return x, err
 }

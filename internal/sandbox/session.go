@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/rootemu"
 )
@@ -25,7 +24,7 @@ import (
 type session struct {
 	spec           *spec
 	noNetwork      bool
-	tree           fuse.Node       // nil if there are layers
+	trees          grove           // that are served
 	owners         *rootemu.Owners // nil unless root is emulated
 	scratch        string          // removed at the end, "" if there is none
 	keep           string          // holds what the command changes, "" if that is not kept
@@ -60,7 +59,8 @@ func prepare(o Options, count int) (*session, error) {
 		return nil, err
 	}
 	s := newSession(sp)
-	s.noNetwork, s.tree, s.usage = o.NoNetwork, o.Tree, o.Usage
+	s.noNetwork, s.usage = o.NoNetwork, o.Usage
+	s.trees, _ = treesOf(o)
 	s.emulate(o.Owners)
 	if err := s.checkUser(); err != nil {
 		return nil, err
@@ -167,8 +167,8 @@ func (s *session) launch(ctx context.Context) error {
 	defer statusW.Close()
 	s.ctx, s.control, s.status = ctx, controlW, statusR
 	s.cmd = s.command(ctx, controlR, statusW)
-	if s.tree != nil {
-		server, socket, err := newServer(s.tree)
+	if len(s.trees) > 0 {
+		server, socket, err := newServer(s.trees)
 		if err != nil {
 			controlW.Close()
 			statusR.Close()

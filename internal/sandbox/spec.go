@@ -28,7 +28,7 @@ const (
 // spec is what the caller tells init.
 type spec struct {
 	Layers   []string          `json:"layers"`
-	Served   bool              `json:"served"`  // the caller serves the image's files
+	Trees    []int             `json:"trees"`   // what the caller serves: see ofImage
 	Scratch  string            `json:"scratch"` // holds upper and work; "" for memory
 	Keep     bool              `json:"keep"`    // what the command changes is kept
 	Count    int               `json:"count"`   // processes to start
@@ -86,11 +86,14 @@ type exit struct {
 
 func newSpec(o Options, count int) (*spec, error) {
 	s := &spec{
-		Layers: withoutRepeats(o.Layers), Served: o.Tree != nil, Count: count, Args: o.Args, Env: o.Env, Binds: o.Binds, Tmpfs: o.Tmpfs, Mounts: o.Mounts, Limit: o.MaxProcesses, NoMounts: o.NoMounts,
+		Layers: withoutRepeats(o.Layers), Count: count, Args: o.Args, Env: o.Env, Binds: o.Binds, Tmpfs: o.Tmpfs, Mounts: o.Mounts, Limit: o.MaxProcesses, NoMounts: o.NoMounts,
 		WorkDir: path.Join("/", o.WorkDir), UID: o.UID, GID: o.GID, Groups: o.Groups, Hostname: o.Hostname, ReadOnly: o.ReadOnly, Loopback: o.NoNetwork, Shared: o.Shared,
 		Resolv: hostFile("/etc/resolv.conf"), Hosts: hostFile("/etc/hosts"),
 	}
+	_, s.Trees = treesOf(o)
 	switch {
+	case len(s.Trees) > maxTrees:
+		return nil, fmt.Errorf("more than %d trees of files", maxTrees)
 	case o.Tree != nil && len(s.Layers) > 0:
 		return nil, errors.New("the image is given twice, as layers and as a tree")
 	case o.Tree == nil && len(s.Layers) == 0:
