@@ -24,6 +24,12 @@ func Dotted(s string) bool {
 	return true
 }
 
+// Beside stands for a path in [Script]: the interpreter is the file python in the directory of the script, links to it followed. Shell
+// reads the lines, and Python takes them for a string.
+const Beside = `/bin/sh
+'''exec' "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"
+' '''`
+
 // Script is the text of a command that calls function of module. python is the path of its interpreter.
 func Script(python, module, function string) []byte {
 	top, _, _ := strings.Cut(function, ".")

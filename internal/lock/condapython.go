@@ -37,6 +37,11 @@ func (k *locker) meetConda(ctx context.Context, found python.Interpreter) (remov
 	if err != nil {
 		return nil, err
 	}
+	return k.writeStubs(distributions)
+}
+
+// writeStubs writes what uv is told of packages that are there already.
+func (k *locker) writeStubs(distributions []condalock.Distribution) (remove func(), err error) {
 	dir, remove, err := tempdir.Make("stubs")
 	if err != nil {
 		return nil, err

@@ -53,6 +53,9 @@ func InputsOf(r *recipe.Recipe) (Inputs, error) {
 	if p.Protect != nil {
 		add("protect", "["+strings.Join(*p.Protect, ", ")+"]")
 	}
+	if p.OnTop != nil {
+		add("on-top", append([]string{"of the base"}, p.OnTop.Shadow...)...)
+	}
 	add("only-binary", p.OnlyBinary...)
 	add("compile", compileInputs(r)...)
 	requirements, err := readRequirements(r)

@@ -31,6 +31,31 @@ func interpreterOf(ctx context.Context, st *store.Store, im *image.Image, platfo
 	return found, err
 }
 
+// baseOf is what an environment on top of the base's own stands on.
+func baseOf(ctx context.Context, st *store.Store, im *image.Image, platform v1.Platform) (*python.Base, error) {
+	found, err := interpreterOf(ctx, st, im, platform)
+	if err != nil {
+		return nil, err
+	}
+	once := store.Once[*python.Base]{
+		Kind: store.KindInterpreter, Key: im.Digest.Hex() + interpreterFormat + "-base",
+		Refs: func(*python.Base) []store.Digest { return []store.Digest{im.Digest} },
+	}
+	b, _, err := once.Do(ctx, st, func(ctx context.Context) (*python.Base, error) {
+		tree, err := im.Tree(ctx, st)
+		if err != nil {
+			return nil, err
+		}
+		return python.FindBase(ctx, tree, *found, searchPath(im))
+	})
+	return b, err
+}
+
+// FindBase finds out what an environment on top of an image stands on. The image is in the store.
+func FindBase(ctx context.Context, st *store.Store, im *image.Image) (*python.Base, error) {
+	return baseOf(ctx, st, im, im.Platform())
+}
+
 // searchPath is the image's own PATH, where its Python is looked for first.
 func searchPath(im *image.Image) []string {
 	for _, kv := range im.Config.Config.Env {

@@ -69,6 +69,10 @@ type Python struct {
 
 	SitePackages string `toml:"site-packages,omitempty"` // of the conda environment's Python, absolute
 
+	// Of an environment on top of one of the base, see [python.Base].
+	Chain    []string `toml:"chain,omitempty,multiline"`
+	Commands []string `toml:"commands,omitempty,multiline"` // NAME = MODULE:FUNCTION
+
 	Sizes    map[string]int64 `toml:"sizes,omitempty"`    // of wheels, in bytes, where the package lock does not say
 	Compiled []Compiled       `toml:"compiled,omitempty"` // packages without a wheel
 }
@@ -89,6 +93,19 @@ func (p *Python) Interpreter() python.Interpreter {
 		i.SitePackages = []string{p.SitePackages}
 	}
 	return i
+}
+
+// EntryPoints are the commands of the base that an environment on top of it has as well. What is no such line, in a lock that somebody
+// edited, is left out.
+func (p *Python) EntryPoints() []python.EntryPoint {
+	if len(p.Commands) == 0 {
+		return nil
+	}
+	declared, err := python.ParseEntryPoints([]byte("[console_scripts]\n" + strings.Join(p.Commands, "\n")))
+	if err != nil {
+		return nil
+	}
+	return declared.Console
 }
 
 // Path returns where the lock of r is: where r says, else beside the recipe, sconce.lock for sconce.toml and sconce.VARIANT.lock for a

@@ -172,6 +172,9 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock,
 	k.interpreter = func(ctx context.Context) (*python.Interpreter, error) {
 		return interpreterOf(ctx, o.Store, im, *platform)
 	}
+	if r.Python.OnTop != nil {
+		k.interpreter = func(ctx context.Context) (*python.Interpreter, error) { return k.standOn(ctx, *platform) }
+	}
 	if r.Conda.Asked() {
 		env, packages, text, err := lockConda(ctx, r, old, inputs, im, o)
 		if err != nil {
@@ -241,6 +244,7 @@ type locker struct {
 
 	// What the packages are for: the base's Python, or that of the conda environment with what this brings of Python packages.
 	interpreter   func(context.Context) (*python.Interpreter, error)
+	base          *python.Base // under an environment on top of it; nil: it is none
 	condaPackages []conda.Package
 	stubs         string // the directory with what uv is told of the latter, "" for none
 
@@ -263,13 +267,20 @@ func (k *locker) lock(ctx context.Context) ([]byte, error) {
 		Executable: found.Executable, Version: found.Version, Prefix: found.Prefix, Implementation: found.Implementation,
 		Platform: found.Platform, Glibc: found.Glibc, Musl: found.Musl,
 	}
-	if k.recipe.Conda.Asked() {
+	switch {
+	case k.base != nil:
+		remove, err := k.meetBase(*k.base)
+		if err != nil {
+			return nil, err
+		}
+		defer remove()
+	case k.recipe.Conda.Asked():
 		remove, err := k.meetConda(ctx, *found)
 		if err != nil {
 			return nil, err
 		}
 		defer remove()
-	} else {
+	default:
 		k.protect(ctx, *found)
 	}
 	if k.recipe.Python.Lock != "" {

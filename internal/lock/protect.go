@@ -88,9 +88,9 @@ func (k *locker) checkRequested(ctx context.Context, asked []string) error {
 		switch fit := guard.Fits(requirement); {
 		case requirement.URL != "" || fit == Misfit:
 			return fault.Hint(fmt.Errorf("the recipe asks for %q, but the base brings %s %s, which is protected", withoutLogins(text), guard.Name, guard.Version),
-				"ask for a version that the base has, "+allowReplacing)
+				"ask for a version that the base has, "+k.allowing(guard.Name))
 		case fit == NearFit:
-			progress.Warn(ctx, fmt.Sprintf("%q is met only nearly by the base's %s %s", text, guard.Name, guard.Version), "take another base, "+allowReplacing)
+			progress.Warn(ctx, fmt.Sprintf("%q is met only nearly by the base's %s %s", text, guard.Name, guard.Version), "take another base, "+k.allowing(guard.Name))
 		default:
 			progress.Notef(ctx, fmt.Sprintf("%s comes from the base, in version %s", guard.Name, guard.Version))
 		}
@@ -142,7 +142,7 @@ func (k *locker) checkReplaced(wheels []Wheel) error {
 	for _, w := range wheels {
 		if guard, ok := k.python.protects(python.NormalizeName(w.Name)); ok {
 			return fault.Hint(fmt.Errorf("%s would replace %s %s of the base with %s", k.python.File, guard.Name, guard.Version, w.Version),
-				fmt.Sprintf("take %s out of the lock, %s", guard.Name, allowReplacing))
+				fmt.Sprintf("take %s out of the lock, %s", guard.Name, k.allowing(guard.Name)))
 		}
 	}
 	return nil

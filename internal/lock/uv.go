@@ -198,7 +198,7 @@ func (k *locker) compileArgs(dir string) ([]string, error) {
 	if r.Project != "" {
 		args = append(args, k.projectArgs()...)
 	}
-	if names := k.python.protectedNames(); len(names) > 0 {
+	if names := k.python.protectedNames(); len(names) > 0 && k.base == nil {
 		file := filepath.Join(dir, "excludes.txt")
 		if err := os.WriteFile(file, []byte(strings.Join(names, "\n")+"\n"), 0o644); err != nil {
 			return nil, err

@@ -221,5 +221,8 @@ func (n *planner) target() python.Target {
 	if n.lock.Conda != nil {
 		return python.Target{Root: strings.TrimPrefix(n.lock.Conda.Prefix, "/"), Python: n.lock.Python.Interpreter(), Own: true}
 	}
+	if on := n.recipe.Python.OnTop; on != nil {
+		return python.Target{Root: strings.TrimPrefix(on.Root, "/"), Python: n.lock.Python.Interpreter(), Relocatable: true}
+	}
 	return python.Target{Root: venvRoot, Python: n.lock.Python.Interpreter()}
 }

@@ -24,7 +24,7 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// venvRoot is where the virtual environment lies in every image, relative to the root.
+// venvRoot is where the virtual environment of an image lies, relative to the root.
 const venvRoot = "opt/venv"
 
 // Options are what decides about an image besides the recipe and its lock.
@@ -225,7 +225,7 @@ func (n *planner) environmentSteps() []*Step {
 	return []*Step{{Title: what, History: what, Op: &Environment{
 		Environment: python.Environment{
 			Target: n.target(), SystemSitePackages: n.lock.Python.SystemSitePackages, Prompt: n.recipe.Name, Items: n.items(),
-			Prefer: prefer,
+			Prefer: prefer, Chain: n.lock.Python.Chain[:min(1, len(n.lock.Python.Chain))], Commands: n.lock.Python.EntryPoints(),
 		},
 		Options: n.layer,
 	}}}

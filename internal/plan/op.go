@@ -170,6 +170,12 @@ func (e *Environment) inputs() []Input {
 		{"prompt", e.Environment.Prompt},
 		{"layer", text(e.Options)},
 	}
+	if len(e.Environment.Chain) > 0 {
+		in = append(in, Input{"on top of", text(e.Environment.Chain)})
+	}
+	if len(e.Environment.Commands) > 0 {
+		in = append(in, Input{"commands of the base", text(e.Environment.Commands)})
+	}
 	for _, it := range sortedItems(e.Environment.Items) {
 		in = append(in, Input{"package " + it.Name, text(it)})
 	}

@@ -111,7 +111,7 @@ func (n *planner) venv() string {
 	if n.lock.Python == nil || n.lock.Conda != nil {
 		return ""
 	}
-	return "/" + venvRoot
+	return "/" + n.target().Root
 }
 
 // stepEnv are a step's own variables, and what extensions of PyTorch are to be compiled for.

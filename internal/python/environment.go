@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/entrypoint"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
@@ -26,6 +27,10 @@ type Environment struct {
 	Items              []Item     // all wheels of the environment
 	Manifests          []Manifest // of their layers, the lowest first
 	Prefer             []string   // see [Places]
+
+	// Of one on top of another environment:
+	Chain    []string     // directories of packages that can be imported as well, absolute, after its own and before the base's
+	Commands []EntryPoint // of packages there: run from here, they see both
 }
 
 // DirectURL is where a package came from when that was no index (PEP 610, "Direct URL Data Structure").
@@ -63,6 +68,8 @@ func (t Target) reserved(p string) bool {
 	switch p {
 	case "bin", "lib", t.lib(), t.sitePackages():
 		return true
+	case t.sitePackages() + "/" + chainFile:
+		return t.Relocatable
 	case "pyvenv.cfg", "lib64", "bin/activate", "bin/activate.fish", "bin/activate.csh":
 		return !t.Own
 	}
@@ -153,6 +160,14 @@ func (e Environment) virtual(file func(path string, mode uint32, data []byte), l
 	file("bin/activate.fish", 0o644, e.activate(activateFish))
 	file("bin/activate.csh", 0o644, e.activate(activateCsh))
 	link("lib64", "lib")
+	if len(e.Chain) > 0 {
+		file(e.Target.sitePackages()+"/"+chainFile, 0o644, e.chain())
+	}
+	for _, c := range e.Commands {
+		if !e.has("bin/" + c.Name) {
+			file("bin/"+c.Name, 0o755, entrypoint.Script(e.Target.interpreterLine(), c.Module, c.Attr))
+		}
+	}
 	for i, p := range e.Target.pythonLinks() {
 		if i == 0 {
 			link(p, e.Target.Python.Executable)
@@ -160,6 +175,43 @@ func (e Environment) virtual(file func(path string, mode uint32, data []byte), l
 			link(p, "python")
 		}
 	}
+}
+
+// chainFile is a path configuration file, which site reads (Python, "site").
+const chainFile = "_sconce_base.pth"
+
+// chain adds the directories as site itself does: with the path configuration files that they hold.
+func (e Environment) chain() []byte {
+	var b strings.Builder
+	for _, dir := range e.Chain {
+		fmt.Fprintf(&b, "import site; site.addsitedir(%s)\n", pythonString(dir))
+	}
+	return []byte(b.String())
+}
+
+// pythonString writes a string as Python reads it.
+func pythonString(s string) string {
+	var b strings.Builder
+	b.WriteByte('\'')
+	for _, r := range s {
+		if r < 0x20 || r > 0x7e || r == '\'' || r == '\\' {
+			fmt.Fprintf(&b, "\\U%08x", r)
+			continue
+		}
+		b.WriteRune(r)
+	}
+	b.WriteByte('\'')
+	return b.String()
+}
+
+// has says whether a package of the environment has a file.
+func (e Environment) has(name string) bool {
+	for _, p := range allPackages(e.Manifests) {
+		if slices.ContainsFunc(p.Files, func(f ManifestFile) bool { return f.Path == name }) {
+			return true
+		}
+	}
+	return slices.Contains(e.Target.pythonLinks(), name) || strings.HasPrefix(name, "bin/activate")
 }
 
 // config is pyvenv.cfg, by which Python knows that it runs in a virtual environment (PEP 405).
@@ -189,7 +241,24 @@ func (e Environment) prompt() string {
 	}, text)
 }
 
+// Of a relocatable environment, the shells that can tell find out where their script is; the others take the place that it was made for.
+var ownPlace = map[string]string{
+	"VIRTUAL_ENV='@ROOT@'\n": `VIRTUAL_ENV='@ROOT@'
+if [ -n "${BASH_SOURCE:-}" ]; then
+    VIRTUAL_ENV=$(cd -- "$(dirname -- "$BASH_SOURCE")/.." && pwd)
+elif [ -n "${ZSH_VERSION:-}" ]; then
+    eval 'VIRTUAL_ENV=${${(%):-%x}:A:h:h}'
+fi
+`,
+	"set -gx VIRTUAL_ENV '@ROOT@'\n": "set -gx VIRTUAL_ENV (realpath (dirname (status filename))/..)\n",
+}
+
 func (e Environment) activate(template string) []byte {
+	if e.Target.Relocatable {
+		for fixed, found := range ownPlace {
+			template = strings.Replace(template, fixed, found, 1)
+		}
+	}
 	return []byte(strings.NewReplacer("@ROOT@", "/"+e.Target.Root, "@PROMPT@", e.prompt()).Replace(template))
 }
 

@@ -148,7 +148,7 @@ func (s *spread) script(m *Member, at string) error {
 	if err != nil {
 		return err
 	}
-	if text, err = rewriteInterpreter(text, s.target.Executable()); err != nil {
+	if text, err = rewriteInterpreter(text, s.target.interpreterLine()); err != nil {
 		return s.wheel.bad(m.Name, "%w", err)
 	}
 	return s.add(m.Name, s.ours(at, 0o755, text))
@@ -160,7 +160,7 @@ func (s *spread) entryPoints() error {
 	commands := append(append([]EntryPoint{}, s.wheel.EntryPoints.Console...), s.wheel.EntryPoints.GUI...)
 	for _, p := range commands {
 		at := "bin/" + p.Name
-		if err := s.add(entryPointsFile, s.ours(at, 0o755, entrypoint.Script(s.target.Executable(), p.Module, p.Attr))); err != nil {
+		if err := s.add(entryPointsFile, s.ours(at, 0o755, entrypoint.Script(s.target.interpreterLine(), p.Module, p.Attr))); err != nil {
 			return err
 		}
 	}

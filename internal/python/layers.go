@@ -192,6 +192,7 @@ func LayerKey(g Group, t Target, bytecode bool, o LayerOptions) string {
 		ModTime              int64
 		Items                []input
 		Own                  string `json:",omitempty"` // the interpreter of its own prefix, and where it takes packages from
+		Relocatable          bool   `json:",omitempty"`
 	}{Format: layerFormat, Root: t.Root, Python: t.Python.Minor(), Bytecode: bytecode, Compression: o.Compression, ModTime: o.ModTime.Unix()}
 	if bytecode {
 		in.Python = t.Python.Version // what the compiler emits may change between patch releases
@@ -199,6 +200,7 @@ func LayerKey(g Group, t Target, bytecode bool, o LayerOptions) string {
 	if t.Own {
 		in.Own = t.Executable() + " " + t.sitePackages()
 	}
+	in.Relocatable = t.Relocatable
 	for _, it := range g.Items {
 		in.Items = append(in.Items, input{it.File, it.Digest})
 	}

@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"path"
 	"strings"
+
+	"sconce.dev/sconce/internal/entrypoint"
 )
 
 // Target is where packages go: a virtual environment in the image, made for one interpreter, or the interpreter's own prefix.
@@ -21,6 +23,9 @@ type Target struct {
 	// Own: Root is the interpreter's own prefix. Packages go beside its library, as those of a conda environment do, and there
 	// is no virtual environment.
 	Own bool `json:",omitempty"`
+
+	// Relocatable: the environment works in any directory that it is seen in. Its commands find their interpreter beside them.
+	Relocatable bool `json:",omitempty"`
 }
 
 // Interpreter is the Python that an image brings, as found by reading the image (see [Find]).
@@ -96,6 +101,15 @@ func (t Target) Executable() string {
 		return t.Python.Executable
 	}
 	return "/" + t.Root + "/bin/python"
+}
+
+// interpreterLine is what stands behind "#!" in commands. One of a relocatable environment is a few lines of shell, which are a string to
+// Python: the kernel wants an absolute path.
+func (t Target) interpreterLine() string {
+	if t.Relocatable {
+		return entrypoint.Beside
+	}
+	return t.Executable()
 }
 
 func (t Target) validate() error {

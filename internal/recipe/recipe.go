@@ -143,6 +143,15 @@ type Python struct {
 
 	// What environment files of [conda] list for pip, in their order, once they have been read.
 	Listed []PipList `toml:"-"`
+
+	// What makes the environment one on top of the base's own, whatever that is; nil: it is the image's environment. No file says it.
+	OnTop *OnTop `toml:"-"`
+}
+
+// OnTop says how an environment stands on top of the base's: it sees all packages of the base, and replaces none.
+type OnTop struct {
+	Root   string   // its directory, absolute
+	Shadow []string // packages of the base that it may have in a version of its own
 }
 
 // PipList is the pip list of an environment file.
