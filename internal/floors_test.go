@@ -19,7 +19,7 @@ import (
 var floors = [][]string{
 	{"child", "ctxio", "cuda", "debian", "edf", "elfx", "entrypoint", "progress", "fault", "filelock", "fuse", "inflate", "joblog", "wheelbuild/catalog", "pathwalk", "rootemu", "sbatch", "sif", "spelling", "units", "zstdblock"},
 	{"device", "fatbin", "host", "jobstep", "squashfs", "store", "tomltext"},
-	{"attest", "cluster", "config", "fetch", "layer", "tempdir", "ui"},
+	{"attest", "cluster", "config", "fetch", "layer", "tempdir", "ui", "venv"},
 	{"job", "slurm"},
 	{"imagetest"},
 	{"conda", "image", "recipe", "registry", "sandbox"},

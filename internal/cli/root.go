@@ -95,6 +95,7 @@ func newRootCmd(a *app) *cobra.Command {
 	addGroup(root, groupImage, newImagesCmd(a), newInspectCmd(a), newPullCmd(a), newPushCmd(a), newCopyCmd(a), newPromoteCmd(a), newVerifyCmd(a))
 	addGroup(root, groupImage, newLoginCmd(a), newLogoutCmd(a), newSlimCmd(a))
 	addGroup(root, groupImage, newCheckCmd(a), newSBOMCmd(a), newLintCmd(a), newClustersCmd(a))
+	addGroup(root, groupRun, newVenvCmd(a))
 	addGroup(root, groupRun, newRunCmd(a), newShellCmd(a), newPyxisCmd(a))
 	addGroup(root, groupRun, newTestCmd(a), newSubmitCmd(a), newJobsCmd(a), newLogsCmd(a), newExplainCmd(a), newCancelCmd(a))
 	addGroup(root, groupHost, newCacheCmd(a), newInfoCmd(a), newVersionCmd(a), newManCmd(a), newCompletionCmd(a))

@@ -39,6 +39,8 @@ type runOptions struct {
 	noNetwork  bool
 	gpu        string
 	inJob      string
+	venv       string // FILE[:DIR]
+	anyBase    bool
 }
 
 const runLong = `Run a command in an image, without root rights: a user namespace of your own is enough.
@@ -76,6 +78,7 @@ func newRunCmd(a *app) *cobra.Command {
 			"sconce run --gpu=0,1 llm-train torchrun --nproc-per-node 2 train.py",
 			"sconce run llm-train.sqsh -- python -c 'import torch'",
 			"srun --ntasks-per-node=4 sconce run --gpu llm-train.sqsh -- python train.py",
+			"sconce run --venv exp.sqsh llm-train.sqsh -- python train.py",
 		),
 		Args:              atLeastImage,
 		ValidArgsFunction: a.completeImages,
@@ -107,6 +110,8 @@ func addRunFlags(cmd *cobra.Command, o *runOptions) {
 	f.BoolVar(&o.readOnly, "read-only", false, "let the command write nowhere but to /tmp, in memory, and to what is bound")
 	f.StringVar(&o.gpu, "gpu", "", "make these `GPUS` usable: all, numbers as nvidia-smi has them, or a CDI device's name")
 	f.Lookup("gpu").NoOptDefVal = device.All
+	f.StringVar(&o.venv, "venv", "", "run in an environment on top of the image: `FILE.sqsh[:DIR]`, or the directory of one (see sconce venv)")
+	f.BoolVar(&o.anyBase, "any-base", false, "use the environment although it was made for another image")
 	f.StringVar(&o.inJob, "in-job", "auto", "share the machine with the other tasks of a job step: auto, yes, no")
 	f.BoolVar(&o.noNetwork, "no-network", false, "give the command no network but its own loopback")
 	complete(cmd, "in-job", "auto", "yes", "no")
@@ -153,6 +158,14 @@ func (a *app) withRoot(ctx context.Context, o runOptions, use func(*engine.Sessi
 		return err
 	}
 	defer image.Close()
+	if o.venv != "" {
+		v, err := a.openRunVenv(ctx, s, image, o)
+		if err != nil {
+			return err
+		}
+		defer v.Close()
+		use = withVenv(ctx, v, o, use)
+	}
 	if image.IsClusterFile() {
 		err := fuse.Check() // here already, while what is done instead can be shown
 		if err == nil {
@@ -200,7 +213,7 @@ func sandboxOf(ctx context.Context, root *engine.Root, o runOptions, binds []san
 	}
 	config := root.Config.Config
 	run := sandbox.Options{
-		Layers: root.Layers, Tree: root.Tree, Binds: binds, Hostname: o.hostname, ReadOnly: o.readOnly, NoNetwork: o.noNetwork,
+		Layers: root.Layers, Tree: root.Tree, Mounts: root.Mounts, Binds: binds, Hostname: o.hostname, ReadOnly: o.readOnly, NoNetwork: o.noNetwork,
 		WorkDir: config.WorkingDir,
 	}
 	if o.workdir != "" {

@@ -122,6 +122,10 @@ func (s *settled) startSconce(image string, env []string) start {
 		program = append(program, "--gpu")
 	}
 	for _, m := range s.mounts {
+		if m.Squashfs {
+			program = append(program, "--venv="+m.spec())
+			continue
+		}
 		program = append(program, "--bind="+m.spec())
 	}
 	if s.workdir != "" {

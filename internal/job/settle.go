@@ -204,7 +204,7 @@ func (s *settled) settleVenv() error {
 		s.venv.dir = "/" + target
 	}
 	switch s.runtime {
-	case string(cluster.ContainerEngine), string(cluster.Apptainer), string(cluster.Uenv):
+	case string(cluster.ContainerEngine), string(cluster.Apptainer), string(cluster.Uenv), string(cluster.Sconce):
 		return nil
 	}
 	return fault.Hint(fmt.Errorf("venv: %s mounts no squashfs file beside the image", runtimeTitle[s.runtime]),

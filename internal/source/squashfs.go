@@ -20,12 +20,24 @@ import (
 //
 // size is that of the file, in bytes. It bounds what the file may unfold to.
 func squashfsLayer(ctx context.Context, st *store.Store, z *squashfs.Reader, size int64) (layer.Descriptor, error) {
+	return SquashfsBelow(ctx, st, z, size, "")
+}
+
+// SquashfsBelow makes a layer of a squashfs that is seen in a directory of an image, whose path has no slash in front; "" is its root.
+func SquashfsBelow(ctx context.Context, st *store.Store, z *squashfs.Reader, size int64, dir string) (layer.Descriptor, error) {
 	w, err := layer.NewWriter(ctx, st, layer.Options{ModTime: layer.KeepTimes})
 	if err != nil {
 		return layer.Descriptor{}, err
 	}
 	defer w.Abort()
-	l := squashfsReader{w: w, first: map[uint32]string{}, left: maxUnfolded(size)}
+	l := squashfsReader{w: w, dir: dir, first: map[uint32]string{}, left: maxUnfolded(size)}
+	if dir != "" {
+		for _, parent := range append(layer.Parents(dir), dir) {
+			if err := w.Add(layer.Entry{Path: parent, Type: layer.Dir, Mode: 0o755, ModTime: layer.DefaultModTime}, nil); err != nil {
+				return layer.Descriptor{}, err
+			}
+		}
+	}
 	if err := z.Walk(l.add); err != nil {
 		return layer.Descriptor{}, err
 	}
@@ -35,6 +47,7 @@ func squashfsLayer(ctx context.Context, st *store.Store, z *squashfs.Reader, siz
 // squashfsReader adds a squashfs to a layer.
 type squashfsReader struct {
 	w     *layer.Writer
+	dir   string            // that everything goes below; "" is the root
 	first map[uint32]string // by inode number, the first path of each file that has several
 	left  int64             // bytes that files may still have
 }
@@ -72,6 +85,7 @@ func (l *squashfsReader) add(p string, f *squashfs.File) error {
 		return fault.Hint(fmt.Errorf("%q: in a layer this name would mean that something is removed", p),
 			"unpack the file with unsquashfs, remove what has such a name, and use dir:ROOT")
 	}
+	p = path.Join(l.dir, p)
 	e := layer.Entry{
 		Path: p, Type: kind, Mode: uint32(f.Mode), UID: int(f.UID), GID: int(f.GID), ModTime: f.ModTime,
 		Link: f.Target, Major: f.Major, Minor: f.Minor,
