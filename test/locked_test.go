@@ -28,18 +28,18 @@ func TestLockedRefusesDrift(t *testing.T) {
 
 	p.write("app/sconce.toml", recipe(b.ref, append([]string{"einops"}, few[1:]...)))
 	drift := []string{"+ python.packages einops", "- python.packages " + few[0], "hint: run `sconce lock`"}
-	p.fails(1, drift, "build", "--locked", "app")
+	p.fails(3, drift, "build", "--locked", "app")
 	p.fails(3, drift, "lock", "--check", "app")
 	if p.read("app/sconce.lock")+p.read("app/pylock.toml") != before {
 		t.Error("a refused build has changed the lock")
 	}
 	p.write("app/pylock.toml", strings.Replace(p.read("app/pylock.toml"), "1.17.0", "1.16.0", 1))
-	p.fails(1, []string{"pylock.toml"}, "build", "--locked", "app")
+	p.fails(3, []string{"pylock.toml"}, "build", "--locked", "app")
 
 	if err := os.Remove(p.path("app/sconce.lock")); err != nil {
 		t.Fatal(err)
 	}
-	p.fails(1, []string{"sconce.lock does not exist", "hint: run `sconce lock`"}, "build", "--locked", "app")
+	p.fails(3, []string{"sconce.lock does not exist", "hint: run `sconce lock`"}, "build", "--locked", "app")
 	ix.use(p)
 	p.build("app")
 	p.must("lock", "--check", "app")
