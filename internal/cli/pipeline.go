@@ -224,16 +224,22 @@ func (a *app) sayDone(d pipeline.Done) {
 	}
 }
 
+// pipelineOf opens the pipeline that an image is of: that of the recipe's directory, else that of this one.
+func pipelineOf(image string) (*pipeline.Pipeline, error) {
+	path, _, _ := strings.Cut(image, ":")
+	p, err := pipeline.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		p, err = pipeline.Open(".")
+	}
+	return p, err
+}
+
 // buildCanonical builds the image of a recipe of a pipeline, and what it stands on, unless they are where they belong.
 func (a *app) buildCanonical(ctx context.Context, o buildOptions) error {
 	if o.file != "" || len(o.tags)+len(o.push)+len(o.outputs) > 0 || o.publish || o.noCheck || o.noCache || o.platform != "" || o.compression != "" {
 		return fault.Usage(errors.New("--canonical builds the image of a recipe as every machine does, and sends it to its one place: flags that change either cannot be used with it"))
 	}
-	path, _, _ := strings.Cut(o.recipe, ":")
-	p, err := pipeline.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		p, err = pipeline.Open(".")
-	}
+	p, err := pipelineOf(o.recipe)
 	if err != nil {
 		return err
 	}

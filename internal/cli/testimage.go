@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -13,12 +14,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/evidence"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/spelling"
+	"sconce.dev/sconce/internal/store"
 )
 
 // testOptions are the options of `sconce test`.
@@ -33,6 +38,14 @@ type testOptions struct {
 	json    bool
 	record  string // a repository
 	sign    string // a private key
+
+	canonical bool // of an image of a pipeline: what is under its canonical reference
+}
+
+// tested is an image that is tested, and the recipe that names its tests; nil for an image without one.
+type tested struct {
+	recipe *engine.Recipe
+	name   string // in the store
 }
 
 func newTestCmd(a *app) *cobra.Command {
@@ -55,6 +68,10 @@ job was cancelled, or a node failed, or the time of --wait was up, is NOT_JUDGED
 --record keeps what came of each test as evidence beside the image in a repository, for sconce promote:
 signed with the private key of --sign. What was not judged, or left out, is no evidence.
 
+With --canonical RECIPE is an image of a pipeline (see sconce pipeline): what is under its canonical
+reference is tested, and evidence is kept there, signed with the pipeline's key. A test of which there is
+good evidence, in the form that it has today, does not run again unless --only names it.
+
 Exit codes: 0 all have passed, 3 one has failed, 4 one could not be judged, or none has run.`,
 		Example: examples(
 			"sconce test                                     all tests of ./sconce.toml, on its cluster",
@@ -63,6 +80,7 @@ Exit codes: 0 all have passed, 3 one has failed, 4 one could not be judged, or n
 			"sconce test --detach; sconce test --wait 20m    submit; collect, or end with 4 if it waits still",
 			"sconce test llm:25.11 --here --only import      a test of the kit, for an image",
 			"sconce test --record registry.example.org/team/ci/llm --sign env:SCONCE_KEY",
+			"sconce test apps/train:small --canonical --on clariden",
 			"sconce test --json | jq '.[] | select(.verdict != \"PASSED\")'",
 		),
 		Args: wants("[RECIPE|IMAGE]"),
@@ -80,7 +98,9 @@ Exit codes: 0 all have passed, 3 one has failed, 4 one could not be judged, or n
 	f.StringVar(&o.wait, "wait", "", "wait at most this `TIME` for the job, such as 20m, and end with 4 then")
 	f.StringVar(&o.record, "record", "", "keep the results as evidence in this `REPOSITORY`, where the image is")
 	f.StringVar(&o.sign, "sign", "", "sign evidence with this private key: a `FILE` in PEM, or env:NAME")
+	f.BoolVar(&o.canonical, "canonical", false, "test an image of a pipeline where it belongs, and keep evidence there")
 	f.BoolVar(&o.json, "json", false, "print JSON")
+	cmd.MarkFlagsMutuallyExclusive("canonical", "record")
 	cmd.MarkFlagsMutuallyExclusive("here", "record")
 	cmd.MarkFlagsMutuallyExclusive("here", "on")
 	cmd.MarkFlagsMutuallyExclusive("here", "detach")
@@ -95,6 +115,10 @@ func (a *app) runTest(ctx context.Context, o testOptions) error {
 	if err != nil {
 		return fault.Usage(fmt.Errorf("--wait: %w", err))
 	}
+	what, err := a.testedImage(ctx, &o)
+	if err != nil {
+		return err
+	}
 	if (o.record == "") != (o.sign == "") {
 		return fault.Usage(errors.New("--record REPOSITORY and --sign KEY go together"))
 	}
@@ -102,20 +126,27 @@ func (a *app) runTest(ctx context.Context, o testOptions) error {
 	if err != nil {
 		return err
 	}
-	p, skipped, err := a.testPlan(ctx, o)
+	p, skipped, err := a.testPlan(ctx, o, what)
 	if err != nil {
 		return err
 	}
 	if o.record != "" && p.Cluster.Name == "" {
 		return fault.Usage(fault.Hint(errors.New("evidence names the cluster, and none is named"), "--on CLUSTER, or cluster under [target] of the recipe"))
 	}
-	var results []imagetest.Result
+	var results, fresh []imagetest.Result
 	for _, t := range skipped {
 		left, err := p.Left(t)
 		if err != nil {
 			return err
 		}
 		results = append(results, left)
+	}
+	if o.canonical && o.record != "" && len(o.only) == 0 {
+		known, err := a.knownResults(ctx, &p, o.record, key)
+		if err != nil {
+			return err
+		}
+		results = append(results, known...)
 	}
 	if len(p.Tests) > 0 {
 		dir, err := os.Getwd()
@@ -126,12 +157,13 @@ func (a *app) runTest(ctx context.Context, o testOptions) error {
 		if err != nil || o.detach {
 			return err
 		}
+		fresh = ran
 		results = append(ran, results...)
 	}
 	if err := a.printResults(o, results); err != nil {
 		return err
 	}
-	for _, r := range results {
+	for _, r := range fresh {
 		if _, noEvidence := r.Predicate(); o.record == "" || noEvidence != nil {
 			continue
 		}
@@ -146,25 +178,76 @@ func (a *app) runTest(ctx context.Context, o testOptions) error {
 	return nil
 }
 
+// testedImage finds what is tested. What stands under a canonical reference is brought into the store, and --record and --sign become
+// what the pipeline says.
+func (a *app) testedImage(ctx context.Context, o *testOptions) (tested, error) {
+	switch {
+	case o.canonical:
+		return a.canonicalImage(ctx, o)
+	case !isRecipe(o.subject):
+		return tested{name: o.subject}, nil
+	}
+	from, err := loadRecipe(o.subject, "", "")
+	if err != nil {
+		return tested{}, err
+	}
+	return tested{recipe: from, name: from.FullName()}, nil
+}
+
+func (a *app) canonicalImage(ctx context.Context, o *testOptions) (tested, error) {
+	p, err := pipelineOf(o.subject)
+	if err != nil {
+		return tested{}, err
+	}
+	s, err := a.open(ctx)
+	if err != nil {
+		return tested{}, err
+	}
+	i, err := p.Image(ctx, s, o.subject)
+	if err != nil {
+		return tested{}, err
+	}
+	if i.Problem != nil {
+		return tested{}, i.Problem
+	}
+	found, err := s.Find(ctx, i.Canonical)
+	if err != nil {
+		return tested{}, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", i.Ref, err), "run `sconce build "+i.Ref+" --canonical` first")
+	}
+	subject, err := s.Open("docker://"+found.Repository+"@"+string(found.Digest), engine.Wanted{})
+	if err != nil {
+		return tested{}, err
+	}
+	defer subject.Close()
+	named, err := s.Pull(ctx, subject, found.Repository+":"+found.Tag)
+	if err != nil {
+		return tested{}, err
+	}
+	if o.sign = cmp.Or(o.sign, p.Sign); !o.here && o.sign != "" {
+		o.record = found.Repository
+	} else if !o.here {
+		progress.Warn(ctx, "no evidence is kept: the pipeline names no key to sign it", `add sign = "env:NAME" or a file to `+p.Path+", or give --sign")
+	}
+	if o.here {
+		o.sign = ""
+	}
+	return tested{recipe: i.Recipe, name: named.FullName()}, nil
+}
+
 // testPlan puts together what is tested, where, and by which tests; skipped are those that the recipe leaves out.
-func (a *app) testPlan(ctx context.Context, o testOptions) (p imagetest.Plan, skipped []imagetest.Test, err error) {
+func (a *app) testPlan(ctx context.Context, o testOptions, what tested) (p imagetest.Plan, skipped []imagetest.Test, err error) {
 	if p.Place, err = testPlace(o); err != nil {
 		return p, nil, err
 	}
 	p.Runtime = o.runtime
-	name, tests := o.subject, []imagetest.Test(nil)
-	var reference string
-	if isRecipe(o.subject) {
-		from, err := loadRecipe(o.subject, "", "")
-		if err != nil {
-			return p, nil, err
-		}
+	tests, reference := []imagetest.Test(nil), ""
+	if from := what.recipe; from != nil {
 		if o.cluster != "" {
 			if from.Target, err = engine.TargetOf(from.Recipe, o.cluster); err != nil {
 				return p, nil, err
 			}
 		}
-		name, tests, reference = from.FullName(), from.Tests, from.JobImage().Reference
+		tests, reference = from.Tests, from.JobImage().Reference
 		p.Cluster, p.Recipe = from.Target.Profile, from.Dir
 		if len(tests) == 0 {
 			return p, nil, fault.Usage(fault.Hint(fmt.Errorf("%s has no tests", from.Path), "add [[test]] with use = \"import\", or another"))
@@ -183,7 +266,41 @@ func (a *app) testPlan(ctx context.Context, o testOptions) (p imagetest.Plan, sk
 	if p.Tests, skipped, err = chooseTests(tests, o.only, p.Cluster.Name); err != nil {
 		return p, nil, err
 	}
-	return p, skipped, a.placeForTest(ctx, &p, name, reference)
+	return p, skipped, a.placeForTest(ctx, &p, what.name, reference)
+}
+
+// knownResults takes out of a plan the tests of which there is good evidence, in the form that they have today, and returns what came of
+// them.
+func (a *app) knownResults(ctx context.Context, p *imagetest.Plan, repository string, key *attest.PrivateKey) ([]imagetest.Result, error) {
+	book, err := a.session.Evidence(repository, key, []*attest.PublicKey{key.Public()})
+	if err != nil {
+		return nil, err
+	}
+	image, err := store.ParseDigest(p.ImageDigest)
+	if err != nil {
+		return nil, err
+	}
+	var known []imagetest.Result
+	var left []imagetest.Test
+	for _, t := range p.Tests {
+		hash, err := imagetest.Hash(p.Recipe, t, p.Cluster)
+		if err != nil {
+			return nil, err
+		}
+		e, err := book.Get(ctx, evidence.Key{Image: image, Test: hash, Cluster: p.Cluster.Name})
+		if err != nil {
+			return nil, fmt.Errorf("evidence of test %s: %w", t.Title(), err)
+		}
+		var r imagetest.Result
+		if e == nil || !e.Result.Good() || json.Unmarshal(e.Details, &r) != nil {
+			left = append(left, t)
+			continue
+		}
+		a.say("%s was tested before: %s", t.Title(), e.Result)
+		known = append(known, r)
+	}
+	p.Tests = left
+	return known, nil
 }
 
 // testPlace decides where tests run.
@@ -265,7 +382,7 @@ func chooseTests(all []imagetest.Test, only []string, on string) (run, skipped [
 
 // placeForTest sees to the image being where the tests read it.
 func (a *app) placeForTest(ctx context.Context, p *imagetest.Plan, name, reference string) error {
-	s, err := a.open(ctx)
+	s, err := a.openOnce(ctx)
 	if err != nil {
 		return err
 	}
@@ -290,6 +407,14 @@ func (a *app) placeForTest(ctx context.Context, p *imagetest.Plan, name, referen
 	}
 	p.Program, err = ownProgram()
 	return err
+}
+
+// openOnce is open, or the session that is open already.
+func (a *app) openOnce(ctx context.Context) (*engine.Session, error) {
+	if a.session != nil {
+		return a.session, nil
+	}
+	return a.open(ctx)
 }
 
 // ownProgram is the path of this program.

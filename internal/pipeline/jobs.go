@@ -106,7 +106,7 @@ func (g *graph) tests(st *Status, name string, before []string) []string {
 		if clusters[c] {
 			ids = append(ids, g.job(Job{
 				ID: "test " + name + " on " + c, Stage: StageTest, Image: st.Image.Ref, Cluster: c,
-				Command: "sconce test " + word(st.Image.Ref) + " --on " + word(c), Needs: before,
+				Command: "sconce test " + word(st.Image.Ref) + " --canonical --on " + word(c), Needs: before,
 			})...)
 		}
 	}

@@ -107,7 +107,7 @@ func TestGitlab(t *testing.T) {
 	}
 	test, _ := doc["test stack:2 on here"].(map[string]any)
 	variables, _ := test["variables"].(map[string]any)
-	if test["extends"] != ".baremetal" || variables["SLURM_JOB_NUM_NODES"] != "4" || strs(test["script"])[0] != "sconce test images/stack --on here" {
+	if test["extends"] != ".baremetal" || variables["SLURM_JOB_NUM_NODES"] != "4" || strs(test["script"])[0] != "sconce test images/stack --canonical --on here" {
 		t.Errorf("%v", test)
 	}
 	promote, _ := doc["promote stack:2"].(map[string]any)
