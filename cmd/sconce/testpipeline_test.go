@@ -73,7 +73,11 @@ func TestPipelineOnSlurm(t *testing.T) {
 		sed -i 's/">= 90%"/">= 80%"/' app/sconce.toml
 		echo changed; sconce test app --canonical --on two; echo code $?; ls -d .sconce/tests/*/job | wc -l
 		echo promoted; sconce promote app; echo code $?
-		echo planned; sconce pipeline plan`)
+		echo planned; sconce pipeline plan
+		sed -i 's/sesame"/barley"/' app/sconce.toml
+		echo run; sconce pipeline run --test --promote; echo code $?
+		sed -i 's/open barley/open sesame/; s/version = "1"/version = "2"/' app/sconce.toml
+		echo rerun; sconce pipeline run --test --promote; echo code $?; sconce pipeline plan`)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -90,7 +94,10 @@ func TestPipelineOnSlurm(t *testing.T) {
 		t.Errorf("a test with another threshold counts as run:\n%s", out)
 	}
 	wantIn(t, part("promoted", "planned"), "127.0.0.1:5000/users/tiny:1", "code 0")
-	wantIn(t, part("planned", ""), "app fine")
+	wantIn(t, part("planned", "run"), "app fine")
+	wantIn(t, part("run", "rerun"), "there is nothing to build", "rate was tested before", "word FAILED", "code 3")
+	_, rerun, _ := strings.Cut(out, "\nrerun\n")
+	wantIn(t, rerun, "rate PASSED", "word PASSED", "127.0.0.1:5000/users/tiny:2", "code 0", "app fine")
 	if t.Failed() {
 		t.Log(out)
 	}

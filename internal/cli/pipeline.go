@@ -170,26 +170,36 @@ func (a *app) printStatuses(all []*pipeline.Status) error {
 
 // pipelineRunOptions are the options of `sconce pipeline run`.
 type pipelineRunOptions struct {
-	jobs  int
-	steps stepOptions
+	jobs    int
+	steps   stepOptions
+	test    bool
+	promote bool
 }
 
 func newPipelineRunCmd(a *app) *cobra.Command {
 	var o pipelineRunOptions
 	cmd := &cobra.Command{
 		Use:   "run [IMAGE...]",
-		Short: "Build the images that are missing",
+		Short: "Build the images that are missing, test and promote them",
 		Long: `Build the images of the pipeline of which there is nothing under their canonical reference, and send
 them there: first those that others stand on, and several at once. With names, those images and what
 they stand on. What fails stops only what stands on it. Run again, or beside another run, it does what
-is missing then.`,
-		Example: examples("sconce pipeline run", "sconce pipeline run app:small --jobs 4"),
+is missing then.
+
+With --test each image is tested then, on each of its clusters, as by sconce test --canonical: what has
+passed in the form that it has today does not run again. With --promote those that have passed get
+their stable tags, as by sconce promote.
+
+Exit codes with --test: 3 a test has failed, 4 one could not be judged.`,
+		Example: examples("sconce pipeline run", "sconce pipeline run app:small --jobs 4", "sconce pipeline run --test --promote"),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.runPipeline(cmd.Context(), args, o)
 		},
 	}
 	f := cmd.Flags()
+	f.BoolVar(&o.test, "test", false, "test what is built, on the clusters that it is for")
+	f.BoolVar(&o.promote, "promote", false, "give what has passed its stable tags")
 	f.IntVarP(&o.jobs, "jobs", "j", 0, "build `N` images at once (default 2)")
 	o.steps.addFlags(f)
 	return cmd
@@ -210,6 +220,9 @@ func (a *app) runPipeline(ctx context.Context, names []string, o pipelineRunOpti
 	}
 	if !slices.ContainsFunc(done, func(d pipeline.Done) bool { return d.Built }) {
 		a.say("%s: there is nothing to build", units.Number(len(all), "image"))
+	}
+	if o.test || o.promote {
+		return a.testAndPromote(ctx, p, all, o)
 	}
 	return nil
 }

@@ -199,7 +199,7 @@ func (a *app) canonicalImage(ctx context.Context, o *testOptions) (tested, error
 	if err != nil {
 		return tested{}, err
 	}
-	s, err := a.open(ctx)
+	s, err := a.openOnce(ctx)
 	if err != nil {
 		return tested{}, err
 	}
