@@ -53,9 +53,14 @@ func TestPipelineOnSlurm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	if err != nil {
+		t.Fatal(err)
+	}
 	profile := strings.Replace(testProfile, "good.rate", "rate.rate", 1)
 	for name, text := range map[string]string{
 		"pipe/pipeline.toml": pipelineTOML, "pipe/app/sconce.toml": pipelineRecipe, "pipe/app/clusters/two.toml": profile,
+		"key.pub": string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})),
 		"key.pem": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})),
 		"reg.yml": "version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {filesystem: {rootdirectory: /tmp/registry}}\nhttp: {addr: '127.0.0.1:5000', secret: test}\n",
 	} {
@@ -73,7 +78,8 @@ func TestPipelineOnSlurm(t *testing.T) {
 		sed -i 's/">= 90%"/">= 80%"/' app/sconce.toml
 		echo changed; sconce test app --canonical --on two; echo code $?; ls -d .sconce/tests/*/job | wc -l
 		echo promoted; sconce promote app; echo code $?
-		echo planned; sconce pipeline plan
+		sconce pipeline plan --json | sed -n 's/.*"canonical": "\(.*\)".*/\1/p' > /tmp/canonical
+		echo planned; sconce pipeline plan; sconce verify $(cat /tmp/canonical) --key /shared/key.pub
 		sed -i 's/sesame"/barley"/' app/sconce.toml
 		echo run; sconce pipeline run --test --promote; echo code $?
 		sed -i 's/open barley/open sesame/; s/version = "1"/version = "2"/' app/sconce.toml
@@ -94,7 +100,7 @@ func TestPipelineOnSlurm(t *testing.T) {
 		t.Errorf("a test with another threshold counts as run:\n%s", out)
 	}
 	wantIn(t, part("promoted", "planned"), "127.0.0.1:5000/users/tiny:1", "code 0")
-	wantIn(t, part("planned", "run"), "app fine")
+	wantIn(t, part("planned", "run"), "app fine", "provenance", "sbom")
 	wantIn(t, part("run", "rerun"), "there is nothing to build", "rate was tested before", "word FAILED", "code 3")
 	_, rerun, _ := strings.Cut(out, "\nrerun\n")
 	wantIn(t, rerun, "rate PASSED", "word PASSED", "127.0.0.1:5000/users/tiny:2", "code 0", "app fine")

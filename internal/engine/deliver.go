@@ -54,6 +54,11 @@ func (s *Session) Push(ctx context.Context, im *image.Image, to string) (string,
 	return to + "@" + string(im.Digest), nil
 }
 
+// PushUntagged sends an image to a repository, HOST/PATH, under its digest alone.
+func (s *Session) PushUntagged(ctx context.Context, im *image.Image, repository string) error {
+	return export.PushUntagged(ctx, im, repository, registry.PushOptions{Store: s.Store, Fetch: s.Fetch})
+}
+
 // PushSubject sends an image to a registry, under its own tag where the reference has none, and returns what it is called there.
 func (s *Session) PushSubject(ctx context.Context, from *Subject, to string) (string, error) {
 	im, err := from.Import(ctx)

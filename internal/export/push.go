@@ -21,6 +21,16 @@ func Push(ctx context.Context, im *image.Image, reference string, o registry.Pus
 	return registry.Push(ctx, content(im), ref.Value, ref.Tag, o)
 }
 
+// PushUntagged sends an image to a repository, HOST/PATH, under its digest alone.
+func PushUntagged(ctx context.Context, im *image.Image, repository string, o registry.PushOptions) error {
+	ref, err := pushRef(repository)
+	if err != nil {
+		return err
+	}
+	o.User = ref.User
+	return registry.Push(ctx, content(im), ref.Value, "", o)
+}
+
 func pushRef(reference string) (source.Ref, error) {
 	if !strings.HasPrefix(reference, "docker://") {
 		reference = "docker://" + reference

@@ -146,9 +146,27 @@ func (r *runner) build(ctx context.Context, st *Status) error {
 		st.Digest = digest
 		return nil
 	}
-	if _, err := r.session.Push(ctx, made.Image, st.Canonical); err != nil {
+	if err := r.send(ctx, st, made); err != nil {
 		return err
 	}
 	st.Digest = made.Image.Digest
 	return nil
+}
+
+// send brings an image to its canonical reference. That comes last: first the image under its digest, and what tells of it, so that what is
+// killed on the way leaves nothing that is taken for done.
+func (r *runner) send(ctx context.Context, st *Status, made *engine.Built) error {
+	key, err := engine.SigningKey(r.Sign)
+	if err != nil {
+		return err
+	}
+	repository := repositoryOf(st.Canonical)
+	if err := r.session.PushUntagged(ctx, made.Image, repository); err != nil {
+		return err
+	}
+	if err := r.session.Describe(ctx, repository, made.Image, made.Name, st.Recipe, st.Key, key); err != nil {
+		return err
+	}
+	_, err = r.session.Push(ctx, made.Image, st.Canonical)
+	return err
 }

@@ -1,0 +1,140 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"sconce.dev/sconce/internal/attest"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/store"
+)
+
+// The types of the documents that are attached to images.
+const (
+	provenanceType = "https://slsa.dev/provenance/v1"
+	cycloneDXType  = "https://cyclonedx.org/bom"
+)
+
+// provenance says what an image was made from (SLSA, "Provenance" v1). There is no time and no machine in it: the same image has the
+// same one.
+type provenance struct {
+	Definition struct {
+		Type       string            `json:"buildType"`
+		Parameters map[string]string `json:"externalParameters"`
+		Resolved   []dependency      `json:"resolvedDependencies"`
+	} `json:"buildDefinition"`
+	Details struct {
+		Builder struct {
+			ID      string            `json:"id"`
+			Version map[string]string `json:"version"`
+		} `json:"builder"`
+	} `json:"runDetails"`
+}
+
+// dependency is something that went into an image (in-toto, "ResourceDescriptor").
+type dependency struct {
+	URI    string            `json:"uri"`
+	Digest map[string]string `json:"digest,omitempty"`
+}
+
+func from(uri string, d store.Digest) dependency {
+	if d == "" {
+		return dependency{URI: uri}
+	}
+	return dependency{uri, map[string]string{"sha256": d.Hex()}}
+}
+
+// provenanceOf tells what a recipe's lock has decided.
+func (s *Session) provenanceOf(r *Recipe, name string, key plan.Key) (*provenance, error) {
+	state, err := r.ReadLock()
+	if err != nil {
+		return nil, err
+	}
+	if !state.Fits() {
+		return nil, fmt.Errorf("the lock of %s does not fit it any more", r.Path)
+	}
+	l, err := r.locked(state.Lock, true)
+	if err != nil {
+		return nil, err
+	}
+	p := &provenance{}
+	p.Definition.Type = "https://sconce.dev/recipe/v1"
+	p.Definition.Parameters = map[string]string{"image": name, "platform": r.Target.Platform, "key": string(key)}
+	p.Definition.Resolved = l.dependencies()
+	p.Details.Builder.ID = "https://sconce.dev/sconce"
+	p.Details.Builder.Version = map[string]string{"sconce": s.Version}
+	return p, nil
+}
+
+// dependencies are the base and all packages, as purls (package-url specification) where there are such.
+func (l *Locked) dependencies() []dependency {
+	all := []dependency{}
+	switch b := l.Base; {
+	case b.Digest != "":
+		all = append(all, from(b.Reference, b.Digest))
+	case b.Bootstrap != nil:
+		for i := range b.Bootstrap.Packages {
+			p := &b.Bootstrap.Packages[i]
+			all = append(all, from("pkg:deb/"+p.Name+"@"+p.Version+"?arch="+p.Architecture, p.SHA256))
+		}
+	case b.ImageKey != "":
+		all = append(all, dependency{URI: b.Recipe})
+	}
+	if l.System != nil {
+		for i := range l.System.Packages {
+			p := &l.System.Packages[i]
+			all = append(all, from("pkg:generic/"+p.Name+"@"+p.Version+"?arch="+p.Architecture, p.SHA256))
+		}
+	}
+	for i := range l.Conda.Packages {
+		p := &l.Conda.Packages[i]
+		all = append(all, from("pkg:conda/"+p.Name+"@"+p.Version+"?build="+p.Build+"&subdir="+p.Subdir, p.SHA256))
+	}
+	for i := range l.Wheels {
+		w := &l.Wheels[i]
+		all = append(all, from("pkg:pypi/"+w.Name+"@"+w.Version, w.Digest))
+	}
+	for i := range l.Compiles {
+		c := &l.Compiles[i]
+		all = append(all, dependency{URI: "pkg:pypi/" + c.Name + "@" + c.Version})
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.Source)) {
+		for _, f := range l.Source[name].Files {
+			all = append(all, from("pkg:generic/"+name+"?file="+f.Name, f.SHA256))
+		}
+	}
+	return all
+}
+
+// Describe attaches to an image, which lies in a repository under its digest, what it was made from and what is in it: signed with key, or
+// unsigned without one. named is the image in the store.
+func (s *Session) Describe(ctx context.Context, repository string, im *image.Image, named string, r *Recipe, key plan.Key, sign *attest.PrivateKey) error {
+	made, err := s.provenanceOf(r, named, key)
+	if err != nil {
+		return err
+	}
+	subject, err := s.Open("store:"+named, Wanted{OrOther: true})
+	if err != nil {
+		return err
+	}
+	defer subject.Close()
+	list, err := s.SBOM(ctx, subject)
+	if err != nil {
+		return err
+	}
+	book, err := s.Evidence(repository, sign, nil)
+	if err != nil {
+		return err
+	}
+	if err := book.Attach(ctx, im.Digest, Provenance, provenanceType, made); err != nil {
+		return fmt.Errorf("attach the provenance: %w", err)
+	}
+	if err := book.Attach(ctx, im.Digest, SBOM, cycloneDXType, json.RawMessage(list)); err != nil {
+		return fmt.Errorf("attach the list of packages: %w", err)
+	}
+	return nil
+}
