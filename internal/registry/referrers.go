@@ -140,20 +140,17 @@ const fallbackTries = 8
 // Elsewhere the list is read, written and read again until the entry is in it; others may still write it out afterwards.
 func (r *Repository) AddReferrer(ctx context.Context, subject store.Digest, entry Referrer) error {
 	for try := range fallbackTries {
+		if try > 1 { // somebody else wrote: do not meet again
+			if err := pause(ctx, rand.N(time.Duration(try)*20*time.Millisecond)); err != nil {
+				return err
+			}
+		}
 		list, api, err := r.referrers(ctx, subject)
 		if err != nil {
 			return err
 		}
 		if api || slices.ContainsFunc(list, func(d Referrer) bool { return d.Digest == entry.Digest }) {
 			return nil
-		}
-		if try > 0 { // somebody else wrote: do not meet again
-			if err := pause(ctx, rand.N(time.Duration(try)*20*time.Millisecond)); err != nil {
-				return err
-			}
-			if list, err = r.fallback(ctx, subject); err != nil {
-				return err
-			}
 		}
 		data, err := marshalReferrers(append(list, entry))
 		if err != nil {
