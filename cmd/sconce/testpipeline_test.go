@@ -67,6 +67,7 @@ func TestPipelineOnSlurm(t *testing.T) {
 		writeText(t, filepath.Join(c.SharedDir, name), text)
 	}
 	out, err := c.Try(slurmtest.Alice, `exec 2>&1
+		unset CI_COMMIT_BRANCH GITHUB_REF_NAME
 		docker-registry serve reg.yml > /tmp/registry.log 2>&1 & registry=$!
 		trap "kill $registry" EXIT
 		until bash -c ': < /dev/tcp/127.0.0.1/5000' 2> /dev/null; do sleep 0.05; done

@@ -33,6 +33,9 @@ func newValidated(t *testing.T) *validated {
 	t.Helper()
 	locktest.Isolate(t)
 	registrytest.Isolate(t)
+	for _, name := range []string{"CI_COMMIT_BRANCH", "GITHUB_REF_NAME"} { // of whoever runs this test
+		t.Setenv(name, "")
+	}
 	host := registrytest.StartWithReferrers(t)
 	v := &validated{session: newSession(t), digests: map[string]store.Digest{}}
 	v.dir = write(t, v.session, host)
