@@ -255,7 +255,7 @@ open("/shared/ready", "w").close()
 while True:
     signal.pause()' &
 		until [ -e /shared/ready ]; do sleep 0.02; done
-		scancel -s USR1 $(squeue -h -o %A)
+		scancel -s USR1 $(squeue -h -t R -o %A) # not one before it that Slurm has not quite ended
 		code=0; wait $! || code=$?; echo code $code`)
 	if err != nil || !strings.HasPrefix(out, "saved\n") || !strings.Contains(out, "code 5\n") {
 		t.Errorf("%v\n%s", err, out)
