@@ -151,8 +151,12 @@ func (a *app) viewOptions() (ui.Options, error) {
 	return o, err
 }
 
-// open opens the session that a command works in: the store, and with what to download. [app.run] closes it.
+// open opens the session that a command works in: the store, and with what to download. There is one for a command, however many of its
+// parts ask; [app.run] closes it.
 func (a *app) open(ctx context.Context) (*engine.Session, error) {
+	if a.session != nil {
+		return a.session, nil
+	}
 	dir, err := a.storeDir()
 	if err != nil {
 		return nil, err

@@ -157,12 +157,7 @@ func (a *app) runLint(ctx context.Context, o lintOptions) error {
 
 func (a *app) judge(ctx context.Context, o lintOptions, t cluster.Profile) (*lint.Result, error) {
 	options := lint.Options{Target: t, Dialect: edf.Dialect(o.dialect), Kind: lint.Kind(o.as), Lookup: os.LookupEnv}
-	return engine.Lint(ctx, o.files, engine.LintOptions{Options: options, Remote: o.remote}, func() (*engine.Session, error) {
-		if a.session != nil {
-			return a.session, nil
-		}
-		return a.open(ctx)
-	})
+	return engine.Lint(ctx, o.files, engine.LintOptions{Options: options, Remote: o.remote}, func() (*engine.Session, error) { return a.open(ctx) })
 }
 
 // mend writes what was mended, if that is wanted.

@@ -199,7 +199,7 @@ func (a *app) canonicalImage(ctx context.Context, o *testOptions) (tested, error
 	if err != nil {
 		return tested{}, err
 	}
-	s, err := a.openOnce(ctx)
+	s, err := a.open(ctx)
 	if err != nil {
 		return tested{}, err
 	}
@@ -382,7 +382,7 @@ func chooseTests(all []imagetest.Test, only []string, on string) (run, skipped [
 
 // placeForTest sees to the image being where the tests read it.
 func (a *app) placeForTest(ctx context.Context, p *imagetest.Plan, name, reference string) error {
-	s, err := a.openOnce(ctx)
+	s, err := a.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -407,14 +407,6 @@ func (a *app) placeForTest(ctx context.Context, p *imagetest.Plan, name, referen
 	}
 	p.Program, err = ownProgram()
 	return err
-}
-
-// openOnce is open, or the session that is open already.
-func (a *app) openOnce(ctx context.Context) (*engine.Session, error) {
-	if a.session != nil {
-		return a.session, nil
-	}
-	return a.open(ctx)
 }
 
 // ownProgram is the path of this program.

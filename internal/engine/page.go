@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"sconce.dev/sconce/internal/audit"
-	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/report"
@@ -35,18 +34,8 @@ func (s *Session) Page(ctx context.Context, subject *Subject, t Target, file str
 
 // Sizes says where the room in an image goes. Layers that are not in the store are brought.
 func (s *Session) Sizes(ctx context.Context, subject *Subject) (sizes *report.Sizes, err error) {
-	if !subject.IsClusterFile() {
-		if _, err := subject.Outline(ctx); err != nil {
-			return nil, err
-		}
-	}
 	r := &report.Report{}
-	if subject.IsClusterFile() {
-		r.Facts, _, err = subject.sketch(ctx, false)
-	} else {
-		r.Facts, err = facts.SketchOutline(ctx, s.Store, subject.outline, subject.Name)
-	}
-	if err != nil {
+	if r.Facts, err = subject.listed(ctx); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.Facts.Close()) }()

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/sbom"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -79,7 +81,7 @@ func (l *Locked) dependencies() []dependency {
 	case b.Bootstrap != nil:
 		for i := range b.Bootstrap.Packages {
 			p := &b.Bootstrap.Packages[i]
-			all = append(all, from("pkg:deb/"+p.Name+"@"+p.Version+"?arch="+p.Architecture, p.SHA256))
+			all = append(all, from(sbom.PURL("deb", p.Name, p.Version, url.Values{"arch": {p.Architecture}}), p.SHA256))
 		}
 	case b.ImageKey != "":
 		all = append(all, dependency{URI: b.Recipe})
@@ -87,20 +89,20 @@ func (l *Locked) dependencies() []dependency {
 	if l.System != nil {
 		for i := range l.System.Packages {
 			p := &l.System.Packages[i]
-			all = append(all, from("pkg:generic/"+p.Name+"@"+p.Version+"?arch="+p.Architecture, p.SHA256))
+			all = append(all, from(sbom.PURL("generic", p.Name, p.Version, url.Values{"arch": {p.Architecture}}), p.SHA256))
 		}
 	}
 	for i := range l.Conda.Packages {
 		p := &l.Conda.Packages[i]
-		all = append(all, from("pkg:conda/"+p.Name+"@"+p.Version+"?build="+p.Build+"&subdir="+p.Subdir, p.SHA256))
+		all = append(all, from(sbom.PURL("conda", p.Name, p.Version, url.Values{"build": {p.Build}, "subdir": {p.Subdir}}), p.SHA256))
 	}
 	for i := range l.Wheels {
 		w := &l.Wheels[i]
-		all = append(all, from("pkg:pypi/"+w.Name+"@"+w.Version, w.Digest))
+		all = append(all, from(sbom.PURL("pypi", w.Name, w.Version, nil), w.Digest))
 	}
 	for i := range l.Compiles {
 		c := &l.Compiles[i]
-		all = append(all, dependency{URI: "pkg:pypi/" + c.Name + "@" + c.Version})
+		all = append(all, dependency{URI: sbom.PURL("pypi", c.Name, c.Version, nil)})
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.Source)) {
 		for _, f := range l.Source[name].Files {

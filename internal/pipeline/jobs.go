@@ -93,11 +93,7 @@ func (g *graph) job(j Job) []string {
 func (g *graph) tests(st *Status, name string, before []string) []string {
 	clusters := make(map[string]bool)
 	for _, t := range st.Recipe.Tests {
-		on := t.Clusters
-		if len(on) == 0 {
-			on = g.pipeline.Clusters
-		}
-		for _, c := range on {
+		for _, c := range g.pipeline.clusters(st.Image, t) {
 			clusters[c] = clusters[c] || t.Skip == ""
 		}
 	}

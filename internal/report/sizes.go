@@ -10,7 +10,9 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/debian"
 	"sconce.dev/sconce/internal/facts"
+	"sconce.dev/sconce/internal/slim"
 )
 
 // Sizes says where the room in an image goes: of its files as they are unpacked, each counted once whatever names it has.
@@ -50,7 +52,7 @@ func (r *Report) Sizes() *Sizes {
 			listed.of(f.Path).add(f.Size)
 		}
 		for j := range removable {
-			if removable[j].paths.MatchString(f.Path) {
+			if removable[j].has(f.Path) {
 				goes[j].add(f.Size)
 				break
 			}
@@ -101,13 +103,13 @@ func telling(d *dir, at string, total int64, into []Part) []Part {
 // removable is what no program needs to run, and how `sconce slim` is asked to take it out.
 var removable = []struct {
 	name, flags string
-	paths       *regexp.Regexp
+	has         func(path string) bool
 }{
-	{"package caches", "--package-caches", regexp.MustCompile(`^(var/lib/apt/lists|var/cache/(apt|dnf|libdnf5|yum|zypp|apk)|etc/apk/cache|root/\.cache/(pip|uv|conda))/`)},
-	{"documentation", "--remove '/usr/share/doc/**' --remove '/usr/share/info/**'", regexp.MustCompile(`^usr/share/(doc|info)/`)},
-	{"manual pages", "--remove '/usr/share/man/**'", regexp.MustCompile(`^usr/share/man/`)},
-	{"translations", "--remove '/usr/share/locale/**'", regexp.MustCompile(`^usr/share/locale/`)},
-	{"static libraries", "--remove '*.a'", regexp.MustCompile(`\.a$`)},
+	{"package caches", "--package-caches", func(p string) bool { return slim.CacheOf(p) != "" }},
+	{"documentation", "--remove '/usr/share/doc/**' --remove '/usr/share/info/**'", regexp.MustCompile(`^usr/share/(doc|info)/`).MatchString},
+	{"manual pages", "--remove '/usr/share/man/**'", regexp.MustCompile(`^usr/share/man/`).MatchString},
+	{"translations", "--remove '/usr/share/locale/**'", regexp.MustCompile(`^usr/share/locale/`).MatchString},
+	{"static libraries", "--remove '*.a'", regexp.MustCompile(`\.a$`).MatchString},
 }
 
 // listed knows the packages that a distribution's package manager and conda keep lists of files of.
@@ -177,18 +179,16 @@ func (l *listed) readDpkg(root facts.Root, name string, part *Part) {
 	}
 }
 
-// debianVersions reads the versions of installed packages from dpkg's status file (deb-src-control(5) has its form).
+// debianVersions reads the versions of packages from dpkg's status file, up to where it is damaged.
 func debianVersions(root facts.Root) map[string]string {
-	versions, name := map[string]string{}, ""
-	lines := bufio.NewScanner(bytes.NewReader(facts.ReadText(root, "var/lib/dpkg/status")))
-	lines.Buffer(nil, 1<<20) // some descriptions are long
-	for lines.Scan() {
-		if v, ok := strings.CutPrefix(lines.Text(), "Package: "); ok {
-			name = v
+	versions := map[string]string{}
+	paragraphs := debian.NewReader(bytes.NewReader(facts.ReadText(root, "var/lib/dpkg/status")))
+	for len(versions) < maxPackages {
+		p, err := paragraphs.Next()
+		if err != nil {
+			break
 		}
-		if v, ok := strings.CutPrefix(lines.Text(), "Version: "); ok && len(versions) < maxPackages {
-			versions[name] = v
-		}
+		versions[p.Get("Package")] = p.Get("Version")
 	}
 	return versions
 }

@@ -179,7 +179,7 @@ func (r *reader) addDebian(fields map[string]string, found string) {
 	name, version := fields["Package"], fields["Version"]
 	r.list.Components = append(r.list.Components, Component{
 		Name: name, Version: version, Found: found, Licenses: r.debianLicenses(name),
-		PURL: purl("deb/"+url.PathEscape(r.id), name, version, url.Values{"arch": {fields["Architecture"]}, "distro": {r.distro}}),
+		PURL: PURL("deb/"+url.PathEscape(r.id), name, version, url.Values{"arch": {fields["Architecture"]}, "distro": {r.distro}}),
 	})
 }
 
@@ -226,7 +226,7 @@ func (r *reader) python(name string) {
 		r.unread(name + ": " + err.Error())
 		return
 	}
-	c := Component{Name: m.Name, Version: m.Version, Found: name, PURL: purl("pypi", python.NormalizeName(m.Name), m.Version, nil)}
+	c := Component{Name: m.Name, Version: m.Version, Found: name, PURL: PURL("pypi", python.NormalizeName(m.Name), m.Version, nil)}
 	if license, _, more := strings.Cut(m.License, "\n"); license != "" && !more && license != "UNKNOWN" {
 		c.Licenses = []string{license}
 	}
@@ -273,7 +273,7 @@ func (r *reader) conda(name string) {
 	}
 	one := Component{
 		Name: c.Name, Version: c.Version, SHA256: c.SHA256, Found: name,
-		PURL: purl("conda", c.Name, c.Version, url.Values{"build": {c.Build}, "channel": {strings.Trim(channel, "./")}, "subdir": {c.Subdir}}),
+		PURL: PURL("conda", c.Name, c.Version, url.Values{"build": {c.Build}, "channel": {strings.Trim(channel, "./")}, "subdir": {c.Subdir}}),
 	}
 	if c.License != "" {
 		one.Licenses = []string{c.License}
@@ -290,8 +290,8 @@ func withoutToken(p string) string {
 	return p
 }
 
-// purl writes a package URL (ECMA-427): qualifiers by name, empty ones left out.
-func purl(kind, name, version string, qualifiers url.Values) string {
+// PURL writes a package URL (ECMA-427): qualifiers by name, empty ones left out.
+func PURL(kind, name, version string, qualifiers url.Values) string {
 	for key, values := range qualifiers {
 		if values[0] == "" {
 			delete(qualifiers, key)

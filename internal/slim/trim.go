@@ -134,6 +134,16 @@ var caches = map[string]string{
 	"root/micromamba/cache": "conda",
 }
 
+// CacheOf is whose cache a file is in, by its path without a slash in front: "apt", "pip"; "" when it is in none.
+func CacheOf(name string) string {
+	for dir := path.Dir(name); dir != "." && dir != "/"; dir = path.Dir(dir) {
+		if who := caches[dir]; who != "" {
+			return who
+		}
+	}
+	return ""
+}
+
 // reason tells why an entry goes; "" when it stays. conda are the directories with packages of conda.
 func (r *remover) reason(e *layer.Entry, conda map[string]bool) string {
 	if strings.HasPrefix(path.Base(e.Path), layer.WhiteoutPrefix) || e.Path == "." {
@@ -147,10 +157,8 @@ func (r *remover) reason(e *layer.Entry, conda map[string]bool) string {
 	if !r.caches || e.Type == layer.Dir {
 		return ""
 	}
-	for dir := path.Dir(e.Path); dir != "."; dir = path.Dir(dir) {
-		if who := caches[dir]; who != "" {
-			return "package cache of " + who
-		}
+	if who := CacheOf(e.Path); who != "" {
+		return "package cache of " + who
 	}
 	dir, name := path.Dir(e.Path), path.Base(e.Path)
 	if path.Base(dir) == "cache" && conda[path.Dir(dir)] || conda[dir] && (strings.HasSuffix(name, ".conda") || strings.HasSuffix(name, ".tar.bz2")) {
