@@ -1,5 +1,6 @@
 #!/bin/bash
 # daemons.sh: the first process of the machine; starts munge, the controller and both nodes. $AS is what a daemon is started with.
+set -e # half a machine makes tests fail now and then, and nobody knows why
 umount -l /mnt
 ip link set lo up
 ip address add 192.0.2.1/32 dev lo # getaddrinfo(3) finds no address to listen on where there is none but 127.0.0.1
@@ -12,7 +13,7 @@ if mknod -m 666 /run/fuse c 10 229 2> /dev/null; then mount --bind /run/fuse /de
 hostname ctl
 mkdir -p /run/slurm /run/lock /var/slurm/ctld /var/slurm/n1 /var/slurm/n2 /home/alice
 chmod 1777 /run/lock
-[ -n "$as" ] || chown 1000:1000 /home/alice
+if [ -z "$as" ]; then chown 1000:1000 /home/alice; fi
 dd if=/dev/urandom of=/run/slurm/munge.key bs=128 count=1 status=none
 chmod 600 /run/slurm/munge.key
 $as munged --force --key-file=/run/slurm/munge.key --socket=/run/slurm/munge.sock --pid-file=/run/slurm/munge.pid \

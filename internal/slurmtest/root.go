@@ -25,8 +25,11 @@ bootstrap = { suite = "trixie", variant = "minbase", packages = [
 ] }
 `
 
-// passwd is who else there is in the cluster.
-const passwd = "alice:x:1000:1000::/home/alice:/bin/bash\n"
+// added is what is in no package, by file: who else there is in the cluster, and the file that its names are written over when it starts.
+var added = map[string]string{
+	"etc/passwd": "alice:x:1000:1000::/home/alice:/bin/bash\n",
+	"etc/hosts":  "127.0.0.1 localhost\n",
+}
 
 // points are mount points that Debian's packages do not bring.
 var points = []string{"shared", "etc/slurm", "var/slurm"}
@@ -39,7 +42,7 @@ func RootDir(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := fmt.Sprintf("%x", sha256.Sum256([]byte(rootRecipe+passwd+fmt.Sprint(points))))[:16]
+	key := fmt.Sprintf("%x", sha256.Sum256([]byte(rootRecipe+fmt.Sprint(added, points))))[:16]
 	dir := filepath.Join(top, ".cache", "slurm", key)
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
@@ -101,11 +104,20 @@ func complete(root string) error {
 			return err
 		}
 	}
-	f, err := os.OpenFile(filepath.Join(root, "etc/passwd"), os.O_APPEND|os.O_WRONLY, 0)
+	for name, text := range added {
+		if err := appendTo(filepath.Join(root, name), text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func appendTo(file, text string) error {
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(passwd)
+	_, err = f.WriteString(text)
 	return errors.Join(err, f.Close())
 }
 

@@ -18,7 +18,7 @@ func TestJob(t *testing.T) {
 			if want := "n1 0 0 alice\nn1 1 1 alice\nn2 2 0 alice\nn2 3 1 alice\n"; out != want {
 				t.Errorf("tasks print\n%swant\n%s", out, want)
 			}
-			id := strings.TrimSpace(c.Run(Alice, "sbatch --parsable --wrap 'hostname > /shared/said' && true"))
+			id := strings.TrimSpace(c.Run(Alice, "sbatch -w n1 --parsable --wrap 'hostname > /shared/said' && true"))
 			c.until("end the job", func() bool { return c.Run(Alice, "squeue -h -j "+id+" -o %T || true") == "" })
 			if said, err := os.ReadFile(c.SharedDir + "/said"); err != nil || string(said) != "n1\n" {
 				t.Errorf("the batch job wrote %q, %v", said, err)
