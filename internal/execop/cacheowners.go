@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/rootemu"
 )
@@ -73,11 +74,7 @@ func saveOwners(dir string, fresh []rootemu.Entry) error {
 	if err != nil {
 		return err
 	}
-	whole := filepath.Join(dir, "owners.new")
-	if err := os.WriteFile(whole, text, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(whole, filepath.Join(dir, cacheOwners))
+	return atomicfile.Write(filepath.Join(dir, cacheOwners), text, 0o600)
 }
 
 func deviceOf(name string) (uint64, error) {

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strings"
 
+	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/clusterfile"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/host"
@@ -229,19 +230,7 @@ func (w *writer) file(fill func(*os.File) error) error {
 			return err
 		}
 	}
-	f, err := os.CreateTemp(filepath.Dir(w.target.Path), tempPattern(w.target.Path))
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // does nothing after the rename
-	defer f.Close()
-	if err := errors.Join(fill(f)); err != nil {
-		return err
-	}
-	if err := errors.Join(f.Chmod(0o644&^umask()), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), w.target.Path)
+	return atomicfile.Fill(w.target.Path, 0o644, fill)
 }
 
 // tempPattern names what is being written so that a person sees what it is.

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/store"
@@ -255,14 +256,14 @@ func (w *writer) fillLayout(dir string, entries []v1.Descriptor) error {
 		}
 		w.task.Add(b.size)
 	}
-	if err := writeFile(filepath.Join(dir, layoutFile), []byte(layoutVersion)); err != nil {
+	if err := atomicfile.Write(filepath.Join(dir, layoutFile), []byte(layoutVersion), 0o644); err != nil {
 		return err
 	}
 	index, err := json.Marshal(newIndex(entries, w.target.Tag == ""))
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(dir, indexFile), index)
+	return atomicfile.Write(filepath.Join(dir, indexFile), index, 0o644)
 }
 
 func (w *writer) putBlob(dir string, b blob) error {
@@ -281,20 +282,6 @@ func (w *writer) putBlob(dir string, b blob) error {
 		return err
 	}
 	return os.Rename(tmp, to)
-}
-
-// writeFile replaces a small file in one step.
-func writeFile(name string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(name), tempPattern(name))
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Chmod(0o644&^umask()), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
 }
 
 // lockDir takes an exclusive lock on a directory itself, which leaves no file behind and holds across stores.

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/child"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/filelock"
@@ -384,16 +385,7 @@ const resultsFile = "results.json"
 
 // put writes a file of the directory whole or not at all.
 func (b *batch) put(name string, data []byte) error {
-	f, err := os.CreateTemp(b.dir, ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // does nothing after the rename
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), filepath.Join(b.dir, name))
+	return atomicfile.Write(filepath.Join(b.dir, name), data, 0o600)
 }
 
 // finish notes that results were collected: the next call starts anew.

@@ -2,12 +2,14 @@ package lint
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/edf"
 	"sconce.dev/sconce/internal/sbatch"
 )
@@ -91,22 +93,11 @@ func (f Fix) Write() error {
 	if data, err := os.ReadFile(path); err != nil || !bytes.Equal(data, f.Before) {
 		return fmt.Errorf("fix %s: it was changed meanwhile", f.Path)
 	}
-	temporary, err := os.CreateTemp(filepath.Dir(path), ".sconce-lint-*")
+	err = atomicfile.Fill(path, 0o600, func(to *os.File) error {
+		_, err := to.Write(f.now)
+		return errors.Join(err, to.Chmod(info.Mode().Perm()))
+	})
 	if err != nil {
-		return fmt.Errorf("fix %s: %w", f.Path, err)
-	}
-	defer os.Remove(temporary.Name()) // fails once it is renamed
-	_, err = temporary.Write(f.now)
-	for _, step := range []func() error{
-		func() error { return temporary.Chmod(info.Mode().Perm()) }, temporary.Sync, temporary.Close,
-		func() error { return os.Rename(temporary.Name(), path) },
-	} {
-		if err == nil {
-			err = step()
-		}
-	}
-	if err != nil {
-		temporary.Close()
 		return fmt.Errorf("fix %s: %w", f.Path, err)
 	}
 	return nil

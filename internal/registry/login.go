@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 )
@@ -240,17 +241,8 @@ func replaceSecret(name string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // there only if something went wrong
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
+	if err := atomicfile.Write(name, data, 0o600); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
-	return os.Rename(f.Name(), name)
+	return nil
 }

@@ -9,14 +9,13 @@ package report
 import (
 	"bufio"
 	"bytes"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
+	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/facts"
@@ -89,25 +88,14 @@ func (r *Report) WriteFile(name string, force bool) error {
 	if err := Free(name, force); err != nil {
 		return err
 	}
-	// Not os.CreateTemp: the page is for everybody whom the umask lets read it.
-	temporary := filepath.Join(filepath.Dir(name), "."+filepath.Base(name)+".sconce-"+rand.Text())
-	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	err := atomicfile.Fill(name, 0o666, func(f *os.File) error {
+		w := bufio.NewWriter(f)
+		return errors.Join(r.Write(w), w.Flush())
+	})
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
-	defer os.Remove(temporary) // does nothing after the rename
-	w := bufio.NewWriter(f)
-	err = r.Write(w)
-	if err == nil {
-		err = w.Flush()
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return os.Rename(temporary, name)
+	return nil
 }
 
 // Write writes the page.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/fault"
 )
 
@@ -56,16 +57,7 @@ func (r Record) Keep() error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // does nothing after the rename
-	_, err = f.Write(append(data, '\n'))
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), filepath.Join(dir, fileOf(r)))
+	return atomicfile.Write(filepath.Join(dir, fileOf(r)), append(data, '\n'), 0o600)
 }
 
 // unsafe is what no file's name shall have.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
@@ -159,16 +160,10 @@ func (m *Manifest) Save(dir string) error {
 	if err := toml.NewEncoder(&b).Encode(m); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, "."+FileName+"-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // does nothing after the rename
-	_, err = f.Write(b.Bytes())
-	if err := errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
+	if err := atomicfile.Write(filepath.Join(dir, FileName), b.Bytes(), 0o644); err != nil {
 		return fmt.Errorf("write %s: %w", FileName, err)
 	}
-	return os.Rename(f.Name(), filepath.Join(dir, FileName))
+	return nil
 }
 
 // lockPrefix begins the names of directories with locks.
