@@ -33,7 +33,7 @@ in registries, so every command asks them again, and may be run twice.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: helpOrUnknown,
 	}
-	cmd.AddCommand(newPipelinePlanCmd(a), newPipelineRunCmd(a), newPipelineTableCmd(a))
+	cmd.AddCommand(newPipelinePlanCmd(a), newPipelineRunCmd(a), newPipelineTableCmd(a), newPipelineGCCmd(a))
 	cmd.AddCommand(newPipelineJobsCmd(a, "gitlab", "Print the missing jobs as a pipeline of GitLab", (*pipeline.Pipeline).Gitlab))
 	cmd.AddCommand(newPipelineJobsCmd(a, "github", "Print all jobs as a workflow of GitHub's actions", (*pipeline.Pipeline).Github))
 	cmd.AddCommand(newPipelineJobsCmd(a, "json", "Print the missing jobs as JSON", nil))

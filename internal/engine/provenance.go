@@ -113,8 +113,8 @@ func (l *Locked) dependencies() []dependency {
 }
 
 // Describe attaches to an image, which lies in a repository under its digest, what it was made from and what is in it: signed with key, or
-// unsigned without one. named is the image in the store.
-func (s *Session) Describe(ctx context.Context, repository string, im *image.Image, named string, r *Recipe, key plan.Key, sign *attest.PrivateKey) error {
+// unsigned without one. named is the image in the store; notes are annotations of both.
+func (s *Session) Describe(ctx context.Context, repository string, im *image.Image, named string, r *Recipe, key plan.Key, sign *attest.PrivateKey, notes map[string]string) error {
 	made, err := s.provenanceOf(r, named, key)
 	if err != nil {
 		return err
@@ -132,10 +132,10 @@ func (s *Session) Describe(ctx context.Context, repository string, im *image.Ima
 	if err != nil {
 		return err
 	}
-	if err := book.Attach(ctx, im.Digest, Provenance, provenanceType, made); err != nil {
+	if err := book.Attach(ctx, im.Digest, Provenance, provenanceType, made, notes); err != nil {
 		return fmt.Errorf("attach the provenance: %w", err)
 	}
-	if err := book.Attach(ctx, im.Digest, SBOM, cycloneDXType, json.RawMessage(list)); err != nil {
+	if err := book.Attach(ctx, im.Digest, SBOM, cycloneDXType, json.RawMessage(list), notes); err != nil {
 		return fmt.Errorf("attach the list of packages: %w", err)
 	}
 	return nil

@@ -297,7 +297,9 @@ const kindLetters = "abcdefghijklmnopqrstuvwxyz-"
 
 // Attach keeps a document about an image, of which there is one of each kind: "provenance", "sbom". The same document is not written
 // twice. Without a key it is kept unsigned, for people and scanners; nothing here believes it.
-func (b *Book) Attach(ctx context.Context, image store.Digest, kind, predicateType string, document any) error {
+//
+// notes are annotations of the artifact, which are not signed, and not written again with the same document: they help to find things.
+func (b *Book) Attach(ctx context.Context, image store.Digest, kind, predicateType string, document any, notes map[string]string) error {
 	if kind == "" || strings.Trim(kind, kindLetters) != "" {
 		return fmt.Errorf("%q cannot be a kind of attachment", kind)
 	}
@@ -307,7 +309,7 @@ func (b *Book) Attach(ctx context.Context, image store.Digest, kind, predicateTy
 		return err
 	}
 	if b.opts.Key == nil {
-		return b.attachUnsigned(ctx, image, tag, s)
+		return b.attachUnsigned(ctx, image, tag, s, notes)
 	}
 	there, _, err := b.statement(ctx, tag)
 	if err != nil && !b.isUnsigned(ctx, tag) {
@@ -319,7 +321,7 @@ func (b *Book) Attach(ctx context.Context, image store.Digest, kind, predicateTy
 	if there != nil && there.PredicateType == predicateType && string(there.Predicate) == string(s.Predicate) {
 		return nil
 	}
-	return b.write(ctx, tag, s, nil)
+	return b.write(ctx, tag, s, notes)
 }
 
 // Attachment returns the signed document of a kind about an image, or nil when there is none.
@@ -340,29 +342,44 @@ const unsignedType = "application/vnd.in-toto+json"
 
 // isUnsigned reports whether a tag leads to a statement without a signature, which a signed one may replace.
 func (b *Book) isUnsigned(ctx context.Context, tag string) bool {
-	data, _, err := b.repo.Manifest(ctx, tag)
-	if err != nil {
-		return false
-	}
-	var m struct {
-		ArtifactType string `json:"artifactType"`
-	}
-	return json.Unmarshal(data, &m) == nil && m.ArtifactType == unsignedType
+	_, unsigned := b.unsigned(ctx, tag)
+	return unsigned
 }
 
-func (b *Book) attachUnsigned(ctx context.Context, image store.Digest, tag string, s *attest.Statement) error {
-	there, err := b.repo.Resolve(ctx, tag)
+// unsigned returns the digest of the statement without a signature that a tag leads to.
+func (b *Book) unsigned(ctx context.Context, tag string) (document string, found bool) {
+	data, _, err := b.repo.Manifest(ctx, tag)
 	if err != nil {
-		return err
+		return "", false
 	}
-	if there != "" && !b.isUnsigned(ctx, tag) {
-		return nil // a signed one is better
+	var m struct {
+		ArtifactType string          `json:"artifactType"`
+		Layers       []v1.Descriptor `json:"layers"`
 	}
+	if json.Unmarshal(data, &m) != nil || m.ArtifactType != unsignedType || len(m.Layers) != 1 {
+		return "", false
+	}
+	return m.Layers[0].Digest.String(), true
+}
+
+func (b *Book) attachUnsigned(ctx context.Context, image store.Digest, tag string, s *attest.Statement, notes map[string]string) error {
 	data, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
-	return b.sendDocument(ctx, image, tag, data, &registry.Artifact{Type: unsignedType, Annotations: map[string]string{predicateNote: s.PredicateType}})
+	there, err := b.repo.Resolve(ctx, tag)
+	if err != nil {
+		return err
+	}
+	if there != "" {
+		document, found := b.unsigned(ctx, tag)
+		if !found || document == string(store.DigestOf(data)) {
+			return nil // a signed one is better, and the same one is there
+		}
+	}
+	all := map[string]string{predicateNote: s.PredicateType}
+	maps.Copy(all, notes)
+	return b.sendDocument(ctx, image, tag, data, &registry.Artifact{Type: unsignedType, Annotations: all})
 }
 
 // write signs a statement about an image and sends it.

@@ -109,6 +109,19 @@ func TestTags(image store.Digest) string { return testPrefix + image.Hex()[:dige
 // AttachmentTags is how the tags of everything else that is known of an image begin.
 func AttachmentTags(image store.Digest) string { return attPrefix + image.Hex()[:digestPart] + "." }
 
+// tagForm are the tags of all kinds.
+var tagForm = regexp.MustCompile(`^(?:(?:t|log)\.([0-9a-f]{12})\.[0-9a-f]{16}\.[A-Za-z0-9_][A-Za-z0-9_.-]*|att\.([0-9a-f]{12})\.[a-z-]+)$`)
+
+// ImageOf returns the first digits of the digest of the image that a tag says something about: twelve of them. ok is false for all tags
+// that are not made here.
+func ImageOf(tag string) (digits string, ok bool) {
+	m := tagForm.FindStringSubmatch(tag)
+	if m == nil {
+		return "", false
+	}
+	return m[1] + m[2], true
+}
+
 // MovedError says that a tag leads to something else than what belongs there.
 type MovedError struct {
 	Tag  string // HOST/PATH:TAG

@@ -166,7 +166,7 @@ func TestMoved(t *testing.T) {
 			move(t, at, tagOf(t, from), k)
 		}, "on laptop"},
 		"another kind": {func(t *testing.T, k Key) {
-			if err := open(t, at, key).Attach(t.Context(), k.Image, "sbom", attest.CycloneDX, map[string]int{}); err != nil {
+			if err := open(t, at, key).Attach(t.Context(), k.Image, "sbom", attest.CycloneDX, map[string]int{}, nil); err != nil {
 				t.Fatal(err)
 			}
 			move(t, at, AttachmentTags(k.Image)+"sbom", k)
@@ -232,7 +232,7 @@ func TestAttach(t *testing.T) {
 	tag := AttachmentTags(image) + "sbom"
 	attach := func(b *Book, text string) store.Digest {
 		t.Helper()
-		if err := b.Attach(t.Context(), image, "sbom", attest.CycloneDX, map[string]string{"text": text}); err != nil {
+		if err := b.Attach(t.Context(), image, "sbom", attest.CycloneDX, map[string]string{"text": text}, nil); err != nil {
 			t.Fatal(err)
 		}
 		d, err := b.Repository().Resolve(t.Context(), tag)

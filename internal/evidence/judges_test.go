@@ -42,7 +42,7 @@ func TestCosign(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := b.Attach(t.Context(), image, "sbom", attest.CycloneDX, map[string]string{"bomFormat": "CycloneDX"}); err != nil {
+			if err := b.Attach(t.Context(), image, "sbom", attest.CycloneDX, map[string]string{"bomFormat": "CycloneDX"}, nil); err != nil {
 				t.Fatal(err)
 			}
 			roots := filepath.Join(home, "roots.json")

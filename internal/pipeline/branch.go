@@ -55,8 +55,9 @@ func headOf(git string) string {
 	return branch
 }
 
-// onlyTell reports whether promotion only tells what it would do, as the branch is not the one that images are promoted from.
-func (p *Pipeline) onlyTell(ctx context.Context) bool {
+// onlyTell reports whether it is only told what would be done, as the branch is not the one that images are promoted from; not says what
+// is not done.
+func (p *Pipeline) onlyTell(ctx context.Context, not string) bool {
 	branch, known := p.currentBranch()
 	if !known || branch == p.Branch {
 		return false
@@ -64,7 +65,7 @@ func (p *Pipeline) onlyTell(ctx context.Context) bool {
 	if branch == "" {
 		branch = "a commit that is on no branch"
 	}
-	progress.Warn(ctx, fmt.Sprintf("nothing is promoted: this is %s, and images are promoted from %s", branch, p.Branch),
+	progress.Warn(ctx, fmt.Sprintf("%s: this is %s, and images are promoted from %s", not, branch, p.Branch),
 		"branch in "+p.Path+" names another one")
 	return true
 }

@@ -28,7 +28,7 @@ func TestBranch(t *testing.T) {
 	put(filepath.Join(p.Dir, "x"), "")
 	want := func(what string, only bool) {
 		t.Helper()
-		if got := p.onlyTell(t.Context()); got != only {
+		if got := p.onlyTell(t.Context(), "nothing is promoted"); got != only {
 			t.Errorf("%s: only tells: %v", what, got)
 		}
 	}

@@ -40,7 +40,7 @@ func (p *Pipeline) Promote(ctx context.Context, s *engine.Session, i *Image, how
 		return nil, err
 	}
 	how.Untested = true // beyond what its recipes ask for
-	how.DryRun = how.DryRun || p.onlyTell(ctx)
+	how.DryRun = how.DryRun || p.onlyTell(ctx, "nothing is promoted")
 	im, err := s.Find(ctx, i.Canonical)
 	if err != nil {
 		return nil, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", i.Ref, err), "run `sconce pipeline run "+i.Ref+"` first")

@@ -5,17 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
 	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/promote"
 )
 
 // RunOptions say how a pipeline is run.
 type RunOptions struct {
 	Jobs  int // images built at once; 0: 2
 	Build engine.BuildOptions
-	Tell  func(Done) // what has been done for an image, in the order of events, one at a time; nil: nobody asks
+	Wait  func(context.Context) error // between two attempts to send an image that is being deleted; nil: some seconds
+	Tell  func(Done)                  // what has been done for an image, in the order of events, one at a time; nil: nobody asks
 }
 
 // Done is what came of an image.
@@ -154,17 +158,59 @@ func (r *runner) build(ctx context.Context, st *Status) error {
 }
 
 // send brings an image to its canonical reference. That comes last: first the image under its digest, and what tells of it, so that what is
-// killed on the way leaves nothing that is taken for done.
+// killed on the way leaves nothing that is taken for done. When the same image is being deleted, it is sent again once it is gone.
 func (r *runner) send(ctx context.Context, st *Status, made *engine.Built) error {
+	repository := repositoryOf(st.Canonical)
+	for try := 1; ; try++ {
+		if err := r.sendOnce(ctx, st, made, repository); err != nil {
+			return err
+		}
+		deleting, err := promote.IsBeingDeleted(ctx, repository, made.Image.Digest, r.session.Store, r.session.Fetch)
+		if err != nil || !deleting {
+			return err
+		}
+		if try == deletionTries {
+			return fmt.Errorf("%s has the same image as one that is being deleted from %s: run it again later", st.Image.Ref, repository)
+		}
+		progress.Notef(ctx, made.Image.Digest.Short()+" is being deleted from "+repository+": waiting to send it again")
+		if err := r.wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// deletionTries is how often an image is sent that is being deleted, and deletionWait how long is waited in between: a deletion takes
+// seconds.
+const (
+	deletionTries = 60
+	deletionWait  = 2 * time.Second
+)
+
+func (r *runner) wait(ctx context.Context) error {
+	if r.opts.Wait != nil {
+		return r.opts.Wait(ctx)
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(deletionWait):
+		return nil
+	}
+}
+
+func (r *runner) sendOnce(ctx context.Context, st *Status, made *engine.Built, repository string) error {
 	key, err := engine.SigningKey(r.Sign)
 	if err != nil {
 		return err
 	}
-	repository := repositoryOf(st.Canonical)
 	if err := r.session.PushUntagged(ctx, made.Image, repository); err != nil {
 		return err
 	}
-	if err := r.session.Describe(ctx, repository, made.Image, made.Name, st.Recipe, st.Key, key); err != nil {
+	notes := map[string]string{promote.NoteCreated: time.Now().UTC().Format(time.RFC3339Nano)}
+	if st.Base != nil {
+		notes[promote.NoteBase] = st.Base.Canonical
+	}
+	if err := r.session.Describe(ctx, repository, made.Image, made.Name, st.Recipe, st.Key, key, notes); err != nil {
 		return err
 	}
 	_, err = r.session.Push(ctx, made.Image, st.Canonical)

@@ -33,6 +33,7 @@ type state string
 const (
 	active    state = "active"
 	withdrawn state = "withdrawn"
+	deletion  state = "deletion" // of what [Clean] says while it deletes an image
 )
 
 // claim says that somebody is about to write a tag.
@@ -101,36 +102,50 @@ func newOwner() string {
 
 // write makes the claim known, or says that it is withdrawn: that needs no right to delete.
 func (cs *claims) write(ctx context.Context, c *claim) error {
-	data, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	a := &registry.Artifact{Type: claimType, ConfigType: emptyType, Config: []byte("{}"), Annotations: map[string]string{claimField: string(data)}}
-	_, err = registry.PushArtifact(ctx, a, cs.name, c.name(), registry.PushOptions{Store: cs.st, Fetch: cs.cl})
+	_, err := cs.put(ctx, c.name(), claimField, c)
 	return err
 }
 
-// read reads the claim under a tag; nil when it is gone.
-func (cs *claims) read(ctx context.Context, name string) (*claim, error) {
-	data, _, err := cs.repo.Manifest(ctx, name)
+// put writes a document, as an annotation of an artifact, under a tag, and returns the digest of the artifact.
+func (cs *claims) put(ctx context.Context, tag, field string, v any) (store.Digest, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return "", err
+	}
+	a := &registry.Artifact{Type: claimType, ConfigType: emptyType, Config: []byte("{}"), Annotations: map[string]string{field: string(data)}}
+	return registry.PushArtifact(ctx, a, cs.name, tag, registry.PushOptions{Store: cs.st, Fetch: cs.cl})
+}
+
+// get reads a document that put has written, and returns the digest of its artifact: "" when it is gone.
+func (cs *claims) get(ctx context.Context, tag, field string, v any) (store.Digest, error) {
+	data, _, err := cs.repo.Manifest(ctx, tag)
 	if registry.IsAbsent(err) {
-		return nil, nil
+		return "", nil
 	}
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	a, err := cs.repo.Artifact(ctx, cs.st, data, claimType)
 	if err != nil {
-		return nil, fmt.Errorf("claim %s:%s: %w", cs.name, name, err)
+		return "", fmt.Errorf("claim %s:%s: %w", cs.name, tag, err)
 	}
+	if err := json.Unmarshal([]byte(a.Annotations[field]), v); err != nil {
+		return "", fmt.Errorf("claim %s:%s is damaged: %w", cs.name, tag, err)
+	}
+	return store.DigestOf(data), nil
+}
+
+// read reads the claim under a tag, and the digest of its artifact; nil when it is gone.
+func (cs *claims) read(ctx context.Context, name string) (*claim, store.Digest, error) {
 	var c claim
-	if err := json.Unmarshal([]byte(a.Annotations[claimField]), &c); err != nil {
-		return nil, fmt.Errorf("claim %s:%s is damaged: %w", cs.name, name, err)
+	digest, err := cs.get(ctx, name, claimField, &c)
+	if err != nil || digest == "" {
+		return nil, "", err
 	}
 	if _, err := store.ParseDigest(string(c.Image)); err != nil || c.name() != name {
-		return nil, fmt.Errorf("claim %s:%s is not what its name says", cs.name, name)
+		return nil, "", fmt.Errorf("claim %s:%s is not what its name says", cs.name, name)
 	}
-	return &c, nil
+	return &c, digest, nil
 }
 
 // against returns a claim of somebody else that is alive and cannot come true beside one of mine, or nil.
@@ -147,13 +162,16 @@ func (cs *claims) against(ctx context.Context, mine []*claim, now func() time.Ti
 			if name == c.name() || !isClaimTo(name, c.Tag) {
 				continue
 			}
-			other, err := cs.read(ctx, name)
+			other, _, err := cs.read(ctx, name)
 			if err != nil {
 				return nil, err
 			}
 			if other != nil && c.rivals(other) && other.alive(now()) {
 				return other, nil
 			}
+		}
+		if deleting, err := cs.deleting(ctx, tags, c.Image, now()); err != nil || deleting {
+			return &claim{Tag: c.Tag, Image: c.Image, State: deletion, Since: now()}, err
 		}
 	}
 	return nil, nil

@@ -293,11 +293,18 @@ func (r *promoter) writeTags(ctx context.Context, m registry.Manifest) error {
 		if err != nil || rival == nil {
 			return err
 		}
+		if try == r.opts.Tries && rival.State == deletion {
+			return fmt.Errorf("promote to %s: %s is being deleted from %s: run it again later", rival.Tag, rival.Image.Short(), r.From)
+		}
 		if try == r.opts.Tries {
 			err := fmt.Errorf("somebody else has been promoting %s to %s since %s", rival.Image.Short(), rival.Tag, rival.Since.UTC().Format(time.RFC3339))
 			return fault.Hint(err, fmt.Sprintf("if they died, their claim, %s:%s, no longer counts an hour after that", r.From, rival.name()))
 		}
-		progress.Notef(ctx, fmt.Sprintf("%s is being promoted to %s by somebody else: waiting", rival.Image.Short(), rival.Tag))
+		what := fmt.Sprintf("%s is being promoted to %s by somebody else", rival.Image.Short(), rival.Tag)
+		if rival.State == deletion {
+			what = fmt.Sprintf("%s is being deleted from %s", rival.Image.Short(), r.From)
+		}
+		progress.Notef(ctx, what+": waiting")
 		if err := r.opts.Wait(ctx, try); err != nil {
 			return err
 		}

@@ -359,7 +359,7 @@ func TestClaims(t *testing.T) {
 				if !isClaimTo(tag, target.Tag) {
 					continue
 				}
-				c, err := cs.read(t.Context(), tag)
+				c, _, err := cs.read(t.Context(), tag)
 				if err != nil || c.Owner != other.Owner && c.State != withdrawn {
 					t.Errorf("left behind: %+v, %v", c, err)
 				}

@@ -74,6 +74,19 @@ func (r *Repository) Delete(ctx context.Context, d store.Digest) error {
 	return keepHint(fmt.Errorf("delete %s of %s: %w", d.Short(), r.Name(), hintDelete(err)))
 }
 
+// DeleteTag removes a tag that is still there after what it leads to was deleted, as it is in a few registries. That it is gone is no error.
+func (r *Repository) DeleteTag(ctx context.Context, tag string) error {
+	resp, err := r.send(ctx, http.MethodDelete, "manifests/"+tag, nil, "", http.StatusAccepted, http.StatusOK, http.StatusNoContent)
+	if err == nil {
+		resp.Body.Close()
+		return nil
+	}
+	if IsAbsent(err) {
+		return nil
+	}
+	return keepHint(fmt.Errorf("delete %s of %s: %w", tag, r.Name(), hintDelete(err)))
+}
+
 func hintDelete(err error) error {
 	var status *fetch.StatusError
 	if errors.As(err, &status) && (status.Code == http.StatusMethodNotAllowed || status.Code == http.StatusBadRequest) {

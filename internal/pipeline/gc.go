@@ -1,0 +1,129 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/promote"
+	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/units"
+)
+
+// Clean tells which canonical images nobody needs any more, with what is known of them, and deletes them when remove is set. images are all
+// of the pipeline. An image is needed when it is what a recipe makes today, when a stable tag leads to it, when it is one of the newest of its
+// variant, and when one that stays stands on it. Others stay for as long as [keep] says, from the first time that they were seen to be of no
+// use.
+func (p *Pipeline) Clean(ctx context.Context, s *engine.Session, images []*Image, remove bool) ([]promote.Cleaned, error) {
+	c := promote.Cleaning{Tags: map[string]string{}, Keep: -1, Newest: p.Keep.Newest}
+	variants := make(map[string][]string) // by repository
+	for _, i := range images {
+		if i.Problem != nil {
+			return nil, fault.Hint(fmt.Errorf("%s: %w", i.Ref, i.Problem), "nothing can be cleaned up as long as it is not known which image this is")
+		}
+		repository := repositoryOf(i.Canonical)
+		if !slices.Contains(c.Repositories, repository) {
+			c.Repositories = append(c.Repositories, repository)
+		}
+		variants[repository] = append(variants[repository], i.Variant)
+		c.Tags[i.Canonical] = "it is what " + i.Ref + " makes"
+	}
+	if p.Keep.Canonical != "" {
+		var err error
+		if c.Keep, err = units.ParseAge(p.Keep.Canonical); err != nil {
+			return nil, fault.Usage(fmt.Errorf("%s: keep.canonical: %w", p.Path, err))
+		}
+	}
+	c.Canonical = func(repository, tag string) (string, bool) { return lineOf(tag, variants[repository]) }
+	var err error
+	if c.Images, err = p.published(ctx, s, images); err != nil {
+		return nil, err
+	}
+	o := promote.CleanOptions{Store: s.Store, Fetch: s.Fetch, Delete: remove && !p.onlyTell(ctx, "nothing is deleted")}
+	return promote.Clean(ctx, c, o)
+}
+
+// canonicalForm is the tag of a canonical image.
+var canonicalForm = regexp.MustCompile(`^(.+)-[0-9a-f]{24}$`)
+
+// lineOf returns the variant that an image is of by its canonical tag: that at the end of its version, else, in a recipe without variants,
+// "". Of a variant that is no more the version is taken for one.
+func lineOf(tag string, variants []string) (line string, found bool) {
+	m := canonicalForm.FindStringSubmatch(tag)
+	if m == nil {
+		return "", false
+	}
+	best, known := "", false
+	for _, v := range variants {
+		if v == "" || m[1] == v || strings.HasSuffix(m[1], "-"+v) {
+			known = true
+			if len(v) > len(best) {
+				best = v
+			}
+		}
+	}
+	if !known {
+		return m[1], true
+	}
+	return best, true
+}
+
+// published lists the images that stable tags lead to: all tags of all repositories for users, whatever version they are of. A registry that
+// does not answer, or lists what it does not have, is an error.
+func (p *Pipeline) published(ctx context.Context, s *engine.Session, images []*Image) (map[store.Digest]string, error) {
+	var repositories []string
+	for _, i := range images {
+		for _, ref := range i.Stable {
+			if r := repositoryOf(ref); !slices.Contains(repositories, r) {
+				repositories = append(repositories, r)
+			}
+		}
+	}
+	all := make(map[store.Digest]string)
+	for _, name := range repositories {
+		if err := publishedIn(ctx, s, name, all); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// fallbackForm is the tag of a list of what refers to an image.
+var fallbackForm = regexp.MustCompile(`^sha256-[0-9a-f]{64}$`)
+
+func publishedIn(ctx context.Context, s *engine.Session, name string, all map[store.Digest]string) error {
+	repo, err := s.Repository(name)
+	if err != nil {
+		return err
+	}
+	tags, err := repo.Tags(ctx)
+	if err != nil {
+		return err
+	}
+	tags = slices.DeleteFunc(tags, fallbackForm.MatchString)
+	found := make([][]store.Digest, len(tags))
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(asksAtOnce)
+	for n, tag := range tags {
+		g.Go(func() error {
+			manifest, listed, err := repo.Reach(inner, tag)
+			found[n] = append(listed, store.DigestOf(manifest))
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("look what is published: %w", err)
+	}
+	for n, tag := range tags {
+		for _, d := range found[n] {
+			all[d] = "published as " + name + ":" + tag
+		}
+	}
+	return nil
+}
