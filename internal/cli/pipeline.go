@@ -237,7 +237,7 @@ func (a *app) sayDone(d pipeline.Done) {
 	}
 }
 
-// pipelineOf opens the pipeline that an image is of: that of the recipe's directory, else that of this one.
+// pipelineOf opens the pipeline that an image is of, for all commands alike: that of the recipe's directory, else that of this one.
 func pipelineOf(image string) (*pipeline.Pipeline, error) {
 	path, _, _ := strings.Cut(image, ":")
 	p, err := pipeline.Open(path)

@@ -8,7 +8,6 @@ import (
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/pipeline"
 	"sconce.dev/sconce/internal/promote"
 )
 
@@ -99,7 +98,7 @@ func promoteImage(ctx context.Context, s *engine.Session, o promoteOptions) (*pr
 		}
 		return s.Promote(ctx, im, o.how)
 	}
-	p, err := pipeline.Open(".")
+	p, err := pipelineOf(o.image)
 	if err != nil {
 		return nil, fault.Hint(err, "an image in a registry is named HOST/NAME:TAG")
 	}
