@@ -23,6 +23,7 @@ type Config struct {
 	Multi           map[string][]string // names that stand for several channels
 	Mirrors         map[string][]string // by the usual address of a channel, or of what is above it: where to go instead
 	Priority        string              // "strict", "flexible", "disabled" or ""
+	Pinned          []string            // what chosen packages must fit, whoever asks for them: "numpy 1.*"
 	Logins          *Logins
 
 	lookup  func(string) (string, bool)
@@ -156,6 +157,8 @@ func (c *Config) condaKey(key string, n *yaml.Node) error {
 		return merge(n, c.mirrors)
 	case "proxy_servers":
 		return merge(n, c.proxies)
+	case "pinned_packages":
+		return prepend(n, &c.Pinned)
 	case "channel_priority":
 		return c.setPriority(n.Value)
 	case "ssl_verify":
@@ -224,6 +227,9 @@ func (c *Config) condaVariables() {
 	}
 	if alias := c.variable("CONDA_CHANNEL_ALIAS"); alias != "" {
 		c.Alias = alias
+	}
+	if list := c.variable("CONDA_PINNED_PACKAGES"); list != "" {
+		c.Pinned = strings.Split(list, "&") // a comma is part of a version
 	}
 	if p := c.variable("CONDA_CHANNEL_PRIORITY"); p != "" {
 		_ = c.setPriority(p) // conda, too, goes on with what it had

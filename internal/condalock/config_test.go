@@ -98,10 +98,13 @@ func TestReadConfig(t *testing.T) {
 	lab := t.TempDir()
 	write(t, filepath.Join(lab, "condarc.d", "1.yml"), "channel_priority: strict  #!final\nchannels: [lab]\n")
 	rc := filepath.Join(t.TempDir(), "rc.yml")
-	write(t, rc, "channel_priority: disabled\nchannels: [mine, lab]\nssl_verify: false\nproxy_servers: {https: 'http://proxy.example.org:3128'}\n")
-	c := config(t, map[string]string{".condarc": "channels:\n  - conda-forge\n"}, "CONDA_ROOT", lab, "CONDARC", rc)
+	write(t, rc, "channel_priority: disabled\nchannels: [mine, lab]\npinned_packages: [numpy 1.*]\nssl_verify: false\nproxy_servers: {https: 'http://proxy.example.org:3128'}\n")
+	c := config(t, map[string]string{".condarc": "channels:\n  - conda-forge\npinned_packages: [python 3.12.*]\n"}, "CONDA_ROOT", lab, "CONDARC", rc)
 	if got := strings.Join(c.Usual, " "); got != "mine lab conda-forge" {
 		t.Errorf("channels %s", got)
+	}
+	if got := strings.Join(c.Pinned, ", "); got != "numpy 1.*, python 3.12.*" {
+		t.Errorf("pinned: %s", got)
 	}
 	if c.Priority != "strict" {
 		t.Errorf("priority %s, although a file wants strict kept", c.Priority)
@@ -112,8 +115,8 @@ func TestReadConfig(t *testing.T) {
 	if env := c.environment(); !cmp.Equal(env, []string{"HTTPS_PROXY=http://proxy.example.org:3128", "https_proxy=http://proxy.example.org:3128"}) {
 		t.Errorf("variables: %v", env)
 	}
-	c = config(t, nil, "CONDA_CHANNELS", "a,b", "CONDA_CHANNEL_PRIORITY", "flexible", "CONDA_CHANNEL_ALIAS", "https://x.example.org")
-	if !cmp.Equal(c.Usual, []string{"a", "b"}) || c.Priority != "flexible" || c.Alias != "https://x.example.org" {
+	c = config(t, nil, "CONDA_CHANNELS", "a,b", "CONDA_CHANNEL_PRIORITY", "flexible", "CONDA_CHANNEL_ALIAS", "https://x.example.org", "CONDA_PINNED_PACKAGES", "a >1,<2&b")
+	if !cmp.Equal(c.Usual, []string{"a", "b"}) || !cmp.Equal(c.Pinned, []string{"a >1,<2", "b"}) || c.Priority != "flexible" || c.Alias != "https://x.example.org" {
 		t.Errorf("of variables: %+v", c)
 	}
 	for file, text := range map[string]string{

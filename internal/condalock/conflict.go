@@ -1,6 +1,7 @@
 package condalock
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -59,7 +60,7 @@ func (s *Solver) explain(f *failure, r *Request) error {
 	text := s.Config.Logins.redact(strings.TrimSpace(f.Text))
 	switch f.Kind {
 	case "specs":
-		return wrongSpecs(f.Wrong, r)
+		return wrongSpecs(f.Wrong, append(slices.Clone(r.Sources), s.Config.pinnedSource()))
 	case "conflict":
 		if f.Source < 0 || f.Source >= len(r.Sources) {
 			break
@@ -73,11 +74,36 @@ func (s *Solver) explain(f *failure, r *Request) error {
 			}
 		}
 		e.hint = conflictHint(e.Text, f.Unknown, r)
+		if held := s.Config.pinnedIn(e.Text); len(held) > 0 {
+			e.Asked = append(e.Asked, held...)
+			e.hint = cmp.Or(e.hint, "take it out of pinned_packages in .condarc, or say for once what goes: CONDA_PINNED_PACKAGES=\"NAME VERSION\"")
+		}
 		return e
 	case "channel":
 		return fault.Hint(fmt.Errorf("conda channel: %s", chain(text)), channelHint(text, s.Offline))
 	}
 	return fmt.Errorf("the solver: %s", text)
+}
+
+// pinnedSource is what the configuration pins, as messages name it.
+func (c *Config) pinnedSource() Source {
+	s := Source{Name: pinnedPlace}
+	for _, text := range c.Pinned {
+		s.Specs = append(s.Specs, Spec{Text: text})
+	}
+	return s
+}
+
+// pinnedIn lists the pinned packages that are in a text.
+func (c *Config) pinnedIn(text string) []string {
+	words := strings.Fields(text)
+	var all []string
+	for _, spec := range c.Pinned {
+		if slices.Contains(words, dependencyName(spec)) {
+			all = append(all, pinnedPlace+" has "+withoutLogins(spec))
+		}
+	}
+	return all
 }
 
 // askedIn lists the specs of a source for packages that are in a text, those of which the line is known.
@@ -101,13 +127,13 @@ func chain(text string) string {
 	return strings.Join(lines, ": ")
 }
 
-func wrongSpecs(wrong []wrongSpec, r *Request) error {
+func wrongSpecs(wrong []wrongSpec, sources []Source) error {
 	var all []error
 	for _, w := range wrong {
-		if w.Source < 0 || w.Source >= len(r.Sources) || w.Spec < 0 || w.Spec >= len(r.Sources[w.Source].Specs) {
+		if w.Source < 0 || w.Source >= len(sources) || w.Spec < 0 || w.Spec >= len(sources[w.Source].Specs) {
 			continue
 		}
-		source := r.Sources[w.Source]
+		source := sources[w.Source]
 		spec := source.Specs[w.Spec]
 		all = append(all, fmt.Errorf("%s: %q is not a conda requirement: %s", spec.at(source.Name), withoutLogins(spec.Text), chain(w.Text)))
 	}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"path"
 	"regexp"
@@ -216,20 +217,27 @@ func parseCondaLock(file string, text []byte, categories []string) (*Lock, error
 	for _, name := range in.Metadata.Platforms {
 		l.Platforms = append(l.Platforms, Platform{Name: name})
 	}
-	seen := map[[3]string]bool{}
+	seen := map[[3]string]string{} // addresses
+	known := map[string]bool{"main": true}
 	var problems []error
 	for i, entry := range in.Package {
 		category := cmp.Or(entry.Category, "main")
-		if entry.Optional && !slices.Contains(categories, category) || category != "main" && !slices.Contains(categories, category) {
+		known[category] = true
+		if (entry.Optional || category != "main") && !slices.Contains(categories, category) {
 			continue
 		}
 		key := [3]string{entry.Platform, entry.Manager, entry.Name}
-		if seen[key] {
-			continue // of several categories
+		if seen[key] == entry.URL && entry.URL != "" {
+			continue // it is in several categories
 		}
-		seen[key] = true
+		seen[key] = entry.URL
 		if err := l.addEntry(&entry); err != nil {
 			problems = append(problems, fmt.Errorf("%s: package %d, %s: %w", file, i+1, entry.Name, err))
+		}
+	}
+	for _, category := range categories {
+		if !known[category] {
+			problems = append(problems, fmt.Errorf("%s: no package is of the category %q, only of %s", file, category, strings.Join(slices.Sorted(maps.Keys(known)), ", ")))
 		}
 	}
 	return l.finish(file, problems)

@@ -134,6 +134,19 @@ lock.to_path(sys.argv[1])
 
 const hash1, hash2 = "9e4cc4f00000000000000000000000000000000000000000000000000000cafe", "0123456789abcdef0123456789abcdef"
 
+const withCategories = `version: 1
+metadata:
+  content_hash: {linux-64: abc}
+  channels: [{url: conda-forge, used_env_vars: []}]
+  platforms: [linux-64]
+  sources: [environment.yml]
+package:
+- {name: six, version: 1.17.0, manager: conda, platform: linux-64, dependencies: {python: ''}, url: "https://conda.anaconda.org/conda-forge/noarch/six-1.17.0-pyhd8ed1ab_0.conda", hash: {md5: ` + hash2 + `, sha256: ` + hash1 + `}, category: main, optional: false}
+- {name: pytest, version: '8.0', manager: conda, platform: linux-64, dependencies: {}, url: "https://conda.anaconda.org/conda-forge/noarch/pytest-8.0-py_0.conda", hash: {md5: ` + hash2 + `}, category: dev, optional: true}
+- {name: einops, version: 0.8.1, manager: pip, platform: linux-64, dependencies: {}, url: "https://files.example.org/einops-0.8.1-py3-none-any.whl", hash: {sha256: ` + hash1 + `}, category: main, optional: false}
+- {name: six, version: 1.17.0, manager: conda, platform: linux-64, dependencies: {python: ''}, url: "https://conda.anaconda.org/conda-forge/noarch/six-1.17.0-pyhd8ed1ab_0.conda", hash: {md5: ` + hash2 + `, sha256: ` + hash1 + `}, category: dev, optional: true}
+`
+
 func TestReadLocks(t *testing.T) {
 	for _, test := range []struct {
 		name, text string
@@ -181,17 +194,13 @@ packages:
 `, Selection{Environment: "gpu"}, "linux-aarch64", "tool-1-h_3 linux-aarch64  md5 0 |",
 		},
 		{
-			"conda-lock's own, with categories", `version: 1
-metadata:
-  content_hash: {linux-64: abc}
-  channels: [{url: conda-forge, used_env_vars: []}]
-  platforms: [linux-64]
-  sources: [environment.yml]
-package:
-- {name: six, version: 1.17.0, manager: conda, platform: linux-64, dependencies: {python: ''}, url: "https://conda.anaconda.org/conda-forge/noarch/six-1.17.0-pyhd8ed1ab_0.conda", hash: {md5: ` + hash2 + `, sha256: ` + hash1 + `}, category: main, optional: false}
-- {name: pytest, version: '8.0', manager: conda, platform: linux-64, dependencies: {}, url: "https://conda.anaconda.org/conda-forge/noarch/pytest-8.0-py_0.conda", hash: {md5: ` + hash2 + `}, category: dev, optional: true}
-- {name: einops, version: 0.8.1, manager: pip, platform: linux-64, dependencies: {}, url: "https://files.example.org/einops-0.8.1-py3-none-any.whl", hash: {sha256: ` + hash1 + `}, category: main, optional: false}
-`, Selection{}, "linux-64", "six-1.17.0-pyhd8ed1ab_0 noarch python sha256 0 | einops 0.8.1",
+			"conda-lock's own, with categories", withCategories, Selection{}, "linux-64", "six-1.17.0-pyhd8ed1ab_0 noarch python sha256 0 | einops 0.8.1",
+		},
+		{
+			"conda-lock's own, with a category besides", withCategories,
+			Selection{Categories: []string{"dev"}},
+			"linux-64",
+			"pytest-8.0-py_0 noarch python md5 0, six-1.17.0-pyhd8ed1ab_0 noarch python sha256 0 | einops 0.8.1",
 		},
 		{
 			"explicit, in the order of the file", `# platform: linux-64
@@ -252,6 +261,7 @@ func TestReadLockErrors(t *testing.T) {
 	}
 	for _, test := range []struct{ name, text, want string }{
 		{"no lock", "a: b\n", "not a lock of conda packages"},
+		{"two addresses of one package", entry("{name: a, manager: conda, platform: linux-64, url: 'https://x/c/noarch/a-1-0.conda', hash: {}}\n- {name: a, manager: conda, platform: linux-64, url: 'https://x/c/noarch/a-2-0.conda', hash: {}}"), "it is there twice"},
 		{"no YAML", "a: [", "not YAML"},
 		{"a newer conda-lock", "version: 2\nmetadata: {}\n", "version 2 of conda-lock.yml is not known"},
 		{"an older pixi", "version: 4\nenvironments: {default: {}}\n", "version 4 of pixi.lock is not known"},
@@ -272,6 +282,14 @@ func TestReadLockErrors(t *testing.T) {
 				t.Errorf("error: %v, want one with %q", err, test.want)
 			}
 		})
+	}
+}
+
+// A category that no package has is a slip.
+func TestUnknownCategory(t *testing.T) {
+	_, err := parseLock("conda-lock.yml", []byte(withCategories), Selection{Categories: []string{"dve"}})
+	if err == nil || !strings.Contains(err.Error(), `no package is of the category "dve", only of dev, main`) {
+		t.Errorf("error: %v", err)
 	}
 }
 

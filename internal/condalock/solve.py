@@ -100,6 +100,7 @@ class Solver:
             "flexible": ChannelPriority.Flexible,
             "disabled": ChannelPriority.Disabled,
         }[request["priority"]]
+        self.pinned = []  # what packages must fit if they are there at all
         self.gateway = Gateway(
             cache_dir=request["cache"],
             default_config=SourceConfig(
@@ -121,7 +122,7 @@ class Solver:
     async def solve(self, specs, locked=()):
         return await solve(
             self.channels, specs, gateway=self.gateway, platforms=self.platforms, virtual_packages=self.virtual,
-            locked_packages=list(locked), channel_priority=self.priority,
+            locked_packages=list(locked), constraints=self.pinned, channel_priority=self.priority,
             timeout=datetime.timedelta(seconds=self.request["timeout"]),
             add_pip_as_python_dependency=self.request["add_pip"],
         )
@@ -137,6 +138,11 @@ class Solver:
                 except Exception as e:  # each part of a spec has an exception of its own
                     wrong.append({"source": i, "spec": j, "text": str(e)})
             groups.append(specs)
+        for j, text in enumerate(self.request["pinned"]):
+            try:
+                self.pinned.append(MatchSpec(text))
+            except Exception as e:
+                wrong.append({"source": len(groups), "spec": j, "text": str(e)})
         if wrong:
             raise Failure("specs", "", wrong=wrong)
         return groups

@@ -98,6 +98,7 @@ type ask struct {
 	Priority  string           `json:"priority"`
 	Virtual   []VirtualPackage `json:"virtual"`
 	Sources   []askSource      `json:"sources"`
+	Pinned    []string         `json:"pinned"`
 	Locked    []record         `json:"locked"`
 	Complete  []record         `json:"complete"`
 	CheckCUDA bool             `json:"check_cuda"`
@@ -154,6 +155,9 @@ func (s *Solver) solve(ctx context.Context, r Request) (*Answer, error) {
 	a.CheckCUDA = !slices.Contains(r.Machine.Without, "__cuda")
 	for _, c := range channels {
 		a.Channels = append(a.Channels, c.URL)
+	}
+	if a.Pinned, err = s.Config.pinned(); err != nil {
+		return nil, err
 	}
 	if a.Sources, err = s.Config.specs(r.Sources); err != nil {
 		return nil, err
@@ -246,28 +250,49 @@ func (c *Config) channelsOf(r *Request) ([]Channel, error) {
 	return all, nil
 }
 
-// specs are the specs of the sources as the solver reads them: channels in them are addresses.
+// specs are the specs of the sources as the solver reads them.
 func (c *Config) specs(sources []Source) ([]askSource, error) {
 	all := make([]askSource, len(sources))
 	for i, source := range sources {
 		all[i].Specs = []string{}
 		for _, spec := range source.Specs {
-			text := spec.Text
-			if name, rest, ok := strings.Cut(text, "::"); ok {
-				found, err := c.Channels([]string{name}, source.Dir)
-				if err != nil {
-					return nil, fmt.Errorf("%s: %w", spec.at(source.Name), err)
-				}
-				if len(found) == 1 { // a name that stands for several channels binds to none of them
-					rest = found[0].URL + "::" + rest
-				}
-				text = rest
+			text, err := c.spec(spec.Text, source.Dir)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", spec.at(source.Name), err)
 			}
 			all[i].Specs = append(all[i].Specs, text)
 		}
 	}
 	return all, nil
 }
+
+// spec is a spec in which the channel is an address.
+func (c *Config) spec(text, dir string) (string, error) {
+	name, rest, ok := strings.Cut(text, "::")
+	if !ok {
+		return text, nil
+	}
+	found, err := c.Channels([]string{name}, dir)
+	if err == nil && len(found) == 1 { // a name that stands for several channels binds to none of them
+		rest = found[0].URL + "::" + rest
+	}
+	return rest, err
+}
+
+// pinned is what the user's configuration holds packages to.
+func (c *Config) pinned() (all []string, err error) {
+	for _, text := range c.Pinned {
+		text, err := c.spec(strings.TrimSpace(text), ".")
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", pinnedPlace, err)
+		}
+		all = append(all, text)
+	}
+	return all, nil
+}
+
+// pinnedPlace is where pinned packages are named.
+const pinnedPlace = "pinned_packages of conda's configuration"
 
 // at names the place of a spec.
 func (s Spec) at(file string) string {
@@ -323,7 +348,7 @@ func (s *Solver) fill(a *ask, cache string) (err error) {
 	}
 	a.Repodata, a.Cache, a.Offline, a.Retries, a.UserAgent = s.Config.repodata(), cache, s.Offline, retries, "sconce"
 	a.Timeout = int(s.timeout().Seconds())
-	a.Channels, a.Virtual, a.Sources = listOf(a.Channels), listOf(a.Virtual), listOf(a.Sources)
+	a.Channels, a.Virtual, a.Sources, a.Pinned = listOf(a.Channels), listOf(a.Virtual), listOf(a.Sources), listOf(a.Pinned)
 	a.Locked, a.Complete = listOf(a.Locked), listOf(a.Complete)
 	return nil
 }

@@ -210,6 +210,30 @@ func TestSolveConflicts(t *testing.T) {
 	}
 }
 
+// What .condarc pins holds for packages that nobody named, brings none by itself, and is named where it leaves no solution.
+func TestSolvePinned(t *testing.T) {
+	channel := serve(t, torchChannel())
+	ask := func(rc string, texts ...string) (*Answer, error) {
+		s := solver(t, config(t, map[string]string{".condarc": rc}))
+		return s.Solve(t.Context(), Request{Platform: "linux-64", Machine: machine(t, gpuNode), Sources: []Source{{Name: "a.yml", Channels: []string{channel.channel()}, Specs: specs(texts...)}}})
+	}
+	a, err := ask("pinned_packages: ['libz <1.3', 'torch 1.*']\n", "python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := chosen(a), "libz-1.2-h1_0 python-3.12.9-h1_0"; got != want {
+		t.Errorf("chosen: %s, want %s", got, want)
+	}
+	_, err = ask("pinned_packages: [python 3.11.*]\n", "python 3.12.*")
+	if err == nil || !strings.Contains(err.Error(), "pinned_packages of conda's configuration has python 3.11.*") || !strings.Contains(fault.HintOf(err), "CONDA_PINNED_PACKAGES") {
+		t.Errorf("a conflict: %v, hint %s", err, fault.HintOf(err))
+	}
+	_, err = ask("pinned_packages: [numpy >>2]\n", "python")
+	if err == nil || !strings.Contains(err.Error(), `pinned_packages of conda's configuration: "numpy >>2" is not a conda requirement`) {
+		t.Errorf("no spec: %v", err)
+	}
+}
+
 // TestConflictHint has explanations in the solver's words.
 func TestConflictHint(t *testing.T) {
 	for text, want := range map[string]string{

@@ -90,6 +90,37 @@ func TestCondaUpgrade(t *testing.T) {
 	}
 }
 
+// Of a conda-lock.yml that somebody brings, the categories count that the recipe names, and of a pixi.lock the environment.
+func TestCondaLockParts(t *testing.T) {
+	channel := condatest.NewChannel(t, plain("a", "1.0"), plain("b", "1.0"))
+	server := channel.Serve(t)
+	categories := "version: 1\nmetadata: {channels: [], platforms: [" + condatest.Subdir() + "], sources: []}\npackage:\n"
+	pixi := "version: 6\nenvironments:\n  default: {channels: [], packages: {" + condatest.Subdir() + ": [{conda: A}]}}\n  dev: {channels: [], packages: {" + condatest.Subdir() + ": [{conda: A}, {conda: B}]}}\npackages:\n"
+	for _, p := range channel.Packages(server.URL) {
+		category := map[string]string{"a": "main", "b": "dev"}[p.Name]
+		categories += fmt.Sprintf("- {name: %s, version: '1.0', manager: conda, platform: %s, dependencies: {}, url: %q, hash: {sha256: %s}, category: %s, optional: %v}\n",
+			p.Name, condatest.Subdir(), p.URL, p.SHA256.Hex(), category, category == "dev")
+		pixi = strings.ReplaceAll(pixi, strings.ToUpper(p.Name)+"}", p.URL+"}") + fmt.Sprintf("- {conda: %q, sha256: %s, size: %d}\n", p.URL, p.SHA256.Hex(), p.Size)
+	}
+	s := newSession(t)
+	for _, test := range []struct{ table, want string }{
+		{"lock = \"conda-lock.yml\"\n", "a 1.0"},
+		{"lock = \"conda-lock.yml\"\nlock-categories = [\"dev\"]\n", "a 1.0, b 1.0"},
+		{"lock = \"pixi.lock\"\n", "a 1.0"},
+		{"lock = \"pixi.lock\"\nlock-environment = \"dev\"\n", "a 1.0, b 1.0"},
+	} {
+		files := condaTable(test.table)
+		files["conda-lock.yml"], files["pixi.lock"] = categories, pixi
+		dir := condaRecipe(t, "", files)
+		if got := lockedPackages(t, s, dir, engine.LockOptions{}); got != test.want {
+			t.Errorf("%s: %s, want %s", test.table, got, test.want)
+		}
+		if _, err := build(t.Context(), s, dir, engine.PlanOptions{Locked: true}, engine.BuildOptions{}); err != nil {
+			t.Errorf("%s: built with --locked: %v", test.table, err)
+		}
+	}
+}
+
 // Of packages without a SHA-256 the channel is asked for one; where that has none either, they are brought, and the MD5 has to be right.
 func TestCondaWithoutSHA256(t *testing.T) {
 	locktest.UV(t)

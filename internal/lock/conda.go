@@ -71,6 +71,11 @@ func (c *Conda) path(r *recipe.Recipe) string {
 	return besideLock(r, c.File)
 }
 
+// selection is what counts of a lock. One that sconce wrote has main alone.
+func selection(r *recipe.Recipe) condalock.Selection {
+	return condalock.Selection{Environment: r.Conda.LockEnvironment, Categories: r.Conda.LockCategories}
+}
+
 // CondaPackages lists the packages of the conda environment, each after those that it depends on. It reads only the lock's files.
 func (l *Lock) CondaPackages(r *recipe.Recipe) ([]conda.Package, error) {
 	if l.Conda == nil {
@@ -80,7 +85,7 @@ func (l *Lock) CondaPackages(r *recipe.Recipe) ([]conda.Package, error) {
 }
 
 func (c *Conda) packages(r *recipe.Recipe) ([]conda.Package, error) {
-	all, err := condalock.Read(c.path(r), condalock.Selection{})
+	all, err := condalock.Read(c.path(r), selection(r))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.Hint(err, "run `sconce lock` to write it")
 	}
@@ -171,6 +176,10 @@ func condaInputs(r *recipe.Recipe) ([]string, error) {
 			return nil, fmt.Errorf("read what the recipe names under [conda] lock: %w", err)
 		}
 		add("lock", fmt.Sprintf("%s (%s)", c.Lock, store.DigestOf(data).Short()))
+		add("lock-categories", slices.Sorted(slices.Values(c.LockCategories))...)
+		if c.LockEnvironment != "" {
+			add("lock-environment", c.LockEnvironment)
+		}
 		return lines, nil
 	}
 	add("channel-priority", c.ChannelPriority)
@@ -390,7 +399,7 @@ func checkCondaWheels(r *recipe.Recipe) error {
 	if r.Conda.Lock == "" || r.Python.Lock != "" {
 		return nil
 	}
-	all, err := condalock.Read(r.Resolve(r.Conda.Lock), condalock.Selection{})
+	all, err := condalock.Read(r.Resolve(r.Conda.Lock), selection(r))
 	if err != nil {
 		return err
 	}
@@ -424,7 +433,7 @@ func (k *condaLocker) take(ctx context.Context) ([]conda.Package, error) {
 		return nil, err
 	}
 	k.conda.Digest = store.DigestOf(data)
-	all, err := condalock.Read(file, condalock.Selection{})
+	all, err := condalock.Read(file, selection(k.recipe))
 	if err != nil {
 		return nil, err
 	}

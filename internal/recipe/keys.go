@@ -276,6 +276,14 @@ var keys = withProfile(map[string]key{
 		Example: `"conda-lock.yml"`,
 		Form:    formAny, FormName: "the path of a file",
 	},
+	"conda.lock-categories": {
+		Doc: "Which packages of your own `conda-lock.yml` are taken besides those of the category `main`.", Example: `["dev"]`,
+		Form: formAny, FormName: "names of categories",
+	},
+	"conda.lock-environment": {
+		Doc: "Which environment of your own `pixi.lock` is taken.", Default: "default", Example: `"gpu"`,
+		Form: formAny, FormName: "the name of an environment",
+	},
 	"conda.virtual": {
 		Doc:      "Virtual packages that the target has, in place of those that follow from the base and `[target]`: `__cuda`, `__glibc`, `__archspec`, `__linux`. Empty text is none of that name.",
 		Example:  `{ __cuda = "12.9" }`,

@@ -239,6 +239,11 @@ func (c *checker) validateConda(conda Conda) {
 			}
 		}
 	}
+	for _, of := range []string{"lock-categories", "lock-environment"} {
+		if n := c.find("conda", of); n != nil && conda.Lock == "" {
+			c.add(n.key, `name the lock: lock = "conda-lock.yml"`, "conda.%s says what of a lock of your own is taken, and there is none", of)
+		}
+	}
 	if n := c.find("conda"); n != nil && !conda.Asked() && !c.isMisspelt("conda", "environment") && !c.isMisspelt("conda", "packages") && !c.isMisspelt("conda", "lock") {
 		c.add(n.key, `add environment = ["environment.yml"] or packages = ["python=3.12"]`, "[conda] says nothing of what the environment holds")
 	}
