@@ -34,6 +34,9 @@ func editor(c plan.Config, in *activated, cuda bool) func(*v1.Config) {
 		to.Env = env
 		applyCommand(c, to)
 		applyLabels(c, to)
+		if in != nil {
+			in.start.edit(to)
+		}
 	}
 }
 

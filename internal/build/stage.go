@@ -248,7 +248,7 @@ func (r *stageRun) makeStep(ctx context.Context, t *plan.Step) (layer.Descriptor
 	case *plan.CondaScripts:
 		return r.makeCondaScripts(ctx, t, op)
 	case *plan.CondaActivation:
-		return none, r.makeActivation(ctx, t, op)
+		return r.makeActivation(ctx, t, op)
 	case *plan.Wheels:
 		return r.addWheels(r.apart[t]())
 	case *plan.Compile:

@@ -18,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fuse"
+	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
@@ -260,6 +261,8 @@ func commandLine(c v1.Config, o runOptions) []string {
 		return append(append([]string{}, c.Entrypoint...), c.Cmd...)
 	case o.entrypoint:
 		return append(append([]string{}, c.Entrypoint...), o.command...)
+	case c.Labels[image.LabelStart] != "":
+		return append([]string{c.Labels[image.LabelStart]}, o.command...)
 	default:
 		return o.command
 	}

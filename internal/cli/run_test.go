@@ -3,11 +3,13 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/sandbox"
 )
 
@@ -42,7 +44,7 @@ func TestParseBind(t *testing.T) {
 }
 
 func TestCommandLine(t *testing.T) {
-	image := v1.Config{Entrypoint: []string{"entry", "-x"}, Cmd: []string{"cmd"}}
+	config := v1.Config{Entrypoint: []string{"entry", "-x"}, Cmd: []string{"cmd"}}
 	given := []string{"mine"}
 	for _, test := range []struct {
 		name string
@@ -53,8 +55,16 @@ func TestCommandLine(t *testing.T) {
 		{"a command", runOptions{command: given}, []string{"mine"}},
 		{"a command for the entrypoint", runOptions{command: given, entrypoint: true}, []string{"entry", "-x", "mine"}},
 	} {
-		if diff := cmp.Diff(test.want, commandLine(image, test.o)); diff != "" {
+		if diff := cmp.Diff(test.want, commandLine(config, test.o)); diff != "" {
 			t.Errorf("%s: %s", test.name, diff)
+		}
+	}
+	config.Entrypoint, config.Labels = []string{"start", "entry"}, map[string]string{image.LabelStart: "start"}
+	for want, o := range map[string]runOptions{
+		"start mine": {command: given}, "start entry cmd": {}, "start entry mine": {command: given, entrypoint: true},
+	} {
+		if got := strings.Join(commandLine(config, o), " "); got != want {
+			t.Errorf("with something to do at the start: %s, want %s", got, want)
 		}
 	}
 }

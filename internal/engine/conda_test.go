@@ -2,8 +2,10 @@ package engine_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -99,6 +101,63 @@ func TestCondaEnvironment(t *testing.T) {
 	want := "/opt/conda True\n/opt/conda\nbase\n1\n3\n/opt/conda/share/hooks\nNone\n/opt/conda/bin:"
 	if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, ":/opt/hooks/bin") {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// What activation sets for each user anew, and functions that it defines, are there when a container starts: for a program, for a
+// shell and for its children, whatever the runtime reads. What the image has keeps its value.
+func TestCondaStart(t *testing.T) {
+	hooks := condatest.Package{Name: "hooks", Version: "1.0", Noarch: "generic", Files: map[string]condatest.File{
+		"etc/conda/activate.d/hooks.sh": {Data: `echo noise
+export HOOKS_HOME="$HOME/it's \$x
+two" HOOKS_MORE="${HOOKS_MORE:-}$USER:" HOOKS_DIR=/hooks PATH="$PATH:/opt/hooks/bin"
+hooks_greet() { echo "hello, $1"; }
+_helper() { :; }
+`},
+	}}
+	channel := condatest.NewChannel(t, hooks).Serve(t)
+	locktest.UV(t)
+	dir := condaRecipe(t, "[conda]\npackages = [\"hooks\"]\nchannels = [\""+channel.URL+"\"]\n", nil)
+	s := newSession(t)
+	var events locktest.Events
+	built, err := build(progress.With(t.Context(), &events), s, dir, engine.PlanOptions{}, engine.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := events.Everything(); !strings.Contains(text, "depend on the user (HOOKS_HOME, HOOKS_MORE) and define functions of the shell (hooks_greet), and are sourced whenever a container starts") {
+		t.Errorf("warnings:\n%s", text)
+	}
+	c := built.Image.Config.Config
+	const program = "/opt/conda/etc/conda/start"
+	if got := fmt.Sprintf("%q %s", c.Entrypoint, c.Labels[image.LabelStart]); got != "[\""+program+"\"] "+program {
+		t.Errorf("entrypoint and label: %s", got)
+	}
+	in := func(env []string, args ...string) string {
+		t.Helper()
+		saved := built.Image.Config.Config.Env
+		defer func() { built.Image.Config.Config.Env = saved }()
+		built.Image.Config.Config.Env = append(slices.Clone(saved), append(env, "HOME=/home/me", "USER=me")...)
+		return runIn(t, s, built.Image, args...)
+	}
+	const show = `echo "$HOOKS_HOME|$HOOKS_MORE|$HOOKS_DIR|${PATH##*/usr/bin:}"`
+	const want = "/home/me/it's $x\ntwo|me:|/hooks|/sbin:/bin:/opt/hooks/bin"
+	withoutBash := []string{"BASH_ENV="}
+	for _, test := range []struct {
+		what string
+		env  []string
+		args []string
+		want string
+	}{
+		{"the entrypoint", nil, []string{program, "/bin/busybox", "sh", "-c", show}, want},
+		{"a shell of another kind", withoutBash, []string{"/bin/busybox", "sh", "-c", ". " + program + ".sh; . " + program + ".sh; " + show}, want},
+		{"bash by itself", nil, []string{"bash", "-c", show}, want},
+		{"bash below bash", nil, []string{"bash", "-c", "bash -c '" + show + "'; :"}, want},
+		{"functions", nil, []string{program, "bash", "-c", "hooks_greet you"}, "hello, you"},
+		{"what the user wants", []string{"HOOKS_DIR=/mine"}, []string{program, "/bin/busybox", "sh", "-c", "echo $HOOKS_DIR"}, "/mine"},
+	} {
+		if got := in(test.env, test.args...); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.what, got, test.want)
+		}
 	}
 }
 

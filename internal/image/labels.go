@@ -6,4 +6,7 @@ const (
 	LabelSlim = "dev.sconce.slim"
 	// LabelUnchecked is "true" when the image was built with --no-check.
 	LabelUnchecked = "dev.sconce.unchecked"
+	// LabelStart is the absolute path of a program that has to become what a container runs, as an entrypoint; with ".sh" behind it, of a
+	// file for scripts to source in its place.
+	LabelStart = "dev.sconce.start"
 )

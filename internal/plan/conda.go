@@ -90,7 +90,8 @@ func (c *CondaScripts) inputs() []Input {
 
 func (c *CondaScripts) key(s *Stage, inputs []Input) (Key, []Key) { return onAll(c, s, inputs) }
 
-// CondaActivation finds out what packages want set when the environment is activated. It makes no layer.
+// CondaActivation finds out what packages want set when the environment is activated. Its layer is for what that leaves to do when a
+// container starts, mostly nothing.
 type CondaActivation struct {
 	Activation Activation
 	RunsHere   bool
@@ -100,7 +101,7 @@ type CondaActivation struct {
 func (*CondaActivation) Kind() string { return "conda activation" }
 
 func (c *CondaActivation) inputs() []Input {
-	return append(activationInputs(&c.Activation), Input{"run", fmt.Sprint(c.RunsHere)})
+	return append(activationInputs(&c.Activation), Input{"run", fmt.Sprint(c.RunsHere)}, Input{"start", "sourced"})
 }
 
 func (c *CondaActivation) key(s *Stage, inputs []Input) (Key, []Key) { return onAll(c, s, inputs) }
@@ -183,7 +184,7 @@ func (n *planner) condaSteps(groups []conda.Group) []*Step {
 		&Step{Title: "conda link scripts", History: "conda link scripts", Op: &CondaScripts{
 			Activation: *n.activation(), Packages: n.opts.Conda.Packages, Only: n.linkScripts(), RunsHere: n.opts.RunsHere,
 		}},
-		&Step{Title: "conda activation", Op: &CondaActivation{Activation: *n.activation(), RunsHere: n.opts.RunsHere}},
+		&Step{Title: "conda activation", History: "conda activation", Op: &CondaActivation{Activation: *n.activation(), RunsHere: n.opts.RunsHere}},
 	)
 }
 

@@ -40,7 +40,7 @@ func (s *Stage) depth() int {
 // layers is how many layers a step puts on top. A directory that is wanted is mostly there, and then is none.
 func (t *Step) layers() int {
 	switch op := t.Op.(type) {
-	case nil, *MakeDir, *CondaActivation:
+	case nil, *MakeDir:
 		return 0
 	case *Base:
 		return op.Pinned.Layers

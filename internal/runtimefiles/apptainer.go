@@ -15,6 +15,7 @@ const (
 	runAction     = metaDir + "/actions/run"
 	dockerEnvPath = metaDir + "/env/10-docker2singularity.sh"
 	userEnvPath   = metaDir + "/env/90-environment.sh"
+	startEnvPath  = metaDir + "/env/92-start.sh"
 	runscriptPath = metaDir + "/runscript"
 	startPath     = metaDir + "/startscript"
 	labelsPath    = metaDir + "/labels.json"
@@ -67,6 +68,7 @@ func apptainerFiles() []file {
 		script("env/01-base.sh", envBase),
 		{path: dockerEnvPath, mode: 0o755, text: dockerEnv, kept: func(f *facts) bool { return f.ownEnv }},
 		script("env/90-environment.sh", envUser),
+		{path: startEnvPath, mode: 0o755, text: startEnv, absent: func(f *facts) bool { return f.start == "" }},
 		script("env/95-apps.sh", envApps),
 		script("env/99-base.sh", envLibs),
 		script("env/99-runtimevars.sh", envPath),
@@ -169,6 +171,18 @@ unset SING_USER_DEFINED_PREPEND_PATH SING_USER_DEFINED_APPEND_PATH SING_USER_DEF
 	startScript = `# Started with an instance of the image. An OCI image has no such thing.
 `
 )
+
+// startEnv sources what the image wants done when a container starts. An entrypoint is not part of all that Apptainer runs.
+func startEnv(f *facts) (string, error) { return "#!/bin/sh\n" + sourceStart(f.start), nil }
+
+// sourceStart is the line that does so in a script.
+func sourceStart(start string) string {
+	if start == "" {
+		return ""
+	}
+	file := single(start + ".sh")
+	return fmt.Sprintf("[ ! -r %[1]s ] || . %[1]s\n", file)
+}
 
 // ownedByShell are variables that Apptainer's shell, or bash, lets nobody set: trying would end the script.
 var ownedByShell = []string{"BASHOPTS", "BASH_VERSINFO", "EUID", "GID", "IFS", "OPTIND", "PPID", "PWD", "SHELLOPTS", "UID"}

@@ -91,6 +91,9 @@ func rc(f *facts) (string, error) {
 		fmt.Fprintf(&b, "# %s %s\n", oneLine(k), oneLine(labels[k]))
 	}
 	b.WriteString(rcVariables(f.env))
+	if f.start != "" {
+		b.WriteString("\n# What the image wants done when a container starts. pyxis leaves the entrypoint out.\n" + sourceStart(f.start))
+	}
 	dir := single(f.workDir)
 	fmt.Fprintf(&b, rcBody, dir, dir, singles(slices.Concat(entrypoint, cmd)...), strings.TrimLeft(singles(entrypoint...)+` "$@"`, " "))
 	return b.String(), nil

@@ -19,6 +19,7 @@ type facts struct {
 	entrypoint []string
 	cmd        []string
 	workDir    string // absolute and clean
+	start      string // the program of image.LabelStart; "" is none
 
 	fromApptainer bool // the entrypoint is Apptainer's, and so are the scripts behind it
 	fromEnroot    bool // the same of enroot's
@@ -53,6 +54,7 @@ func factsOf(im Image) (*facts, error) {
 	f := &facts{
 		image: im, entrypoint: c.Entrypoint, cmd: c.Cmd, env: variables(c.Env),
 		workDir:       path.Join("/", c.WorkingDir),
+		start:         c.Labels[image.LabelStart],
 		fromApptainer: slices.Equal(c.Entrypoint, apptainerEntrypoint),
 		fromEnroot:    slices.Equal(c.Entrypoint, enrootEntrypoint),
 	}

@@ -42,6 +42,8 @@ type file struct {
 	mode uint32
 	text func(f *facts) (string, error)
 
+	absent func(f *facts) bool // whether this image has no use for it; nil: no image is without
+
 	// scripts of Apptainer or enroot that the image brought along stay, when its entrypoint leads to them
 	kept func(f *facts) bool
 }
@@ -123,7 +125,7 @@ func contents(im Image, tree *image.Tree) ([]item, error) {
 
 // generate adds a file unless the image's own is to be kept.
 func (b *builder) generate(file file, f *facts) error {
-	if file.kept != nil && file.kept(f) && b.has(file.path) {
+	if file.absent != nil && file.absent(f) || file.kept != nil && file.kept(f) && b.has(file.path) {
 		return nil
 	}
 	text, err := file.text(f)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/image"
 )
 
 // awkward are texts that scripts get wrong.
@@ -194,6 +196,30 @@ func TestStart(t *testing.T) {
 		r.must(os.WriteFile(dir, nil, 0o644))
 		if out, code := r.enroot(shell, nil); out != "" || code != 1 {
 			t.Errorf("no working directory: %q, exit code %d", out, code)
+		}
+	})
+}
+
+// What the image wants done at the start is, also where the entrypoint is left out: by pyxis, and by everything but run of Apptainer.
+func TestStartScript(t *testing.T) {
+	eachShell(t, func(t *testing.T, shell string) {
+		im := configured([]string{"/opt/env/start"}, []string{"sh"}, []string{"PATH=/bin"})
+		im.Config.Config.Labels = map[string]string{image.LabelStart: "/opt/env/start"}
+		r := newRoot(t, shell, im)
+		r.must(os.MkdirAll(filepath.Join(r.dir, "opt/env"), 0o755))
+		r.write("opt/env/start.sh", "MINE=${MINE:-}started\nexport MINE\n")
+		const show = `printf %s "$MINE"`
+		if out, code := r.action(nil, "exec", "sh", "-c", show); out != "started" || code != 0 {
+			t.Errorf("apptainer exec: %q, exit code %d", out, code)
+		}
+		r.write("etc/rc.local", "exec \"$@\"\n")
+		if out, code := r.enroot(shell, nil, "sh", "-c", show); out != "started" || code != 0 {
+			t.Errorf("pyxis: %q, exit code %d", out, code)
+		}
+		// An image that lost the file still starts.
+		r.must(os.Remove(filepath.Join(r.dir, "opt/env/start.sh")))
+		if out, code := r.action(nil, "exec", "sh", "-c", show); out != "" || code != 0 {
+			t.Errorf("without the file: %q, exit code %d", out, code)
 		}
 	})
 }
