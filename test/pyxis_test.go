@@ -157,15 +157,22 @@ func TestPyxisNodeDies(t *testing.T) {
 	second := p.command("--store", p.path("store2"), "pyxis-importer", "get", "--sqsh-level", "22", "--sqsh-block-size", "1MiB", uri)
 	second.Env = append(second.Env, images)
 	var path, log bytes.Buffer
-	second.Stdout, second.Stderr = &path, &log
-	if err := second.Start(); err != nil {
-		t.Fatal(err)
+	second.Stdout = &path
+	said := childtest.Start(t, second, &second.Stderr)
+	listen := func(until string) {
+		for said.Scan() {
+			fmt.Fprintln(&log, said.Text())
+			if until != "" && strings.Contains(said.Text(), until) {
+				return
+			}
+		}
 	}
-	time.Sleep(300 * time.Millisecond)
+	listen("waiting for ") // the first one's lock
 	if err := first.Process.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	_ = first.Wait()
+	listen("")
 	if err := second.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, &log)
 	}
