@@ -3,12 +3,10 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/slurmtest"
@@ -226,26 +224,20 @@ func TestImageTestsAreLost(t *testing.T) {
 		}
 	}
 	lost("a job that is cancelled", "scancel -u alice", "ended as CANCELLED")
-	admin := slurmtest.Root
-	if os.Getuid() != 0 {
-		admin = slurmtest.Alice
-	}
 	c.Run(slurmtest.Alice, "rm -f up-*")
 	done := make(chan string)
 	go func() {
 		out, _ := c.Try(slurmtest.Alice, "cd app; sconce test --only hangs 2>&1; echo code $?")
 		done <- out
 	}()
-	if out, err := c.Try(admin, ready(0, 1)+"scontrol update nodename=n2 state=down reason=fire"); err != nil {
+	if out, err := c.Try(c.Admin(), ready(0, 1)+"scontrol update nodename=n2 state=down reason=fire"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if out := <-done; !strings.Contains(out, "NOT_JUDGED") || !strings.Contains(out, "ended as NODE_FAIL") && !strings.Contains(out, "the node n2 failed") || !strings.Contains(out, "code 4") {
 		t.Errorf("a node that dies:\n%s", out)
 	}
-	_, _ = c.Try(admin, "scontrol update nodename=n2 state=resume") // unless its slurmd has told already that it is well
-	for c.Run(slurmtest.Alice, "sinfo -h -t idle -o %D") != "2\n" {
-		time.Sleep(20 * time.Millisecond)
-	}
+	_, _ = c.Try(c.Admin(), "scontrol update nodename=n2 state=resume") // unless its slurmd has told already that it is well
+	c.WaitUntilIdle()
 
 	// A client that is killed, and one that waits no longer, leave the job to the next.
 	out := c.Run(slurmtest.Alice, `cd app; rm -f /shared/up-*

@@ -103,7 +103,7 @@ func Start(t testing.TB, o Options) *Cluster {
 		t.Fatal(err)
 	}
 	c.start(root, config)
-	c.waitUntilUp()
+	c.WaitUntilIdle()
 	return c
 }
 
@@ -205,16 +205,17 @@ func (c *Cluster) until(do string, done func() bool) {
 	}
 }
 
-func (c *Cluster) waitUntilUp() {
+// WaitUntilIdle waits until both nodes are up and have nothing to do.
+func (c *Cluster) WaitUntilIdle() {
 	c.t.Helper()
 	c.until("have two idle nodes", func() bool {
-		out, err := c.Command(c.admin(), "sinfo", "-h", "-t", "idle", "-o", "%D").Output()
+		out, err := c.Command(c.Admin(), "sinfo", "-h", "-t", "idle", "-o", "%D").Output()
 		return err == nil && strings.TrimSpace(string(out)) == "2"
 	})
 }
 
-// admin is the user who may do everything in Slurm.
-func (c *Cluster) admin() string {
+// Admin is the user who may do everything in Slurm.
+func (c *Cluster) Admin() string {
 	if c.ordinary {
 		return Alice
 	}
@@ -274,7 +275,7 @@ func (c *Cluster) Try(user, script string) (string, error) {
 }
 
 func (c *Cluster) logs() string {
-	out, err := c.command(context.Background(), c.admin(), "sh", "-c", "tail -n 40 /var/slurm/*.log /run/slurm/*.log").CombinedOutput()
+	out, err := c.command(context.Background(), c.Admin(), "sh", "-c", "tail -n 40 /var/slurm/*.log /run/slurm/*.log").CombinedOutput()
 	return fmt.Sprintf("%s%v", out, err)
 }
 
