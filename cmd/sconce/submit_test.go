@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,6 +31,11 @@ logs = "logs"
 
 [job.sleeps]
 command = "sleep 1000"
+
+[job.dies]
+command = ": > /shared/up; sleep 1000"
+mounts = ["/shared"]
+options = ["--no-requeue", "--nodelist=n1"]
 `
 
 const submitProfile = `runtimes = ["sconce"]
@@ -119,7 +125,27 @@ func TestSubmit(t *testing.T) {
 	has("sconce jobs --json", `"digest": "sha256:`, `"file": "/shared/images/sha256-`)
 	has("sconce cancel other; echo code $?", `no job "other" was submitted from here`, "code 2")
 	has("cd /shared && sconce submit app hello --nodes 9 --test-only; echo code $?", "error: sbatch: ", "code 1")
+	nodeDies(t, c, has)
 	has("sed -i 's/tiny/gone/' sconce.toml && sconce submit hello; echo code $?", "gone:1 is not in the store", "build it first", "code 1")
+}
+
+// nodeDies ends the node of a job: nothing in the log need say so, but Slurm's state of the job does.
+func nodeDies(t *testing.T, c *slurmtest.Cluster, has func(script string, wants ...string) string) {
+	t.Helper()
+	down := make(chan error, 1)
+	go func() {
+		out, err := c.Try(c.Admin(), "until [ -e up ]; do sleep 0.05; done; scontrol update nodename=n1 state=down reason=fire")
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		down <- err
+	}()
+	says := []string{"a node failed", "--exclude=NODE"}
+	has("sconce submit dies --follow; echo code $?", append(says, "ended as NODE_FAIL", "code 1")...)
+	if err := <-down; err != nil {
+		t.Error(err)
+	}
+	has("rm -f dies-*.log; sconce explain dies", append(says, "JobState=NODE_FAIL")...)
 }
 
 // Ten who submit at once share one copy of the image.

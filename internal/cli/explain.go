@@ -32,7 +32,8 @@ missing, the end of the job's time, a node that failed, and more. Each finding h
 it, and the rule of sconce check or sconce lint that finds the same before a job runs.
 
 LOG is a file, or - for stdin: any job's, whoever submitted it. Otherwise it is a JOB that was submitted
-from here, by number or name. Without arguments it is the job that was submitted last.
+from here, by number or name, of which Slurm's state counts too: the end of its time, a node that
+failed, preemption. Without arguments it is the job that was submitted last.
 
 The exit code is 0 also when nothing is found.`,
 		Example: examples(
@@ -42,7 +43,7 @@ The exit code is 0 also when nothing is found.`,
 			"ssh cluster cat run/slurm-12345.out | sconce explain -",
 		),
 		Args: cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, args []string) error { return a.runExplain(args, asJSON) },
+		RunE: func(cmd *cobra.Command, args []string) error { return a.runExplain(cmd.Context(), args, asJSON) },
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
@@ -54,13 +55,13 @@ type explained struct {
 	Findings []joblog.Finding `json:"findings"`
 }
 
-func (a *app) runExplain(args []string, asJSON bool) error {
+func (a *app) runExplain(ctx context.Context, args []string, asJSON bool) error {
 	if len(args) == 0 {
 		args = []string{""}
 	}
 	all := []explained{}
 	for _, arg := range args {
-		logs, err := a.explainNamed(arg)
+		logs, err := a.explainNamed(ctx, arg)
 		if err != nil {
 			return err
 		}
@@ -82,7 +83,7 @@ func (a *app) runExplain(args []string, asJSON bool) error {
 }
 
 // explainNamed looks into a file, stdin, or the logs of a job.
-func (a *app) explainNamed(arg string) ([]explained, error) {
+func (a *app) explainNamed(ctx context.Context, arg string) ([]explained, error) {
 	if arg == "-" {
 		found, err := joblog.Explain(a.stdin)
 		if err != nil {
@@ -102,11 +103,13 @@ func (a *app) explainNamed(arg string) ([]explained, error) {
 		}
 		return nil, err
 	}
+	state := askState(ctx, r.ID)
 	files, err := logsOf(r)
-	if err != nil {
+	if _, known := joblog.OfState(state.Name); err != nil && !known {
 		return nil, err
 	}
-	return explainFiles(files...)
+	logs, err := explainFiles(files...)
+	return withState(logs, r, state), err
 }
 
 func explainFiles(files ...string) ([]explained, error) {
@@ -144,13 +147,21 @@ var (
 func explanation(e explained, width int, paint func(code, text string) string) string {
 	var b strings.Builder
 	for _, f := range e.Findings {
-		head := fmt.Sprintf("%s: %s:%d: %s", roleWords[f.Role], ui.Clean(e.Log), f.Line, ui.Clean(f.Title))
+		where := ui.Clean(e.Log)
+		if f.Line > 0 {
+			where += fmt.Sprintf(":%d", f.Line)
+		}
+		head := fmt.Sprintf("%s: %s: %s", roleWords[f.Role], where, ui.Clean(f.Title))
 		b.WriteString(paint(roleColors[f.Role], wrap(head, width, "  ", 0)) + "\n")
 		shown := ui.Clean(f.Text)
 		if f.Lines > 1 {
 			shown += fmt.Sprintf(" (and %s like it)", units.Number(f.Lines-1, "line"))
 		}
-		parts := [][2]string{{"log", shown}, {"fix", ui.Clean(f.Remedy)}}
+		from := "log"
+		if f.Line == 0 {
+			from = "job"
+		}
+		parts := [][2]string{{from, shown}, {"fix", ui.Clean(f.Remedy)}}
 		if f.Rule != "" {
 			parts = append(parts, [2]string{"rule", fmt.Sprintf("`sconce %s` finds this before a job runs, as %s", f.Tool, f.Rule)})
 		}
@@ -161,16 +172,16 @@ func explanation(e explained, width int, paint func(code, text string) string) s
 	return b.String()
 }
 
-// explainEnd says of a job that has ended what its log tells: why it failed, or what made it slow. It does not matter when the log
+// explainEnd says of a job that has ended why it failed, or what made it slow, as its log and Slurm tell. It does not matter when the log
 // cannot be read.
-func (a *app) explainEnd(r slurm.Record, failed bool) {
+func (a *app) explainEnd(r slurm.Record, state slurm.State) {
 	files, err := filepath.Glob(r.Log)
 	if err != nil {
 		return
 	}
 	all, _ := explainFiles(files...)
-	for _, e := range all {
-		if !failed {
+	for _, e := range withState(all, r, state) {
+		if !state.Failed() {
 			e.Findings = slices.DeleteFunc(e.Findings, func(f joblog.Finding) bool { return f.Role != joblog.Slowness })
 		}
 		if text := explanation(e, columns(a.stderr), painter(false)); text != "" {
@@ -179,14 +190,37 @@ func (a *app) explainEnd(r slurm.Record, failed bool) {
 	}
 }
 
-// askTime bounds how long Slurm is asked about a job of which the log is printed already.
+// withState puts what Slurm's state of a job says before what its logs do, unless they say it too.
+func withState(logs []explained, r slurm.Record, state slurm.State) []explained {
+	f, ok := joblog.OfState(state.Name)
+	if !ok {
+		return logs
+	}
+	for _, e := range logs {
+		if slices.ContainsFunc(e.Findings, func(x joblog.Finding) bool { return x.ID == f.ID }) {
+			return logs
+		}
+	}
+	return append([]explained{{"job " + r.ID, []joblog.Finding{f}}}, logs...)
+}
+
+// askTime bounds how long Slurm is asked about a job whose log is there already.
 const askTime = 5 * time.Second
+
+// askState asks Slurm for a job, if Slurm is here.
+func askState(ctx context.Context, id string) slurm.State {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	state, err := slurm.StateOf(ctx, id)
+	if err != nil {
+		return slurm.State{Name: slurm.Gone}
+	}
+	return state
+}
 
 // explainFailed says why a job failed, if Slurm is here and says that it did.
 func (a *app) explainFailed(ctx context.Context, r slurm.Record) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	if state, err := slurm.StateOf(ctx, r.ID); err == nil && state.Failed() {
-		a.explainEnd(r, true)
+	if state := askState(ctx, r.ID); state.Failed() {
+		a.explainEnd(r, state)
 	}
 }

@@ -264,7 +264,7 @@ func (a *app) waitFor(ctx context.Context, record slurm.Record, each func() erro
 			return err
 		}
 		if state.Ended() {
-			a.explainEnd(record, state.Failed())
+			a.explainEnd(record, state)
 		}
 		if state.Failed() {
 			return fault.Hint(fmt.Errorf("job %s (%s) ended as %s", record.ID, record.Name, state.Name), "its log is "+record.Log)

@@ -23,6 +23,12 @@ func (c Cause) lint(rule string) Cause {
 	return c
 }
 
+// state names the states of Slurm that say the same as a line.
+func (c Cause) state(names ...string) Cause {
+	c.states = names
+	return c
+}
+
 // unless says what makes a line mean something else.
 func (c Cause) unless(text string) Cause {
 	c.but = []byte(text)
@@ -75,7 +81,7 @@ var causes = []Cause{
 	cause("memory", Failure, `Detected \d+ oom[_-]kill event|: tasks? [\d,-]+: Out Of Memory|Out of memory: Killed process \d+|oom-kill:constraint=|killed by signal: Killed\.`,
 		[]string{"oom", ": Out Of Memory", "Out of memory: Killed", "killed by signal: Killed."},
 		"a node had not enough memory for the job, and the kernel ended a process",
-		"ask for more (--mem, or `mem` of the job), or need less: fewer workers that load data, fewer tasks on a node"),
+		"ask for more (--mem, or `mem` of the job), or need less: fewer workers that load data, fewer tasks on a node").state("OUT_OF_MEMORY"),
 	cause("shared-memory", Failure, `killed by signal: Bus error\.|Error while creating shared memory segment /dev/shm|unable to (open|write to|mmap|resize|allocate) .{0,20}shared memory`,
 		[]string{"Bus error.", "shared memory"},
 		"the shared memory of the container, /dev/shm, is full or too small",
@@ -123,15 +129,15 @@ var causes = []Cause{
 	cause("time-limit", Failure, `CANCELLED AT .{1,40} DUE TO TIME LIMIT`,
 		[]string{"DUE TO TIME LIMIT"},
 		"the job's time was over",
-		"ask for more (--time, `time` of the job), or save before the end and go on in a next job: `warn-before` and `continue`"),
+		"ask for more (--time, `time` of the job), or save before the end and go on in a next job: `warn-before` and `continue`").state("TIMEOUT"),
 	cause("preempted", Failure, `CANCELLED AT .{1,40} DUE TO PREEMPTION`,
 		[]string{"DUE TO PREEMPTION"},
 		"the job had to make room for another one",
-		"save now and then, and submit with --requeue, or where jobs are not preempted"),
+		"save now and then, and submit with --requeue, or where jobs are not preempted").state("PREEMPTED"),
 	cause("node-failed", Failure, `DUE TO NODE FAILURE|error: Node failure on (?:`+name+`)`,
 		[]string{"DUE TO NODE FAILURE", "error: Node failure on"},
 		"a node failed",
-		"submit again, from the last checkpoint; --exclude=NODE leaves out a node that fails again"),
+		"submit again, from the last checkpoint; --exclude=NODE leaves out a node that fails again").state("NODE_FAIL", "BOOT_FAIL"),
 	cause("cancelled", Consequence, `error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT [\dT:-]+ \*\*\*`,
 		[]string{" CANCELLED AT "},
 		"the job or its step was cancelled: by somebody, or by the job itself after one of its tasks had failed",

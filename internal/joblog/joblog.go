@@ -33,17 +33,29 @@ type Cause struct {
 	Rule   string `json:"rule,omitempty"`
 	Tool   string `json:"tool,omitempty"` // the command that has the rule, and would have told it before the job: "check" or "lint"
 
-	form *regexp.Regexp
-	clue [][]byte // one of them is in each line that the form is in; looked for first, as most lines are about nothing
-	but  []byte   // a line with it means something else
+	form   *regexp.Regexp
+	states []string // of Slurm, that say the same
+	clue   [][]byte // one of them is in each line that the form is in; looked for first, as most lines are about nothing
+	but    []byte   // a line with it means something else
 }
 
 // Finding is a cause with its evidence.
 type Finding struct {
 	Cause
-	Line  int    `json:"line"`  // the first line that shows it, from 1
+	Line  int    `json:"line"`  // the first line that shows it, from 1; 0 of what [OfState] says
 	Text  string `json:"text"`  // that line, at most maxText bytes of it, as the program printed it
 	Lines int    `json:"lines"` // how many lines show it
+}
+
+// OfState returns what Slurm's state of a job that has ended says by itself, whatever is in its log: Slurm tells a job's time, a node's
+// failure and a preemption often to nobody but its own books. The finding has no line.
+func OfState(state string) (Finding, bool) {
+	for _, c := range causes {
+		if slices.Contains(c.states, state) {
+			return Finding{Cause: c, Text: "JobState=" + state}, true
+		}
+	}
+	return Finding{}, false
 }
 
 // Limits.

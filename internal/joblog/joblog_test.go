@@ -79,6 +79,19 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// Slurm's state of a job is a cause by itself, where it says more than that the job failed.
+func TestStates(t *testing.T) {
+	for state, want := range map[string]string{
+		"TIMEOUT": "time-limit", "OUT_OF_MEMORY": "memory", "NODE_FAIL": "node-failed", "BOOT_FAIL": "node-failed", "PREEMPTED": "preempted",
+		"FAILED": "", "COMPLETED": "", "CANCELLED": "", "": "",
+	} {
+		f, ok := joblog.OfState(state)
+		if f.ID != want || ok != (want != "") || ok && (f.Text != "JobState="+state || f.Title == "" || strings.Contains(f.Title+f.Remedy, "$1")) {
+			t.Errorf("%s is %+v, want %q", state, f, want)
+		}
+	}
+}
+
 // What a cause names is there: its rule in the tool that has it, and a text for all that is in a template.
 func TestCauses(t *testing.T) {
 	rules := map[string][]audit.Rule{"check": audit.Rules(), "lint": lint.AuditRules(), "": nil}
