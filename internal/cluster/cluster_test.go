@@ -282,3 +282,32 @@ func TestTOMLOfTables(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// What a profile says, whatever it is, is said again by the file that is written of it.
+func FuzzParse(f *testing.F) {
+	files, err := builtIn.ReadDir("profiles")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, e := range files {
+		data, err := builtIn.ReadFile("profiles/" + e.Name())
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Add([]byte("gpu = [\"90\"]\n[env]\nA = \"\\u0001'\\\"\"\n[env.uenv]\nB = \"${X}\"\n[reference]\n\"a@2.b\" = \"1 GB/s\"\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := parse(data)
+		if err != nil {
+			return
+		}
+		again, err := parse([]byte(p.TOML()))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, p.TOML())
+		}
+		if got, want := again.TOML(), p.TOML(); got != want {
+			t.Errorf("%s\nwant\n%s", got, want)
+		}
+	})
+}
