@@ -1,0 +1,68 @@
+package config
+
+import "encoding/json"
+
+// SchemaFile is the name that the schema of the configuration goes by.
+const SchemaFile = "sconce-config.schema.json"
+
+// property is the part of JSON Schema, draft 2020-12, that the configuration needs.
+type property struct {
+	Schema      string              `json:"$schema,omitempty"`
+	ID          string              `json:"$id,omitempty"`
+	Title       string              `json:"title,omitempty"`
+	Description string              `json:"description,omitempty"`
+	Type        string              `json:"type,omitempty"`
+	Pattern     string              `json:"pattern,omitempty"`
+	Enum        []string            `json:"enum,omitempty"`
+	Items       *property           `json:"items,omitempty"`
+	Properties  map[string]property `json:"properties,omitempty"`
+	Additional  *bool               `json:"additionalProperties,omitempty"`
+	Examples    []any               `json:"examples,omitempty"`
+}
+
+// What the values of some keys look like.
+const (
+	formDir     = `^([/~$].*)$`
+	formSize    = `^(none|[0-9]+(\.[0-9]+)? ?(%|[kKmMgGtTpPeE]?[iI]?[bB]?))$`
+	formTime    = `^([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`
+	formAddress = `^(https?|file)://`
+)
+
+// progressModes are the values of the key progress.
+var progressModes = []string{"auto", "tty", "plain", "json", "quiet"}
+
+// Schema returns the JSON Schema of config.toml, by which editors complete and check it.
+func Schema() ([]byte, error) {
+	closed := false
+	addresses := map[string]property{}
+	for _, archive := range mirrors {
+		addresses[archive] = property{Type: "string", Pattern: formAddress, Description: "The address of a mirror of the archive " + archive + "."}
+	}
+	s := property{
+		Schema: "https://json-schema.org/draft/2020-12/schema", ID: SchemaFile, Title: "sconce configuration",
+		Description: "What a site and a user decide once; see docs/guide/site.md.", Type: "object", Additional: &closed,
+		Properties: map[string]property{
+			"store": {
+				Type: "string", Pattern: formDir, Description: "The directory of the store; variables and ~ are replaced.",
+				Examples: []any{"/scratch/${USER}/sconce"},
+			},
+			"shared-stores": {
+				Type: "array", Items: &property{Type: "string", Pattern: formDir}, Description: "Directories of further stores, which are only read.",
+				Examples: []any{[]string{"/apps/sconce/store"}},
+			},
+			"store-size": {
+				Type: "string", Pattern: formSize, Description: "How much the store may hold: a size, a share of the disk, or none for no limit.",
+				Examples: []any{"200GB", "30%"},
+			},
+			"patience": {
+				Type: "string", Pattern: formTime, Description: "How long a network that says nothing is waited for, as --patience.", Examples: []any{"20m"},
+			},
+			"progress": {Type: "string", Enum: progressModes, Description: "How progress is shown, as --progress."},
+			"mirrors": {
+				Type: "object", Properties: addresses, Additional: &closed, Description: "Mirrors of the archives of distributions.",
+			},
+		},
+	}
+	out, err := json.MarshalIndent(s, "", "  ")
+	return append(out, '\n'), err
+}
