@@ -70,8 +70,8 @@ func withBases(all []*pipeline.Image, i *pipeline.Image) []*pipeline.Image {
 	if slices.ContainsFunc(all, func(other *pipeline.Image) bool { return other.Ref == i.Ref }) {
 		return all
 	}
-	if i.Base != nil {
-		all = withBases(all, i.Base)
+	for _, below := range i.Below() {
+		all = withBases(all, below)
 	}
 	return append(all, i)
 }
@@ -118,7 +118,9 @@ type pipelineStatus struct {
 	Name      string          `json:"name"`
 	Version   string          `json:"version"`
 	Variant   string          `json:"variant,omitempty"`
-	Base      string          `json:"base,omitempty"` // the image of the pipeline that it stands on
+	Base      string          `json:"base,omitempty"`  // the image of the pipeline that it stands on
+	Parts     []string        `json:"parts,omitempty"` // of an index: its images
+	Platforms []string        `json:"platforms"`
 	Key       string          `json:"key,omitempty"`
 	Canonical string          `json:"canonical,omitempty"`
 	Digest    store.Digest    `json:"digest,omitempty"` // of what is there
@@ -132,10 +134,13 @@ func statusesOf(all []*pipeline.Status) []pipelineStatus {
 	for n, st := range all {
 		out[n] = pipelineStatus{
 			Image: st.Ref, Name: st.Name, Version: st.Version, Variant: st.Variant, Key: string(st.Key), Canonical: st.Canonical,
-			Digest: st.Digest, Stable: append([]string{}, st.Stable...), Action: st.Action, Reasons: append([]string{}, st.Reasons...),
+			Platforms: st.Platforms(), Digest: st.Digest, Stable: append([]string{}, st.Stable...), Action: st.Action, Reasons: append([]string{}, st.Reasons...),
 		}
 		if st.Base != nil {
 			out[n].Base = st.Base.Ref
+		}
+		for _, part := range st.Parts {
+			out[n].Parts = append(out[n].Parts, part.Ref)
 		}
 	}
 	return out
@@ -317,10 +322,10 @@ take them by: for a page of documentation, which then is never behind the regist
 				_, err = a.out.Write([]byte(pipeline.Markdown(all)))
 				return err
 			}
-			rows := [][]string{{"IMAGE", "VERSION", "TAKE IT AS"}}
+			rows := [][]string{{"IMAGE", "VERSION", "PLATFORM", "TAKE IT AS"}}
 			for _, st := range all {
 				if st.Action == pipeline.Fine && len(st.Stable) > 0 {
-					rows = append(rows, []string{st.Name, st.Version, strings.Join(st.Stable, " ")})
+					rows = append(rows, []string{st.Name, st.Version, strings.Join(st.Platforms(), " "), strings.Join(st.Stable, " ")})
 				}
 			}
 			return printTable(a.stdout, rows)

@@ -17,8 +17,8 @@ func (a *app) testAndPromote(ctx context.Context, p *pipeline.Pipeline, all []*p
 	stopped := map[string]bool{}
 	for _, st := range all {
 		i := st.Image
-		if i.Base != nil && stopped[i.Base.Ref] {
-			a.say("left %s: what it stands on has not passed its tests", i.Ref)
+		if slices.ContainsFunc(i.Below(), func(below *pipeline.Image) bool { return stopped[below.Ref] }) {
+			a.say("left %s: what it stands on, or is made of, has not passed its tests", i.Ref)
 			stopped[i.Ref] = true
 			continue
 		}

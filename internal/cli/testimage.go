@@ -210,6 +210,9 @@ func (a *app) canonicalImage(ctx context.Context, o *testOptions) (tested, error
 	if i.Problem != nil {
 		return tested{}, i.Problem
 	}
+	if len(i.Parts) > 0 {
+		return tested{}, fault.Usage(fault.Hint(fmt.Errorf("%s is an index: each of its images has tests of its own", i.Ref), "name one, such as "+i.Parts[0].Ref))
+	}
 	found, err := s.Find(ctx, i.Canonical)
 	if err != nil {
 		return tested{}, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", i.Ref, err), "run `sconce build "+i.Ref+" --canonical` first")

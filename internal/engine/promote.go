@@ -175,13 +175,14 @@ type Verification struct {
 	Image    string       `json:"image"` // HOST/PATH:TAG
 	Digest   store.Digest `json:"digest"`
 	Evidence []Verdict    `json:"evidence"`
-	Signed   []string     `json:"signed"`   // kinds of documents that are signed: "provenance", "sbom"
+	Signed   []string     `json:"signed"`   // kinds of documents that are signed, about each image of an index: "provenance", "sbom"
 	Problems []string     `json:"problems"` // why it is not to be trusted; none: it is
 }
 
 // Verdict is the result of a test that is signed.
 type Verdict struct {
 	Test     string          `json:"test"`
+	Image    store.Digest    `json:"image"` // of an index, the one that was tested
 	Hash     string          `json:"hash"`
 	Cluster  string          `json:"cluster"`
 	Result   evidence.Result `json:"result"`
@@ -204,15 +205,51 @@ func (s *Session) Verify(ctx context.Context, name, where string, trust []*attes
 	if err != nil {
 		return nil, err
 	}
-	list, err := b.List(ctx, im.Digest)
-	if err == nil && len(list) == 0 {
-		list, err = b.Referred(ctx, im.Digest)
-	}
-	if err := v.note(err); err != nil {
+	images, err := s.imagesOf(ctx, im)
+	if err != nil {
 		return nil, err
 	}
+	for n, image := range images {
+		if err := v.verdicts(ctx, b, image); err != nil {
+			return nil, err
+		}
+		signed, err := v.attachments(ctx, b, image)
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			v.Signed = signed
+		}
+		v.Signed = slices.DeleteFunc(v.Signed, func(kind string) bool { return !slices.Contains(signed, kind) }) // of all of them
+	}
+	return v, nil
+}
+
+// imagesOf lists the images that an index lists, or the image itself.
+func (s *Session) imagesOf(ctx context.Context, im InRegistry) ([]store.Digest, error) {
+	repo, err := registry.OpenForWriting(im.Repository, registry.Options{Fetch: s.Fetch})
+	if err != nil {
+		return nil, err
+	}
+	_, listed, err := repo.Reach(ctx, string(im.Digest))
+	if err != nil || len(listed) > 0 {
+		return listed, err
+	}
+	return []store.Digest{im.Digest}, nil
+}
+
+// verdicts notes the evidence about an image.
+func (v *Verification) verdicts(ctx context.Context, b *evidence.Book, image store.Digest) error {
+	before := len(v.Problems)
+	list, err := b.List(ctx, image)
+	if err == nil && len(list) == 0 {
+		list, err = b.Referred(ctx, image)
+	}
+	if err := v.note(err); err != nil {
+		return err
+	}
 	for _, e := range list {
-		one := Verdict{Test: e.Name, Hash: e.Test, Cluster: e.Cluster, Result: e.Result, Manifest: e.Manifest}
+		one := Verdict{Test: e.Name, Image: image, Hash: e.Test, Cluster: e.Cluster, Result: e.Result, Manifest: e.Manifest}
 		if !e.Finished.IsZero() {
 			one.Finished = e.Finished.UTC().Format("2006-01-02T15:04:05Z")
 		}
@@ -221,24 +258,29 @@ func (s *Session) Verify(ctx context.Context, name, where string, trust []*attes
 			v.Problems = append(v.Problems, fmt.Sprintf("test %s has not passed on %s", e.Name, e.Cluster))
 		}
 	}
-	if len(list) == 0 && v.Good() {
-		v.Problems = append(v.Problems, "there is no evidence that it was ever tested")
-	}
-	return v, v.attachments(ctx, b)
-}
-
-// attachments looks for the documents that are signed.
-func (v *Verification) attachments(ctx context.Context, b *evidence.Book) error {
-	for _, kind := range []string{Provenance, SBOM} {
-		statement, err := b.Attachment(ctx, v.Digest, kind)
-		if err := v.note(err); err != nil {
-			return err
+	if len(list) == 0 && len(v.Problems) == before {
+		what := "it"
+		if image != v.Digest {
+			what = image.Short() + ", which is part of it,"
 		}
-		if statement != nil {
-			v.Signed = append(v.Signed, kind)
-		}
+		v.Problems = append(v.Problems, "there is no evidence that "+what+" was ever tested")
 	}
 	return nil
+}
+
+// attachments looks for the documents about an image that are signed.
+func (v *Verification) attachments(ctx context.Context, b *evidence.Book, image store.Digest) (signed []string, err error) {
+	signed = []string{}
+	for _, kind := range []string{Provenance, SBOM} {
+		statement, err := b.Attachment(ctx, image, kind)
+		if err := v.note(err); err != nil {
+			return nil, err
+		}
+		if statement != nil {
+			signed = append(signed, kind)
+		}
+	}
+	return signed, nil
 }
 
 // note makes a problem of an error that is one, and returns any other.

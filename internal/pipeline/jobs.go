@@ -20,6 +20,8 @@ type Job struct {
 	Cluster string   `json:"cluster,omitempty"`
 	Command string   `json:"command"`
 	Needs   []string `json:"needs"` // ids of jobs that come first
+
+	light bool // it only talks to registries
 }
 
 // The stages of jobs.
@@ -64,14 +66,14 @@ func (g *graph) add(st *Status) {
 	i := st.Image
 	name := i.Name + ":" + i.Version
 	var before []string
-	if i.Base != nil {
-		before = g.last[i.Base.Ref]
+	for _, below := range i.Below() {
+		before = append(before, g.last[below.Ref]...)
 	}
 	if st.Action == Build {
-		before = g.job(Job{ID: "build " + name, Stage: StageBuild, Image: i.Ref, Command: "sconce build " + word(i.Ref) + " --canonical", Needs: before})
+		before = g.job(Job{ID: "build " + name, Stage: StageBuild, Image: i.Ref, Command: "sconce build " + word(i.Ref) + " --canonical", Needs: before, light: i.Parts != nil})
 		g.last[i.Ref] = before
 	}
-	if st.Action == Build || st.Action == Test {
+	if i.Parts == nil && (st.Action == Build || st.Action == Test) {
 		if tests := g.tests(st, name, before); len(tests) > 0 {
 			before = tests
 			g.last[i.Ref] = tests
@@ -207,6 +209,9 @@ func githubID(id string) string { return notOfIDs.ReplaceAllString(id, "-") }
 
 // siteKey names what a job has of the site's.
 func siteKey(j Job) string {
+	if j.light {
+		return "light"
+	}
 	switch j.Stage {
 	case StageBuild:
 		return "build"
@@ -217,6 +222,9 @@ func siteKey(j Job) string {
 }
 
 func siteOf(j Job, build, test, light any) any {
+	if j.light {
+		return light
+	}
 	switch j.Stage {
 	case StageBuild:
 		return build

@@ -23,7 +23,8 @@ import (
 // Pipeline is a pipeline file and the recipes that it leads to.
 type Pipeline struct {
 	*recipe.Pipeline
-	refs []string // of all images: PATH or PATH:VARIANT, relative to Dir
+	refs    []string            // of all images: PATH or PATH:VARIANT, relative to Dir
+	indexes map[string][]string // of those that join images of several platforms: which
 }
 
 // Image is one variant of one recipe of a pipeline.
@@ -34,6 +35,9 @@ type Image struct {
 	Variant string // "" of a recipe without any
 	Recipe  *engine.Recipe
 	Base    *Image // the image of the pipeline that it stands on; nil: something else
+
+	Parts  []*Image // of an index: its images, one for each platform; Recipe is that of the first
+	PartOf string   // Image.Ref of the index that it is part of, and published as; "": none
 
 	Key       plan.Key // of its plan; "" as long as it cannot be planned, see Problem
 	Canonical string   // HOST/PATH:VERSION-KEY in the staging repository; "" without a key
@@ -59,7 +63,7 @@ func Open(dir string) (*Pipeline, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pipeline{Pipeline: read}
+	p := &Pipeline{Pipeline: read, indexes: make(map[string][]string)}
 	paths, err := read.Paths()
 	if err != nil {
 		return nil, err
@@ -74,6 +78,9 @@ func Open(dir string) (*Pipeline, error) {
 		}
 		for _, v := range variants {
 			p.refs = append(p.refs, path+":"+v)
+		}
+		if err := p.findIndexes(path, variants); err != nil {
+			return nil, err
 		}
 	}
 	return p, nil
@@ -118,17 +125,22 @@ func (p *Pipeline) Contains(name string) (ref string, found bool) {
 	}
 	return p.only(func(r string) bool {
 		at, v := splitRef(r)
-		return at == rel && (variant == "" || v == variant)
+		return at == rel && v == variant
+	}, func(r string) bool {
+		at, _ := splitRef(r)
+		return at == rel && variant == ""
 	})
 }
 
-// only returns the one reference that fits.
-func (p *Pipeline) only(fits func(ref string) bool) (string, bool) {
-	i := slices.IndexFunc(p.refs, fits)
-	if i < 0 || slices.ContainsFunc(p.refs[i+1:], fits) {
-		return "", false
+// only returns the one reference that fits, or, if none does, the one that fits otherwise.
+func (p *Pipeline) only(fits, otherwise func(ref string) bool) (string, bool) {
+	for _, fits := range []func(string) bool{fits, otherwise} {
+		i := slices.IndexFunc(p.refs, fits)
+		if i >= 0 {
+			return p.refs[i], !slices.ContainsFunc(p.refs[i+1:], fits)
+		}
 	}
-	return p.refs[i], true
+	return "", false
 }
 
 func splitRef(ref string) (path, variant string) {
@@ -150,9 +162,19 @@ func (p *Pipeline) find(name string) (string, error) {
 	var fits []string
 	for _, ref := range p.refs {
 		path, v := splitRef(ref)
-		r, err := recipe.Load(filepath.Join(p.Dir, path) + strings.TrimPrefix(ref, path))
+		at := ref
+		if p.indexes[ref] != nil {
+			at = p.indexes[ref][0]
+		}
+		r, err := recipe.Load(filepath.Join(p.Dir, path) + strings.TrimPrefix(at, path))
 		if err != nil {
 			return "", err
+		}
+		if at != ref {
+			if r.Name == wanted && variant == v {
+				return ref, nil
+			}
+			continue
 		}
 		if (r.Name == wanted || path == wanted) && (variant == "" || variant == v || variant == r.Version) {
 			fits = append(fits, ref)
@@ -175,20 +197,21 @@ func (p *Pipeline) find(name string) (string, error) {
 func (p *Pipeline) images(ctx context.Context, s *engine.Session, refs []string) ([]*Image, error) {
 	b := &planner{Pipeline: p, session: s, known: make(map[string]*Image)}
 	for _, ref := range refs {
-		path, variant := splitRef(ref)
-		full := filepath.Join(p.Dir, path)
-		if variant != "" {
-			full += ":" + variant
-		}
-		r, err := engine.LoadRecipe(full, engine.Changes{})
-		if err != nil {
-			return nil, err
-		}
-		if _, err := b.add(ctx, r); err != nil {
+		if _, err := b.addRef(ctx, ref); err != nil {
 			return nil, err
 		}
 	}
 	return b.all, b.checkNames()
+}
+
+// load loads the recipe of a reference.
+func (p *Pipeline) load(ref string) (*engine.Recipe, error) {
+	path, variant := splitRef(ref)
+	full := filepath.Join(p.Dir, path)
+	if variant != "" {
+		full += ":" + variant
+	}
+	return engine.LoadRecipe(full, engine.Changes{})
 }
 
 // planner plans images, each once.
@@ -199,6 +222,17 @@ type planner struct {
 	known   map[string]*Image // by Ref
 }
 
+func (b *planner) addRef(ctx context.Context, ref string) (*Image, error) {
+	if b.indexes[ref] != nil {
+		return b.addIndex(ctx, ref)
+	}
+	r, err := b.load(ref)
+	if err != nil {
+		return nil, err
+	}
+	return b.add(ctx, r)
+}
+
 func (b *planner) add(ctx context.Context, r *engine.Recipe) (*Image, error) {
 	ref, ok := b.Contains(r.Ref())
 	if !ok {
@@ -207,11 +241,10 @@ func (b *planner) add(ctx context.Context, r *engine.Recipe) (*Image, error) {
 	if known := b.known[ref]; known != nil {
 		return known, nil
 	}
-	i := &Image{Ref: ref, Name: r.Name, Version: r.Version, Variant: r.Variant, Recipe: r, Stable: b.StableOf(r)}
-	i.Mutable = slices.ContainsFunc(b.Pipeline.Mutable, func(pattern string) bool {
-		match, err := filepath.Match(pattern, r.Version)
-		return match && err == nil
-	})
+	i := &Image{Ref: ref, Name: r.Name, Version: r.Version, Variant: r.Variant, Recipe: r, PartOf: b.indexWith(ref), Mutable: b.isMutable(r.Version)}
+	if i.PartOf == "" {
+		i.Stable = b.stableOf(r, r.Version)
+	}
 	if r.Below != nil {
 		var err error
 		if i.Base, err = b.add(ctx, r.Below); err != nil {
@@ -224,6 +257,14 @@ func (b *planner) add(ctx context.Context, r *engine.Recipe) (*Image, error) {
 	b.known[ref] = i
 	b.all = append(b.all, i)
 	return i, nil
+}
+
+// isMutable reports whether a version's stable tags are written again.
+func (p *Pipeline) isMutable(version string) bool {
+	return slices.ContainsFunc(p.Mutable, func(pattern string) bool {
+		match, err := filepath.Match(pattern, version)
+		return match && err == nil
+	})
 }
 
 // plan finds out the image's key. That its lock does not fit is its Problem.
@@ -268,18 +309,30 @@ func (p *Pipeline) Plan(ctx context.Context, s *engine.Session, r *engine.Recipe
 
 // CanonicalOf is where the image of a recipe is that has been built, by the key of its plan.
 func (p *Pipeline) CanonicalOf(r *engine.Recipe, key plan.Key) string {
-	return p.Staging + "/" + r.Name + ":" + r.Version + "-" + string(key)[:keyDigits]
+	return p.canonicalOf(r.Name, r.Version, key)
 }
 
-// StableOf lists the references that users take the image of a recipe from: its own repository, if it names one, else those of the
+func (p *Pipeline) canonicalOf(name, version string, key plan.Key) string {
+	return p.Staging + "/" + name + ":" + version + "-" + string(key)[:keyDigits]
+}
+
+// stableOf lists the references that users take the image of a recipe from: its own repository, if it names one, else those of the
 // pipeline.
-func (p *Pipeline) StableOf(r *engine.Recipe) []string {
+func (p *Pipeline) stableOf(r *engine.Recipe, version string) []string {
 	if r.Publish.Repository != "" {
-		return []string{r.Publish.Repository + ":" + r.Version}
+		return []string{r.Publish.Repository + ":" + version}
 	}
 	var all []string
 	for _, repository := range p.Stable {
-		all = append(all, repository+"/"+r.Name+":"+r.Version)
+		all = append(all, repository+"/"+r.Name+":"+version)
 	}
 	return all
+}
+
+// Below lists the images that there must be before this one: what it stands on, or its parts.
+func (i *Image) Below() []*Image {
+	if i.Base != nil {
+		return []*Image{i.Base}
+	}
+	return i.Parts
 }

@@ -51,6 +51,16 @@ func (p *Pipeline) Promote(ctx context.Context, s *engine.Session, i *Image, how
 // required lists the verdicts that there must be about an image and all that it stands on.
 func (p *Pipeline) required(ctx context.Context, s *engine.Session, i *Image) ([]promote.Required, error) {
 	var all []promote.Required
+	for _, part := range i.Parts {
+		some, err := p.required(ctx, s, part)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	if i.Parts != nil {
+		return all, nil
+	}
 	for at := i; at != nil; at = at.Base {
 		if at.Problem != nil {
 			return nil, at.Problem
@@ -87,6 +97,9 @@ type Validation struct {
 // target. A test that is skipped is told of, and is none.
 func (p *Pipeline) Tests(ctx context.Context, i *Image) ([]Validation, error) {
 	var all []Validation
+	if i.Parts != nil {
+		return nil, nil // they are those of its parts
+	}
 	for _, t := range i.Recipe.Tests {
 		if t.Skip != "" {
 			progress.Warn(ctx, fmt.Sprintf("%s: test %s is skipped: %s", i.Ref, t.Title(), t.Skip), "")

@@ -81,21 +81,26 @@ type runner struct {
 // image does what is to be done for an image, once what it stands on is done.
 func (r *runner) image(ctx context.Context, st *Status) Done {
 	d := Done{Status: st}
-	if st.Base != nil {
-		if end := r.ends[st.Base.Ref]; end != nil {
+	for _, below := range st.Below() {
+		if end := r.ends[below.Ref]; end != nil {
 			<-end
 		}
-		if r.hasFailed(st.Base.Ref) {
+	}
+	for _, below := range st.Below() {
+		if r.hasFailed(below.Ref) {
 			r.fail(st.Image.Ref)
 			d.Waited = true
 			return d
 		}
 	}
-	switch st.Action {
-	case Build:
+	switch {
+	case st.Action == Build && st.Parts != nil:
+		d.Failed = r.join(ctx, st)
+		d.Built = d.Failed == nil
+	case st.Action == Build:
 		d.Failed = r.build(ctx, st)
 		d.Built = d.Failed == nil
-	case Lock:
+	case st.Action == Lock:
 		d.Failed = st.Problem
 	}
 	if d.Failed != nil {
@@ -150,29 +155,25 @@ func (r *runner) build(ctx context.Context, st *Status) error {
 		st.Digest = digest
 		return nil
 	}
-	if err := r.send(ctx, st, made); err != nil {
-		return err
-	}
 	st.Digest = made.Image.Digest
-	return nil
+	return r.untilKept(ctx, st, func() error { return r.send(ctx, st, made) })
 }
 
-// send brings an image to its canonical reference. That comes last: first the image under its digest, and what tells of it, so that what is
-// killed on the way leaves nothing that is taken for done. When the same image is being deleted, it is sent again once it is gone.
-func (r *runner) send(ctx context.Context, st *Status, made *engine.Built) error {
+// untilKept sends an image. When the same one is being deleted, it is sent again once it is gone.
+func (r *runner) untilKept(ctx context.Context, st *Status, send func() error) error {
 	repository := repositoryOf(st.Canonical)
 	for try := 1; ; try++ {
-		if err := r.sendOnce(ctx, st, made, repository); err != nil {
+		if err := send(); err != nil {
 			return err
 		}
-		deleting, err := promote.IsBeingDeleted(ctx, repository, made.Image.Digest, r.session.Store, r.session.Fetch)
+		deleting, err := promote.IsBeingDeleted(ctx, repository, st.Digest, r.session.Store, r.session.Fetch)
 		if err != nil || !deleting {
 			return err
 		}
 		if try == deletionTries {
-			return fmt.Errorf("%s has the same image as one that is being deleted from %s: run it again later", st.Image.Ref, repository)
+			return fmt.Errorf("the same image is being deleted from %s: run it again later", repository)
 		}
-		progress.Notef(ctx, made.Image.Digest.Short()+" is being deleted from "+repository+": waiting to send it again")
+		progress.Notef(ctx, st.Digest.Short()+" is being deleted from "+repository+": waiting to send it again")
 		if err := r.wait(ctx); err != nil {
 			return err
 		}
@@ -198,7 +199,10 @@ func (r *runner) wait(ctx context.Context) error {
 	}
 }
 
-func (r *runner) sendOnce(ctx context.Context, st *Status, made *engine.Built, repository string) error {
+// send brings an image to its canonical reference. That comes last: first the image under its digest, and what tells of it, so that what is
+// killed on the way leaves nothing that is taken for done.
+func (r *runner) send(ctx context.Context, st *Status, made *engine.Built) error {
+	repository := repositoryOf(st.Canonical)
 	key, err := engine.SigningKey(r.Sign)
 	if err != nil {
 		return err

@@ -60,12 +60,31 @@ func (p *Pipeline) Look(ctx context.Context, s *engine.Session, images []*Image)
 
 // blame says of an image that is to be built when that is due to what it stands on.
 func (st *Status) blame(all []*Status) {
+	if st.Parts != nil {
+		st.blameParts(all)
+	}
 	if st.Action != Build || st.Base == nil {
 		return
 	}
 	i := slices.IndexFunc(all, func(other *Status) bool { return other.Image.Ref == st.Base.Ref })
 	if i >= 0 && all[i].Action == Build {
 		st.Reasons = []string{"what it stands on, " + st.Base.Ref + ", is to be built"}
+	}
+}
+
+// blameParts says of an index what is due to its parts.
+func (st *Status) blameParts(all []*Status) {
+	for _, action := range []Action{Build, Test} {
+		var reasons []string
+		for _, other := range all {
+			if other.Image.PartOf == st.Image.Ref && other.Action == action {
+				reasons = append(reasons, fmt.Sprintf("%s, which is part of it, has something to do first: %s", other.Image.Ref, action))
+			}
+		}
+		if len(reasons) > 0 {
+			st.Action, st.Reasons = action, reasons
+			return
+		}
 	}
 }
 
@@ -104,6 +123,9 @@ func firstLine(err error) string {
 }
 
 func fineReason(i *Image) string {
+	if i.PartOf != "" {
+		return "it is built, and published as part of " + i.PartOf
+	}
 	if len(i.Stable) == 0 {
 		return "it is built, and published nowhere"
 	}
@@ -171,6 +193,9 @@ type Wanted struct {
 // Verdicts lists the verdicts that the image of a digest needs: of each test that is not skipped, on each of its clusters.
 func (p *Pipeline) Verdicts(i *Image, digest store.Digest) ([]Wanted, error) {
 	var all []Wanted
+	if i.Parts != nil {
+		return nil, nil // they are those of its parts
+	}
 	for _, t := range i.Recipe.Tests {
 		if t.Skip != "" {
 			continue

@@ -20,7 +20,7 @@ func Markdown(all []*Status) string {
 		for i, ref := range st.Stable {
 			refs[i] = "`" + ref + "`"
 		}
-		cells := []string{st.Name, st.Version, strings.Join(refs, " "), st.Recipe.Target.Platform, "`" + string(st.Digest) + "`"}
+		cells := []string{st.Name, st.Version, strings.Join(refs, " "), strings.Join(st.Platforms(), " "), "`" + string(st.Digest) + "`"}
 		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
 	}
 	return b.String()

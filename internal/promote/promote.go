@@ -257,7 +257,7 @@ func (r *promoter) transfer(ctx context.Context) (registry.Manifest, error) {
 	return m, nil
 }
 
-// transferEvidence copies what is known of the image, without tags: users' repositories have none that are not for them.
+// transferEvidence copies what is known of the image, and of what an index lists, without tags: users' repositories have none that are not for them.
 func (r *promoter) transferEvidence(ctx context.Context, to string, how registry.PushOptions) error {
 	if to == r.From {
 		return nil
@@ -266,10 +266,18 @@ func (r *promoter) transferEvidence(ctx context.Context, to string, how registry
 	if err != nil {
 		return err
 	}
+	_, parts, err := r.from.Reach(ctx, string(r.Image))
+	if err != nil {
+		return err
+	}
+	prefixes := evidence.Tags(r.Image)
+	for _, part := range parts {
+		prefixes = append(prefixes, evidence.Tags(part)...)
+	}
 	slices.Sort(tags)
 	for _, tag := range tags {
 		known := func(prefix string) bool { return strings.HasPrefix(tag, prefix) }
-		if !slices.ContainsFunc(evidence.Tags(r.Image), known) {
+		if !slices.ContainsFunc(prefixes, known) {
 			continue
 		}
 		d, err := r.from.Resolve(ctx, tag)

@@ -619,6 +619,12 @@ var keys = withProfile(map[string]key{
 		Form: formRepository, FormName: `a registry and a path, such as "registry.example.org/team/llm-train", without a tag`,
 	},
 
+	"publish.index": {
+		Doc: "In a [pipeline](guide/pipeline.md#one-image-for-several-platforms), this variant, whose name ends in the architecture of its platform, is published as one " +
+			"image with those of the same name for others: `small-amd64` and `small-arm64` as `small`.",
+		Default: "false", Example: "true",
+	},
+
 	"job": {
 		Doc:      "What the image is run as on a cluster, by a name: `sconce export sbatch --job NAME` writes the files.",
 		NameForm: formJob, NameFormName: "letters, digits, dots, underscores and dashes, the first a letter or digit",

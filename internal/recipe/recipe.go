@@ -210,6 +210,7 @@ type Cache struct {
 // Publish says where the image goes.
 type Publish struct {
 	Repository string `toml:"repository"`
+	Index      bool   `toml:"index"` // in a pipeline: with the variants of other platforms, as one image
 }
 
 // Pushes reports whether what is new shall be sent to the registry.

@@ -1,0 +1,167 @@
+package pipeline_test
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/evidence/evidencetest"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/pipeline"
+	"sconce.dev/sconce/internal/promote"
+	"sconce.dev/sconce/internal/registry/registrytest"
+)
+
+// twoPlatforms is a pipeline of a tool for two platforms, and for each of them a second form of it.
+var twoPlatforms = map[string]string{
+	"pipeline.toml": "recipes = [\"tools/*\"]\nstaging = \"REGISTRY/ci\"\nstable = [\"REGISTRY/images\"]\nclusters = [\"bristen\"]\n[ci.gitlab]\nbuild = { extends = \".builder\" }\nlight = { extends = \".light\" }\n",
+	"tools/tool/sconce.toml": "name = \"tool\"\nversion = \"3\"\npublish.index = true\n[[step]]\ncopy = [\"file:/opt/file\"]\n[variant]\n" +
+		"amd64 = { base.image = \"tar:../../base.tar\", target.platform = \"linux/amd64\" }\narm64 = { base.image = \"tar:../../arm64.tar\", target.platform = \"linux/arm64\" }\n" +
+		"big-amd64 = { base.image = \"tar:../../base.tar\", target.platform = \"linux/amd64\", image.env.SIZE = \"big\" }\nbig-arm64 = { base.image = \"tar:../../arm64.tar\", target.platform = \"linux/arm64\", image.env.SIZE = \"big\" }\n",
+	"tools/tool/file": "first\n",
+}
+
+func writePlatforms(t *testing.T, s *engine.Session, registry string) string {
+	t.Helper()
+	files := make(map[string]string)
+	for name, text := range twoPlatforms {
+		files[name] = strings.ReplaceAll(text, "REGISTRY", registry)
+	}
+	files["arm64.tar"] = string(locktest.Base{Machine: locktest.ARM64}.Tar(t))
+	dir := locktest.Dir(t, locktest.Base{}, files)
+	for _, v := range []string{"amd64", "arm64", "big-amd64", "big-arm64"} {
+		upgrade(t, s, filepath.Join(dir, "tools/tool")+":"+v)
+	}
+	return dir
+}
+
+// Variants of several platforms become one image: planned, built, promoted, pulled by platform, and cleaned up together.
+func TestIndex(t *testing.T) {
+	registrytest.Isolate(t)
+	for _, name := range []string{"CI_COMMIT_BRANCH", "GITHUB_REF_NAME"} {
+		t.Setenv(name, "")
+	}
+	s := newSession(t)
+	host := registrytest.Start(t, false)
+	dir := writePlatforms(t, s, host)
+	p := open(t, dir)
+	want := []string{"tools/tool:amd64", "tools/tool:arm64", "tools/tool:big-amd64", "tools/tool:big-arm64", "tools/tool", "tools/tool:big"}
+	if !slices.Equal(p.Refs(), want) {
+		t.Fatalf("%q", p.Refs())
+	}
+	all := look(t, s, dir)
+	if actions(all) != "build build build build build build" || !slices.Equal(all[4].Stable, []string{host + "/images/tool:3"}) || all[0].Stable != nil {
+		t.Fatalf("%s: %q, %q", actions(all), all[4].Stable, all[0].Stable)
+	}
+	for name, want := range map[string]string{"tool": "3", "tool:big": "3-big", filepath.Join(dir, "tools/tool"): "3"} {
+		if i, err := p.Image(t.Context(), s, name); err != nil || i.Version != want || len(i.Parts) != 2 {
+			t.Errorf("%s: %+v, %v", name, i, err)
+		}
+	}
+	wantIndexJobs(t, p, all)
+	done, err := p.Run(t.Context(), s, all, pipeline.RunOptions{Jobs: 4})
+	if err != nil || !done[4].Built || done[4].Digest == "" {
+		t.Fatal(err, done[4])
+	}
+	there := newSession(t)
+	all = look(t, there, dir)
+	if got := actions(all); got != "fine fine fine fine publish publish" || all[4].Digest != done[4].Digest {
+		t.Fatalf("%s: %s, and %s was made", got, all[4].Digest, done[4].Digest)
+	}
+	for _, st := range all[4:] {
+		if _, err := p.Promote(t.Context(), there, st.Image, engine.Promoting{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all = look(t, there, dir); actions(all) != "fine fine fine fine fine fine" || all[0].Reasons[0] != "it is built, and published as part of tools/tool" {
+		t.Errorf("%s: %q", actions(all), all[0].Reasons)
+	}
+	if text := pipeline.Markdown(all); !strings.Contains(text, "| linux/amd64 linux/arm64 |") || strings.Count(text, "\n") != 4 {
+		t.Error(text)
+	}
+	for _, arch := range []string{"amd64", "arm64"} {
+		var got struct{ Architecture, Os string }
+		out := registrytest.Skopeo(t, "--override-arch="+arch, "--override-os=linux", "inspect", "--config", "--tls-verify=false", "docker://"+all[5].Stable[0])
+		if err := json.Unmarshal([]byte(out[strings.IndexByte(out, '{'):]), &got); err != nil || got.Architecture != arch || got.Os != "linux" || !strings.Contains(out, "SIZE=big") {
+			t.Errorf("pulled for %s: %s", arch, out)
+		}
+	}
+
+	// One file of both: the old ones go together, but what is published stays with its parts.
+	old := all
+	change(t, dir, "tools/tool/file", "first", "second")
+	all = look(t, there, dir)
+	if actions(all) != "build build build build build build" || !strings.Contains(all[4].Reasons[0], "tools/tool:amd64, which is part of it") {
+		t.Errorf("%s: %q", actions(all), all[4].Reasons)
+	}
+	if _, err := p.Run(t.Context(), there, all, pipeline.RunOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	registrytest.Skopeo(t, "delete", "--tls-verify=false", "docker://"+old[5].Stable[0])
+	writeKeep(t, dir, "canonical = \"0h\"")
+	clean(t, dir, true)
+	gone := clean(t, dir, true)[promote.Deleted]
+	for n, st := range old {
+		name := st.Canonical[strings.LastIndexByte(st.Canonical, '/')+1:]
+		if want := n == 2 || n == 3 || n == 5; slices.Contains(gone, name) != want {
+			t.Errorf("%s is gone: %v", name, !want)
+		}
+	}
+	if got := actions(look(t, newSession(t), dir)); got != "fine fine fine fine stuck publish" {
+		t.Error(got)
+	}
+}
+
+// wantIndexJobs wants an index to be put together by a light job, after its parts.
+func wantIndexJobs(t *testing.T, p *pipeline.Pipeline, all []*pipeline.Status) {
+	t.Helper()
+	jobs, err := p.Jobs(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(jobs, func(j pipeline.Job) bool { return j.ID == "build tool:3" })
+	if i < 0 || !slices.Equal(jobs[i].Needs, []string{"build tool:3-amd64", "build tool:3-arm64"}) || jobs[i].Command != "sconce build tools/tool --canonical" {
+		t.Fatalf("%+v", jobs)
+	}
+	text, err := p.Gitlab(jobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, job, _ := strings.Cut(string(text), "\nbuild tool:3:\n")
+	if !strings.HasPrefix(strings.TrimSpace(job), "extends: .light") || strings.Contains(string(text), "promote tool:3-amd64") {
+		t.Errorf("%s", text)
+	}
+}
+
+// An index is promoted when all of its parts have passed, and one whose variant does not say its platform is no part.
+func TestIndexIsTested(t *testing.T) {
+	registrytest.Isolate(t)
+	locktest.Isolate(t)
+	for _, name := range []string{"CI_COMMIT_BRANCH", "GITHUB_REF_NAME"} {
+		t.Setenv(name, "")
+	}
+	s := newSession(t)
+	dir := writePlatforms(t, s, registrytest.Start(t, false))
+	change(t, dir, "tools/tool/sconce.toml", "[variant]", "[[test]]\nuse = \"env\"\n[variant]")
+	all := look(t, s, dir)
+	if _, err := open(t, dir).Run(t.Context(), s, all, pipeline.RunOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if all = look(t, s, dir); actions(all) != "test test test test test test" || !strings.Contains(all[4].Reasons[0], "tools/tool:amd64, which is part of it, has something to do first: test") {
+		t.Errorf("%s: %q", actions(all), all[4].Reasons)
+	}
+	_, private, _ := evidencetest.Key(t)
+	change(t, dir, "pipeline.toml", "clusters", "sign = \"file:"+private+"\"\nclusters")
+	_, err := open(t, dir).Promote(t.Context(), s, all[4].Image, engine.Promoting{})
+	if fault.CodeOf(err) != fault.CodeProblem || !strings.Contains(err.Error(), "tool:amd64 env on bristen") || !strings.Contains(err.Error(), "tool:arm64 env") {
+		t.Errorf("%v", err)
+	}
+	change(t, dir, "tools/tool/sconce.toml", "big-arm64 =", "big-arm =")
+	if _, err := pipeline.Open(dir); fault.CodeOf(err) != fault.CodeUsage || !strings.Contains(err.Error(), "its name does not end in arm64") {
+		t.Errorf("%v", err)
+	}
+}
