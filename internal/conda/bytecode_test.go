@@ -15,6 +15,7 @@ import (
 
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/conda/condatest"
+	"sconce.dev/sconce/internal/layer"
 )
 
 // thisPython compiles with this machine's Python, one process for each source.
@@ -141,6 +142,51 @@ func TestBytecode(t *testing.T) {
 	}
 	records(t, root, l)
 	withoutCompiler(t, c, target)
+}
+
+// A Python without the global lock looks for packages in a directory of its own, which its record names (CEP 17), under the usual names
+// of byte code: sys.implementation.cache_tag has no "t". Key and layer are others than those of the usual Python.
+func TestFreeThreadedBytecode(t *testing.T) {
+	minor := condatest.PythonMinor(t)
+	tag := "cpython-" + strings.ReplaceAll(minor, ".", "")
+	site := "lib/python" + minor + "t/site-packages"
+	python := condatest.RealPython(t)
+	usual := conda.Python{Version: python.Version, SitePackages: "lib/python" + minor + "/site-packages"}
+	python.Build, python.SitePackages = "0_cp"+strings.ReplaceAll(minor, ".", "")+"t", site
+	pure := condatest.Package{Name: "pure", Version: "1", Noarch: "python", Depends: []string{"python"}, EntryPoints: []string{"say = pure:say"}, Files: map[string]condatest.File{
+		"site-packages/pure/__init__.py": {Data: "def say():\n    print('said by', __file__)\n"},
+	}}
+	const built = 1704067200
+	native := condatest.Package{Name: "native", Version: "1", Depends: []string{"python", "python_abi 3.*"}, Files: map[string]condatest.File{
+		site + "/native.py": {Data: "x = 1\n"}, site + "/__pycache__/native." + tag + ".pyc": {Data: pyc(t, "x = 1\n", built)},
+	}}
+	root := shortDir(t)
+	c := condatest.NewChannel(t, python, native, pure)
+	packages := c.Packages("https://example.org/c")
+	target := conda.Target{Prefix: root, Python: conda.PythonOf(packages)}
+	if target.Python.SitePackages != site {
+		t.Fatalf("packages are looked for in %s", target.Python.SitePackages)
+	}
+	compiler := &thisPython{t: t}
+	l := lay(t, c, conda.Environment{Target: target, Compiler: compiler}, compiler, []string{"python"}, []string{"native", "pure"})
+	for _, d := range append(slices.Clone(l.Layers), l.top) {
+		unpack(t, l.store, d)
+	}
+	if want := []string{root + "/" + site + "/pure/__init__.py"}; !slices.Equal(compiler.paths, want) {
+		t.Errorf("compiled %q, want %q", compiler.paths, want)
+	}
+	cmd := exec.Command(filepath.Join(root, "bin/python"), "-I", "-B", "-v", "--check-hash-based-pycs", "always", "-c", "import sys; sys.path.insert(0, sys.argv[1]); import native, pure", filepath.Join(root, site))
+	out, err := cmd.CombinedOutput()
+	for _, at := range []string{"__pycache__/native." + tag + ".pyc", "pure/__pycache__/__init__." + tag + ".pyc"} {
+		if err != nil || !strings.Contains(string(out), "# code object from '"+filepath.Join(root, site, at)+"'") {
+			t.Errorf("%s is not used: %v\n%s", at, err, out)
+		}
+	}
+	group := conda.Group{Name: "pure", Packages: slices.DeleteFunc(packages, func(p conda.Package) bool { return p.Name != "pure" })}
+	other := conda.Target{Prefix: root, Python: usual}
+	if conda.LayerKey(group, target, true, layer.Options{}) == conda.LayerKey(group, other, true, layer.Options{}) {
+		t.Error("the layer has the key of that for the usual Python")
+	}
 }
 
 // records checks that what a record lists is what is there.

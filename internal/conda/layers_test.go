@@ -197,9 +197,9 @@ func byHand() []condatest.Package {
 	}
 }
 
-// random are files of all that matters to the replacement of prefixes, in an order of chance, the same every time.
-func random() condatest.Package {
-	r := rand.New(rand.NewPCG(1, 2))
+// random are files of all that matters to the replacement of prefixes, in an order of chance, the same for each seed.
+func random(seed uint64) condatest.Package {
+	r := rand.New(rand.NewPCG(seed, 2))
 	p := condatest.Package{Name: "random", Version: "1.0", Noarch: "generic", Files: map[string]condatest.File{}}
 	for i := range 300 {
 		placeholder := "/p/" + strings.Repeat("_aab", 3+r.IntN(20))
@@ -228,7 +228,7 @@ func wide(s string) string {
 
 // Everything that is laid down is what rattler installs from the same channel, file by file, and so is what the records say.
 func TestLayersAgainstRattler(t *testing.T) {
-	c := condatest.NewChannel(t, append(byHand(), random(), condatest.RealPython(t))...)
+	c := condatest.NewChannel(t, append(byHand(), random(1), condatest.RealPython(t))...)
 	c.Build(t, built...)
 	s := c.Serve(t)
 	target := filepath.Join(t.TempDir(), "env")
@@ -250,6 +250,27 @@ func TestLayersAgainstRattler(t *testing.T) {
 	normalise(want)
 	normalise(got)
 	compare(t, got, want)
+}
+
+// FuzzPrefixAgainstRattler has rattler replace the prefix in 300 files of chance, which is slow: each input starts a program.
+func FuzzPrefixAgainstRattler(f *testing.F) {
+	f.Add(uint64(2))
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		c := condatest.NewChannel(t, random(seed))
+		s := c.Serve(t)
+		target := filepath.Join(t.TempDir(), "env")
+		condatest.Install(t, s.URL, "linux-64", prefix, target, "random")
+		want := dirFiles(t, target)
+		st := newStore(t)
+		d, _, err := conda.BuildLayer(t.Context(), st, conda.Group{Name: "random", Packages: put(t, st, c, s.URL)}, conda.Target{Prefix: prefix}, nil, layer.Options{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := layerFiles(t, st, d)
+		normalise(want)
+		normalise(got)
+		compare(t, got, want)
+	})
 }
 
 // normalise takes out what differs by intention: see docs/architecture on conda packages.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -46,13 +47,14 @@ func (b *build) recipe() (*engine.Recipe, error) {
 	})
 }
 
-// compression is that of the layers. They are read again at once for a file that holds none, and zstd is quick at both; what becomes an
-// archive of layers may go to programs that know gzip alone.
+// compression is that of the layers. A file that clusters run holds none: they are read again at once, and nobody sends them anywhere,
+// so that compressing them would cost a quarter of the time and save room in the store alone. What becomes an archive of layers may go
+// to programs that know gzip alone.
 func (b *build) compression() string {
 	if strings.HasPrefix(outputOf(b.image), "oci-archive:") {
-		return "gzip"
+		return string(layer.Gzip)
 	}
-	return "zstd"
+	return string(layer.None)
 }
 
 // The environment is where cotainr has it, so that paths in scripts hold.

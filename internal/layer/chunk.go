@@ -30,7 +30,7 @@ type chunker struct {
 	codec  codec
 	cur    []byte
 	total  int64     // bytes written
-	diffID hash.Hash // of what was written; to be read after close
+	diffID hash.Hash // of what was written, to be read after close; nil where that is what w is given
 	marks  []mark    // where each chunk starts, then the end; to be read after close
 
 	splicing bool   // what is written has been compressed already
@@ -83,9 +83,12 @@ func newChunker(w io.Writer, c codec, workers int) *chunker {
 	}
 	inFlight := workers + 1 // one more, so that a worker finds the next chunk waiting
 	k := &chunker{
-		w: w, codec: c, diffID: sha256.New(), idle: workers, marks: []mark{{}},
+		w: w, codec: c, idle: workers, marks: []mark{{}},
 		slots: make(chan struct{}, inFlight), tasks: make(chan *chunk, inFlight),
 		hashing: make(chan *chunk, inFlight), order: make(chan *chunk, inFlight),
+	}
+	if c.format != formatTar {
+		k.diffID = sha256.New()
 	}
 	k.running.Go(k.sumUp)
 	k.running.Go(k.passOn)
@@ -222,7 +225,9 @@ func (k *chunker) compress() {
 
 func (k *chunker) sumUp() {
 	for c := range k.hashing {
-		k.diffID.Write(*c.raw)
+		if k.diffID != nil {
+			k.diffID.Write(*c.raw)
+		}
 		c.release()
 		if c.spliced {
 			<-k.slots

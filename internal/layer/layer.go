@@ -282,10 +282,13 @@ func (w *Writer) commit() (Descriptor, error) {
 	}
 	d := Descriptor{
 		Digest:    digest,
-		DiffID:    store.SumDigest(w.chunks.diffID),
+		DiffID:    digest,
 		Size:      size,
 		RawSize:   w.chunks.total,
 		MediaType: w.opts.Compression.MediaType(),
+	}
+	if sum := w.chunks.diffID; sum != nil {
+		d.DiffID = store.SumDigest(sum)
 	}
 	ix := &Index{Entries: w.entries, DiffID: d.DiffID, RawSize: d.RawSize, format: formatOf(w.opts.Compression), chunks: w.chunks.marks}
 	return d, ix.record(w.st, d)

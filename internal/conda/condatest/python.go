@@ -85,7 +85,7 @@ func RealPython(t testing.TB) Package {
 // neededModule reports whether a compiled module of the standard library loads without libraries beyond the C library.
 func neededModule(path string) bool {
 	name, _, _ := strings.Cut(filepath.Base(path), ".")
-	return strings.Contains(path, "lib-dynload/") && slices.Contains([]string{"_struct", "binascii", "_json", "math", "_bisect", "_random", "_posixsubprocess", "select", "_datetime", "_heapq", "_csv", "_pickle", "_socket", "array", "fcntl", "zlib"}, name)
+	return strings.Contains(path, "lib-dynload/") && slices.Contains([]string{"_struct", "binascii", "_json", "math", "_bisect", "_random", "_posixsubprocess", "select", "_datetime", "_heapq", "_csv", "_pickle", "_socket", "array", "fcntl", "zlib", "_contextvars"}, name)
 }
 
 // PythonVersion is the version of [RealPython].
