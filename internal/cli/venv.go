@@ -42,7 +42,7 @@ func newVenvCmd(a *app) *cobra.Command {
 		Args: cobra.ArbitraryArgs,
 		RunE: helpOrUnknown,
 	}
-	cmd.AddCommand(newVenvNewCmd(a), newVenvAddCmd(a), newVenvPackCmd(a), newVenvCheckCmd(a), newVenvMergeCmd(a))
+	cmd.AddCommand(newVenvNewCmd(a), newVenvAddCmd(a), newVenvPackCmd(a), newVenvCheckCmd(a), newVenvMergeCmd(a), newVenvHookCmd(a))
 	return cmd
 }
 
@@ -168,6 +168,7 @@ directory where it is mounted, on the image that it was made for:
   sconce run        --venv exp.sqsh
   Container Engine  mounts = ["/path/exp.sqsh:/venv:sqsh"]
   Apptainer         -B exp.sqsh:/venv:image-src=/
+  pyxis, enroot     SCONCE_VENV=/path/exp.sqsh, with the hook that sconce venv hook installs
 
 Then activate it in the container: . /venv/bin/activate. In a recipe, venv = "exp.sqsh" under [job.NAME]
 makes job files do so.`,

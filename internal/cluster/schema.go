@@ -34,6 +34,9 @@ type Key struct {
 	field func(p *Profile) any // where a profile has it: *string, *int, **bool, *[]string or *map[string]string
 }
 
+// HookMount is the way by which pyxis mounts a squashfs file besides the image: a user's own hook of enroot.
+const HookMount = "hook"
+
 // The values that keys of a fixed choice may have.
 var (
 	Platforms = []string{"linux/amd64", "linux/arm64"}
@@ -45,8 +48,8 @@ var (
 	Starters = []string{string(ContainerEngine), Sarus, string(Pyxis), string(Apptainer), PodmanHPC, string(Uenv), Sconce}
 	// GPURequests are the ways to ask for GPUs: by --gpus-per-node, by --gres=gpu:N, or not at all, where whole nodes are given out.
 	GPURequests = []string{"gpus-per-node", "gres", "none"}
-	// SqshMounts are the ways to mount a squashfs file: a flag in an EDF, Apptainer's bind, uenv's list, or none.
-	SqshMounts = []string{"edf", "bind", "uenv", "none"}
+	// SqshMounts are the ways to mount a squashfs file: a flag in an EDF, Apptainer's bind, uenv's list, a user's hook of enroot, or none.
+	SqshMounts = []string{"edf", "bind", "uenv", HookMount, "none"}
 )
 
 // CPULevels is the number of x86-64 levels, of which 1 is what every processor has (psABI, "Micro-Architecture Levels").
@@ -235,7 +238,7 @@ var keys = []Key{
 	},
 	{
 		Name: "container.sqsh-mount", Doc: "How a squashfs file is mounted in a container besides the image: `edf` by a flag in the environment definition file, " +
-			"`bind` by Apptainer, `uenv` as a further image, or `none`.",
+			"`bind` by Apptainer, `uenv` as a further image, `hook` by what `sconce venv hook` installs for pyxis and enroot, or `none`.",
 		Example: `"edf"`, Enum: SqshMounts,
 		field: func(p *Profile) any { return &p.Container.SqshMount },
 	},

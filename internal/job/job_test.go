@@ -58,6 +58,8 @@ var long = Job{
 	Mounts: []string{"${HOME}/my-app"},
 }
 
+func hooked(p cluster.Profile) cluster.Profile { p.Container.SqshMount = cluster.HookMount; return p }
+
 func with(j Job, change func(*Job)) Job { change(&j); return j }
 
 // requests are jobs as people would ask for them, by the names of the golden files.
@@ -70,7 +72,11 @@ func requests(t *testing.T) map[string]Request {
 		"container-engine": {Name: "train", Job: with(long, func(j *Job) { j.Venv = "${SCRATCH}/venvs/exp.sqsh" }), Image: onAlps(image), Cluster: clariden, From: "sconce export sbatch --job train"},
 		"sarus":            {Name: "train", Job: short, Image: onAlps(image), Cluster: clariden, Runtime: cluster.Sarus},
 		"pyxis":            {Name: "train", Job: long, Image: image, Cluster: ours("pyxis")},
-		"pyxis-torchrun":   {Name: "train", Job: torchrun, Image: image, Cluster: ours("pyxis")},
+		"pyxis-venv": {
+			Name: "train", Job: with(short, func(j *Job) { j.Venv = "${SCRATCH}/venvs/exp.sqsh" }), Image: image,
+			Cluster: hooked(ours("pyxis")),
+		},
+		"pyxis-torchrun": {Name: "train", Job: torchrun, Image: image, Cluster: ours("pyxis")},
 		"apptainer": {
 			Name: "train", Job: with(short, func(j *Job) { j.Venv, j.WarnBefore, j.Continue = "${HOME}/venvs/exp.sqsh:/venv", "2m", Requeue }), Cluster: ours("apptainer"),
 			Image: Image{Name: "llm-train:25.11", File: "/scratch/${USER}/images/llm-train+25.11.sif", Arch: "amd64", Workdir: "/workspace"},

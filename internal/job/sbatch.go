@@ -8,6 +8,7 @@ import (
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/units"
+	packed "sconce.dev/sconce/internal/venv"
 )
 
 // script is a shell script that grows.
@@ -284,6 +285,9 @@ func (s *settled) variables(b *script) {
 	}
 	b.because("Variables of the cluster's profile and of the job.")
 	for _, v := range s.env {
+		if v.name == packed.HookVariable {
+			b.line("# The hook that `sconce venv hook` has installed mounts what this names.")
+		}
 		b.line("export %s=%s", v.name, word(v.value))
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/units"
+	packed "sconce.dev/sconce/internal/venv"
 )
 
 // settled is a request with everything decided.
@@ -206,6 +207,12 @@ func (s *settled) settleVenv() error {
 	switch s.runtime {
 	case string(cluster.ContainerEngine), string(cluster.Apptainer), string(cluster.Uenv), string(cluster.Sconce):
 		return nil
+	case pyxis:
+		if s.Cluster.Container.SqshMount == cluster.HookMount {
+			return nil
+		}
+		return fault.Hint(fmt.Errorf("venv: %s mounts no squashfs file beside the image by itself", runtimeTitle[s.runtime]),
+			"`sconce venv hook` installs a hook that does; then write sqsh-mount = \"hook\" under [container] of the cluster's profile")
 	}
 	return fault.Hint(fmt.Errorf("venv: %s mounts no squashfs file beside the image", runtimeTitle[s.runtime]),
 		"name a directory of the shared file system, or make the packages part of the image")
@@ -231,7 +238,7 @@ func (s *settled) settleMounts() error {
 			s.mounts = append(s.mounts, m)
 		}
 	}
-	if s.venv.file != "" {
+	if s.venv.file != "" && s.runtime != pyxis {
 		s.mounts = append(s.mounts, Mount{Source: s.venv.file, Target: s.venv.dir, Squashfs: true})
 	}
 	return nil
@@ -267,6 +274,9 @@ func (s *settled) settleEnv() {
 		maps.Copy(all, s.Cluster.EnvUenv)
 	}
 	maps.Copy(all, s.Job.Env)
+	if s.venv.file != "" && s.runtime == pyxis {
+		all[packed.HookVariable] = s.venv.file + ":" + s.venv.dir
+	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		s.env = append(s.env, setting{name, all[name]})
 	}

@@ -80,7 +80,8 @@ type file struct {
 	data string
 }
 
-func readRecord(t *testing.T, files ...file) (*venv.Record, error) {
+// packed writes files into the root of a squashfs.
+func packed(t *testing.T, files ...file) string {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "v.sqsh"))
 	if err != nil {
@@ -114,11 +115,24 @@ func readRecord(t *testing.T, files ...file) (*venv.Record, error) {
 	if _, err := w.EndSegment(); err != nil {
 		t.Fatal(err)
 	}
-	size, err := w.Finish(root)
+	if _, err := w.Finish(root); err != nil {
+		t.Fatal(err)
+	}
+	return f.Name()
+}
+
+func readRecord(t *testing.T, files ...file) (*venv.Record, error) {
+	t.Helper()
+	f, err := os.Open(packed(t, files...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := squashfs.New(f, size)
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := squashfs.New(f, st.Size())
 	if err != nil {
 		t.Fatal(err)
 	}
