@@ -3,6 +3,7 @@ package engine_test
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -106,6 +107,51 @@ func runVenv(t *testing.T, s *engine.Session, im *image.Image, v *engine.Venv, a
 	return strings.TrimSpace(out.String()), log.String()
 }
 
+// mounted mounts a squashfs in the ways that runtimes do, as far as this machine lets us: by the kernel and by squashfuse.
+func mounted(t *testing.T, file string) map[string]string {
+	t.Helper()
+	at := map[string]string{}
+	if os.Geteuid() != 0 {
+		t.Log("mounting needs root")
+		return at
+	}
+	mount := func(how string, args ...string) {
+		dir := t.TempDir()
+		if out, err := exec.Command(args[0], append(args[1:], file, dir)...).CombinedOutput(); err != nil {
+			t.Logf("%s: %v\n%s", how, err, out)
+			return
+		}
+		t.Cleanup(func() {
+			if out, err := exec.Command("umount", "--lazy", dir).CombinedOutput(); err != nil {
+				t.Errorf("umount: %v\n%s", err, out)
+			}
+		})
+		at[how] = dir
+	}
+	mount("the kernel", "mount", "-t", "squashfs", "-o", "ro,loop,nosuid,nodev")
+	mount("squashfuse", "squashfuse", "-o", "ro")
+	return at
+}
+
+// seenIn runs the image's Python with an environment that somebody else has mounted.
+func seenIn(t *testing.T, s *engine.Session, im *image.Image, v *engine.Venv, dir string) string {
+	t.Helper()
+	layers, err := sandbox.Layers(t.Context(), s.Store, im.Layers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, log bytes.Buffer
+	code, err := sandbox.Run(t.Context(), sandbox.Options{
+		Layers: layers, Binds: []sandbox.Bind{{Source: dir, Target: "/venv", ReadOnly: true}}, Args: []string{"python", "-c", lookAround},
+		Env: v.Enter(im.Config.Config.Env, ""), Stdout: &out, Stderr: &log, NoNetwork: true,
+	})
+	if err != nil || code != 0 {
+		t.Errorf("%d %v\n%s", code, err, log.String())
+	}
+	first, _, _ := strings.Cut(out.String(), "\n")
+	return first
+}
+
 const lookAround = `import sys, os, torch, alpha, space.one, space.two
 from importlib.metadata import distributions
 print(sys.prefix, os.path.dirname(torch.__file__).split('/lib/')[0], os.path.dirname(alpha.__file__).split('/lib/')[0], space.one.x + space.two.x)
@@ -171,6 +217,11 @@ func TestVenvOnTop(t *testing.T) {
 			defer packed.Close()
 			look(packed, "")
 			look(packed, "/elsewhere/env")
+			for how, at := range mounted(t, file) {
+				if got := seenIn(t, s, base.image, v, at); got != "/venv "+base.root+" /venv 3" {
+					t.Errorf("mounted by %s: %s", how, got)
+				}
+			}
 
 			// An image that is read where it lies, and the environment with it.
 			clustered := filepath.Join(t.TempDir(), "base.sqsh")
