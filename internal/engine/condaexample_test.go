@@ -41,8 +41,9 @@ func TestCondaExample(t *testing.T) {
 	dir := t.TempDir()
 	replace := strings.NewReplacer("3.12", minor, "  - conda-forge\n", "  - "+channel.URL+"\n  - nodefaults\n", "      - --extra-index-url https://download.pytorch.org/whl/cu128\n", "",
 		"https://github.com/NVIDIA/apex", "file://"+apex, "docker://nvcr.io/nvidia/cuda:12.8.1-devel-ubuntu24.04", "tar:root.tar")
-	for _, name := range []string{"torch.yml", "extensions.yml", recipe.FileName} {
-		text := read(t, filepath.Join("../../examples/pytorch-conda", name))
+	const example = "pytorch-conda"
+	for _, name := range []string{"cotainr/conda_envs/pytorch_success.yml", "cotainr/conda_envs/extensions.yml", example + "/" + recipe.FileName} {
+		text := read(t, filepath.Join("../../examples", name))
 		local := replace.Replace(text)
 		if strings.Contains(local, "://") && !strings.Contains(local, "http://127.") && !strings.Contains(local, "file://") {
 			t.Errorf("%s names what is not on this machine:\n%s", name, local)
@@ -50,9 +51,9 @@ func TestCondaExample(t *testing.T) {
 		locktest.Write(t, dir, map[string]string{name: local})
 	}
 	machine := map[string]uint16{"amd64": locktest.AMD64, "arm64": locktest.ARM64}[runtime.GOARCH]
-	locktest.Write(t, dir, map[string]string{"root.tar": string(locktest.Base{Machine: machine}.Tar(t)), "uv.toml": "[[index]]\nurl = \"" + index.URL + "\"\ndefault = true\n"})
+	locktest.Write(t, dir, map[string]string{example + "/root.tar": string(locktest.Base{Machine: machine}.Tar(t)), example + "/uv.toml": "[[index]]\nurl = \"" + index.URL + "\"\ndefault = true\n"})
 
-	r, err := engine.LoadRecipe(dir, engine.Changes{})
+	r, err := engine.LoadRecipe(filepath.Join(dir, example), engine.Changes{})
 	if err != nil {
 		t.Fatal(err)
 	}

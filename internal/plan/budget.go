@@ -42,7 +42,7 @@ func (n *planner) group(others int) ([]python.Group, error) {
 // roomForConda is how many layers conda packages may have: all that base and other steps leave, or two thirds of it where there
 // are wheels, too.
 func (n *planner) roomForConda(others int) int {
-	const own = 2 // what the environment and the link scripts make
+	const own = 3 // what the environment, the link scripts and the activation make
 	room := n.recipe.Image.MaxLayers - n.base.Layers - others - own
 	if n.recipe.Image.MaxLayers == recipe.DefaultMaxLayers {
 		room = max(room, min(leastForWheels, stackable-n.base.Layers-others-own))

@@ -230,11 +230,11 @@ func TestFromEnvironments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := torecipe.FromEnvironments([]string{filepath.Join(dir, "torch.yml"), filepath.Join(dir, "extensions.yml")}, torecipe.Options{Name: "x", Dir: dir})
+	text, err := torecipe.FromEnvironments([]string{filepath.Join(dir, "conda_envs/pytorch_success.yml"), filepath.Join(dir, "conda_envs/extensions.yml")}, torecipe.Options{Name: "x", Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "environment = ['torch.yml', 'extensions.yml']\nchannel-priority = 'flexible'\n"; !strings.Contains(string(text), want) {
+	if want := "environment = ['conda_envs/pytorch_success.yml', 'conda_envs/extensions.yml']\nchannel-priority = 'flexible'\n"; !strings.Contains(string(text), want) {
 		t.Errorf("no %q in:\n%s", want, text)
 	}
 	if err := recipe.Validate(text, recipe.FileName, dir); err != nil {
