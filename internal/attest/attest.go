@@ -123,6 +123,15 @@ var ErrSignature = errors.New("it is not signed by this key")
 // maxSignatures bounds how many signatures of an envelope are looked at.
 const maxSignatures = 16
 
+// Payload returns what a bundle holds, whoever has signed it: nothing is to be decided by it. nil: it holds nothing.
+func Payload(data []byte) []byte {
+	var b bundle
+	if len(data) > MaxBundle || json.Unmarshal(data, &b) != nil || b.Envelope == nil {
+		return nil
+	}
+	return b.Envelope.Payload
+}
+
 // Verify reads a bundle that one of the keys has signed. Nothing of another is believed.
 func Verify(data []byte, keys ...*PublicKey) (*Statement, error) {
 	var b bundle

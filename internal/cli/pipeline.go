@@ -191,9 +191,10 @@ them there: first those that others stand on, and several at once. With names, t
 they stand on. What fails stops only what stands on it. Run again, or beside another run, it does what
 is missing then.
 
-With --test each image is tested then, on each of its clusters, as by sconce test --canonical: what has
-passed in the form that it has today does not run again. With --promote those that have passed get
-their stable tags, as by sconce promote.
+With --test each image is tested as soon as it is there, on each of its clusters, as by sconce test
+--canonical: what has passed in the form that it has today does not run again. What stands on an image is
+built once that has passed, and other images are built meanwhile. With --promote those that have passed
+get their stable tags, as by sconce promote.
 
 Exit codes with --test: 3 a test has failed, 4 one could not be judged.`,
 		Example: examples("sconce pipeline run", "sconce pipeline run app:small --jobs 4", "sconce pipeline run --test --promote"),
@@ -219,6 +220,10 @@ func (a *app) runPipeline(ctx context.Context, names []string, o pipelineRunOpti
 	if err != nil {
 		return err
 	}
+	v := &validation{app: a, pipeline: p, opts: o}
+	if o.test || o.promote {
+		how.After = v.after
+	}
 	done, err := p.Run(ctx, s, all, how)
 	if err != nil {
 		return err
@@ -226,8 +231,8 @@ func (a *app) runPipeline(ctx context.Context, names []string, o pipelineRunOpti
 	if !slices.ContainsFunc(done, func(d pipeline.Done) bool { return d.Built }) {
 		a.say("%s: there is nothing to build", units.Number(len(all), "image"))
 	}
-	if o.test || o.promote {
-		return a.testAndPromote(ctx, p, all, o)
+	if v.code != 0 {
+		return exitStatus(v.code)
 	}
 	return nil
 }
@@ -238,7 +243,7 @@ func (a *app) sayDone(d pipeline.Done) {
 	case d.Built:
 		a.say("built %s@%s", d.Canonical, d.Digest)
 	case d.Waited:
-		a.say("left %s: what it stands on is not there", d.Ref)
+		a.say("left %s: what it stands on, or is made of, is not there or has not passed its tests", d.Ref)
 	}
 }
 

@@ -10,43 +10,36 @@ import (
 	"sconce.dev/sconce/internal/pipeline"
 )
 
-// testAndPromote goes on with images that are built, those that others stand on first: it tests each on its clusters, and promotes what
-// has passed when that is asked for. An image whose tests have not passed stops what stands on it, and the exit code says so.
-func (a *app) testAndPromote(ctx context.Context, p *pipeline.Pipeline, all []*pipeline.Status, o pipelineRunOptions) error {
-	code := 0
-	stopped := map[string]bool{}
-	for _, st := range all {
-		i := st.Image
-		if slices.ContainsFunc(i.Below(), func(below *pipeline.Image) bool { return stopped[below.Ref] }) {
-			a.say("left %s: what it stands on, or is made of, has not passed its tests", i.Ref)
-			stopped[i.Ref] = true
-			continue
-		}
-		if o.test {
-			status, err := a.testOnClusters(ctx, p, i)
-			if err != nil {
-				return err
-			}
-			if status != 0 {
-				code, stopped[i.Ref] = worse(code, status), true
-				continue
-			}
-		}
-		if !o.promote || len(i.Stable) == 0 {
-			continue
-		}
-		report, err := p.Promote(ctx, a.session, i, engine.Promoting{})
+// validation tests and promotes the images of a pipeline as they come to be there.
+type validation struct {
+	*app
+	pipeline *pipeline.Pipeline
+	opts     pipelineRunOptions
+	code     int // the worst exit code of tests
+}
+
+// after tests an image on its clusters, and promotes it when that is asked for. It reports whether others may stand on it: only once it has
+// passed, as they could not be promoted otherwise.
+func (v *validation) after(ctx context.Context, st *pipeline.Status) (bool, error) {
+	i := st.Image
+	if v.opts.test {
+		code, err := v.testOnClusters(ctx, v.pipeline, i)
 		if err != nil {
-			return err
+			return false, err
 		}
-		if err := a.printPromotion(report); err != nil {
-			return err
+		if code != 0 {
+			v.code = worse(v.code, code)
+			return false, nil
 		}
 	}
-	if code != 0 {
-		return exitStatus(code)
+	if !v.opts.promote || len(i.Stable) == 0 {
+		return true, nil
 	}
-	return nil
+	report, err := v.pipeline.Promote(ctx, v.session, i, engine.Promoting{})
+	if err != nil {
+		return false, err
+	}
+	return true, v.printPromotion(report)
 }
 
 // worse is the exit code of two: that a test has failed counts for more than that one could not be judged.

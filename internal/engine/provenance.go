@@ -27,6 +27,7 @@ type provenance struct {
 	Definition struct {
 		Type       string            `json:"buildType"`
 		Parameters map[string]string `json:"externalParameters"`
+		Internal   steps             `json:"internalParameters"`
 		Resolved   []dependency      `json:"resolvedDependencies"`
 	} `json:"buildDefinition"`
 	Details struct {
@@ -35,6 +36,44 @@ type provenance struct {
 			Version map[string]string `json:"version"`
 		} `json:"builder"`
 	} `json:"runDetails"`
+}
+
+// steps are what made the image, by which a later plan tells what has changed.
+type steps struct {
+	Plan *plan.Record `json:"plan"`
+}
+
+// maxListed bounds how many files of a step are listed one by one: the step's key stands for all of them.
+const maxListed = 2000
+
+// recorded is a plan's record as provenance has it.
+func recorded(p *Plan) *plan.Record {
+	r := p.Record()
+	for i := range r.Steps {
+		r.Steps[i].Seconds = 0
+		if len(r.Steps[i].Files) > maxListed {
+			r.Steps[i].Files = nil
+		}
+	}
+	return r
+}
+
+// MadeBy returns the plan that an image was made by, as its provenance in a repository says, or nil when it says none. No signature is
+// looked at: it is for telling people what has changed, and for nothing else.
+func (s *Session) MadeBy(ctx context.Context, repository string, image store.Digest) (*plan.Record, error) {
+	book, err := s.Evidence(repository, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	text, err := book.Peek(ctx, image, Provenance)
+	if err != nil || text == nil {
+		return nil, err
+	}
+	var p provenance
+	if json.Unmarshal(text, &p) != nil {
+		return nil, nil //nolint:nilerr // of another form: it says nothing
+	}
+	return p.Definition.Internal.Plan, nil
 }
 
 // dependency is something that went into an image (in-toto, "ResourceDescriptor").
@@ -51,7 +90,7 @@ func from(uri string, d store.Digest) dependency {
 }
 
 // provenanceOf tells what a recipe's lock has decided.
-func (s *Session) provenanceOf(r *Recipe, name string, key plan.Key) (*provenance, error) {
+func (s *Session) provenanceOf(r *Recipe, name string, made *Plan) (*provenance, error) {
 	state, err := r.ReadLock()
 	if err != nil {
 		return nil, err
@@ -65,7 +104,8 @@ func (s *Session) provenanceOf(r *Recipe, name string, key plan.Key) (*provenanc
 	}
 	p := &provenance{}
 	p.Definition.Type = "https://sconce.dev/recipe/v1"
-	p.Definition.Parameters = map[string]string{"image": name, "platform": r.Target.Platform, "key": string(key)}
+	p.Definition.Parameters = map[string]string{"image": name, "platform": r.Target.Platform, "key": string(made.Image.Key)}
+	p.Definition.Internal.Plan = recorded(made)
 	p.Definition.Resolved = l.dependencies()
 	p.Details.Builder.ID = "https://sconce.dev/sconce"
 	p.Details.Builder.Version = map[string]string{"sconce": s.Version}
@@ -113,9 +153,9 @@ func (l *Locked) dependencies() []dependency {
 }
 
 // Describe attaches to an image, which lies in a repository under its digest, what it was made from and what is in it: signed with key, or
-// unsigned without one. named is the image in the store; notes are annotations of both.
-func (s *Session) Describe(ctx context.Context, repository string, im *image.Image, named string, r *Recipe, key plan.Key, sign *attest.PrivateKey, notes map[string]string) error {
-	made, err := s.provenanceOf(r, named, key)
+// unsigned without one. named is the image in the store, of the plan p; notes are annotations of both.
+func (s *Session) Describe(ctx context.Context, repository string, im *image.Image, named string, r *Recipe, p *Plan, sign *attest.PrivateKey, notes map[string]string) error {
+	made, err := s.provenanceOf(r, named, p)
 	if err != nil {
 		return err
 	}

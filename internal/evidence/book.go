@@ -337,6 +337,44 @@ func (b *Book) Attachment(ctx context.Context, image store.Digest, kind string) 
 	return s, nil
 }
 
+// Peek returns the document of a kind about an image whoever has written it, signed or not: nothing is to be decided by it. nil: there is
+// none, or it is about something else.
+func (b *Book) Peek(ctx context.Context, image store.Digest, kind string) (json.RawMessage, error) {
+	tag := AttachmentTags(image) + kind
+	data, _, err := b.repo.Manifest(ctx, tag)
+	if err != nil {
+		if registry.IsAbsent(err) {
+			err = nil
+		}
+		return nil, err
+	}
+	var text []byte
+	if document, unsigned := unsignedDocument(data); unsigned {
+		text, err = b.document(ctx, document)
+	} else if text, err = b.bundle(ctx, data); err == nil && text != nil {
+		text = attest.Payload(text)
+	}
+	var s attest.Statement
+	if err != nil || json.Unmarshal(text, &s) != nil || !s.IsAbout(image) {
+		return nil, err
+	}
+	return s.Predicate, nil
+}
+
+// document brings a document that stands for itself.
+func (b *Book) document(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	digest, err := store.ParseDigest(d.Digest.String())
+	if err != nil || d.Size <= 0 || d.Size > attest.MaxBundle {
+		return nil, errors.New("the document about it is damaged")
+	}
+	if !b.opts.Store.HasBlob(digest) {
+		if err := b.repo.Blob(ctx, digest, d.Size, "document"); err != nil {
+			return nil, err
+		}
+	}
+	return b.opts.Store.ReadBlob(digest, attest.MaxBundle)
+}
+
 // unsignedType is the artifact type of a statement without a signature.
 const unsignedType = "application/vnd.in-toto+json"
 
@@ -352,14 +390,20 @@ func (b *Book) unsigned(ctx context.Context, tag string) (document string, found
 	if err != nil {
 		return "", false
 	}
+	d, found := unsignedDocument(data)
+	return d.Digest.String(), found
+}
+
+// unsignedDocument is the document of an artifact that is a statement without a signature.
+func unsignedDocument(manifest []byte) (d v1.Descriptor, found bool) {
 	var m struct {
 		ArtifactType string          `json:"artifactType"`
 		Layers       []v1.Descriptor `json:"layers"`
 	}
-	if json.Unmarshal(data, &m) != nil || m.ArtifactType != unsignedType || len(m.Layers) != 1 {
-		return "", false
+	if json.Unmarshal(manifest, &m) != nil || m.ArtifactType != unsignedType || len(m.Layers) != 1 {
+		return d, false
 	}
-	return m.Layers[0].Digest.String(), true
+	return m.Layers[0], true
 }
 
 func (b *Book) attachUnsigned(ctx context.Context, image store.Digest, tag string, s *attest.Statement, notes map[string]string) error {

@@ -44,6 +44,8 @@ type Image struct {
 	Stable    []string // HOST/PATH:VERSION, each of which users may take it from
 	Mutable   bool     // whether its stable tags are written again
 	Problem   error    // why it cannot be planned: most often, that its lock does not fit
+
+	record *plan.Record // of its plan
 }
 
 // keyDigits is how much of a key is in a tag, in hexadecimal digits: 96 bits.
@@ -285,7 +287,7 @@ func (b *planner) plan(ctx context.Context, i *Image) error {
 		return nil
 	}
 	defer planned.Close()
-	i.Key, i.Canonical = planned.Image.Key, planned.Canonical
+	i.Key, i.Canonical, i.record = planned.Image.Key, planned.Canonical, planned.Record()
 	return nil
 }
 

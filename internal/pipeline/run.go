@@ -18,8 +18,9 @@ import (
 type RunOptions struct {
 	Jobs  int // images built at once; 0: 2
 	Build engine.BuildOptions
-	Wait  func(context.Context) error // between two attempts to send an image that is being deleted; nil: some seconds
-	Tell  func(Done)                  // what has been done for an image, in the order of events, one at a time; nil: nobody asks
+	Wait  func(context.Context) error                  // between two attempts to send an image that is being deleted; nil: some seconds
+	After func(context.Context, *Status) (bool, error) // what is done for each image once it is there, one at a time, before what stands on it is built; false stops that. nil: nothing
+	Tell  func(Done)                                   // what has been done for an image, in the order of events, one at a time; nil: nobody asks
 }
 
 // Done is what came of an image.
@@ -73,6 +74,7 @@ type runner struct {
 	opts    RunOptions
 	slots   *semaphore.Weighted
 
+	afters sync.Mutex
 	ends   map[string]chan struct{} // by Image.Ref: closed when nothing more is done for it; never changed
 	mu     sync.Mutex
 	failed map[string]bool
@@ -103,10 +105,24 @@ func (r *runner) image(ctx context.Context, st *Status) Done {
 	case st.Action == Lock:
 		d.Failed = st.Problem
 	}
-	if d.Failed != nil {
+	good := d.Failed == nil
+	if good && r.opts.After != nil {
+		good, d.Failed = r.after(ctx, st)
+	}
+	if !good || d.Failed != nil {
 		r.fail(st.Image.Ref)
 	}
 	return d
+}
+
+// after does what comes after an image, one image at a time.
+func (r *runner) after(ctx context.Context, st *Status) (bool, error) {
+	r.afters.Lock()
+	defer r.afters.Unlock()
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	return r.opts.After(ctx, st)
 }
 
 func (r *runner) hasFailed(ref string) bool {
@@ -156,7 +172,7 @@ func (r *runner) build(ctx context.Context, st *Status) error {
 		return nil
 	}
 	st.Digest = made.Image.Digest
-	return r.untilKept(ctx, st, func() error { return r.send(ctx, st, made) })
+	return r.untilKept(ctx, st, func() error { return r.send(ctx, st, planned, made) })
 }
 
 // untilKept sends an image. When the same one is being deleted, it is sent again once it is gone.
@@ -201,7 +217,7 @@ func (r *runner) wait(ctx context.Context) error {
 
 // send brings an image to its canonical reference. That comes last: first the image under its digest, and what tells of it, so that what is
 // killed on the way leaves nothing that is taken for done.
-func (r *runner) send(ctx context.Context, st *Status, made *engine.Built) error {
+func (r *runner) send(ctx context.Context, st *Status, planned *engine.Plan, made *engine.Built) error {
 	repository := repositoryOf(st.Canonical)
 	key, err := engine.SigningKey(r.Sign)
 	if err != nil {
@@ -214,7 +230,7 @@ func (r *runner) send(ctx context.Context, st *Status, made *engine.Built) error
 	if st.Base != nil {
 		notes[promote.NoteBase] = st.Base.Canonical
 	}
-	if err := r.session.Describe(ctx, repository, made.Image, made.Name, st.Recipe, st.Key, key, notes); err != nil {
+	if err := r.session.Describe(ctx, repository, made.Image, made.Name, st.Recipe, planned, key, notes); err != nil {
 		return err
 	}
 	_, err = r.session.Push(ctx, made.Image, st.Canonical)

@@ -34,6 +34,8 @@ type Status struct {
 	Digest  store.Digest // of the canonical image; "" as long as there is none
 	Action  Action
 	Reasons []string // why, one for each thing that is missing
+
+	changes []string // of an image that is to be built: what of itself has changed
 }
 
 // asksAtOnce is how many images registries are asked about side by side.
@@ -68,7 +70,7 @@ func (st *Status) blame(all []*Status) {
 	}
 	i := slices.IndexFunc(all, func(other *Status) bool { return other.Image.Ref == st.Base.Ref })
 	if i >= 0 && all[i].Action == Build {
-		st.Reasons = []string{"what it stands on, " + st.Base.Ref + ", is to be built"}
+		st.Reasons = append(slices.Clone(st.changes), "what it stands on, "+st.Base.Ref+", is to be built")
 	}
 }
 
@@ -136,21 +138,6 @@ func fineReason(i *Image) string {
 func repositoryOf(ref string) string {
 	name, _ := store.SplitImageName(ref)
 	return name
-}
-
-// explainBuild tells an image that is new from one of which something has changed.
-func (p *Pipeline) explainBuild(ctx context.Context, s *engine.Session, st *Status) error {
-	tags, err := p.tags(ctx, s, st)
-	if err != nil {
-		return err
-	}
-	st.Reasons = []string{"it has not been built yet"}
-	for _, tag := range tags {
-		if key, ok := strings.CutPrefix(tag, st.Version+"-"); ok && len(key) == keyDigits && strings.Trim(key, "0123456789abcdef") == "" {
-			st.Reasons = []string{"recipe, lock or files are not those of what was built before"}
-		}
-	}
-	return nil
 }
 
 func (p *Pipeline) tags(ctx context.Context, s *engine.Session, st *Status) ([]string, error) {

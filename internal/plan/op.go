@@ -43,7 +43,7 @@ type Base struct {
 }
 
 // Kind implements [Op].
-func (*Base) Kind() string { return "base" }
+func (*Base) Kind() string { return KindBase }
 
 func (b *Base) inputs() []Input { return []Input{{"base", b.Pinned.Key()}} }
 

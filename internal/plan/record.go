@@ -28,6 +28,9 @@ type StepRecord struct {
 	Seconds float64 `json:"seconds,omitempty"` // how long it took to make it, the last time; 0: not known
 }
 
+// KindBase is the kind of the step that lays the base.
+const KindBase = "base"
+
 // KindImage is the kind of a record's last step, which puts the image together.
 const KindImage = "image"
 

@@ -83,7 +83,7 @@ func (c *comparison) causes(before *StepRecord, t StepRecord) []string {
 		causes = []string{"it stands on fewer steps"}
 	}
 	if len(causes) == 0 {
-		causes = []string{"what it stands on"}
+		causes = []string{OnOther}
 	}
 	return causes
 }
@@ -114,11 +114,11 @@ func (c *comparison) earlier(t StepRecord) *StepRecord {
 func (c *comparison) upstream(t StepRecord) string {
 	for _, on := range t.On {
 		if title, ok := c.changed[on]; ok {
-			return "it stands on: " + title
+			return StandsOn + ": " + title
 		}
 	}
 	for _, title := range slices.Sorted(maps.Values(c.changed)) { // a stage's key has no title
-		return "it stands on what changed before it: " + title
+		return StandsOn + " what changed before it: " + title
 	}
 	return ""
 }
@@ -190,6 +190,12 @@ func shown(before string, values []string) string {
 	}
 	return ""
 }
+
+// Causes that are not a step's own: such a step is another because one below it is.
+const (
+	StandsOn = "it stands on"      // how they begin
+	OnOther  = "what it stands on" // when it is not known which
+)
 
 // maxReadable is how long a value may be to be shown, in bytes.
 const maxReadable = 80

@@ -190,6 +190,21 @@ const (
 	NoteBase    = "dev.sconce.base"                  // the canonical reference of the image that it stands on, of which NAME:TAG counts
 )
 
+// Created returns when an image was first sent to a repository, by the documents about it; the zero time when they do not say.
+func Created(ctx context.Context, repo *registry.Repository, image store.Digest) (time.Time, error) {
+	data, _, err := repo.Manifest(ctx, evidence.AttachmentTags(image)+"provenance")
+	if registry.IsAbsent(err) {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	var c content
+	_ = json.Unmarshal(data, &c) // damaged, it does not say
+	at, _ := time.Parse(time.RFC3339, c.Annotations[NoteCreated])
+	return at, nil
+}
+
 // lookAtSaid notes what is said about an image.
 func (s *survey) lookAtSaid(ctx context.Context, digits, tag string) error {
 	data, _, err := s.repo.Manifest(ctx, tag)
