@@ -27,6 +27,7 @@ type submitOptions struct {
 	args     []string // for the job's command
 	dryRun   bool
 	testOnly bool
+	anyImage bool
 	wait     bool
 	follow   bool
 }
@@ -40,7 +41,8 @@ func newSubmitCmd(a *app) *cobra.Command {
 current directory, which the job runs in. ARGUMENTS go to the job's command.
 
 The built image is copied to the profile's paths.images under its digest, unless it is there: one copy
-for all jobs, also when several people submit at once. The script and the environment definition file,
+for all jobs, also when several people submit at once. One that was built before recipe or lock changed is
+refused, unless --any-image is given. The script and the environment definition file,
 as sconce export writes them, go to .sconce in the current directory, under the hash of what they say,
 so that a job that waits keeps its own. Then sbatch is called, and the job's number and log are told.
 
@@ -61,6 +63,7 @@ explain does.
 	f := cmd.Flags()
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be submitted, and do nothing")
 	f.BoolVar(&o.testOnly, "test-only", false, "ask Slurm whether it would take the job, and when it would start")
+	f.BoolVar(&o.anyImage, "any-image", false, "submit the image in the store although recipe or lock have changed since it was built")
 	f.BoolVar(&o.wait, "wait", false, "wait for the job's end, and fail when it does")
 	f.BoolVar(&o.follow, "follow", false, "show the log as it grows, to the job's end")
 	return cmd
@@ -103,7 +106,7 @@ func (a *app) runSubmit(ctx context.Context, o submitOptions) error {
 		return fmt.Errorf("job %s: %w", r.Name, err)
 	}
 	record := slurm.Record{Name: r.Name, Cluster: r.Cluster.Name, Image: r.Image.Name, Dir: dir}
-	if err := a.placeForJob(ctx, &r, &record, o.jobOptions); err != nil {
+	if err := a.placeForJob(ctx, &r, &record, o); err != nil {
 		return err
 	}
 	if record.Script, err = writeJobFiles(dir, &r); err != nil {
@@ -137,7 +140,7 @@ func (a *app) printFiles(r job.Request) error {
 }
 
 // placeForJob sees to the image being where the nodes read it, unless somebody says where it is, or the runtime takes it from elsewhere.
-func (a *app) placeForJob(ctx context.Context, r *job.Request, record *slurm.Record, o jobOptions) error {
+func (a *app) placeForJob(ctx context.Context, r *job.Request, record *slurm.Record, o submitOptions) error {
 	if o.image != "" || !r.StartsFiles() || r.Image.File == "" {
 		return nil
 	}
@@ -156,6 +159,11 @@ func (a *app) placeForJob(ctx context.Context, r *job.Request, record *slurm.Rec
 	s, err := a.open(ctx)
 	if err != nil {
 		return err
+	}
+	if !o.anyImage {
+		if err := s.CheckCurrent(ctx, from); err != nil {
+			return err
+		}
 	}
 	var placed engine.Placed
 	if placed, err = s.PlaceImage(ctx, from, target); err != nil {
