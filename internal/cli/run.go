@@ -40,6 +40,7 @@ type runOptions struct {
 	noNetwork  bool
 	gpu        string
 	inJob      string
+	cluster    string
 	venv       string // FILE[:DIR]
 	anyBase    bool
 }
@@ -59,7 +60,8 @@ Of your environment the command gets TERM, and what --env names. The network, an
 
 The tasks of a job step (srun, mpiexec, flux run) see each other: those of a machine stand on one root file system and share
 /dev/shm, processes and IPC with the host, and get the job's variables: SLURM_*, PMI*, MASTER_*, RANK, NCCL_* and the like.
---in-job says whether to do so, where no launcher's variables tell.
+--in-job says whether to do so, where no launcher's variables tell. With --cluster, they also get what that cluster's
+profile names: the mounts of [container], and the variables of [env] unless they are set here.
 
 `
 
@@ -79,6 +81,7 @@ func newRunCmd(a *app) *cobra.Command {
 			"sconce run --gpu=0,1 llm-train torchrun --nproc-per-node 2 train.py",
 			"sconce run llm-train.sqsh -- python -c 'import torch'",
 			"srun --ntasks-per-node=4 sconce run --gpu llm-train.sqsh -- python train.py",
+			"srun sconce run --cluster mycluster --gpu llm-train.sqsh -- python train.py",
 			"sconce run --venv exp.sqsh llm-train.sqsh -- python train.py",
 		),
 		Args:              atLeastImage,
@@ -111,6 +114,7 @@ func addRunFlags(cmd *cobra.Command, o *runOptions) {
 	f.BoolVar(&o.readOnly, "read-only", false, "let the command write nowhere but to /tmp, in memory, and to what is bound")
 	f.StringVar(&o.gpu, "gpu", "", "make these `GPUS` usable: all, numbers as nvidia-smi has them, or a CDI device's name")
 	f.Lookup("gpu").NoOptDefVal = device.All
+	f.StringVar(&o.cluster, "cluster", "", "mount, and set, what the profile of a `CLUSTER` says (see sconce clusters)")
 	f.StringVar(&o.venv, "venv", "", "run in an environment on top of the image: `FILE.sqsh[:DIR]`, or the directory of one (see sconce venv)")
 	f.BoolVar(&o.anyBase, "any-base", false, "use the environment although it was made for another image")
 	f.StringVar(&o.inJob, "in-job", "auto", "share the machine with the other tasks of a job step: auto, yes, no")
@@ -137,6 +141,11 @@ func (a *app) runRun(ctx context.Context, o runOptions) error {
 	binds, err := parseBinds(o.binds)
 	if err != nil {
 		return fault.Usage(err)
+	}
+	if o.cluster != "" {
+		if env, binds, err = ofCluster(o.cluster, env, binds); err != nil {
+			return err
+		}
 	}
 	step, together, err := o.step()
 	switch {
