@@ -24,7 +24,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 )
 
-// unpack writes the files of an archive into a directory of the test's. {DIR} stands for that directory.
+// unpack writes the files of an archive into a directory of the test's. {DIR} stands for that directory, {x00} and {x01} for bytes.
 func unpack(t *testing.T, archive *txtar.Archive) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -33,7 +33,8 @@ func unpack(t *testing.T, archive *txtar.Archive) string {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(f.Data), "{DIR}", dir)), 0o644); err != nil {
+		text := strings.NewReplacer("{DIR}", dir, "{x00}", "\x00", "{x01}", "\x01").Replace(string(f.Data))
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
