@@ -44,6 +44,9 @@ func InputsOf(r *recipe.Recipe) (Inputs, error) {
 	add("packages", p.Packages...)
 	add("extras", p.Extras...)
 	add("groups", p.Groups...)
+	if p.InstallsProject() {
+		add("install-project", "true")
+	}
 	if p.TorchBackend != "" {
 		add("torch-backend", p.TorchBackend)
 		if p.TorchBackend == backendOfTarget {

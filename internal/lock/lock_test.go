@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -328,6 +329,85 @@ func TestProject(t *testing.T) {
 		}
 		wantPins(t, l, r, want...)
 	})
+}
+
+// TestProjectItself: a project is installed by its own name where the recipe says so, with or without a lock of uv's, and where it
+// is silent, locking says that it is not.
+func TestProjectItself(t *testing.T) {
+	const here = "[project]\nname = \"My_App\"\nversion = \"2.0\"\nrequires-python = \">=3.11\"\ndynamic = [\"dependencies\"]\n[build-system]\nrequires = [\"setuptools\"]\n" +
+		"[tool.setuptools.dynamic]\ndependencies = { file = \"requirements.txt\" }\n"
+	b, _ := newBench(t, locktest.Base{}, w("alpha", "1.0"), w("setuptools", "70.0"))
+	b.write(map[string]string{"pyproject.toml": here, "requirements.txt": "alpha  # of all things\n"})
+	const text, note = "[python]\nproject = \".\"\n", "install-project = true under [python] installs it"
+	r, l := b.lock(text)
+	wantPins(t, l, r, "alpha==1.0")
+	if !strings.Contains(b.events.Everything(), note) {
+		t.Error("nobody says that the project itself is not installed")
+	}
+	b.lock(text + "install-project = false\n")
+	if strings.Count(b.events.Everything(), note) != 1 {
+		t.Error("the note comes although the recipe has decided")
+	}
+	itself := func(t *testing.T) {
+		t.Helper()
+		r, l := b.lock(text + "install-project = true\n")
+		builds, err := l.Compiles(r)
+		if err != nil || len(builds) != 1 || builds[0].Name != "my-app" || builds[0].Source.Path != b.dir {
+			t.Fatalf("built: %+v, %v", builds, err)
+		}
+		if wheels, err := l.Wheels(r); err != nil || len(wheels) != 1 || wheels[0].Name != "alpha" {
+			t.Errorf("wheels %v, %v", wheels, err)
+		}
+		if strings.Contains(b.read("pylock.toml"), b.dir) {
+			t.Errorf("the lock holds in this directory alone:\n%s", b.read("pylock.toml"))
+		}
+		if strings.Count(b.events.Everything(), note) != 1 {
+			t.Error("the note comes although the project is installed")
+		}
+		if drift, err := l.Drift(b.recipe(text)); err != nil || len(drift) == 0 {
+			t.Errorf("without the key, the lock fits as well: %v, %v", drift, err)
+		}
+	}
+	itself(t)
+	b.write(map[string]string{"pyproject.toml": strings.Replace(here, "dynamic = [\"dependencies\"]", "dependencies = [\"alpha\"]", 1)})
+	uvRun(t, b.dir, "lock", "--quiet")
+	itself(t)
+}
+
+// TestNoPythonIsBrought: uv resolves with any Python that is there, and may bring one only where there is none.
+func TestNoPythonIsBrought(t *testing.T) {
+	b, _ := newBench(t, locktest.Base{}, w("alpha", "1.0"))
+	uv, err := exec.LookPath("uv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := filepath.Join(b.dir, "asked")
+	script := func(text string) {
+		b.write(map[string]string{"bin/uv": "#!/bin/sh\necho \"${UV_PYTHON_DOWNLOADS-unset}\" >>" + asked + "\n" + text})
+		if err := os.Chmod(filepath.Join(b.dir, "bin/uv"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantAsked := func(want string) {
+		t.Helper()
+		if got := b.read("asked"); got != want {
+			t.Errorf("uv was run with UV_PYTHON_DOWNLOADS %q, want %q", got, want)
+		}
+		os.Remove(asked)
+	}
+	t.Setenv("PATH", filepath.Join(b.dir, "bin")+":"+os.Getenv("PATH"))
+	os.Unsetenv("UV_PYTHON_DOWNLOADS") // as it is outside of tests
+	work := "UV_PYTHON_DOWNLOADS=never exec " + uv + " \"$@\"\n"
+	script(work)
+	b.lock("[python]\npackages = [\"alpha\"]\n")
+	wantAsked("never\n")
+	const none = "[ \"${UV_PYTHON_DOWNLOADS-unset}\" = unset ] || { echo 'error: No interpreter found for Python 3.11.2 in search path' >&2; exit 2; }\n"
+	script(none + work)
+	b.lock("[python]\npackages = [\"alpha>=1\"]\n")
+	wantAsked("never\nunset\n")
+	t.Setenv("UV_PYTHON_DOWNLOADS", "manual")
+	b.fails("[python]\npackages = [\"alpha>0\"]\n", "No interpreter found")
+	wantAsked("manual\n")
 }
 
 func TestProjectThatCannotBeLocked(t *testing.T) {

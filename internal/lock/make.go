@@ -255,6 +255,8 @@ type locker struct {
 	fallbacks []unusableSource              // what may come as a wheel only, beside what the recipe says
 	lenient   bool                          // a source that cannot be used counts as one that depends on nothing, to see what would have been
 	builds    map[string][]BuildRequirement // build requirements that were resolved
+
+	bringsPython bool // uv found no Python to work with, and may bring one
 }
 
 // lock fills in k.python and returns the text of uv's answer, nil when the user brings the package lock.
@@ -320,7 +322,7 @@ func (k *locker) resolve(ctx context.Context) ([]byte, error) {
 			err = k.settle(ctx, text)
 		}
 		if err == nil {
-			return text, k.tellSources(ctx, text)
+			return text, errors.Join(k.tellSources(ctx, text), tellProject(ctx, k.recipe))
 		}
 		if first == nil {
 			first = err

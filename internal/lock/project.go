@@ -1,13 +1,16 @@
 package lock
 
 import (
+	"context"
 	"fmt"
+	"net/url"
 	"path/filepath"
 	"slices"
 
 	"github.com/pelletier/go-toml/v2"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 )
@@ -20,8 +23,9 @@ type project struct {
 		Dependencies []string            `toml:"dependencies"`
 		Optional     map[string][]string `toml:"optional-dependencies"`
 	} `toml:"project"`
-	Groups map[string][]any `toml:"dependency-groups"`
-	Tool   struct {
+	BuildSystem *struct{}        `toml:"build-system"`
+	Groups      map[string][]any `toml:"dependency-groups"`
+	Tool        struct {
 		UV     *uvSettings    `toml:"uv"`
 		Poetry map[string]any `toml:"poetry"`
 	} `toml:"tool"`
@@ -67,6 +71,42 @@ func checkProject(r *recipe.Recipe) error {
 	}
 	return fault.Hint(fmt.Errorf("%s has no [project] table with a name, so it is not the project of a Python package", path),
 		"write name, version and dependencies under [project], or name what is needed under packages or requirements in place of project")
+}
+
+// packagesOf lists python.packages, and the project itself where the recipe wants it installed, as requirements.
+func packagesOf(r *recipe.Recipe) ([]string, error) {
+	packages := r.PythonPackages()
+	if !r.Python.InstallsProject() {
+		return packages, nil
+	}
+	dir := r.Resolve(r.Python.Project)
+	p, err := readProject(dir)
+	if err != nil {
+		return nil, err
+	}
+	if p.Project.Name == "" {
+		return packages, nil // checkProject says why, or it has a name only as an unpacked source archive
+	}
+	address := url.URL{Scheme: "file", Path: filepath.ToSlash(dir)}
+	return append(packages, p.Project.Name+" @ "+address.String()), nil
+}
+
+// tellProject says that the project itself is not installed, as long as the recipe leaves that open. Only what has a build system
+// is a package that could be (uv's documentation, "Build systems").
+func tellProject(ctx context.Context, r *recipe.Recipe) error {
+	if r.Python.Project == "" || r.Python.InstallProject != nil || r.Python.OnTop != nil {
+		return nil
+	}
+	p, err := readProject(r.Resolve(r.Python.Project))
+	if err != nil || p.BuildSystem == nil || p.Project.Name == "" || slices.ContainsFunc(r.Python.Packages, p.isItself) {
+		return err
+	}
+	progress.Notef(ctx, fmt.Sprintf("what %s depends on is installed, and not %s itself; install-project = true under [python] installs it, false is silent", p.Project.Name, p.Project.Name))
+	return nil
+}
+
+func (p *project) isItself(requirement string) bool {
+	return python.NormalizeName(requirementName(requirement)) == python.NormalizeName(p.Project.Name)
 }
 
 // checkFrozen refuses what the user's own lock leaves no room for: uv only exports that, and looks at nothing beside it.
@@ -134,7 +174,11 @@ func requested(r *recipe.Recipe) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	lines := slices.Concat(r.PythonPackages(), files.lines)
+	packages, err := packagesOf(r)
+	if err != nil {
+		return nil, err
+	}
+	lines := slices.Concat(packages, files.lines)
 	if r.Python.Project == "" {
 		return lines, nil
 	}

@@ -91,7 +91,7 @@ func (p *Python) compile(r *recipe.Recipe, pkg python.Package) (Compile, error) 
 	c := Compile{
 		Package: wheelbuild.Package{
 			Name: name, Version: how.Version, Source: *pkg.Source, Isolated: how.Isolation, Against: how.Against, Env: env,
-			Archs: r.Target.GPU, CUDA: usesCUDA(own, facts), Network: facts.Network, MemoryPerJob: memory, Jobs: own.Jobs,
+			Archs: r.Target.GPU, CUDA: usesCUDA(own, facts), Network: facts.Network || own.Network, MemoryPerJob: memory, Jobs: own.Jobs,
 		},
 		Requested: slices.Contains(p.Requested, name), Base: how.Base,
 	}

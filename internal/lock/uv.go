@@ -67,7 +67,11 @@ func (k *locker) askOnce(ctx context.Context, dir, out string) ([]byte, error) {
 	if frozen(k.recipe) == "" {
 		args = append(args, "--custom-compile-command", markedCommand(out))
 	}
-	if err := k.runUV(ctx, dir, k.recipe.PythonPackages(), append(args, "--output-file", out)); err != nil {
+	packages, err := packagesOf(k.recipe)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.runUV(ctx, dir, packages, append(args, "--output-file", out)); err != nil {
 		return nil, err
 	}
 	text, err := k.readOutput(out)
@@ -82,10 +86,10 @@ func (k *locker) readOutput(out string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("run uv: %w", err)
 	}
-	if frozen(k.recipe) == "" {
-		if text, err = withoutMark(text, out); err != nil {
-			return nil, err
-		}
+	if frozen(k.recipe) != "" {
+		text = exportCommand.ReplaceAll(text, []byte("${1}"+lockCommand))
+	} else if text, err = withoutMark(text, out); err != nil {
+		return nil, err
 	}
 	if k.stubs != "" {
 		if text, _, err = condalock.DropStubs(text); err != nil {
@@ -95,10 +99,15 @@ func (k *locker) readOutput(out string) ([]byte, error) {
 	return []byte(withoutLogins(k.portable(string(text)))), nil
 }
 
+// exportCommand is the line in which uv repeats how it was called to export a lock, which differs from directory to directory and from
+// time to time.
+var exportCommand = regexp.MustCompile(`(?m)\A((?:#.*\n)*?#\s+)uv export .*$`)
+
 // portable makes the paths of local wheels below the lock's directory relative, as far as uv has not, so that the lock holds in
 // any directory.
 func (k *locker) portable(text string) string {
-	return strings.ReplaceAll(text, `path = "`+filepath.Dir(pylockPath(k.recipe))+"/", `path = "`)
+	dir := `path = "` + filepath.Dir(pylockPath(k.recipe))
+	return strings.NewReplacer(dir+`"`, `path = "."`, dir+"/", `path = "`).Replace(text)
 }
 
 // keepVersions puts the earlier lock where uv writes the new one: uv prefers the versions that it finds in its output file.
@@ -182,7 +191,7 @@ func (k *locker) compileArgs(dir string) ([]string, error) {
 	for _, name := range k.onlyBinary() {
 		args = append(args, "--only-binary", name)
 	}
-	if len(r.Packages) > 0 {
+	if len(r.Packages) > 0 || r.InstallsProject() {
 		args = append(args, "-") // see runUV
 	}
 	for _, file := range r.Requirements {
@@ -246,8 +255,11 @@ func (k *locker) howArgs() []string {
 func (k *locker) exportArgs() []string {
 	r := k.recipe.Python
 	args := []string{
-		"export", "--project", k.recipe.Resolve(r.Project), "--frozen", "--format", "pylock.toml", "--no-emit-project",
+		"export", "--project", k.recipe.Resolve(r.Project), "--frozen", "--format", "pylock.toml", "--no-editable",
 		"--no-default-groups", "--quiet",
+	}
+	if !r.InstallsProject() {
+		args = append(args, "--no-emit-project")
 	}
 	for _, e := range r.Extras {
 		args = append(args, "--extra", e)
@@ -334,6 +346,9 @@ func (k *locker) uvEnvironment() ([]string, error) {
 	if k.recipe.Python.TorchBackend == backendOfTarget {
 		env = append(env, "UV_CUDA_DRIVER_VERSION="+k.recipe.Target.Driver) // instead of this machine's
 	}
+	if _, decided := os.LookupEnv(pythonDownloads); !decided && !k.bringsPython {
+		env = append(env, pythonDownloads+"=never")
+	}
 	env = append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1", tellsSearch, nothingRuns)
 	if k.reader != nil {
 		env = append(env, k.reader.environment()...)
@@ -348,9 +363,30 @@ const nothingRuns = "PYTHONHOME=" + nowhere
 // nowhere is a directory that does not exist.
 const nowhere = "/nonexistent"
 
+// pythonDownloads is the variable by which uv is told whether it may bring a Python.
+const pythonDownloads = "UV_PYTHON_DOWNLOADS"
+
+// noInterpreter is what uv says where there is no Python that it can use.
+var noInterpreter = regexp.MustCompile(`No interpreter found|No Python interpreters? found`)
+
 // runUV runs uv in the recipe's directory, with requirements as its standard input. When it fails, its own explanation is
 // the error. dir is where the copy of the settings is.
+//
+// uv needs some Python to resolve, and would rather have one of the image's minor version: where that is missing it tries to bring
+// it each time, over seconds or, without a way to the server, a minute. Any other does as well, so it may bring one only where there is
+// none, or where the user has decided.
 func (k *locker) runUV(ctx context.Context, dir string, requirements, args []string) error {
+	err := k.runOnce(ctx, dir, requirements, args)
+	var refusal *ResolutionError
+	_, decided := os.LookupEnv(pythonDownloads)
+	if decided || k.bringsPython || k.opts.Offline || !errors.As(err, &refusal) || !noInterpreter.MatchString(refusal.Text) {
+		return err
+	}
+	k.bringsPython = true
+	return k.runOnce(ctx, dir, requirements, args)
+}
+
+func (k *locker) runOnce(ctx context.Context, dir string, requirements, args []string) error {
 	program, err := k.opts.uv(k.recipe).Path(ctx)
 	if err != nil {
 		return err

@@ -90,7 +90,7 @@ func ReadSdist(r io.ReaderAt, size int64, name, subdirectory string) (SourceInfo
 // ReadSourceDir reads what the source in a directory says about itself.
 func ReadSourceDir(dir fs.FS) (SourceInfo, error) {
 	files := sourceFiles{found: make(map[string][]byte)}
-	patterns := []string{"PKG-INFO", "pyproject.toml"}
+	patterns := []string{"PKG-INFO", "pyproject.toml", "*.txt", "*.in", "require*/*.txt", "require*/*.in"}
 	if _, err := fs.Stat(dir, "PKG-INFO"); err == nil {
 		// An unpacked source distribution; in a checkout, an earlier version would have left it there.
 		patterns = append(patterns, "*.egg-info/requires.txt", "src/*.egg-info/requires.txt")
@@ -129,7 +129,16 @@ type sourceFiles struct {
 	found map[string][]byte
 }
 
-var telling = regexp.MustCompile(`^(?:PKG-INFO|pyproject\.toml|(?:src/)?[^/]+\.egg-info/requires\.txt)$`)
+var telling = regexp.MustCompile(`^(?:PKG-INFO|pyproject\.toml|(?:src/)?[^/]+\.egg-info/requires\.txt|(?:require[^/]*/)?[^/]+\.(?:txt|in))$`)
+
+// listing matches files that may list requirements, and may be anything else as well.
+var listing = regexp.MustCompile(`\.(?:txt|in)$`)
+
+// maxListing bounds such a file: what is larger lists no requirements. They are read before it is known whether pyproject.toml names them.
+const (
+	maxListing  = 256 << 10 // bytes
+	maxListings = 100       // files
+)
 
 // wants returns the path in the package's directory of the archive's member called name, if it is one to read.
 func (s *sourceFiles) wants(name string) (string, bool) {
@@ -152,6 +161,9 @@ func (s *sourceFiles) wants(name string) (string, bool) {
 }
 
 func (s *sourceFiles) take(name string, r io.Reader) error {
+	if listing.MatchString(name) && !strings.HasSuffix(name, ".egg-info/requires.txt") {
+		return s.takeListing(name, r)
+	}
 	data, err := io.ReadAll(io.LimitReader(r, maxSourceFile+1))
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -160,6 +172,17 @@ func (s *sourceFiles) take(name string, r io.Reader) error {
 		return fmt.Errorf("%s is larger than %d MiB", name, maxSourceFile>>20)
 	}
 	s.found[name] = data
+	return nil
+}
+
+func (s *sourceFiles) takeListing(name string, r io.Reader) error {
+	data, err := io.ReadAll(io.LimitReader(r, maxListing+1))
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if len(data) <= maxListing && len(s.found) < maxListings {
+		s.found[name] = data
+	}
 	return nil
 }
 
@@ -218,7 +241,7 @@ func (s *sourceFiles) info() (SourceInfo, error) {
 		info.recorded(s.found)
 	}
 	if data, ok := s.found["pyproject.toml"]; ok {
-		if err := info.project(data); err != nil {
+		if err := info.project(data, s.found); err != nil {
 			return info, fmt.Errorf("pyproject.toml: %w", err)
 		}
 	}
@@ -316,9 +339,72 @@ type pyproject struct {
 		Optional       map[string][]string `toml:"optional-dependencies"`
 		Dynamic        []string            `toml:"dynamic"`
 	} `toml:"project"`
+	Tool struct {
+		Setuptools struct {
+			Dynamic struct {
+				Dependencies any `toml:"dependencies"`
+				Optional     any `toml:"optional-dependencies"`
+			} `toml:"dynamic"`
+		} `toml:"setuptools"`
+	} `toml:"tool"`
 }
 
-func (info *SourceInfo) project(data []byte) error {
+// listed reads the requirements that setuptools takes from files when it builds (its documentation, "Configuring setuptools using
+// pyproject.toml files", dynamic metadata): {file = "requirements.txt"}, or several, and comments in them. ok is false where a
+// file is not there, or has options, which setuptools does not take.
+func listed(directive any, found map[string][]byte) (requirements []string, ok bool) {
+	table, _ := directive.(map[string]any)
+	var files []string
+	switch file := table["file"].(type) {
+	case string:
+		files = []string{file}
+	case []any:
+		for _, f := range file {
+			name, _ := f.(string)
+			files = append(files, name)
+		}
+	}
+	for _, name := range files {
+		data, there := found[path.Clean(name)]
+		if !there {
+			return nil, false
+		}
+		for line := range strings.Lines(string(data)) {
+			line, _, _ = strings.Cut(" "+strings.TrimSpace(line), " #")
+			line = strings.TrimSpace(line)
+			if strings.HasPrefix(line, "-") || strings.HasSuffix(line, `\`) {
+				return nil, false
+			}
+			if line != "" {
+				requirements = append(requirements, line)
+			}
+		}
+	}
+	return requirements, len(files) > 0
+}
+
+// dynamic puts together dependencies and extras of which some come from files that setuptools reads.
+func (p *pyproject) dynamic(found map[string][]byte) (dependencies []string, optional map[string][]string, ok bool) {
+	dependencies, optional = p.Project.Dependencies, p.Project.Optional
+	from := p.Tool.Setuptools.Dynamic
+	if slices.Contains(p.Project.Dynamic, "dependencies") {
+		if dependencies, ok = listed(from.Dependencies, found); !ok {
+			return nil, nil, false
+		}
+	}
+	if slices.Contains(p.Project.Dynamic, "optional-dependencies") {
+		extras, _ := from.Optional.(map[string]any)
+		optional = make(map[string][]string)
+		for extra, directive := range extras {
+			if optional[extra], ok = listed(directive, found); !ok {
+				return nil, nil, false
+			}
+		}
+	}
+	return dependencies, optional, true
+}
+
+func (info *SourceInfo) project(data []byte, found map[string][]byte) error {
 	var p pyproject
 	if err := toml.NewDecoder(bytes.NewReader(data)).Decode(&p); err != nil {
 		return lockSyntax(err)
@@ -339,14 +425,19 @@ func (info *SourceInfo) project(data []byte) error {
 	if info.Version == "" {
 		info.Version = q.Version
 	}
-	if info.Certainty == Static || slices.Contains(q.Dynamic, "dependencies") || slices.Contains(q.Dynamic, "optional-dependencies") {
+	certainty := Static
+	if slices.Contains(q.Dynamic, "dependencies") || slices.Contains(q.Dynamic, "optional-dependencies") {
+		certainty = Recorded // setup.py may do otherwise
+	}
+	dependencies, optional, ok := p.dynamic(found)
+	if info.Certainty >= certainty || !ok {
 		return nil
 	}
-	info.Certainty, info.Requires, info.Extras = Static, slices.Clone(q.Dependencies), nil
+	info.Certainty, info.Requires, info.Extras = certainty, slices.Clone(dependencies), nil
 	info.RequiresPython = q.RequiresPython
-	for _, extra := range sortedKeys(q.Optional) {
+	for _, extra := range sortedKeys(optional) {
 		info.Extras = append(info.Extras, extra)
-		for _, r := range q.Optional[extra] {
+		for _, r := range optional[extra] {
 			info.Requires = append(info.Requires, withMarker(r, "", extra))
 		}
 	}

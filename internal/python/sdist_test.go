@@ -86,6 +86,37 @@ func TestReadSdist(t *testing.T) {
 				Requires: []string{"b", `c ; (os_name == 'posix') and extra == "x"`}, Extras: []string{"x"}, BuildRequires: []string{},
 			},
 		},
+		{
+			name: "dependencies that setuptools takes from files",
+			files: map[string]string{
+				"a-1/pyproject.toml": "[project]\nname = \"a\"\ndynamic = [\"version\", \"dependencies\", \"optional-dependencies\"]\n" +
+					"[tool.setuptools.dynamic]\ndependencies = { file = [\"requirements.txt\", \"requirements/gpu.in\"] }\noptional-dependencies.x = { file = \"./x.txt\" }\n",
+				"a-1/requirements.txt":    "# what it needs\nb>=2  # the newer\n\nc @ https://example.org/c.whl#sha256=00\n",
+				"a-1/requirements/gpu.in": "d\n",
+				"a-1/x.txt":               "e\n",
+			},
+			want: SourceInfo{
+				Name: "a", Certainty: Recorded, Backend: legacyBackend, BuildRequires: legacyRequires,
+				Requires: []string{"b>=2", "c @ https://example.org/c.whl#sha256=00", "d", `e ; extra == "x"`}, Extras: []string{"x"},
+			},
+		},
+		{
+			name: "files with options, which setuptools does not take",
+			files: map[string]string{
+				"a-1/pyproject.toml":   "[project]\nname = \"a\"\ndynamic = [\"dependencies\"]\n[tool.setuptools.dynamic]\ndependencies = { file = \"requirements.txt\" }\n",
+				"a-1/requirements.txt": "-r more.txt\nb\n",
+			},
+			want: SourceInfo{Name: "a", Backend: legacyBackend, BuildRequires: legacyRequires},
+		},
+		{
+			name: "files that are not there, or are no list",
+			files: map[string]string{
+				"a-1/pyproject.toml": "[project]\nname = \"a\"\ndynamic = [\"dependencies\"]\n[tool.setuptools.dynamic]\ndependencies = { file = [\"../requirements.txt\", \"data.txt\"] }\n",
+				"a-1/data.txt":       strings.Repeat("b\n", maxListing),
+				"requirements.txt":   "b\n",
+			},
+			want: SourceInfo{Name: "a", Backend: legacyBackend, BuildRequires: legacyRequires},
+		},
 	} {
 		data := sdist(t, c.files)
 		got, err := ReadSdist(bytes.NewReader(data), int64(len(data)), "a-1.tar.gz", c.sub)
@@ -128,6 +159,14 @@ func TestReadSourceDir(t *testing.T) {
 		"a.egg-info/requires.txt": {Data: []byte("old\n")},
 	})
 	if err != nil || !slices.Equal(got.Requires, []string{"b"}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	got, err = ReadSourceDir(fstest.MapFS{
+		"pyproject.toml":        {Data: []byte("[project]\nname = \"a\"\ndynamic = [\"dependencies\"]\n[tool.setuptools.dynamic]\ndependencies = { file = \"requires/b.txt\" }\n")},
+		"requires/b.txt":        {Data: []byte("b\n")},
+		"requires/two.txt/file": {Data: []byte("a directory by the name of a list\n")},
+	})
+	if err != nil || !slices.Equal(got.Requires, []string{"b"}) || got.Certainty != Recorded {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

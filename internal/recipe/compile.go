@@ -18,6 +18,7 @@ type Compile struct {
 	Jobs         int               `toml:"jobs"`           // 0: from the cores and the memory
 	Base         string            `toml:"base"`           // image to build in, see Recipe.ImageReference; "" is the image itself
 	Needs        []string          `toml:"needs"`          // components that must be there while it is built
+	Network      bool              `toml:"network"`        // it may download while it is built
 	Depends      []string          `toml:"depends"`        // PEP 508: its Requires-Dist, when its metadata cannot be had without building
 }
 

@@ -315,6 +315,9 @@ var keys = withProfile(map[string]key{
 		Doc: "A directory with a `pyproject.toml`, relative to the recipe's directory. Its dependencies are installed.", Example: `"."`,
 		Form: formAny, FormName: "the path of a directory",
 	},
+	"python.install-project": {
+		Doc: "Whether `project` is installed itself, as a wheel built from its directory, and not only what it depends on. Any change of a file there builds it again.", Default: "false", Example: `true`,
+	},
 	"python.lock": {
 		Doc: "Your own lock file (PEP 751), relative to the recipe's directory. It is used as it is, " +
 			"so `packages`, `requirements` and `project` cannot be given beside it.",
@@ -368,6 +371,10 @@ var keys = withProfile(map[string]key{
 	"python.compile.NAME.cuda": {
 		Doc: "Whether it has code for GPUs that goes with torch's: nvcc must then be of the CUDA that torch was built with. Where the base has no nvcc, " +
 			"it comes from the package index (CUDA 13 and newer), for the time of the build.",
+		Default: "what is known of the package (`sconce recipes`), else false", Example: `true`,
+	},
+	"python.compile.NAME.network": {
+		Doc:     "Whether it may download while it is built, as Rust and Go do with crates and modules that are not in its source. What it takes is checked by its own `Cargo.lock` or `go.sum`, where it has one; sconce does not pin it.",
 		Default: "what is known of the package (`sconce recipes`), else false", Example: `true`,
 	},
 	"python.compile.NAME.requires": {

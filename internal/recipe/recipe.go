@@ -129,10 +129,13 @@ func (c Conda) Asked() bool { return len(c.Environment)+len(c.Packages) > 0 || c
 
 // Python says what the virtual environment holds.
 type Python struct {
-	Packages     []string  `toml:"packages"`     // PEP 508 requirements
-	Requirements []string  `toml:"requirements"` // files; see Recipe.Resolve
-	Project      string    `toml:"project"`      // directory with a pyproject.toml
-	Lock         string    `toml:"lock"`         // the user's own pylock.toml
+	Packages     []string `toml:"packages"`     // PEP 508 requirements
+	Requirements []string `toml:"requirements"` // files; see Recipe.Resolve
+	Project      string   `toml:"project"`      // directory with a pyproject.toml; what it depends on is installed
+
+	InstallProject *bool `toml:"install-project"` // the project itself too; nil: no
+
+	Lock         string    `toml:"lock"` // the user's own pylock.toml
 	TorchBackend string    `toml:"torch-backend"`
 	Protect      *[]string `toml:"protect"`  // nil: torch, when the base has it
 	Prefer       []string  `toml:"prefer"`   // packages whose files go before those of others
@@ -410,6 +413,9 @@ func (r *Recipe) PythonPackages() []string {
 	}
 	return packages
 }
+
+// InstallsProject reports whether the project is installed itself, and not only what it depends on.
+func (p Python) InstallsProject() bool { return p.InstallProject != nil && *p.InstallProject }
 
 // CompilesBytecode reports whether .pyc files shall be laid beside the modules.
 func (p Python) CompilesBytecode() bool { return p.Bytecode == nil || *p.Bytecode }

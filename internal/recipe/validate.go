@@ -255,6 +255,9 @@ func (c *checker) validatePython(p Python) {
 	if p.Lock != "" {
 		c.validateLockAlone()
 	}
+	if n := c.find("python", "install-project"); n != nil && p.Project == "" {
+		c.add(n.key, "add project = \".\"", "python.install-project has nothing to install without python.project")
+	}
 	if p.Lock == "" && p.Project == "" {
 		for _, name := range []string{"extras", "groups"} {
 			if n := c.find("python", name); n != nil {

@@ -153,7 +153,7 @@ func FromProject(file string, o Options) ([]byte, error) {
 		return nil, err
 	}
 	d := draft{Name: o.Name, Base: base, Python: &python{Project: dir}}
-	return d.text("The dependencies of " + project.Project.Name + ", or what its uv.lock has.\nThe project's own files are not in the image; a [[step]] copies them: copy = [\"src:/opt/src\"].")
+	return d.text("The dependencies of " + project.Project.Name + ", or what its uv.lock has.\nThe project itself is not in the image: install-project = true under [python] installs it, a [[step]] copies files: copy = [\"src:/opt/src\"].")
 }
 
 func notTOML(file string, err error) error {

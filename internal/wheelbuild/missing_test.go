@@ -27,6 +27,8 @@ func TestMissing(t *testing.T) {
 		{"neither", "etc/passwd", numa, "Debian calls it libnuma-dev"},
 		{"a build requirement", "usr/bin/apt-get", "/bin/sh: 1: ninja: not found\n", `ninja is not there: requires = ["ninja"] under [python.compile.a]`},
 		{"CUDA", "usr/bin/apt-get", "OSError: CUDA_HOME environment variable is not set. Please set it\n", "nvcc is not there: take a base with the CUDA toolkit"},
+		{"crates", "usr/bin/apt-get", "error: failed to get `serde` as a dependency\nCaused by:\n  [6] Couldn't resolve host name (Could not resolve host: index.example.org)\n", "network = true under [python.compile.a]"},
+		{"Go modules", "usr/bin/apt-get", "main.go:3:8: example.org/x@v1.0.0: Get \"https://proxy.example.org/x\": dial tcp: lookup proxy.example.org: no such host\n", "network = true under [python.compile.a]"},
 		{"too long ago", "usr/bin/apt-get", numa + strings.Repeat("compiled\n", searchedLines), plain},
 		{"a fault of the source", "usr/bin/apt-get", "a.c:1:1: error: unknown type name 'no'\n", plain},
 	} {

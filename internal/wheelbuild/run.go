@@ -345,25 +345,28 @@ func (s *site) explain(err error, g grant) error {
 	if f.OutOfMemory || killed(f) {
 		return s.outOfMemory(f, g)
 	}
-	if m := noModule.FindStringSubmatch(strings.Join(f.Tail, "\n")); m != nil {
+	tail := strings.Join(f.Tail, "\n")
+	if m := noModule.FindStringSubmatch(tail); m != nil {
 		name := strings.ReplaceAll(strings.Split(m[1], ".")[0], "_", "-")
 		if s.pkg.Isolated && name == "torch" {
 			return fault.Hint(err, fmt.Sprintf("it is built against the image's torch: isolation = false under [python.compile.%s]", s.pkg.Name))
 		}
 		return fault.Hint(err, fmt.Sprintf("add what it needs while it is built: requires = [%q] under [python.compile.%s]", name, s.pkg.Name))
 	}
-	if noNetwork.MatchString(strings.Join(f.Tail, "\n")) && !s.pkg.Network {
-		return fault.Hint(err, "packages are compiled without network; what it downloads has to be in its source, or a build requirement")
-	}
 	if hint := s.missingHint(f); hint != "" {
 		return fault.Hint(err, hint)
+	}
+	if noNetwork.MatchString(strings.Join(lastLines(f), "\n")) && !s.pkg.Network {
+		return fault.Hint(err, fmt.Sprintf("packages are compiled without network: network = true under [python.compile.%s] lets it download, crates and Go modules by the hashes in its Cargo.lock and go.sum; "+
+			"surer is a source that has it, or a build requirement", s.pkg.Name))
 	}
 	return err
 }
 
 var (
 	noModule  = regexp.MustCompile(`(?m)ModuleNotFoundError: No module named '([A-Za-z0-9_.]+)'`)
-	noNetwork = regexp.MustCompile(`(?i)Temporary failure in name resolution|Could not resolve host|Network is unreachable`)
+	noNetwork = regexp.MustCompile(`(?i)Temporary failure in name resolution|Could not resolve host|Network is unreachable|Couldn't resolve host|` +
+		`download of config\.json failed|dial (?:tcp|udp)[^\n]*(?:lookup|connect:)|no such host`)
 
 	// What compilers and those who drive them say when the kernel killed one.
 	killedText = regexp.MustCompile(`(?i)Killed signal terminated program|fatal error: Killed|died due to signal 9|virtual memory exhausted|out of memory allocating|cc1plus: out of memory`)

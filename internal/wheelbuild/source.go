@@ -14,6 +14,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 
 	"sconce.dev/sconce/internal/fetch"
@@ -142,7 +143,7 @@ func pack(st *store.Store, dir string) (store.Digest, error) {
 		if d.IsDir() && rel != "." && (slices.Contains(passedOver, d.Name()) || isVenv(name)) {
 			return filepath.SkipDir
 		}
-		if d.Name() == ".git" { // a file in a submodule
+		if d.Name() == ".git" || madeHere.MatchString(d.Name()) { // the former as a file in a submodule
 			return nil
 		}
 		return packEntry(w, name, path.Join("source", filepath.ToSlash(rel)), d)
@@ -152,6 +153,10 @@ func pack(st *store.Store, dir string) (store.Digest, error) {
 	}
 	return out.Commit("")
 }
+
+// madeHere are names of locks and of images, which lie beside a recipe: a project that has one in its directory would be built again
+// whenever its image was.
+var madeHere = regexp.MustCompile(`^(?:.*sconce.*\.lock|pylock(?:\..+)?\.toml|.+\.(?:sqsh|sif|squashfs))$`)
 
 func isVenv(dir string) bool {
 	_, err := os.Lstat(filepath.Join(dir, "pyvenv.cfg"))

@@ -31,6 +31,11 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s is built against what the image has, and does not say that torch is", p.Name)
 		}
 	}
+	for _, name := range []string{"mpi4py", "petsc4py", "h5py", "kenlm", "pesq"} { // what is compiled on clusters without torch
+		if p, ok := Lookup(name); !ok || !p.Isolation || p.Note == "" {
+			t.Errorf("%s: %+v", name, p)
+		}
+	}
 	if _, ok := Lookup("numpy"); ok {
 		t.Error("numpy has no facts")
 	}
