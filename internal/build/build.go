@@ -51,10 +51,11 @@ type Options struct {
 	Shared    *store.Shared // where other machines keep what steps made; nil: nowhere
 
 	// For commands; see execop.Runner.
-	Secrets   map[string]func() ([]byte, error)
-	SSH       map[string]string
-	Pass      []string
-	OnFailure func(ctx context.Context, f *execop.Failure, o sandbox.Options)
+	Secrets     map[string]func() ([]byte, error)
+	SSH         map[string]string
+	Pass        []string
+	HostNetwork bool
+	OnFailure   func(ctx context.Context, f *execop.Failure, o sandbox.Options)
 
 	// CondaRequests says how conda packages are downloaded; nil: from their addresses.
 	CondaRequests func([]conda.Package) ([]fetch.Request, error)
@@ -132,7 +133,7 @@ func newBuilder(p *plan.Plan, o Options) *builder {
 		stages: make(map[*plan.Stage]func() (*made, error)), took: make(map[plan.Key]time.Duration), contexts: make(map[contextOf]func() (layer.Descriptor, error)),
 	}
 	b.runner = &execop.Runner{
-		Store: o.Store, Layer: p.Layer, Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, OnFailure: o.OnFailure,
+		Store: o.Store, Layer: p.Layer, Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, HostNetwork: o.HostNetwork, OnFailure: o.OnFailure,
 	}
 	for _, w := range o.Wheels {
 		b.urls[w.Digest] = w

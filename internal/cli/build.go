@@ -45,7 +45,6 @@ type buildOptions struct {
 	ignoreFile string
 	labels     []string
 	contexts   []string
-	network    string
 
 	others dockerOptions
 }
@@ -138,9 +137,9 @@ func withVariant(recipe, variant string) string {
 func addFileFlags(cmd *cobra.Command, o *buildOptions) {
 	f := cmd.Flags()
 	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE`, a label of a Containerfile's image (repeatable)")
-	f.StringVar(&o.network, "network", "default", "the network of a Containerfile's commands: default, host, none")
 	f.StringArrayVar(&o.contexts, "build-context", nil, "`NAME=DIR|docker-image://REF`, what a name in the Containerfile stands for (repeatable)")
-	complete(cmd, "network", "default", "host", "none")
+	f.StringVar(&o.steps.network, "network", defaultNetwork, "the commands' `NETWORK`: default (of their own, with a way out), host, or none (Containerfiles)")
+	complete(cmd, "network", defaultNetwork, hostNetwork, noNetwork)
 }
 
 // built is what `sconce build --json` prints.

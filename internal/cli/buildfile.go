@@ -78,11 +78,11 @@ func checkBuildFlags(o buildOptions, isFile bool) error {
 	if !isFile {
 		misplaced = map[string]bool{
 			"--build-arg": len(o.buildArgs) > 0, "--target": o.target != "", "--tag": len(o.tags) > 0, "--ignore-file": o.ignoreFile != "",
-			"--label": len(o.labels) > 0, "--network": o.network != "default" && o.network != "", "--build-context": len(o.contexts) > 0,
+			"--label": len(o.labels) > 0, "--network none": o.steps.network == noNetwork, "--build-context": len(o.contexts) > 0,
 		}
 		what, instead = instead, what
 	}
-	for _, name := range []string{"--locked", "--publish", "--wheels", "--build-arg", "--target", "--tag", "--ignore-file", "--label", "--network", "--build-context"} {
+	for _, name := range []string{"--locked", "--publish", "--wheels", "--build-arg", "--target", "--tag", "--ignore-file", "--label", "--network none", "--build-context"} {
 		if misplaced[name] {
 			return fault.Usage(fmt.Errorf("%s: this builds %s, and the flag is for %s", name, what, instead))
 		}
@@ -99,9 +99,11 @@ func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (*
 	if f.Name, err = imageName(o.tags, dir); err != nil {
 		return nil, nil, err
 	}
-	if f.NoNetwork, err = withoutNetwork(o.network); err != nil {
+	network, err := readNetwork(o.steps.network)
+	if err != nil {
 		return nil, nil, err
 	}
+	f.NoNetwork = network == noNetwork
 	if f.Labels, err = parseLabels(o.labels); err != nil {
 		return nil, nil, err
 	}
@@ -120,18 +122,6 @@ func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (*
 	}
 	p, err := s.PlanContainerfile(ctx, f)
 	return s, p, err
-}
-
-// withoutNetwork reads --network. Names of networks that docker and podman make are all the default here.
-func withoutNetwork(name string) (bool, error) {
-	kind, _, _ := strings.Cut(name, ":")
-	switch kind {
-	case "none":
-		return true, nil
-	case "", "default", "host", "bridge", "private", "slirp4netns", "pasta":
-		return false, nil
-	}
-	return false, fault.Usage(fmt.Errorf("--network %q: it is one of default, host, none", name))
 }
 
 // platformOf is what the image is built for: --platform, else this machine.

@@ -24,12 +24,32 @@ type stepOptions struct {
 	secrets        []string
 	ssh            []string
 	shellOnFailure bool
+	network        string // of commands, as readNetwork reads it
 }
 
 // addFlags adds the flags that say what commands may use of this machine.
 func (s *stepOptions) addFlags(f *pflag.FlagSet) {
 	f.StringArrayVar(&s.secrets, "secret", nil, "a secret for steps that mount it: `id=ID,src=FILE` or id=ID,env=VARIABLE (repeatable)")
 	f.StringArrayVar(&s.ssh, "ssh", nil, "an SSH agent for steps that mount it: `default|ID[=SOCKET]` (repeatable)")
+}
+
+// The networks that commands can have: see [stepOptions.network].
+const (
+	defaultNetwork = "default"
+	hostNetwork    = "host"
+	noNetwork      = "none"
+)
+
+// readNetwork reads --network. Names of networks that docker and podman make are all the default here.
+func readNetwork(name string) (string, error) {
+	kind, _, _ := strings.Cut(name, ":")
+	switch kind {
+	case noNetwork, hostNetwork:
+		return kind, nil
+	case "", defaultNetwork, "bridge", "private", "slirp4netns", "pasta":
+		return defaultNetwork, nil
+	}
+	return "", fault.Usage(fmt.Errorf("--network %q: it is one of default, host, none", name))
 }
 
 // proxies are variables that say how the network is reached. Commands get them, and no key knows of them.
@@ -49,6 +69,11 @@ func (s stepOptions) apply(a *app, to *engine.BuildOptions) error {
 			to.Pass = append(to.Pass, name+"="+value)
 		}
 	}
+	network, err := readNetwork(s.network)
+	if err != nil {
+		return err
+	}
+	to.HostNetwork = network == hostNetwork
 	if s.shellOnFailure {
 		to.OnFailure = a.openShell
 	}

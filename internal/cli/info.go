@@ -44,6 +44,8 @@ type sandboxState struct {
 	Error string `json:"error,omitempty"`
 	Hint  string `json:"hint,omitempty"`
 	FUSE  string `json:"fuseError,omitempty"` // why squashfs and SIF files have to be unpacked before they run
+
+	Network string `json:"networkError,omitempty"` // why steps have this machine's network and none of their own
 }
 
 func (a *app) runInfo(ctx context.Context, asJSON bool) error {
@@ -60,6 +62,9 @@ func (a *app) runInfo(ctx context.Context, asJSON bool) error {
 	}
 	if err := fuse.Check(); err != nil {
 		in.Sandbox.FUSE = err.Error()
+	}
+	if err := sandbox.CheckNetwork(); err != nil && in.Sandbox.Works {
+		in.Sandbox.Network = err.Error()
 	}
 	if in.Refusals == nil {
 		in.Refusals = []host.Refusal{} // [] rather than null
@@ -86,6 +91,9 @@ func (in hostInfo) text() string {
 	}
 	if in.Sandbox.FUSE != "" {
 		line("", ".sqsh and .sif files are unpacked before they run: %s", in.Sandbox.FUSE)
+	}
+	if in.Sandbox.Network != "" {
+		line("", "steps have this machine's network, what listens on its localhost included: %s", in.Sandbox.Network)
 	}
 	for _, r := range in.Refusals {
 		line("", "for ordinary users, %s = %s: %s; %s", r.Setting, r.Value, r.Reason, r.Fix)

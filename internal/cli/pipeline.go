@@ -208,10 +208,15 @@ Exit codes with --test: 3 a test has failed, 4 one could not be judged.`,
 	f.BoolVar(&o.promote, "promote", false, "give what has passed its stable tags")
 	f.IntVarP(&o.jobs, "jobs", "j", 0, "build `N` images at once (default 2)")
 	o.steps.addFlags(f)
+	f.StringVar(&o.steps.network, "network", defaultNetwork, "the `NETWORK` of steps: default (of their own, with a way out) or host")
+	complete(cmd, "network", defaultNetwork, hostNetwork)
 	return cmd
 }
 
 func (a *app) runPipeline(ctx context.Context, names []string, o pipelineRunOptions) error {
+	if o.steps.network == noNetwork {
+		return fault.Usage(errors.New("--network none: network = false in a recipe takes it from a step"))
+	}
 	how := pipeline.RunOptions{Jobs: o.jobs, Tell: a.sayDone}
 	if err := o.steps.apply(a, &how.Build); err != nil {
 		return err

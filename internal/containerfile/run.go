@@ -26,6 +26,9 @@ func (s *stage) run(ctx context.Context, c *instructions.RunCommand, line int) (
 		User:      s.Config.User,
 		NoNetwork: instructions.GetNetwork(c) == instructions.NetworkNone,
 	}}
+	if instructions.GetNetwork(c) == instructions.NetworkHost {
+		s.warn(line, "if the command needs what this machine offers to itself alone, build with --network host", "RUN --network=host has no effect by itself: who builds decides")
+	}
 	s.commandOf(c, r)
 	if len(c.CmdLine) == 0 && len(c.Files) == 0 {
 		s.warn(line, "", "RUN without a command does nothing")

@@ -92,7 +92,7 @@ func (s *Session) Bring(ctx context.Context, p *Plan, o BuildOptions) (*image.Im
 			return im, err
 		}
 	}
-	b, err := s.Build(ctx, p, BuildOptions{Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, OnFailure: o.OnFailure})
+	b, err := s.Build(ctx, p, BuildOptions{Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, HostNetwork: o.HostNetwork, OnFailure: o.OnFailure})
 	if err != nil {
 		return nil, fmt.Errorf("build %s, which others stand on: %w", p.Name, err)
 	}

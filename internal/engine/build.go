@@ -27,10 +27,11 @@ type BuildOptions struct {
 	Wheels  string   // directory that the wheels of compiled packages are copied to; "" is none
 
 	// What commands may use of this machine.
-	Secrets   map[string]func() ([]byte, error)
-	SSH       map[string]string // sockets of agents, by id
-	Pass      []string          // variables of the environment
-	OnFailure func(ctx context.Context, f *execop.Failure, o sandbox.Options)
+	Secrets     map[string]func() ([]byte, error)
+	SSH         map[string]string // sockets of agents, by id
+	Pass        []string          // variables of the environment
+	HostNetwork bool              // its network, also what it offers to itself alone
+	OnFailure   func(ctx context.Context, f *execop.Failure, o sandbox.Options)
 }
 
 // Built is what a build has made, and how far the image came.
@@ -84,7 +85,7 @@ func (s *Session) run(ctx context.Context, p *Plan, o BuildOptions) (*build.Resu
 	how.Store, how.Fetch, how.Offline = s.Store, s.Fetch, s.Offline
 	how.Again, how.WantBuilt = o.Again, o.Wheels != ""
 	how.Cores, how.Memory = s.Cores, s.memory()
-	how.Secrets, how.SSH, how.OnFailure = o.Secrets, o.SSH, o.OnFailure
+	how.Secrets, how.SSH, how.HostNetwork, how.OnFailure = o.Secrets, o.SSH, o.HostNetwork, o.OnFailure
 	how.Pass = append(how.Pass[:len(how.Pass):len(how.Pass)], o.Pass...)
 	return build.Run(ctx, p.Plan, how)
 }

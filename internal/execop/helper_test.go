@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path"
@@ -328,6 +329,9 @@ func eventually(t testing.TB, what string, happened func() bool) {
 	}
 	t.Fatal("waited too long for: " + what)
 }
+
+// longTime is a number of seconds that nobody waits for, and that nobody else has in a command line.
+func longTime() string { return fmt.Sprintf("4321.%018d", rand.Int64N(1e18)) }
 
 // processesWith counts the processes of this machine that have text in their command line.
 func processesWith(text string) int {

@@ -1,6 +1,7 @@
 package execop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -138,8 +139,8 @@ func (s *running) options() (sandbox.Options, error) {
 	return sandbox.Options{
 		Layers: s.dirs, Args: s.c.Args, Env: s.environment(who.home), WorkDir: s.c.WorkDir,
 		UID: who.uid, GID: who.gid, Groups: who.groups,
-		Mounts: s.mounts, Hostname: hostname, UpperDir: s.work, Owners: &s.owners, NoNetwork: s.c.NoNetwork,
-		NoMounts: true, MaxProcesses: sandbox.DefaultProcesses(), Usage: &s.used,
+		Mounts: s.mounts, Hostname: hostname, UpperDir: s.work, Owners: &s.owners, NoNetwork: s.c.NoNetwork, OwnNetwork: s.ownNetwork(),
+		NoMounts: true, MaxProcesses: cmp.Or(s.MaxProcesses, sandbox.DefaultProcesses()), Usage: &s.used,
 	}, nil
 }
 

@@ -4,6 +4,7 @@
 //	attach.go   mounts                         copytree.go  what a cache begins with
 //	user.go     who the command runs as        agent.go     connections to an SSH agent
 //	output.go   what it prints, and its log    failure.go   why it failed
+//	network.go  which network it has
 package execop
 
 import (
@@ -84,6 +85,12 @@ type Runner struct {
 	Secrets map[string]func() ([]byte, error) // by ID
 	SSH     map[string]string                 // by ID: path of an agent's socket
 	Pass    []string                          // KEY=VALUE given to commands that have no such name, and in no key: proxies
+
+	// HostNetwork gives commands this machine's network. Otherwise they have one of their own from which what others offer can be
+	// reached, and what this machine offers to itself cannot, where there can be such a network.
+	HostNetwork bool
+
+	MaxProcesses int // that a command may have at once, 0 for sandbox.DefaultProcesses
 
 	// OnFailure, unless nil, is called when a command has failed, with what runs another one where it stood: in the same file
 	// system, with the same mounts. Its changes are in no layer. It is called for one failure at a time.

@@ -17,8 +17,10 @@ const probeTimeout = 30 * time.Second
 
 // Check tries whether this user can run sandboxes on this host: it makes one, mounts an overlay in it and leaves it. The
 // error names the setting that refuses; its hint says what an administrator can do.
-func Check() error {
-	s := newSession(&spec{Probe: true})
+func Check() error { return try(newSession(&spec{Probe: true})) }
+
+// try starts a sandbox that ends as soon as it is made.
+func try(s *session) error {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
 	if err := s.start(ctx); err != nil {

@@ -63,7 +63,7 @@ func (s *session) openSpaces() ([]*os.File, error) {
 	if s.spec.Hostname != "" {
 		names = append(names, "uts")
 	}
-	if s.noNetwork {
+	if s.spec.Loopback {
 		names = append(names, "net")
 	}
 	var open []*os.File

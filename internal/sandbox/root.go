@@ -71,7 +71,7 @@ func (b *builder) build() error {
 		return err
 	}
 	defer b.host.close()
-	steps := []func() error{b.mountBase, b.mountTrees, b.prepareMounts, b.mountRoot}
+	steps := []func() error{b.connectNetwork, b.mountBase, b.mountTrees, b.prepareMounts, b.mountRoot}
 	if !b.spec.Probe {
 		steps = append(steps, b.fillRoot, b.nameHost, b.enterRoot)
 	}

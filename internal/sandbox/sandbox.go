@@ -14,10 +14,12 @@
 //	upper.go     keeping what was changed    emulate.go  root's calls for one who is not root
 //	watch.go     nobody waits for ever       starter.go  who starts the command of an emulated root
 //	hold.go      a sandbox for many          join.go     a command in it
+//	network.go   a network of its own        netlink.go  its device
 //
 // The image is not trusted with the host's files: no path of it is followed out of its root while mounts are made, and
 // its command cannot gain privileges, but for what setuid programs give in a step of the host's root, which is less than that
-// root has. It is still the caller's own process, with the host's network: a sandbox for builds, not for malware.
+// root has. It is still the caller's own process, with the host's network unless it gets another: a sandbox for builds, not
+// for malware.
 package sandbox
 
 import (
@@ -96,6 +98,10 @@ type Options struct {
 	Usage *Usage
 
 	NoNetwork bool // only a loopback device, instead of the host's network
+
+	// OwnNetwork gives the command a network of its own from which the world outside can be reached, through this process, and what
+	// the host offers to itself cannot; see package usernet. [CheckNetwork] says whether it can be had.
+	OwnNetwork bool
 
 	// Shared lets commands share with the host what those share that work together on a machine: its processes, System V IPC, POSIX
 	// message queues and /dev/shm. Only [Hold] makes such sandboxes.

@@ -18,12 +18,12 @@ import (
 
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/rootemu"
+	"sconce.dev/sconce/internal/usernet"
 )
 
 // session is the caller's side of one sandbox.
 type session struct {
 	spec           *spec
-	noNetwork      bool
 	trees          grove           // that are served
 	owners         *rootemu.Owners // nil unless root is emulated
 	scratch        string          // removed at the end, "" if there is none
@@ -38,6 +38,7 @@ type session struct {
 	control *os.File // open as long as the sandbox may live
 	status  *os.File // what init tells, until its end
 	server  *server  // of the tree, nil if there is none
+	outside *outside // of its own network, nil if it has none
 	ctx     context.Context
 	done    chan struct{} // closed when everything is gone
 	heard   chan struct{} // closed when init has told all it will
@@ -59,7 +60,7 @@ func prepare(o Options, count int) (*session, error) {
 		return nil, err
 	}
 	s := newSession(sp)
-	s.noNetwork, s.usage = o.NoNetwork, o.Usage
+	s.usage = o.Usage
 	s.trees, _ = treesOf(o)
 	s.emulate(o.Owners)
 	if err := s.checkUser(); err != nil {
@@ -179,6 +180,19 @@ func (s *session) launch(ctx context.Context) error {
 		s.cmd.ExtraFiles = append(s.cmd.ExtraFiles, socket)
 		server.start(ctx)
 	}
+	if s.spec.Outside {
+		outside, socket, resolv, err := newOutside(s.spec.Resolv)
+		if err != nil {
+			controlW.Close()
+			statusR.Close()
+			s.stopServing()
+			return failed("make a socket", err)
+		}
+		defer socket.Close()
+		s.outside, s.spec.Resolv, s.spec.IPv6 = outside, resolv, usernet.HasIPv6()
+		s.cmd.ExtraFiles = append(s.cmd.ExtraFiles, socket)
+		outside.start(ctx)
+	}
 	started := make(chan error)
 	go s.supervise(started)
 	if err := <-started; err != nil {
@@ -213,7 +227,7 @@ func (s *session) command(ctx context.Context, control, status *os.File) *exec.C
 		Cloneflags: s.spec.spaces(),
 		Pdeathsig:  unix.SIGKILL,
 	}
-	if s.noNetwork {
+	if s.spec.Loopback {
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWNET
 	}
 	if s.spec.UserNS {
@@ -269,6 +283,9 @@ func (s *session) supervise(started chan<- error) {
 func (s *session) stopServing() {
 	if s.server != nil {
 		s.server.stop(s.givenUp() == nil)
+	}
+	if s.outside != nil {
+		s.outside.stop()
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 const initName = "sconce-sandbox-init"
 
 // The file descriptors that init is started with, after its standard streams. From firstPipeFD on come the pipes of a
-// group: standard input and output of each process in turn. Last comes the socket of spec.socketFD, if it is needed.
+// group: standard input and output of each process in turn. Last come the sockets of spec.socketFD and spec.networkFD, where they are needed.
 const (
 	controlFD   = 3
 	statusFD    = 4
@@ -45,6 +45,8 @@ type spec struct {
 	Hostname string            `json:"hostname"`
 	ReadOnly bool              `json:"readOnly"`
 	Loopback bool              `json:"loopback"` // the network is private: bring its loopback device up
+	Outside  bool              `json:"outside"`  // the private network has a way out: make its device
+	IPv6     bool              `json:"ipv6"`     // the way out leads to hosts of IPv6 too
 	UserNS   bool              `json:"userNS"`   // root only within a user namespace
 	Resolv   []byte            `json:"resolv"`   // content of /etc/resolv.conf, nil for none
 	Hosts    []byte            `json:"hosts"`    // content of /etc/hosts, nil for none
@@ -64,6 +66,14 @@ func (s *spec) socketFD() int {
 		return firstPipeFD + 2*s.Count
 	}
 	return firstPipeFD
+}
+
+// networkFD is the file descriptor of the socket over which the caller gets the device of the sandbox's network.
+func (s *spec) networkFD() int {
+	if len(s.Trees) > 0 {
+		return s.socketFD() + 1
+	}
+	return s.socketFD()
 }
 
 // message is one thing that init tells the caller, a line of JSON each. An empty one says that it runs.
@@ -87,7 +97,7 @@ type exit struct {
 func newSpec(o Options, count int) (*spec, error) {
 	s := &spec{
 		Layers: withoutRepeats(o.Layers), Count: count, Args: o.Args, Env: o.Env, Binds: o.Binds, Tmpfs: o.Tmpfs, Mounts: o.Mounts, Limit: o.MaxProcesses, NoMounts: o.NoMounts,
-		WorkDir: path.Join("/", o.WorkDir), UID: o.UID, GID: o.GID, Groups: o.Groups, Hostname: o.Hostname, ReadOnly: o.ReadOnly, Loopback: o.NoNetwork, Shared: o.Shared,
+		WorkDir: path.Join("/", o.WorkDir), UID: o.UID, GID: o.GID, Groups: o.Groups, Hostname: o.Hostname, ReadOnly: o.ReadOnly, Loopback: o.NoNetwork || o.OwnNetwork, Outside: o.OwnNetwork && !o.NoNetwork, Shared: o.Shared,
 		Resolv: hostFile("/etc/resolv.conf"), Hosts: hostFile("/etc/hosts"),
 	}
 	_, s.Trees = treesOf(o)

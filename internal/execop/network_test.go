@@ -1,0 +1,62 @@
+package execop
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"sconce.dev/sconce/internal/sandbox"
+)
+
+// A step does not see what this machine offers to itself alone, unless it is given the machine's network.
+func TestStepNetwork(t *testing.T) {
+	if err := sandbox.CheckNetwork(); err != nil {
+		missing(t, fmt.Sprintf("a network: %v", err))
+	}
+	b := newBench(t)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }))
+	defer srv.Close()
+	ask := sh("wget -q -O - " + srv.URL + " 2>/dev/null || echo none")
+	if _, out := b.run(ask); out != "none\n" {
+		t.Errorf("with a network of its own: %q", out)
+	}
+	for name, set := range map[string]func(){
+		"this machine's":   func() { b.HostNetwork, b.Pass = true, nil },
+		"for a proxy here": func() { b.HostNetwork, b.Pass = false, []string{"https_proxy=" + srv.URL} },
+	} {
+		set()
+		if _, out := b.run(ask); out != "here\n" {
+			t.Errorf("with a network that is %s: %q", name, out)
+		}
+	}
+}
+
+// Programs find the ports below 1024 free, and may take them, whoever they run as.
+func TestLowPorts(t *testing.T) {
+	if err := sandbox.CheckNetwork(); err != nil {
+		missing(t, fmt.Sprintf("a network: %v", err))
+	}
+	b := newBench(t)
+	for _, user := range []string{"", "build"} {
+		c := sh("nc -l -p 80 >/tmp/got & until echo word | nc 127.0.0.1 80 2>/dev/null; do sleep 0.05; done; wait; cat /tmp/got")
+		c.User = user
+		if _, out := b.run(c); out != "word\n" {
+			t.Errorf("USER %q: %q", user, out)
+		}
+	}
+}
+
+// A step that is to use a proxy on this machine's loopback can reach it.
+func TestProxyHere(t *testing.T) {
+	for kv, want := range map[string]bool{
+		"http_proxy=http://127.0.0.1:3128": true, "HTTPS_PROXY=localhost:3128": true, "all_proxy=socks5h://user:x@[::1]:1080": true,
+		"http_proxy=http://proxy.example.org:3128": false, "no_proxy=localhost,127.0.0.1": false, "PLACE=http://127.0.0.1:1": false,
+		"http_proxy=": false, "http_proxy=http://127.0.0.1.example.org": false,
+	} {
+		if got := proxyHere([]string{"A=b", kv}); got != want {
+			t.Errorf("%s: %t, want %t", kv, got, want)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package sandbox
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"testing"
+)
+
+// serve serves HTTP at an address of this machine, and returns the port.
+func serve(t testing.TB, address string, handler http.HandlerFunc) int {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: handler}
+	go func() { _ = srv.Serve(l) }()
+	t.Cleanup(func() { srv.Close() })
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// outsideAddress is an address of this machine that others reach it by.
+func outsideAddress(t testing.TB) string {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && ip.IP.IsGlobalUnicast() {
+			return ip.IP.String()
+		}
+	}
+	t.Skip("this machine has no address but its loopback's")
+	return ""
+}
+
+// A command with a network of its own reaches what other machines reach, and nothing that this machine offers to itself alone.
+func TestOwnNetwork(t *testing.T) {
+	if err := CheckNetwork(); err != nil {
+		missing(t, fmt.Sprintf("no network can be made: %v", err))
+	}
+	address := outsideAddress(t)
+	word := func(text string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }
+	}
+	open, closed := serve(t, address, word("from outside")), serve(t, "127.0.0.1", word("from inside"))
+	o := shell(t, fmt.Sprintf(`
+		busybox wget -q -O - http://%s:%d/ && echo
+		busybox wget -q -O - http://127.0.0.1:%[3]d/ 2>/dev/null || echo none
+		busybox wget -q -O - http://198.18.0.1:%[3]d/ 2>/dev/null || echo none
+		busybox wget -q -O - http://%[1]s:%[3]d/ 2>/dev/null || echo none
+		true`, address, open, closed))
+	o.OwnNetwork = true
+	wantOutput(t, o, "from outside\nnone\nnone\nnone\n")
+}
+
+// What a download costs with a network of its own, against this machine's: both from a server of this machine, which no network slows
+// down.
+func BenchmarkDownload(b *testing.B) {
+	address, size := outsideAddress(b), int64(1<<30)
+	port := serve(b, address, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+		block := make([]byte, 1<<20)
+		for range size / int64(len(block)) {
+			if _, err := w.Write(block); err != nil {
+				return
+			}
+		}
+	})
+	for _, own := range []bool{false, true} {
+		b.Run(fmt.Sprint("own=", own), func(b *testing.B) {
+			o := shell(b, fmt.Sprintf("busybox wget -q -O /dev/null http://%s:%d/", address, port))
+			o.OwnNetwork = own
+			b.SetBytes(size)
+			for b.Loop() {
+				if code, err := Run(b.Context(), o); code != 0 || err != nil {
+					b.Fatal(code, err)
+				}
+			}
+		})
+	}
+}
