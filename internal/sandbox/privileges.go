@@ -48,7 +48,10 @@ func (s *spec) dropRights() error {
 	if err := dropPrivileges(s); err != nil || !s.Keep {
 		return err
 	}
-	return scopeSockets()
+	if err := scopeSockets(); err != nil {
+		return err
+	}
+	return forbidCalls()
 }
 
 // dropPrivileges makes sure that what this thread starts can neither gain privileges nor reach this program's file.

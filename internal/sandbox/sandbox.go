@@ -15,6 +15,7 @@
 //	watch.go     nobody waits for ever       starter.go  who starts the command of an emulated root
 //	hold.go      a sandbox for many          join.go     a command in it
 //	network.go   a network of its own        netlink.go  its device
+//	sockets.go   others' sockets             calls.go    calls that a step cannot make
 //
 // The image is not trusted with the host's files: no path of it is followed out of its root while mounts are made, and
 // its command cannot gain privileges, but for what setuid programs give in a step of the host's root, which is less than that

@@ -36,26 +36,37 @@ func TestAbstractSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	layer := t.TempDir()
-	program := filepath.Join(layer, "bin/abstract")
-	if err := os.MkdirAll(filepath.Dir(program), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	compiler := exec.Command(needTool(t, "gcc", "apt-get install gcc libc6-dev"), "-O1", "-static", "-o", program, "-x", "c", "-")
-	compiler.Stdin = strings.NewReader(abstractSource)
-	if out, err := compiler.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	step := func(script string) Options {
-		o := shell(t, script, layer)
-		o.ScratchDir, o.UpperDir, o.Owners = "", t.TempDir(), &rootemu.Owners{}
-		t.Cleanup(func() { store.RemoveAll(o.UpperDir) })
-		return o
-	}
+	layer := compile(t, "abstract", abstractSource)
+	step := func(script string) Options { return stepOf(t, script, layer) }
 	wantOutput(t, step("abstract "+name+" || true"), "Operation not permitted\n")
 	wantOutput(t, step("abstract own-"+name+" listen"), "connected\n")
 
 	// What a user runs is the user's own, as jobs are, whose tasks may meet there.
 	o := shell(t, "abstract "+name, layer)
 	wantOutput(t, o, "connected\n")
+}
+
+// compile makes a layer that has a program of C, linked statically, under its name in /bin.
+func compile(t *testing.T, name, source string) string {
+	t.Helper()
+	layer := t.TempDir()
+	program := filepath.Join(layer, "bin", name)
+	if err := os.MkdirAll(filepath.Dir(program), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	compiler := exec.Command(needTool(t, "gcc", "apt-get install gcc libc6-dev"), "-O1", "-static", "-o", program, "-x", "c", "-")
+	compiler.Stdin = strings.NewReader(source)
+	if out, err := compiler.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return layer
+}
+
+// stepOf makes a script what a step is.
+func stepOf(t *testing.T, script, layer string) Options {
+	t.Helper()
+	o := shell(t, script, layer)
+	o.ScratchDir, o.UpperDir, o.Owners = "", t.TempDir(), &rootemu.Owners{}
+	t.Cleanup(func() { store.RemoveAll(o.UpperDir) })
+	return o
 }
