@@ -40,6 +40,14 @@ type Environment struct {
 // in [Environment].
 func LockPath(root string) string { return root + "-lock.yml" }
 
+// RootOf is where conda itself would be: above envs, or in the environment.
+func RootOf(prefix string) string {
+	if dir := path.Dir(prefix); path.Base(dir) == "envs" && path.Dir(dir) != "/" {
+		return path.Dir(dir)
+	}
+	return prefix
+}
+
 // Activation returns the variables of an activated environment, sorted; PATH is the caller's, with PREFIX/bin first. root is as in
 // [Environment].
 func Activation(prefix, root string) []string {

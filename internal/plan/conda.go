@@ -3,7 +3,6 @@ package plan
 import (
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 
@@ -140,15 +139,7 @@ func (n *planner) activation() *Activation {
 		return nil
 	}
 	prefix := n.lock.Conda.Prefix
-	return &Activation{Prefix: prefix, Root: condaRoot(prefix), Variables: n.opts.Conda.Variables}
-}
-
-// condaRoot is where conda itself would be: above envs, or in the environment.
-func condaRoot(prefix string) string {
-	if dir := path.Dir(prefix); path.Base(dir) == "envs" && path.Dir(dir) != "/" {
-		return path.Dir(dir)
-	}
-	return prefix
+	return &Activation{Prefix: prefix, Root: conda.RootOf(prefix), Variables: n.opts.Conda.Variables}
 }
 
 // condaGroups spreads the conda packages over layers, of which there may be room.
@@ -210,7 +201,7 @@ func (n *planner) condaEnvironment(bytecode bool) *CondaEnvironment {
 	}
 	return &CondaEnvironment{
 		Environment: conda.Environment{
-			Target: n.condaTarget(), Root: condaRoot(n.lock.Conda.Prefix), Packages: n.opts.Conda.Packages, Specs: slices.Clone(n.lock.Conda.Specs), Variables: maps.Clone(variables),
+			Target: n.condaTarget(), Root: conda.RootOf(n.lock.Conda.Prefix), Packages: n.opts.Conda.Packages, Specs: slices.Clone(n.lock.Conda.Specs), Variables: maps.Clone(variables),
 			Lock: n.opts.Conda.Lock, Time: n.layer.ModTime,
 		},
 		Bytecode: bytecode, Options: n.layer,

@@ -201,10 +201,7 @@ func (w *writer) installPython(p *packages, executable string) {
 	}
 	file := filepath.ToSlash(w.lock.Python.File)
 	w.line("RUN --mount=type=bind,from=%s,source=/uv,target=/usr/local/bin/uv \\", w.uv())
-	for _, name := range append([]string{path.Base(file)}, p.local...) {
-		w.line("    --mount=type=bind,source=%s,target=%s \\", path.Join(path.Dir(file), name), path.Join(lockDir, name))
-	}
-	w.line("    --mount=type=cache,target=/root/.cache/uv \\")
+	w.mountLock(p)
 	create := fmt.Sprintf("uv venv --python %s%s %s", executable, w.site(), venv)
 	if len(p.compiled) == 0 {
 		at := path.Join(lockDir, path.Base(file))
@@ -215,6 +212,15 @@ func (w *writer) installPython(p *packages, executable string) {
 	w.line("    set -e; export UV_LINK_MODE=copy; \\")
 	w.line("    %s; \\", create)
 	w.compile(p, path.Base(file))
+}
+
+// mountLock shows a command the package lock and what that names by path.
+func (w *writer) mountLock(p *packages) {
+	file := filepath.ToSlash(w.lock.Python.File)
+	for _, name := range append([]string{path.Base(file)}, p.local...) {
+		w.line("    --mount=type=bind,source=%s,target=%s \\", path.Join(path.Dir(file), name), path.Join(lockDir, name))
+	}
+	w.line("    --mount=type=cache,target=/root/.cache/uv \\")
 }
 
 // preferred installs packages once more whose files go before those of others: what is installed last overwrites.

@@ -1,7 +1,7 @@
 // Package tocontainerfile writes a locked recipe as a Containerfile, for sites that build with BuildKit or buildah.
 //
 // What the lock pins stays pinned: the base by digest, system packages by version, Python packages by the hashes in the
-// standard lock (PEP 751), which uv installs. What a Containerfile has no words for (the layers' determinism, slimming, the
+// standard lock (PEP 751), which uv installs, conda packages by theirs, which rattler lays down. What a Containerfile has no words for (the layers' determinism, slimming, the
 // check for a target) is said in comments. One of a bootstrapped base starts from the distribution's own image instead.
 package tocontainerfile
 
@@ -33,10 +33,6 @@ const DefaultUV = "ghcr.io/astral-sh/uv:latest"
 
 // Write returns the Containerfile of r as l pins it. It is built with the recipe's directory as its context.
 func Write(r *recipe.Recipe, l *lock.Lock, o Options) (string, error) {
-	if l.Conda != nil {
-		return "", fault.Hint(fmt.Errorf("%s: a Containerfile has no way to lay conda packages down as [conda] does", r.Path),
-			"build the image with `sconce build`, and begin the Containerfile with it")
-	}
 	if len(r.Component) > 0 {
 		return "", fault.Hint(fmt.Errorf("%s: a Containerfile has no way to pin and patch sources as [component] does", r.Path),
 			"build the image with `sconce build`, and begin the Containerfile with it")
@@ -52,7 +48,12 @@ func Write(r *recipe.Recipe, l *lock.Lock, o Options) (string, error) {
 	if err := w.system(); err != nil {
 		return "", err
 	}
-	w.python(python)
+	if err := w.conda(python); err != nil {
+		return "", err
+	}
+	if l.Conda == nil {
+		w.python(python)
+	}
 	for _, s := range r.Steps {
 		if err := w.step(s); err != nil {
 			return "", fmt.Errorf("%s:%d: step %q: %w", r.Path, s.Line, s.Title(), err)

@@ -70,7 +70,7 @@ const hash = "cae662172fd450bb0cd710a769079c05bfc5d8e35efa6576edc7d0377afdd4a2"
 func load(t *testing.T, content string) *recipe.Recipe {
 	t.Helper()
 	dir := t.TempDir()
-	for name, data := range map[string]string{"sconce.toml": content, "src/Makefile": "all:\n", "pylock.toml": pylock, "ext/setup.py": "", "a.txt": "a", "fix.patch": "--- a/x\n+++ b/x\n", "data/x": "x"} {
+	for name, data := range map[string]string{"sconce.toml": content, "src/Makefile": "all:\n", "pylock.toml": pylock, "ext/setup.py": "", "a.txt": "a", "environment.yml": "dependencies: [data]\nvariables: {LEVEL: \"it's $3\"}\n", "fix.patch": "--- a/x\n+++ b/x\n", "data/x": "x"} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
