@@ -96,7 +96,7 @@ func newRootCmd(a *app) *cobra.Command {
 	addGroup(root, groupImage, newCheckCmd(a), newSBOMCmd(a), newLintCmd(a), newClustersCmd(a))
 	addGroup(root, groupRun, newVenvCmd(a))
 	addGroup(root, groupRun, newRunCmd(a), newShellCmd(a), newPyxisCmd(a))
-	addGroup(root, groupRun, newTestCmd(a), newSubmitCmd(a), newJobsCmd(a), newLogsCmd(a), newExplainCmd(a), newCancelCmd(a))
+	addGroup(root, groupRun, newTestCmd(a), newSubmitCmd(a), newJobsCmd(a), newLogsCmd(a), newExplainCmd(a), newCancelCmd(a), newStripeCmd(a))
 	addGroup(root, groupHost, newCacheCmd(a), newInfoCmd(a), newVersionCmd(a), newManCmd(a), newCompletionCmd(a))
 	help := newHelpCmd()
 	help.GroupID = groupHost

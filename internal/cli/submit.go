@@ -165,6 +165,7 @@ func (a *app) placeForJob(ctx context.Context, r *job.Request, record *slurm.Rec
 			return err
 		}
 	}
+	engine.StripeNew(ctx, r.Cluster.Paths.Stripe, target)
 	var placed engine.Placed
 	if placed, err = s.PlaceImage(ctx, from, target); err != nil {
 		return err
