@@ -11,14 +11,17 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/fileop"
+	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -148,15 +151,31 @@ func nameOf(address string) string {
 	return strings.Trim(path.Base(u.Path), "/.")
 }
 
+// exec runs a command. What it sees of build contexts is served to it where this machine can do that, and else copied.
 func (r *stageRun) exec(ctx context.Context, label string, op *plan.Exec) (layer.Descriptor, error) {
+	d, err := r.execWith(ctx, label, op, fuse.Check() == nil)
+	if errors.Is(err, sandbox.ErrNoFUSE) {
+		return r.execWith(ctx, label, op, false)
+	}
+	return d, err
+}
+
+// maxServed is how many mounts of a command are served; a sandbox takes no more than 16.
+const maxServed = 8
+
+func (r *stageRun) execWith(ctx context.Context, label string, op *plan.Exec, serve bool) (layer.Descriptor, error) {
 	c := op.Command
 	if op.Inherit && r.made.base != nil {
 		c = inherit(c, r.environment(r.made.conda), op.Venv)
 	}
+	served := 0
 	for _, mount := range op.Mounts {
-		filled, err := r.fill(ctx, mount)
+		filled, err := r.fill(ctx, mount, serve && served < maxServed)
 		if err != nil {
 			return layer.Descriptor{}, err
+		}
+		if filled.Tree != nil {
+			served++
 		}
 		c.Mounts = append(c.Mounts, filled)
 	}
@@ -202,7 +221,9 @@ func inherit(c execop.Command, env environment, venv string) execop.Command {
 }
 
 // fill says what a mount shows.
-func (r *stageRun) fill(ctx context.Context, m plan.Mount) (execop.Mount, error) {
+//
+// With serve, files of a build context that are only read are served from where they are, and otherwise copied.
+func (r *stageRun) fill(ctx context.Context, m plan.Mount, serve bool) (execop.Mount, error) {
 	filled := m.Mount
 	switch {
 	case m.Files.Stage != nil:
@@ -211,6 +232,13 @@ func (r *stageRun) fill(ctx context.Context, m plan.Mount) (execop.Mount, error)
 			return filled, err
 		}
 		filled.Layers = other.layers()
+	case m.Files.Dir != "" && serve && m.Kind == execop.Bind && m.ReadOnly:
+		from, err := r.opts.Open(m.Files.Dir)
+		if err != nil {
+			return filled, err
+		}
+		filled.Tree, err = from.Serve(path.Join(".", m.Source), timeOf(r.stage.Layer))
+		return filled, err
 	case m.Files.Dir != "":
 		d, err := r.contextLayer(ctx, m, r.stage.Layer)
 		if err != nil {
@@ -219,6 +247,14 @@ func (r *stageRun) fill(ctx context.Context, m plan.Mount) (execop.Mount, error)
 		filled.Layers = []layer.Descriptor{d}
 	}
 	return filled, nil
+}
+
+// timeOf is the time of files that a copy gives none.
+func timeOf(o layer.Options) time.Time {
+	if o.ModTime.IsZero() || o.ModTime.Equal(layer.KeepTimes) {
+		return layer.DefaultModTime
+	}
+	return o.ModTime
 }
 
 // contextOf names what a mount shows of a build context.

@@ -81,6 +81,10 @@ func (s *running) attachOne(m Mount) error {
 }
 
 func (s *running) bind(m Mount) error {
+	if m.Tree != nil {
+		s.mounts = append(s.mounts, sandbox.Mount{Target: m.Target, Tree: m.Tree})
+		return nil
+	}
 	sm := sandbox.Mount{Target: m.Target, Source: m.Source, ReadOnly: m.ReadOnly, Dir: m.Dir}
 	if m.Dir == "" {
 		if len(m.Layers) == 0 {

@@ -11,6 +11,7 @@ import (
 	"context"
 	"sync"
 
+	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
@@ -68,6 +69,7 @@ type Mount struct {
 	Sharing  Sharing            // of a cache; "" is Shared
 	Layers   []layer.Descriptor `json:"-"` // lowest first. Bind: files of an image. Cache: what it begins with
 	Dir      string             `json:"-"` // Bind: instead of Layers, an absolute path of the host
+	Tree     fuse.Node          `json:"-"` // Bind: instead of both, files that this process serves, read-only
 	Source   string             // path within Layers or Dir
 	From     string             // what Layers or Dir are, for the key
 	ReadOnly bool               // without it, what is written over Layers is forgotten and what is written to Dir reaches the host

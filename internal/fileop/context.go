@@ -305,6 +305,15 @@ func (r *steady) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// ReadAt checks the file after each piece.
+func (r *steady) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := r.f.ReadAt(p, offset)
+	if changed := r.check(); changed != nil {
+		return 0, changed
+	}
+	return n, err
+}
+
 func (r *steady) Close() error { return r.f.Close() }
 
 // Layer makes a layer of the whole context, at the root of an image.
