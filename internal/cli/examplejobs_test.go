@@ -9,38 +9,52 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the files of examples/jobs")
+var update = flag.Bool("update", false, "write the files of the examples")
 
-// The files of examples/jobs are what sconce writes.
+// exampleFiles are what the files of an example are written by.
+var exampleFiles = map[string]map[string]string{
+	"examples/jobs": {
+		"container-engine.sbatch": "sbatch", "container-engine.toml": "edf", "sarus.sbatch": "sbatch --runtime sarus", "sarus.toml": "edf --runtime sarus",
+		"pyxis.sbatch": "sbatch" + oursFlag, "torchrun.sbatch": "sbatch --launcher torchrun" + oursFlag, "apptainer.sbatch": "sbatch --runtime apptainer" + oursFlag,
+		"sconce.sbatch": "sbatch --runtime sconce" + oursFlag, "podman-hpc.sbatch": "sbatch --cluster perlmutter --runtime podman-hpc",
+		"uenv.sbatch": "sbatch --runtime uenv --image jobs.squashfs",
+	},
+	"examples/venv": {
+		"container-engine.sbatch": "sbatch", "container-engine.toml": "edf", "pyxis.sbatch": "sbatch --cluster examples/venv/clusters/hook.toml",
+		"apptainer.sbatch": "sbatch --runtime apptainer" + oursFlag, "sconce.sbatch": "sbatch --runtime sconce" + oursFlag,
+	},
+}
+
+const oursFlag = " --cluster examples/jobs/clusters/ours.toml"
+
+// The files of the examples are what sconce writes.
 func TestExampleJobs(t *testing.T) {
-	const dir = "examples/jobs"
 	t.Chdir("../..")
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
-	ours := " --cluster " + dir + "/clusters/ours.toml"
-	for file, args := range map[string]string{
-		"container-engine.sbatch": "sbatch", "container-engine.toml": "edf", "sarus.sbatch": "sbatch --runtime sarus", "sarus.toml": "edf --runtime sarus",
-		"pyxis.sbatch": "sbatch" + ours, "torchrun.sbatch": "sbatch --launcher torchrun" + ours, "apptainer.sbatch": "sbatch --runtime apptainer" + ours,
-		"sconce.sbatch": "sbatch --runtime sconce" + ours, "podman-hpc.sbatch": "sbatch --cluster perlmutter --runtime podman-hpc",
-		"uenv.sbatch": "sbatch --runtime uenv --image jobs.squashfs",
-	} {
-		words := append([]string{"export"}, strings.Fields(args)...)
-		words = append(words[:2], append([]string{dir}, words[2:]...)...)
-		var out, errs bytes.Buffer
-		a := &app{stdout: &out, stderr: &errs}
-		if code := a.run(t.Context(), words); code != 0 {
-			t.Errorf("%v: code %d\n%s", words, code, &errs)
-			continue
+	for dir, files := range exampleFiles {
+		for file, args := range files {
+			words := append([]string{"export"}, strings.Fields(args)...)
+			wantExample(t, filepath.Join(dir, "files", file), append(words[:2], append([]string{dir}, words[2:]...)...))
 		}
-		path := filepath.Join(dir, "files", file)
-		if *update {
-			if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
+	}
+}
+
+func wantExample(t *testing.T, path string, words []string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	a := &app{stdout: &out, stderr: &errs}
+	if code := a.run(t.Context(), words); code != 0 {
+		t.Errorf("%v: code %d\n%s", words, code, &errs)
+		return
+	}
+	if *update {
+		if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
 		}
-		want, err := os.ReadFile(path)
-		if err != nil || !bytes.Equal(want, out.Bytes()) {
-			t.Errorf("%s is not what %v writes; go test ./internal/cli -run ExampleJobs -update writes it: %v", path, words, err)
-		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil || !bytes.Equal(want, out.Bytes()) {
+		t.Errorf("%s is not what %v writes; go test ./internal/cli -run ExampleJobs -update writes it: %v", path, words, err)
 	}
 }
 
@@ -48,7 +62,7 @@ func TestExampleJobs(t *testing.T) {
 func TestExampleJobsLint(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	var files []string
-	for _, pattern := range []string{"../../examples/jobs/files/*", "../job/testdata/*.sbatch", "../job/testdata/*.toml"} {
+	for _, pattern := range []string{"../../examples/*/files/*.sbatch", "../../examples/*/files/*.toml", "../job/testdata/*.sbatch", "../job/testdata/*.toml"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 {
 			t.Fatal(pattern, err)
