@@ -46,6 +46,7 @@ type pressed struct {
 	done chan struct{} // closed when the rest is there
 	pack *squashfs.Pack
 	file *os.File
+	kept bool // the store has it
 }
 
 // startBeside begins with the layers that are worth it.
@@ -90,7 +91,7 @@ func (b *beside) work(ctx context.Context, workers int) {
 		if p == nil {
 			return
 		}
-		p.pack, p.file = b.press(ctx, b.w.in.Layers[number], workers)
+		b.press(ctx, p, b.w.in.Layers[number], workers)
 		close(p.done)
 	}
 }
@@ -108,18 +109,27 @@ func (b *beside) begin() (int, *pressed) {
 	return number, p
 }
 
-// press compresses all files of a layer. It returns nil for one that went wrong.
-func (b *beside) press(ctx context.Context, l Layer, workers int) (*squashfs.Pack, *os.File) {
+// press compresses all files of a layer and keeps them. There is no pack of one that went wrong, or that another process has done.
+func (b *beside) press(ctx context.Context, p *pressed, l Layer, workers int) {
+	release, err := b.w.reuse.claim(ctx, l)
+	if err != nil {
+		return
+	}
+	defer release()
+	if b.w.reuse.has(l.Digest) {
+		return
+	}
 	f, err := scratch(b.w.o.Store)
 	if err != nil {
-		return nil, nil
+		return
 	}
 	seg, err := pressTo(ctx, f, l.Source, b.w.o.Squashfs, workers)
 	if err != nil {
 		f.Close()
-		return nil, nil
+		return
 	}
-	return seg.Pack, f
+	p.pack, p.file = seg.Pack, f
+	p.kept = b.w.reuse.keeps(l.Digest) && b.w.reuse.save(l.Digest, f, seg) == nil
 }
 
 // scratch makes a file without a name in the store.
@@ -155,9 +165,9 @@ func pressTo(ctx context.Context, f *os.File, from layer.Source, o squashfs.Opti
 	return sq.EndSegment()
 }
 
-// packs returns what was compressed of a layer beside others, waiting for it. A layer that nobody has begun with is left to
-// the caller.
-func (b *beside) packs(number int) []*squashfs.Pack {
+// packs returns what was compressed of a layer beside others, waiting for it, and whether the store has it. A layer that nobody has begun
+// with is left to the caller.
+func (b *beside) packs(number int) (packs []*squashfs.Pack, kept bool) {
 	b.mu.Lock()
 	for i, n := range b.todo {
 		if n == number {
@@ -168,13 +178,13 @@ func (b *beside) packs(number int) []*squashfs.Pack {
 	p := b.layers[number]
 	b.mu.Unlock()
 	if p == nil {
-		return nil
+		return nil, false
 	}
 	<-p.done
 	if p.pack == nil {
-		return nil
+		return nil, false
 	}
-	return []*squashfs.Pack{p.pack}
+	return []*squashfs.Pack{p.pack}, p.kept
 }
 
 // close ends what is under way and gives the temporary files up.

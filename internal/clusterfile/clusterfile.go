@@ -260,23 +260,36 @@ func (w *writer) hide(s layer.Source) error {
 
 // segment writes files of one layer, and keeps them for the next image with that layer.
 func (w *writer) segment(number int, fill func() error) error {
-	digest := w.in.Layers[number].Digest
-	pressed := w.beside.packs(number)
-	packs := slices.Concat(w.reuse.packs(digest), pressed)
-	if err := w.sq.StartSegment(packs...); err != nil {
-		return err
+	l := w.in.Layers[number]
+	pressed, kept := w.beside.packs(number)
+	release := func() {}
+	if len(pressed) == 0 {
+		var err error
+		if release, err = w.reuse.claim(w.ctx, l); err != nil {
+			return err
+		}
 	}
-	if err := fill(); err != nil {
-		return err
-	}
-	seg, err := w.sq.EndSegment()
+	seg, err := w.fillSegment(slices.Concat(w.reuse.packs(l.Digest), pressed), fill)
 	if err != nil {
+		release()
 		return err
 	}
-	if seg.Fresh > 0 || len(pressed) > 0 {
-		w.reuse.keep(digest, w.f, seg)
+	if seg.Fresh > 0 || len(pressed) > 0 && !kept {
+		w.reuse.keep(l.Digest, w.f, seg, release)
+	} else {
+		release()
 	}
 	return nil
+}
+
+func (w *writer) fillSegment(packs []*squashfs.Pack, fill func() error) (*squashfs.Segment, error) {
+	if err := w.sq.StartSegment(packs...); err != nil {
+		return nil, err
+	}
+	if err := fill(); err != nil {
+		return nil, err
+	}
+	return w.sq.EndSegment()
 }
 
 // opener opens a file's content.

@@ -134,12 +134,49 @@ func (r *reuse) open(stored storedPack) (*squashfs.Pack, error) {
 	return squashfs.DecodePack(index, f, stored.Size)
 }
 
-// keep puts a finished segment of f, which has something new in it, into the store, in the background.
-func (r *reuse) keep(layer store.Digest, f *os.File, seg *squashfs.Segment) {
-	if r.off || layer == "" || r.st.ReadOnly() {
+// keeps reports whether what is compressed of a layer is kept.
+func (r *reuse) keeps(layer store.Digest) bool { return !r.off && layer != "" && !r.st.ReadOnly() }
+
+// claim lets one process at a time compress a layer of which the store has nothing: others that write it wait, and find it done.
+// What is claimed is released when it is kept, or is not going to be.
+//
+// Nobody who has claimed a layer waits for another one before that: what was compressed is kept in the background, or by whoever
+// compresses beside.
+func (r *reuse) claim(ctx context.Context, l Layer) (release func(), err error) {
+	release = func() {}
+	if !r.keeps(l.Digest) || r.anew || r.has(l.Digest) {
+		return release, nil
+	}
+	lock, err := r.st.Lock(ctx, "compress "+string(packKind)+" "+r.recordKey(l.Digest), "compresses "+l.Name)
+	if err != nil {
+		return release, err
+	}
+	if r.has(l.Digest) {
+		return release, lock.Unlock()
+	}
+	return func() { _ = lock.Unlock() }, nil
+}
+
+// has reports whether the store has anything that was compressed of a layer, and may be used.
+func (r *reuse) has(layer store.Digest) bool {
+	if r.off || r.anew || layer == "" {
+		return false
+	}
+	var record packRecord
+	ok, err := r.st.GetRecord(packKind, r.recordKey(layer), &record)
+	return ok && err == nil
+}
+
+// keep puts a finished segment of f, which has something new in it, into the store, in the background, and releases the layer then.
+func (r *reuse) keep(layer store.Digest, f *os.File, seg *squashfs.Segment, release func()) {
+	if !r.keeps(layer) {
+		release()
 		return
 	}
-	r.saving.Go(func() error { return r.save(layer, f, seg) })
+	r.saving.Go(func() error {
+		defer release()
+		return r.save(layer, f, seg)
+	})
 }
 
 func (r *reuse) save(layer store.Digest, f *os.File, seg *squashfs.Segment) error {

@@ -2,6 +2,7 @@ package clusterfile
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,8 +13,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/layer"
@@ -583,4 +586,83 @@ func TestStoreFull(t *testing.T) {
 	if err := errors.Join(err); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
+}
+
+// TestCompressedByOne: of a layer that another writer is compressing, nothing is compressed again: who needs it waits, and takes what the
+// other has kept.
+func TestCompressedByOne(t *testing.T) {
+	for name, workers := range map[string]int{"in turn": 2, "beside each other": besideFrom} {
+		t.Run(name, func(t *testing.T) { compressedByOne(t, workers) })
+	}
+}
+
+func compressedByOne(t *testing.T, workers int) {
+	st := newStore(t)
+	ds := madeElsewhere(t, st)
+	o := Options{Store: st, Squashfs: squashfs.DefaultOptions()}
+	o.Squashfs.Workers = workers
+	write := func(ctx context.Context, in Input) (string, error) {
+		f, err := os.Create(filepath.Join(t.TempDir(), "image.sqsh"))
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		if err := WriteSquashfs(ctx, f, in, o); err != nil {
+			return "", err
+		}
+		data, err := os.ReadFile(f.Name())
+		return string(store.DigestOf(data)), err
+	}
+	old := besideLeast
+	besideLeast = 1
+	t.Cleanup(func() { besideLeast = old })
+	var read atomic.Int64
+	sums := make([]string, 4)
+	var g errgroup.Group
+	for n := range sums {
+		in := inputOf(st, nil, ds...)
+		for i, d := range ds {
+			in.Layers[i].Source, in.Layers[i].Packed = counted{layer.Stored(st, d), &read}, d.Size
+		}
+		g.Go(func() (err error) {
+			sums[n], err = write(t.Context(), in)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if len(slices.Compact(slices.Clone(sums))) != 1 {
+		t.Errorf("other bytes: %q", sums)
+	}
+	all := int64(0)
+	for _, d := range ds {
+		ix, err := layer.Stored(st, d).Index(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range ix.Entries {
+			if e.Type == layer.Regular && e.Size > 0 {
+				all++
+			}
+		}
+	}
+	if read.Load() > all {
+		t.Errorf("%d writers read %d files, and there are %d", len(sums), read.Load(), all)
+	}
+}
+
+// counted counts the files that are read.
+type counted struct {
+	layer.Source
+	read *atomic.Int64
+}
+
+func (c counted) Walk(ctx context.Context, visit func(e layer.IndexEntry, open func() (io.ReadCloser, error)) error) error {
+	return c.Source.Walk(ctx, func(e layer.IndexEntry, open func() (io.ReadCloser, error)) error {
+		return visit(e, func() (io.ReadCloser, error) {
+			c.read.Add(1)
+			return open()
+		})
+	})
 }
