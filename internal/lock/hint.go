@@ -3,13 +3,17 @@ package lock
 import (
 	"fmt"
 	"regexp"
+	"strings"
 )
 
 var (
 	// What uv says of a package that no index has, of a version that the package has not, and of an index that does not answer.
-	noPackage  = regexp.MustCompile("Because `?([A-Za-z0-9._-]+)`? was not found in the package registry")
-	noVersion  = regexp.MustCompile("there (?:is|are) no versions? of `?([A-Za-z0-9._-]+)")
-	noAnswer   = regexp.MustCompile(`(?s)Failed to fetch: .*(?:error sending request|client error|dns error|timed out)`)
+	noPackage = regexp.MustCompile("Because `?([A-Za-z0-9._-]+)`? was not found in the package registry")
+	noVersion = regexp.MustCompile("there (?:is|are) no versions? of `?([A-Za-z0-9._-]+)")
+	noAnswer  = regexp.MustCompile(`(?s)Failed to fetch: .*(?:error sending request|client error|dns error|timed out)`)
+	// What uv says of hashes that it does not take, of a directory or file that is not there, and of a host that nobody knows.
+	weakHash   = regexp.MustCompile(`Unsupported hash algorithm`)
+	notThere   = regexp.MustCompile(`Distribution not found at: (\S+)`)
 	notFetched = regexp.MustCompile(`was not found in the cache|network was disabled`)
 )
 
@@ -17,6 +21,12 @@ var (
 func remedyOf(text string) string {
 	if notFetched.MatchString(text) {
 		return "run it once without --offline: what uv has read then is in its cache"
+	}
+	if weakHash.MatchString(text) {
+		return "uv takes no such hashes: name another index or mirror in a uv.toml beside the recipe, [[index]] with url = \"…\", or the file by its address: NAME @ https://…"
+	}
+	if m := notThere.FindStringSubmatch(text); m != nil {
+		return "a path in packages is relative to the recipe's directory: there is nothing at " + strings.TrimPrefix(m[1], "file://")
 	}
 	if noAnswer.MatchString(text) {
 		return "is there a way to the index from here? A proxy is taken from HTTPS_PROXY, a mirror from UV_DEFAULT_INDEX or a uv.toml beside the recipe; " +

@@ -256,6 +256,8 @@ type locker struct {
 	lenient   bool                          // a source that cannot be used counts as one that depends on nothing, to see what would have been
 	builds    map[string][]BuildRequirement // build requirements that were resolved
 
+	strong map[string]store.Digest // of files whose index gives no sha256, by their address
+
 	bringsPython bool // uv found no Python to work with, and may bring one
 }
 

@@ -348,7 +348,7 @@ func (k *locker) askBuild(ctx context.Context, c Compiled) ([]BuildRequirement, 
 	if err := k.runUV(ctx, dir, c.Asked, args); err != nil {
 		return nil, err
 	}
-	text, err := k.readOutput(out)
+	text, err := k.readOutput(ctx, out)
 	if err != nil {
 		return nil, err
 	}

@@ -74,14 +74,14 @@ func (k *locker) askOnce(ctx context.Context, dir, out string) ([]byte, error) {
 	if err := k.runUV(ctx, dir, packages, append(args, "--output-file", out)); err != nil {
 		return nil, err
 	}
-	text, err := k.readOutput(out)
+	text, err := k.readOutput(ctx, out)
 	if err != nil {
 		return nil, err
 	}
 	return text, k.checkAnswer(text)
 }
 
-func (k *locker) readOutput(out string) ([]byte, error) {
+func (k *locker) readOutput(ctx context.Context, out string) ([]byte, error) {
 	text, err := os.ReadFile(out)
 	if err != nil {
 		return nil, fmt.Errorf("run uv: %w", err)
@@ -96,7 +96,11 @@ func (k *locker) readOutput(out string) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return []byte(withoutLogins(k.portable(string(text)))), nil
+	strong, err := k.withStrongHashes(ctx, string(text))
+	if err != nil {
+		return nil, err
+	}
+	return []byte(withoutLogins(k.portable(strong))), nil
 }
 
 // exportCommand is the line in which uv repeats how it was called to export a lock, which differs from directory to directory and from

@@ -189,6 +189,7 @@ type Index struct {
 	files          map[string][]byte
 	user, password string
 	requests       []string
+	hash           func(data []byte) string // what it says of a file behind #; nil: its sha256
 }
 
 // NewIndex starts an index with wheels. It stops with the test.
@@ -222,6 +223,13 @@ func (x *Index) Protect(user, password string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.user, x.password = user, password
+}
+
+// HashBy has the index say something else of its files than their sha256: "md5=…".
+func (x *Index) HashBy(hash func(data []byte) string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.hash = hash
 }
 
 // Downloads returns the files that were asked for since the last call, sorted.
@@ -282,7 +290,11 @@ func (x *Index) list(w http.ResponseWriter, name string) {
 			fmt.Fprintln(w, "<!DOCTYPE html><html><body>")
 		}
 		found = true
-		fmt.Fprintf(w, "<a href=\"/files/%s#sha256=%s\">%s</a>\n", file, hexSum(x.files[file]), file)
+		sum := "sha256=" + hexSum(x.files[file])
+		if x.hash != nil {
+			sum = x.hash(x.files[file])
+		}
+		fmt.Fprintf(w, "<a href=\"/files/%s#%s\">%s</a>\n", file, sum, file)
 	}
 	if !found {
 		w.WriteHeader(http.StatusNotFound)
