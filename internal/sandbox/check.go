@@ -12,8 +12,8 @@ import (
 	"sconce.dev/sconce/internal/host"
 )
 
-// probeTimeout bounds a check: it does no more than a few system calls.
-const probeTimeout = 30 * time.Second
+// probeTimeout bounds a check: it does no more than a few system calls, which take long only on a machine that is overloaded.
+const probeTimeout = 2 * time.Minute
 
 // Check tries whether this user can run sandboxes on this host: it makes one, mounts an overlay in it and leaves it. The
 // error names the setting that refuses; its hint says what an administrator can do.
