@@ -32,7 +32,7 @@ func (n *Net) forward() {
 	connections := tcp.NewForwarder(n.stack, 0, maxConnections, func(r *tcp.ForwarderRequest) { n.connect(r) })
 	n.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, connections.HandlePacket)
 	messages := udp.NewForwarder(n.stack, func(r *udp.ForwarderRequest) bool {
-		go n.message(r)
+		n.answer(r)
 		return true
 	})
 	n.stack.SetTransportProtocolHandler(udp.ProtocolNumber, messages.HandlePacket)
@@ -160,23 +160,30 @@ func pump(to io.Writer, from io.Reader) error {
 	}
 }
 
-// message passes messages between two addresses on, until there are none for a while.
-func (n *Net) message(r *udp.ForwarderRequest) {
+// answer makes an end for messages between two addresses, of which this is the first. It is there when the next one comes: resolvers
+// send two questions at once.
+func (n *Net) answer(r *udp.ForwarderRequest) {
 	to, ok := n.destination(r.ID())
 	if !ok || !n.take() {
 		return
 	}
+	inner, err := n.endpoint(r)
+	if err != nil {
+		<-n.room
+		return
+	}
+	go n.message(inner, to)
+}
+
+// message passes messages between two addresses on, until there are none for a while.
+func (n *Net) message(inner net.Conn, to netip.AddrPort) {
 	defer func() { <-n.room }()
+	defer inner.Close()
 	outer, err := n.dial("udp", to)
 	if err != nil {
 		return
 	}
 	defer outer.Close()
-	inner, refused := n.endpoint(r)
-	if refused != nil {
-		return
-	}
-	defer inner.Close()
 	ends := make(chan struct{}, 2)
 	pass := func(to, from net.Conn) {
 		defer func() { ends <- struct{}{} }()
