@@ -156,7 +156,7 @@ def collective(word):
         wrong = (other != before + 1).sum()
     dist.all_reduce(wrong)
     warmup, rounds = (5, 20) if device.type == "cuda" else (1, 5)
-    dist.barrier()
+    dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
     slowest = torch.tensor([timed(torch, device, work, warmup, rounds)], dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     if RANK == 0:
