@@ -46,7 +46,7 @@ where that file is a script (pyxis adds "get URI" or "release" to the name it is
 get prints the path of a squashfs file of the image. The file is named after the digest of the image's manifest and made
 once: all nodes that share the directory wait for the first of them, so a job of a thousand nodes converts an image once,
 and the next job not at all. The directory is that of --dir, else $` + pyxisDirEnv + `, else $SCRATCH/.sconce-pyxis, else
-one beside the store.
+one beside the store. What the site's mirror has (images in config.toml, see sconce mirror) is taken from there.
 
 release is what pyxis calls when a job step ends, perhaps twice. It leaves the images for the next job, but for those that no
 job has asked for in the time that --keep or $` + pyxisKeepEnv + ` gives.`,
@@ -101,7 +101,11 @@ func (a *app) runPyxisGet(ctx context.Context, uri string, o pyxisOptions) error
 		return err
 	}
 	defer image.Close()
-	path, err := s.Share(ctx, image, dir, how)
+	var ready []string
+	if a.config.Images != "" {
+		ready = append(ready, a.config.Images)
+	}
+	path, err := s.Share(ctx, image, dir, how, ready...)
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,7 @@ type Config struct {
 	StoreSize    *Size     // how much the store may hold
 	Patience     string    // as --patience
 	Progress     string    // as --progress
+	Images       string    // directory of a site's mirror of images
 
 	Mirrors map[string]string // addresses of mirrors by archive, one of mirrors
 
@@ -42,12 +43,13 @@ type file struct {
 	StoreSize    *string   `toml:"store-size"`
 	Patience     *string   `toml:"patience"`
 	Progress     *string   `toml:"progress"`
+	Images       *string   `toml:"images"`
 
 	Mirrors map[string]string `toml:"mirrors"`
 }
 
 // keys are those of a file.
-var keys = []string{"store", "shared-stores", "store-size", "patience", "progress", "mirrors"}
+var keys = []string{"store", "shared-stores", "store-size", "patience", "progress", "images", "mirrors"}
 
 // mirrors are the archives whose mirrors can be named.
 var mirrors = []string{"debian", "debian-security", "ubuntu", "ubuntu-security"}
@@ -121,6 +123,11 @@ func (c *Config) add(path string) error {
 			return fmt.Errorf("patience %q: it is a time like 90s, 20m or 1h", *f.Patience)
 		}
 		c.Patience = *f.Patience
+	}
+	if f.Images != nil {
+		if c.Images, err = directory("images", *f.Images); err != nil {
+			return err
+		}
 	}
 	if f.Progress != nil {
 		c.Progress = *f.Progress

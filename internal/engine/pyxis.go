@@ -17,15 +17,23 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// sharedExt ends the names of files that many nodes share.
-const sharedExt = ".sqsh"
+// What the names of files begin and end with that many nodes share.
+const (
+	sharedPrefix = "sha256-"
+	sharedExt    = ".sqsh"
+)
 
 // Share returns the path of a squashfs file of the image in dir, which is named after the manifest's digest and made once, whoever
-// of all nodes that share dir is the first to ask for it.
-func (s *Session) Share(ctx context.Context, from *Subject, dir string, w Writing) (string, error) {
+// of all nodes that share dir is the first to ask for it. If it is there already in one of the directories ready, it is that one.
+func (s *Session) Share(ctx context.Context, from *Subject, dir string, w Writing, ready ...string) (string, error) {
 	pinned, digest, err := source.Resolve(ctx, from.Ref, from.how)
 	if err != nil {
 		return "", err
+	}
+	for _, d := range ready {
+		if path := filepath.Join(d, sharedName(digest, w.Squashfs)); used(path) {
+			return path, nil
+		}
 	}
 	path := filepath.Join(dir, sharedName(digest, w.Squashfs))
 	return path, s.shareOnce(ctx, pinned, from.how, path, s.writing(w))
@@ -33,7 +41,7 @@ func (s *Session) Share(ctx context.Context, from *Subject, dir string, w Writin
 
 // sharedName is the name of an image's file. One that is compressed otherwise is another file.
 func sharedName(d store.Digest, o squashfs.Options) string {
-	name := "sha256-" + d.Hex()
+	name := sharedPrefix + d.Hex()
 	if def := squashfs.DefaultOptions(); o.Key() != def.Key() {
 		name += "-" + store.DigestOf([]byte(o.Key())).Short()
 	}
@@ -83,14 +91,23 @@ func Unshare(dir string, age time.Duration) error {
 		return err
 	}
 	for _, e := range found {
-		st, err := e.Info()
-		ours := strings.HasPrefix(e.Name(), "sha256-") && strings.HasSuffix(e.Name(), sharedExt)
-		if err != nil || !ours || time.Since(st.ModTime()) < age {
-			continue // gone in the meantime, or not ours, or still of use
+		if !unusedFor(e, age) {
+			continue
 		}
 		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	return nil
+}
+
+// isShared reports whether a name is one of [sharedName].
+func isShared(name string) bool {
+	return strings.HasPrefix(name, sharedPrefix) && strings.HasSuffix(name, sharedExt) && !strings.ContainsRune(name, filepath.Separator)
+}
+
+// unusedFor reports whether a directory's entry is a shared file that nobody has asked for in the time given.
+func unusedFor(e fs.DirEntry, age time.Duration) bool {
+	st, err := e.Info()
+	return err == nil && isShared(e.Name()) && st.Mode().IsRegular() && time.Since(st.ModTime()) >= age
 }

@@ -67,13 +67,14 @@ func (r Ref) name() string {
 	return r.Value + ":" + r.Tag
 }
 
-// host and repository cut a registry's value in two.
+// host is that of a registry's value.
 func (r Ref) host() string {
 	host, _, _ := strings.Cut(r.Value, "/")
 	return host
 }
 
-func (r Ref) repository() string {
+// Repository is the name of a registry's image without the host.
+func (r Ref) Repository() string {
 	_, repository, _ := strings.Cut(r.Value, "/")
 	return repository
 }

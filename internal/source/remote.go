@@ -26,7 +26,7 @@ func openRegistry(ctx context.Context, ref Ref, o Options) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	endpoints, err := config.Endpoints(ref.host(), ref.repository(), ref.Digest != "")
+	endpoints, err := config.Endpoints(ref.host(), ref.Repository(), ref.Digest != "")
 	if err != nil {
 		return nil, err
 	}
