@@ -18,9 +18,9 @@ func newSBOMCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sbom IMAGE",
 		Short: "List what is installed in an image, for scanners",
-		Long: `List what is installed in an image, as a CycloneDX document: packages of Debian and its children, Python distributions and
-conda packages, with package URLs, licences as they say of themselves, and hashes where their records keep them. Nothing of
-the image runs. The same image under the same name gives the same document.
+		Long: `List what is installed in an image, as a CycloneDX document: packages of Debian and its children, and of Alpine, Python
+distributions and conda packages, with package URLs, licences as they say of themselves, and hashes where their records keep
+them. Nothing of the image runs. The same image under the same name gives the same document.
 
 What cannot be read, such as the database of RPM, is warned of, and the document says that it is incomplete.
 
