@@ -98,7 +98,7 @@ func TestExportedContainerfile(t *testing.T) {
 	if !strings.Contains(p.read("app/Containerfile"), " less=") {
 		t.Error("no package of the distribution is installed")
 	}
-	p.must("build", "-f", p.path("app/Containerfile"), "-t", "exported:1", p.path("app"))
+	p.must("build", "-f", p.path("app/Containerfile"), "--network", "host", "-t", "exported:1", p.path("app")) // the index is on this machine's localhost
 	if r := p.must("run", "exported:1", "--", "python", "-c", proof); r.stdout != want {
 		t.Errorf("by sconce, as an ordinary user: %v", r)
 	}

@@ -58,6 +58,10 @@ func Schema() ([]byte, error) {
 				Type: "string", Pattern: formTime, Description: "How long a network that says nothing is waited for, as --patience.", Examples: []any{"20m"},
 			},
 			"progress": {Type: "string", Enum: progressModes, Description: "How progress is shown, as --progress."},
+			"images": {
+				Type: "string", Pattern: formDir, Description: "The directory of a mirror of images, from which the importer of pyxis takes what is there.",
+				Examples: []any{"/capstor/images"},
+			},
 			"mirrors": {
 				Type: "object", Properties: addresses, Additional: &closed, Description: "Mirrors of the archives of distributions.",
 			},

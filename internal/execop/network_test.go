@@ -40,7 +40,7 @@ func TestLowPorts(t *testing.T) {
 	}
 	b := newBench(t)
 	for _, user := range []string{"", "build"} {
-		c := sh("nc -l -p 80 >/tmp/got & until echo word | nc 127.0.0.1 80 2>/dev/null; do sleep 0.05; done; wait; cat /tmp/got")
+		c := sh("echo word >/tmp/word; httpd -f -p 80 -h /tmp & until wget -q -O - http://127.0.0.1/word 2>/dev/null; do sleep 0.05; done; kill $!")
 		c.User = user
 		if _, out := b.run(c); out != "word\n" {
 			t.Errorf("USER %q: %q", user, out)

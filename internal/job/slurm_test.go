@@ -40,7 +40,9 @@ func TestSlurmAccepts(t *testing.T) {
 			continue
 		}
 		r.Runtime = first(r.Runtime, r.Cluster.Starter())
+		mounts := r.Cluster.Container.SqshMount
 		r.Cluster = twoNodes("pyxis")
+		r.Cluster.Container.SqshMount = mounts
 		r.Image.Arch, r.Job.Time = "amd64", "20m"
 		r.Job.Nodes = min(r.Job.Nodes, 2)
 		for _, request := range []string{"gpus-per-node", "gres"} {
