@@ -28,8 +28,9 @@ type Failure struct { //nolint:errname // it is what failed, a step, more than a
 	Peak        int64 // bytes of memory that its largest process had at once, 0 when unknown
 	DiskFull    bool  // it says that there was no room on a disk
 
-	room   string // what is known of the disk
-	memory int64  // bytes that all processes together can have
+	room       string // what is known of the disk
+	memory     int64  // bytes that all processes together can have
+	ownNetwork bool   // from which this machine's loopback is not reached
 }
 
 func (f *Failure) Error() string {
@@ -64,12 +65,23 @@ func (f *Failure) Hint() string {
 		return f.room + "; " + whole
 	case f.Code == 100 && noAptLists(f.Tail):
 		return "images have no lists of packages: run `apt-get update` before apt-get install, in the same step; " + whole
+	case f.ownNetwork && refusedHere(f.Tail):
+		return "a step has a network of its own, whose localhost is not this machine's: --network host gives it this machine's; " + whole
 	case f.Code == 127:
 		return "exit code 127 mostly means that a command is not in the image; " + whole
 	case f.Code == 126:
 		return "exit code 126 mostly means that a file cannot be executed; " + whole
 	}
 	return whole
+}
+
+// loopbackWords are how programs write the loopback's names and addresses.
+var loopbackWords = regexp.MustCompile(`(?i)\blocalhost\b|\b127\.\d+\.\d+\.\d+\b|\[::1\]`)
+
+// refusedHere reports whether a program found nobody listening on the loopback.
+func refusedHere(tail []string) bool {
+	text := strings.Join(tail, "\n")
+	return loopbackWords.MatchString(text) && strings.Contains(strings.ToLower(text), "connection refused")
 }
 
 // noAptLists reports whether apt does not know a package, and nobody has asked it for its lists.

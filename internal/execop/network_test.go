@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"sconce.dev/sconce/internal/sandbox"
@@ -21,6 +22,9 @@ func TestStepNetwork(t *testing.T) {
 	ask := sh("wget -q -O - " + srv.URL + " 2>/dev/null || echo none")
 	if _, out := b.run(ask); out != "none\n" {
 		t.Errorf("with a network of its own: %q", out)
+	}
+	if f := b.fail(sh("wget -q -O - " + srv.URL)); !strings.Contains(f.Hint(), "--network host") {
+		t.Errorf("what finds nobody is told %q", f.Hint())
 	}
 	for name, set := range map[string]func(){
 		"this machine's":   func() { b.HostNetwork, b.Pass = true, nil },

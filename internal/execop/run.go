@@ -192,7 +192,7 @@ func (s *running) command(task *progress.Task) error {
 	if err != nil || code == 0 {
 		return err
 	}
-	f := &Failure{Title: s.title, Code: code, Tail: out.tail(), Log: log.Name(), Peak: s.used.MaxRSS}
+	f := &Failure{Title: s.title, Code: code, Tail: out.tail(), Log: log.Name(), Peak: s.used.MaxRSS, ownNetwork: s.ownNetwork()}
 	f.diagnose(out, oomKills() > killed, s.work, s.c.Mounts)
 	if s.OnFailure != nil {
 		s.openShell(f, o)
