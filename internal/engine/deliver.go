@@ -2,11 +2,13 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"runtime"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/clusterfile"
 	"sconce.dev/sconce/internal/export"
@@ -105,13 +107,35 @@ func (s *Session) Copy(ctx context.Context, from *Subject, to string, w Writing)
 	if done, err := s.copyDirectly(ctx, from, t, w); done || err != nil {
 		return "", err
 	}
+	how := s.writing(w)
+	how.Name = from.knownName()
+	if t.IsClusterFile() && t.Transport != export.Uenv { // which is described before it is written
+		err := writeArriving(ctx, from, to, how)
+		if !errors.Is(err, unix.ENOSPC) {
+			return "", err
+		}
+		// What was thrown away by now took room too. One after the other may do, and says best what is missing.
+	}
 	im, err := from.Import(ctx)
 	if err != nil {
 		return "", err
 	}
-	how := s.writing(w)
-	how.Name = from.knownName()
 	return "", export.Write(ctx, im, to, how)
+}
+
+// writeArriving writes an image while its layers come into the store.
+func writeArriving(ctx context.Context, from *Subject, to string, how export.Options) error {
+	a, err := from.Arrive(ctx)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	how.Await = a.Wait
+	err = export.Write(ctx, a.Image, to, how)
+	if missing := a.Err(); err != nil && missing != nil {
+		return source.Explain(missing, from.Name, from.Ref, from.session.Store)
+	}
+	return err
 }
 
 // copyDirectly copies to a squashfs or SIF file what does not have to pass through the store: the file system of another

@@ -80,6 +80,11 @@ func (s *Subject) Import(ctx context.Context) (*image.Image, error) {
 	return open(ctx, s, source.Import)
 }
 
+// Arrive is Import for a caller who uses the upper layers while the lower ones come, and closes what it returns.
+func (s *Subject) Arrive(ctx context.Context) (*image.Arrival, error) {
+	return open(ctx, s, source.Arrive)
+}
+
 // open opens an image, and when there is none for the platform wanted, perhaps what there is. An error says what the name may
 // have been meant for.
 func open[T any](ctx context.Context, s *Subject, opener func(context.Context, source.Ref, source.Options) (T, error)) (T, error) {

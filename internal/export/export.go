@@ -33,6 +33,10 @@ type Options struct {
 	Squashfs squashfs.Options // of squashfs and SIF files; zero: squashfs.DefaultOptions
 	NoReuse  bool             // of those: compress everything anew
 	Uenv     UenvOptions
+
+	// Await, unless nil, returns when a layer of the image, 0 being the lowest, is in the store. Without it all are. It is asked
+	// for squashfs and SIF files other than uenvs only.
+	Await func(ctx context.Context, number int) error
 }
 
 // Plain is the kind of output that is a squashfs of the tree and nothing else: no runtime's files are added. It is read as any squashfs.
@@ -128,6 +132,9 @@ func Write(ctx context.Context, im *image.Image, dest string, o Options) error {
 		in := clusterfile.FromImage(o.Store, im)
 		in.Name, _ = store.SplitImageName(o.Name)
 		in.Plain = holdsTree(t.Transport)
+		if o.Await != nil {
+			in.Await(o.Await)
+		}
 		if t.Transport == Uenv {
 			if err := describeUenv(ctx, &in, im, o); err != nil {
 				return fmt.Errorf("write %s: %w", t, err)

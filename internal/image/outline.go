@@ -28,9 +28,14 @@ type Outline struct {
 
 // ReadOutline copies the manifest and the config of an image into the store.
 func ReadOutline(ctx context.Context, st *store.Store, img v1.Image) (*Outline, error) {
+	return readOutline(ctx, st, img, "read image")
+}
+
+// readOutline does so. Errors begin with what it is done for.
+func readOutline(ctx context.Context, st *store.Store, img v1.Image, what string) (*Outline, error) {
 	manifest, err := img.RawManifest()
 	if err != nil {
-		return nil, fmt.Errorf("read image: %w", err)
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	digest := store.DigestOf(manifest)
 	o := &Outline{st: st, img: img}
@@ -44,7 +49,7 @@ func ReadOutline(ctx context.Context, st *store.Store, img v1.Image) (*Outline, 
 		err = ctx.Err()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read image %s: %w", digest.Short(), err)
+		return nil, fmt.Errorf("%s %s: %w", what, digest.Short(), err)
 	}
 	return o, nil
 }

@@ -140,19 +140,43 @@ func Resolve(ctx context.Context, ref Ref, o Options) (Ref, store.Digest, error)
 // without network.
 func Import(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 	o = o.withDefaults()
-	if ref.Digest != "" {
-		if im, err := image.Load(ctx, o.Store, ref.Digest); err == nil {
-			return im, o.accept(&im.Config)
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("import %s: %w", ref, err)
-		}
+	if im, err := pinned(ctx, ref, o); im != nil || err != nil {
+		return im, err
 	}
 	task := progress.Begin(ctx, "pull", ref.String(), 0)
 	im, err := importOpened(ctx, ref, o)
 	return im, task.End(err)
 }
 
+// pinned returns the image that is wanted by its digest, if all of it is in the store.
+func pinned(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
+	if ref.Digest == "" {
+		return nil, nil
+	}
+	im, err := image.Load(ctx, o.Store, ref.Digest)
+	switch {
+	case err == nil:
+		return im, o.accept(&im.Config)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	}
+	return nil, fmt.Errorf("import %s: %w", ref, err)
+}
+
 func importOpened(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
+	img, err := openAccepted(ctx, ref, o)
+	if err != nil {
+		return nil, err
+	}
+	im, err := image.Import(ctx, o.Store, img, o.Fetch.Jobs())
+	if err != nil {
+		return nil, fmt.Errorf("import %s: %w", ref, err)
+	}
+	return im, nil
+}
+
+// openAccepted opens an image whose platform will do.
+func openAccepted(ctx context.Context, ref Ref, o Options) (v1.Image, error) {
 	img, err := Open(ctx, ref, o)
 	if err != nil {
 		return nil, err
@@ -161,14 +185,37 @@ func importOpened(ctx context.Context, ref Ref, o Options) (*image.Image, error)
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", ref, err)
 	}
-	if err := o.accept(config); err != nil {
+	return img, o.accept(config)
+}
+
+// Arrive is [Import] for a caller who uses the upper layers while the lower ones come.
+func Arrive(ctx context.Context, ref Ref, o Options) (*image.Arrival, error) {
+	o = o.withDefaults()
+	im, err := pinned(ctx, ref, o)
+	if err != nil {
 		return nil, err
 	}
-	im, err := image.Import(ctx, o.Store, img, o.Fetch.Jobs())
-	if err != nil {
-		return nil, fmt.Errorf("import %s: %w", ref, err)
+	if im != nil {
+		img, err := im.V1(o.Store)
+		if err != nil {
+			return nil, err
+		}
+		return arrive(ctx, img, ref, o, func(error) {})
 	}
-	return im, nil
+	task := progress.Begin(ctx, "pull", ref.String(), 0)
+	img, err := openAccepted(ctx, ref, o)
+	if err != nil {
+		return nil, task.End(err)
+	}
+	a, err := arrive(ctx, img, ref, o, func(err error) { _ = task.End(err) })
+	if err != nil {
+		return nil, task.End(err)
+	}
+	return a, nil
+}
+
+func arrive(ctx context.Context, img v1.Image, ref Ref, o Options, end func(error)) (*image.Arrival, error) {
+	return image.Arrive(ctx, o.Store, img, o.Fetch.Jobs(), fmt.Sprintf("import %s: import image", ref), end)
 }
 
 // openStored opens an image of the store by its name or digest.
