@@ -25,7 +25,7 @@ var floors = [][]string{
 	{"conda", "image", "recipe", "registry", "sandbox"},
 	{"bootstrap", "evidence", "runtimefiles", "python", "execop", "fileop", "uv"},
 	{"containerfile", "source", "ospackages", "promote", "wheelbuild"},
-	{"base", "clusterfile", "condalock", "remotecache", "upstream"},
+	{"base", "clusterfile", "deffile", "condalock", "remotecache", "upstream"},
 	{"export", "facts", "lock"},
 	{"audit", "sbom", "slim", "tocontainerfile", "torecipe"},
 	{"lint", "plan", "report"},
@@ -39,9 +39,9 @@ var floors = [][]string{
 var knownTo = map[string][]string{
 	"recipe":        {"base", "lock", "plan", "tocontainerfile", "engine", "cotainr", "pipeline", "cli"}, // what makes layers knows no recipe
 	"lock":          {"plan", "build", "tocontainerfile", "engine"},
-	"plan":          {"build", "engine", "pipeline", "cli"}, // which prints it
-	"build":         {"engine", "cli"},                      // likewise
-	"containerfile": {"torecipe", "plan", "engine", "cli"},  // of which --build-context is an option
+	"plan":          {"build", "engine", "pipeline", "cli"},           // which prints it
+	"build":         {"engine", "cli"},                                // likewise
+	"containerfile": {"deffile", "torecipe", "plan", "engine", "cli"}, // of which --build-context is an option
 	"base":          {"lock", "plan", "build", "tocontainerfile", "engine"},
 	"bootstrap":     {"base"},
 	"export":        {"engine"},

@@ -40,6 +40,7 @@ type buildOptions struct {
 	// Of a Containerfile.
 	file       string
 	buildArgs  []string
+	argFiles   []string
 	target     string
 	tags       []string
 	ignoreFile string
@@ -56,7 +57,8 @@ func newBuildCmd(a *app) *cobra.Command {
 		Short: "Build the image of a recipe",
 		Long: `Build the image that RECIPE (a sconce.toml or its directory, by default the current one) describes, and keep it in the
 store under the recipe's name and version. The digest of the image is printed. With -f, or for a directory that has no
-recipe, it is the image of a Containerfile, and the argument is the build context.
+recipe, it is the image of a Containerfile, and the argument is the build context. A RECIPE called NAME.def or Singularity is
+a definition file of Apptainer's; it takes files from the current directory.
 
 Only what is missing is made: what was built or downloaded before, for this image or another, is taken from the store. A
 recipe without a lock, or with one that no longer fits, is locked first (see sconce lock); --locked refuses instead.
@@ -85,6 +87,7 @@ image of this name is replaced; anything else only with --force.`,
 			"sconce build --locked --push registry.example.org/me/demo:1   build exactly the lock, and push",
 			"sconce build images/pytorch:26.02-py3                 a variant of a recipe",
 			"sconce build -f Containerfile . -t train:2            build a Containerfile",
+			"sconce build train.def -o train.sif                   build a definition file of Apptainer's",
 			"sconce build demo --secret id=token,src=token.txt     give a secret to the steps that mount it",
 		),
 		Args: wants("[RECIPE]"),
@@ -103,6 +106,7 @@ image of this name is replaced; anything else only with --force.`,
 	f.BoolVar(&o.locked, "locked", false, "refuse when the lock is missing or does not fit the recipe")
 	f.StringVarP(&o.file, "file", "f", "", "build this Containerfile or Dockerfile, \"-\" for standard input; the argument is the context then")
 	f.StringArrayVar(&o.buildArgs, "build-arg", nil, "`NAME[=VALUE]` of an ARG; without a value, this environment's (repeatable)")
+	f.StringArrayVar(&o.argFiles, "build-arg-file", nil, "`FILE` of lines NAME=VALUE, as if each was a --build-arg (repeatable)")
 	f.StringVar(&o.target, "target", "", "build this `STAGE` of the Containerfile (default: the last)")
 	f.StringArrayVarP(&o.tags, "tag", "t", nil, "`NAME[:TAG]` of a Containerfile's image in the store (default: that of the context's directory; repeatable)")
 	addFileFlags(cmd, &o)

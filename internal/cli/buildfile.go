@@ -34,6 +34,9 @@ func containerfileOf(o buildOptions) (file, dir string, found bool) {
 	case err != nil:
 		return "", "", false // the recipe's reader explains it
 	case !info.IsDir():
+		if isDefinition(o.recipe) {
+			return o.recipe, ".", true // Apptainer takes files from where it is called
+		}
 		return o.recipe, filepath.Dir(o.recipe), isContainerfile(o.recipe)
 	}
 	if _, err := os.Stat(filepath.Join(o.recipe, recipe.FileName)); err == nil {
@@ -45,7 +48,31 @@ func containerfileOf(o buildOptions) (file, dir string, found bool) {
 			return file, o.recipe, true
 		}
 	}
-	return "", "", false
+	return definitionIn(o.recipe)
+}
+
+// definitionIn finds the definition file of a directory, when there is one and no other.
+func definitionIn(dir string) (file, context string, found bool) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", "", false // the recipe's reader explains it
+	}
+	var names []string
+	for _, e := range entries {
+		if e.Name() == "Singularity" || filepath.Ext(e.Name()) == ".def" && !e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	if len(names) != 1 {
+		return "", "", false
+	}
+	return filepath.Join(dir, names[0]), dir, true
+}
+
+// isDefinition goes by the usual names of definition files: train.def, Singularity, Singularity.train.
+func isDefinition(file string) bool {
+	name := filepath.Base(file)
+	return strings.HasSuffix(name, ".def") || name == "Singularity" || strings.HasPrefix(name, "Singularity.")
 }
 
 // nothingToBuild adds to err, of a directory without a recipe, that a Containerfile would do as well.
@@ -57,7 +84,7 @@ func nothingToBuild(o buildOptions, err error) error {
 	if _, statErr := os.Stat(filepath.Join(o.recipe, recipe.FileName)); statErr == nil {
 		return err
 	}
-	return fault.Hint(err, "`sconce init` writes a commented one to start from; a Containerfile or Dockerfile there, or named by -f, is built as well")
+	return fault.Hint(err, "`sconce init` writes a commented one to start from; a Containerfile, Dockerfile or one definition file (NAME.def) there, or named by -f, is built as well")
 }
 
 // isContainerfile goes by the usual names: Containerfile, Dockerfile.dev, train.Dockerfile.
@@ -77,12 +104,12 @@ func checkBuildFlags(o buildOptions, isFile bool) error {
 	what, instead := "a Containerfile", "a recipe (sconce.toml)"
 	if !isFile {
 		misplaced = map[string]bool{
-			"--build-arg": len(o.buildArgs) > 0, "--target": o.target != "", "--tag": len(o.tags) > 0, "--ignore-file": o.ignoreFile != "",
+			"--build-arg": len(o.buildArgs) > 0, "--build-arg-file": len(o.argFiles) > 0, "--target": o.target != "", "--tag": len(o.tags) > 0, "--ignore-file": o.ignoreFile != "",
 			"--label": len(o.labels) > 0, "--network none": o.steps.network == noNetwork, "--build-context": len(o.contexts) > 0,
 		}
 		what, instead = instead, what
 	}
-	for _, name := range []string{"--locked", "--publish", "--wheels", "--build-arg", "--target", "--tag", "--ignore-file", "--label", "--network none", "--build-context"} {
+	for _, name := range []string{"--locked", "--publish", "--wheels", "--build-arg", "--build-arg-file", "--target", "--tag", "--ignore-file", "--label", "--network none", "--build-context"} {
 		if misplaced[name] {
 			return fault.Usage(fmt.Errorf("%s: this builds %s, and the flag is for %s", name, what, instead))
 		}
@@ -93,10 +120,19 @@ func checkBuildFlags(o buildOptions, isFile bool) error {
 func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (*engine.Session, *engine.Plan, error) {
 	f := engine.Containerfile{File: file, Context: dir, IgnoreFile: o.ignoreFile, Stage: o.target, Compression: o.compression}
 	var err error
+	named := dir
+	if f.Definition = isDefinition(file); f.Definition {
+		if len(o.contexts) > 0 {
+			return nil, nil, fault.Usage(errors.New("--build-context: a definition file has no names for it to mean"))
+		}
+		if name, is := strings.CutSuffix(filepath.Base(file), ".def"); is {
+			named = name
+		}
+	}
 	if f.Platform, err = platformOf(o); err != nil {
 		return nil, nil, err
 	}
-	if f.Name, err = imageName(o.tags, dir); err != nil {
+	if f.Name, err = imageName(o.tags, named); err != nil {
 		return nil, nil, err
 	}
 	network, err := readNetwork(o.steps.network)
@@ -110,7 +146,11 @@ func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (*
 	if f.Contexts, err = parseContexts(o.contexts); err != nil {
 		return nil, nil, err
 	}
-	if f.Args, err = buildArgs(o.buildArgs); err != nil {
+	lines, err := argumentLines(o.argFiles)
+	if err != nil {
+		return nil, nil, err
+	}
+	if f.Args, err = buildArgs(append(lines, o.buildArgs...)); err != nil {
 		return nil, nil, err
 	}
 	if f.Text, err = a.readBuildFile(file); err != nil {
@@ -186,6 +226,28 @@ func (a *app) readBuildFile(file string) ([]byte, error) {
 		from = f
 	}
 	return readAtMost(from, maxContainerfile, file)
+}
+
+// argumentLines reads --build-arg-file: lines NAME=VALUE, and comments.
+func argumentLines(files []string) ([]string, error) {
+	var lines []string
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, fault.Usage(fmt.Errorf("--build-arg-file: %w", err))
+		}
+		data, err := readAtMost(f, maxContainerfile, name)
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(data)) {
+			if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+				lines = append(lines, line)
+			}
+		}
+	}
+	return lines, nil
 }
 
 // buildArgs reads --build-arg NAME=VALUE, or NAME for a variable of this process.

@@ -113,7 +113,7 @@ func TestFirstSteps(t *testing.T) {
 		code int
 		want string
 	}{
-		{"build empty", 2, "a Containerfile or Dockerfile there, or named by -f, is built as well"},
+		{"build empty", 2, "a Containerfile, Dockerfile or one definition file (NAME.def) there, or named by -f, is built as well"},
 		{"build app --locked", 3, "--locked: app/sconce.lock does not exist"},
 		{"build file", 0, "built file:latest for linux/" + runtime.GOARCH + ": 0 layers"},
 		{"build file --tag a:b:c/d:", 2, "cannot be an image's name"},

@@ -5,12 +5,14 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/build"
 	"sconce.dev/sconce/internal/containerfile"
+	"sconce.dev/sconce/internal/deffile"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/layer"
@@ -21,6 +23,7 @@ import (
 // Containerfile is a Containerfile and what it leaves open.
 type Containerfile struct {
 	File       string // for messages
+	Definition bool   // it is a definition file of Apptainer's
 	Text       []byte
 	Context    string            // directory that COPY and ADD take files from
 	IgnoreFile string            // says what the context leaves out; "": the usual ones beside File and in Context
@@ -49,7 +52,11 @@ func (s *Session) PlanContainerfile(ctx context.Context, f Containerfile) (*Plan
 		return nil, err
 	}
 	ignore := f.IgnoreFile
-	if ignore == "" {
+	switch {
+	case ignore != "":
+	case f.Definition: // of which no ignore file knows
+		ignore = os.DevNull
+	default:
 		ignore = fileop.IgnoreFileOf(f.File)
 	}
 	from, err := fileop.OpenContext(f.Context, ignore)
@@ -92,11 +99,7 @@ func (s *Session) ReadContainerfile(ctx context.Context, f Containerfile) (*cont
 type configOf func(ctx context.Context, reference string, platform v1.Platform) (*v1.ConfigFile, error)
 
 func (f Containerfile) evaluate(ctx context.Context, config configOf) (*containerfile.Build, error) {
-	parsed, err := containerfile.Parse(f.File, f.Text)
-	if err != nil {
-		return nil, err
-	}
-	evaluated, err := parsed.Evaluate(ctx, containerfile.Options{BuildArgs: f.Args, Target: f.Stage, Platform: f.Platform, Contexts: f.Contexts}, config)
+	evaluated, err := f.read(ctx, config)
 	if err != nil {
 		return nil, err
 	}
@@ -112,6 +115,21 @@ func (f Containerfile) evaluate(ctx context.Context, config configOf) (*containe
 		progress.Warn(ctx, place(f.File, w.Line)+w.Message, w.Hint)
 	}
 	return evaluated, nil
+}
+
+func (f Containerfile) read(ctx context.Context, config configOf) (*containerfile.Build, error) {
+	if f.Definition {
+		parsed, err := deffile.Parse(f.File, f.Text, f.Args)
+		if err != nil {
+			return nil, err
+		}
+		return parsed.Evaluate(ctx, deffile.Options{Target: f.Stage, Platform: f.Platform}, deffile.ConfigFunc(config))
+	}
+	parsed, err := containerfile.Parse(f.File, f.Text)
+	if err != nil {
+		return nil, err
+	}
+	return parsed.Evaluate(ctx, containerfile.Options{BuildArgs: f.Args, Target: f.Stage, Platform: f.Platform, Contexts: f.Contexts}, containerfile.ConfigFunc(config))
 }
 
 // forbidNetwork takes the network from all commands.

@@ -48,6 +48,7 @@ type Copy struct {
 	Parents bool         // sources keep the directories above them; "/./" in a source says from where on
 	Exclude []string     // patterns of what is left out of the sources, by the rules of ignore files
 	Link    bool         // the layer does not depend on the image: the destination is not followed
+	Nest    bool         `json:",omitempty"` // a directory is copied as cp -r does: with its own name into a directory that is there
 	Extract bool         // archives among the sources are unpacked: tar, plain or compressed by gzip, bzip2, xz or zstd
 }
 
@@ -399,7 +400,7 @@ func (j *job) place(p picked, intoDir bool) (named bool, err error) {
 	switch {
 	case j.Parents:
 		return false, j.placeBelow(p, n)
-	case n.Type == dirType:
+	case n.Type == dirType && (!j.Nest || p.name == "."):
 		dir, err := j.stage.enter(j.Dest, j.maker())
 		if err != nil {
 			return false, err

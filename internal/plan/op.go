@@ -264,7 +264,10 @@ func (c *Copy) inputs() []Input {
 	how := c.Copy
 	how.Inline = nil
 	if c.From.Dir != "" { // whose digest has what the patterns match, however they are spelled
-		how.Sources, how.Exclude = nil, nil
+		how.Exclude = nil
+		if !how.Nest { // which gives directories the names that they are asked for by
+			how.Sources = nil
+		}
 	}
 	in := []Input{{"copy", text(how)}, {"files", sourceKey(c.From, c.Digest)}}
 	for _, f := range c.Copy.Inline {

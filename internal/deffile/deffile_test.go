@@ -1,0 +1,200 @@
+package deffile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/containerfile"
+	"sconce.dev/sconce/internal/fault"
+)
+
+const head = "Bootstrap: docker\nFrom: base:1\n"
+
+func evaluate(text string, args map[string]string, target string) (*containerfile.Build, error) {
+	f, err := Parse("x.def", []byte(text), args)
+	if err != nil {
+		return nil, err
+	}
+	base := func(_ context.Context, reference string, _ v1.Platform) (*v1.ConfigFile, error) {
+		if strings.Contains(reference, "native") {
+			return &v1.ConfigFile{Config: v1.Config{Entrypoint: []string{"/.singularity.d/actions/run"}}}, nil
+		}
+		return &v1.ConfigFile{Config: v1.Config{Env: []string{"PATH=/bin"}, Cmd: []string{"/bin/hello"}}}, nil
+	}
+	return f.Evaluate(context.Background(), Options{Target: target, Platform: v1.Platform{OS: "linux", Architecture: "amd64"}}, base)
+}
+
+// told writes what a build does, but for the constant layout, in one line for each instruction.
+func told(b *containerfile.Build) string {
+	var out strings.Builder
+	for _, s := range b.Stages {
+		fmt.Fprintf(&out, "stage %s from %s entrypoint %v cmd %v\n", s.Name, s.From, s.Config.Entrypoint, s.Config.Cmd)
+		for _, op := range s.Ops {
+			switch {
+			case op.Run != nil:
+				fmt.Fprintf(&out, "%d run %q in %q", op.Line, op.Run.Args, op.Run.WorkDir)
+				for _, f := range op.Run.Files {
+					fmt.Fprintf(&out, " %q", f.Content)
+				}
+				fmt.Fprintln(&out)
+			case len(op.Copy.Inline) > 0:
+				for _, f := range op.Copy.Inline {
+					fmt.Fprintf(&out, "%d write %s%s %s %q\n", op.Line, op.Copy.Dest, f.Name, op.Copy.Chmod, f.Content)
+				}
+			default:
+				fmt.Fprintf(&out, "%d copy %v from %+v to %s\n", op.Line, op.Copy.Sources, op.Copy.From, op.Copy.Dest)
+			}
+		}
+		for name, value := range s.Config.Labels {
+			fmt.Fprintf(&out, "label %s=%s\n", name, value)
+		}
+	}
+	return out.String()
+}
+
+// Each definition file means what Apptainer's user guide says of it.
+func TestMeaning(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"an image of a registry", head, "stage 0 from docker://base:1 "},
+		{"keys in other letters", "BootStrap: Docker\nFROM: base:1\n", "from docker://base:1 "},
+		{"registry and namespace", "Bootstrap: docker\nFrom: a:2\nRegistry: r.example.org\nNamespace: me\n", "from docker://r.example.org/me/a:2 "},
+		{"a comment above", "# first\n\n" + head, "from docker://base:1 "},
+		{"a comment behind a header", "Bootstrap: docker # words\nFrom: base:1 # more\n", "from docker://base:1 "},
+		{"lines of Windows", strings.ReplaceAll(head+"%post\n  a\n", "\n", "\r\n"), `in "" "  a\n"`},
+		{"a local image", "Bootstrap: localimage\nFrom: dir/a.sif\n", "from ./dir/a.sif "},
+		{"a local image by its whole path", "Bootstrap: localimage\nFrom: /x/a.sif\n", "from /x/a.sif "},
+		{"an OCI layout", "Bootstrap: oci\nFrom: dir:tag\n", "from oci:dir:tag "},
+		{"an OCI archive", "Bootstrap: oci-archive\nFrom: a.tar\n", "from oci-archive:a.tar "},
+		{"an archive of docker", "Bootstrap: docker-archive\nFrom: a.tar\n", "from docker-archive:a.tar "},
+		{"nothing", "Bootstrap: scratch\n", "stage 0 from scratch "},
+		{"a script", head + "%post\n  a\n  b\n", `3 run ["/bin/sh" "-ex" "/dev/pipes/post"] in "" "  a\n  b\n"`},
+		{"a script of bash", head + "%post -c /bin/bash -e\na\n", `3 run ["/bin/sh" "-ex" "-c" "/bin/bash -e /dev/pipes/post"]`},
+		{"a script twice", head + "%post\na\n%help\nh\n%post\nb\n", `"a\nb\n"`},
+		{"a comment behind a section", head + "%post # words\na\n", `["/bin/sh" "-ex" "/dev/pipes/post"] in "" "a\n"`},
+		{"a section in capitals", head + "%POST\na\n", `"a\n"`},
+		{"a percent sign that is indented", head + "%post\n  %test\n", `"  %test\n"`},
+		{"files of the host", head + "%files\n  a /opt/b\n", "4 copy [a] from {Stage:-1 Image: Dir: Context:true} to /opt/b\n"},
+		{"a file without destination", head + "%files\n/etc/a\n", "4 copy [a] from {Stage:-1 Image: Dir:/etc Context:false} to /etc/a\n"},
+		{"a file above the directory", head + "%files\n../a /b\n", "copy [a] from {Stage:-1 Image: Dir:.. Context:false} to /b\n"},
+		{"a directory as destination", head + "%files\na /opt/\n", "to /opt/\n"},
+		{"patterns", head + "%files\n*.py /opt/\n", "copy [*.py]"},
+		{"names with blanks", head + "%files\n\"a b\" '/c d'\n", "copy [a b] from {Stage:-1 Image: Dir: Context:true} to /c d\n"},
+		{"comments among files", head + "%files\n# no\n\na /b # why\n", "6 copy [a]"},
+		{"files of a stage", head + "Stage: one\n" + head + "%files from one\n/a /b\n", "7 copy [a] from {Stage:0 Image: Dir: Context:false} to /b\n"},
+		{"an environment", head + "%environment\nexport A=1\n", `3 write /.singularity.d/env/90-environment.sh 755 "#!/bin/sh\n\nexport A=1\n"`},
+		{"a runscript", head + "%runscript\necho $1\n", `3 write /.singularity.d/runscript 755 "#!/bin/sh\n\necho $1\n"`},
+		{"the command goes into the runscript", head + "%runscript\na\n", "entrypoint [/.singularity.d/actions/run] cmd []\n"},
+		{"no runscript", head, `write /.singularity.d/runscript 755 "#!/bin/sh\n# Starts the entrypoint`},
+		{"a runscript with its own shell", head + "%runscript\n\n  #!/bin/bash\na\n", `runscript 755 "#!/bin/bash\na\n"`},
+		{"the runscript of a base that has one", "Bootstrap: localimage\nFrom: native.sif\n", "write /.singularity.d/Singularity"},
+		{"a startscript", head + "%startscript\na\n", `3 write /.singularity.d/startscript 755 "#!/bin/sh\n\na\n"`},
+		{"a test", head + "%test\na\n", `3 run ["/.singularity.d/actions/test"]`},
+		{"labels", head + "%labels\n  A b c\n", "label A=b c\n"},
+		{"a quoted label", head + "%labels\nA \"b c\"\n", "label A=b c\n"},
+		{"help", head + "%help\nHow.\n", `write /.singularity.d/runscript.help 644 "How.\n"`},
+		{"the file itself", head, `write /.singularity.d/Singularity 644 "Bootstrap: docker\nFrom: base:1\n"`},
+		{"a template", "Bootstrap: docker\nFrom: a:{{ V }}\n%arguments\nV=3\n", "from docker://a:3 "},
+		{"a template in a script", head + "%arguments\nV=3\n%post\necho {{V}} ${V} {{ 1 }}\n", `"echo 3 ${V} {{ 1 }}\n"`},
+		{"an app that runs", head + "%apprun foo\na\n", `3 write /scif/apps/foo/scif/runscript 755 "#!/bin/sh\n\na\n"`},
+		{"an app that is installed", head + "%appinstall foo\nmake\n", `3 run ["/bin/sh" "-ex" "/dev/pipes/post"] in "/scif/apps/foo" "make\n"`},
+		{"an app's environment", head + "%appenv foo\nexport A=1\n", `write /scif/apps/foo/scif/env/90-environment.sh 755 "export A=1\n"`},
+		{"an app's files", head + "%appfiles foo\na bin/a\n", "4 copy [a] from {Stage:-1 Image: Dir: Context:true} to /scif/apps/foo/bin/a\n"},
+		{"an app's file without destination", head + "%appfiles foo\na\n", "to /scif/apps/foo/\n"},
+		{"an app's labels", head + "%applabels foo\nA b\n", `labels.json 644 "{\n\t\"A\": \"b\"\n}"`},
+		{"an app's help", head + "%apphelp foo\nh\n", `write /scif/apps/foo/scif/runscript.help 644 "h\n"`},
+		{"an app's test", head + "%apptest foo\na\n", `write /scif/apps/foo/scif/test 755`},
+		{"an app's startscript", head + "%appstart foo\na\n", `write /scif/apps/foo/scif/startscript 755`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b, err := evaluate(c.text, nil, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := told(b); !strings.Contains(got, c.want) {
+				t.Errorf("got\n%s\nwithout %s", got, c.want)
+			}
+		})
+	}
+}
+
+// What cannot be done is said with its line and what to write instead.
+func TestMistakes(t *testing.T) {
+	for _, c := range []struct{ name, text, want, hint string }{
+		{"nothing", "", "x.def:1: there is no Bootstrap", "begin with"},
+		{"a section first", "%post\na\n", "x.def:1: %post before Bootstrap", "begin with"},
+		{"an unknown section", head + "%psot\n", "x.def:3: there is no section %psot", "did you mean %post?"},
+		{"an unknown header", "Bootstrap: docker\nForm: a\n", `x.def:2: there is no header "form"`, "did you mean from?"},
+		{"a header twice", head + "From: b\n", "x.def:3: the header from stands there twice", "second stage"},
+		{"no header", head + "apt-get update\n", `x.def:3: "apt-get update" is no header`, "%post"},
+		{"no From", "Bootstrap: docker\n", "x.def:1: Bootstrap: docker without From", "From:"},
+		{"an unknown bootstrap", "Bootstrap: dokcer\nFrom: a\n", `x.def:1: there is no bootstrap "dokcer"`, "docker"},
+		{"a library", "Bootstrap: library\nFrom: a\n", "x.def:1: Bootstrap: library is not supported", "localimage"},
+		{"a hub", "Bootstrap: shub\nFrom: a\n", "x.def:1: Bootstrap: shub", "localimage"},
+		{"ORAS", "Bootstrap: oras\nFrom: a\n", "x.def:1: Bootstrap: oras", "localimage"},
+		{"debootstrap", "Bootstrap: debootstrap\nOSVersion: bookworm\nMirrorURL: http://m.example.org\n", "x.def:1: Bootstrap: debootstrap", "[base] bootstrap"},
+		{"yum", "Bootstrap: yum\nInclude: yum\n", "x.def:1: Bootstrap: yum", "rockylinux"},
+		{"busybox", "Bootstrap: busybox\n", "x.def:1: Bootstrap: busybox", "From: busybox"},
+		{"fingerprints", head + "Fingerprints: AB\n", "x.def:3: fingerprints", "apptainer verify"},
+		{"setup", head + "%setup\na\n", "x.def:3: %setup runs on this machine", "%post"},
+		{"pre", head + "%pre\na\n", "x.def:3: %pre runs on this machine", "%post"},
+		{"arguments of a script", head + "%post --x\na\n", "x.def:3: %post takes no --x", "-c /bin/bash"},
+		{"arguments of another", head + "%runscript -c bash\na\n", "x.def:3: %runscript takes no arguments", "#!"},
+		{"too many files", head + "%files\na b c\n", `x.def:4: "a b c" is no pair`, "quotes"},
+		{"an open quote", head + "%files\n\"a b\n", "x.def:4: ", "quotes"},
+		{"files of no stage", head + "%files from x\na b\n", "x.def:3: there is no stage x above", "Stage: NAME"},
+		{"a stage twice", head + "Stage: a\n" + head + "Stage: a\n", "x.def:6: there is a stage a above", "different"},
+		{"a label without value", head + "%labels\nA\n", "x.def:4: the label A has no value", "NAME VALUE"},
+		{"labels of a script", head + "%post\necho A b >> $APPTAINER_LABELS\n", "x.def:4: labels that %post writes", "%labels"},
+		{"a template without value", head + "%post\n{{ A }}\n", "x.def:4: {{ A }} has no value", "--build-arg A=VALUE"},
+		{"no argument", head + "%arguments\nA\n", `x.def:4: "A" is no argument`, "NAME=VALUE"},
+		{"an app without name", head + "%apprun\na\n", "x.def:3: %apprun names no app", "NAME"},
+		{"an app elsewhere", head + "%apprun ../a\na\n", "x.def:3: %apprun names no app", "NAME"},
+		{"no text", head + "\x00", "x.def:1: it holds bytes", "UTF-8"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := evaluate(c.text, nil, "")
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(fault.HintOf(err), c.hint) {
+				t.Errorf("got %v\nhint %q\nwant %s\nhint %s", err, fault.HintOf(err), c.want, c.hint)
+			}
+			if e := new(Error); !errors.As(err, &e) || e.ExitCode() != fault.CodeUsage {
+				t.Errorf("got %T, want an *Error that is the user's", err)
+			}
+		})
+	}
+}
+
+func TestArguments(t *testing.T) {
+	const text = "Bootstrap: docker\nFrom: {{ A }}\nStage: one\n%arguments\nA=x\n" + head + "%post\n{{ B }}\n"
+	b, err := evaluate(text, map[string]string{"A": "given", "B": "two"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := told(b); !strings.Contains(got, "docker://given") || !strings.Contains(got, `"two\n"`) {
+		t.Errorf("got\n%s\nwithout what was given", got)
+	}
+	if _, err := evaluate(text, map[string]string{"B": "", "C": ""}, ""); err == nil || !strings.Contains(err.Error(), "build argument C") {
+		t.Errorf("got %v for an argument that nothing uses", err)
+	}
+	if b, err = evaluate(text, map[string]string{"B": ""}, "one"); err != nil || len(b.Stages) != 1 {
+		t.Errorf("got %v, %v; want the stage one alone", b, err)
+	}
+	if _, err := evaluate(text, map[string]string{"B": ""}, "three"); err == nil {
+		t.Error("a stage that is not there was built")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(head + "%arguments\nA=1\n%files\n\"a b\" c\n%post -c bash\n{{ A }}\n%appfiles x\na\n%labels\na b\n%test\nx\n")
+	f.Add("Bootstrap: scratch\n%files from 0\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		b, err := evaluate(text, nil, "")
+		if (err == nil) == (b == nil) {
+			t.Fatalf("got %v and %v", b, err)
+		}
+	})
+}
