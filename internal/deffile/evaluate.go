@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -378,31 +379,28 @@ func (w *writer) scripts() error {
 
 func (w *writer) labels() error {
 	return w.each("labels", func(s *section) error {
-		all, err := w.pairs(s)
-		for name, value := range all {
-			if w.Config.Labels == nil {
-				w.Config.Labels = map[string]string{}
-			}
-			w.Config.Labels[name] = value
+		if w.Config.Labels == nil {
+			w.Config.Labels = map[string]string{}
 		}
-		return err
+		maps.Copy(w.Config.Labels, s.labels())
+		return nil
 	})
 }
 
-// pairs reads lines NAME VALUE.
-func (w *writer) pairs(s *section) (map[string]string, error) {
+// labels reads lines NAME VALUE. As Apptainer has it, quotes belong to the value, and it may be empty.
+func (s *section) labels() map[string]string {
 	all := map[string]string{}
-	for i, line := range s.body {
+	for _, line := range s.body {
 		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
 			continue
 		}
-		at := strings.IndexAny(line, " \t")
-		if at < 0 {
-			return nil, w.file.wrong(s.line+1+i, "write NAME VALUE", "the label %s has no value", line)
+		name, value := line, ""
+		if at := strings.IndexAny(line, " \t"); at > 0 {
+			name, value = line[:at], strings.TrimSpace(line[at:])
 		}
-		all[line[:at]] = unquote(strings.TrimSpace(line[at:]))
+		all[name] = value
 	}
-	return all, nil
+	return all
 }
 
 // test runs %test, as a build of Apptainer does at its end.
@@ -415,10 +413,7 @@ func (w *writer) test() error {
 
 // apps makes the apps of the Scientific Filesystem (SCIF) that the file has.
 func (w *writer) apps() error {
-	for _, s := range w.source.sections {
-		if !slices.Contains(appSections, s.name) {
-			continue
-		}
+	for _, s := range w.source.appsInOrder() {
 		root := appsDir + s.args
 		text := "%" + s.name + " " + s.args
 		put := func(dir, mode, name string, content []byte) {
@@ -443,11 +438,7 @@ func (w *writer) apps() error {
 		case "apphelp":
 			put("/scif/", "644", "runscript.help", []byte(s.text()))
 		case "applabels":
-			all, err := w.pairs(s)
-			if err != nil {
-				return err
-			}
-			data, err := json.MarshalIndent(all, "", "\t")
+			data, err := json.MarshalIndent(s.labels(), "", "\t")
 			if err != nil {
 				return err
 			}
@@ -455,4 +446,18 @@ func (w *writer) apps() error {
 		}
 	}
 	return nil
+}
+
+// appsInOrder returns the sections of apps: those that are scripts of the build come last, as they use what the others bring.
+func (s *stage) appsInOrder() []*section {
+	var all, installs []*section
+	for _, part := range s.sections {
+		switch {
+		case part.name == "appinstall":
+			installs = append(installs, part)
+		case slices.Contains(appSections, part.name):
+			all = append(all, part)
+		}
+	}
+	return append(all, installs...)
 }
