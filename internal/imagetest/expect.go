@@ -99,7 +99,7 @@ type Expectation struct {
 
 const (
 	numberForm = `-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?`
-	unitForm   = `[^\s±+0-9%-][^\s±%]{0,31}`
+	unitForm   = `[^\s\pC\pZ±+0-9%-][^\s\pC\pZ±%]{0,31}` // nothing that cannot be seen
 )
 
 var (

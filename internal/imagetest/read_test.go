@@ -138,7 +138,7 @@ func FuzzRead(f *testing.F) {
 }
 
 func FuzzParseExpectation(f *testing.F) {
-	for _, text := range []string{">= 135 GB/s", "<= 5 us", "24 GB/s ± 5%", ">= 90%", "2.31 +- 2%"} {
+	for _, text := range []string{">= 135 GB/s", "<= 5 us", "24 GB/s ± 5%", ">= 90%", "2.31 +- 2%", "24 GB/s\v± 5%"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
