@@ -81,9 +81,10 @@ func (d *download) attempt(ctx context.Context) error {
 	if d.request.Size > 0 && d.part.Size() == d.request.Size {
 		return d.part.Commit()
 	}
+	outer := ctx
 	ctx, watch := newWatchdog(ctx, d.client.opts.IdleTimeout)
 	defer watch.stop()
-	resp, err := d.ask(ctx)
+	resp, err := d.ask(ctx, d.part.Size())
 	if err != nil {
 		if silent := watch.cause(err); silent != err { //nolint:errorlint // it is the very same unless the watchdog barked
 			err = d.client.unknown(hostOf(d.request.URL), silent)
@@ -91,11 +92,12 @@ func (d *download) attempt(ctx context.Context) error {
 		return err
 	}
 	defer resp.Body.Close()
-	if done, err := d.begin(resp); done || err != nil {
+	size, done, err := d.begin(resp)
+	if done || err != nil {
 		return err
 	}
-	if err := d.receive(resp.Body, watch); err != nil {
-		return watch.cause(err)
+	if err := d.receive(outer, newStream(resp, d.part.Size(), watch), size); err != nil {
+		return err
 	}
 	if d.request.Size > 0 && d.part.Size() < d.request.Size {
 		return io.ErrUnexpectedEOF
@@ -111,9 +113,9 @@ func (d *download) trim() error {
 	return nil
 }
 
-// ask sends the request for everything from the partial's end on. No If-Range goes along: which bytes are right is
+// ask sends the request for everything from the position at on. No If-Range goes along: which bytes are right is
 // decided by their hash, which no server can get wrong in agreement with us, and mirrors disagree about ETags.
-func (d *download) ask(ctx context.Context) (*http.Response, error) {
+func (d *download) ask(ctx context.Context, at int64) (*http.Response, error) {
 	req, err := newRequest(ctx, http.MethodGet, d.request.URL)
 	if err != nil {
 		return nil, err
@@ -122,8 +124,8 @@ func (d *download) ask(ctx context.Context) (*http.Response, error) {
 		req.Header[k] = v
 	}
 	req.Header.Set("Accept-Encoding", "identity")
-	if n := d.part.Size(); n > 0 {
-		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", n))
+	if at > 0 {
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", at))
 	}
 	hc := d.request.Client
 	if hc == nil {
@@ -137,60 +139,65 @@ func (d *download) ask(ctx context.Context) (*http.Response, error) {
 	return resp, nil
 }
 
-// begin reads the answer's status and makes the partial agree with where the body starts. done means that the blob was
-// complete already.
-func (d *download) begin(resp *http.Response) (done bool, err error) {
+// begin reads the answer's status and makes the partial agree with where the body starts. size is the file's, in bytes, 0 when nobody
+// knows it; done means that the blob was complete already.
+func (d *download) begin(resp *http.Response) (size int64, done bool, err error) {
 	switch resp.StatusCode {
 	case http.StatusOK:
 		if d.part.Size() > 0 { // the server cannot resume
 			err = d.part.Reset()
 			d.task.SetCurrent(0)
 		}
-		return false, errors.Join(err, d.checkSize(resp.ContentLength))
+		size, sizeErr := d.checkSize(resp.ContentLength)
+		return size, false, errors.Join(err, sizeErr)
 	case http.StatusPartialContent:
 		start, total, ok := parseContentRange(resp.Header.Get("Content-Range"))
 		if !ok || start != d.part.Size() {
-			return false, errors.Join(errBadRange, d.part.Reset())
+			return 0, false, errors.Join(errBadRange, d.part.Reset())
 		}
-		return false, d.checkSize(total)
+		size, err := d.checkSize(total)
+		return size, false, err
 	case http.StatusRequestedRangeNotSatisfiable:
 		if d.part.Size() > 0 { // a process died between the last byte and the commit; or these bytes are not the blob's
-			return true, d.part.Commit()
+			return 0, true, d.part.Commit()
 		}
 	}
-	return false, NewStatusError(resp)
+	return 0, false, NewStatusError(resp)
 }
 
-// checkSize compares the size that the server announces, negative when it does not, with the one that is known.
-func (d *download) checkSize(total int64) error {
+// checkSize compares the size that the server announces, negative when it does not, with the one that is known, and returns which it is.
+func (d *download) checkSize(total int64) (int64, error) {
 	if total < 0 {
-		return nil
+		return d.request.Size, nil
 	}
 	if want := d.request.Size; want > 0 && total != want {
-		return errors.Join(&sizeError{want: want, got: total}, d.part.Reset())
+		return 0, errors.Join(&sizeError{want: want, got: total}, d.part.Reset())
 	}
 	d.task.SetTotal(total)
-	return nil
+	return total, nil
 }
 
-func (d *download) receive(body io.Reader, watch *watchdog) error {
+// receive reads a file of size bytes to its end, on a second connection if the first one crawls.
+func (d *download) receive(ctx context.Context, first *stream, size int64) error {
+	spare := d.watchSpeed(ctx, first, size)
+	defer spare.close()
 	buf := make([]byte, copyBuffer)
 	for {
-		watch.start()
-		n, readErr := body.Read(buf)
-		watch.pause() // a slow disk is not a silent server
-		if want := d.request.Size; want > 0 && d.part.Size()+int64(n) > want {
-			return errors.Join(&sizeError{want: want, got: d.part.Size() + int64(n)}, d.part.Reset())
+		s := spare.current()
+		p, readErr := s.read(buf, d.part.Size())
+		if want := d.request.Size; want > 0 && d.part.Size()+int64(len(p)) > want {
+			return errors.Join(&sizeError{want: want, got: d.part.Size() + int64(len(p))}, d.part.Reset())
 		}
-		if _, err := d.part.Write(buf[:n]); err != nil {
+		if _, err := d.part.Write(p); err != nil {
 			return &diskError{err}
 		}
-		d.task.Add(int64(n))
-		if errors.Is(readErr, io.EOF) {
+		d.task.Add(int64(len(p)))
+		spare.arrived.Store(d.part.Size())
+		switch {
+		case errors.Is(readErr, io.EOF):
 			return nil
-		}
-		if readErr != nil {
-			return readErr
+		case readErr != nil && !spare.replaced():
+			return s.watch.cause(readErr)
 		}
 	}
 }

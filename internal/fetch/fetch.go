@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -39,6 +40,7 @@ type Options struct {
 	Backoff     time.Duration // wait after the first failure, doubled after each further one; 0 means defaultBackoff
 	MaxWait     time.Duration // longest single wait, a server's Retry-After included; 0 means defaultMaxWait
 	IdleTimeout time.Duration // a connection that brings no byte for so long counts as cut; 0 means defaultIdleTimeout
+	SpeedTime   time.Duration // what downloads bring in this time is compared, to see which crawl; 0 means defaultSpeedTime
 }
 
 // DefaultJobs is how many downloads run at once: enough to fill a fast line from servers that limit each connection,
@@ -53,6 +55,7 @@ const (
 	defaultBackoff     = 500 * time.Millisecond
 	defaultMaxWait     = 2 * time.Minute
 	defaultIdleTimeout = time.Minute
+	defaultSpeedTime   = 15 * time.Second
 )
 
 // Client downloads into one store. Its methods may be called from many goroutines.
@@ -63,7 +66,8 @@ type Client struct {
 	http  *http.Client  // for requests that bring no client of their own
 	base  http.RoundTripper
 
-	answered sync.Map // hosts that answered something, as keys
+	best     atomic.Int64 // bytes that any download has brought in SpeedTime
+	answered sync.Map     // hosts that answered something, as keys
 	said     sayings
 
 	netrcOnce sync.Once
@@ -77,6 +81,7 @@ func New(st *store.Store, o Options) *Client {
 	o.Backoff = cmp.Or(o.Backoff, defaultBackoff)
 	o.MaxWait = cmp.Or(o.MaxWait, defaultMaxWait)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultIdleTimeout)
+	o.SpeedTime = cmp.Or(o.SpeedTime, defaultSpeedTime)
 	o.UserAgent = cmp.Or(o.UserAgent, "sconce")
 	if o.Transport == nil {
 		o.Transport = DefaultTransport()
@@ -125,7 +130,7 @@ func (c *Client) Blob(ctx context.Context, r Request) error {
 	if c.opts.Offline && !isLocal {
 		return fmt.Errorf("download %s (%s): %w", r.label(), r.Digest, ErrOffline)
 	}
-	lock, err := c.store.Lock(ctx, "fetch "+string(r.Digest), "downloads "+r.label())
+	lock, err := c.store.LockBlob(ctx, "fetch "+string(r.Digest), "downloads "+r.label())
 	if err != nil {
 		return fmt.Errorf("download %s: %w", r.label(), err)
 	}

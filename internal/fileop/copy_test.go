@@ -259,6 +259,34 @@ func TestDirectoriesOfTheImageStay(t *testing.T) {
 	}
 }
 
+// A file that is copied again as it is does not become newer than what was made of it.
+func TestSameBytesKeepTheirTime(t *testing.T) {
+	st := testStore(t)
+	tree := makeTree(t, st)
+	for _, step := range []struct {
+		when int64
+		from []string
+		want map[string]int64
+	}{
+		{1e9, []string{"f again = one", "f changed = two", "f empty = ", "f chmod = x"}, map[string]int64{"again": 1e9, "changed": 1e9, "empty": 1e9, "chmod": 1e9}},
+		{2e9, []string{"f again = one", "f changed = six", "f empty = ", "f new = x"}, map[string]int64{"again": 1e9, "changed": 2e9, "empty": 1e9, "new": 2e9}},
+	} {
+		copied := Copy{Sources: []string{"."}, Dest: "/"}
+		d, err := copied.Layer(t.Context(), st, openContext(t, makeDir(t, step.from...)), tree, layer.Options{ModTime: time.Unix(step.when, 0)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]int64{}
+		tree = makeTree(t, st, d)
+		for _, n := range tree.Root().Children() {
+			got[n.Name()] = n.ModTime.Unix()
+		}
+		if diff := cmp.Diff(step.want, got); diff != "" {
+			t.Errorf("times (-want +got)\n%s", diff)
+		}
+	}
+}
+
 func TestSameEverywhere(t *testing.T) {
 	st := testStore(t)
 	empty := makeTree(t, st)

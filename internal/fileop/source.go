@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
@@ -164,9 +165,16 @@ func (n *node) wayOut(p string) *node {
 }
 
 // FromTree returns the files of an image: with their owners, modes, times and extended attributes.
-func FromTree(t *image.Tree) Files { return treeFiles{t} }
+func FromTree(t *image.Tree) Files { return treeFiles{tree: t} }
 
-type treeFiles struct{ tree *image.Tree }
+// FromStep returns the files of the layer of one step. What the step wrote, which is the newest there, has no time: when that was
+// depends on what the step stood on.
+func FromStep(t *image.Tree) Files { return treeFiles{t, t.Newest()} }
+
+type treeFiles struct {
+	tree    *image.Tree
+	undated time.Time // files of this time have none
+}
 
 func (f treeFiles) top(context.Context) (*node, error) { return f.node(f.tree.Root()), nil }
 
@@ -176,6 +184,9 @@ func (f treeFiles) missing(p string, err error) error {
 
 func (f treeFiles) node(n *image.Node) *node {
 	c := &node{Entry: n.Entry, name: n.Name()}
+	if !f.undated.IsZero() && n.ModTime.Equal(f.undated) {
+		c.ModTime = time.Time{}
+	}
 	switch n.Type {
 	case layer.Dir:
 		c.load = func() ([]*node, error) {

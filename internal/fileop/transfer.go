@@ -70,7 +70,8 @@ type Open = func(ctx context.Context, u URL) (content io.ReadCloser, name string
 // Layer copies files of from, which may be nil when there are no Sources, into the image onto; open may be nil when there are no
 // URLs. The layer has no entries when there was nothing to copy. With Link, onto is not looked at.
 //
-// Files of a context, remote and inline files have the time of o; those of an image or an archive keep theirs.
+// Files of a context, remote and inline files have the time of o, or that of the file in their place if its bytes are the same;
+// those of an image or an archive keep theirs.
 func (c Copy) Layer(ctx context.Context, st *store.Store, from Files, onto *image.Tree, o layer.Options, open Open) (layer.Descriptor, error) {
 	if c.Link {
 		onto = nil
@@ -549,8 +550,31 @@ func (j *job) put(dir *place, name string, n *node) error {
 	if n.file != nil {
 		file = sourceFile{j.number, n.file}
 	}
-	_, err := j.stage.put(dir, name, j.entry(n), n.open, file)
+	e := j.entry(n)
+	if e.ModTime.IsZero() && file == nil { // all names of a file have one time
+		same, err := n.sameContent(j.ctx, old)
+		if err != nil {
+			return err
+		}
+		if same {
+			e.ModTime = old.ModTime
+		}
+	}
+	_, err := j.stage.put(dir, name, e, n.open, file)
 	return err
+}
+
+// sameContent reports whether a file of the source and what the image has in its place are regular files of the same bytes.
+func (n *node) sameContent(ctx context.Context, old *place) (bool, error) {
+	if old == nil || old.content == nil || old.Type != layer.Regular || n.Type != layer.Regular || old.Size != n.Size {
+		return false, nil
+	}
+	was := node{open: old.content}
+	if err := was.sum(ctx); err != nil {
+		return false, err
+	}
+	err := n.sum(ctx)
+	return err == nil && n.hash == was.hash, err
 }
 
 // merge puts into a directory what a directory of the source holds.

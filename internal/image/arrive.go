@@ -9,6 +9,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
 
+	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -24,21 +25,20 @@ type Arrival struct {
 	ended   sync.Once
 	cancel  context.CancelFunc
 	running sync.WaitGroup
-	arrived []chan struct{} // by layer: closed when it is there, or does not come
-	failed  []error         // by layer: why it does not come; there once that is closed
+	layers  []*delivery
 }
 
 // Arrive copies the manifest and the config of an image into the store, as [Import] does. Layers that are missing come from when
-// one is waited for until ctx ends, at most jobs at a time, each checked against its digest. Errors begin with what. end is called
-// once: when all are there, with why one is not, or by Close when nobody has waited.
+// one is wanted until ctx ends, at most jobs at a time, each checked against its digest. Errors begin with what. end is called
+// once: when all are there, with why one is not, or by Close when nobody has wanted one.
 func Arrive(ctx context.Context, st *store.Store, img v1.Image, jobs int, what string, end func(error)) (*Arrival, error) {
 	o, err := readOutline(ctx, st, img, what)
 	if err != nil {
 		return nil, err
 	}
-	a := &Arrival{Image: o.Image, outline: o, what: what, end: end, failed: make([]error, len(o.Image.Layers))}
+	a := &Arrival{Image: o.Image, outline: o, what: what, end: end}
 	for range o.Image.Layers {
-		a.arrived = append(a.arrived, make(chan struct{}))
+		a.layers = append(a.layers, newDelivery())
 	}
 	ctx, a.cancel = context.WithCancel(ctx)
 	a.begin = sync.OnceFunc(func() {
@@ -56,15 +56,15 @@ func (a *Arrival) bring(ctx context.Context, jobs int) error {
 	group.SetLimit(max(jobs, 1))
 	bringers := map[store.Digest]func() error{}
 	for number, d := range slices.Backward(a.Image.Layers) {
+		delivery := a.layers[number]
 		bring, ok := bringers[d.Digest]
 		if !ok {
-			bring = a.outline.bringer(ctx, number)
+			bring = a.outline.bringer(ctx, number, delivery.offer)
 			bringers[d.Digest] = bring
 		}
 		group.Go(func() error {
-			defer close(a.arrived[number])
-			a.failed[number] = bring()
-			return a.failed[number]
+			delivery.end(bring())
+			return delivery.err
 		})
 	}
 	_ = group.Wait() // Err has the first error too, and says of which image
@@ -75,14 +75,20 @@ func (a *Arrival) bring(ctx context.Context, jobs int) error {
 func (a *Arrival) Wait(ctx context.Context, number int) error {
 	a.begin()
 	select {
-	case <-a.arrived[number]:
+	case <-a.layers[number].ended:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if a.failed[number] == nil {
+	if a.layers[number].err == nil {
 		return nil
 	}
 	return a.Err() // which may be that of another layer, because of which this one was given up
+}
+
+// Layer returns a layer, 0 being the lowest, that is walked while it arrives. Errors of its Walk are [layer.ErrAgain] when what
+// had arrived turned out to be wrong, and the layer came after all.
+func (a *Arrival) Layer(number int) layer.Source {
+	return &arriving{arrival: a, number: number, stored: layer.Stored(a.outline.st, a.Image.Layers[number])}
 }
 
 // Err returns why a layer did not come, or nil.
@@ -99,4 +105,7 @@ func (a *Arrival) Close() {
 	a.cancel()
 	a.running.Wait()
 	a.ended.Do(func() { a.end(nil) })
+	for _, d := range a.layers {
+		d.close()
+	}
 }

@@ -303,7 +303,9 @@ type ensuredLayer struct {
 	ensure func(context.Context, v1.Layer) error
 }
 
-func (l ensuredLayer) Ensure(ctx context.Context) error { return l.ensure(ctx, l.Layer) }
+func (l ensuredLayer) Follow(ctx context.Context, _ func(io.ReadCloser)) error {
+	return l.ensure(ctx, l.Layer)
+}
 
 func (l ensuredLayer) Compressed() (io.ReadCloser, error) {
 	return nil, errors.New("Compressed must not be asked")

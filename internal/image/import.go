@@ -15,11 +15,6 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// Ensurer is a layer that can put itself into the store: one of a registry, which knows how to resume a download.
-type Ensurer interface {
-	Ensure(ctx context.Context) error
-}
-
 // Import copies an image into the store: the manifest and config as they are, and every layer that is not there yet,
 // at most jobs at a time, each checked against its digest.
 func Import(ctx context.Context, st *store.Store, img v1.Image, jobs int) (*Image, error) {
@@ -48,7 +43,7 @@ func importBlobs(ctx context.Context, st *store.Store, img v1.Image, manifest []
 		}
 		seen[d.Digest] = true
 		group.Go(func() error {
-			if err := importLayer(ctx, st, img, d); err != nil {
+			if err := importLayer(ctx, st, img, d, nil); err != nil {
 				return fmt.Errorf("layer %d: %w", i+1, err)
 			}
 			return nil
@@ -96,13 +91,14 @@ func importConfig(st *store.Store, img v1.Image, d v1.Descriptor) error {
 	return copyBlob(st, d, bytes.NewReader(config))
 }
 
-func importLayer(ctx context.Context, st *store.Store, img v1.Image, d v1.Descriptor) error {
+// importLayer brings a layer into the store. A [Follower] calls read, which may be nil.
+func importLayer(ctx context.Context, st *store.Store, img v1.Image, d v1.Descriptor, read func(io.ReadCloser)) error {
 	l, err := img.LayerByDigest(d.Digest)
 	if err != nil {
 		return err
 	}
-	if e, ok := l.(Ensurer); ok {
-		if err := e.Ensure(ctx); err != nil {
+	if f, ok := l.(Follower); ok {
+		if err := f.Follow(ctx, read); err != nil {
 			return err
 		}
 		if !st.HasBlob(blobDigest(d)) {
@@ -110,7 +106,7 @@ func importLayer(ctx context.Context, st *store.Store, img v1.Image, d v1.Descri
 		}
 		return nil
 	}
-	lock, err := st.Lock(ctx, "blob "+d.Digest.String(), "brings layer "+blobDigest(d).Short())
+	lock, err := st.LockBlob(ctx, "blob "+d.Digest.String(), "brings layer "+blobDigest(d).Short())
 	if err != nil {
 		return err
 	}

@@ -54,16 +54,16 @@ func readOutline(ctx context.Context, st *store.Store, img v1.Image, what string
 	return o, nil
 }
 
-// Follower is a layer that can put itself into the store like an [Ensurer], and be read as it arrives: one of a registry.
-// read is called when the layer begins to arrive, if it does, and again when it begins anew. It returns at once, and sees to it
-// that r is closed. r gives io.EOF only when the layer is in the store, complete and right.
+// Follower is a layer that can put itself into the store, and be read as it arrives: one of a registry, which knows how to resume a
+// download. read, unless it is nil, is called when the layer begins to arrive, if it does, and again when it begins anew. It returns
+// at once, and sees to it that r is closed. r gives io.EOF only when the layer is in the store, complete and right.
 type Follower interface {
 	Follow(ctx context.Context, read func(r io.ReadCloser)) error
 }
 
 // Look is called when the reading of a layer begins, 0 being the lowest, and returns what is to be called for its entries as
 // [layer.Source] does. It may begin again, when bytes have turned out wrong: then what was seen before is not to be believed.
-type Look func(number int) func(e layer.IndexEntry, open func() (io.ReadCloser, error)) error
+type Look func(number int) layer.Visitor
 
 // maxBrought is how many layers are on their way at once. Whoever brings them may allow fewer.
 const maxBrought = 8
@@ -84,14 +84,14 @@ func (o *Outline) Indexes(ctx context.Context) ([]*layer.Index, error) { return 
 
 func (o *Outline) indexes(ctx context.Context, look Look) ([]*layer.Index, error) {
 	if look == nil {
-		look = func(int) func(layer.IndexEntry, func() (io.ReadCloser, error)) error { return nil }
+		look = func(int) layer.Visitor { return nil }
 	}
 	indexes := make([]*layer.Index, len(o.Image.Layers))
 	group, working := errgroup.WithContext(ctx)
 	group.SetLimit(maxBrought)
 	for i, d := range o.Image.Layers {
 		// What is opened in the tree comes after the group has ended.
-		ix, err := layer.KnownIndex(o.st, d, o.bringer(ctx, i))
+		ix, err := layer.KnownIndex(o.st, d, o.bringer(ctx, i, nil))
 		if err != nil {
 			return nil, errors.Join(err, group.Wait())
 		}
@@ -103,7 +103,7 @@ func (o *Outline) indexes(ctx context.Context, look Look) ([]*layer.Index, error
 			if indexes[i], err = o.follow(working, i, look); err != nil || indexes[i] != nil {
 				return err
 			}
-			if err = o.bringer(working, i)(); err != nil {
+			if err = o.bringer(working, i, nil)(); err != nil {
 				return err
 			}
 			indexes[i], err = o.read(working, i, look)
@@ -114,7 +114,7 @@ func (o *Outline) indexes(ctx context.Context, look Look) ([]*layer.Index, error
 }
 
 // Bring sees to it that a layer, 0 being the lowest, is in the store.
-func (o *Outline) Bring(ctx context.Context, number int) error { return o.bringer(ctx, number)() }
+func (o *Outline) Bring(ctx context.Context, number int) error { return o.bringer(ctx, number, nil)() }
 
 // read reads a layer that is in the store.
 func (o *Outline) read(ctx context.Context, number int, look Look) (*layer.Index, error) {
@@ -163,13 +163,14 @@ func (o *Outline) follow(ctx context.Context, number int, look Look) (*layer.Ind
 	return ix, ctx.Err()
 }
 
-// bringer returns what brings a layer into the store. What fails once is not tried again: thousands of files may be asked for.
-func (o *Outline) bringer(ctx context.Context, number int) func() error {
+// bringer returns what brings a layer into the store, with read as [Follower] says. What fails once is not tried again: thousands of
+// files may be asked for.
+func (o *Outline) bringer(ctx context.Context, number int, read func(io.ReadCloser)) func() error {
 	return sync.OnceValue(func() error {
 		d := o.Image.Layers[number]
 		var err error
 		if !o.st.HasBlob(d.Digest) {
-			err = importLayer(ctx, o.st, o.img, o.Image.Manifest.Layers[number])
+			err = importLayer(ctx, o.st, o.img, o.Image.Manifest.Layers[number], read)
 		}
 		if err == nil {
 			err = checkSize(o.st, d)

@@ -153,6 +153,9 @@ func (n *Node) Child(name string) (*Node, error) {
 	return nil, fs.ErrNotExist
 }
 
+// Children returns what a directory holds, by name. The slice is the tree's.
+func (n *Node) Children() []*Node { return n.children }
+
 func (n *Node) child(name string) *Node {
 	i, ok := slices.BinarySearchFunc(n.children, name, func(c *Node, name string) int { return strings.Compare(c.name, name) })
 	if !ok {

@@ -25,6 +25,10 @@ type Options struct {
 	// ReadAhead lets the Reader take more bytes from its source than the stream has. Without it, precisely those of the
 	// stream are taken: slowly, byte after byte, unless the source is a *bufio.Reader.
 	ReadAhead bool
+
+	// Points, unless 0, has the Reader note the places where decoding can begin anew, at least so many bytes of output apart. See
+	// [Reader.Points].
+	Points int64
 }
 
 // CorruptError reports a stream that is not a valid one.
@@ -47,8 +51,9 @@ const (
 type machine struct {
 	decoder
 	input
-	given  int   // bytes of dst that were handed out
-	err    error // after all that was decoded
+	given  int     // bytes of dst that were handed out
+	err    error   // after all that was decoded
+	notes  *points // of places to begin anew; nil: nobody wants them
 	buffer [outputSize]byte
 }
 
@@ -72,7 +77,10 @@ func (z *Reader) Reset(r io.Reader, o Options) {
 	m := z.m
 	m.input.start(r, o)
 	m.decoder.start(m.buffer[:], nil, &m.input)
-	m.given, m.err = 0, nil
+	m.given, m.err, m.notes = 0, nil, nil
+	if o.Points > 0 {
+		m.notes = &points{spacing: o.Points}
+	}
 }
 
 var errClosed = errors.New("read of a closed deflate stream")
@@ -130,7 +138,7 @@ func (z *Reader) InputOffset() int64 {
 func (z *Reader) Close() error {
 	if m := z.m; m != nil {
 		z.m = nil
-		m.input.r, m.input.peek, m.decoder.src = nil, nil, nil
+		m.input.r, m.input.peek, m.decoder.src, m.notes = nil, nil, nil, nil
 		machines.Put(m)
 	}
 	return nil
@@ -160,7 +168,12 @@ func (m *machine) slide() {
 func (m *machine) decode() {
 	for m.err == nil && len(m.dst)-m.out >= outputMargin {
 		flushed := m.state == inStored && m.left == 0 && m.out > m.given
-		switch m.err = m.step(); {
+		before := m.out
+		m.err = m.step()
+		if m.notes != nil && m.err == nil {
+			m.notes.take(&m.decoder, before)
+		}
+		switch {
 		case m.err != nil || m.state == atEnd:
 			m.input.done(m.pos)
 		case flushed:

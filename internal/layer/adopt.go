@@ -222,7 +222,7 @@ func (a *adopter) settleOne(dir int, name string, s *unix.Stat_t, e Entry) error
 	}
 	same := !stray && !lacking && s.Mtim.Nano() == when.UnixNano()
 	if e.Type != Symlink {
-		same = same && s.Mode&0o7777 == a.mode(e)
+		same = same && s.Mode&0o7777 == a.opts.Shown(e).Mode
 	}
 	if a.opts.Owners {
 		same = same && int(s.Uid) == e.UID && int(s.Gid) == e.GID

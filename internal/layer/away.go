@@ -30,7 +30,7 @@ func KnownIndex(st *store.Store, d Descriptor, bring func() error) (*Index, erro
 // Arriving returns the index of a layer that is read while it comes into the store: r gives io.EOF only when the blob is there,
 // complete and right. The entries are shown to visit as [Source] does. What it saw and what is returned counts only when there
 // is no error.
-func Arriving(ctx context.Context, st *store.Store, d Descriptor, r io.Reader, visit func(e IndexEntry, open func() (io.ReadCloser, error)) error) (*Index, error) {
+func Arriving(ctx context.Context, st *store.Store, d Descriptor, r io.Reader, visit Visitor) (*Index, error) {
 	task := progress.Begin(ctx, "index", d.Digest.Short(), d.Size)
 	from := storedBlob{st, d.Digest}
 	r = ctxio.Reader(ctx, io.TeeReader(r, task))

@@ -32,6 +32,7 @@ type chunker struct {
 	total  int64     // bytes written
 	diffID hash.Hash // of what was written, to be read after close; nil where that is what w is given
 	marks  []mark    // where each chunk starts, then the end; to be read after close
+	seeks  seeks     // of chunks that are longer than ChunkSize, by their numbers; to be read after close
 
 	splicing bool   // what is written has been compressed already
 	crc      uint32 // of what was written since splicing
@@ -57,9 +58,10 @@ type chunk struct {
 	spliced bool         // raw is only hashed
 
 	out    *[]byte
-	stream *Deflated // instead of out
-	whole  bool      // stream is a chunk as it is
-	crc    uint32    // of what stream inflates to
+	stream *Deflated   // instead of out
+	whole  bool        // stream is a chunk as it is
+	crc    uint32      // of what stream inflates to
+	points []seekPoint // of it
 	err    error
 	done   chan struct{} // closed when out is there; nil for a stream, which always is
 }
@@ -83,7 +85,7 @@ func newChunker(w io.Writer, c codec, workers int) *chunker {
 	}
 	inFlight := workers + 1 // one more, so that a worker finds the next chunk waiting
 	k := &chunker{
-		w: w, codec: c, idle: workers, marks: []mark{{}},
+		w: w, codec: c, idle: workers, marks: []mark{{}}, seeks: seeks{},
 		slots: make(chan struct{}, inFlight), tasks: make(chan *chunk, inFlight),
 		hashing: make(chan *chunk, inFlight), order: make(chan *chunk, inFlight),
 	}
@@ -173,8 +175,12 @@ func (k *chunker) splice(ctx context.Context, r io.Reader, size int64, stream De
 	if err != nil {
 		return err
 	}
+	c := &chunk{size: size, stream: &stream, whole: whole, crc: k.crc}
+	if size > ChunkSize {
+		c.points = stream.seekPoints(size)
+	}
 	k.slots <- struct{}{}
-	k.order <- &chunk{size: size, stream: &stream, whole: whole, crc: k.crc}
+	k.order <- c
 	return nil
 }
 
@@ -272,6 +278,9 @@ func (k *chunker) pass(c *chunk) error {
 		n, err = c.stream.Size, c.stream.copyTo(k.w, k.copying)
 	default:
 		n, err = c.stream.writeMember(k.w, c.size, c.crc, k.copying)
+	}
+	if c.points != nil {
+		k.seeks[len(k.marks)-1] = c.points
 	}
 	k.marks = append(k.marks, mark{end.blob + n, end.raw + c.size})
 	return err

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+
+	"sconce.dev/sconce/internal/inflate"
 )
 
 // Deflated is the content of a regular file as a raw DEFLATE stream (RFC 1951): what a member of a zip archive is. With a
@@ -11,6 +13,12 @@ import (
 type Deflated struct {
 	Size int64                     // of the stream, in bytes
 	Open func() (io.Reader, error) // opens it; used after AddDeflated has returned, until Close or Abort does
+
+	// Points, unless nil, returns the places in the stream where decoding can begin, at most [ChunkSize] bytes of content apart
+	// where that can be. It is called after the content was read to its end. See [SeekableIndex].
+	Points func() []inflate.Point
+
+	stored func() []seekPoint // the points of a chunk that is passed on as it is
 }
 
 // minDeflated is the size of a stream, in bytes, from which it is taken as it is. Measured on the 16,000 files of up to 256 KiB,

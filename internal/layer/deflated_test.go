@@ -255,10 +255,10 @@ func TestDeflatedRefuses(t *testing.T) {
 		data []byte
 		want string
 	}{
-		"short stream":   {Deflated{size, reader(stream[:size-1])}, data, "does not have"},
-		"long stream":    {Deflated{size, reader(append(slices.Clone(stream), 0))}, data, "does not have"},
-		"no stream":      {Deflated{size, func() (io.Reader, error) { return nil, errBroken }}, data, "broken"},
-		"failing stream": {Deflated{size, func() (io.Reader, error) { return iotest.ErrReader(errBroken), nil }}, data, "broken"},
+		"short stream":   {Deflated{Size: size, Open: reader(stream[:size-1])}, data, "does not have"},
+		"long stream":    {Deflated{Size: size, Open: reader(append(slices.Clone(stream), 0))}, data, "does not have"},
+		"no stream":      {Deflated{Size: size, Open: func() (io.Reader, error) { return nil, errBroken }}, data, "broken"},
+		"failing stream": {Deflated{Size: size, Open: func() (io.Reader, error) { return iotest.ErrReader(errBroken), nil }}, data, "broken"},
 		"short content":  {deflated(stream), data[1:], "announced"},
 		"long content":   {deflated(stream), append(slices.Clone(data), 0), "announced"},
 	} {

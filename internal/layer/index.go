@@ -32,6 +32,9 @@ type Index struct {
 
 	from origin
 
+	seeks      func() (seeks, error)    // of chunks that are longer than ChunkSize; nil: there are none
+	pointsBlob func() (*os.File, error) // has their windows
+
 	mu      sync.Mutex
 	stream  *stream  // a decompressor that stands somewhere in the tar, ready to go on
 	rewinds int      // how often a decompressor had to start again
@@ -51,6 +54,7 @@ type indexRecord struct {
 	Index   store.Digest `json:"index"`
 	DiffID  store.Digest `json:"diffID"`
 	RawSize int64        `json:"rawSize"`
+	Points  store.Digest `json:"points,omitempty"` // see seekMagic
 }
 
 // OpenIndex returns the index of a layer whose blob is in the store. A layer that was not made here is read once, from
@@ -65,7 +69,7 @@ func OpenIndex(ctx context.Context, st *store.Store, d Descriptor) (*Index, erro
 
 // passThrough returns the index of a layer. When the store does not have it, it is made by reading the layer, and made is
 // true; then the entries were shown to visit, unless that is nil.
-func passThrough(ctx context.Context, st *store.Store, d Descriptor, visit visitor) (ix *Index, made bool, err error) {
+func passThrough(ctx context.Context, st *store.Store, d Descriptor, visit Visitor) (ix *Index, made bool, err error) {
 	if ix = storedIndex(st, d.Digest); ix == nil {
 		ix, made, err = makeIndex(ctx, st, d, visit)
 	}
@@ -114,7 +118,7 @@ func (d Descriptor) Confirm(ctx context.Context, st *store.Store) error {
 	return nil
 }
 
-func makeIndex(ctx context.Context, st *store.Store, d Descriptor, visit visitor) (ix *Index, made bool, err error) {
+func makeIndex(ctx context.Context, st *store.Store, d Descriptor, visit Visitor) (ix *Index, made bool, err error) {
 	once := store.Once[indexRecord]{
 		Kind: store.KindLayerIndex, Key: d.Digest.Hex(), Refs: indexRecord.refs,
 		Valid: func(indexRecord) bool { ix = storedIndex(st, d.Digest); return ix != nil },
@@ -129,7 +133,12 @@ func makeIndex(ctx context.Context, st *store.Store, d Descriptor, visit visitor
 }
 
 // refs leaves out the layer itself: what it holds stays true when its blob is gone.
-func (r indexRecord) refs() []store.Digest { return []store.Digest{r.Index} }
+func (r indexRecord) refs() []store.Digest {
+	if r.Points == "" {
+		return []store.Digest{r.Index}
+	}
+	return []store.Digest{r.Index, r.Points}
+}
 
 // Known returns d completed with what the store knows about the blob, which need not be there: DiffID and RawSize. It
 // reports whether the store has an index of it.
@@ -168,6 +177,10 @@ func loadIndex(st *store.Store, blob store.Digest) *Index {
 		return nil
 	}
 	ix.DiffID, ix.RawSize, ix.from = r.DiffID, r.RawSize, storedBlob{st, blob}
+	if r.Points != "" {
+		ix.seeks = storedSeeks(st, r.Points)
+		ix.pointsBlob = func() (*os.File, error) { return st.OpenBlob(r.Points) }
+	}
 	return ix
 }
 
@@ -177,7 +190,11 @@ func (ix *Index) save(st *store.Store) (indexRecord, error) {
 		return indexRecord{}, err
 	}
 	blob, err := st.PutBlob(data)
-	return indexRecord{Index: blob, DiffID: ix.DiffID, RawSize: ix.RawSize}, err
+	if err != nil {
+		return indexRecord{}, err
+	}
+	points, err := ix.saveSeeks(st)
+	return indexRecord{Index: blob, DiffID: ix.DiffID, RawSize: ix.RawSize, Points: points}, err
 }
 
 // record keeps the index of a layer that was made or read just now.
@@ -190,7 +207,7 @@ func (ix *Index) record(st *store.Store, d Descriptor) error {
 }
 
 // scanBlob makes an index by reading the whole layer.
-func scanBlob(ctx context.Context, st *store.Store, d Descriptor, visit visitor) (*Index, error) {
+func scanBlob(ctx context.Context, st *store.Store, d Descriptor, visit Visitor) (*Index, error) {
 	from := storedBlob{st, d.Digest}
 	f, err := from.open()
 	if err != nil {
@@ -203,7 +220,7 @@ func scanBlob(ctx context.Context, st *store.Store, d Descriptor, visit visitor)
 }
 
 // scan makes the index of a layer's bytes, compressed or not, and shows the entries to visit, unless that is nil.
-func scan(ctx context.Context, from origin, r io.Reader, visit visitor) (*Index, error) {
+func scan(ctx context.Context, from origin, r io.Reader, visit Visitor) (*Index, error) {
 	hash := sha256.New()
 	tar, err := decompressAhead(ctx, r, hash)
 	if err != nil {

@@ -290,7 +290,7 @@ func (w *Writer) commit() (Descriptor, error) {
 	if sum := w.chunks.diffID; sum != nil {
 		d.DiffID = store.SumDigest(sum)
 	}
-	ix := &Index{Entries: w.entries, DiffID: d.DiffID, RawSize: d.RawSize, format: formatOf(w.opts.Compression), chunks: w.chunks.marks}
+	ix := &Index{Entries: w.entries, DiffID: d.DiffID, RawSize: d.RawSize, format: formatOf(w.opts.Compression), chunks: w.chunks.marks, seeks: func() (seeks, error) { return w.chunks.seeks, nil }}
 	return d, ix.record(w.st, d)
 }
 

@@ -178,5 +178,5 @@ func (r *rewriting) spliceable(end int64) (int64, Deflated) {
 	}
 	size := to.blob - from.blob
 	open := func() (io.Reader, error) { return io.NewSectionReader(r.packed, from.blob, size), nil }
-	return to.raw, Deflated{Size: size, Open: open}
+	return to.raw, Deflated{Size: size, Open: open, stored: func() []seekPoint { return r.ix.keptPoints(number) }}
 }

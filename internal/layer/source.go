@@ -16,11 +16,14 @@ type Source interface {
 	// it may be called once, what it gives is readable until visit returns and need not be read to its end, and contents that
 	// nobody opens cost little. What visit returns ends the walk and is returned as it is. After another error what was
 	// visited may have been wrong.
-	Walk(ctx context.Context, visit func(e IndexEntry, open func() (io.ReadCloser, error)) error) error
+	Walk(ctx context.Context, visit Visitor) error
 
 	// Index returns the index of the layer, which a Walk that came to the end has made on its way.
 	Index(ctx context.Context) (*Index, error)
 }
+
+// ErrAgain is the error of a Walk that has shown what turned out to be wrong, of a layer that can now be walked again.
+var ErrAgain = errors.New("the layer has come again, as what came first was wrong")
 
 // Stored returns a layer of the store. Whether the store knows its index or not, its blob is decompressed once at most. The
 // layer must be what d.DiffID, unless that is empty, promises; when that has to be found out, it is known at the end.
@@ -32,7 +35,7 @@ type stored struct {
 	ix *Index
 }
 
-func (s *stored) Walk(ctx context.Context, visit func(e IndexEntry, open func() (io.ReadCloser, error)) error) error {
+func (s *stored) Walk(ctx context.Context, visit Visitor) error {
 	ix, fresh, err := passThrough(ctx, s.st, s.d, visit)
 	if err == nil && !fresh {
 		err = ix.visit(ctx, visit)
@@ -69,7 +72,7 @@ type tarFile struct {
 	ix    *Index
 }
 
-func (s *tarFile) Walk(ctx context.Context, visit func(e IndexEntry, open func() (io.ReadCloser, error)) error) error {
+func (s *tarFile) Walk(ctx context.Context, visit Visitor) error {
 	if s.ix != nil { // the headers have been read
 		return explain("read the tar "+quotePath(s.f.Name()), s.ix.visit(ctx, visit))
 	}
@@ -90,7 +93,7 @@ func (s *tarFile) Index(ctx context.Context) (*Index, error) {
 	return s.ix, nil
 }
 
-func (s *tarFile) read(ctx context.Context, visit visitor) (*Index, error) {
+func (s *tarFile) read(ctx context.Context, visit Visitor) (*Index, error) {
 	info, err := s.f.Stat()
 	if err != nil {
 		return nil, err
@@ -122,7 +125,7 @@ func (s *tarFile) read(ctx context.Context, visit visitor) (*Index, error) {
 }
 
 // readRoot reads the entries of a root file system.
-func (ix *Index) readRoot(ctx context.Context, r forward, clamp bool, visit visitor) (err error) {
+func (ix *Index) readRoot(ctx context.Context, r forward, clamp bool, visit Visitor) (err error) {
 	tr := newTarReader(r)
 	tr.strict, tr.clamp = !clamp, clamp
 	if ix.Entries, err = readEntries(ctx, ix.from, tr, visit); err != nil {

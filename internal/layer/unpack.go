@@ -144,8 +144,7 @@ func (u *unpacker) entry(e IndexEntry, content io.Reader) error {
 	case Fifo:
 		err = u.replacing(dir, name, func() error { return unix.Mknodat(dir, name, unix.S_IFIFO|0o600, 0) })
 	case Char, Block:
-		// Overlay would take a device 0:0 for a whiteout.
-		if !u.opts.Owners || e.Type == Char && e.Major == 0 && e.Minor == 0 {
+		if !u.opts.Unpacks(e.Entry) {
 			return nil
 		}
 		kind := uint32(unix.S_IFCHR)
@@ -408,14 +407,11 @@ func (u *unpacker) attributes(dir int, name string, e Entry) error {
 			return fmt.Errorf("change owner: %w", err)
 		}
 	}
-	when := e.ModTime
-	if when.IsZero() {
-		when = DefaultModTime
-	}
+	when := shownTime(e)
 	if err := u.permit(dir, name, e, when); err != nil {
 		return err
 	}
-	t, err := unix.TimeToTimespec(when.Truncate(time.Second))
+	t, err := unix.TimeToTimespec(when)
 	if err != nil {
 		return fmt.Errorf("change time: %w", err)
 	}
@@ -439,18 +435,59 @@ func (u *unpacker) permit(dir int, name string, e Entry, when time.Time) error {
 			return err
 		}
 	}
-	if err := unix.Fchmodat(dir, name, u.mode(e), 0); err != nil {
+	if err := unix.Fchmodat(dir, name, u.opts.Shown(e).Mode, 0); err != nil {
 		return fmt.Errorf("change mode: %w", err)
 	}
 	return nil
 }
 
-// mode returns the permissions that e gets.
-func (u *unpacker) mode(e Entry) uint32 {
-	if u.opts.Owners {
-		return e.Mode
+func shownTime(e Entry) time.Time {
+	if e.ModTime.IsZero() {
+		return DefaultModTime
 	}
-	return shownMode(e)
+	return e.ModTime.Truncate(time.Second)
+}
+
+// Unpacks reports whether an entry, not a whiteout, is unpacked: devices are not without owners, nor is 0:0, which overlay would
+// take for a whiteout.
+func (o UnpackOptions) Unpacks(e Entry) bool {
+	switch e.Type {
+	case Char:
+		return o.Owners && (e.Major != 0 || e.Minor != 0)
+	case Block:
+		return o.Owners
+	default:
+		return true
+	}
+}
+
+// Shown returns an entry with the owner, the permissions and the time that it gets when it is unpacked.
+func (o UnpackOptions) Shown(e Entry) Entry {
+	e.ModTime = shownTime(e)
+	switch {
+	case e.Type == Symlink:
+		e.Mode = 0o777
+	case !o.Owners:
+		e.Mode = shownMode(e)
+	}
+	if !o.Owners {
+		e.UID, e.GID = 0, 0
+	}
+	return e
+}
+
+// ShownXattrs returns the extended attributes that an entry gets when it is unpacked, without what is kept for [Original].
+func (o UnpackOptions) ShownXattrs(e Entry) map[string]string {
+	if e.Type != Regular && e.Type != Dir {
+		return nil
+	}
+	given := make(map[string]string, len(e.Xattrs))
+	for k, v := range e.Xattrs {
+		if inImage(k) && (o.Owners || k != capability) {
+			given[k] = v
+		}
+	}
+	return given
 }
 
 // xattrs returns the extended attributes that e gets.
@@ -465,12 +502,7 @@ func (u *unpacker) xattrs(e Entry, when time.Time) map[string]string {
 	if len(e.Xattrs) == 0 && from == nil {
 		return nil
 	}
-	given := make(map[string]string, len(e.Xattrs)+1)
-	for k, v := range e.Xattrs {
-		if inImage(k) && (u.opts.Owners || k != capability) {
-			given[k] = v
-		}
-	}
+	given := u.opts.ShownXattrs(e)
 	if from != nil {
 		given[originalXattr] = from.String()
 	}

@@ -25,7 +25,9 @@ type UpperOptions struct {
 	// what would be used without it.
 	Owner func(f UpperFile, o Ownership) Ownership
 	// Started is when the step began. Earlier times were set on purpose, by who unpacks an archive for instance, and are
-	// kept; later ones become Options.ModTime. When it is zero, all times later than Options.ModTime become that.
+	// kept; later ones become one time: Options.ModTime, or a second more than the latest that was kept, so that what the
+	// step made is not older than what it was made from. A file of which only the time is another is in the layer, too.
+	// When it is zero, all times later than Options.ModTime become that, and the base's count where nothing else has changed.
 	Started time.Time
 }
 
@@ -99,6 +101,7 @@ func fromUpper(ctx context.Context, st *store.Store, dir string, o UpperOptions)
 	if err := u.compareFiles(); err != nil {
 		return Descriptor{}, err
 	}
+	u.dateWritten()
 	if err := u.write(w); err != nil {
 		return Descriptor{}, err
 	}

@@ -329,6 +329,7 @@ func TestUpperCapabilityOfNamespace(t *testing.T) {
 	}
 }
 
+// What a step writes has one time, later than all that it kept.
 func TestUpperTimes(t *testing.T) {
 	u := newUpper(t)
 	started := time.Now()
@@ -336,14 +337,17 @@ func TestUpperTimes(t *testing.T) {
 	u.file("unpacked", "")
 	long := time.Unix(1e9, 5)
 	u.check(os.Chtimes(u.at("unpacked"), long, long))
-	fixed := time.Unix(4e8, 0)
+	fixed, kept := time.Unix(4e8, 0), long.Truncate(time.Second)
+	after, later := kept.Add(time.Second), kept.Add(time.Hour)
 	for _, c := range []struct {
 		o             UpperOptions
 		new, unpacked time.Time
 	}{
 		{UpperOptions{}, DefaultModTime, DefaultModTime},
-		{UpperOptions{Started: started}, DefaultModTime, long.Truncate(time.Second)},
-		{UpperOptions{Started: started, Options: Options{ModTime: fixed}}, fixed, long.Truncate(time.Second)},
+		{UpperOptions{Started: started}, after, kept},
+		{UpperOptions{Started: started, Options: Options{ModTime: fixed}}, after, kept},
+		{UpperOptions{Started: started, Options: Options{ModTime: kept}}, after, kept},
+		{UpperOptions{Started: started, Options: Options{ModTime: later}}, later, kept},
 		{UpperOptions{Options: Options{ModTime: fixed}}, fixed, fixed},
 	} {
 		st := testStore(t)

@@ -22,9 +22,9 @@ import (
 type upperReader struct {
 	ctx     context.Context
 	opts    UpperOptions
-	modTime time.Time
-	root    int // O_PATH
-	uid     int // of this process
+	modTime time.Time // of what the step wrote
+	root    int       // O_PATH
+	uid     int       // of this process
 	gid     int
 	nodes   []upperNode
 	names   int64           // bytes of names held in nodes
@@ -47,6 +47,7 @@ type upperNode struct {
 	base      *BaseEntry
 	inherited bool // owner and permissions are the base's
 	chowned   bool // but for the owner
+	written   bool // since the step began: it gets the time that all this gets
 	unchanged bool // it is in no need of an entry
 }
 
@@ -103,8 +104,8 @@ func (u *upperReader) scanRoot() error {
 	attrs.origin = true
 	n := u.node(upperDir{}, UpperFile{fdName(u.root), ".", &s, base}, attrs)
 	if base != nil {
+		n.keepTime() // overlayfs makes a new one
 		n.unchanged = u.same(&n)
-		n.ModTime = base.ModTime
 	} else {
 		n.unchanged = n.Mode == newRoot && n.UID == 0 && n.GID == 0 && len(n.Xattrs) == 0
 	}
@@ -255,8 +256,10 @@ func (u *upperReader) subdir(d upperDir, mode uint32, opaque string, n upperNode
 	sub.hides = below && opaque == "y"
 	sub.shines = below && !sub.hides
 	if sub.shines && n.base != nil {
+		if u.opts.Started.IsZero() || n.base.Mode&unix.S_ISVTX != 0 { // where programs put what they need for a moment
+			n.keepTime()
+		}
 		n.unchanged = u.same(&n)
-		n.ModTime = n.base.ModTime
 		if n.unchanged {
 			n.Entry = n.base.Entry
 		}
@@ -312,7 +315,8 @@ func imageXattrs(all map[string]string) map[string]string {
 // node makes the node of a file. The target of a symlink is still missing.
 func (u *upperReader) node(d upperDir, f UpperFile, attrs upperAttrs) upperNode {
 	s, base := f.Stat, f.Below
-	n := upperNode{Entry: Entry{Path: f.Path, Xattrs: attrs.kept, ModTime: u.clamp(s)}, disk: s.Mode & 0o7777, base: base}
+	n := upperNode{Entry: Entry{Path: f.Path, Xattrs: attrs.kept}, disk: s.Mode & 0o7777, base: base}
+	u.date(&n, s)
 	o := Ownership{UID: int(s.Uid), GID: int(s.Gid), Mode: s.Mode, Rdev: s.Rdev, Capability: attrs.kept[capability]}
 	if u.uid != 0 && o.UID == u.uid {
 		o.UID = 0
@@ -425,17 +429,34 @@ func (d upperDir) bequeath(o Ownership) Ownership {
 	return o
 }
 
-// clamp returns the time of a file in the layer.
-func (u *upperReader) clamp(s *unix.Stat_t) time.Time {
-	t := unixTime(s.Mtim)
-	if u.opts.Started.IsZero() {
-		return clamp(t, u.modTime)
+// date gives a node the time of its file, or notes that it was written.
+func (u *upperReader) date(n *upperNode, s *unix.Stat_t) {
+	t := unixTime(s.Mtim).Truncate(time.Second)
+	switch {
+	case u.opts.Started.IsZero():
+		n.ModTime = clamp(t, u.modTime)
+	case n.base != nil && t.Equal(shownTime(n.base.Entry)):
+		n.keepTime()
+	case t.Before(u.opts.Started.Truncate(time.Second)): // the kernel's clock for files is up to some milliseconds slow
+		n.ModTime = t
+		if !t.Before(u.modTime) {
+			u.modTime = t.Add(time.Second)
+		}
+	default:
+		n.written = true
 	}
-	// The kernel's clock for files is up to some milliseconds slow, and layers have whole seconds.
-	if t.Before(u.opts.Started.Truncate(time.Second)) {
-		return t
+}
+
+// keepTime gives a node the time that the base has.
+func (n *upperNode) keepTime() { n.ModTime, n.written = n.base.ModTime, false }
+
+// dateWritten gives what the step wrote its time, which is known when everything has been seen.
+func (u *upperReader) dateWritten() {
+	for i := range u.nodes {
+		if u.nodes[i].written {
+			u.nodes[i].ModTime = u.modTime
+		}
 	}
-	return u.modTime
 }
 
 func readlink(dir int, name string) (string, error) {

@@ -17,7 +17,7 @@ import (
 func (u *upperReader) same(n *upperNode) bool {
 	b := n.base
 	return b.Type == n.Type && (b.Mode == n.Mode || n.Type == Symlink) && b.UID == n.UID && b.GID == n.GID && b.Size == n.Size && b.Link == n.Link &&
-		b.Major == n.Major && b.Minor == n.Minor && maps.Equal(b.Xattrs, n.Xattrs)
+		b.Major == n.Major && b.Minor == n.Minor && maps.Equal(b.Xattrs, n.Xattrs) && (u.opts.Started.IsZero() || !n.written && n.ModTime.Equal(b.ModTime))
 }
 
 // compareFiles finds out what is as it was.
@@ -36,8 +36,8 @@ func (u *upperReader) compareFiles() error {
 	return nil
 }
 
-// compare finds out whether a file is as it was. One whose content alone is as it was keeps its time, and the
-// capabilities that were not there to be copied up.
+// compare finds out whether a file is as it was. One whose content alone is as it was keeps the capabilities that were
+// not there to be copied up, and its time if times do not count.
 func (u *upperReader) compare(n *upperNode) error {
 	if n.base == nil || n.Type == Dir || n.base.Type != n.Type {
 		return nil
@@ -53,7 +53,9 @@ func (u *upperReader) compare(n *upperNode) error {
 	if err != nil || !equal {
 		return err
 	}
-	n.ModTime = n.base.ModTime
+	if u.opts.Started.IsZero() {
+		n.keepTime()
+	}
 	if given := n.base.Xattrs[capability]; n.inherited && !n.chowned && given != "" && n.Xattrs[capability] == "" {
 		n.setCapability(given)
 	}
@@ -76,11 +78,11 @@ func (u *upperReader) keepTogether(names []int) {
 	if from < 0 {
 		from = 0
 	}
-	e := u.nodes[names[from]].Entry
+	e, written := u.nodes[names[from]].Entry, u.nodes[names[from]].written
 	for k, i := range names {
 		n := &u.nodes[i]
 		n.unchanged = false
-		n.UID, n.GID, n.Mode, n.Xattrs, n.ModTime = e.UID, e.GID, e.Mode, e.Xattrs, e.ModTime
+		n.UID, n.GID, n.Mode, n.Xattrs, n.ModTime, n.written = e.UID, e.GID, e.Mode, e.Xattrs, e.ModTime, written
 		if k > 0 {
 			n.Type, n.Link, n.Size, n.Xattrs = HardLink, first.Path, 0, nil
 		}

@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// visitor is called for an entry. open gives the content of a regular file, once.
-type visitor = func(e IndexEntry, open func() (io.ReadCloser, error)) error
+// Visitor is called for an entry of a layer, as [Source] says. open gives the content of a regular file, once.
+type Visitor = func(e IndexEntry, open func() (io.ReadCloser, error)) error
 
 // forward is an uncompressed tar that is read from front to back.
 type forward interface {
@@ -36,7 +36,7 @@ func explain(doing string, err error) error {
 }
 
 // show calls visit for an entry with the given content, which is readable until visit returns.
-func show(from origin, e IndexEntry, visit visitor, content func() (io.Reader, error)) error {
+func show(from origin, e IndexEntry, visit Visitor, content func() (io.Reader, error)) error {
 	var given *lent
 	err := visit(e, func() (io.ReadCloser, error) {
 		if e.Type != Regular {
@@ -90,7 +90,7 @@ func (l *lent) Close() error {
 }
 
 // readEntries reads a tar to its end and shows each entry to visit, unless that is nil.
-func readEntries(ctx context.Context, from origin, tr *tarReader, visit visitor) ([]IndexEntry, error) {
+func readEntries(ctx context.Context, from origin, tr *tarReader, visit Visitor) ([]IndexEntry, error) {
 	var entries []IndexEntry
 	for {
 		e, err := tr.next()
@@ -114,7 +114,7 @@ func readEntries(ctx context.Context, from origin, tr *tarReader, visit visitor)
 }
 
 // visit shows the entries of a layer whose index is known, and reads their contents from front to back.
-func (ix *Index) visit(ctx context.Context, visit visitor) error {
+func (ix *Index) visit(ctx context.Context, visit Visitor) error {
 	w := indexWalk{ix: ix, ctx: ctx}
 	defer w.close()
 	for i := range ix.Entries {

@@ -175,9 +175,9 @@ func checkCompressed(ctx context.Context, r io.Reader, diffID v1.Hash) (store.Di
 	return store.SumDigest(outer), nil
 }
 
-// ensure implements blobs.
-func (d *dockerArchive) ensure(ctx context.Context, desc v1.Descriptor) error {
-	return copyBlob(ctx, d.opts.Store, desc, func() (io.ReadCloser, error) {
+// bring implements blobs.
+func (d *dockerArchive) bring(ctx context.Context, desc v1.Descriptor, follow follow) error {
+	return copyBlob(ctx, d.opts.Store, desc, follow, func() (io.ReadCloser, error) {
 		rc, _, err := d.files.open(d.members[desc.Digest])
 		return rc, err
 	})

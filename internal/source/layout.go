@@ -165,9 +165,9 @@ func (l *layout) read(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	return readEnsured(ctx, l.opts.Store, l, d, maxConfig)
 }
 
-// ensure implements blobs.
-func (l *layout) ensure(ctx context.Context, d v1.Descriptor) error {
-	return copyBlob(ctx, l.opts.Store, d, func() (io.ReadCloser, error) {
+// bring implements blobs.
+func (l *layout) bring(ctx context.Context, d v1.Descriptor, follow follow) error {
+	return copyBlob(ctx, l.opts.Store, d, follow, func() (io.ReadCloser, error) {
 		rc, _, err := l.files.open(layoutSHA256 + d.Digest.Hex)
 		return rc, err
 	})

@@ -21,15 +21,12 @@ import (
 
 // blobs is where the blobs of an image come from.
 type blobs interface {
-	// ensure brings a blob into the store, checked.
-	ensure(ctx context.Context, d v1.Descriptor) error
+	// bring brings a blob into the store, checked. follow, unless it is nil, is called as [image.Follower] says.
+	bring(ctx context.Context, d v1.Descriptor, follow follow) error
 }
 
-// followable are blobs whose bytes can be read as they arrive.
-type followable interface {
-	// follow is ensure. read is called as [image.Follower] says.
-	follow(ctx context.Context, d v1.Descriptor, read func(io.ReadCloser)) error
-}
+// follow reads a blob as it arrives.
+type follow = func(r io.ReadCloser)
 
 // Limits on documents, in bytes.
 const (
@@ -80,7 +77,7 @@ func readEnsured(ctx context.Context, st *store.Store, from blobs, d v1.Descript
 	if d.Size > limit {
 		return nil, fmt.Errorf("blob %s of %d bytes is larger than the %d expected", d.Digest, d.Size, limit)
 	}
-	if err := from.ensure(ctx, d); err != nil {
+	if err := from.bring(ctx, d, nil); err != nil {
 		return nil, err
 	}
 	return st.ReadBlob(digest, limit)
@@ -156,29 +153,17 @@ func (l *lazyLayer) Size() (int64, error)                { return l.desc.Size, n
 func (l *lazyLayer) MediaType() (types.MediaType, error) { return l.desc.MediaType, nil }
 func (l *lazyLayer) Descriptor() (*v1.Descriptor, error) { return &l.desc, nil }
 
-// Ensure brings the layer into the store: package image asks for it, so that a download can resume.
-func (l *lazyLayer) Ensure(ctx context.Context) error {
-	if _, err := checkDescriptor(l.desc); err != nil {
-		return err
-	}
-	return l.image.from.ensure(ctx, l.desc)
-}
-
-// Follow is Ensure for a caller who reads the layer as it arrives, where it arrives from far away.
+// Follow brings the layer into the store, as [image.Follower] says.
 func (l *lazyLayer) Follow(ctx context.Context, read func(io.ReadCloser)) error {
-	from, ok := l.image.from.(followable)
-	if !ok {
-		return l.Ensure(ctx)
-	}
 	if _, err := checkDescriptor(l.desc); err != nil {
 		return err
 	}
-	return from.follow(ctx, l.desc, read)
+	return l.image.from.bring(ctx, l.desc, read)
 }
 
 // Compressed implements v1.Layer.
 func (l *lazyLayer) Compressed() (io.ReadCloser, error) {
-	if err := l.Ensure(l.image.ctx); err != nil {
+	if err := l.Follow(l.image.ctx, nil); err != nil {
 		return nil, err
 	}
 	return l.image.st.OpenBlob(store.Digest(l.desc.Digest.String()))
@@ -221,13 +206,13 @@ type bothCloser struct {
 
 func (b *bothCloser) Close() error { return errors.Join(b.ReadCloser.Close(), b.under.Close()) }
 
-// copyBlob puts the blob that open gives into the store, once however many ask for it, and checks it.
-func copyBlob(ctx context.Context, st *store.Store, d v1.Descriptor, open func() (io.ReadCloser, error)) error {
+// copyBlob puts the blob that open gives into the store, once however many ask for it, and checks it. follow may be nil.
+func copyBlob(ctx context.Context, st *store.Store, d v1.Descriptor, follow follow, open func() (io.ReadCloser, error)) error {
 	digest, err := checkDescriptor(d)
 	if err != nil || st.HasBlob(digest) {
 		return err
 	}
-	lock, err := st.Lock(ctx, "blob "+string(digest), "brings layer "+digest.Short())
+	lock, err := st.LockBlob(ctx, "blob "+string(digest), "brings layer "+digest.Short())
 	if err != nil {
 		return err
 	}
@@ -236,16 +221,16 @@ func copyBlob(ctx context.Context, st *store.Store, d v1.Descriptor, open func()
 		return nil
 	}
 	if d.Size < worthATask {
-		return writeBlob(ctx, st, digest, d.Size, open, io.Discard)
+		return writeBlob(ctx, st, digest, d.Size, nil, open, io.Discard)
 	}
 	task := progress.Begin(ctx, "copy", digest.Short(), d.Size)
-	return task.End(writeBlob(ctx, st, digest, d.Size, open, task))
+	return task.End(writeBlob(ctx, st, digest, d.Size, follow, open, task))
 }
 
-// worthATask is the size in bytes from which a copy on this machine takes long enough to show.
+// worthATask is the size in bytes from which a copy on this machine takes long enough to show, and to be followed.
 const worthATask = 1 << 20
 
-func writeBlob(ctx context.Context, st *store.Store, digest store.Digest, size int64, open func() (io.ReadCloser, error), progress io.Writer) error {
+func writeBlob(ctx context.Context, st *store.Store, digest store.Digest, size int64, follow follow, open func() (io.ReadCloser, error), progress io.Writer) error {
 	rc, err := open()
 	if err != nil {
 		return fmt.Errorf("blob %s: %w", digest, err)
@@ -256,6 +241,13 @@ func writeBlob(ctx context.Context, st *store.Store, digest store.Digest, size i
 		return err
 	}
 	defer w.Close()
+	if follow != nil {
+		r, err := w.Follow()
+		if err != nil {
+			return fmt.Errorf("blob %s: %w", digest, err)
+		}
+		follow(r)
+	}
 	n, err := io.Copy(io.MultiWriter(w, progress), io.LimitReader(ctxio.Reader(ctx, rc), size+1))
 	switch {
 	case err != nil:

@@ -3,7 +3,6 @@ package source
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"sync/atomic"
 
@@ -121,11 +120,8 @@ func (r *remote) read(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	return r.manifest(ctx, digest)
 }
 
-// ensure implements blobs.
-func (r *remote) ensure(ctx context.Context, d v1.Descriptor) error { return r.follow(ctx, d, nil) }
-
-// follow implements followable.
-func (r *remote) follow(ctx context.Context, d v1.Descriptor, follow func(io.ReadCloser)) error {
+// bring implements blobs.
+func (r *remote) bring(ctx context.Context, d v1.Descriptor, follow follow) error {
 	digest, err := checkDescriptor(d)
 	if err != nil || r.opts.Store.HasBlob(digest) {
 		return err

@@ -233,7 +233,7 @@ type dataKey struct {
 
 // data returns a block, decompressed.
 func (r *Reader) data(key dataKey) ([]byte, error) {
-	return r.dataCache.get(key, func(key dataKey) ([]byte, int64, error) {
+	return r.dataCache.Get(key, func(key dataKey) ([]byte, int64, error) {
 		b := make([]byte, key.limit)
 		n, err := r.unpack(b, key.place, key.word)
 		return b[:n:n], int64(len(b)) + metaOverhead, err

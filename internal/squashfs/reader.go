@@ -9,6 +9,8 @@ import (
 	"math/bits"
 	"sync"
 	"time"
+
+	"sconce.dev/sconce/internal/recent"
 )
 
 // Reader reads a file system. It is safe for concurrent use, and keeps some megabytes of decompressed blocks.
@@ -28,8 +30,8 @@ type Reader struct {
 	fragments []int64 // places of the metadata blocks of the fragment table
 	xattrs    xattrTable
 
-	metaCache recent[int64, metaChunk]
-	dataCache recent[dataKey, []byte]
+	metaCache recent.Cache[int64, metaChunk]
+	dataCache recent.Cache[dataKey, []byte]
 	buffers   sync.Pool // of *[]byte, for compressed blocks
 }
 
@@ -69,8 +71,8 @@ func New(r io.ReaderAt, size int64) (*Reader, error) {
 		return nil, err
 	}
 	z := &Reader{file: r, super: super}
-	z.metaCache.room = metaCacheSize
-	z.dataCache.room = dataCacheSize
+	z.metaCache.Room = metaCacheSize
+	z.dataCache.Room = dataCacheSize
 	if z.expand, err = newExpander(Compressor(super.Compressor)); err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ type metaChunk struct {
 
 // chunk returns the metadata block at a place, which must end before end.
 func (r *Reader) chunk(place, end int64) (metaChunk, error) {
-	c, err := r.metaCache.get(place, func(place int64) (metaChunk, int64, error) {
+	c, err := r.metaCache.Get(place, func(place int64) (metaChunk, int64, error) {
 		c, err := r.loadChunk(place, r.end())
 		return c, int64(cap(c.data)) + metaOverhead, err
 	})

@@ -1,0 +1,186 @@
+// Package imagefs shows the files of an image to a sandbox without unpacking its layers: the merged tree, as a file system that
+// package fuse serves, whose contents are decompressed when they are read.
+//
+// It can be had of images whose layers were all made here: see layer.SeekableIndex.
+package imagefs
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/fuse"
+	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store"
+)
+
+// KeptBytes is how much of what was decompressed is kept. The kernel keeps what was read, and all of long files; this is for what lies
+// beside it, in the order of names: the modules of a package are read together.
+func KeptBytes() int64 {
+	return min(max(leastKept, host.AvailableMemory().Available/keptShare), mostKept)
+}
+
+const (
+	leastKept = 128 << 20
+	mostKept  = 512 << 20 // more than an import of PyTorch comes back to
+	keptShare = 64        // of the memory that there is
+)
+
+// Open returns the tree of an image's layers, lowest first, as they would be seen if they were unpacked that way. It is nil if one
+// of the layers cannot be read from anywhere.
+//
+// It differs from unpacked layers in one thing that only a build step needs: there is no note of what unpacking without owners took
+// from a file, see layer.Original.
+func Open(st *store.Store, layers []layer.Descriptor, as layer.UnpackOptions) (fuse.Node, error) {
+	indexes := make([]*layer.Index, len(layers))
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, d := range layers {
+		g.Go(func() (err error) {
+			indexes[i], err = layer.SeekableIndex(st, d)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	for _, ix := range indexes {
+		if ix == nil {
+			return nil, nil
+		}
+	}
+	tree, err := image.TreeOf(indexes)
+	if err != nil {
+		return nil, err
+	}
+	for _, ix := range indexes {
+		ix.Entries = nil // the nodes hold what is needed of them
+	}
+	fs := &fileSystem{indexes: indexes, as: as, pieces: layer.NewPieces(KeptBytes())}
+	if fs.xattrs, err = fs.anyXattrs(tree); err != nil {
+		return nil, err
+	}
+	return file{fs, tree.Root()}, nil
+}
+
+// fileSystem is what all files share.
+type fileSystem struct {
+	indexes []*layer.Index
+	as      layer.UnpackOptions
+	pieces  *layer.Pieces
+	xattrs  bool // some file has extended attributes
+}
+
+func (fs *fileSystem) anyXattrs(tree *image.Tree) (bool, error) {
+	found := errors.New("found")
+	err := tree.Walk(func(n *image.Node) error {
+		if len(n.Xattrs) > 0 && len(fs.as.ShownXattrs(n.Entry)) > 0 {
+			return found
+		}
+		return nil
+	})
+	if errors.Is(err, found) {
+		return true, nil
+	}
+	return len(fs.as.ShownXattrs(tree.Root().Entry)) > 0, err
+}
+
+// file is a file of the tree.
+type file struct {
+	fs *fileSystem
+	n  *image.Node
+}
+
+func (f file) Attr() fuse.Attr {
+	e := f.fs.as.Shown(f.n.Entry)
+	a := fuse.Attr{
+		Ino: uint64(f.n.Inode), Mode: typeBits(e.Type) | e.Mode, Links: uint32(f.n.Links), //nolint:gosec // counts of a tree
+		UID: uint32(e.UID), GID: uint32(e.GID), Major: e.Major, Minor: e.Minor, Size: e.Size, ModTime: e.ModTime, //nolint:gosec // 32 bits
+	}
+	if e.Type == layer.Symlink {
+		a.Size = int64(len(e.Link))
+	}
+	return a
+}
+
+func (f file) Lookup(name string) (fuse.Node, error) {
+	n, err := f.n.Child(name)
+	if err != nil {
+		return nil, err
+	}
+	if !f.fs.as.Unpacks(n.Entry) {
+		return nil, unix.ENOENT
+	}
+	return file{f.fs, n}, nil
+}
+
+func (f file) ReadDir() ([]fuse.Entry, error) {
+	children := f.n.Children()
+	list := make([]fuse.Entry, 0, len(children))
+	for _, n := range children {
+		if f.fs.as.Unpacks(n.Entry) {
+			list = append(list, fuse.Entry{
+				Name: n.Name(), Ino: uint64(n.Inode), Mode: typeBits(n.Type), //nolint:gosec // counts of a tree
+				Node: func() (fuse.Node, error) { return file{f.fs, n}, nil },
+			})
+		}
+	}
+	return list, nil
+}
+
+func (f file) Readlink() (string, error) {
+	if f.n.Type != layer.Symlink {
+		return "", unix.EINVAL
+	}
+	return f.n.Link, nil
+}
+
+func (f file) Content() (io.ReaderAt, error) {
+	switch f.n.Type {
+	case layer.Regular:
+	case layer.Dir:
+		return nil, unix.EISDIR
+	default:
+		return nil, unix.EINVAL
+	}
+	if f.n.Size == 0 {
+		return bytes.NewReader(nil), nil
+	}
+	from, at := f.n.Content()
+	c, err := f.fs.indexes[from].ReaderAt(at, f.fs.pieces)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (f file) Xattrs() (map[string]string, error) {
+	if !f.fs.xattrs {
+		return nil, errors.ErrUnsupported
+	}
+	return f.fs.as.ShownXattrs(f.n.Entry), nil
+}
+
+// typeBits is the part of a mode that says what kind of file it is.
+func typeBits(t layer.Type) uint32 {
+	switch t {
+	case layer.Dir:
+		return unix.S_IFDIR
+	case layer.Symlink:
+		return unix.S_IFLNK
+	case layer.Char:
+		return unix.S_IFCHR
+	case layer.Block:
+		return unix.S_IFBLK
+	case layer.Fifo:
+		return unix.S_IFIFO
+	case layer.Regular, layer.HardLink:
+	}
+	return unix.S_IFREG
+}
