@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/hostconfig"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/tomltext"
 )
@@ -29,6 +30,8 @@ type Config struct {
 	StoreSize    *Size     // how much the store may hold
 	Patience     string    // as --patience
 	Progress     string    // as --progress
+	HostConfig   *[]string // as --host-config; nil: nothing is said
+	Unpack       string    // as sconce run's --unpack
 	Images       string    // directory of a site's mirror of images
 
 	Mirrors map[string]string // addresses of mirrors by archive, one of mirrors
@@ -43,13 +46,25 @@ type file struct {
 	StoreSize    *string   `toml:"store-size"`
 	Patience     *string   `toml:"patience"`
 	Progress     *string   `toml:"progress"`
+	HostConfig   *[]string `toml:"host-config"`
+	Unpack       *string   `toml:"unpack"`
 	Images       *string   `toml:"images"`
 
 	Mirrors map[string]string `toml:"mirrors"`
 }
 
 // keys are those of a file.
-var keys = []string{"store", "shared-stores", "store-size", "patience", "progress", "images", "mirrors"}
+var keys = []string{"store", "shared-stores", "store-size", "patience", "progress", "host-config", "unpack", "images", "mirrors"}
+
+// The values of the key unpack: when the layers of an image are unpacked that a command runs in.
+const (
+	UnpackBehind = "behind" // while the command runs, which begins at once
+	UnpackFirst  = "first"  // before it
+	UnpackNever  = "never"  // not at all
+)
+
+// UnpackModes are all of them, the default first.
+var UnpackModes = []string{UnpackBehind, UnpackFirst, UnpackNever}
 
 // mirrors are the archives whose mirrors can be named.
 var mirrors = []string{"debian", "debian-security", "ubuntu", "ubuntu-security"}
@@ -89,7 +104,8 @@ func paths() []string {
 
 // add reads a file on top of what the ones before it say.
 func (c *Config) add(path string) error {
-	f, err := read(path)
+	var f file
+	err := read(path, &f, keys)
 	if err != nil {
 		return err
 	}
@@ -124,6 +140,12 @@ func (c *Config) add(path string) error {
 		}
 		c.Patience = *f.Patience
 	}
+	if f.HostConfig != nil {
+		if err := hostconfig.Check(*f.HostConfig); err != nil {
+			return err
+		}
+		c.HostConfig = f.HostConfig
+	}
 	if f.Images != nil {
 		if c.Images, err = directory("images", *f.Images); err != nil {
 			return err
@@ -132,24 +154,30 @@ func (c *Config) add(path string) error {
 	if f.Progress != nil {
 		c.Progress = *f.Progress
 	}
+	if f.Unpack != nil {
+		if !slices.Contains(UnpackModes, *f.Unpack) {
+			return fmt.Errorf("unpack %q: it is one of %s", *f.Unpack, strings.Join(UnpackModes, ", "))
+		}
+		c.Unpack = *f.Unpack
+	}
 	return nil
 }
 
-func read(path string) (file, error) {
-	var f file
+// read reads a file of some keys into the struct into.
+func read(path string, into any, keys []string) error {
 	r, err := os.Open(path)
 	if err != nil {
-		return f, err
+		return err
 	}
 	defer r.Close()
 	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
-		return f, err
+		return err
 	}
 	if len(data) > maxFile {
-		return f, fmt.Errorf("it is larger than %d KiB", maxFile>>10)
+		return fmt.Errorf("it is larger than %d KiB", maxFile>>10)
 	}
-	return f, tomltext.Decode(data, &f, keys, func(key string) string { return spelling.Nearest(key, keys) })
+	return tomltext.Decode(data, into, keys, func(key string) string { return spelling.Nearest(key, keys) })
 }
 
 // directory replaces variables, as $USER, and a leading ~. An administrator's file speaks of directories of whoever reads it, so

@@ -29,6 +29,7 @@ shared-stores = ["/apps/sconce", "~/old"]
 store-size = "25%"
 patience = "20m"
 progress = "plain"
+host-config = ["ca", "pip"]
 images = "/srv/images"
 [mirrors]
 debian = "http://m.example.org/debian"
@@ -37,7 +38,7 @@ debian = "http://m.example.org/debian"
 		t.Fatal(err)
 	}
 	if c.Store != "/scratch/ada/sconce" || !slices.Equal(*c.SharedStores, []string{"/apps/sconce", "/home/ada/old"}) ||
-		c.StoreSize.Of(1000) != 250 || c.Patience != "20m" || c.Progress != "plain" || c.Images != "/srv/images" || c.Mirrors["debian"] != "http://m.example.org/debian" || len(c.Files) != 1 {
+		c.StoreSize.Of(1000) != 250 || c.Patience != "20m" || c.Progress != "plain" || !slices.Equal(*c.HostConfig, []string{"ca", "pip"}) || c.Images != "/srv/images" || c.Mirrors["debian"] != "http://m.example.org/debian" || len(c.Files) != 1 {
 		t.Errorf("%+v", c)
 	}
 }

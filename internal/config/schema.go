@@ -1,6 +1,10 @@
 package config
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"sconce.dev/sconce/internal/hostconfig"
+)
 
 // SchemaFile is the name that the schema of the configuration goes by.
 const SchemaFile = "sconce-config.schema.json"
@@ -58,6 +62,11 @@ func Schema() ([]byte, error) {
 				Type: "string", Pattern: formTime, Description: "How long a network that says nothing is waited for, as --patience.", Examples: []any{"20m"},
 			},
 			"progress": {Type: "string", Enum: progressModes, Description: "How progress is shown, as --progress."},
+			"host-config": {
+				Type: "array", Items: &property{Type: "string", Enum: hostconfig.Kinds}, Description: "What steps of builds see of this machine's configuration, as --host-config.",
+				Examples: []any{[]string{"ca", "pip"}},
+			},
+			"unpack": {Type: "string", Enum: UnpackModes, Description: "When the layers of an image are unpacked that a command runs in, as --unpack."},
 			"images": {
 				Type: "string", Pattern: formDir, Description: "The directory of a mirror of images, from which the importer of pyxis takes what is there.",
 				Examples: []any{"/capstor/images"},

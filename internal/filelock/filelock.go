@@ -115,6 +115,9 @@ func openLockFile(name string) (*os.File, error) {
 	switch {
 	case errors.Is(err, fs.ErrPermission): // another user's, with a mask; NFS alone wants a writer
 		f, err = os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+		if errors.Is(err, fs.ErrPermission) && isNew(name) {
+			return nil, nil // whose mask counts until the mode below is set
+		}
 	case errors.Is(err, fs.ErrNotExist):
 		// Without O_EXCL a directory with the sticky bit may refuse another user's file (sysctl fs.protected_regular).
 		if f, err = os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666); err == nil {
@@ -125,6 +128,12 @@ func openLockFile(name string) (*os.File, error) {
 		return nil, nil
 	}
 	return f, err
+}
+
+// isNew reports whether the file at name was made or written a moment ago.
+func isNew(name string) bool {
+	info, err := os.Lstat(name)
+	return err == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) < abandoned
 }
 
 // isAt reports whether f is still the file at name.

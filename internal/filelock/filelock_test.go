@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -129,5 +130,43 @@ func TestByName(t *testing.T) {
 func TestDirectoryThatCannotBeWritten(t *testing.T) {
 	if _, err := Acquire(t.Context(), filepath.Join(t.TempDir(), "missing", "x.sqsh"), "makes x", nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
+	}
+}
+
+// A lock file that another user has made a moment ago, and whose mode is not set yet, is waited for; one that stays so is an error.
+func TestLockFileInTheMaking(t *testing.T) {
+	dir := t.TempDir()
+	file := Path(filepath.Join(dir, "x.sqsh"))
+	if err := errors.Join(os.WriteFile(file, nil, 0), os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), holdEnv+"="+filepath.Join(dir, "x.sqsh"))
+	if os.Getuid() == 0 { // to whom nothing is forbidden
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond) // it has mostly looked by then
+	if err := os.Chmod(file, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Errorf("the other process says %q, %v", line, err)
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+
+	long := time.Now().Add(-2 * abandoned)
+	if err := os.Chtimes(file, long, long); err != nil {
+		t.Fatal(err)
+	}
+	if isNew(file) {
+		t.Error("it is taken for a new one for ever")
 	}
 }

@@ -56,41 +56,63 @@ func (s *Store) blobPath(d Digest) string {
 	return s.path(blobBucket, "sha256", d.Hex()[:2], d.Hex())
 }
 
-// BlobPath returns the file that holds blob d, in this store or a shared one. The file must not be changed.
+// BlobPath returns the file that holds blob d, in this store or a shared one. The file must not be changed. What another member of a
+// group has put there is hashed first.
 func (s *Store) BlobPath(d Digest) (string, error) {
-	if err := d.valid(); err != nil {
+	f, err := s.OpenBlob(d)
+	if err != nil {
 		return "", err
 	}
-	if at, st := s.findBlob(d); at != nil {
-		at.touchBlob(at.blobPath(d), st)
-		return at.blobPath(d), nil
+	return f.Name(), f.Close()
+}
+
+// lookUp returns the store that has blob d, which counts as use.
+func (s *Store) lookUp(d Digest) (*Store, fs.FileInfo, error) {
+	if err := d.valid(); err != nil {
+		return nil, nil, err
 	}
-	return "", fmt.Errorf("blob %s in store %s: %w", d, s.dir, fs.ErrNotExist)
+	at, st := s.findBlob(d)
+	if at == nil {
+		return nil, nil, fmt.Errorf("blob %s in store %s: %w", d, s.dir, fs.ErrNotExist)
+	}
+	at.touchBlob(at.blobPath(d), st)
+	return at, st, nil
 }
 
 // findBlob returns the store that has blob d, or nil. It does not count as use.
 func (s *Store) findBlob(d Digest) (*Store, fs.FileInfo) {
 	for _, at := range s.all() {
-		if st, err := os.Stat(at.blobPath(d)); err == nil {
+		if at != s && at.dir == s.dir { // the keeper's view of the same blobs
+			continue
+		}
+		if st, err := at.statBlob(at.blobPath(d)); err == nil {
 			return at, st
 		}
 	}
 	return nil, nil
 }
 
+// statBlob is os.Stat, but in a store of a group nothing leads out of it.
+func (s *Store) statBlob(path string) (fs.FileInfo, error) {
+	if s.group == nil {
+		return os.Stat(path)
+	}
+	info, err := os.Lstat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "stat", Path: path, Err: fs.ErrNotExist}
+	}
+	return info, err
+}
+
 // HasBlob reports whether blob d is here.
 func (s *Store) HasBlob(d Digest) bool {
-	_, err := s.BlobPath(d)
+	_, _, err := s.lookUp(d)
 	return err == nil
 }
 
 // BlobSize returns the size of blob d in bytes.
 func (s *Store) BlobSize(d Digest) (int64, error) {
-	p, err := s.BlobPath(d)
-	if err != nil {
-		return 0, err
-	}
-	st, err := os.Stat(p)
+	_, st, err := s.lookUp(d)
 	if err != nil {
 		return 0, err
 	}
@@ -99,11 +121,22 @@ func (s *Store) BlobSize(d Digest) (int64, error) {
 
 // OpenBlob opens blob d for reading. The error wraps fs.ErrNotExist when it is not here.
 func (s *Store) OpenBlob(d Digest) (*os.File, error) {
-	p, err := s.BlobPath(d)
+	at, _, err := s.lookUp(d)
 	if err != nil {
 		return nil, err
 	}
-	return os.Open(p)
+	if at.group == nil {
+		return os.Open(at.blobPath(d))
+	}
+	f, err := os.OpenFile(at.blobPath(d), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.believe(at, d, f); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // ReadBlob reads blob d, which must not be larger than limit bytes: manifests and configs, never layers. Its hash is
@@ -139,6 +172,8 @@ type BlobWriter struct {
 	hash    hash.Hash
 	size    int64
 	flushed int64
+
+	followers followers
 }
 
 // NewBlob starts a new blob.
@@ -158,6 +193,7 @@ func (w *BlobWriter) Write(p []byte) (int, error) {
 	n, err := w.f.Write(p)
 	w.hash.Write(p[:n])
 	w.size += int64(n)
+	w.followers.tell(w.size, nil)
 	if w.size-w.flushed >= writebackStep {
 		// Only a hint: where the file system does not know it, the sync at the end does the work.
 		_ = unix.SyncFileRange(int(w.f.Fd()), w.flushed, w.size-w.flushed, unix.SYNC_FILE_RANGE_WRITE)
@@ -175,12 +211,14 @@ func (w *BlobWriter) Commit(want Digest) (Digest, error) {
 	defer w.Close()
 	got := SumDigest(w.hash)
 	if want != "" && want != got {
+		w.followers.tell(w.size, errWrongBytes)
 		return "", &MismatchError{Want: want, Got: got, Size: w.size}
 	}
-	if err := w.store.publish(w.f, w.store.blobPath(got)); err != nil {
+	if err := w.store.publishBlob(w.f, got); err != nil {
 		return "", fmt.Errorf("store blob %s: %w", got, err)
 	}
 	w.f = nil
+	w.followers.tell(w.size, io.EOF)
 	return got, nil
 }
 
@@ -189,6 +227,7 @@ func (w *BlobWriter) Close() error {
 	if w.f == nil {
 		return nil
 	}
+	w.followers.tell(w.size, errAbandoned)
 	name := w.f.Name()
 	w.f.Close()
 	w.f = nil
@@ -231,11 +270,24 @@ func (s *Store) tempFile(pattern string) (*os.File, error) {
 	return f, nil
 }
 
+// publishBlob makes f the blob d, which it is. A member of a group cannot replace another's: theirs is as good when its hash is right.
+func (s *Store) publishBlob(f *os.File, d Digest) error {
+	err := s.publish(f, s.blobPath(d))
+	if s.group == nil || !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	theirs, openErr := s.OpenBlob(d)
+	if openErr != nil {
+		return errors.Join(openErr, err)
+	}
+	return theirs.Close()
+}
+
 // publish syncs f, makes it read-only for all, and moves it to path. f is closed in any case.
 func (s *Store) publish(f *os.File, path string) error {
 	err := errors.Join(f.Chmod(0o444), f.Sync(), f.Close())
 	if err == nil {
-		err = makeDirs(filepath.Dir(path))
+		err = s.makeDirs(filepath.Dir(path))
 	}
 	if err == nil {
 		err = os.Rename(f.Name(), path)
@@ -248,14 +300,14 @@ func (s *Store) publish(f *os.File, path string) error {
 }
 
 // makeDirs makes dir and what is missing above it, each on disk before anything is put into it.
-func makeDirs(dir string) error {
+func (s *Store) makeDirs(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
 	}
-	if err := makeDirs(filepath.Dir(dir)); err != nil {
+	if err := s.makeDirs(filepath.Dir(dir)); err != nil {
 		return err
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := s.makeDir(dir); err != nil {
 		return err
 	}
 	return syncDir(filepath.Dir(dir))

@@ -44,6 +44,12 @@ const maxCacheCopies = 100
 //
 // Whoever wants several caches avoids deadlock by asking for them in the order of their names.
 func (s *Store) CacheDir(ctx context.Context, name string, sharing CacheSharing, begin func(dir string) error) (*CacheDir, error) {
+	if at, err := s.local(); at != s || err != nil {
+		if err != nil {
+			return nil, err
+		}
+		return at.CacheDir(ctx, name, sharing, begin)
+	}
 	if err := s.writable(); err != nil {
 		return nil, err
 	}
@@ -86,13 +92,13 @@ func (s *Store) lockCache(ctx context.Context, name, base string, sharing CacheS
 		}
 	}
 	progress.Notef(ctx, fmt.Sprintf("waiting for the cache %q, which another step uses", name))
-	l, err := s.lock(ctx, lockFileName(base+"0"), how, does)
+	l, err := s.lock(ctx, s.path(lockBucket, lockFileName(base+"0")), how, does)
 	return 0, l, err
 }
 
 // tryLockFile takes a lock, or returns nil when somebody has it.
 func tryLockFile(path string, how int, does string) (*Lock, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	f, err := openLock(path)
 	if err != nil {
 		return nil, err
 	}

@@ -23,16 +23,27 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, scribble(dir))
 		os.Exit(1) // it is meant to be killed
 	}
+	if dir := os.Getenv(memberDir); dir != "" {
+		if err := actAsMember(dir, os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
 }
 
 // scribble writes blobs, records, partials and trees without end. A record is only written after its blobs.
 func scribble(dir string) error {
-	ctx := context.Background()
-	s, err := store.Open(ctx, dir)
+	s, err := store.Open(context.Background(), dir)
 	if err != nil {
 		return err
 	}
+	return scribbleInto(s)
+}
+
+func scribbleInto(s *store.Store) error {
+	ctx := context.Background()
 	r := rand.New(rand.NewSource(time.Now().UnixNano()))
 	os.Stdout.WriteString("ready\n")
 	for i := 0; ; i++ {

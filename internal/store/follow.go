@@ -12,17 +12,43 @@ import (
 // the blob is complete and has been committed: what was read until then is not to be believed, and when bytes have turned out
 // wrong the error says so. The caller closes it.
 func (p *Partial) Follow() (io.ReadCloser, error) {
-	f, err := os.Open(p.f.Name())
+	r, err := p.followers.add(p.f, p.size)
 	if err != nil {
-		return nil, fmt.Errorf("read blob %s as it arrives: %w", p.want, err)
+		err = fmt.Errorf("read blob %s as it arrives: %w", p.want, err)
 	}
-	r := &follower{f: f, size: p.size}
+	return r, err
+}
+
+// Follow is [Partial.Follow] of a blob that is being written.
+func (w *BlobWriter) Follow() (io.ReadCloser, error) { return w.followers.add(w.f, w.size) }
+
+// followers read a file while it is written.
+type followers []*follower
+
+func (all *followers) add(f *os.File, size int64) (io.ReadCloser, error) {
+	own, err := os.Open(f.Name())
+	if err != nil {
+		return nil, err
+	}
+	r := &follower{f: own, size: size}
 	r.changed.L = &r.mu
-	p.followers = append(p.followers, r)
+	*all = append(*all, r)
 	return r, nil
 }
 
-// follower reads a partial download. A [Partial] tells it what happens to that.
+// tell passes on how much is here, in bytes, and whether that is all.
+func (all followers) tell(size int64, end error) {
+	for _, r := range all {
+		r.mu.Lock()
+		if r.end == nil {
+			r.size, r.end = size, end
+		}
+		r.mu.Unlock()
+		r.changed.Broadcast()
+	}
+}
+
+// follower reads a file of which whoever writes it tells what happens to it.
 type follower struct {
 	f  *os.File
 	at int64
@@ -35,20 +61,8 @@ type follower struct {
 
 var (
 	errWrongBytes = errors.New("what arrived first was wrong, and was thrown away")
-	errAbandoned  = errors.New("the download has ended before the blob was complete")
+	errAbandoned  = errors.New("the blob was given up before it was complete")
 )
-
-// tell passes on how much is here, and whether that is all.
-func (p *Partial) tell(end error) {
-	for _, r := range p.followers {
-		r.mu.Lock()
-		if r.end == nil {
-			r.size, r.end = p.size, end
-		}
-		r.mu.Unlock()
-		r.changed.Broadcast()
-	}
-}
 
 // wait returns how much can be read, at least a byte unless there is an error.
 func (r *follower) wait() (int64, error) {

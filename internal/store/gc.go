@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,7 +33,18 @@ type PruneOptions struct {
 	KeepBytes int64         // when > 0: then remove what was used longest ago until the store holds no more than this
 	Unpacked  bool          // of that, what is unpacked goes first: it is made again without network
 	DryRun    bool          // only report
+	OfUser    OfUser        // then remove of each user who has more what they used longest ago; nil: nobody has too much
 	NoWait    bool          // fail at once, instead of waiting, when another process uses the store
+}
+
+// OfUser says how many bytes a user may have in the store, in blobs that they have brought and in what is unpacked; 0 is no limit.
+type OfUser func(uid uint32) int64
+
+// Over is a user who has more than they may, in what images need.
+type Over struct {
+	UID   uint32 `json:"uid"`
+	Bytes int64  `json:"bytes"`
+	Limit int64  `json:"limit"`
 }
 
 // PruneReport says what was removed, or, after a dry run, what would be.
@@ -43,6 +55,8 @@ type PruneReport struct {
 	Temps   int   `json:"temporary"` // leftovers of processes that were killed, stale downloads, old logs
 	Bytes   int64 `json:"bytes"`     // of all these files
 	Kept    int64 `json:"kept"`      // bytes of blobs and trees that stay
+
+	Over []Over `json:"over,omitempty"`
 }
 
 // ErrBusy is wrapped when the store is used by another process and PruneOptions.NoWait forbids to wait for it.
@@ -110,7 +124,7 @@ func (s *Store) prune(ctx context.Context, o PruneOptions) (PruneReport, error) 
 	task := progress.Begin(ctx, "prune", s.dir, 0)
 	p := &pruner{store: s, opts: o, cutoff: cutoff(o), blobs: map[Digest]*prunable{}, needed: map[Digest]bool{}}
 	steps := []func() error{
-		p.listBlobs, p.readRecords, p.listTrees, p.choose,
+		p.listMembers, p.listBlobs, p.readRecords, p.listTrees, p.choose,
 		p.removeRecords, p.removeObjects, p.removeTemps, p.removeLogs, p.removeLocks,
 	}
 	for _, step := range steps {
@@ -138,10 +152,12 @@ func cutoff(o PruneOptions) time.Time {
 // prunable is a blob or a tree that prune may remove.
 type prunable struct {
 	path string
+	uid  uint32 // whose it is
 	size int64
 	used time.Time
 	tree bool
 	gone bool // chosen to be removed
+	kept bool // another member's, and not this one's to remove
 
 	unpacked bool // a tree that can be made again from the blobs
 }
@@ -151,6 +167,7 @@ type record struct {
 	size int64
 	used time.Time
 	refs []Digest
+	kept bool // as of a prunable
 }
 
 type pruner struct {
@@ -158,6 +175,7 @@ type pruner struct {
 	opts   PruneOptions
 	cutoff time.Time
 
+	members []*Store // the parts of a group's store, all of them
 	blobs   map[Digest]*prunable
 	trees   []*prunable
 	records []record
@@ -165,19 +183,56 @@ type pruner struct {
 	report  PruneReport
 }
 
+func (p *pruner) listMembers() error {
+	var err error
+	p.members, err = p.store.members()
+	return err
+}
+
+// ours are the parts of the store in which this process may remove things.
+func (p *pruner) ours() []*Store {
+	return slices.DeleteFunc(slices.Clone(p.members), func(m *Store) bool { return !p.store.mayRemove(m) })
+}
+
+// each calls fn for members until it fails.
+func each(members []*Store, fn func(*Store) error) error {
+	for _, m := range members {
+		if err := fn(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (p *pruner) listBlobs() error {
 	return walkFiles(p.store.path(blobBucket), func(path string, info fs.FileInfo) error {
 		d := Digest(digestPrefix + filepath.Base(path))
-		p.blobs[d] = &prunable{path: path, size: info.Size(), used: lastUse(info)}
+		uid := ownerOf(info)
+		p.blobs[d] = &prunable{path: path, uid: uid, size: info.Size(), used: lastUse(info), kept: !p.store.Keeps() && uid != p.store.group.me}
 		return nil
 	})
 }
 
-// readRecords marks what images need, and counts the use of a record as use of its blobs.
+// readRecords reads those of all members: what stands on a blob, whoever has brought it, keeps it.
 func (p *pruner) readRecords() error {
-	images := p.store.path(recordBucket, string(KindImage)) + string(filepath.Separator)
-	return walkFiles(p.store.path(recordBucket), func(path string, info fs.FileInfo) error {
+	return each(p.members, func(m *Store) error {
+		err := p.readMember(m)
+		if err != nil && !p.store.mayRemove(m) && errors.Is(err, fs.ErrPermission) {
+			return nil // who hides what they need keeps nothing
+		}
+		return err
+	})
+}
+
+// readMember marks what a member's images need, and counts the use of a record as use of its blobs.
+func (p *pruner) readMember(m *Store) error {
+	images := m.path(recordBucket, string(KindImage)) + string(filepath.Separator)
+	foreign := !p.store.mayRemove(m)
+	return walkFiles(m.path(recordBucket), func(path string, info fs.FileInfo) error {
 		env, err := readEnvelope(path)
+		if foreign && errors.Is(err, errDamaged) {
+			return nil // no reason to stop for everybody else
+		}
 		if err != nil && !errors.Is(err, errDamaged) {
 			return err
 		}
@@ -190,7 +245,7 @@ func (p *pruner) readRecords() error {
 			}
 			return nil
 		}
-		r := record{path: path, size: info.Size(), used: info.ModTime(), refs: env.Refs}
+		r := record{path: path, size: info.Size(), used: info.ModTime(), refs: env.Refs, kept: foreign}
 		if err != nil {
 			r.used = time.Time{} // damaged: of no use to anyone
 		}
@@ -205,25 +260,40 @@ func (p *pruner) readRecords() error {
 }
 
 func (p *pruner) listTrees() error {
-	trees, err := p.store.listTrees()
-	for _, t := range trees {
-		u := &prunable{path: t.path, used: t.used, tree: true}
-		u.size, u.unpacked = measureTree(t.path)
-		p.trees = append(p.trees, u)
-	}
-	return err
+	return each(p.ours(), func(m *Store) error {
+		uid, err := m.uid()
+		if err != nil {
+			return err
+		}
+		trees, err := m.listTrees()
+		for _, t := range trees {
+			u := &prunable{path: t.path, uid: uid, used: t.used, tree: true}
+			u.size, u.unpacked = measureTree(t.path)
+			p.trees = append(p.trees, u)
+		}
+		if p.store.group != nil && errors.Is(err, fs.ErrNotExist) { // a part that is being made
+			return nil
+		}
+		return err
+	})
 }
 
-// choose marks what goes: what is too old, then, to get below KeepBytes, what was used longest ago.
+// choose marks what goes: what is too old, then, to get users and the store below their limits, what was used longest ago.
 func (p *pruner) choose() error {
 	var free []*prunable // what no image needs, and is not too old
 	total := int64(0)
+	users := map[uint32]int64{}
 	consider := func(u *prunable, needed bool) {
-		u.gone = !needed && u.used.Before(p.cutoff)
-		if !u.gone {
-			total += u.size
+		if u.kept {
+			return
 		}
-		if !needed && !u.gone {
+		u.gone = !needed && u.used.Before(p.cutoff)
+		if u.gone {
+			return
+		}
+		total += u.size
+		users[u.uid] += u.size
+		if !needed {
 			free = append(free, u)
 		}
 	}
@@ -233,18 +303,29 @@ func (p *pruner) choose() error {
 	for _, u := range p.trees {
 		consider(u, false)
 	}
-	if p.opts.KeepBytes > 0 {
-		slices.SortFunc(free, p.order)
-		for _, u := range free {
-			if total <= p.opts.KeepBytes {
-				break
-			}
+	slices.SortFunc(free, p.order)
+	for _, u := range free {
+		if p.tooMuch(u.uid, users[u.uid]) || p.opts.KeepBytes > 0 && total > p.opts.KeepBytes {
 			u.gone = true
 			total -= u.size
+			users[u.uid] -= u.size
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(users)) {
+		if p.tooMuch(uid, users[uid]) {
+			p.report.Over = append(p.report.Over, Over{UID: uid, Bytes: users[uid], Limit: p.opts.OfUser(uid)})
 		}
 	}
 	p.report.Kept = total
 	return nil
+}
+
+func (p *pruner) tooMuch(uid uint32, bytes int64) bool {
+	if p.opts.OfUser == nil {
+		return false
+	}
+	limit := p.opts.OfUser(uid)
+	return limit > 0 && bytes > limit
 }
 
 // order puts first what goes first.
@@ -262,7 +343,7 @@ func (p *pruner) order(a, b *prunable) int {
 func (p *pruner) removeRecords() error {
 	for _, r := range p.records {
 		stale := len(r.refs) == 0 && r.used.Before(p.cutoff)
-		if !stale && !slices.ContainsFunc(r.refs, p.goes) {
+		if r.kept || !stale && !slices.ContainsFunc(r.refs, p.goes) {
 			continue
 		}
 		p.report.Records++
@@ -317,9 +398,14 @@ func (p *pruner) removeTree(u *prunable) error {
 }
 
 // removeTemps removes what killed processes left: nobody else has the store open.
-func (p *pruner) removeTemps() error {
-	dir := p.store.path(tmpBucket)
+func (p *pruner) removeTemps() error { return each(p.ours(), p.removeTempsOf) }
+
+func (p *pruner) removeTempsOf(m *Store) error {
+	dir := m.path(tmpBucket)
 	entries, err := os.ReadDir(dir)
+	if p.store.group != nil && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -345,12 +431,18 @@ func (p *pruner) removeLocks() error {
 	if p.opts.DryRun {
 		return nil
 	}
-	return walkFiles(p.store.path(lockBucket), func(path string, _ fs.FileInfo) error {
-		if filepath.Base(path) == useLock {
+	remove := func(path string, info fs.FileInfo) error {
+		foreign := !p.store.Keeps() && ownerOf(info) != p.store.group.me
+		if filepath.Base(path) == useLock || foreign {
 			return nil
 		}
 		return os.Remove(path)
-	})
+	}
+	err := each(p.ours(), func(m *Store) error { return walkFiles(m.path(lockBucket), remove) })
+	if err == nil && p.store.group != nil {
+		err = walkFiles(filepath.Join(p.store.dir, lockBucket), remove)
+	}
+	return err
 }
 
 func (p *pruner) remove(path string, size int64) error {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
@@ -82,7 +84,7 @@ func TestPruneByAge(t *testing.T) {
 		t.Fatal("a dry run removes")
 	}
 	wet := prune(t, s, store.PruneOptions{})
-	if dry != wet {
+	if !cmp.Equal(dry, wet) {
 		t.Errorf("the dry run promises %+v, but it was %+v", dry, wet)
 	}
 	if wet.Blobs != 2 || wet.Records != 2 || wet.Bytes == 0 {

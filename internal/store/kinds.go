@@ -27,4 +27,7 @@ const (
 	KindAuditPages  Kind = "audit-pages"       // parts of files that an audit looked at; under the layers
 	KindCheck       Kind = "check-v1"          // the findings of a check; under image, target, rules and sconce's version
 	KindSlimELF     Kind = "slim-elf"          // what stripping would do to the programs of a layer; under the layer
+	KindHashed      Kind = "hashed"            // the state of another member's blob when it was hashed, in a store of a group; under the blob
+	KindStart       Kind = "start"             // the files that commands read, in order; under the image and the commands
+	KindPass        Kind = "verify-pass"       // how far a verification in slices has come
 )

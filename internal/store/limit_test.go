@@ -29,7 +29,7 @@ func TestKeepWithin(t *testing.T) {
 	}
 	dir := tree("unpacked")
 	keep := func(limit int64) (store.PruneReport, bool) {
-		r, ok, err := s.KeepWithin(t.Context(), limit)
+		r, ok, err := s.KeepWithin(t.Context(), store.Limits{Bytes: limit})
 		if err != nil {
 			t.Fatal(err)
 		}

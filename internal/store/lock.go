@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -44,8 +45,19 @@ func (s *Store) Lock(ctx context.Context, name, does string) (*Lock, error) {
 	if err := s.writable(); err != nil {
 		return nil, err
 	}
-	return s.lock(ctx, lockFileName(name), unix.LOCK_EX, does)
+	return s.lock(ctx, s.path(lockBucket, lockFileName(name)), unix.LOCK_EX, does)
 }
+
+// LockBlob is Lock for bringing what is known by a digest: in a store of a group, one member does and the others wait.
+func (s *Store) LockBlob(ctx context.Context, name, does string) (*Lock, error) {
+	if err := s.writable(); err != nil {
+		return nil, err
+	}
+	return s.lock(ctx, s.commonLock(lockFileName(name)), unix.LOCK_EX, does)
+}
+
+// commonLock is the file of a lock that all users of the store take.
+func (s *Store) commonLock(file string) string { return filepath.Join(s.dir, lockBucket, file) }
 
 // lockFileName makes any name, an URL for instance, the name of a file.
 func lockFileName(name string) string {
@@ -53,8 +65,8 @@ func lockFileName(name string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-func (s *Store) lock(ctx context.Context, file string, how int, does string) (*Lock, error) {
-	l, err := lockFile(ctx, s.path(lockBucket, file), how, does)
+func (s *Store) lock(ctx context.Context, path string, how int, does string) (*Lock, error) {
+	l, err := lockFile(ctx, path, how, does)
 	if err != nil {
 		return nil, fmt.Errorf("lock store %s: %w", s.dir, err)
 	}
@@ -64,10 +76,7 @@ func (s *Store) lock(ctx context.Context, file string, how int, does string) (*L
 // lockFile takes a flock on the file at path. flock has no deadline, so it is asked for again, ever less often, until
 // ctx ends. Whoever holds it exclusively says so in the file; does is as in [filelock.Holder].
 func lockFile(ctx context.Context, path string, how int, does string) (*Lock, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
-	if errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) {
-		f, err = os.Open(path) // a lock can be held on a file that is only read
-	}
+	f, err := openLock(path)
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +100,35 @@ func lockFile(ctx context.Context, path string, how int, does string) (*Lock, er
 		case <-time.After(wait):
 		}
 	}
+}
+
+// openLock opens the file of a lock, which is made if it is not there: writable by whoever may write to its directory, as the next one to
+// take it may be another user.
+func openLock(path string) (*os.File, error) {
+	const flags = unix.O_NOFOLLOW | unix.O_NONBLOCK // it may be what another user has put there
+	f, err := os.OpenFile(path, os.O_RDWR|flags, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		// Without O_EXCL a directory with the sticky bit may refuse another user's file (sysctl fs.protected_regular).
+		if f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|flags, 0o644); err == nil {
+			return f, letWrite(f, filepath.Dir(path))
+		}
+		if errors.Is(err, fs.ErrExist) { // somebody was faster
+			f, err = os.OpenFile(path, os.O_RDWR|flags, 0)
+		}
+	}
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+		f, err = os.OpenFile(path, os.O_RDONLY|flags, 0) // a lock can be held on a file that is only read
+	}
+	return f, err
+}
+
+// letWrite lets the group write to f that may write to dir.
+func letWrite(f *os.File, dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode()&0o020 == 0 {
+		return err
+	}
+	return f.Chmod(0o664)
 }
 
 // newLock is the lock on f, which is held.

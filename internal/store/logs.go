@@ -17,7 +17,7 @@ func (s *Store) NewLog(title string) (*os.File, error) {
 	if err := s.writable(); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(s.path(logBucket), 0o755); err != nil {
+	if err := s.makeDir(s.path(logBucket)); err != nil {
 		return nil, fmt.Errorf("write to store: %w", err)
 	}
 	name := time.Now().Format("20060102-150405-") + fileName(title) + "-*.log"
@@ -44,8 +44,10 @@ func fileName(text string) string {
 }
 
 // removeLogs removes logs that are older than what prune keeps.
-func (p *pruner) removeLogs() error {
-	return walkFiles(p.store.path(logBucket), func(path string, info fs.FileInfo) error {
+func (p *pruner) removeLogs() error { return each(p.ours(), p.removeLogsOf) }
+
+func (p *pruner) removeLogsOf(m *Store) error {
+	return walkFiles(m.path(logBucket), func(path string, info fs.FileInfo) error {
 		if !info.ModTime().Before(p.cutoff) {
 			return nil
 		}

@@ -22,7 +22,7 @@ type Partial struct {
 	hash  hash.Hash
 	size  int64
 
-	followers []*follower
+	followers followers
 }
 
 // OpenPartial opens what was downloaded of blob d so far, hashing it on the way. Size says from where to go on.
@@ -55,7 +55,7 @@ func (p *Partial) Write(b []byte) (int, error) {
 	n, err := p.f.Write(b)
 	p.hash.Write(b[:n])
 	p.size += int64(n)
-	p.tell(nil)
+	p.followers.tell(p.size, nil)
 	return n, err
 }
 
@@ -63,7 +63,7 @@ func (p *Partial) Write(b []byte) (int, error) {
 func (p *Partial) Reset() error {
 	p.hash.Reset()
 	if p.size > 0 {
-		p.tell(errWrongBytes)
+		p.followers.tell(p.size, errWrongBytes)
 	}
 	p.size = 0
 	if err := p.f.Truncate(0); err != nil {
@@ -82,11 +82,11 @@ func (p *Partial) Commit() error {
 	}
 	f := p.f
 	p.f = nil
-	if err := p.store.publish(f, p.store.blobPath(p.want)); err != nil {
-		p.tell(errAbandoned)
+	if err := p.store.publishBlob(f, p.want); err != nil {
+		p.followers.tell(p.size, errAbandoned)
 		return err
 	}
-	p.tell(io.EOF)
+	p.followers.tell(p.size, io.EOF)
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (p *Partial) Close() error {
 	if p.f == nil {
 		return nil
 	}
-	p.tell(errAbandoned)
+	p.followers.tell(p.size, errAbandoned)
 	err := p.f.Close()
 	p.f = nil
 	return err

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 )
@@ -44,7 +45,8 @@ func treeDone(dir string) bool {
 
 // markTree makes the tree in dir one that is believed.
 func markTree(dir, boot string) error {
-	if err := os.WriteFile(dir+doneSuffix, []byte(boot), 0o444); err != nil {
+	marker := dir + doneSuffix
+	if err := errors.Join(os.WriteFile(marker, []byte(boot), 0o444), os.Chmod(marker, 0o444)); err != nil {
 		return fmt.Errorf("write to store: %w", err)
 	}
 	return nil

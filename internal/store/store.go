@@ -21,12 +21,14 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -47,10 +49,17 @@ const (
 
 // Store is an open store. Its methods may be called from many goroutines.
 type Store struct {
-	dir      string
-	readOnly bool
-	shared   []*Store // further stores, only read, asked after this one
-	inUse    *Lock    // shared lock that keeps prune away
+	dir       string
+	own       string // has all buckets but blobs, and locks of blobs: dir, or in a store of a group a member's part of it
+	group     *group // nil: the store has one writer
+	readOnly  bool
+	shared    []*Store                                                // further stores, only read, asked after this one
+	scratch   *Store                                                  // has the trees and temporary directories of this one; nil: this one itself, see UseScratch
+	choose    func(tmp string) (dir string, remove func(), err error) // see ChooseScratch; nil: there is nothing to choose
+	chosen    sync.Once
+	chosenErr error
+	unchoose  func() // removes the chosen directory
+	inUse     *Lock  // shared lock that keeps prune away
 }
 
 // DefaultDir returns the store's directory: $SCONCE_STORE, else $XDG_CACHE_HOME/sconce, else ~/.cache/sconce.
@@ -81,7 +90,10 @@ func OpenShared(ctx context.Context, dir string, shared []string) (*Store, error
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s := &Store{dir: dir}
+	s := &Store{dir: dir, own: dir}
+	if err := s.findGroup(); err != nil {
+		return nil, fmt.Errorf("open store %s: %w", dir, err)
+	}
 	if err := s.makeBuckets(); err != nil {
 		if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS) {
 			return nil, fmt.Errorf("open store %s: %w", dir, err)
@@ -94,11 +106,57 @@ func OpenShared(ctx context.Context, dir string, shared []string) (*Store, error
 	if err := s.holdOpen(ctx); err != nil {
 		return nil, err
 	}
+	if k := s.keepers(); k != nil {
+		s.shared = append(s.shared, k)
+	}
 	if err := s.openShared(ctx, shared); err != nil {
 		s.Close()
 		return nil, err
 	}
 	return s, nil
+}
+
+// UseScratch has trees, caches of steps and temporary directories in a store of its own in dir, which is made if it does not exist and
+// belongs to one machine: what is unpacked and what steps write is then on a local disk, while blobs, records and their locks are where
+// several machines share them. Close closes it; whoever made it removes it.
+func (s *Store) UseScratch(ctx context.Context, dir string) error {
+	scratch, err := OpenShared(ctx, dir, nil)
+	if err == nil && scratch.dir == s.dir {
+		return scratch.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("scratch directory: %w", err)
+	}
+	s.scratch = scratch
+	return nil
+}
+
+// ChooseScratch has choose called when a place is first needed for what [Store.UseScratch] speaks of, with the directory that has temporary files else. It returns a directory for this
+// process alone, which Close has removed, or "" where the store is good for it.
+func (s *Store) ChooseScratch(choose func(tmp string) (dir string, remove func(), err error)) {
+	s.choose = choose
+}
+
+// local is the store that has what is unpacked and what steps write: this one or its scratch.
+func (s *Store) local() (*Store, error) {
+	if s.choose == nil {
+		return cmp.Or(s.scratch, s), nil
+	}
+	s.chosen.Do(func() {
+		dir, remove, err := s.choose(s.path(tmpBucket))
+		if err == nil && dir != "" {
+			s.unchoose = remove
+			err = s.UseScratch(context.Background(), dir)
+		}
+		s.chosenErr = err
+	})
+	return cmp.Or(s.scratch, s), s.chosenErr
+}
+
+// Forgets reports whether what is unpacked is gone when this process ends.
+func (s *Store) Forgets() bool {
+	_, err := s.local()
+	return err != nil || s.unchoose != nil
 }
 
 // openShared opens stores for reading. One that does not exist (yet) holds nothing, and one that
@@ -108,8 +166,8 @@ func (s *Store) openShared(ctx context.Context, dirs []string) error {
 		if d == "" || filepath.Clean(d) == s.dir {
 			continue
 		}
-		at := &Store{dir: d, readOnly: true}
-		if err := at.readable(); err != nil {
+		at := &Store{dir: d, own: d, readOnly: true}
+		if err := errors.Join(at.findGroup(), at.readable()); err != nil {
 			progress.Warn(ctx, fmt.Sprintf("the shared store %s is passed over: %v", d, err), "its owner can open it with chmod -R a+rX; or take it out of SCONCE_SHARED_STORES, or of the configuration")
 			continue
 		}
@@ -136,18 +194,45 @@ func (s *Store) readable() error {
 func (s *Store) all() []*Store { return append([]*Store{s}, s.shared...) }
 
 func (s *Store) makeBuckets() error {
+	if s.group != nil {
+		if err := s.joinGroup(); err != nil {
+			return err
+		}
+	} else if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return err
+	}
 	for _, b := range []string{blobBucket, recordBucket, treeBucket, tmpBucket, lockBucket} {
-		if err := os.MkdirAll(filepath.Join(s.dir, b), 0o755); err != nil {
+		if err := s.makeDir(s.path(b)); err != nil {
 			return err
 		}
 	}
-	return unix.Access(s.dir, unix.W_OK)
+	return unix.Access(s.own, unix.W_OK)
+}
+
+// makeDir makes a directory that whoever may read the store may read, whatever the umask, unless it is there.
+func (s *Store) makeDir(dir string) error {
+	err := os.Mkdir(dir, 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	mode := fs.FileMode(0o755) // in a member's part without the setgid bit, which what steps make there would get
+	if s.group == nil {
+		top, err := os.Stat(s.dir)
+		if err != nil {
+			return err
+		}
+		mode = top.Mode().Perm()&^0o022 | 0o700
+	}
+	return os.Chmod(dir, mode)
 }
 
 // holdOpen takes the shared lock that keeps prune away. A reader of somebody else's store takes it where it can: a
 // lock needs only a file that can be opened.
 func (s *Store) holdOpen(ctx context.Context) error {
-	l, err := s.lock(ctx, useLock, unix.LOCK_SH, prunes)
+	l, err := s.lock(ctx, s.commonLock(useLock), unix.LOCK_SH, prunes)
 	if err != nil && (!s.readOnly || ctx.Err() != nil) {
 		return err
 	}
@@ -168,11 +253,22 @@ func (s *Store) Close() error {
 		errs = append(errs, at.inUse.Unlock())
 		at.inUse = nil
 	}
+	if s.scratch != nil {
+		errs = append(errs, s.scratch.Close())
+	}
+	if s.unchoose != nil {
+		s.unchoose()
+	}
 	return errors.Join(errs...)
 }
 
+// path is where something of a bucket is.
 func (s *Store) path(elem ...string) string {
-	return filepath.Join(append([]string{s.dir}, elem...)...)
+	dir := s.own
+	if elem[0] == blobBucket {
+		dir = s.dir
+	}
+	return filepath.Join(append([]string{dir}, elem...)...)
 }
 
 func (s *Store) writable() error {

@@ -539,3 +539,41 @@ func TestUsage(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// What is unpacked lies in the scratch directory, and what is kept in the store.
+func TestUseScratch(t *testing.T) {
+	dir, scratch := t.TempDir(), t.TempDir()
+	s, err := store.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.UseScratch(t.Context(), scratch); err != nil {
+		t.Fatal(err)
+	}
+	tree, err := s.Tree(t.Context(), "some-tree", func(string) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmp, err := s.TempDir("x-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache, err := s.CacheDir(t.Context(), "c", store.CacheShared, func(string) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cache.Release()
+	for _, path := range []string{tree, tmp, cache.Dir} {
+		if !strings.HasPrefix(path, scratch+"/") {
+			t.Errorf("%s is not in the scratch directory", path)
+		}
+	}
+	if err := s.PutRecord("step", strings.Repeat("a", 64), nil, 1); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := filepath.Glob(filepath.Join(dir, "records-v1/step/*/*"))
+	if err != nil || len(kept) != 1 {
+		t.Errorf("records in the store: %q, %v", kept, err)
+	}
+}

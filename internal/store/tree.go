@@ -24,15 +24,17 @@ func (s *Store) Tree(ctx context.Context, name string, make func(dir string) err
 
 // tree returns a tree, made if necessary.
 func (s *Store) tree(ctx context.Context, name string, make func(dir string) error, how durability) (string, error) {
+	if at, err := s.local(); at != s || err != nil {
+		if err != nil {
+			return "", err
+		}
+		return at.tree(ctx, name, make, how)
+	}
 	if !keyForm.MatchString(name) {
 		return "", fmt.Errorf("%q cannot be a tree's name", name)
 	}
-	for _, at := range s.all() {
-		dir := at.path(treeBucket, name)
-		if treeDone(dir) {
-			at.touch(dir + doneSuffix)
-			return dir, nil
-		}
+	if dir, ok := s.FindTree(name); ok {
+		return dir, nil
 	}
 	l, err := s.Lock(ctx, "tree "+name, "unpacks "+name)
 	if err != nil {
@@ -44,6 +46,21 @@ func (s *Store) tree(ctx context.Context, name string, make func(dir string) err
 		return dir, nil
 	}
 	return dir, s.makeTree(dir, make, how)
+}
+
+// FindTree returns the directory of a tree that is there, in this store or a shared one.
+func (s *Store) FindTree(name string) (dir string, ok bool) {
+	if !keyForm.MatchString(name) {
+		return "", false
+	}
+	for _, at := range s.all() {
+		dir := at.path(treeBucket, name)
+		if treeDone(dir) {
+			at.touch(dir + doneSuffix)
+			return dir, true
+		}
+	}
+	return "", false
 }
 
 // doneSuffix marks a tree whose files are all there: on disk, or as long as the boot lasts that the marker names.
@@ -97,6 +114,12 @@ func measureTree(dir string) (size int64, unpacked bool) {
 // TempDir makes a directory for work that leaves nothing behind. The caller removes it with [RemoveAll]; prune removes
 // it if the caller dies.
 func (s *Store) TempDir(pattern string) (string, error) {
+	if at, err := s.local(); at != s || err != nil {
+		if err != nil {
+			return "", err
+		}
+		return at.TempDir(pattern)
+	}
 	if err := s.writable(); err != nil {
 		return "", err
 	}

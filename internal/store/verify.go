@@ -54,8 +54,7 @@ func (s *Store) Verify(ctx context.Context, remove bool) (VerifyReport, error) {
 	if err := v.run(ctx); err != nil {
 		return v.report, fmt.Errorf("verify store %s: %w", s.dir, err)
 	}
-	slices.SortFunc(v.report.Damaged, func(a, b Damage) int { return strings.Compare(a.Object, b.Object) })
-	return v.report, nil
+	return v.sorted(), nil
 }
 
 type verifier struct {
@@ -64,6 +63,12 @@ type verifier struct {
 
 	mu     sync.Mutex // guards report
 	report VerifyReport
+}
+
+// sorted returns what was found, in the order of the objects.
+func (v *verifier) sorted() VerifyReport {
+	slices.SortFunc(v.report.Damaged, func(a, b Damage) int { return strings.Compare(a.Object, b.Object) })
+	return v.report
 }
 
 func (v *verifier) run(ctx context.Context) error {
@@ -213,10 +218,11 @@ func (v *verifier) damaged(path string, problem error) error {
 	}
 	d := Damage{Object: object, Problem: problem.Error()}
 	if v.remove && certain(problem) {
-		if err := os.RemoveAll(path); err != nil {
+		err := os.RemoveAll(path)
+		if err != nil && (v.store.Keeps() || !errors.Is(err, fs.ErrPermission)) { // another member's is theirs to remove
 			return err
 		}
-		d.Removed = true
+		d.Removed = err == nil
 	}
 	v.report.Damaged = append(v.report.Damaged, d)
 	return nil

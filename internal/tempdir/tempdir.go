@@ -28,9 +28,12 @@ const unlockedFor = time.Hour
 
 // Make makes a directory where temporary files are ($TMPDIR), for this user alone, and returns a function that removes it. name
 // says what it is for.
-func Make(name string) (dir string, remove func(), err error) {
-	sweep(os.TempDir())
-	if dir, err = os.MkdirTemp("", prefix+name+"-*"); err != nil {
+func Make(name string) (dir string, remove func(), err error) { return MakeIn(os.TempDir(), name) }
+
+// MakeIn is Make in another directory.
+func MakeIn(parent, name string) (dir string, remove func(), err error) {
+	sweep(parent)
+	if dir, err = os.MkdirTemp(parent, prefix+name+"-*"); err != nil {
 		return "", nil, err
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
