@@ -47,6 +47,10 @@ type Input struct {
 	Name   string       // that the image goes by, without a tag; "" when it has none
 	Plain  bool         // the tree and nothing else: without the files that runtimes look for
 
+	// Start lists the files that are read when the image is started, in that order: their paths in the image without a slash in front.
+	// They are written one after the other, so that few reads of the file system bring them.
+	Start []string
+
 	// Of a plain file:
 	Root  string            // the directory that becomes the root, its real path without a slash in front; "": the image's root
 	Files map[string][]byte // are added, by their paths in the image; their directories are made, and must be no links
@@ -108,6 +112,7 @@ type writer struct {
 	sq     *squashfs.Writer
 	reuse  *reuse
 	beside *beside
+	start  *startFiles
 	cover  image.Cover
 	placed map[place]*squashfs.Data
 }
@@ -123,23 +128,28 @@ func placeOf(number int, e layer.IndexEntry) place {
 }
 
 // write writes the file system at offset base of f. When what was compressed before turns out to be damaged on the way, it
-// begins again without.
+// begins again without, and when a layer came wrong at first, with what came then.
 func write(ctx context.Context, f *os.File, base int64, in Input, o Options) (int64, error) {
 	if o.Squashfs.ModTime.IsZero() {
 		o.Squashfs.ModTime = created(in.Config)
 	}
-	r := newReuse(ctx, o)
-	size, err := writeWith(ctx, f, base, in, o, r)
-	if errors.Is(err, squashfs.ErrPack) {
-		progress.Warn(ctx, fmt.Sprintf("everything is compressed again: %v", err), verifyHint)
+	for anew := false; ; {
+		r := newReuse(ctx, o)
+		r.anew = anew
+		size, err := writeWith(ctx, f, base, in, o, r)
+		switch {
+		case errors.Is(err, squashfs.ErrPack) && !anew:
+			anew = true
+			progress.Warn(ctx, fmt.Sprintf("everything is compressed again: %v", err), verifyHint)
+		case errors.Is(err, layer.ErrAgain): // at most once for each layer
+			progress.Warn(ctx, fmt.Sprintf("the file is begun again: %v", err), "")
+		default:
+			return size, err
+		}
 		if err := f.Truncate(base); err != nil {
 			return 0, err
 		}
-		r = newReuse(ctx, o)
-		r.anew = true
-		size, err = writeWith(ctx, f, base, in, o, r)
 	}
-	return size, err
 }
 
 func writeWith(ctx context.Context, f *os.File, base int64, in Input, o Options, r *reuse) (size int64, err error) {
@@ -157,6 +167,10 @@ func writeWith(ctx context.Context, f *os.File, base int64, in Input, o Options,
 		}
 		defer remove()
 	}
+	if w.start, err = w.newStartFiles(); err != nil {
+		return 0, err
+	}
+	defer w.start.close()
 	w.beside = w.startBeside()
 	defer w.beside.close()
 	return w.run()
@@ -189,6 +203,9 @@ func (w *writer) run() (int64, error) {
 		if err := w.layer(number); err != nil {
 			return 0, err
 		}
+	}
+	if err := w.startSegment(); err != nil {
+		return 0, err
 	}
 	indexes, err := w.indexes()
 	if err != nil {
@@ -236,6 +253,9 @@ func (w *writer) layer(number int) error {
 			task.Add(e.Size)
 			if e.Type != layer.Regular || e.Size == 0 || w.cover.Hides(e.Path) || !w.inRoot(e.Path) {
 				return nil
+			}
+			if w.start.takes(e) {
+				return w.start.take(number, e, open)
 			}
 			return w.add(placeOf(number, e), e.Size, e.Path, open)
 		})
@@ -320,7 +340,7 @@ func (w *writer) personality(indexes []*layer.Index, tree *image.Tree) (*image.T
 	for _, warning := range runtimefiles.Warnings(w.in.Config, tree) {
 		progress.Warn(w.ctx, warning.Text, warning.Hint)
 	}
-	im := runtimefiles.Image{Config: w.in.Config, Digest: w.in.Digest, Name: w.in.Name}
+	im := runtimefiles.Image{Config: w.in.Config, Digest: w.in.Digest, Name: w.in.Name, Start: w.in.StartDigest()}
 	d, err := runtimefiles.Layer(w.ctx, w.own, im, tree)
 	if errors.Is(err, unix.ENOSPC) { // taken by what is being kept for the next image, which gives it back if it does not fit
 		if err := w.reuse.wait(); err != nil {

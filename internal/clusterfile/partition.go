@@ -130,8 +130,8 @@ func Holds(r *squashfs.Reader, in Input, o squashfs.Options) bool {
 	if in.Digest == "" {
 		return false
 	}
-	d, err := Digest(r)
-	return err == nil && d == in.Digest && writtenWith(r.Info(), o)
+	record, err := recordOf(r)
+	return err == nil && record.Manifest == in.Digest && record.Start == in.StartDigest() && writtenWith(r.Info(), o)
 }
 
 func writtenWith(have squashfs.Info, want squashfs.Options) bool {

@@ -19,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
@@ -33,10 +34,11 @@ type Options struct {
 	Squashfs squashfs.Options // of squashfs and SIF files; zero: squashfs.DefaultOptions
 	NoReuse  bool             // of those: compress everything anew
 	Uenv     UenvOptions
+	Start    []string // of those: the image's files that stand first in the file, see clusterfile.Input
 
-	// Await, unless nil, returns when a layer of the image, 0 being the lowest, is in the store. Without it all are. It is asked
-	// for squashfs and SIF files other than uenvs only.
-	Await func(ctx context.Context, number int) error
+	// Layer, unless nil, returns a layer of the image, 0 being the lowest, that may not be in the store before it has been walked.
+	// Without it all are. It is asked for squashfs and SIF files other than uenvs only.
+	Layer func(number int) layer.Source
 }
 
 // Plain is the kind of output that is a squashfs of the tree and nothing else: no runtime's files are added. It is read as any squashfs.
@@ -132,8 +134,11 @@ func Write(ctx context.Context, im *image.Image, dest string, o Options) error {
 		in := clusterfile.FromImage(o.Store, im)
 		in.Name, _ = store.SplitImageName(o.Name)
 		in.Plain = holdsTree(t.Transport)
-		if o.Await != nil {
-			in.Await(o.Await)
+		in.Start = o.Start
+		if o.Layer != nil {
+			for number := range in.Layers {
+				in.Layers[number].Source = o.Layer(number)
+			}
 		}
 		if t.Transport == Uenv {
 			if err := describeUenv(ctx, &in, im, o); err != nil {

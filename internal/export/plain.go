@@ -16,7 +16,7 @@ import (
 // directories. The size is part of it: other programs that change a squashfs append to it.
 
 func plainStamp(size int64, kind source.Transport, in clusterfile.Input, o squashfs.Options) string {
-	return fmt.Sprintf("%s%s %d %s %s,%d,%d,%t %s", stampPrefix, kind, size, in.Digest, o.Compression, o.Level, o.BlockSize, o.TailPacking, in.Name)
+	return fmt.Sprintf("%s%s %d %s%s %s,%d,%d,%t %s", stampPrefix, kind, size, in.Digest, in.StartDigest(), o.Compression, o.Level, o.BlockSize, o.TailPacking, in.Name)
 }
 
 // plainFields are the words of a stamp: sconce, the kind, size, digest, compression, name.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/squashfs/squashfstest"
 )
 
 // filesOf describes what is below a directory.
@@ -53,25 +53,16 @@ func filesOf(t *testing.T, dir string) map[string]string {
 
 // The kernel shows in a plain file what an image has as a directory.
 func TestPlainMounted(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("mounting needs root")
-	}
 	st := openStore(t)
 	im := sample(t, st)
 	dir := t.TempDir()
-	file, tree, mount := filepath.Join(dir, "x.sqsh"), filepath.Join(dir, "tree"), filepath.Join(dir, "mount")
+	file, tree := filepath.Join(dir, "x.sqsh"), filepath.Join(dir, "tree")
 	for _, dest := range []string{"plain:" + file, "dir:" + tree} {
 		if err := Write(t.Context(), im, dest, clusterOptions(st)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Mkdir(mount, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("mount", "-t", "squashfs", "-o", "ro,loop", file, mount).CombinedOutput(); err != nil {
-		t.Skipf("mount: %v\n%s", err, out)
-	}
-	defer exec.Command("umount", "--lazy", mount).Run()
+	mount := squashfstest.Kernel.MountOrSkip(t, file)
 	if diff := cmp.Diff(filesOf(t, tree), filesOf(t, mount)); diff != "" {
 		t.Errorf("the trees differ (-directory +mounted):\n%s", diff)
 	}

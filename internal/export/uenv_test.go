@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/squashfs/squashfstest"
 )
 
 // readUenv applies the view of a description to an environment, as the format is documented (stackinator, "meta data"; uenv,
@@ -117,14 +117,7 @@ func wantSameUenv(t *testing.T, im *image.Image, file string, o Options) {
 
 func wantUenvMounted(t *testing.T, file string, want map[string]string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("mounting needs root")
-	}
-	mount := t.TempDir()
-	if out, err := exec.Command("mount", "-t", "squashfs", "-o", "ro,loop,nosuid,nodev", file, mount).CombinedOutput(); err != nil {
-		t.Skipf("mount: %v\n%s", err, out)
-	}
-	defer func() { _ = exec.Command("umount", "--lazy", mount).Run() }()
+	mount := squashfstest.Kernel.MountOrSkip(t, file)
 	got := map[string]string{}
 	for name, text := range filesOf(t, mount) {
 		if !strings.HasPrefix(text, "d") {

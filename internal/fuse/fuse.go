@@ -8,7 +8,7 @@
 //	fuse.go      the tree, as it must be described     mount.go   the device and the mount
 //	server.go    requests, from the kernel and back    proto.go   numbers and layout of the protocol
 //	ops.go       the answer to each kind of request    table.go   what the kernel knows by number
-//	handover.go  the device, from mounter to server
+//	handover.go  the device, from mounter to server    tell.go  contents that the kernel has not asked for yet
 package fuse
 
 import (
@@ -38,6 +38,13 @@ type Attr struct {
 	Major, Minor uint32 // of a device
 	Size         int64  // in bytes
 	ModTime      time.Time
+}
+
+// Teller is a content of which more is known than what is asked for, as it comes in large parts. What it tells goes to the kernel, which
+// then has no need to ask. Tell is called once, before the first read; tell may be called at any time and from several goroutines.
+type Teller interface {
+	io.ReaderAt
+	Tell(tell func(data []byte, off int64))
 }
 
 // Entry is one name in a directory.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -352,6 +354,76 @@ func TestParallelReaders(t *testing.T) {
 	if n := strings.Count(got, fmt.Sprintln(len(data))); n != 100 {
 		t.Errorf("%d of 100 readers have read all of it", n)
 	}
+}
+
+// talkative is a content that tells all of itself, in parts that are no pages, when it is read for the first time.
+type talkative struct {
+	*file
+	tell  func([]byte, int64)
+	once  sync.Once
+	asked atomic.Int64 // bytes
+	done  chan struct{}
+}
+
+func (c *talkative) Content() (io.ReaderAt, error) { return c, nil }
+
+func (c *talkative) Tell(tell func([]byte, int64)) { c.tell = tell }
+
+func (c *talkative) ReadAt(p []byte, off int64) (int, error) {
+	c.asked.Add(int64(len(p)))
+	c.once.Do(func() {
+		go func() {
+			defer close(c.done)
+			var parts sync.WaitGroup
+			const part = 1_000_003
+			for at := 0; at < len(c.data); at += part {
+				parts.Go(func() { c.tell(c.data[at:min(at+part, len(c.data))], int64(at)) })
+			}
+			parts.Wait()
+			c.tell([]byte("what lies"), int64(len(c.data))) // behind the end, is ignored
+		}()
+	})
+	return bytes.NewReader(c.data).ReadAt(p, off)
+}
+
+// after is a content that is there when another has told all of itself.
+type after struct {
+	*file
+	of *talkative
+}
+
+func (c after) Content() (io.ReaderAt, error) {
+	<-c.of.done
+	return c.file.Content()
+}
+
+// What the kernel was told it does not ask for, and programs see it as if it had.
+func TestToldContentIsNotAskedFor(t *testing.T) {
+	data := make([]byte, 10<<20+77)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(data)
+	m := &maker{}
+	big := &talkative{file: m.file(unix.S_IFREG|0o644, string(data)), done: make(chan struct{})}
+	later := after{m.file(unix.S_IFREG|0o644, "."), big}
+	got := look(t, names{m.dir(), map[string]Node{"big": big, "later": later}}, "sh:cd $1; head -c 1 big >/dev/null; cat later; sha256sum <big")
+	if want := fmt.Sprintf(".%x", sha256.Sum256(data)); !strings.HasPrefix(got, want) {
+		t.Errorf("read %q, want %q", got, want)
+	}
+	if asked := big.asked.Load(); asked > 1<<20 {
+		t.Errorf("%d bytes were asked for, although all were told", asked)
+	}
+}
+
+// names is a directory of any nodes.
+type names struct {
+	*file
+	all map[string]Node
+}
+
+func (d names) Lookup(name string) (Node, error) {
+	if n, ok := d.all[name]; ok {
+		return n, nil
+	}
+	return nil, fs.ErrNotExist
 }
 
 // Requests that the kernel would not send must do no harm either.

@@ -168,7 +168,7 @@ func (w *worker) read(in *inode, r request) error {
 	if offset > math.MaxInt64 {
 		return unix.EINVAL
 	}
-	content, err := in.reader()
+	content, err := w.reader(in)
 	if err != nil {
 		return err
 	}

@@ -66,6 +66,9 @@ const (
 	initWanted           = initAsyncRead | initDoReaddirplus | initReaddirplusAuto | initNoOpenSupport | initParallelDirops | initMaxPages | initCacheSymlinks | initNoOpendirSupport
 )
 
+// notifyStore is a message to the kernel that answers nothing: FUSE_NOTIFY_STORE of enum fuse_notify_code.
+const notifyStore = 4
+
 // Flags of fuse_open_out.
 const (
 	openKeepCache = 1 << 1

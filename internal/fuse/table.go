@@ -24,8 +24,9 @@ type inode struct {
 	lookups uint64 // how often the kernel was told; guarded by the table
 
 	mu      sync.Mutex
-	content io.ReaderAt // nil until it is read
-	list    []Entry     // of a directory that is being listed
+	content io.ReaderAt      // nil until it is read
+	list    []Entry          // of a directory that is being listed
+	split   map[int64][]byte // pages by number of which one of two parts was told
 }
 
 // maxIno keeps numbers made from inode numbers in range.
@@ -77,20 +78,6 @@ func (t *table) forget(id, n uint64) {
 	if in.lookups == 0 {
 		delete(t.all, id)
 	}
-}
-
-// reader returns the content of a regular file, opened once.
-func (in *inode) reader() (io.ReaderAt, error) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.content == nil {
-		c, err := in.node.Content()
-		if err != nil {
-			return nil, err
-		}
-		in.content = c
-	}
-	return in.content, nil
 }
 
 // entries returns the names in a directory. The kernel asks for them piece by piece, by offset alone; they are kept from

@@ -1,0 +1,69 @@
+package host
+
+import (
+	"context"
+	"os/exec"
+	"os/user"
+	"strconv"
+	"strings"
+	"time"
+
+	"sconce.dev/sconce/internal/child"
+)
+
+// Users and groups of a cluster are in a directory service, which only the C library asks; getent(1) is its voice.
+
+// UserID returns the id of a user, who may be given by it.
+func UserID(name string) (uint32, bool) {
+	if u, err := user.Lookup(name); err == nil {
+		return idNumber(u.Uid)
+	}
+	if id, ok := idNumber(name); ok {
+		return id, true
+	}
+	return idNumber(getent("passwd", name, 2))
+}
+
+// UserName returns a user's name, or the number when nobody knows one.
+func UserName(uid uint32) string {
+	id := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(id); err == nil {
+		return u.Username
+	}
+	if name := getent("passwd", id, 0); name != "" {
+		return name
+	}
+	return id
+}
+
+// GroupID returns the id of a group, which may be given by it.
+func GroupID(name string) (uint32, bool) {
+	if g, err := user.LookupGroup(name); err == nil {
+		return idNumber(g.Gid)
+	}
+	if id, ok := idNumber(name); ok {
+		return id, true
+	}
+	return idNumber(getent("group", name, 2))
+}
+
+func idNumber(text string) (uint32, bool) {
+	id, err := strconv.ParseUint(text, 10, 32)
+	return uint32(id), err == nil
+}
+
+// getent returns a field of an entry of a system database; "" when there is none, or no getent.
+func getent(database, key string, field int) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // a directory service may hang
+	defer cancel()
+	out, err := child.Output(exec.CommandContext(ctx, "getent", "--", database, key))
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	fields := strings.Split(line, ":")
+	if len(fields) <= field {
+		return ""
+	}
+	return fields[field]
+}
