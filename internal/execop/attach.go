@@ -46,6 +46,7 @@ func (s *running) attach() error {
 	for _, f := range s.c.Files {
 		s.mounts = append(s.mounts, sandbox.Mount{Target: f.Target, Content: notNil(f.Content), Mode: cmp.Or(f.Mode, modeFile)})
 	}
+	s.attachHost()
 	for _, m := range s.c.Mounts {
 		if m.Kind == Cache {
 			continue
@@ -60,6 +61,19 @@ func (s *running) attach() error {
 	// What lies in another mount must come after it.
 	slices.SortStableFunc(s.mounts, func(a, b sandbox.Mount) int { return cmp.Compare(path.Clean(a.Target), path.Clean(b.Target)) })
 	return nil
+}
+
+// attachHost shows this machine's configuration. Its variables are given as proxies are: what the command says goes before them.
+func (s *running) attachHost() {
+	if s.Host == nil {
+		return
+	}
+	for _, f := range s.Host.Files {
+		s.mounts = append(s.mounts, sandbox.Mount{Target: f.Target, Content: notNil(f.Content), Mode: modeFile})
+	}
+	for _, secret := range s.Host.Secrets {
+		s.mask.add(secret)
+	}
 }
 
 func (s *running) attachOne(m Mount) error {
@@ -95,6 +109,11 @@ func (s *running) bind(m Mount) error {
 			return err
 		}
 		sm.Layers = dirs
+		tree, err := image.NewTree(s.ctx, s.Store, m.Layers)
+		if err != nil {
+			return err
+		}
+		s.after = tree.After(s.after)
 	}
 	s.mounts = append(s.mounts, sm)
 	return nil

@@ -31,6 +31,7 @@ type Failure struct { //nolint:errname // it is what failed, a step, more than a
 	room       string // what is known of the disk
 	memory     int64  // bytes that all processes together can have
 	ownNetwork bool   // from which this machine's loopback is not reached
+	hostCA     bool   // it had the certificates that this machine trusts
 }
 
 func (f *Failure) Error() string {
@@ -55,6 +56,9 @@ func (f *Failure) Error() string {
 	return text
 }
 
+// CommandNotFound is the exit code of a shell for a command that it did not find.
+const CommandNotFound = 127
+
 // Hint returns what to do.
 func (f *Failure) Hint() string {
 	whole := "the whole output is in " + f.Log
@@ -67,13 +71,20 @@ func (f *Failure) Hint() string {
 		return "images have no lists of packages: run `apt-get update` before apt-get install, in the same step; " + whole
 	case f.ownNetwork && refusedHere(f.Tail):
 		return "a step has a network of its own, whose localhost is not this machine's: --network host gives it this machine's; " + whole
-	case f.Code == 127:
+	case !f.hostCA && untrusted.MatchString(strings.Join(f.Tail, "\n")):
+		return "a certificate is not trusted in the image: --host-config ca gives steps those that this machine trusts; " + whole
+	case f.Code == CommandNotFound:
 		return "exit code 127 mostly means that a command is not in the image; " + whole
 	case f.Code == 126:
 		return "exit code 126 mostly means that a file cannot be executed; " + whole
 	}
 	return whole
 }
+
+// untrusted is how programs say that they do not know who signed a certificate: OpenSSL and Python, curl and Git, GnuTLS in apt,
+// Go, rustls in uv, Node, wget.
+var untrusted = regexp.MustCompile(`(?i)certificate verify failed|certificate verification failed|unable to get local issuer certificate|self[- _]signed[ _]cert|ssl certificate problem|` +
+	`certificate is not trusted|x509: certificate signed by unknown authority|unknownissuer|unable_to_(get_issuer_cert|verify_leaf_signature)|cannot verify .* certificate`)
 
 // loopbackWords are how programs write the loopback's names and addresses.
 var loopbackWords = regexp.MustCompile(`(?i)\blocalhost\b|\b127\.\d+\.\d+\.\d+\b|\[::1\]`)

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/hostconfig"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
@@ -45,7 +46,8 @@ type running struct {
 	mask   masker
 	env    []string // what mounts add
 	mounts []sandbox.Mount
-	ends   []func() // what mounts need when all is over, the last first
+	after  time.Time // the time of what the command writes, if it keeps no later one
+	ends   []func()  // what mounts need when all is over, the last first
 }
 
 func (r *Runner) run(ctx context.Context, title string, on []layer.Descriptor, c Command) (d layer.Descriptor, err error) {
@@ -67,6 +69,7 @@ func (r *Runner) run(ctx context.Context, title string, on []layer.Descriptor, c
 	if err := s.openImage(); err != nil {
 		return d, err
 	}
+	s.after = s.tree.After(r.Layer.ModTime)
 	if err := s.attach(); err != nil {
 		return d, err
 	}
@@ -155,7 +158,11 @@ func (s *running) environment(home string) []string {
 	if epoch.IsZero() || epoch.Equal(layer.KeepTimes) {
 		epoch = layer.DefaultModTime
 	}
-	added := slices.Concat(s.env, s.Pass, []string{
+	var host []string
+	if s.Host != nil {
+		host = s.Host.Env
+	}
+	added := slices.Concat(s.env, s.Pass, host, []string{
 		"PATH=" + sandbox.DefaultPath, "HOME=" + home, "SOURCE_DATE_EPOCH=" + strconv.FormatInt(epoch.Unix(), 10),
 	})
 	for _, kv := range added {
@@ -192,7 +199,7 @@ func (s *running) command(task *progress.Task) error {
 	if err != nil || code == 0 {
 		return err
 	}
-	f := &Failure{Title: s.title, Code: code, Tail: out.tail(), Log: log.Name(), Peak: s.used.MaxRSS, ownNetwork: s.ownNetwork()}
+	f := &Failure{Title: s.title, Code: code, Tail: out.tail(), Log: log.Name(), Peak: s.used.MaxRSS, ownNetwork: s.ownNetwork(), hostCA: s.Host.Has(hostconfig.CA)}
 	f.diagnose(out, oomKills() > killed, s.work, s.c.Mounts)
 	if s.OnFailure != nil {
 		s.openShell(f, o)
@@ -214,8 +221,10 @@ func (s *running) openShell(f *Failure, o sandbox.Options) {
 // layer makes a layer of what the command changed, and leaves it unpacked for the step that comes next.
 func (s *running) layer(started time.Time) (layer.Descriptor, error) {
 	upper := filepath.Join(s.work, sandbox.Upper)
+	o := s.Layer
+	o.ModTime = s.after
 	d, err := layer.FromUpper(s.ctx, s.Store, upper, layer.UpperOptions{
-		Options: s.Layer, Base: unpackedBase{s.tree.Base(), s.tree, s.dirs}, Unpacked: sandbox.Unpacked(),
+		Options: o, Base: unpackedBase{s.tree.Base(), s.tree, s.dirs}, Unpacked: sandbox.Unpacked(),
 		Owner: sandbox.Owner(&s.owners), Started: started,
 	})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"sconce.dev/sconce/internal/fuse"
+	"sconce.dev/sconce/internal/hostconfig"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
@@ -87,6 +88,7 @@ type Runner struct {
 	Secrets map[string]func() ([]byte, error) // by ID
 	SSH     map[string]string                 // by ID: path of an agent's socket
 	Pass    []string                          // KEY=VALUE given to commands that have no such name, and in no key: proxies
+	Host    *hostconfig.Config                // what commands see of this machine's configuration, in no key and no layer; nil: nothing
 
 	// HostNetwork gives commands this machine's network. Otherwise they have one of their own from which what others offer can be
 	// reached, and what this machine offers to itself cannot, where there can be such a network.

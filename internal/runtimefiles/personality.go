@@ -33,6 +33,7 @@ type Image struct {
 	ConfigFile []byte       // the configuration as its publisher wrote it; nil: Config, encoded
 	Digest     store.Digest // of the manifest; "" when there is none
 	Name       string       // that the image goes by, without a tag; "" when it has none
+	Start      store.Digest // of the list of files that are written in the order of a start; "" when there is none
 	Reference  string       // where it came from, for people; may be empty
 }
 

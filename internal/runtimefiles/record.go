@@ -20,6 +20,7 @@ type Record struct {
 	Format   int             `json:"format"`             // RecordFormat
 	Manifest store.Digest    `json:"manifest,omitempty"` // of the image that the file was made from; "" when it had none
 	Name     string          `json:"name,omitempty"`     // that the image went by, without a tag; "" when it had none
+	Start    store.Digest    `json:"start,omitempty"`    // of the list of files that stand in the order in which a start reads them; "" when none do
 	Config   json.RawMessage `json:"config"`             // its configuration file (OCI image-spec, config), with everything in it
 }
 
@@ -39,7 +40,7 @@ func recordText(f *facts) (string, error) {
 	if !json.Valid(config) {
 		return "", errors.New("the image's configuration is no JSON")
 	}
-	data, err := json.Marshal(Record{Format: RecordFormat, Manifest: f.image.Digest, Name: f.image.Name, Config: config})
+	data, err := json.Marshal(Record{Format: RecordFormat, Manifest: f.image.Digest, Name: f.image.Name, Start: f.image.Start, Config: config})
 	if err != nil {
 		return "", fmt.Errorf("encode %s: %w", RecordPath, err)
 	}

@@ -95,6 +95,7 @@ func (r inRoot) make(name string, create func(parent int, base string) (int, err
 		return 0, err
 	}
 	defer unix.Close(parent)
+	defer r.sameTime(parent)()
 	fd, err := create(parent, path.Base(name))
 	if errors.Is(err, unix.EEXIST) && r.owns(parent) {
 		if err := unix.Unlinkat(parent, path.Base(name), 0); err != nil {
@@ -106,6 +107,18 @@ func (r inRoot) make(name string, create func(parent int, base string) (int, err
 		return 0, failed("make the mount point "+name, err)
 	}
 	return fd, nil
+}
+
+// sameTime returns a function that gives a directory of the root the time that it has now: that something is made in it for the
+// sandbox's sake must not look as if the command had done it.
+func (r inRoot) sameTime(dir int) func() {
+	var st unix.Stat_t
+	if !r.owns(dir) || unix.Fstat(dir, &st) != nil {
+		return func() {}
+	}
+	return func() {
+		_ = unix.UtimesNanoAt(unix.AT_FDCWD, fdPath(dir), []unix.Timespec{{Nsec: unix.UTIME_OMIT}, st.Mtim}, 0)
+	}
 }
 
 // owns reports whether fd is on the file system of the root itself.

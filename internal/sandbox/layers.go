@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -35,6 +36,19 @@ func Layers(ctx context.Context, st *store.Store, layers []layer.Descriptor) ([]
 	return dirs, g.Wait()
 }
 
+// Missing returns those of the layers that [Layers] would unpack now.
+func Missing(st *store.Store, layers []layer.Descriptor) []layer.Descriptor {
+	owners := ownsFiles()
+	return slices.DeleteFunc(slices.Clone(layers), func(d layer.Descriptor) bool {
+		name := treeName(d, owners)
+		dir, ok := st.FindTree(name)
+		if ok && unix.Access(dir, unix.X_OK) != nil {
+			_, ok = st.FindTree(ownTreeName(name))
+		}
+		return ok
+	})
+}
+
 func unpackOnce(ctx context.Context, st *store.Store, d layer.Descriptor, owners bool) (string, error) {
 	unpackTo := func(dir string) error {
 		task := progress.Begin(ctx, "unpack", "layer "+d.Digest.Short(), 0)
@@ -43,10 +57,13 @@ func unpackOnce(ctx context.Context, st *store.Store, d layer.Descriptor, owners
 	name := treeName(d, owners)
 	dir, err := st.Tree(ctx, name, unpackTo)
 	if err == nil && unix.Access(dir, unix.X_OK) != nil { // in a store for many: somebody else's, and closed
-		dir, err = st.Tree(ctx, fmt.Sprintf("%s-%d", name, os.Geteuid()), unpackTo)
+		dir, err = st.Tree(ctx, ownTreeName(name), unpackTo)
 	}
 	return filepath.Join(dir, rootDir), err
 }
+
+// ownTreeName is the tree of a user who may not read the one that there is.
+func ownTreeName(name string) string { return fmt.Sprintf("%s-%d", name, os.Geteuid()) }
 
 func treeName(d layer.Descriptor, owners bool) string {
 	id := d.DiffID

@@ -38,7 +38,8 @@ func outsideAddress(t testing.TB) string {
 	return ""
 }
 
-// A command with a network of its own reaches what other machines reach, and nothing that this machine offers to itself alone.
+// A command with a network of its own reaches what other machines reach, and nothing that this machine offers to itself alone. All its ports
+// are its own.
 func TestOwnNetwork(t *testing.T) {
 	if err := CheckNetwork(); err != nil {
 		missing(t, fmt.Sprintf("no network can be made: %v", err))
@@ -53,9 +54,11 @@ func TestOwnNetwork(t *testing.T) {
 		busybox wget -q -O - http://127.0.0.1:%[3]d/ 2>/dev/null || echo none
 		busybox wget -q -O - http://198.18.0.1:%[3]d/ 2>/dev/null || echo none
 		busybox wget -q -O - http://%[1]s:%[3]d/ 2>/dev/null || echo none
-		true`, address, open, closed))
+		echo 'from a low port' | busybox nc -l -p 80 &
+		until said=$(busybox nc 127.0.0.1 80 </dev/null 2>/dev/null) || ! kill -0 $!; do busybox usleep 20000; done
+		echo "$said"`, address, open, closed))
 	o.OwnNetwork = true
-	wantOutput(t, o, "from outside\nnone\nnone\nnone\n")
+	wantOutput(t, o, "from outside\nnone\nnone\nnone\nfrom a low port\n")
 }
 
 // What a download costs with a network of its own, against this machine's: both from a server of this machine, which no network slows

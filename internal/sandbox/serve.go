@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/progress"
 )
@@ -70,7 +71,9 @@ func (v *server) start(ctx context.Context) {
 		context.AfterFunc(life, func() { dev.Close() })
 		var once sync.Once
 		report := func(err error) {
-			once.Do(func() { progress.Warn(ctx, fmt.Sprintf("a file of the image could not be read: %v", err), "") })
+			once.Do(func() {
+				progress.Warn(ctx, fmt.Sprintf("a file of the image could not be read: %v", err), fault.HintOf(err))
+			})
 		}
 		if err := fuse.Serve(dev, v.tree, fuse.Options{Report: report}); err != nil {
 			progress.Warn(ctx, err.Error(), "")
@@ -181,7 +184,7 @@ func (g grove) Attr() fuse.Attr {
 func (g grove) Lookup(name string) (fuse.Node, error) {
 	for i, n := range g {
 		if name == strconv.Itoa(i) {
-			return inGrove{n, uint64(i)}, nil //nolint:gosec // an index
+			return inGrove{n, uint64(i), g.bare()}, nil //nolint:gosec // an index
 		}
 	}
 	return nil, fs.ErrNotExist
@@ -190,7 +193,7 @@ func (g grove) Lookup(name string) (fuse.Node, error) {
 func (g grove) ReadDir() ([]fuse.Entry, error) {
 	var all []fuse.Entry
 	for i, n := range g {
-		tree := inGrove{n, uint64(i)} //nolint:gosec // an index
+		tree := inGrove{n, uint64(i), g.bare()} //nolint:gosec // an index
 		a := tree.Attr()
 		all = append(all, fuse.Entry{Name: strconv.Itoa(i), Ino: a.Ino, Mode: a.Mode, Node: func() (fuse.Node, error) { return tree, nil }})
 	}
@@ -202,18 +205,27 @@ func (g grove) Readlink() (string, error) { return "", unix.EINVAL }
 func (g grove) Content() (io.ReaderAt, error) { return nil, unix.EISDIR }
 
 func (g grove) Xattrs() (map[string]string, error) {
+	if g.bare() {
+		return nil, errors.ErrUnsupported
+	}
+	return nil, nil // a file of a tree may have one
+}
+
+// bare reports whether no file of any tree has extended attributes. An overlay asks for some of every file that it sees.
+func (g grove) bare() bool {
 	for _, n := range g {
 		if _, err := n.Xattrs(); !errors.Is(err, errors.ErrUnsupported) {
-			return nil, nil // a file of the tree may have one
+			return false
 		}
 	}
-	return nil, errors.ErrUnsupported
+	return true
 }
 
 // inGrove is a file of one of the trees.
 type inGrove struct {
 	fuse.Node
 	tree uint64
+	bare bool // no file of any tree of the grove has extended attributes
 }
 
 func (n inGrove) number(ino uint64) uint64 { return ino*maxTrees + n.tree + groveInode + 1 }
@@ -229,7 +241,7 @@ func (n inGrove) Lookup(name string) (fuse.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return inGrove{found, n.tree}, nil
+	return inGrove{found, n.tree, n.bare}, nil
 }
 
 func (n inGrove) ReadDir() ([]fuse.Entry, error) {
@@ -245,7 +257,7 @@ func (n inGrove) ReadDir() ([]fuse.Entry, error) {
 			if err != nil {
 				return nil, err
 			}
-			return inGrove{found, n.tree}, nil
+			return inGrove{found, n.tree, n.bare}, nil
 		}
 	}
 	return all, nil
@@ -253,7 +265,7 @@ func (n inGrove) ReadDir() ([]fuse.Entry, error) {
 
 func (n inGrove) Xattrs() (map[string]string, error) {
 	x, err := n.Node.Xattrs()
-	if errors.Is(err, errors.ErrUnsupported) {
+	if errors.Is(err, errors.ErrUnsupported) && !n.bare {
 		return nil, nil // of this tree
 	}
 	return x, err
