@@ -258,6 +258,15 @@ func TestExpansionBomb(t *testing.T) {
 	}
 }
 
+// mistakesIn returns what is wrong with a file.
+func mistakesIn(text string) error {
+	f, err := Parse("Containerfile", []byte(text))
+	if err == nil {
+		_, err = f.Evaluate(context.Background(), Options{}, lookUp)
+	}
+	return err
+}
+
 // What JSON cannot hold would be one key for two commands.
 func TestNotUTF8(t *testing.T) {
 	for _, text := range []string{
@@ -265,7 +274,7 @@ func TestNotUTF8(t *testing.T) {
 		"FROM base\nONBUILD RUN echo \xe8\n", "FROM base AS one\nRUN \xe8\nFROM base\n",
 	} {
 		var at *Error
-		if _, err := Parse("Containerfile", []byte(text)); !errors.As(err, &at) || at.Line != 2 || !strings.Contains(at.Message, "not UTF-8") {
+		if err := mistakesIn(text); !errors.As(err, &at) || at.Line != 2 || !strings.Contains(at.Message, "not UTF-8") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

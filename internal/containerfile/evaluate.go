@@ -32,7 +32,9 @@ type Options struct {
 type ConfigFunc = func(ctx context.Context, reference string, platform v1.Platform) (*v1.ConfigFile, error)
 
 // Evaluate says what the file means. config is asked for the base image of each stage that the target needs. Mistakes in the
-// file are an [*Error]; what config returns is wrapped with the line.
+// file are an [*Error] or [Errors], all of them, with what the rest of the file means; what config returns is wrapped with the line.
+//
+// When an instruction is not well formed, config is not asked, so that a slip is told at once: no registry is waited for.
 func (f *File) Evaluate(ctx context.Context, o Options, config ConfigFunc) (*Build, error) {
 	if o.Platform.OS == "" {
 		o.Platform = thisMachine()
@@ -52,15 +54,17 @@ func (f *File) Evaluate(ctx context.Context, o Options, config ConfigFunc) (*Bui
 		done:  map[int]int{},
 		build: &Build{Warnings: slices.Clone(f.warnings), Proxy: proxyEnv(o.BuildArgs)},
 	}
+	if len(f.mistakes) > 0 {
+		e.mistakes, e.config = slices.Clone(f.mistakes), unknownConfig
+	}
 	e.readGlobals()
 	target, err := f.target(o.Target)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		_, err = e.stage(ctx, target)
 	}
-	_, err = e.stage(ctx, target)
 	if len(e.mistakes) > 0 {
 		slices.SortStableFunc(e.mistakes, func(a, b *Error) int { return a.Line - b.Line })
-		return nil, e.mistakes.err()
+		return e.build, e.mistakes.err()
 	}
 	if err != nil {
 		return nil, err
@@ -68,6 +72,11 @@ func (f *File) Evaluate(ctx context.Context, o Options, config ConfigFunc) (*Bui
 	e.warnUnused()
 	slices.SortStableFunc(e.build.Warnings, func(a, b Warning) int { return a.Line - b.Line })
 	return e.build, nil
+}
+
+// unknownConfig stands for the configuration of any image.
+func unknownConfig(context.Context, string, v1.Platform) (*v1.ConfigFile, error) {
+	return &v1.ConfigFile{}, nil
 }
 
 // target returns the number of the stage that is asked for.
@@ -99,6 +108,7 @@ type evaluator struct {
 	ends    []stageEnd      // of build.Stages
 
 	mistakes Errors // so far: what comes after one is looked at all the same
+	unsure   bool   // the instruction at hand uses a variable that is missing, perhaps, only because of one of them
 }
 
 func (e *evaluator) warn(line int, hint, format string, args ...any) {
@@ -111,6 +121,7 @@ func (e *evaluator) warn(line int, hint, format string, args ...any) {
 // expand replaces variables and warns of those without a value. declared are names that may have none.
 func (e *evaluator) expand(line int, s *scope, declared []string, word string) (string, error) {
 	result, missing, err := s.expand(e.lex, word)
+	e.unsure = e.unsure || s.open && (len(missing) > 0 || err != nil && strings.Contains(word, "?"))
 	for _, name := range missing {
 		if !slices.Contains(declared, name) && !hasAlternative(word, name) {
 			e.warn(line, didYouMean(name, s.names, ""), "$%s is not set", name)
@@ -147,6 +158,7 @@ func (e *evaluator) readGlobals() {
 				set = true
 				if value, err = e.expand(n.StartLine, e.globals, nil, *arg.Value); err != nil {
 					e.mistaken(n.StartLine, err)
+					set, e.globals.open = false, true
 				}
 			}
 			if set {
@@ -255,9 +267,11 @@ func (e *evaluator) stage(ctx context.Context, number int) (int, error) {
 		return 0, err
 	}
 	for _, n := range section.nodes {
-		if err := s.apply(ctx, n, n.StartLine); !e.mistaken(n.StartLine, err) {
+		err := s.apply(ctx, n, n.StartLine)
+		if !e.mistaken(n.StartLine, err) {
 			return 0, err
 		}
+		s.env.open = s.env.open || err != nil
 	}
 	e.build.Stages = append(e.build.Stages, s.Stage)
 	e.ends = append(e.ends, stageEnd{s.env, s.args})
@@ -270,15 +284,15 @@ type elsewhere struct{ error }
 
 func (e elsewhere) Unwrap() error { return e.error }
 
-// mistaken notes a mistake in a line, so that all of them are reported at once. It reports whether to go on: not after an error that
-// is none of the file's.
+// mistaken notes a mistake in a line, so that all of them are reported at once, but for what may only follow from another one. It
+// reports whether to go on: not after an error that is none of the file's.
 func (e *evaluator) mistaken(line int, err error) bool {
 	var other elsewhere
 	switch {
 	case err == nil:
 	case errors.As(err, &other):
 		return false
-	default:
+	case !e.unsure:
 		e.mistakes = append(e.mistakes, e.file.at(line, err))
 	}
 	return true

@@ -16,6 +16,7 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/spelling"
 )
 
 // File is a parsed Containerfile.
@@ -27,6 +28,7 @@ type File struct {
 	globals  []*parser.Node // ARG instructions before the first FROM
 	stages   []*section
 	warnings []Warning
+	mistakes Errors // of form, in instructions without which the others can be judged
 }
 
 // section is a stage as it stands in the file. Its instructions are kept as nodes: expansion changes the typed ones.
@@ -36,8 +38,8 @@ type section struct {
 	nodes []*parser.Node
 }
 
-// Parse reads a Containerfile and checks the form of all its instructions. name is used in messages.
-// Mistakes are an [*Error] or [Errors].
+// Parse reads a Containerfile. name is used in messages. Mistakes of form are an [*Error] or [Errors] here when they leave open what the
+// rest means: when a stage is not known. Others are told by [File.Evaluate], together with what is wrong beside them.
 func Parse(name string, data []byte) (*File, error) {
 	f := &File{Name: name}
 	result, err := parser.Parse(bytes.NewReader(data))
@@ -49,21 +51,31 @@ func Parse(name string, data []byte) (*File, error) {
 	for _, w := range result.Warnings {
 		f.warnings = append(f.warnings, Warning{Line: w.Location.Start.Line, Message: "an empty line within an instruction", Hint: "remove it, or end the line before without " + string(f.escape)})
 	}
-	var mistakes Errors
+	clear := true
 	for _, n := range result.AST.Children {
 		err := checkText(n)
 		if addErr := f.add(n); err == nil {
 			err = addErr
 		}
 		if err != nil {
-			mistakes = append(mistakes, f.at(n.StartLine, err))
+			f.mistakes = append(f.mistakes, f.at(n.StartLine, err))
+			clear = clear && len(f.stages) > 0 && !isFrom(n)
 		}
 	}
-	if len(mistakes) == 0 && len(f.stages) == 0 {
+	if len(f.mistakes) == 0 && len(f.stages) == 0 {
 		last := result.AST.Children[len(result.AST.Children)-1]
 		return nil, f.at(last.StartLine, wrongf("FROM says what the image begins with; FROM scratch is an empty one", "there is no FROM"))
 	}
-	return f, mistakes.err()
+	if !clear {
+		return nil, f.mistakes.err()
+	}
+	return f, nil
+}
+
+// isFrom reports whether an instruction begins a stage, or means to.
+func isFrom(n *parser.Node) bool {
+	word := strings.ToUpper(n.Value)
+	return word == "FROM" || spelling.Nearest(word, instructionNames()) == "FROM"
 }
 
 // add takes the next instruction.
@@ -89,8 +101,10 @@ func (f *File) add(n *parser.Node) error {
 		}
 		return err
 	}
-	last := f.stages[len(f.stages)-1]
-	last.nodes = append(last.nodes, n)
+	if err == nil {
+		last := f.stages[len(f.stages)-1]
+		last.nodes = append(last.nodes, n)
+	}
 	return err
 }
 

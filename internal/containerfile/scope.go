@@ -14,6 +14,7 @@ import (
 type scope struct {
 	names  []string
 	values map[string]string
+	open   bool // there may be more: a mistake, or an image that was not asked for, hides them
 }
 
 func newScope(env []string) *scope {
@@ -25,7 +26,11 @@ func newScope(env []string) *scope {
 	return s
 }
 
-func (s *scope) clone() *scope { return newScope(s.environ()) }
+func (s *scope) clone() *scope {
+	c := newScope(s.environ())
+	c.open = s.open
+	return c
+}
 
 func (s *scope) set(name, value string) {
 	if _, has := s.values[name]; !has {

@@ -39,12 +39,15 @@ type stageEnd struct {
 // begin does what FROM says, and then what the base's ONBUILD asks for.
 func (s *stage) begin(ctx context.Context) error {
 	line := s.section.line
-	if err := s.base(ctx, line); !s.mistaken(line, err) {
+	s.unsure = false
+	err := s.base(ctx, line)
+	if !s.mistaken(line, err) {
 		return err
 	}
 	if s.env == nil { // after a mistake
 		s.From, s.env = Scratch, newScope(nil)
 	}
+	s.env.open = s.env.open || err != nil || len(s.file.mistakes) > 0
 	if _, has := s.env.Get("PATH"); !has {
 		s.env.set("PATH", DefaultPath)
 	}
@@ -172,8 +175,9 @@ func (s *stage) trigger(ctx context.Context, line int, text string) error {
 	return nil
 }
 
-// apply does what one instruction says.
+// apply does what one instruction says, as far as its variables are known.
 func (s *stage) apply(ctx context.Context, n *parser.Node, line int) error {
+	s.unsure = false
 	c, err := instruction(n)
 	if err != nil {
 		return err
@@ -195,7 +199,7 @@ func (s *stage) apply(ctx context.Context, n *parser.Node, line int) error {
 	default:
 		err = s.configure(c, line)
 	}
-	if err != nil {
+	if err != nil || s.unsure {
 		return err
 	}
 	s.Ops = append(s.Ops, op)
@@ -284,6 +288,7 @@ func (s *stage) declare(c *instructions.ArgCommand, line int) error {
 		}
 		if !set {
 			value, set = s.globals.Get(arg.Key)
+			s.env.open = s.env.open || !set && s.globals.open
 		}
 		if set {
 			s.env.set(arg.Key, value)

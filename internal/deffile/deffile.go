@@ -20,6 +20,17 @@ import (
 type Options struct {
 	Target   string // stage to build, by name; "" is the last
 	Platform v1.Platform
+
+	// Bootstrap gives the reference of the base that a distribution's packages make.
+	Bootstrap func(Bootstrap) (reference string)
+}
+
+// Bootstrap is what a header says of a base from packages of Debian or Ubuntu.
+type Bootstrap struct {
+	Suite    string
+	Mirror   string // URL; "": the distribution's own
+	Packages []string
+	Keyring  string // file with the keys that sign; "": the distribution's own
 }
 
 // ConfigFunc gives the configuration of an image that a header names.
@@ -36,6 +47,7 @@ type File struct {
 type stage struct {
 	line     int // of its first header
 	header   map[string]field
+	goesOn   string // the header whose value goes on in the next line; "": none
 	sections []*section
 }
 

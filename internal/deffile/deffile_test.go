@@ -26,8 +26,10 @@ func evaluate(text string, args map[string]string, target string) (*containerfil
 		}
 		return &v1.ConfigFile{Config: v1.Config{Env: []string{"PATH=/bin"}, Cmd: []string{"/bin/hello"}}}, nil
 	}
-	return f.Evaluate(context.Background(), Options{Target: target, Platform: v1.Platform{OS: "linux", Architecture: "amd64"}}, base)
+	return f.Evaluate(context.Background(), Options{Target: target, Platform: v1.Platform{OS: "linux", Architecture: "amd64"}, Bootstrap: packages}, base)
 }
+
+func packages(b Bootstrap) string { return fmt.Sprintf("packages %q", b) }
 
 // told writes what a build does, but for the constant layout, in one line for each instruction.
 func told(b *containerfile.Build) string {
@@ -65,6 +67,14 @@ func TestMeaning(t *testing.T) {
 		{"registry and namespace", "Bootstrap: docker\nFrom: a:2\nRegistry: r.example.org\nNamespace: me\n", "from docker://r.example.org/me/a:2 "},
 		{"a comment above", "# first\n\n" + head, "from docker://base:1 "},
 		{"a comment behind a header", "Bootstrap: docker # words\nFrom: base:1 # more\n", "from docker://base:1 "},
+		{"a comment at once behind a header", "Bootstrap: docker#words\nFrom: base:1#more\n", "from docker://base:1 "},
+		{"a value over two lines", "Bootstrap: docker\nFrom: \\\n  base:1\n", "from docker://base:1 "},
+		{"a value that a comment ends", "Bootstrap: docker\nFrom: ba\\\nse:1\n# words\nRegistry: r.example.org\n", "from docker://r.example.org/base:1 "},
+		{
+			"packages of Debian", "Bootstrap: debootstrap\nOSVersion: bookworm\nMirrorURL: http://m.example.org/%{OSVERSION}\nInclude: python3 \\\n  git,less\nKeyring: k.gpg\n",
+			`stage 0 from packages {"bookworm" "http://m.example.org/bookworm" ["python3" "git" "less"] "k.gpg"} `,
+		},
+		{"packages of the usual mirror", "Bootstrap: debootstrap\nOSVersion: noble\n", `from packages {"noble" "" [] ""} entrypoint`},
 		{"lines of Windows", strings.ReplaceAll(head+"%post\n  a\n", "\n", "\r\n"), `in "" "  a\n"`},
 		{"a local image", "Bootstrap: localimage\nFrom: dir/a.sif\n", "from ./dir/a.sif "},
 		{"a local image by its whole path", "Bootstrap: localimage\nFrom: /x/a.sif\n", "from /x/a.sif "},
@@ -75,6 +85,7 @@ func TestMeaning(t *testing.T) {
 		{"a script", head + "%post\n  a\n  b\n", `3 run ["/bin/sh" "-ex" "/dev/pipes/post"] in "" "  a\n  b\n"`},
 		{"a script of bash", head + "%post -c /bin/bash -e\na\n", `3 run ["/bin/sh" "-ex" "-c" "/bin/bash -e /dev/pipes/post"]`},
 		{"a script twice", head + "%post\na\n%help\nh\n%post\nb\n", `"a\nb\n"`},
+		{"a script twice, the shell later", head + "%post\na\n%post -c /bin/bash\nb\n", `5 run ["/bin/sh" "-ex" "-c" "/bin/bash /dev/pipes/post"] in "" "a\nb\n"`},
 		{"a comment behind a section", head + "%post # words\na\n", `["/bin/sh" "-ex" "/dev/pipes/post"] in "" "a\n"`},
 		{"a section in capitals", head + "%POST\na\n", `"a\n"`},
 		{"a percent sign that is indented", head + "%post\n  %test\n", `"  %test\n"`},
@@ -104,6 +115,8 @@ func TestMeaning(t *testing.T) {
 		{"an app that runs", head + "%apprun foo\na\n", `3 write /scif/apps/foo/scif/runscript 755 "#!/bin/sh\n\na\n"`},
 		{"an app that is installed", head + "%appinstall foo\nmake\n", `3 run ["/bin/sh" "-ex" "/dev/pipes/post"] in "/scif/apps/foo" "make\n"`},
 		{"files before what is installed with them", head + "%appinstall foo\nmake\n%appfiles foo\na\n", "to /scif/apps/foo/\n3 run"},
+		{"words behind an app's name", head + "%appinstall foo bar\nmake\n", `in "/scif/apps/foo" "make\n"`},
+		{"apps in the order of their names", head + "%appenv b\nx\n%appinstall a\nfirst\n%appinstall b\nsecond\n", "\"second\\n\"\n5 run"},
 		{"an app's environment", head + "%appenv foo\nexport A=1\n", `write /scif/apps/foo/scif/env/90-environment.sh 755 "export A=1\n"`},
 		{"an app's files", head + "%appfiles foo\na bin/a\n", "4 copy [a] from {Stage:-1 Image: Dir: Context:true} to /scif/apps/foo/bin/a\n"},
 		{"an app's file without destination", head + "%appfiles foo\na\n", "to /scif/apps/foo/\n"},
@@ -138,7 +151,7 @@ func TestMistakes(t *testing.T) {
 		{"a library", "Bootstrap: library\nFrom: a\n", "x.def:1: Bootstrap: library is not supported", "localimage"},
 		{"a hub", "Bootstrap: shub\nFrom: a\n", "x.def:1: Bootstrap: shub", "localimage"},
 		{"ORAS", "Bootstrap: oras\nFrom: a\n", "x.def:1: Bootstrap: oras", "localimage"},
-		{"debootstrap", "Bootstrap: debootstrap\nOSVersion: bookworm\nMirrorURL: http://m.example.org\n", "x.def:1: Bootstrap: debootstrap", "[base] bootstrap"},
+		{"debootstrap", "Bootstrap: debootstrap\nMirrorURL: http://m.example.org\n", "x.def:1: Bootstrap: debootstrap without OSVersion", "OSVersion: bookworm"},
 		{"yum", "Bootstrap: yum\nInclude: yum\n", "x.def:1: Bootstrap: yum", "rockylinux"},
 		{"busybox", "Bootstrap: busybox\n", "x.def:1: Bootstrap: busybox", "From: busybox"},
 		{"fingerprints", head + "Fingerprints: AB\n", "x.def:3: fingerprints", "apptainer verify"},

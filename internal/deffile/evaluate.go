@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -63,12 +64,12 @@ func (e *evaluator) stage(ctx context.Context, s *stage, config ConfigFunc) erro
 	} else if e.find(name) >= 0 {
 		return e.file.wrong(s.header["stage"].line, "give the stages different names", "there is a stage %s above", name)
 	}
-	from, err := e.file.base(s)
+	from, packages, err := e.base(s)
 	if err != nil {
 		return err
 	}
 	made := &containerfile.Stage{Name: name, From: from, Parent: -1, Platform: e.options.Platform}
-	if from == containerfile.Scratch {
+	if packages || from == containerfile.Scratch {
 		made.Config.Env = []string{"PATH=" + containerfile.DefaultPath}
 	} else {
 		c, err := config(ctx, from, e.options.Platform)
@@ -91,7 +92,6 @@ var instead = map[string]string{
 	"shub":          "get the file with `apptainer pull base.sif shub://…`, then Bootstrap: localimage, From: base.sif",
 	"oras":          "get the file with `apptainer pull base.sif oras://…`, then Bootstrap: localimage, From: base.sif",
 	"docker-daemon": "save it with `docker save -o base.tar NAME`, then Bootstrap: docker-archive, From: base.tar",
-	"debootstrap":   "Bootstrap: docker, From: debian:12; or a recipe with [base] bootstrap, built with -o base.sif, and Bootstrap: localimage",
 	"yum":           "Bootstrap: docker, From: rockylinux:9",
 	"dnf":           "Bootstrap: docker, From: rockylinux:9",
 	"zypper":        "Bootstrap: docker, From: opensuse/leap:15",
@@ -99,7 +99,23 @@ var instead = map[string]string{
 	"busybox":       "Bootstrap: docker, From: busybox",
 }
 
-// base is the reference of what a stage begins with.
+// base is the reference of what a stage begins with, and whether that is made of a distribution's packages.
+func (e *evaluator) base(s *stage) (reference string, packages bool, err error) {
+	if !strings.EqualFold(s.header["bootstrap"].value, "debootstrap") {
+		reference, err = e.file.base(s)
+		return reference, false, err
+	}
+	suite := s.header["osversion"].value
+	if suite == "" {
+		return "", false, e.file.wrong(s.header["bootstrap"].line, "add a line OSVersion: bookworm", "Bootstrap: debootstrap without OSVersion")
+	}
+	return e.options.Bootstrap(Bootstrap{
+		Suite: suite, Mirror: strings.ReplaceAll(s.header["mirrorurl"].value, "%{OSVERSION}", suite),
+		Packages: strings.FieldsFunc(s.header["include"].value, func(c rune) bool { return c == ',' || unicode.IsSpace(c) }), Keyring: s.header["keyring"].value,
+	}), true, nil
+}
+
+// base is the reference of what a stage begins with that is an image.
 func (f *File) base(s *stage) (string, error) {
 	if h, ok := s.header["fingerprints"]; ok {
 		return "", f.wrong(h.line, "check the file with `apptainer verify` and leave the line out", "fingerprints: signatures of SIF files are not checked here")
@@ -114,7 +130,7 @@ func (f *File) base(s *stage) (string, error) {
 		return "", f.wrong(kind.line, hint, "Bootstrap: %s is not supported", agent)
 	}
 	if !slices.Contains([]string{"docker", "localimage", "oci", "oci-archive", "docker-archive"}, agent) {
-		return "", f.wrong(kind.line, "it is one of docker, docker-archive, localimage, oci, oci-archive, scratch", "there is no bootstrap %q", kind.value)
+		return "", f.wrong(kind.line, "it is one of debootstrap, docker, docker-archive, localimage, oci, oci-archive, scratch", "there is no bootstrap %q", kind.value)
 	}
 	if from == "" {
 		return "", f.wrong(kind.line, "add a line From: IMAGE", "Bootstrap: %s without From", agent)
@@ -448,16 +464,24 @@ func (w *writer) apps() error {
 	return nil
 }
 
-// appsInOrder returns the sections of apps: those that are scripts of the build come last, as they use what the others bring.
-func (s *stage) appsInOrder() []*section {
+// appsInOrder returns the sections of apps: those that are scripts of the build come last, as they use what the others bring, and app by
+// app as the file names them first.
+func (st *stage) appsInOrder() []*section {
 	var all, installs []*section
-	for _, part := range s.sections {
-		switch {
-		case part.name == "appinstall":
+	first := map[string]int{}
+	for i, part := range st.sections {
+		if !slices.Contains(appSections, part.name) {
+			continue
+		}
+		if _, known := first[part.args]; !known {
+			first[part.args] = i
+		}
+		if part.name == "appinstall" {
 			installs = append(installs, part)
-		case slices.Contains(appSections, part.name):
+		} else {
 			all = append(all, part)
 		}
 	}
+	slices.SortStableFunc(installs, func(a, b *section) int { return first[a.args] - first[b.args] })
 	return append(all, installs...)
 }

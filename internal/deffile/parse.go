@@ -89,17 +89,49 @@ func (f *File) begin(name, args string, line int) (*section, error) {
 	last := f.stages[len(f.stages)-1]
 	before, _, _ := strings.Cut(args, "#")
 	s := &section{name: name, args: strings.TrimSpace(before), line: line}
-	for _, other := range last.sections {
-		if name != "files" && other.name == name && other.args == s.args {
-			return other, nil // it goes on
-		}
+	if slices.Contains(appSections, name) && s.args != "" {
+		s.args = strings.Fields(s.args)[0] // what follows the app's name means nothing
+	}
+	if other := last.earlier(s); other != nil {
+		return other, nil // it goes on
 	}
 	last.sections = append(last.sections, s)
 	return s, nil
 }
 
+// earlier finds the section that s goes on with. Its arguments are the last that are given.
+func (st *stage) earlier(s *section) *section {
+	for _, other := range st.sections {
+		switch {
+		case other.name != s.name || s.name == "files":
+		case other.args == s.args:
+			return other
+		case !slices.Contains(appSections, s.name):
+			if s.args != "" {
+				other.args, other.line = s.args, s.line
+			}
+			return other
+		}
+	}
+	return nil
+}
+
+// addHeader reads a line KEY: VALUE. A comment begins with any #, and a value that ends with a backslash goes on in the next line.
 func (f *File) addHeader(line string, number int) error {
-	if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
+	var at *stage
+	if len(f.stages) > 0 {
+		at = f.stages[len(f.stages)-1]
+	}
+	line, _, _ = strings.Cut(line, "#")
+	if line = strings.TrimSpace(line); line == "" {
+		if at != nil {
+			at.goesOn = ""
+		}
+		return nil
+	}
+	if at != nil && at.goesOn != "" {
+		begun := at.header[at.goesOn]
+		at.set(at.goesOn, begun.value+line, begun.line)
 		return nil
 	}
 	key, value, found := strings.Cut(line, ":")
@@ -107,7 +139,7 @@ func (f *File) addHeader(line string, number int) error {
 	switch {
 	case !found:
 		return f.wrong(number, "a header is KEY: VALUE, and a script stands below %post", "%q is no header", line)
-	case len(f.stages) == 0:
+	case at == nil:
 		return f.wrong(number, "begin with Bootstrap: docker", "%s before Bootstrap", key)
 	case !slices.Contains(headers, strings.TrimRight(key, "0123456789")):
 		hint := "its headers are " + strings.Join(headers, ", ")
@@ -116,15 +148,23 @@ func (f *File) addHeader(line string, number int) error {
 		}
 		return f.wrong(number, hint, "there is no header %q", key)
 	}
-	if i := strings.Index(value, " #"); i >= 0 {
-		value = value[:i]
-	}
-	at := f.stages[len(f.stages)-1].header
-	if _, twice := at[key]; twice {
+	if _, twice := at.header[key]; twice {
 		return f.wrong(number, "a second stage begins with Bootstrap", "the header %s stands there twice", key)
 	}
-	at[key] = field{strings.TrimSpace(value), number}
+	at.set(key, strings.TrimSpace(value), number)
 	return nil
+}
+
+// set gives a header its value, and notes whether that goes on.
+func (st *stage) set(key, value string, line int) {
+	rest, more := strings.CutSuffix(value, "\\")
+	if st.goesOn = ""; more {
+		st.goesOn = key
+		if text, lines := strings.CutSuffix(rest, "\\n"); lines { // the next line stays one of its own
+			rest = text + "\n"
+		}
+	}
+	st.header[key] = field{rest, line}
 }
 
 var template = regexp.MustCompile(`\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}`)

@@ -6,6 +6,8 @@ package fault
 import (
 	"errors"
 	"os/exec"
+	"slices"
+	"strings"
 )
 
 // The exit codes of the sconce command.
@@ -39,6 +41,21 @@ func HintOf(err error) string {
 		return h.Hint()
 	}
 	return ""
+}
+
+// Join is errors.Join with a hint that says what to do about all of them.
+func Join(errs ...error) error {
+	var hints []string
+	for _, err := range errs {
+		if hint := HintOf(err); hint != "" && !slices.Contains(hints, hint) {
+			hints = append(hints, hint)
+		}
+	}
+	err := errors.Join(errs...)
+	if len(hints) == 0 {
+		return err
+	}
+	return Hint(err, strings.Join(hints, "; "))
 }
 
 type coded struct {

@@ -25,3 +25,17 @@ func TestCodeOf(t *testing.T) {
 		}
 	}
 }
+
+func TestJoin(t *testing.T) {
+	if err := Join(nil, nil); err != nil {
+		t.Error(err)
+	}
+	one := Hint(errors.New("one"), "do this")
+	err := Join(one, nil, errors.New("two"), Hint(Usage(errors.New("three")), "do that"), one)
+	if err.Error() != "one\ntwo\nthree\none" || HintOf(err) != "do this; do that" || CodeOf(err) != CodeUsage || !errors.Is(err, one) {
+		t.Errorf("%q, hint %q, code %d", err, HintOf(err), CodeOf(err))
+	}
+	if err := Join(errors.New("two")); HintOf(err) != "" {
+		t.Errorf("hint %q", HintOf(err))
+	}
+}

@@ -27,12 +27,14 @@ type checker struct {
 	doc       *table
 	values    map[string]any // of the source
 	decoded   []byte         // what becomes the recipe when that is not the source itself
+	mistyped  map[*node]any  // values of a wrong type, and what takes their place; nil is nothing
+	places    map[int]bool   // where mistakes are told; nil is everywhere
 	problems  []*Error
 	failure   error // what is wrong at no place of the file
 }
 
 func newChecker(data []byte, file, dir string) *checker {
-	return &checker{top: root(), file: file, dir: dir, source: bytes.TrimPrefix(data, byteOrderMark)}
+	return &checker{top: root(), mistyped: map[*node]any{}, file: file, dir: dir, source: bytes.TrimPrefix(data, byteOrderMark)}
 }
 
 // run checks everything and returns the decoded recipe, which is good only when there are no problems.
@@ -42,6 +44,10 @@ func (c *checker) run() *Recipe {
 	}
 	c.doc = readDocument(c.source)
 	c.checkTable(c.doc, root())
+	if err := c.leaveOut(); err != nil {
+		c.failure = err
+		return nil
+	}
 	if !c.choose() && (len(c.problems) == 0 || c.find("variant") != nil) {
 		return nil
 	}
@@ -76,6 +82,44 @@ func firstInvalid(data []byte) int {
 		i += size
 	}
 	return 0
+}
+
+// leaveOut takes the values of a wrong type out of what becomes the recipe, so that the rest is judged too: value by value, since what
+// is wrong with a table as a whole may be for want of what was left out.
+func (c *checker) leaveOut() (err error) {
+	if len(c.mistyped) == 0 {
+		return nil
+	}
+	c.places = map[int]bool{}
+	(&node{table: c.doc}).addPlaces(c.places)
+	c.values, _ = c.rightOf(c.values, &node{table: c.doc}).(map[string]any)
+	if c.decoded, err = toml.Marshal(c.values); err != nil {
+		return fmt.Errorf("%s: put together what is right: %w", c.file, err)
+	}
+	return nil
+}
+
+// rightOf returns what of a value, which stands at n, has the right types.
+func (c *checker) rightOf(v any, n *node) any {
+	if instead, wrong := c.mistyped[n]; wrong {
+		return instead
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		if n.table == nil {
+			return v
+		}
+		for name, child := range n.table.nodes {
+			if v[name] = c.rightOf(v[name], child); v[name] == nil {
+				delete(v, name)
+			}
+		}
+	case []any:
+		for i, item := range n.items[:min(len(n.items), len(v))] {
+			v[i] = c.rightOf(v[i], item)
+		}
+	}
+	return v
 }
 
 // decode is strict unless the keys that strictness would refuse have been reported already.
@@ -203,6 +247,7 @@ func (c *checker) checkTables(n *node, s *shape) {
 	for i, item := range n.items {
 		if item.kind != kindTable {
 			c.add(item.value, "", "%s must be %s, but this element is %s", s.path, s.expected(), item.kind)
+			c.mistyped[item] = map[string]any{}
 			continue
 		}
 		label := labelOf(s, i, item)
@@ -229,8 +274,10 @@ func (c *checker) checkChosen(t *table, s *shape) {
 			c.add(n.key, "", "%s: the name %q must be %s", s.path, name, s.key.NameFormName)
 		case n.kind != kindTable && s.elementShape().fields[name] != nil:
 			c.add(n.key, fmt.Sprintf("put it under the name that it is for: %s", s.element.header), "%s.%s is for no %s", s.path, name, chosenIs[s.path])
+			c.mistyped[n] = nil
 		case n.kind != kindTable:
 			c.add(n.value, fmt.Sprintf("write [%s]", path), "%s must be a table, not %s", path, n.kind)
+			c.mistyped[n] = map[string]any{}
 		default:
 			c.checkTable(n.table, s.elementShape().one("["+path+"]", path+"."))
 		}
@@ -254,6 +301,7 @@ func (c *checker) checkList(n *node, s *shape) {
 	for _, item := range n.items {
 		if item.kind != kindString {
 			c.add(item.value, "", "%s must be a list of strings%s, but this element is %s", s.said(), s.example(), item.kind)
+			c.mistyped[item] = ""
 			continue
 		}
 		c.checkString(item, s, s.said())
@@ -310,6 +358,7 @@ func (c *checker) checkInteger(n *node, s *shape) {
 }
 
 func (c *checker) addWrongType(n *node, s *shape) {
+	c.mistyped[n] = nil
 	c.add(n.value, hintForType(n, s), "%s must be %s%s, not %s", s.said(), s.expected(), s.example(), n.kind)
 	if s.kind == kindTables && n.kind == kindTable {
 		c.checkTable(n.table, s.one(s.header, s.path+"."))

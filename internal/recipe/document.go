@@ -29,6 +29,22 @@ func (t *table) put(name string, n *node) {
 	t.nodes[name] = n
 }
 
+// addPlaces adds where values stand that hold no tables.
+func (n *node) addPlaces(places map[int]bool) {
+	if n.table != nil {
+		for _, child := range n.table.nodes {
+			child.addPlaces(places)
+		}
+		return
+	}
+	for _, item := range n.items {
+		item.addPlaces(places)
+	}
+	if n.kind != kindTables {
+		places[n.value.offset] = true
+	}
+}
+
 // kind is the type of a TOML value, named as messages name it.
 type kind string
 

@@ -116,6 +116,9 @@ type span struct{ offset, length int }
 // add records a mistake at a place. Only the first one at any place is kept, as it usually explains the others; what is
 // missing has no length, and hides nothing.
 func (c *checker) add(at span, hint, format string, args ...any) {
+	if c.places != nil && !c.places[at.offset] {
+		return
+	}
 	if slices.ContainsFunc(c.problems, func(e *Error) bool { return e.offset == at.offset && at.length > 0 }) || len(c.problems) >= maxProblems {
 		return
 	}

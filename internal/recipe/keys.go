@@ -302,7 +302,7 @@ var keys = withProfile(map[string]key{
 		Default: "false", Example: `true`,
 	},
 
-	"python": {Doc: "What the virtual environment `/opt/venv` holds, or what the conda environment holds besides. Without any of `packages`, `requirements`, `project` and `lock` there is none."},
+	"python": {Doc: "What the virtual environment `/opt/venv` holds, or what the conda environment or the base's own virtual environment holds besides. Without any of `packages`, `requirements`, `project` and `lock` there is none."},
 	"python.packages": {
 		Doc: "What is wanted, each as a requirement string (PEP 508). Behind an `@`, a path that starts with `./` or `../` starts at the recipe's directory.", Example: `["numpy"]`,
 		Form: formAny, FormName: "requirements",
@@ -374,7 +374,7 @@ var keys = withProfile(map[string]key{
 		Default: "what is known of the package (`sconce recipes`), else false", Example: `true`,
 	},
 	"python.compile.NAME.network": {
-		Doc:     "Whether it may download while it is built, as Rust and Go do with crates and modules that are not in its source. What it takes is checked by its own `Cargo.lock` or `go.sum`, where it has one; sconce does not pin it.",
+		Doc:     "Whether it may download while it is built, as Rust and Go do with crates and modules that are not in its source. What they take is checked by the `Cargo.lock` or `go.sum` in the source, which the lock names; where there is none, locking warns.",
 		Default: "what is known of the package (`sconce recipes`), else false", Example: `true`,
 	},
 	"python.compile.NAME.requires": {
@@ -602,6 +602,13 @@ var keys = withProfile(map[string]key{
 		Doc: "Whether what package managers download and list for themselves is left out, the base's included (apt, dnf, apk, pip, uv, conda).", Default: "false", Example: `true`,
 	},
 
+	"start": {Doc: "What a user of the image begins with. It changes no layer, but the order of what is in a `.sqsh` or `.sif` file."},
+	"start.run": {
+		Doc:     "Commands for the image's shell, each run once without network and GPU when `sconce build -o` writes such a file. What they read is written together, so that a start needs fewer reads of a slow disk.",
+		Example: `["python -c 'import torch'"]`,
+		Form:    formAny, FormName: "commands",
+	},
+
 	"check": {Doc: "How the finished image is judged: see `sconce check`."},
 	"check.allow": {
 		Doc:      "Rules whose findings are no errors for this image, each with the reason. `sconce check --list-rules` lists them.",
@@ -708,7 +715,7 @@ var keys = withProfile(map[string]key{
 	"job.NAME.constraint":  {Doc: "Features that its nodes must have.", Default: "the profile's", Example: `"gpu&hbm80g"`, Form: formOneWord, FormName: "one word"},
 	"job.NAME.reservation": {Doc: "The reservation that it runs in.", Example: `"course"`, Form: formOneWord, FormName: "one word"},
 	"job.NAME.logs": {
-		Doc: "The directory of its log, which starts where the job is submitted.", Default: "that directory itself", Example: `"logs"`, Form: formOneWord, FormName: "a path without blanks",
+		Doc: "The directory of its log, which starts where the job is submitted. `sconce submit` expands variables in it; sbatch itself expands none.", Default: "that directory itself", Example: `"logs"`, Form: formOneWord, FormName: "a path without blanks",
 	},
 	"job.NAME.options": {
 		Doc: "Further options of `sbatch`.", Example: `["--exclusive"]`, Form: formOption, FormName: `options, such as "--exclusive"`,
@@ -910,6 +917,14 @@ func (s *shape) elementShape() *shape {
 		return variantShape()
 	}
 	return s.element
+}
+
+// child is the shape of the table name in one of shape s, or nil where s has no such table.
+func (s *shape) child(name string) *shape {
+	if s.element != nil {
+		return s.elementShape()
+	}
+	return s.fields[name]
 }
 
 // freeKind is what the values of a free table are.

@@ -52,6 +52,7 @@ type Recipe struct {
 	Steps   []Step      `toml:"step"`
 	Image   ImageConfig `toml:"image"`
 	Slim    Slim        `toml:"slim"`
+	Start   Start       `toml:"start"`
 	Check   Check       `toml:"check"`
 	Cache   Cache       `toml:"cache"`
 	Publish Publish     `toml:"publish"`
@@ -161,8 +162,9 @@ type OnTop struct {
 
 // PipList is the pip list of an environment file.
 type PipList struct {
-	File string // as the recipe names it
-	Text string // as a requirements file, paths made absolute; see Recipe.Resolve
+	File  string // as the recipe names it
+	Text  string // as a requirements file, paths made absolute; see Recipe.Resolve
+	Lines []int  // of File, for each line of Text: where it is from
 
 	Asked     []PipRequirement  // requirements of the list and of files that it includes
 	Variables map[string]string // of the environment files before this one: packages of the list without a wheel are built with them
@@ -197,6 +199,11 @@ type Slim struct {
 	Strip         bool     `toml:"strip"`          // symbols that nothing needs at run time
 	Remove        []string `toml:"remove"`         // patterns of files that no layer shall have
 	PackageCaches bool     `toml:"package-caches"` // what package managers leave behind
+}
+
+// Start says what a user of the image begins with.
+type Start struct {
+	Run []string `toml:"run"` // commands for a shell; what they read is written together into squashfs and SIF files
 }
 
 // Check says how the finished image is judged.

@@ -497,3 +497,24 @@ func TestTargetIsAProfile(t *testing.T) {
 		}
 	}
 }
+
+// TestForeignSpellings: what people bring along from pip, from conda and from word processors is answered with what to write.
+func TestForeignSpellings(t *testing.T) {
+	for packages, want := range map[string]string{
+		`"-e ."`:              "project = \"DIRECTORY\"",
+		`"--editable=./here"`: "NAME @ ./DIRECTORY",
+		`"pytorch"`:           "write torch",
+		`"PyTorch_CUDA=12.4"`: "torch-backend",
+		`"cudatoolkit=11.8"`:  "leave it out",
+		`"py-opencv>=4"`:      "opencv-python-headless",
+		`“numpy”`:             "write \" on both sides",
+	} {
+		_, err := parse([]byte("name = \"x\"\n[base]\nimage = \"debian\"\n[python]\npackages = ["+packages+"]\n"), FileName, t.TempDir())
+		if text := render(err); err == nil || !strings.Contains(text, want) {
+			t.Errorf("%s: want %q in\n%s", packages, want, text)
+		}
+	}
+	if _, err := parse([]byte("name = \"x\"\n[base]\nimage = \"debian\"\n[python]\npackages = [\"pytorch @ file:///x/a.whl\"]\n"), FileName, t.TempDir()); err != nil {
+		t.Errorf("a file that is called so: %v", err)
+	}
+}

@@ -137,7 +137,9 @@ func (c *checker) isMisspelt(path, name string) bool {
 			if n == nil || n.table == nil {
 				return false
 			}
-			t, s = n.table, s.fields[part]
+			if t, s = n.table, s.child(part); s == nil {
+				return false
+			}
 		}
 	}
 	return t.misspells(s, name)

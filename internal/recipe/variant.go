@@ -192,8 +192,9 @@ func (c *checker) exclude(all []variant, n *node) []variant {
 // choose makes c's document and values those of a variant. It reports whether there is one to go on with: the named one, the only
 // one, or, of a recipe without any, the recipe itself.
 func (c *checker) choose() bool {
+	before := len(c.problems)
 	all := c.variants()
-	if len(c.problems) > 0 {
+	if len(c.problems) > before {
 		return false
 	}
 	names := variantNames(all)

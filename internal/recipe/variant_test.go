@@ -115,6 +115,7 @@ func TestVariantErrors(t *testing.T) {
 		"[variant.a]\nimge.env = {}\n":                                  "sconce.toml:4:1: unknown key",
 		"[variant.a]\nname = \"z\"\n":                                   `sconce.toml:4:1: unknown key "name" in [variant.a]`,
 		"[variant.a]\nbase.image = 3\n":                                 "sconce.toml:4:14: base.image must be a string",
+		"[variant.a]\nimage.user = 3\npython.requirements = [\"no\"]\n": "sconce.toml:5:24: python.requirements: there is no file",
 		"[variant]\na = 3\n":                                            "sconce.toml:4:5: variant.a must be a table",
 		"[variant.\"a b\"]\n":                                           `the name "a b" must be letters`,
 		"[variant.\"a.b\"]\n[variant.a-b]\n":                            "too alike",

@@ -37,6 +37,10 @@ func Write(r *recipe.Recipe, l *lock.Lock, o Options) (string, error) {
 		return "", fault.Hint(fmt.Errorf("%s: a Containerfile has no way to pin and patch sources as [component] does", r.Path),
 			"build the image with `sconce build`, and begin the Containerfile with it")
 	}
+	if l.Python != nil && l.Python.Environment != "" {
+		return "", fault.Hint(fmt.Errorf("%s: packages are added to the base's own environment, %s, which a Containerfile would make anew", r.Path, l.Python.Environment),
+			"build the image with `sconce build`, and begin the Containerfile with it")
+	}
 	w := &writer{recipe: r, lock: l, opts: o}
 	python, err := w.readPython()
 	if err != nil {

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -143,6 +144,23 @@ func hintFor(err error) string {
 		return noRoom(err) + "make room: `sconce cache prune` removes what is not needed any more; or set SCONCE_STORE to a directory on a larger disk"
 	case errors.Is(err, syscall.EMFILE):
 		return fmt.Sprintf("too many files are open; `ulimit -n` should say %d or more", wantedFiles)
+	}
+	return networkHint(err)
+}
+
+// networkHint is for what comes of the network between this machine and a server.
+func networkHint(err error) string {
+	var name *net.DNSError
+	var dial *net.OpError
+	var signer x509.UnknownAuthorityError
+	const wayOut = "is there a way out of this machine? Compute nodes often have none: try a login node. A proxy is taken from HTTPS_PROXY; --offline uses what the store has"
+	switch {
+	case errors.As(err, &signer):
+		return "nobody that this machine trusts has signed the server's certificate: SSL_CERT_FILE names a file with your site's authority"
+	case errors.As(err, &name):
+		return "is the name right, and " + wayOut
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return wayOut
 	}
 	return ""
 }

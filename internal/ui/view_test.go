@@ -56,11 +56,13 @@ pull      resolve  hard                                                         
 total     2 in progress, 0 ended · 200.0 MB of 800.0 MB
 `)
 	v.event(progress.Event{Kind: progress.Warning, Text: "mind the gap", Hint: "jump"})
+	v.event(progress.Event{Kind: progress.Note, Text: "waiting for process 7"})
 	v.event(at(3, progress.Done, "1", "torch.whl", 800e6, 800e6))
 	tick(v, 3)
 	wantText(t, s.text(), `
 warning: mind the gap
 hint: jump
+waiting for process 7
 pull torch.whl: done, 800.0 MB in 3.0s
 pull      resolve  hard                                                                        3.0s
 `)
@@ -69,6 +71,7 @@ pull      resolve  hard                                                         
 	wantText(t, s.text(), `
 warning: mind the gap
 hint: jump
+waiting for process 7
 pull torch.whl: done, 800.0 MB in 3.0s
 `)
 	if s.hidden {
@@ -213,10 +216,11 @@ func TestJSONView(t *testing.T) {
 	v := New(&out, Options{Mode: JSON})
 	sent := at(1, progress.Progress, "7", "nasty\n\x1b[2J", 5, 10)
 	v.Emit(sent)
+	v.Emit(progress.Event{Kind: progress.Note, Text: "waiting for process 7"})
 	v.PrintError(&out, errors.New("broken"), 1)
 	v.Close()
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) != 2 || strings.Contains(out.String(), "\x1b") {
+	if len(lines) != 3 || !strings.Contains(lines[1], `"waiting for process 7"`) || strings.Contains(out.String(), "\x1b") {
 		t.Fatalf("%q", out.String())
 	}
 	var got progress.Event
@@ -224,7 +228,7 @@ func TestJSONView(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	var last failureEvent
-	if err := json.Unmarshal([]byte(lines[1]), &last); err != nil || last.Err != "broken" || last.Kind != "error" || last.Code != 1 {
+	if err := json.Unmarshal([]byte(lines[2]), &last); err != nil || last.Err != "broken" || last.Kind != "error" || last.Code != 1 {
 		t.Errorf("%+v, %v", last, err)
 	}
 }
