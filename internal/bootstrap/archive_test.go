@@ -449,6 +449,8 @@ func TestConfiguredMirror(t *testing.T) {
 		"noble": "deb http://m.example.org/ubuntu noble main|deb http://m.example.org/ubuntu noble-updates main|deb http://m.example.org/ubuntu noble-security main|",
 		"bookworm": "deb http://m.example.org/debian bookworm main|deb http://m.example.org/debian bookworm-updates main|" +
 			"deb http://m.example.org/debian-security bookworm-security main|deb http://n.example.org/x back main contrib|",
+		"bullseye": "deb http://m.example.org/debian bullseye main|deb http://m.example.org/debian bullseye-updates main|" +
+			"deb http://m.example.org/debian-security bullseye-security main|",
 		"sid": "deb http://m.example.org/debian sid main|",
 	} {
 		r := Request{Suite: suite}
@@ -464,8 +466,13 @@ func TestConfiguredMirror(t *testing.T) {
 			t.Errorf("%s: %s, %v", suite, got, err)
 		}
 	}
-	if _, err := archivesOf(Request{Suite: "bokworm"}); err == nil || !strings.Contains(fault.HintOf(err), `did you mean "bookworm"`) {
-		t.Errorf("%v (%s)", err, fault.HintOf(err))
+	for suite, hint := range map[string]string{"bokworm": `did you mean "bookworm"`, "xenial": "an archive of old releases"} {
+		if _, err := archivesOf(Request{Suite: suite}); err == nil || !strings.Contains(fault.HintOf(err), hint) {
+			t.Errorf("%v (%s)", err, fault.HintOf(err))
+		}
+	}
+	if all, err := archivesOf(Request{Suite: "xenial", Mirror: "http://old.example.org/ubuntu"}); err != nil || len(all) != 1 {
+		t.Errorf("%+v, %v", all, err)
 	}
 }
 

@@ -134,7 +134,7 @@ func vendorOf(suite string) (vendor, error) {
 	if near := spelling.Nearest(suite, known); near != "" {
 		return vendor{}, fault.Hint(err, fmt.Sprintf("instead of %q, did you mean %q? base.bootstrap.mirror names where another one is", suite, near))
 	}
-	return vendor{}, fault.Hint(err, "base.bootstrap.mirror names where it is")
+	return vendor{}, fault.Hint(err, "base.bootstrap.mirror names where it is: for one that has left the mirrors, an archive of old releases")
 }
 
 // mirrors finds where the distribution is and where its security updates are: as the configuration of site and user says, else

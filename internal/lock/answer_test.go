@@ -70,9 +70,11 @@ func TestDriftOfForeignAnswer(t *testing.T) {
 	}
 }
 
-// TestNothingStays looks for what a run, a failed one and a killed one leave.
+// TestNothingStays looks for what a run, a failed one and a killed one leave. uv keeps a lock file for each source that it asks
+// setuptools about, and never removes it.
 func TestNothingStays(t *testing.T) {
-	b, _ := newBench(t, locktest.Base{}, w("alpha", "1.0"), w("beta", "1.0"))
+	b, x := newBench(t, locktest.Base{}, w("alpha", "1.0"), w("beta", "1.0"), w("setuptools", "70.0"))
+	x.AddFile("src-1.0.tar.gz", sdist(t, "src", "1.0", "", trap(t), nil))
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
 	killed := []string{"pylock.unfinished-123.toml", "pylock.unfinished.toml"}
@@ -80,8 +82,8 @@ func TestNothingStays(t *testing.T) {
 		b.write(map[string]string{name: "x"})
 	}
 	b.write(map[string]string{"pylock.unfinished-mine.toml": "x", "other/pylock.unfinished-1.toml": "x"})
-	b.lock(alphaAndBeta)
-	fakeUV(t, "exit 1")
+	b.lock("[python]\npackages = [\"alpha\", \"beta\", \"src\"]\n")
+	fakeUV(t, "touch \"$TMPDIR/left\"; exit 1")
 	if _, err := b.make(b.recipe("[python]\npackages = [\"alpha\"]\n"), lock.Options{}); err == nil {
 		t.Error("no error from a uv that fails")
 	}

@@ -23,10 +23,14 @@ func WithEnvironments(r *recipe.Recipe) (*recipe.Recipe, error) {
 	var lists []recipe.PipList
 	for i, e := range files {
 		list := recipe.PipList{File: r.Conda.Environment[i], Variables: maps.Clone(earlier)}
-		unisolated := sharesEnvironment(earlier)
+		unisolated, err := sharesEnvironment(earlier)
+		if err != nil && len(e.Pip) > 0 { // else pip would not be there to say so
+			return nil, fmt.Errorf("%s: %w", list.File, err)
+		}
 		var text strings.Builder
 		for _, item := range e.Pip {
 			text.WriteString(pipLine(e, item) + "\n")
+			list.Lines = append(list.Lines, item.Line)
 			asked, err := readListed(r, list.File, e, item)
 			if err != nil {
 				return nil, err
@@ -86,9 +90,18 @@ func Variables(r *recipe.Recipe) ([]string, error) {
 // --no-build-isolation does, which stores False (pip's configuration of boolean options).
 const noIsolation = "PIP_NO_BUILD_ISOLATION"
 
-// sharesEnvironment reports whether variables turn the isolation of pip's builds off.
-func sharesEnvironment(variables map[string]string) bool {
-	return slices.Contains([]string{"0", "no", "n", "off", "f", "false"}, strings.ToLower(variables[noIsolation]))
+// sharesEnvironment reports whether variables turn the isolation of pip's builds off. The words are those of pip (strtobool in its
+// utils); an empty value says nothing, and any other is an error there too.
+func sharesEnvironment(variables map[string]string) (bool, error) {
+	value := variables[noIsolation]
+	switch strings.ToLower(value) {
+	case "0", "no", "n", "off", "f", "false":
+		return true, nil
+	case "", "1", "yes", "y", "on", "t", "true":
+		return false, nil
+	}
+	return false, fault.Hint(fmt.Errorf("the variable %s of an earlier file is %q, which pip does not understand", noIsolation, value),
+		"0 turns the isolation of builds off, as --no-build-isolation does, and 1 leaves it on")
 }
 
 // pipLine is an item as a line of a requirements file that may lie anywhere.

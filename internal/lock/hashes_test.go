@@ -4,6 +4,7 @@ import (
 	"crypto/md5"
 	"crypto/sha256"
 	"crypto/sha512"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf16"
 
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
@@ -64,6 +66,7 @@ func TestHashes(t *testing.T) {
 	b2 := locktest.Wheel{Name: "beta", Version: "1.0", Tag: "py2.py3-none-any"}.Bytes(t)
 	sum := func(data []byte) string { return fmt.Sprintf("--hash=sha256:%x", sha256.Sum256(data)) }
 	const none = "--hash=sha256:0000000000000000000000000000000000000000000000000000000000000000"
+	src := sdist(t, "src", "1.0", "", os.DevNull, map[string]string{"pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = \"own\"\n"})
 	long := fmt.Sprintf("--hash=sha512:%x", sha512.Sum512(b))
 	middle := fmt.Sprintf("--hash=sha384:%x", sha512.Sum384(b))
 	tests := map[string]struct {
@@ -82,6 +85,11 @@ func TestHashes(t *testing.T) {
 		"with a blank":             {r: strings.Replace("beta==1.0 "+none, "=sha", " sha", 1), refused: "does not allow"},
 		"in quotes":                {r: strings.Replace("beta==1.0 "+none, "=sha", "=\"sha", 1) + "\"", refused: "does not allow"},
 		"after a comment":          {r: "# continued? \\\nbeta==1.0 " + none, refused: "does not allow"},
+		"behind a no-break space":  {r: "beta==1.0\u00a0" + none, refused: "is not allowed"},
+		"lone carriage returns":    {r: "beta==1.0 \\\r" + none + "\r", refused: "does not allow"},
+		"in UTF-16":                {r: "-r utf16le.txt", refused: "/utf16le.txt:1 does not allow"},
+		"in UTF-16, big-endian":    {r: "-r utf16be.txt", refused: "/utf16be.txt:1 does not allow"},
+		"UTF-16 of a server":       {r: "-r INDEX/files/SERVED", more: utf16Text("beta==1.0 "+none, binary.LittleEndian), refused: "Unexpected"},
 		"sha512":                   {r: "beta==1.0 " + long},
 		"sha384":                   {r: "beta==1.0 " + middle},
 		"wrong sha512":             {r: "beta==1.0 " + strings.Replace(long, long[14:18], "0000", 1), refused: "does not allow"},
@@ -117,9 +125,15 @@ func TestHashes(t *testing.T) {
 		"fragment of md5, wrong":   {r: fmt.Sprintf("beta @ INDEX/files/beta-1.0-py3-none-any.whl#md5=%x", md5.Sum(a)), refused: "does not allow"},
 		"file":                     {r: "DIR/beta-1.0-py2.py3-none-any.whl " + sum(b2)},
 		"file, wrong":              {r: "DIR/beta-1.0-py2.py3-none-any.whl " + sum(b), refused: "does not allow"},
+		"source":                   {r: "src==1.0 " + sum(src), pip: "builds it, and there is no setuptools"},
+		"source, wrong":            {r: "src==1.0 " + none, refused: "src-1.0.tar.gz is sha256:"},
+		"source, wrong sha512":     {r: "src==1.0 " + long, refused: "src-1.0.tar.gz is sha256:"},
+		"source, required":         {r: "--require-hashes\nsrc==1.0", refused: "it has no hash; src-1.0.tar.gz has " + sum(src)},
+		"source, address, wrong":   {r: "src @ INDEX/files/src-1.0.tar.gz " + none, refused: "does not allow"},
 		"directory":                {r: "--require-hashes\nDIR/project", refused: "project: it comes from a directory"},
 	}
 	bench, x := newBench(t, locktest.Base{}, alpha, beta)
+	x.AddFile("src-1.0.tar.gz", src)
 	dirs := make(map[string]string)
 	for name, test := range tests {
 		number := fmt.Sprint("case", len(dirs))
@@ -129,6 +143,8 @@ func TestHashes(t *testing.T) {
 		bench.write(map[string]string{
 			number + "/r.txt": place.Replace(test.r) + "\n", number + "/more.txt": test.more + "\n",
 			number + "/beta-1.0-py2.py3-none-any.whl": string(b2),
+			number + "/utf16le.txt":                   utf16Text("beta==1.0 "+none+"\n", binary.LittleEndian),
+			number + "/utf16be.txt":                   utf16Text("beta==1.0 "+none+"\n", binary.BigEndian),
 			number + "/project/pyproject.toml":        "[project]\nname = \"project\"\nversion = \"1\"\n",
 		})
 	}
@@ -150,6 +166,15 @@ func TestHashes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// utf16Text is a text as some editors and shells write it, after a byte order mark.
+func utf16Text(text string, order binary.AppendByteOrder) string {
+	var data []byte
+	for _, unit := range utf16.Encode([]rune("\uFEFF" + text)) {
+		data = order.AppendUint16(data, unit)
+	}
+	return string(data)
 }
 
 // TestHashesChoose: of the files of a version the one is taken that is allowed, and other readers of the lock see no other.

@@ -13,8 +13,9 @@ func TestRemedies(t *testing.T) {
 		"error: Request failed after 3 retries in 9.0s\n  cause: Failed to fetch: http://127.0.0.1:9/simple/six/\n  cause: error sending request for url (http://127.0.0.1:9/simple/six/)\n  cause: client error (Connect)":                               "HTTPS_PROXY",
 		"  cause: Because six was not found in the cache and you require six, we can conclude that your requirements are unsatisfiable.\n\nhint: Packages were unavailable because the network was disabled.":                                             "without --offline",
 		"  cause: Because there is no version of torch==2.0 and you require torch==2.0, we can conclude that your requirements are unsatisfiable.\n\nhint: Wheels are required for `torch` because building from source is disabled for all packages (…)": "torch",
-		"error: Distribution not found at: file:///home/me/app/nowhere":                   "relative to the recipe's directory: there is nothing at /home/me/app/nowhere",
-		"cause: Unsupported hash algorithm (expected one of: `md5`, …) on: `sha1=b2edb0`": "another index or mirror",
+		"error: Distribution not found at: file:///home/me/app/nowhere":                                                "relative to the recipe's directory: there is nothing at /home/me/app/nowhere",
+		"cause: Unsupported hash algorithm (expected one of: `md5`, …) on: `sha1=b2edb0`":                              "another index or mirror",
+		"Because cuda-toolkit[cublas]==13.0.2 has no wheels with a matching Python implementation tag (e.g., `cp312`)": "cuda-toolkit has no wheel",
 		"error: something else": "",
 	} {
 		got := uvHint(text, &Python{})

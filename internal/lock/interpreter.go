@@ -38,7 +38,7 @@ func baseOf(ctx context.Context, st *store.Store, im *image.Image, platform v1.P
 		return nil, err
 	}
 	once := store.Once[*python.Base]{
-		Kind: store.KindInterpreter, Key: im.Digest.Hex() + interpreterFormat + "-base",
+		Kind: store.KindInterpreter, Key: im.Digest.Hex() + interpreterFormat + "-base2",
 		Refs: func(*python.Base) []store.Digest { return []store.Digest{im.Digest} },
 	}
 	b, _, err := once.Do(ctx, st, func(ctx context.Context) (*python.Base, error) {

@@ -3,8 +3,10 @@ package lock
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 )
@@ -107,6 +109,63 @@ func TestListed(t *testing.T) {
 		}
 		if after := test.files[0] == "a.yml" && place == 1; after && list.Variables["LEVEL"] != "high" {
 			t.Errorf("%q: %s has the variables %q", test.files, test.pkg, list.Variables)
+		}
+	}
+}
+
+// Hashes in a pip list are demanded as those of a requirements file are.
+func TestListedHashes(t *testing.T) {
+	dir := t.TempDir()
+	hash := "sha256:" + strings.Repeat("0a", 32)
+	writeText(t, filepath.Join(dir, "a.yml"), "dependencies:\n- pip: [\"beta==1.0 --hash="+hash+"\", alpha]\n")
+	r := &recipe.Recipe{Path: filepath.Join(dir, "sconce.toml"), Dir: dir, Conda: recipe.Conda{Environment: []string{"a.yml"}}}
+	r.Target.Platform = "linux/amd64"
+	r, err := WithEnvironments(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := readRequirements(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy, err := newHashPolicy(r, files)
+	if got := policy.allowed("beta", ""); err != nil || !policy.required || !got.pinned || len(got.hashes) != 1 || got.hashes[0].String() != hash {
+		t.Errorf("%+v of %+v, %v", got, policy, err)
+	}
+}
+
+// A variable of an earlier file is read as pip does, the other way round: what says no turns isolation off. The expectations are what
+// `pip install` (23.2) makes of it.
+func TestIsolationByVariable(t *testing.T) {
+	for _, test := range []struct {
+		values string // between blanks, as they stand in the file
+		off    bool
+		wrong  bool
+	}{
+		{values: `0 "0" n N no No NO f F off OFF false False`, off: true},
+		{values: `1 "1" y yes YES t on ON true True ""`},
+		{values: `2 -1 none disabled 00`, wrong: true},
+	} {
+		for _, value := range strings.Fields(test.values) {
+			dir := t.TempDir()
+			writeText(t, filepath.Join(dir, "a.yml"), "dependencies:\n- pip: [early]\nvariables: {PIP_NO_BUILD_ISOLATION: "+value+"}\n")
+			writeText(t, filepath.Join(dir, "b.yml"), "dependencies:\n- pip: [late]\n")
+			r := &recipe.Recipe{Path: filepath.Join(dir, "sconce.toml"), Dir: dir, Conda: recipe.Conda{Environment: []string{"a.yml", "b.yml"}}}
+			r.Target.Platform = "linux/amd64"
+			with, err := WithEnvironments(r)
+			if test.wrong {
+				if err == nil || !strings.Contains(err.Error(), "b.yml: the variable PIP_NO_BUILD_ISOLATION") || fault.HintOf(err) == "" {
+					t.Errorf("%s: error %v", value, err)
+				}
+				continue
+			}
+			if err != nil {
+				t.Errorf("%s: %v", value, err)
+				continue
+			}
+			if got := with.Python.Listed; got[0].Asked[0].Unisolated || got[1].Asked[0].Unisolated != test.off {
+				t.Errorf("%s: %+v", value, got)
+			}
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 
@@ -64,6 +65,9 @@ type Python struct {
 	// Whether the environment sees the base's packages: it does when the base brings packages that nothing may replace,
 	// or a torch of its own.
 	SystemSitePackages bool `toml:"system-site-packages,omitempty"`
+
+	// The virtual environment of the base that packages are added to, absolute; "": the image gets one of its own.
+	Environment string `toml:"environment,omitempty"`
 
 	// Python packages that the conda environment brings, which is what the others stand beside then.
 	Conda []InstalledBy `toml:"conda,omitempty"`
@@ -190,6 +194,9 @@ func (l *Lock) check() error {
 	}
 	if p := l.Python; p != nil && (p.File == "" || p.Version == "" || !strings.HasPrefix(p.Executable, "/")) {
 		return errors.New("[python] lacks file, version or executable")
+	}
+	if p := l.Python; p != nil && p.Environment != "" && (!strings.HasPrefix(p.Environment, "/") || path.Clean(p.Environment) != p.Environment || p.Environment == "/") {
+		return fmt.Errorf("python.environment: %q is not the directory of an environment", p.Environment)
 	}
 	for name, s := range l.Source {
 		if err := s.Check(); err != nil {

@@ -402,15 +402,19 @@ func TestNoPythonIsBrought(t *testing.T) {
 	b.lock("[python]\npackages = [\"alpha\"]\n")
 	wantAsked("never\n")
 	const none = "[ \"${UV_PYTHON_DOWNLOADS-unset}\" = unset ] || { echo 'error: No interpreter found for Python 3.11.2 in search path' >&2; exit 2; }\n"
+	script("[ -n \"${UV_PYTHON_PREFERENCE-}\" ] || { echo 'error: No interpreter found for Python 3.11.2 in search path' >&2; exit 2; }\nPATH=${PATH%%:*}\n" + work)
+	b.lock("[python]\npackages = [\"alpha>=0.5\"]\n")
+	wantAsked("never\nnever\n") // uv takes the stand-in
 	script(none + work)
 	b.lock("[python]\npackages = [\"alpha>=1\"]\n")
-	wantAsked("never\nunset\n")
+	wantAsked("never\nnever\nunset\n") // with nothing, with a stand-in that it does not take, with one that it may bring
 	t.Setenv("UV_PYTHON_DOWNLOADS", "manual")
 	b.fails("[python]\npackages = [\"alpha>0\"]\n", "No interpreter found")
 	wantAsked("manual\n")
 }
 
 func TestProjectThatCannotBeLocked(t *testing.T) {
+	const dynamic = "[project]\nname = \"app\"\nversion = \"1\"\ndynamic = [\"dependencies\"]\n"
 	const build, text = "[build-system]\nrequires = [\"setuptools\"]\n", "[python]\nproject = \"app\"\n"
 	for _, test := range []struct {
 		name, recipe, want string
@@ -418,6 +422,9 @@ func TestProjectThatCannotBeLocked(t *testing.T) {
 	}{
 		{"Poetry", text, "in [tool.poetry], which only Poetry reads", map[string]string{"pyproject.toml": "[tool.poetry]\nname = \"x\"\n[tool.poetry.dependencies]\nalpha = \"^1.0\"\n"}},
 		{"setup.py", text, "in setup.py or setup.cfg", map[string]string{"pyproject.toml": build, "setup.py": "import setuptools\nsetuptools.setup(install_requires=['alpha'])\n"}},
+		{"Poetry 2", text, "depends = [", map[string]string{"pyproject.toml": dynamic + "[tool.poetry.dependencies]\nalpha = \"^1.0\"\n[build-system]\nrequires = []\nbuild-backend = \"poetry.core.masonry.api\"\n"}},
+		{"a plugin of Hatch", text, "depends = [", map[string]string{"pyproject.toml": dynamic + "[build-system]\nrequires = []\nbuild-backend = \"hatchling.build\"\n"}},
+		{"dynamic by setup.py", text, "app does not say what it depends on", map[string]string{"pyproject.toml": dynamic + build, "setup.py": "import setuptools\nsetuptools.setup(install_requires=['alpha'])\n"}},
 		{"settings alone", text, "no [project] table with a name", map[string]string{"pyproject.toml": "[tool.black]\nline-length = 100\n"}},
 		{"packages beside uv.lock", text + "packages = [\"alpha\"]\n", "app/uv.lock decides all Python packages, so packages", map[string]string{"pyproject.toml": pyproject, "uv.lock": "version = 1\n"}},
 		{"requirements beside uv.lock", text + "requirements = [\"app/more.txt\"]\n", "so requirements", map[string]string{"pyproject.toml": pyproject, "uv.lock": "version = 1\n", "more.txt": "alpha\n"}},
@@ -430,6 +437,10 @@ func TestProjectThatCannotBeLocked(t *testing.T) {
 			err := b.fails(test.recipe, test.want)
 			if fault.HintOf(err) == "" {
 				t.Errorf("%v: no hint", err)
+			}
+			if strings.HasPrefix(test.files["pyproject.toml"], dynamic) { // what the hint says works
+				r, l := b.lock(test.recipe + "[python.compile.app]\ndepends = [\"alpha\"]\n")
+				wantPins(t, l, r, "alpha==1.0")
 			}
 		})
 	}
@@ -481,6 +492,21 @@ func TestDerivationUnharmed(t *testing.T) {
 	}
 }
 
+// TestNothingFound: what this uv says when it cannot get a package is recognised and answered with what to do.
+func TestNothingFound(t *testing.T) {
+	b, _ := newBench(t, locktest.Base{}, w("alpha", "1.0"))
+	t.Setenv("UV_HTTP_RETRIES", "0")
+	b.fails("[python]\npackages = [\"absent\"]\n", "absent was not found", "spelling of absent")
+	b.fails("[python]\npackages = [\"alpha==9\"]\n", "alpha==9", "a version of alpha that there is")
+	for _, index := range []string{"http://127.0.0.1:9/simple", "http://nowhere.invalid/simple"} {
+		t.Setenv("UV_DEFAULT_INDEX", index)
+		b.fails("[python]\npackages = [\"alpha\"]\n", index, "from HTTPS_PROXY")
+	}
+	t.Setenv("UV_CACHE_DIR", t.TempDir())
+	_, err := b.make(b.recipe("[python]\npackages = [\"alpha\"]\n"), lock.Options{Offline: true})
+	wantError(t, err, "alpha", "once without --offline")
+}
+
 // TestOnlyOthers: wheels for others, and no source.
 func TestOnlyOthers(t *testing.T) {
 	b, x := newBench(t, locktest.Base{})
@@ -519,6 +545,10 @@ func TestSettingsAround(t *testing.T) {
 	})
 	r, l = below.lock("[python]\npackages = [\"alpha==3.0\"]\n")
 	wantPins(t, l, r, "alpha==3.0 requested")
+	x.Add(t, w("top", "1.0", "alpha"))
+	below.write(map[string]string{"uv.toml": "exclude-dependencies = [\"alpha\"]\n"}) // the remedy for two packages with one file
+	r, l = below.lock("[python]\npackages = [\"top\"]\n")
+	wantPins(t, l, r, "top==1.0 requested")
 	below.write(map[string]string{"uv.toml": "no-index = \n"})
 	below.fails("[python]\npackages = [\"alpha\"]\n", filepath.Join(below.dir, "uv.toml"), "no-index")
 }

@@ -172,8 +172,11 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock,
 	k.interpreter = func(ctx context.Context) (*python.Interpreter, error) {
 		return interpreterOf(ctx, o.Store, im, *platform)
 	}
-	if r.Python.OnTop != nil {
+	switch {
+	case r.Python.OnTop != nil:
 		k.interpreter = func(ctx context.Context) (*python.Interpreter, error) { return k.standOn(ctx, *platform) }
+	case !r.Conda.Asked():
+		k.interpreter = func(ctx context.Context) (*python.Interpreter, error) { return k.addTo(ctx, *platform) }
 	}
 	if r.Conda.Asked() {
 		env, packages, text, err := lockConda(ctx, r, old, inputs, im, o)
@@ -258,7 +261,8 @@ type locker struct {
 
 	strong map[string]store.Digest // of files whose index gives no sha256, by their address
 
-	bringsPython bool // uv found no Python to work with, and may bring one
+	standIn      *pythonStandIn // for the Python that uv did not find; nil: it found one
+	bringsPython bool           // uv found no Python to work with, and may bring one
 }
 
 // lock fills in k.python and returns the text of uv's answer, nil when the user brings the package lock.
@@ -269,7 +273,7 @@ func (k *locker) lock(ctx context.Context) ([]byte, error) {
 	}
 	k.python = Python{
 		Executable: found.Executable, Version: found.Version, Prefix: found.Prefix, Implementation: found.Implementation,
-		Platform: found.Platform, Glibc: found.Glibc, Musl: found.Musl,
+		Platform: found.Platform, Glibc: found.Glibc, Musl: found.Musl, Environment: k.python.Environment,
 	}
 	switch {
 	case k.base != nil:

@@ -9,10 +9,11 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/condalock"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 )
 
-// Packages of an environment on top of the base's own are resolved against all that the base has, as those of a conda environment are
+// Packages of an environment on top of the base's own, and those that are added to one of the base, are resolved against all that the base has, as those of a conda environment are
 // against what conda brings: uv sees each package of the base as a wheel that it must take, and what it says of those is dropped.
 
 // standOn finds what an environment on top of the base's stands on.
@@ -24,16 +25,36 @@ func (k *locker) standOn(ctx context.Context, platform v1.Platform) (*python.Int
 	return &k.base.Python, nil
 }
 
+// addTo finds the Python of a base, with the virtual environment that its commands run in, if there is one. Packages are added to that one,
+// as pip would: a second environment would hide what the base has, and one of sconce's own would lie in the same directory.
+func (k *locker) addTo(ctx context.Context, platform v1.Platform) (*python.Interpreter, error) {
+	b, err := baseOf(ctx, k.opts.Store, k.image, platform)
+	if err != nil {
+		return nil, err
+	}
+	if len(b.Chain) > 0 {
+		k.base, k.python.Environment = b, b.Root
+		if k.recipe.Python.Protect != nil {
+			progress.Warn(ctx, "protect has no effect: packages are added to the base's environment "+b.Root+", where all that is there stays", "take protect out of the recipe")
+		}
+	}
+	return &b.Python, nil
+}
+
 // meetBase notes that nothing of the base may be replaced but what the environment shall shadow, and writes what uv is told of it.
 // remove takes that away.
 func (k *locker) meetBase(b python.Base) (remove func(), err error) {
-	k.python.SystemSitePackages, k.python.Chain = b.System, b.Chain
-	for _, c := range b.Commands {
-		k.python.Commands = append(k.python.Commands, c.Name+" = "+c.Module+":"+c.Attr)
+	k.python.SystemSitePackages = b.System
+	var shadow []string
+	if on := k.recipe.Python.OnTop; on != nil {
+		shadow, k.python.Chain = on.Shadow, b.Chain
+		for _, c := range b.Commands {
+			k.python.Commands = append(k.python.Commands, c.Name+" = "+c.Module+":"+c.Attr)
+		}
 	}
 	var kept []condalock.Distribution
 	for _, p := range b.Python.Packages {
-		if containsName(k.recipe.Python.OnTop.Shadow, p.Name) {
+		if containsName(shadow, p.Name) {
 			continue
 		}
 		k.python.Protected = append(k.python.Protected, Protected{Name: p.Name, Version: p.Version})
@@ -78,6 +99,9 @@ var extraMarker = regexp.MustCompile(`;.*\bextra\s*==\s*['"]([A-Za-z0-9._-]+)['"
 
 // allowing is what to do about a protected package that shall go.
 func (k *locker) allowing(name string) string {
+	if k.python.Environment != "" {
+		return "or take a base without it: what is in a base's environment stays as it is"
+	}
 	if k.base != nil {
 		return "or put one of your own before it with --allow-shadow " + name
 	}

@@ -1,13 +1,18 @@
 package lock
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -51,6 +56,7 @@ func readAllRequirements(r *recipe.Recipe, get func(address string) ([]byte, err
 	for _, list := range r.Python.Listed {
 		at := requirementsPlace{path: r.Resolve(list.File), name: list.File}
 		for _, line := range requirementLines(list.Text) {
+			line.number = list.Lines[line.number-1]
 			if err := reader.line(line, at, 0); err != nil {
 				return nil, fmt.Errorf("the pip list of %s: %w", list.File, err)
 			}
@@ -94,7 +100,11 @@ func (q *requirementsReader) read(at requirementsPlace, depth int) error {
 		return err
 	}
 	q.files = append(q.files, requirementsFile{at.name, at.constraint, data})
-	for _, line := range requirementLines(string(data)) {
+	text, err := decodeText(data)
+	if err != nil {
+		return fault.Hint(fmt.Errorf("%s: %w", at.name, err), "write it in UTF-8")
+	}
+	for _, line := range requirementLines(text) {
 		if err := q.line(line, at, depth); err != nil {
 			return err
 		}
@@ -179,6 +189,25 @@ var (
 	lineEnds     = strings.NewReplacer("\r\n", "\n", "\r", "\n")
 	lineComments = regexp.MustCompile(`(?:^|\s)#.*$`)
 )
+
+// decodeText returns the text of a requirements file as uv reads it: in UTF-8, or in UTF-16 where it begins with a byte order mark, as
+// some shells write it. What is neither is refused: its hashes would not be seen.
+func decodeText(data []byte) (string, error) {
+	text := string(data)
+	for mark, order := range map[string]binary.ByteOrder{"\xff\xfe": binary.LittleEndian, "\xfe\xff": binary.BigEndian} {
+		if strings.HasPrefix(text, mark) {
+			units := make([]uint16, len(data)/2)
+			for i := range units {
+				units[i] = order.Uint16(data[2*i:])
+			}
+			text = string(utf16.Decode(units))
+		}
+	}
+	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+		return "", errors.New("it is no text in UTF-8")
+	}
+	return text, nil
+}
 
 // requirementLines returns the lines of a requirements file with continuations joined, and without comments and empty
 // lines (pip's documentation, "Requirements File Format"). A line that is all comment continues nothing and is not

@@ -65,7 +65,7 @@ func (s *searchLog) status() string {
 	}
 	text := "looking for a version of " + s.name
 	if n := s.tried[s.name]; n > 1 {
-		text += fmt.Sprintf(", for the %dth time", n)
+		text += fmt.Sprintf(", %d times so far", n)
 	}
 	return text
 }

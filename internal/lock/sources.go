@@ -327,6 +327,9 @@ func compileInputs(r *recipe.Recipe) []string {
 		if c.Base != "" {
 			line += " base " + c.Base
 		}
+		if c.Network {
+			line += " network"
+		}
 		if c.Depends != nil {
 			line += " depends [" + strings.Join(c.Depends, ", ") + "]"
 		}

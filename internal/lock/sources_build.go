@@ -32,6 +32,7 @@ type Compiled struct {
 	Against   []string           `toml:"against,omitempty"` // packages of the image that the build needs, torch above all
 	Requires  []BuildRequirement `toml:"requires,omitempty"`
 	Base      *CompileBase       `toml:"base,omitempty"` // nil: it is built in the image itself
+	Pins      []string           `toml:"pins,omitempty"` // files of the source that say by hash what a build with network downloads
 }
 
 // Compile is a package of the lock that is built, and what the recipe wants of it besides.
@@ -222,6 +223,10 @@ func (k *locker) pinSource(ctx context.Context, p python.Package, image map[stri
 	} else if err := k.splitRequirements(ctx, &c, asked, image); err != nil {
 		return unusable(err)
 	}
+	if facts.Network || own.Network {
+		c.Pins = info.Pins
+		warnUnpinned(ctx, c)
+	}
 	if c.Base, err = k.pinCompileBase(ctx, name); err != nil {
 		return c, err
 	}
@@ -233,6 +238,14 @@ func (k *locker) pinSource(ctx context.Context, p python.Package, image map[stri
 		}
 	}
 	return c, err
+}
+
+// warnUnpinned tells of a package that may download what it likes: Cargo and Go hold what comes against the hashes in Pins.
+func warnUnpinned(ctx context.Context, c Compiled) {
+	if len(c.Pins) == 0 {
+		progress.Warn(ctx, fmt.Sprintf("what %s downloads while it is built is pinned by nothing: its source has neither a Cargo.lock nor a go.sum", c.Name),
+			"a wheel that is made once is kept, and [cache] registry shares it; a source that brings what it needs can do without network")
+	}
 }
 
 // splitRequirements divides what a build that sees the image asks for into what the image has and what has to be there

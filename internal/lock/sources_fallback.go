@@ -21,23 +21,17 @@ type unusableSource struct {
 // unusableError is why there is no lock with these sources.
 type unusableError struct{ sources []unusableSource }
 
-func (e *unusableError) Error() string {
-	var lines []string
-	for _, s := range e.sources {
-		lines = append(lines, s.Reason.Error())
-	}
-	return strings.Join(lines, "\n")
-}
+func (e *unusableError) Error() string { return e.reasons().Error() }
 
 // Hint says what to do about all of them.
-func (e *unusableError) Hint() string {
-	var hints []string
+func (e *unusableError) Hint() string { return fault.HintOf(e.reasons()) }
+
+func (e *unusableError) reasons() error {
+	var all []error
 	for _, s := range e.sources {
-		if hint := fault.HintOf(s.Reason); hint != "" && !slices.Contains(hints, hint) {
-			hints = append(hints, hint)
-		}
+		all = append(all, s.Reason)
 	}
-	return strings.Join(hints, "; ")
+	return fault.Join(all...)
 }
 
 // cannotUse notes why uv gets no answer about a source.

@@ -1,10 +1,13 @@
 package lock
 
 import (
+	"archive/zip"
 	"bufio"
+	"bytes"
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,7 +26,8 @@ import (
 // that import the source's build backend and have it write the metadata (PEP 517, prepare_metadata_for_build_wheel). Here that
 // Python finds no standard library (see nothingRuns) and one module of ours, encodings, which Python imports before all
 // others. The module runs uv's lines with a backend of its own and ends the process. That backend asks this process, through
-// a pipe, and this process reads the files of the source: PKG-INFO above all, where the author's machine recorded the same.
+// a pipe, and this process reads the files of the source: PKG-INFO above all, where the author's machine recorded the same. Where
+// uv asks for a wheel instead (of hatchling's dynamic projects), it gets one that holds the metadata alone.
 // A Python that does not find the module ends before it reads a line.
 //
 // uv asks for many sources at once, and resolves once, as it does for who lets it run them. What is answered stays out of what
@@ -88,15 +92,20 @@ func (r *sourceReader) serve() {
 // reply answers the Python that has this process number.
 func (r *sourceReader) reply(number int) {
 	name := filepath.Join(r.dir, strconv.Itoa(number))
-	tree, err := os.ReadFile(name + ".ask")
+	asked, err := os.ReadFile(name + ".ask")
 	if err != nil {
 		return
 	}
-	text := ""
-	if m, err := r.answer(string(tree)); err != nil {
+	what, tree, _ := strings.Cut(string(asked), "\n")
+	m, err := r.answer(tree)
+	text := "+" + m.text()
+	if err == nil && what == "wheel" {
+		var wheel []byte
+		wheel, err = m.wheel()
+		text = "+" + m.wheelName() + "\n" + string(wheel)
+	}
+	if err != nil {
 		text = "-" + err.Error()
-	} else {
-		text = "+" + m.text()
 	}
 	if os.WriteFile(name+".part", []byte(text), 0o600) == nil {
 		_ = os.Rename(name+".part", name+".answer") // else Python gives up, and uv says so
@@ -122,6 +131,33 @@ func (m dependencyMetadata) text() string {
 		field("Provides-Extra", extra)
 	}
 	return b.String()
+}
+
+// wheelName is the file name of a wheel with this metadata.
+func (m dependencyMetadata) wheelName() string { return m.wheelStem() + "-py3-none-any.whl" }
+
+// wheelStem is what a wheel's name begins with (packaging.python.org, "Binary distribution format", "Escaping and Unicode").
+func (m dependencyMetadata) wheelStem() string {
+	return strings.ReplaceAll(m.Name, "-", "_") + "-" + strings.ReplaceAll(m.Version, "-", "_")
+}
+
+// wheel returns a wheel that holds the metadata and nothing else.
+func (m dependencyMetadata) wheel() ([]byte, error) {
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	for _, file := range [][2]string{
+		{"METADATA", m.text()}, {"WHEEL", "Wheel-Version: 1.0\nGenerator: sconce\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}, {"RECORD", ""},
+	} {
+		w, err := z.Create(m.wheelStem() + ".dist-info/" + file[0])
+		if err == nil {
+			_, err = io.WriteString(w, file[1])
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	err := z.Close()
+	return b.Bytes(), err
 }
 
 // readTree reads what the unpacked source in a directory says of itself. A link that leads out of it is not followed.

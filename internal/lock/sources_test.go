@@ -261,7 +261,7 @@ func TestSourcesWithoutSettings(t *testing.T) {
 }
 
 // TestNewestParent: a package whose newest release needs one that has only a source is taken in its newest release all the same, and
-// not in one of long ago that does not need it.
+// not in one of long ago that does not need it; whatever way uv asks what a source depends on.
 func TestNewestParent(t *testing.T) {
 	b, x := newBench(t, locktest.Base{}, w("setuptools", "70.0"), w("engine", "0.0.0"), w("engine", "2.0", "core"), w("hydra", "0.11"), w("hydra", "1.3", "grammar"))
 	run := trap(t)
@@ -272,14 +272,16 @@ func TestNewestParent(t *testing.T) {
 		"pyproject.toml": "[build-system]\nrequires = [\"setuptools\"]\nbuild-backend = \"own.parts:thing\"\nbackend-path = [\".\"]\n",
 		"own/parts.py":   "open('" + run + "', 'w').close()\n", "json.py": "open('" + run + "', 'w').close()\n",
 	}))
+	const hatch = "[build-system]\nrequires = [\"setuptools\"]\nbuild-backend = \"hatchling.build\"\n[project]\nname = \"hatched-one\"\ndynamic = [\"version\", \"dependencies\"]\n"
+	x.AddFile("hatched_one-1.0.tar.gz", sdist(t, "hatched_one", "1.0", "Dynamic: Requires-Dist\nRequires-Dist: dep\n", run, map[string]string{"pyproject.toml": hatch}))
 	x.AddFile("grammar-4.9.tar.gz", sdist(t, "grammar", "4.9", "", run, map[string]string{"grammar.egg-info/requires.txt": "dep\n"}))
 	x.Add(t, w("dep", "1.0"), w("dep", "2.0"))
-	wheels, compiled, _ := b.names("[python]\npackages = [\"engine\", \"hydra\", \"tree\"]\n")
-	if !slices.Equal(wheels, []string{"dep 1.0", "engine 2.0", "hydra 1.3"}) || !slices.Equal(compiled, []string{"core 2.0", "grammar 4.9", "tree 1.0"}) {
+	wheels, compiled, _ := b.names("[python]\npackages = [\"engine\", \"hydra\", \"tree\", \"hatched-one\"]\n")
+	if !slices.Equal(wheels, []string{"dep 1.0", "engine 2.0", "hydra 1.3"}) || !slices.Equal(compiled, []string{"core 2.0", "grammar 4.9", "hatched-one 1.0", "tree 1.0"}) {
 		t.Errorf("wheels %q, compiled %q", wheels, compiled)
 	}
 	notes := strings.Join(b.events.Texts(progress.Note), "\n")
-	if !strings.Contains(notes, "built from source: core 2.0, grammar 4.9, tree 1.0") {
+	if !strings.Contains(notes, "built from source: core 2.0, grammar 4.9, hatched-one 1.0, tree 1.0") {
 		t.Errorf("notes %q", notes)
 	}
 }
@@ -333,6 +335,42 @@ func TestOlderForWantOfAnswer(t *testing.T) {
 	}
 }
 
+// TestBuildRequirementsAtOnce: what all sources are built with is asked for before any is built, and all that cannot be had is told
+// together.
+func TestBuildRequirementsAtOnce(t *testing.T) {
+	b, x := newBench(t, locktest.Base{})
+	run := trap(t)
+	for _, name := range []string{"one", "two"} {
+		x.AddFile(name+"-1.0.tar.gz", sdist(t, name, "1.0", "", run, map[string]string{"pyproject.toml": "[build-system]\nrequires = [\"absent-" + name + "\"]\n"}))
+	}
+	b.fails("[python]\npackages = [\"one\", \"two\"]\n", "needed to build one", "absent-one", "needed to build two", "absent-two")
+}
+
+// TestPinsOfDownloads: of a source that may download while it is built, the lock names the files that say by hash what comes, and locking
+// warns where there is none.
+func TestPinsOfDownloads(t *testing.T) {
+	b, x := newBench(t, locktest.Base{}, w("setuptools", "70.0"))
+	run := trap(t)
+	x.AddFile("rusty-1.0.tar.gz", sdist(t, "rusty", "1.0", "", run, map[string]string{"rust/Cargo.lock": "version = 4\n"}))
+	x.AddFile("loose-1.0.tar.gz", sdist(t, "loose", "1.0", "", run, nil))
+	const text = "[python]\npackages = [\"loose\", \"rusty\"]\n"
+	_, _, offline := b.names(text)
+	if warned := b.events.Texts(progress.Warning); len(warned) > 0 || offline.Python.Compiled[1].Pins != nil {
+		t.Errorf("without network: %q, %+v", warned, offline.Python.Compiled)
+	}
+	const network = text + "[python.compile.loose]\nnetwork = true\n[python.compile.rusty]\nnetwork = true\n"
+	if drift, err := offline.Drift(b.recipe(network)); err != nil || len(drift) != 2 {
+		t.Errorf("drift %q, %v", drift, err)
+	}
+	_, _, l := b.names(network)
+	if c := l.Python.Compiled; c[0].Pins != nil || !slices.Equal(c[1].Pins, []string{"rust/Cargo.lock"}) {
+		t.Errorf("%+v", c)
+	}
+	if warned := b.events.Texts(progress.Warning); len(warned) != 1 || !strings.Contains(warned[0], "what loose downloads") {
+		t.Errorf("warnings %q", warned)
+	}
+}
+
 // TestManyCandidates: two packages of many releases, sources all of them, of which no pair fits: uv is asked once and for all, and says why.
 func TestManyCandidates(t *testing.T) {
 	const releases = 40
@@ -359,12 +397,17 @@ func TestManyCandidates(t *testing.T) {
 // TestAnswersStayHere: what uv is told of a source is nothing that uv believes elsewhere.
 func TestAnswersStayHere(t *testing.T) {
 	b, x := newBench(t, locktest.Base{}, w("setuptools", "70.0"))
-	x.AddFile("src-1.0.tar.gz", sdist(t, "src", "1.0", "Requires-Dist: absent\n", trap(t), nil))
-	b.fails("[python]\npackages = [\"src\"]\n", "absent was not found")
-	b.write(map[string]string{"in.txt": "src\n"})
-	cmd := exec.Command("uv", "pip", "compile", "in.txt", "--offline")
-	cmd.Dir, cmd.Env = b.dir, append(os.Environ(), "PYTHONHOME=/nonexistent")
-	if out, err := cmd.CombinedOutput(); err == nil || strings.Contains(string(out), "absent") {
-		t.Errorf("uv believes: %v\n%s", err, out)
+	for name, project := range map[string]string{
+		"src":   "", // uv asks for metadata, and of the other for a wheel
+		"hatch": "[build-system]\nrequires = []\nbuild-backend = \"hatchling.build\"\n[project]\nname = \"hatch\"\nversion = \"1.0\"\ndynamic = [\"dependencies\"]\n",
+	} {
+		x.AddFile(name+"-1.0.tar.gz", sdist(t, name, "1.0", "Requires-Dist: absent\n", trap(t), map[string]string{"pyproject.toml": project}))
+		b.fails("[python]\npackages = [\""+name+"\"]\n", "absent was not found")
+		b.write(map[string]string{"in.txt": name + "\n"})
+		cmd := exec.Command("uv", "pip", "compile", "in.txt", "--offline")
+		cmd.Dir, cmd.Env = b.dir, append(os.Environ(), "PYTHONHOME=/nonexistent")
+		if out, err := cmd.CombinedOutput(); err == nil || strings.Contains(string(out), "absent") {
+			t.Errorf("uv believes: %v\n%s", err, out)
+		}
 	}
 }

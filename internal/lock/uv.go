@@ -352,6 +352,7 @@ func (k *locker) uvEnvironment() ([]string, error) {
 	}
 	if _, decided := os.LookupEnv(pythonDownloads); !decided && !k.bringsPython {
 		env = append(env, pythonDownloads+"=never")
+		env = append(env, k.standIn.environment()...)
 	}
 	env = append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1", tellsSearch, nothingRuns)
 	if k.reader != nil {
@@ -370,24 +371,39 @@ const nowhere = "/nonexistent"
 // pythonDownloads is the variable by which uv is told whether it may bring a Python.
 const pythonDownloads = "UV_PYTHON_DOWNLOADS"
 
-// noInterpreter is what uv says where there is no Python that it can use.
-var noInterpreter = regexp.MustCompile(`No interpreter found|No Python interpreters? found`)
+// noInterpreter is what uv says where there is no Python that it can use. It looks for the machine's libc in programs as /bin/sh when
+// it looks for a Python of its own.
+var noInterpreter = regexp.MustCompile(`No interpreter found|No Python interpreters? found|Could not read ELF interpreter`)
 
 // runUV runs uv in the recipe's directory, with requirements as its standard input. When it fails, its own explanation is
-// the error. dir is where the copy of the settings is.
+// the error. dir is where the copy of the settings is, and where uv may leave what it likes.
 //
 // uv needs some Python to resolve, and would rather have one of the image's minor version: where that is missing it tries to bring
-// it each time, over seconds or, without a way to the server, a minute. Any other does as well, so it may bring one only where there is
-// none, or where the user has decided.
+// it each time, over seconds or, without a way to the server, a minute. Any other does as well. Where there is none, as on many login
+// nodes, a [pythonStandIn] says what the image's is; only where uv wants more of it than that, or where the user has decided, uv brings one.
 func (k *locker) runUV(ctx context.Context, dir string, requirements, args []string) error {
-	err := k.runOnce(ctx, dir, requirements, args)
-	var refusal *ResolutionError
-	_, decided := os.LookupEnv(pythonDownloads)
-	if decided || k.bringsPython || k.opts.Offline || !errors.As(err, &refusal) || !noInterpreter.MatchString(refusal.Text) {
+	if k.standIn == nil {
+		err := k.runOnce(ctx, dir, requirements, args)
+		if _, decided := os.LookupEnv(pythonDownloads); decided || !lacksPython(err) {
+			return err
+		}
+	}
+	var err error
+	if k.standIn, err = newPythonStandIn(dir, &k.python); err != nil {
+		return err
+	}
+	err = k.runOnce(ctx, dir, requirements, args)
+	if k.opts.Offline || k.bringsPython || k.standIn.sufficed(err) {
 		return err
 	}
 	k.bringsPython = true
 	return k.runOnce(ctx, dir, requirements, args)
+}
+
+// lacksPython reports whether uv found no Python.
+func lacksPython(err error) bool {
+	var refusal *ResolutionError
+	return errors.As(err, &refusal) && noInterpreter.MatchString(refusal.Text)
 }
 
 func (k *locker) runOnce(ctx context.Context, dir string, requirements, args []string) error {
@@ -400,6 +416,7 @@ func (k *locker) runOnce(ctx context.Context, dir string, requirements, args []s
 	if cmd.Env, err = k.uvEnvironment(); err != nil {
 		return err
 	}
+	cmd.Env = append(cmd.Env, "TMPDIR="+dir) // uv removes none of its lock files, and nothing when it is killed
 	cmd.Stdin = strings.NewReader(strings.Join(requirements, "\n") + "\n")
 	stderr := newSearchLog(ctx, k.task)
 	cmd.Stderr = stderr
@@ -436,7 +453,7 @@ func (e *ResolutionError) Hint() string { return e.hint }
 
 var (
 	// What uv says of a package that has only sources, or wheels only for others.
-	noWheel = regexp.MustCompile(`Wheels are required for .([A-Za-z0-9._-]+).|([A-Za-z0-9._-]+)(?:[=<>]=?\S+)? has no (?:usable wheels|wheels with a matching)`)
+	noWheel = regexp.MustCompile(`Wheels are required for .([A-Za-z0-9._-]+).|([A-Za-z0-9._-]+)(?:\[[^\]\s]*\])?(?:[=<>]=?\S+)? has no (?:usable wheels|wheels with a matching)`)
 	// What uv says of a package whose code it would have to run.
 	notBuilt = regexp.MustCompile("Failed to (?:build|prepare|resolve metadata for|generate package metadata for) `([A-Za-z0-9._-]+)(?:==([^ `]+))?")
 	// What an uv says that is too old for what it is told.

@@ -225,7 +225,7 @@ func TestDecoderStopsAtTheEnd(t *testing.T) {
 			}
 			stream := b.Bytes()
 			for behind, want := range []bool{true, false} {
-				r := inflateMember(bytes.NewReader(append(bytes.Clone(stream), make([]byte, behind)...)))
+				r := new(Wheel).inflateMember(bytes.NewReader(append(bytes.Clone(stream), make([]byte, behind)...)))
 				got, err := io.ReadAll(r)
 				if errors.Is(r.Close(), io.EOF) || !bytes.Equal(got, data[:n]) || (err == nil) != want {
 					t.Errorf("level %d, %d bytes, %d behind: %d bytes, %v", level, n, behind, len(got), err)

@@ -141,7 +141,7 @@ func (e Environment) objects() ([]object, error) {
 	link := func(p, target string) {
 		out = append(out, object{Entry: layer.Entry{Path: e.Target.Root + "/" + p, Type: layer.Symlink, Mode: 0o777, Link: target}})
 	}
-	if !e.Target.Own {
+	if !e.Target.Own && !e.Target.Added {
 		e.virtual(file, link)
 	}
 	// site-packages is there even when no package is.

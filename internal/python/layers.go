@@ -131,8 +131,12 @@ type ManifestFile struct {
 // LayerOptions says how layers of wheels are made.
 type LayerOptions struct {
 	layer.Options
-	ReadAhead int64 // bytes of content held in memory ahead of the writer; 0: 32 MiB
+	ReadAhead int64  // bytes of content held in memory ahead of the writer; 0: 32 MiB
+	Compiler  string // the full version of the Python that makes the byte code, where it is not the target's
 }
+
+// CompilerFor is the full version of the Python that makes byte code for p.
+func (o LayerOptions) CompilerFor(p Interpreter) string { return cmp.Or(o.Compiler, p.Version) }
 
 const defaultReadAhead = 32 << 20
 
@@ -195,7 +199,7 @@ func LayerKey(g Group, t Target, bytecode bool, o LayerOptions) string {
 		Relocatable          bool   `json:",omitempty"`
 	}{Format: layerFormat, Root: t.Root, Python: t.Python.Minor(), Bytecode: bytecode, Compression: o.Compression, ModTime: o.ModTime.Unix()}
 	if bytecode {
-		in.Python = t.Python.Version // what the compiler emits may change between patch releases
+		in.Python = o.CompilerFor(t.Python) // what the compiler emits may change between patch releases
 	}
 	if t.Own {
 		in.Own = t.Executable() + " " + t.sitePackages()

@@ -181,7 +181,7 @@ func (c comparison) holds(e MarkerEnvironment) (bool, error) {
 // containsText is contains for what may be no version at all.
 func (s specifier) containsText(text string) bool {
 	if s.operator == "===" {
-		return strings.EqualFold(text, s.text)
+		return s.isText(text)
 	}
 	v, err := ParseVersion(strings.TrimSuffix(text, "+")) // CPython built from a checkout calls itself 3.13.0+
 	return err == nil && s.contains(v)
@@ -391,7 +391,7 @@ func (p *markerParser) word(w string) bool {
 	return true
 }
 
-func (p *markerParser) blank() { p.rest = strings.TrimLeft(p.rest, blanks+"\r\n") }
+func (p *markerParser) blank() { p.rest = strings.TrimLeft(p.rest, blanks) }
 
 // wrong says what should have come where the parser stands.
 func (p *markerParser) wrong(expected string) error {

@@ -31,7 +31,7 @@ func ParseMetadata(data []byte) (Metadata, error) {
 		Summary:        h.get("Summary"),
 		License:        h.get("License-Expression"),
 		RequiresPython: h.get("Requires-Python"),
-		RequiresDist:   h["requires-dist"],
+		RequiresDist:   unfolded(h["requires-dist"]),
 		ProvidesExtra:  h["provides-extra"],
 	}
 	if m.License == "" {
@@ -44,6 +44,14 @@ func ParseMetadata(data []byte) (Metadata, error) {
 		return Metadata{}, errors.New("it gives no version")
 	}
 	return m, nil
+}
+
+// unfolded puts values that go over several lines on one, as RFC 5322, section 2.2.3, reads them.
+func unfolded(values []string) []string {
+	for i, v := range values {
+		values[i] = strings.ReplaceAll(v, "\n", " ")
+	}
+	return values
 }
 
 // validName says whether name has the form that "Names and normalization" demands: ASCII letters and digits, with ".",

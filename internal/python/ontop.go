@@ -20,6 +20,7 @@ type Base struct {
 	System   bool         `json:"system"`             // the interpreter's own packages are seen
 	Chain    []string     `json:"chain,omitempty"`    // directories of the virtual environment's packages, absolute; none: there is no such environment
 	Commands []EntryPoint `json:"commands,omitempty"` // that the packages bring, by name
+	Root     string       `json:"root,omitempty"`     // the virtual environment's directory, absolute
 }
 
 // Limits of what is read of an image's virtual environment.
@@ -35,7 +36,7 @@ func FindBase(ctx context.Context, tree *image.Tree, found Interpreter, searchPa
 	f := finder{tree}
 	b := &Base{Python: found, System: true}
 	if root := f.venvOf(searchPath, found); root != "" {
-		b.Chain = f.chainOf(root, found, nil)
+		b.Root, b.Chain = root, f.chainOf(root, found, nil)
 		b.System = f.seesSystem(root)
 		b.Python.SitePackages = slices.Clone(b.Chain)
 		if b.System {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"sconce.dev/sconce/internal/inflate"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
 )
@@ -65,6 +66,8 @@ type job struct {
 	skip  bool // there is no byte code: the source does not compile
 	err   error
 	parts chan part // of a stream
+
+	points []inflate.Point // of a long one; there when its last part is
 }
 
 // part is a piece of a streamed file, or the error that ends it.
@@ -193,7 +196,7 @@ func (p *press) stream(ctx context.Context, j *job) {
 			return false
 		}
 	}
-	r, err := j.file.Open()
+	r, inflater, err := j.file.member.open(j.spacing())
 	if err != nil {
 		send(part{err: err})
 		return
@@ -202,10 +205,21 @@ func (p *press) stream(ctx context.Context, j *job) {
 	for {
 		buf := chunks.Get().(*[chunkSize]byte)
 		n, err := fill(r, buf[:])
+		if errors.Is(err, io.EOF) && inflater != nil {
+			j.points = inflater.r.Points()
+		}
 		if !send(part{buf[:n], err}) || err != nil {
 			return
 		}
 	}
+}
+
+// spacing is how far apart the points of a stream are that becomes a long chunk; 0: it has none.
+func (j *job) spacing() int64 {
+	if j.file.Size <= layer.ChunkSize {
+		return 0
+	}
+	return layer.SeekSpacing
 }
 
 // fill reads until p is full. Unlike io.ReadFull it returns r's own error, so that a stream which is cut cannot be taken for
@@ -283,7 +297,7 @@ func (j *job) deflated() layer.Deflated {
 	if m == nil || j.compiled || !m.deflated() {
 		return layer.Deflated{}
 	}
-	return layer.Deflated{Size: m.Packed, Open: m.openPacked}
+	return layer.Deflated{Size: m.Packed, Open: m.openPacked, Points: func() []inflate.Point { return j.points }}
 }
 
 // makeDirs writes the directories of path that are not there yet. Since files come in the layer's order, so do they.

@@ -106,8 +106,12 @@ func (r *Requirement) parseVersions(s string) (rest string, err error) {
 		}
 	}
 	for clause := range strings.SplitSeq(strings.TrimSuffix(strings.Trim(list, blanks), ","), ",") {
-		if list != "" && strings.Trim(clause, blanks) == "" {
+		clause = strings.Trim(clause, blanks)
+		switch {
+		case list != "" && clause == "":
 			return "", errors.New("there is a comma without a version condition before it")
+		case trimSpace(clause) != clause:
+			return "", errors.New("only blanks and tabs may stand between its parts")
 		}
 	}
 	r.Specifiers, err = ParseSpecifiers(list)

@@ -42,6 +42,9 @@ type SourceInfo struct {
 	BuildRequires []string
 	Backend       string
 	BackendPath   []string
+
+	// Pins are the files that say by hash what Cargo and Go download while it is built, from the archive's directory on; sorted.
+	Pins []string
 }
 
 // What builds a source that does not say what builds it (the same, "Specifying a build system").
@@ -90,7 +93,7 @@ func ReadSdist(r io.ReaderAt, size int64, name, subdirectory string) (SourceInfo
 // ReadSourceDir reads what the source in a directory says about itself.
 func ReadSourceDir(dir fs.FS) (SourceInfo, error) {
 	files := sourceFiles{found: make(map[string][]byte)}
-	patterns := []string{"PKG-INFO", "pyproject.toml", "*.txt", "*.in", "require*/*.txt", "require*/*.in"}
+	patterns := []string{"PKG-INFO", "pyproject.toml", "*.txt", "*.in", "require*/*.txt", "require*/*.in", "Cargo.lock", "*/Cargo.lock", "go.sum", "*/go.sum"}
 	if _, err := fs.Stat(dir, "PKG-INFO"); err == nil {
 		// An unpacked source distribution; in a checkout, an earlier version would have left it there.
 		patterns = append(patterns, "*.egg-info/requires.txt", "src/*.egg-info/requires.txt")
@@ -127,9 +130,14 @@ type sourceFiles struct {
 	dir   string
 	top   string // the archive's one directory, "NAME-VERSION"
 	found map[string][]byte
+	pins  []string
 }
 
 var telling = regexp.MustCompile(`^(?:PKG-INFO|pyproject\.toml|(?:src/)?[^/]+\.egg-info/requires\.txt|(?:require[^/]*/)?[^/]+\.(?:txt|in))$`)
+
+// pins matches the locks of Cargo ("The Cargo Book", "Cargo.lock") and of Go ("Go Modules Reference", "go.sum files"). That they are
+// there is all that is read of them.
+var pins = regexp.MustCompile(`^(?:.*/)?(?:Cargo\.lock|go\.sum)$`)
 
 // listing matches files that may list requirements, and may be anything else as well.
 var listing = regexp.MustCompile(`\.(?:txt|in)$`)
@@ -152,6 +160,9 @@ func (s *sourceFiles) wants(name string) (string, bool) {
 	if top != s.top {
 		return "", false
 	}
+	if pins.MatchString(rest) {
+		return rest, true // also at the top of a workspace, above the package's directory
+	}
 	if s.dir != "" {
 		if rest, ok = strings.CutPrefix(rest, s.dir+"/"); !ok {
 			return "", false
@@ -161,6 +172,10 @@ func (s *sourceFiles) wants(name string) (string, bool) {
 }
 
 func (s *sourceFiles) take(name string, r io.Reader) error {
+	if pins.MatchString(name) {
+		s.pins = append(s.pins, name)
+		return nil
+	}
 	if listing.MatchString(name) && !strings.HasSuffix(name, ".egg-info/requires.txt") {
 		return s.takeListing(name, r)
 	}
@@ -231,7 +246,8 @@ func (s *sourceFiles) zip(r io.ReaderAt, size int64) error {
 
 // info puts together what the files say.
 func (s *sourceFiles) info() (SourceInfo, error) {
-	info := SourceInfo{Backend: legacyBackend, BuildRequires: slices.Clone(legacyRequires)}
+	slices.Sort(s.pins)
+	info := SourceInfo{Backend: legacyBackend, BuildRequires: slices.Clone(legacyRequires), Pins: s.pins}
 	if data, ok := s.found["PKG-INFO"]; ok {
 		if err := info.metadata(data); err != nil {
 			return info, fmt.Errorf("PKG-INFO: %w", err)

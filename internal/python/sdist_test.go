@@ -55,6 +55,11 @@ func TestReadSdist(t *testing.T) {
 			want:  SourceInfo{Name: "a", Version: "1", Requires: []string{"b>=2"}, Certainty: Static, Backend: legacyBackend, BuildRequires: legacyRequires},
 		},
 		{
+			name:  "over two lines",
+			files: map[string]string{"a-1/PKG-INFO": "Metadata-Version: 2.4\nName: a\nVersion: 1\nRequires-Dist: b>=2\n\t; python_version > '3'\n"},
+			want:  SourceInfo{Name: "a", Version: "1", Requires: []string{"b>=2 ; python_version > '3'"}, Certainty: Static, Backend: legacyBackend, BuildRequires: legacyRequires},
+		},
+		{
 			name: "dynamic",
 			files: map[string]string{
 				"a-1/PKG-INFO":       "Metadata-Version: 2.4\nName: a\nVersion: 1\nRequires-Dist: b\nDynamic: requires-dist\n",
@@ -77,13 +82,14 @@ func TestReadSdist(t *testing.T) {
 			name: "project table in a subdirectory",
 			sub:  "sub/pkg",
 			files: map[string]string{
-				"a-1/pyproject.toml": "[project]\nname = \"other\"\n",
+				"a-1/pyproject.toml": "[project]\nname = \"other\"\n", "a-1/Cargo.lock": "version = 4\n", "a-1/sub/pkg/go/go.sum": "", "go.sum": "",
 				"a-1/sub/pkg/pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = \"own\"\nbackend-path = [\".\"]\n" +
 					"[project]\nname = \"a\"\nversion = \"3\"\nrequires-python = \">=3.9\"\ndependencies = [\"b\"]\noptional-dependencies = { x = [\"c ; os_name == 'posix'\"] }\n",
 			},
 			want: SourceInfo{
 				Name: "a", Version: "3", RequiresPython: ">=3.9", Certainty: Static, Backend: "own", BackendPath: []string{"."},
 				Requires: []string{"b", `c ; (os_name == 'posix') and extra == "x"`}, Extras: []string{"x"}, BuildRequires: []string{},
+				Pins: []string{"Cargo.lock", "sub/pkg/go/go.sum"},
 			},
 		},
 		{

@@ -38,10 +38,16 @@ func TestVersionOrder(t *testing.T) {
 		Versions []string
 		Order    map[string]string
 		Bad      []string
+		Spelled  map[string]string
 	}
 	readJudge(t, "versions.json", &judged)
-	if len(judged.Versions) < 50 || len(judged.Bad) < 15 {
+	if len(judged.Versions) < 50 || len(judged.Bad) < 15 || len(judged.Spelled) < 5 {
 		t.Fatal("the judge has lost its cases")
+	}
+	for text, normal := range judged.Spelled {
+		if v, err := ParseVersion(text); err != nil || v.Compare(mustVersion(t, normal)) != 0 {
+			t.Errorf("%q is %+v, %v, want %s", text, v, err, normal)
+		}
 	}
 	for _, a := range judged.Versions {
 		for i, b := range judged.Versions {
@@ -63,10 +69,16 @@ func TestSpecifiers(t *testing.T) {
 		Versions []string
 		Contains map[string][]string
 		Bad      []string
+		Spelled  map[string]string
 	}
 	readJudge(t, "specifiers.json", &judged)
-	if len(judged.Contains) < 30 {
+	if len(judged.Contains) < 30 || len(judged.Spelled) < 10 {
 		t.Fatal("the judge has lost its cases")
+	}
+	for text, normal := range judged.Spelled {
+		if ss, err := ParseSpecifiers(text); err != nil || ss.String() != normal {
+			t.Errorf("%q is %q, %v, want %s", text, ss, err, normal)
+		}
 	}
 	for text, want := range judged.Contains {
 		ss, err := ParseSpecifiers(text)
@@ -77,7 +89,7 @@ func TestSpecifiers(t *testing.T) {
 		if ss.String() != text {
 			t.Errorf("%s is written %s", text, ss)
 		}
-		var got []string
+		got := []string{}
 		for _, v := range judged.Versions {
 			if ss.Contains(mustVersion(t, v)) {
 				got = append(got, v)

@@ -17,13 +17,13 @@ type specifier struct {
 	prefix   bool    // == or != with ".*"
 }
 
-var specifierForm = regexp.MustCompile(`^\s*(===|==|~=|!=|<=|>=|<|>)\s*(\S+)\s*$`)
+var specifierForm = regexp.MustCompile(`(?s)^(===|==|~=|!=|<=|>=|<|>)(.*)$`)
 
 // ParseSpecifiers reads conditions separated by commas. Empty ones are passed over.
 func ParseSpecifiers(s string) (Specifiers, error) {
 	var all Specifiers
 	for clause := range strings.SplitSeq(s, ",") {
-		if strings.TrimSpace(clause) == "" {
+		if trimSpace(clause) == "" {
 			continue
 		}
 		one, err := parseSpecifier(clause)
@@ -36,12 +36,16 @@ func ParseSpecifiers(s string) (Specifiers, error) {
 }
 
 func parseSpecifier(clause string) (specifier, error) {
+	clause = trimSpace(clause)
 	m := specifierForm.FindStringSubmatch(clause)
-	if m == nil {
-		return specifier{}, fmt.Errorf("%q is not a version condition such as >=1.2", strings.TrimSpace(clause))
+	if m == nil || trimSpace(m[2]) == "" {
+		return specifier{}, fmt.Errorf("%q is not a version condition such as >=1.2", clause)
 	}
-	s := specifier{operator: m[1], text: m[2]}
+	s := specifier{operator: m[1], text: trimSpace(m[2])}
 	if s.operator == "===" {
+		if strings.ContainsFunc(s.text, isSpace) || strings.ContainsAny(s.text, ";)") {
+			return specifier{}, fmt.Errorf("%q: what follows === is one word without ; and )", clause)
+		}
 		return s, nil
 	}
 	text := s.text
@@ -50,9 +54,9 @@ func parseSpecifier(clause string) (specifier, error) {
 	}
 	var err error
 	if s.version, err = ParseVersion(text); err != nil {
-		return specifier{}, fmt.Errorf("%q: %w", strings.TrimSpace(clause), err)
+		return specifier{}, fmt.Errorf("%q: %w", clause, err)
 	}
-	return s, s.check(strings.TrimSpace(clause))
+	return s, s.check(clause)
 }
 
 // check refuses what the grammar allows only with other operators.
@@ -96,7 +100,7 @@ func (ss Specifiers) Contains(v Version) bool {
 func (s specifier) contains(v Version) bool {
 	switch s.operator {
 	case "===":
-		return strings.EqualFold(v.text, s.text)
+		return s.isText(v.text)
 	case "==":
 		return s.equals(v)
 	case "!=":
@@ -112,6 +116,12 @@ func (s specifier) contains(v Version) bool {
 	default:
 		return s.after(v)
 	}
+}
+
+// isText is ===, which compares what is written, in lower case. strings.EqualFold would take "ſ" for an s.
+func (s specifier) isText(text string) bool {
+	text = strings.ToLower(text)
+	return text == strings.ToLower(s.text)
 }
 
 // equals: a condition without a local label does not ask for the candidate's.

@@ -24,6 +24,9 @@ type Target struct {
 	// is no virtual environment.
 	Own bool `json:",omitempty"`
 
+	// Added: Root is an environment that layers below have. Packages are added to it, and the environment itself is left as it is.
+	Added bool `json:",omitempty"`
+
 	// Relocatable: the environment works in any directory that it is seen in. Its commands find their interpreter beside them.
 	Relocatable bool `json:",omitempty"`
 }

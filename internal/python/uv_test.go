@@ -19,13 +19,13 @@ type laid struct {
 	data       []byte
 }
 
-// TestSameFilesAsUv lays the popular wheels down and lets uv install the same files. Whatever differs must be explained
+// TestSameFilesAsUv lays the popular wheels down, and one with what is rare in them, and lets uv install the same files. Whatever differs must be explained
 // in testdata/uv-differences.txt, and whatever is explained there must differ.
 func TestSameFilesAsUv(t *testing.T) {
 	if testing.Short() {
 		t.Skip("installs every popular wheel, with uv and without")
 	}
-	wheels := allWheels(t)
+	wheels := append(allWheels(t), oddWheel(t))
 	theirs := installWithUv(t, wheels)
 	ours := make(map[string]laid)
 	target := testTarget("3.11.2")
@@ -46,6 +46,29 @@ func TestSameFilesAsUv(t *testing.T) {
 	if len(ours) < 5000 {
 		t.Errorf("only %d files were compared", len(ours))
 	}
+}
+
+// oddWheel is a wheel with headers, files below lib64, and scripts whose first line is "#!python" with more behind it.
+func oddWheel(t *testing.T) string {
+	t.Helper()
+	const data = "demo_pkg-1.0.data/"
+	entries := []wheelEntry{
+		{name: "demo/__init__.py", data: "x = 1\n"},
+		{name: data + "headers/demo.h", data: "3"},
+		{name: data + "headers/sub/demo.h", data: "3"},
+		{name: data + "data/lib64/y", data: "5"},
+	}
+	for name, text := range map[string]string{
+		"arguments": "#!python -E -u\nprint()\n", "returns": "#!python\r\nprint()\r\n", "both": "#!python -u\r\nprint()\n", "version": "#!python3\nprint()\n",
+		"glued": "#!pythonic\nprint()\n", "empty": "#!python", "window": "#!pythonw\nprint()\n", "other": "#!/bin/sh\n", "none": "print()\n",
+	} {
+		entries = append(entries, wheelEntry{name: data + "scripts/odd-" + name, data: text})
+	}
+	file := filepath.Join(t.TempDir(), testWheelFile)
+	if err := os.WriteFile(file, craft(t, entries...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 func layInto(t *testing.T, files map[string]laid, w *Wheel, target Target) {

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // Version is the version of a distribution, in the order that packaging.python.org, "Version specifiers" (PEP 440),
@@ -48,12 +49,12 @@ var preNames = map[string]string{"alpha": "a", "beta": "b", "c": "rc", "pre": "r
 
 // ParseVersion reads a version in any of the spellings that PEP 440 allows.
 func ParseVersion(s string) (Version, error) {
-	s = strings.TrimSpace(s)
+	s = trimSpace(s)
 	if len(s) > maxVersion {
 		return Version{}, fmt.Errorf("a version of %d characters is too long", len(s))
 	}
 	m := versionForm.FindStringSubmatch(s)
-	if m == nil {
+	if m == nil || !isASCII(s) { // (?i) takes "ſ" for an s
 		return Version{}, fmt.Errorf("%q is not a version", s)
 	}
 	v := Version{text: s, epoch: parseNumber(m[1]), pre: strings.ToLower(m[3]), preN: parseNumber(m[4])}
@@ -75,6 +76,16 @@ func ParseVersion(s string) (Version, error) {
 		v.local = strings.FieldsFunc(strings.ToLower(m[10]), func(r rune) bool { return strings.ContainsRune("-_.", r) })
 	}
 	return v, nil
+}
+
+// isSpace reports what Python calls white space (str.isspace): also the four separators of ASCII.
+func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
+
+// trimSpace is Python's str.strip.
+func trimSpace(s string) string { return strings.TrimFunc(s, isSpace) }
+
+func isASCII(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII })
 }
 
 // String returns the version as it was written.

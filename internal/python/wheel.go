@@ -45,6 +45,10 @@ type Wheel struct {
 	Members       []*Member // the files, sorted by name
 
 	complaints complaints
+
+	opening sync.Mutex      // is held while a member is opened, for what follows
+	points  int64           // how far apart the points of its stream shall be
+	opened  *memberInflater // what inflates it
 }
 
 // Member is one file in a wheel.
@@ -128,7 +132,7 @@ func (w *Wheel) readDirectory(r io.ReaderAt, size int64) error {
 		return w.bad("", "read the archive's directory: %w", err)
 	}
 	limited.unlimited = true
-	z.RegisterDecompressor(zip.Deflate, inflateMember)
+	z.RegisterDecompressor(zip.Deflate, w.inflateMember)
 	if len(z.File) > maxMembers {
 		return w.bad("", "it has %d members; more than %d are not believed", len(z.File), maxMembers)
 	}
@@ -466,11 +470,24 @@ func (m *Member) readAll(limit int64) ([]byte, error) {
 // Open opens the member's bytes. Reading ends in an error instead of io.EOF when they are not those that RECORD vouches
 // for, or not as many as the archive declares.
 func (m *Member) Open() (io.ReadCloser, error) {
+	r, _, err := m.open(0)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// open is Open. Of a deflated member it also returns what inflates it, with points that far apart; see [inflate.Options].
+func (m *Member) open(points int64) (*memberReader, *memberInflater, error) {
+	w := m.wheel
+	w.opening.Lock()
+	defer w.opening.Unlock()
+	w.points, w.opened = points, nil
 	r, err := m.zip.Open()
 	if err != nil {
-		return nil, m.wheel.bad(m.Name, "open it: %w", err)
+		return nil, nil, w.bad(m.Name, "open it: %w", err)
 	}
-	return &memberReader{m: m, r: r, hash: m.hash.new(), left: m.Size}, nil
+	return &memberReader{m: m, r: r, hash: m.hash.new(), left: m.Size}, w.opened, nil
 }
 
 // deflated says whether the member is a raw DEFLATE stream.
@@ -548,10 +565,11 @@ type memberInflater struct {
 var inflateBuffers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, inflateBuffer) }}
 
 // inflateMember opens the packed data of a member, of which r holds nothing but.
-func inflateMember(r io.Reader) io.ReadCloser {
+func (w *Wheel) inflateMember(r io.Reader) io.ReadCloser {
 	buf := inflateBuffers.Get().(*bufio.Reader)
 	buf.Reset(r)
-	return &memberInflater{buf, inflate.NewReader(buf, inflate.Options{})}
+	w.opened = &memberInflater{buf, inflate.NewReader(buf, inflate.Options{Points: w.points})}
+	return w.opened
 }
 
 func (f *memberInflater) Read(b []byte) (int, error) {

@@ -128,6 +128,11 @@ func (w Wheel) tag() string {
 // Bytes returns the wheel's file, the same every time.
 func (w Wheel) Bytes(t testing.TB) []byte {
 	t.Helper()
+	return zipOf(t, w.Unpacked())
+}
+
+// Unpacked is what is in the wheel, by path.
+func (w Wheel) Unpacked() map[string]string {
 	info := w.Name + "-" + w.Version + ".dist-info/"
 	metadata := fmt.Sprintf("Metadata-Version: 2.1\nName: %s\nVersion: %s\n", w.Name, w.Version)
 	for _, r := range w.Requires {
@@ -149,7 +154,7 @@ func (w Wheel) Bytes(t testing.TB) []byte {
 	}
 	fmt.Fprintf(&record, "%sRECORD,,\n", info)
 	files[info+"RECORD"] = record.String()
-	return zipOf(t, files)
+	return files
 }
 
 func padding(seed string, n int) string {

@@ -31,11 +31,11 @@ def exists(path):
     return True
 
 
-def ask():
-    # Writes where the source is, and waits for what sconce says of it: "+" and metadata, or "-" and why not.
+def ask(what):
+    # Writes what is asked and where the source is, and waits for what sconce says of it: "+" and the answer, or "-" and why not.
     room = posix.environ[b"SCONCE_SOURCES"] + b"/"
     number = str(posix.getpid()).encode("ascii")
-    write(room + number + b".ask", posix.getcwdb())
+    write(room + number + b".ask", what + b"\n" + posix.getcwdb())
     fd = posix.open(room + b"asked", posix.O_WRONLY | posix.O_NONBLOCK)  # an error when sconce is gone
     posix.write(fd, number + b"\n")
     posix.close(fd)
@@ -53,17 +53,26 @@ def ask():
 class Backend:
     # PEP 517 and PEP 660: that the backend is an object in a module, or has parts, makes no difference here.
     def __getattr__(self, name):
-        if name[:23] == "get_requires_for_build_" or name in ("build_wheel", "build_editable", "build_sdist"):
+        if name[:23] == "get_requires_for_build_" or name in ("build_editable", "build_sdist"):
             raise AttributeError(name)
         return self
 
     def prepare_metadata_for_build_wheel(self, directory, settings=None):
-        metadata = ask()
+        metadata = ask(b"metadata")
         if not exists(directory):
             posix.mkdir(directory)
         posix.mkdir(directory + "/source.dist-info")
         write(directory + "/source.dist-info/METADATA", metadata)
         return "source.dist-info"
+
+    def build_wheel(self, directory, settings=None, metadata=None):
+        # uv takes no metadata from a backend that may say other things in a wheel: hatchling, when pyproject.toml has dynamic fields.
+        name, wheel = ask(b"wheel").split(b"\n", 1)
+        if not exists(directory):
+            posix.mkdir(directory)
+        name = name.decode("ascii")
+        write(directory + "/" + name, wheel)
+        return name
 
     prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
 
