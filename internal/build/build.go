@@ -21,6 +21,7 @@ import (
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/fileop"
+	"sconce.dev/sconce/internal/hostconfig"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/lock"
@@ -42,6 +43,8 @@ type Options struct {
 	Wheels  []lock.Wheel     // where the plan's wheels come from
 	Protect []lock.Protected // packages of the base that wheels must get along with
 
+	Python string // the interpreter of this machine that compiles byte code; "": the image's own does
+
 	// Open opens a directory that the plan names.
 	Open func(dir string) (*fileop.Context, error)
 
@@ -54,6 +57,7 @@ type Options struct {
 	Secrets     map[string]func() ([]byte, error)
 	SSH         map[string]string
 	Pass        []string
+	Host        *hostconfig.Config
 	HostNetwork bool
 	OnFailure   func(ctx context.Context, f *execop.Failure, o sandbox.Options)
 
@@ -133,7 +137,7 @@ func newBuilder(p *plan.Plan, o Options) *builder {
 		stages: make(map[*plan.Stage]func() (*made, error)), took: make(map[plan.Key]time.Duration), contexts: make(map[contextOf]func() (layer.Descriptor, error)),
 	}
 	b.runner = &execop.Runner{
-		Store: o.Store, Layer: p.Layer, Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, HostNetwork: o.HostNetwork, OnFailure: o.OnFailure,
+		Store: o.Store, Layer: p.Layer, Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, Host: o.Host, HostNetwork: o.HostNetwork, OnFailure: o.OnFailure,
 	}
 	for _, w := range o.Wheels {
 		b.urls[w.Digest] = w

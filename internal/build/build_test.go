@@ -91,7 +91,11 @@ func planned(ctx context.Context, st *store.Store, dir string, o *build.Options)
 		}
 		return c, err
 	}
-	p, err := plan.New(context.Background(), r, l, wheels, plan.Options{RunsHere: true, Open: open})
+	how := plan.Options{RunsHere: o.Python == "", Open: open}
+	if !how.RunsHere {
+		how.Compiler = l.Python.Version
+	}
+	p, err := plan.New(context.Background(), r, l, wheels, how)
 	if err != nil {
 		closeAll()
 		return nil, nil, err
@@ -375,6 +379,23 @@ func TestProtectedVersions(t *testing.T) {
 		}
 		if err := os.Remove(blob); err != nil { // as prune may
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestBadWheel: a wheel that is refused for what it holds is so when it is there, before a layer of it is begun.
+func TestBadWheel(t *testing.T) {
+	locktest.Isolate(t)
+	bad := locktest.Wheel{Name: "bad", Version: "1.0", Files: map[string]string{"bad-1.0.data/etc/passwd": "x"}}
+	var events locktest.Events
+	dir := recipeDir(t, locktest.Base{}, locktest.NewIndex(t, bad), "", bad)
+	_, err := run(progress.With(t.Context(), &events), locktest.Store(t), dir)
+	if err == nil || !strings.Contains(err.Error(), bad.File()) || !strings.Contains(err.Error(), "no known place") {
+		t.Errorf("got %v", err)
+	}
+	for _, text := range events.Texts(progress.Start) {
+		if strings.HasPrefix(text, "layer ") {
+			t.Errorf("%q was begun", text)
 		}
 	}
 }

@@ -3,19 +3,25 @@ package build_test
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
+	"sconce.dev/sconce/internal/build"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/store"
 )
 
 // TestBytecode builds on a base with this machine's own Python, which compiles in the sandbox, and runs the result.
@@ -61,6 +67,80 @@ func TestBytecode(t *testing.T) {
 	}
 }
 
+// TestBytecodeForAnotherProcessor: where the image's Python does not run, one of this machine with the same version makes the same
+// layer of a wheel, byte code included.
+func TestBytecodeForAnotherProcessor(t *testing.T) {
+	if err := sandbox.Check(); err != nil {
+		skipOrFail(t, "%v (%s)", err, fault.HintOf(err))
+	}
+	if runtime.GOARCH != "amd64" {
+		t.Skip("arm64 is not another processor here")
+	}
+	files, executable := pythonFiles(t)
+	locktest.Isolate(t)
+	alpha := locktest.Wheel{Name: "alpha", Version: "1.0", Files: map[string]string{
+		"alpha/sets.py": "X = {'a', 'b', 'c', 'd'}\nY = 2**40 + 1.5\ndef f(x): return x in {'e', 'f', 'g'}\n",
+	}}
+	x := locktest.NewIndex(t, alpha)
+	text := strings.ReplaceAll(locktest.Head+python, "bytecode = false", "")
+	wheelLayer := func(base []byte, text string, o build.Options) store.Digest {
+		st, dir := locktest.Store(t), t.TempDir()
+		locktest.Write(t, dir, map[string]string{"base.tar": string(base), "pylock.toml": x.Pylock(t, alpha), recipe.FileName: text})
+		result, err := runWith(t.Context(), st, dir, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index, err := layer.OpenIndex(t.Context(), st, result.Image.Layers[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(index.Entries, func(e layer.IndexEntry) bool { return strings.HasSuffix(e.Path, ".pyc") }) {
+			t.Errorf("no byte code in the layer of the wheel: %v", index.Entries)
+		}
+		return layers(result.Image)[1]
+	}
+	own := wheelLayer(tarOf(t, files), text, build.Options{})
+	other := wheelLayer(asARM(t, tarOf(t, files), executable), strings.ReplaceAll(text, "linux/amd64", "linux/arm64"), build.Options{Python: executable})
+	if own != other {
+		t.Errorf("the image's own Python makes the layer %s, this machine's %s", own, other)
+	}
+}
+
+// asARM makes a base look like one for arm64, to those who only read it.
+func asARM(t *testing.T, base []byte, executable string) []byte {
+	t.Helper()
+	const machineAt, aarch64 = 18, 183 // System V ABI, "ELF Header": e_machine
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for r := tar.NewReader(bytes.NewReader(base)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if "/"+h.Name == executable || h.Name == strings.TrimPrefix(filepath.Dir(executable), "/")+"/python3" {
+			data[machineAt] = aarch64
+		}
+		h.Name = strings.ReplaceAll(h.Name, "x86_64-linux-gnu", "aarch64-linux-gnu")
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
 func skipOrFail(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
@@ -72,6 +152,13 @@ func skipOrFail(t testing.TB, format string, args ...any) {
 // thisPython makes a root file system of this machine's Python with its standard library and the libraries that it needs.
 func thisPython(t testing.TB) []byte {
 	t.Helper()
+	files, _ := pythonFiles(t)
+	return tarOf(t, files)
+}
+
+// pythonFiles lists the files of this machine's Python, by their place in a root file system, and says which is the program.
+func pythonFiles(t testing.TB) (files map[string]string, executable string) {
+	t.Helper()
 	const ask = "import sys, os, sysconfig; print(os.path.realpath(sys.executable)); print(sysconfig.get_paths()['stdlib'])"
 	python := "/usr/bin/python3"
 	if _, err := os.Stat(python); err != nil {
@@ -82,7 +169,7 @@ func thisPython(t testing.TB) []byte {
 		skipOrFail(t, "no Python on this machine: %v", err)
 	}
 	exe, stdlib, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	files := map[string]string{exe: exe, filepath.Dir(exe) + "/python3": exe}
+	files = map[string]string{exe: exe, filepath.Dir(exe) + "/python3": exe}
 	for _, lib := range libraries(t, exe) {
 		files[lib] = lib
 	}
@@ -101,7 +188,7 @@ func thisPython(t testing.TB) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tarOf(t, files)
+	return files, exe
 }
 
 // libraries lists what a program loads, by the names it loads it by.

@@ -118,6 +118,7 @@ func (r *stageRun) addComponents(ctx context.Context, on *wheelbuild.Ground, nee
 			continue
 		}
 		env.search(out.Prefix)
+		env.set(plan.PrefixVariable(out.Name), out.Prefix)
 	}
 	on.Env = env
 	return nil

@@ -4,23 +4,30 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os/exec"
 	"strings"
 	"sync"
 
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/sandbox"
-	"sconce.dev/sconce/internal/store"
 )
 
 // compilers is the pool of Python processes that make byte code: the image's own Python, in sandboxes over base and
 // system packages. It is started when the first source is to be compiled: until those are there, layers are made as far as they go without.
+// Where the image's Python cannot run, one of this machine takes its place: byte code depends on the version, not on the processor.
 type compilers struct {
 	start func() (*python.CompilerPool, error) // once
 	pool  *python.CompilerPool                 // nil until started
 }
 
-// newCompilers returns a pool of n processes of a Python that ground has.
-func newCompilers(ctx context.Context, st *store.Store, ground func(context.Context) (*made, error), executable string, n int) *compilers {
+// newCompilers returns a pool of processes of a Python that ground has, or of this machine's.
+func (b *builder) newCompilers(ctx context.Context, ground func(context.Context) (*made, error), executable string) *compilers {
+	n := max(1, b.opts.Cores)
+	if b.opts.Python != "" {
+		c := &compilers{pool: python.NewCompilerPool(n, startHere(b.opts.Python))}
+		c.start = func() (*python.CompilerPool, error) { return c.pool, nil }
+		return c
+	}
 	c := &compilers{}
 	c.start = sync.OnceValues(func() (*python.CompilerPool, error) {
 		m, err := ground(ctx)
@@ -30,7 +37,7 @@ func newCompilers(ctx context.Context, st *store.Store, ground func(context.Cont
 		if err := sandbox.Check(); err != nil {
 			return nil, fmt.Errorf("compile byte code: %w", err)
 		}
-		layers, err := sandbox.Layers(ctx, st, m.layers())
+		layers, err := sandbox.Layers(ctx, b.opts.Store, m.layers())
 		if err != nil {
 			return nil, err
 		}
@@ -68,6 +75,33 @@ func startCompiler(ctx context.Context, layers []string, executable string) (io.
 		return err
 	}
 	return p.Stdin, p.Stdout, wait, nil
+}
+
+// startHere starts processes of a Python of this machine. They compile and run nothing of what they compile, as those of pip do
+// here, and end with their standard input when this process is killed.
+func startHere(executable string) python.StartWorker {
+	return func(ctx context.Context) (io.WriteCloser, io.ReadCloser, func() error, error) {
+		args := python.WorkerArgs(executable)
+		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+		cmd.Dir, cmd.Env = "/", python.WorkerEnv()
+		var stderr head
+		cmd.Stderr = &stderr
+		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		stdout, err := cmd.StdoutPipe()
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		wait := func() error {
+			if err := cmd.Wait(); err != nil {
+				return fmt.Errorf("%s: %w: %s", executable, err, strings.TrimSpace(string(stderr.text)))
+			}
+			return nil
+		}
+		return stdin, stdout, wait, cmd.Start() //nolint:forbidigo // it ends with its standard input
+	}
 }
 
 // head keeps the beginning of what a process prints, which may be any amount.

@@ -45,7 +45,7 @@ func (r *stageRun) output(ctx context.Context, op *plan.Output) (layer.Descripto
 		return layer.Descriptor{}, err
 	}
 	c := fileop.Copy{Sources: []string{op.Prefix}, Dest: op.Prefix + "/"}
-	return c.Layer(ctx, r.opts.Store, fileop.FromTree(tree), nil, r.stage.Layer, nil)
+	return c.Layer(ctx, r.opts.Store, fileop.FromStep(tree), nil, r.stage.Layer, nil)
 }
 
 // graft is the layer that another stage has come to.

@@ -2,10 +2,14 @@ package build
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"path"
+	"slices"
 
+	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/progress"
@@ -29,6 +33,46 @@ func (b *builder) checkProtected(ctx context.Context, p python.Interpreter, made
 		}
 	}
 	return nil
+}
+
+// warnOverwritten warns of packages that are added to the base's environment and bring a file that is there with another content.
+func (r *stageRun) warnOverwritten(ctx context.Context, t python.Target) error {
+	if !t.Added {
+		return nil
+	}
+	tree, err := image.NewTree(ctx, r.opts.Store, r.ground.layers())
+	if err != nil {
+		return err
+	}
+	for _, w := range r.made.wheels {
+		for _, p := range w.manifest.Packages {
+			i := slices.IndexFunc(p.Files, func(f python.ManifestFile) bool { return isOther(tree, path.Join(t.Root, f.Path), f) })
+			if i >= 0 {
+				progress.Warn(ctx, fmt.Sprintf("%s replaces %s of the base", p.Name, path.Join("/", t.Root, p.Files[i].Path)),
+					"the package of the base that had the file sees another one: take one of the two out")
+			}
+		}
+	}
+	return nil
+}
+
+// isOther reports whether a base has a file of this name with another content. What cannot be read is another.
+func isOther(tree *image.Tree, name string, f python.ManifestFile) bool {
+	n, err := tree.Lookup(name)
+	if err != nil {
+		return false
+	}
+	if n.Type != layer.Regular || n.Size != f.Size {
+		return true
+	}
+	r, err := tree.Open(n)
+	if err != nil {
+		return true
+	}
+	defer r.Close()
+	h := sha256.New()
+	_, err = io.Copy(h, r)
+	return err != nil || base64.RawURLEncoding.EncodeToString(h.Sum(nil)) != f.SHA256
 }
 
 // maxMetadata bounds what is read of one package's metadata, in bytes.

@@ -141,10 +141,10 @@ func newStageRun(ctx context.Context, b *builder, s *plan.Stage, m *made) *stage
 	r := &stageRun{builder: b, stage: s, made: m, grounded: make(chan struct{}), founded: make(chan struct{}), conda: make(map[*plan.Step]func() (condaLayer, error)), apart: make(map[*plan.Step]func() (madeLayer, error))}
 	if e := s.Environment(); e != nil {
 		r.places.Prefer = e.Environment.Prefer
-		r.bytecode = newCompilers(ctx, b.opts.Store, r.waitGround, e.Environment.Target.Python.Executable, max(1, b.opts.Cores))
+		r.bytecode = b.newCompilers(ctx, r.waitGround, e.Environment.Target.Python.Executable)
 	}
 	if e := s.Conda(); e != nil {
-		r.bytecode = newCompilers(ctx, b.opts.Store, r.condaGround, e.Environment.Target.Executable(), max(1, b.opts.Cores))
+		r.bytecode = b.newCompilers(ctx, r.condaGround, e.Environment.Target.Executable())
 	}
 	r.compiled = sync.OnceValues(func() (map[string]python.Item, error) { return r.compileAll(ctx) })
 	return r

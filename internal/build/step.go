@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/execop"
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/fuse"
@@ -23,6 +24,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/wheelbuild"
 )
 
 // once says how the layer of a step is made once. A step that changes nothing has an empty one.
@@ -93,24 +95,29 @@ func (r *stageRun) changeFiles(ctx context.Context, t *plan.Step) (layer.Descrip
 	if err != nil {
 		return layer.Descriptor{}, err
 	}
+	o := r.stage.Layer
+	o.ModTime = onto.After(o.ModTime)
 	switch op := t.Op.(type) {
 	case *plan.Copy:
-		return r.copyFiles(ctx, op, onto)
+		return r.copyFiles(ctx, op, onto, o)
 	case *plan.MakeDir:
-		d, _, err := fileop.MakeDir(ctx, r.opts.Store, op.Path, op.Owner, onto, r.stage.Layer)
+		d, _, err := fileop.MakeDir(ctx, r.opts.Store, op.Path, op.Owner, onto, o)
 		return d, err
 	case *plan.Patch:
-		return op.Layer(ctx, r.opts.Store, onto, r.stage.Layer)
+		return op.Layer(ctx, r.opts.Store, onto, o)
 	}
 	panic(fmt.Sprintf("build: no maker for %T", t.Op))
 }
 
-func (r *stageRun) copyFiles(ctx context.Context, c *plan.Copy, onto *image.Tree) (layer.Descriptor, error) {
+func (r *stageRun) copyFiles(ctx context.Context, c *plan.Copy, onto *image.Tree, o layer.Options) (layer.Descriptor, error) {
 	from, err := r.files(ctx, c.From)
 	if err != nil {
 		return layer.Descriptor{}, err
 	}
-	return c.Copy.Layer(ctx, r.opts.Store, from, onto, r.stage.Layer, r.openURL)
+	if c.Copy.Link { // whose layer is the same on every image
+		o = r.stage.Layer
+	}
+	return c.Copy.Layer(ctx, r.opts.Store, from, onto, o, r.openURL)
 }
 
 // files are what a source has; nil for the source of what comes from elsewhere.
@@ -188,7 +195,30 @@ func (r *stageRun) execWith(ctx context.Context, label string, op *plan.Exec, se
 		jobs := strconv.Itoa(n)
 		c.Env = append(slices.Clone(c.Env), "JOBS="+jobs, "CMAKE_BUILD_PARALLEL_LEVEL="+jobs)
 	}
-	return r.runCommand(ctx, label, c)
+	d, err := r.runCommand(ctx, label, c)
+	if op.Component != "" {
+		err = r.explainComponent(ctx, op.Component, err)
+	}
+	return d, err
+}
+
+// explainComponent says what to add to a component's packages, where its build failed for want of a program, a header or a library: those of
+// [system] are in the image, and not where components are built.
+func (r *stageRun) explainComponent(ctx context.Context, name string, err error) error {
+	var f *execop.Failure
+	if !errors.As(err, &f) || f.OutOfMemory || f.DiskFull {
+		return err
+	}
+	tree, _ := image.NewTree(ctx, r.opts.Store, r.made.layers()) // without it, names are Debian's
+	table := "[component." + name + "]"
+	what := wheelbuild.MissingPackages(f, tree, table)
+	if what == "" && f.Code == execop.CommandNotFound {
+		what = "a command is not there: add the package that brings it to `packages` under " + table
+	}
+	if what == "" {
+		return err
+	}
+	return fault.Hint(err, what+"; what is under [system] is not there while components are built; the whole output is in "+f.Log)
 }
 
 // runCommand runs a command on what is made so far. The layer is empty when it changed nothing.

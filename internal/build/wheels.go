@@ -75,6 +75,9 @@ func (r *stageRun) makeEnvironment(ctx context.Context, op *plan.Environment) (l
 		return layer.Descriptor{}, err
 	}
 	r.warnReplaced(ctx)
+	if err := r.warnOverwritten(ctx, e.Target); err != nil {
+		return layer.Descriptor{}, err
+	}
 	d, err := python.BuildEnvironment(ctx, r.opts.Store, e, op.Options)
 	if err != nil {
 		return d, err

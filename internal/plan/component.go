@@ -56,6 +56,7 @@ func (u *Unpack) key(s *Stage, inputs []Input) (Key, []Key) {
 
 // Output makes the layer of what the last step of a stage has put below a directory.
 type Output struct {
+	Name   string // of the component
 	Of     *Stage
 	Prefix string // absolute
 }
@@ -129,7 +130,7 @@ func (c *components) component(name string) (*Stage, error) {
 	}
 	prefix := c.recipe.ComponentPrefix(name)
 	s := newStage("component "+name, nil, c.layer)
-	s.add(&Step{Title: name + ": " + prefix, History: "component " + name, Place: c.componentPlace(name), Op: &Output{Of: build, Prefix: prefix}})
+	s.add(&Step{Title: name + ": " + prefix, History: "component " + name, Place: c.componentPlace(name), Op: &Output{Name: name, Of: build, Prefix: prefix}})
 	c.made[name] = s
 	return s, nil
 }
@@ -215,9 +216,9 @@ func (c *components) runComponent(name string, how recipe.Component, source stri
 	}
 	env := append(stepEnv(recipe.Step{Env: how.Env}, c.opts.GPU), "PREFIX="+prefix)
 	for _, other := range needs {
-		env = append(env, prefixVariable(other)+"="+c.recipe.ComponentPrefix(other))
+		env = append(env, PrefixVariable(other)+"="+c.recipe.ComponentPrefix(other))
 	}
-	op := &Exec{Inherit: true, Jobs: true, MemoryPerJob: how.JobMemory(), Command: execop.Command{
+	op := &Exec{Inherit: true, Component: name, Jobs: true, MemoryPerJob: how.JobMemory(), Command: execop.Command{
 		Args: []string{"/bin/sh", "-ec", "mkdir -p " + path.Dir(prefix) + "\n" + c.searchPaths(needs) + `exec /bin/sh -ec "$1"`, "sh", how.Run},
 		Env:  env, WorkDir: dir, NoNetwork: !how.Network,
 	}}
@@ -248,8 +249,8 @@ func (c *components) searchPaths(needs []string) string {
 	return b.String()
 }
 
-// prefixVariable is the variable that says where a component is: LIBFABRIC_PREFIX, AWS_OFI_NCCL_PREFIX.
-func prefixVariable(name string) string {
+// PrefixVariable is the variable that says where a component is to whatever is built on it: LIBFABRIC_PREFIX, AWS_OFI_NCCL_PREFIX.
+func PrefixVariable(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z':

@@ -35,6 +35,9 @@ func (*CondaPackages) Kind() string { return "conda packages" }
 
 func (c *CondaPackages) inputs() []Input {
 	in := []Input{{"prefix", c.Target.Prefix}, {"python", c.Target.Python.Version}, {"byte code", fmt.Sprint(c.Bytecode)}}
+	if by := c.Target.Python.Compiler; by != "" {
+		in = append(in, Input{"byte code by", by})
+	}
 	return append(append(in, packageInputs(c.Group.Packages)...), Input{"layer", text(c.Options)})
 }
 
@@ -53,7 +56,7 @@ func (c *CondaPackages) key(*Stage, []Input) (Key, []Key) {
 // CondaEnvironment makes the small layer that turns the packages into an environment.
 type CondaEnvironment struct {
 	Environment conda.Environment // without the manifests, which are known once the packages are laid down
-	Bytecode    bool              // the environment's Python compiles what goes to it
+	Bytecode    bool              // what goes to it is compiled
 	Options     layer.Options
 }
 
@@ -130,7 +133,9 @@ func (s *Stage) Conda() *CondaEnvironment {
 
 // condaTarget is where conda packages go.
 func (n *planner) condaTarget() conda.Target {
-	return conda.Target{Prefix: n.lock.Conda.Prefix, Python: conda.PythonOf(n.opts.Conda.Packages)}
+	t := conda.Target{Prefix: n.lock.Conda.Prefix, Python: conda.PythonOf(n.opts.Conda.Packages)}
+	t.Python.Compiler = n.compiler(t.Python.Version)
+	return t
 }
 
 // activation is how programs see the conda environment; nil: there is none.
@@ -215,6 +220,9 @@ func (n *planner) target() python.Target {
 	}
 	if on := n.recipe.Python.OnTop; on != nil {
 		return python.Target{Root: strings.TrimPrefix(on.Root, "/"), Python: n.lock.Python.Interpreter(), Relocatable: true}
+	}
+	if root := n.lock.Python.Environment; root != "" {
+		return python.Target{Root: strings.TrimPrefix(root, "/"), Python: n.lock.Python.Interpreter(), Added: true}
 	}
 	return python.Target{Root: venvRoot, Python: n.lock.Python.Interpreter()}
 }

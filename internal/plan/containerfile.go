@@ -33,7 +33,7 @@ func NewContainerfile(ctx context.Context, b *containerfile.Build, o Containerfi
 		return nil, err
 	}
 	c := &containerfilePlan{opts: o, layer: layer.Options{Compression: o.Compression, ModTime: modTime}, images: make(map[string]*Stage)}
-	if err := c.findSources(ctx, b); err != nil {
+	if err := FindSources(ctx, b, o); err != nil {
 		return nil, err
 	}
 	for _, s := range b.Stages {
@@ -60,14 +60,14 @@ type containerfilePlan struct {
 	images map[string]*Stage // those that are begun with or that files are taken from, by platform and reference
 }
 
-// findSources looks whether all files are there that lines take from this machine, before any of them is read: a person who has
-// named several wrong wants to know at once.
-func (c *containerfilePlan) findSources(ctx context.Context, b *containerfile.Build) error {
+// FindSources looks whether all files are there that lines take from this machine, before any of them is read: a person who has
+// named several wrong wants to know at once. The error is of all that are not.
+func FindSources(ctx context.Context, b *containerfile.Build, o ContainerfileOptions) error {
 	var missing []error
 	for _, s := range b.Stages {
 		for _, op := range s.Ops {
-			for _, err := range c.missing(ctx, op) {
-				missing = append(missing, c.at(op, err))
+			for _, err := range o.missing(ctx, op) {
+				missing = append(missing, o.at(op, err))
 			}
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -78,17 +78,17 @@ func (c *containerfilePlan) findSources(ctx context.Context, b *containerfile.Bu
 }
 
 // missing says what a line takes from a directory of this machine that is not there.
-func (c *containerfilePlan) missing(ctx context.Context, op containerfile.Op) []error {
+func (o *ContainerfileOptions) missing(ctx context.Context, op containerfile.Op) []error {
 	var all []error
 	look := func(from containerfile.Source, part fileop.Copy) {
 		dir := from.Dir
 		if from.Context {
-			dir = c.opts.Context
+			dir = o.Context
 		}
 		if dir == "" {
 			return
 		}
-		files, err := c.opts.Open(dir)
+		files, err := o.Open(dir)
 		if err != nil {
 			all = append(all, err)
 			return
@@ -107,8 +107,8 @@ func (c *containerfilePlan) missing(ctx context.Context, op containerfile.Op) []
 }
 
 // at says which line an error is about.
-func (c *containerfilePlan) at(op containerfile.Op, err error) error {
-	return fmt.Errorf("%s:%d: %s: %w", c.opts.File, op.Line, op.Text, err)
+func (o *ContainerfileOptions) at(op containerfile.Op, err error) error {
+	return fmt.Errorf("%s:%d: %s: %w", o.File, op.Line, op.Text, err)
 }
 
 func (c *containerfilePlan) addStage(ctx context.Context, s *containerfile.Stage) error {
@@ -127,7 +127,7 @@ func (c *containerfilePlan) addStage(ctx context.Context, s *containerfile.Stage
 	for _, op := range s.Ops {
 		t, err := c.step(ctx, s, op)
 		if err != nil {
-			return c.at(op, err)
+			return c.opts.at(op, err)
 		}
 		stage.add(t)
 	}

@@ -29,7 +29,8 @@ const venvRoot = "opt/venv"
 
 // Options are what decides about an image besides the recipe and its lock.
 type Options struct {
-	RunsHere bool // programs of the image's platform run on this machine: byte code is compiled by the image's own Python
+	RunsHere bool   // programs of the image's platform run on this machine: byte code is compiled by the image's own Python
+	Compiler string // where they do not: the full version of a Python of this machine that compiles byte code for the image's; "" is none
 
 	Conda    Conda                   // what the conda environment is made of, where the lock has one
 	Compiles []lock.Compile          // packages that have to be built
@@ -155,10 +156,27 @@ func (n *planner) systemSteps() []*Step {
 	return []*Step{{Title: what, History: what, Op: &OSPackages{Pinned: p}}}
 }
 
-func (n *planner) layerOptions() python.LayerOptions { return python.LayerOptions{Options: n.layer} }
+func (n *planner) layerOptions() python.LayerOptions {
+	o := python.LayerOptions{Options: n.layer}
+	if n.lock.Python != nil {
+		o.Compiler = n.compiler(n.lock.Python.Version)
+	}
+	return o
+}
 
-// bytecode reports whether the image's own Python compiles the byte code of what is laid down.
-func (n *planner) bytecode() bool { return n.opts.RunsHere && n.recipe.Python.CompilesBytecode() }
+// bytecode reports whether the byte code of what is laid down is compiled.
+func (n *planner) bytecode() bool {
+	return (n.opts.RunsHere || n.opts.Compiler != "") && n.recipe.Python.CompilesBytecode()
+}
+
+// compiler is the version of the Python that compiles in the place of the image's own, which has the given version. One of the same
+// version makes the same, so that it is not named.
+func (n *planner) compiler(own string) string {
+	if n.opts.RunsHere || !n.bytecode() || n.opts.Compiler == own {
+		return ""
+	}
+	return n.opts.Compiler
+}
 
 func (n *planner) items() []python.Item {
 	items := make([]python.Item, len(n.wheels))

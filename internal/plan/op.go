@@ -84,7 +84,7 @@ type Wheels struct {
 func (*Wheels) Kind() string { return "wheels" }
 
 func (w *Wheels) inputs() []Input {
-	in := pythonInputs(w.Target.Python, w.Bytecode)
+	in := pythonInputs(w.Target.Python, w.Bytecode, w.Options)
 	for _, it := range w.Group.Items {
 		in = append(in, Input{"wheel " + it.Name, it.File + " " + string(it.Digest)})
 	}
@@ -96,10 +96,10 @@ func (w *Wheels) key(*Stage, []Input) (Key, []Key) {
 }
 
 // pythonInputs says what of an interpreter decides what a layer of wheels is like.
-func pythonInputs(p python.Interpreter, bytecode bool) []Input {
+func pythonInputs(p python.Interpreter, bytecode bool, o python.LayerOptions) []Input {
 	version := p.Minor()
 	if bytecode {
-		version = p.Version // what the compiler emits may change between patch releases
+		version = o.CompilerFor(p) // what the compiler emits may change between patch releases
 	}
 	return []Input{{"python", version}, {"byte code", fmt.Sprint(bytecode)}}
 }
@@ -136,6 +136,9 @@ func (c *Compile) inputs() []Input {
 		{"byte code", fmt.Sprint(c.Bytecode)},
 		{"compression", string(c.Options.Compression)},
 		{"time", fmt.Sprint(c.Options.ModTime.Unix())},
+	}
+	if c.Options.Compiler != "" {
+		in = append(in, Input{"byte code by", c.Options.Compiler})
 	}
 	for _, s := range c.Needs {
 		in = append(in, Input{filesInput, sourceKey(Source{Stage: s}, "")})
@@ -211,6 +214,8 @@ type Exec struct {
 	// not change what is made.
 	Jobs         bool
 	MemoryPerJob int64
+
+	Component string // that it builds, "" for none; for people
 }
 
 // Mount is a mount together with where its files come from.

@@ -68,7 +68,7 @@ const (
 	environmentVersion = 1
 
 	condaEnvironmentVersion = 1
-	stepVersion             = 2
+	stepVersion             = 3 // 3: what a step makes is newer than what it stands on
 	compileVersion          = 2 // 2: the time is part of it
 	imageVersion            = 2 // 2: the history is part of it
 )

@@ -108,7 +108,7 @@ func (n *planner) runStep(ctx context.Context, s recipe.Step) (*Step, error) {
 
 // venv is the virtual environment that commands find on their PATH.
 func (n *planner) venv() string {
-	if n.lock.Python == nil || n.lock.Conda != nil {
+	if n.lock.Python == nil || n.lock.Conda != nil || n.target().Added { // the base's PATH leads there
 		return ""
 	}
 	return "/" + n.target().Root

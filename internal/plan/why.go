@@ -26,7 +26,7 @@ func Compare(old, now *Record) map[int]Difference {
 	if old == nil {
 		return nil
 	}
-	c := comparison{old: old, known: make(map[Key]bool), taken: make(map[int]bool), changed: make(map[Key]string)}
+	c := comparison{old: old, image: now.Image, known: make(map[Key]bool), taken: make(map[int]bool), changed: make(map[Key]string)}
 	for _, t := range old.Steps {
 		c.known[t.Key] = true
 	}
@@ -47,6 +47,7 @@ func Compare(old, now *Record) map[int]Difference {
 // comparison holds two plans of one image against each other.
 type comparison struct {
 	old     *Record
+	image   string         // name of the image now, which its stage has too
 	known   map[Key]bool   // keys of old
 	taken   map[int]bool   // steps of old that a step of now was compared with, or that are the same
 	changed map[Key]string // titles of the steps of now that are not in old
@@ -92,7 +93,7 @@ func (c *comparison) causes(before *StepRecord, t StepRecord) []string {
 func (c *comparison) earlier(t StepRecord) *StepRecord {
 	next := -1
 	for i, o := range c.old.Steps {
-		if c.taken[i] || o.Kind != t.Kind || o.Stage != t.Stage && t.Kind != KindImage {
+		if c.taken[i] || o.Kind != t.Kind || !c.sameStage(o, t) && t.Kind != KindImage {
 			continue
 		}
 		if o.Title == t.Title {
@@ -108,6 +109,11 @@ func (c *comparison) earlier(t StepRecord) *StepRecord {
 	}
 	c.taken[next] = true
 	return &c.old.Steps[next]
+}
+
+// sameStage reports whether steps are of one stage. That of the image itself has the image's name, which ends in its version.
+func (c *comparison) sameStage(old, now StepRecord) bool {
+	return old.Stage == now.Stage || old.Stage == c.old.Image && now.Stage == c.image
 }
 
 // upstream names the first changed step that t stands on.

@@ -66,7 +66,7 @@ def main():
     os.chdir(root)
     sys.argv = ["setup.py"]
     hooks = backend(spec, root)
-    if not spec["checked"]:
+    if spec["phase"] != "build":
         wanted = []
         if hasattr(hooks, "get_requires_for_build_wheel"):
             wanted = list(hooks.get_requires_for_build_wheel(None))
@@ -74,6 +74,8 @@ def main():
             with open(os.path.join(here, "requires.json"), "w") as f:
                 json.dump({"wanted": wanted, "installed": installed()}, f)
             sys.exit(MISSING)
+    if spec["phase"] == "ask":
+        return
     name = hooks.build_wheel(os.path.join(here, "dist"), None, None)
     with open(os.path.join(here, "built.json"), "w") as f:
         json.dump({"file": name}, f)

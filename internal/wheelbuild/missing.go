@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/execop"
+	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/wheelbuild/catalog"
 )
 
@@ -21,30 +22,46 @@ const (
 // was not for that.
 func (s *site) missingHint(f *execop.Failure) string {
 	m, ok := catalog.FindMissing(lastLines(f))
-	if !ok {
+	switch {
+	case !ok:
 		return ""
-	}
-	text := m.Name + " is not there: "
-	switch packages := s.packagesFor(m); {
-	case m.Note != "":
-		return text + m.Note
-	case len(m.Requires) > 0:
-		return text + fmt.Sprintf("requires = [%s] under [python.compile.%s]", quoted(m.Requires), s.pkg.Name)
-	case len(packages) > 0:
-		return text + fmt.Sprintf("packages = [%s] under [system]", quoted(packages))
+	case m.Note == "" && len(m.Requires) > 0:
+		return m.Name + fmt.Sprintf(" is not there: requires = [%s] under [python.compile.%s]", quoted(m.Requires), s.pkg.Name)
 	default:
-		return text + fmt.Sprintf("add the package that brings it to `packages` under [system]; Debian calls it %s", strings.Join(m.Apt, ", "))
+		return packagesHint(m, s.tree, "[system]")
 	}
 }
 
-// packagesFor returns what brings m with the base's package manager, nothing when that is not known.
-func (s *site) packagesFor(m catalog.Missing) []string {
+// MissingPackages returns what a table of the recipe needs among its packages, such as [system], when a command failed for want of a
+// header, a compiler or a tool; "" when it was not for that. The command ran in tree, nil when that is not known.
+func MissingPackages(f *execop.Failure, tree *image.Tree, table string) string {
+	m, ok := catalog.FindMissing(lastLines(f))
+	if !ok {
+		return ""
+	}
+	return packagesHint(m, tree, table)
+}
+
+func packagesHint(m catalog.Missing, tree *image.Tree, table string) string {
+	text := m.Name + " is not there: "
+	switch packages := packagesFor(m, tree); {
+	case m.Note != "":
+		return text + m.Note
+	case len(packages) > 0:
+		return text + fmt.Sprintf("packages = [%s] under %s", quoted(packages), table)
+	default:
+		return text + fmt.Sprintf("add the package that brings it to `packages` under %s; Debian calls it %s", table, strings.Join(m.Apt, ", "))
+	}
+}
+
+// packagesFor returns what brings m with the package manager of tree, nothing when that is not known.
+func packagesFor(m catalog.Missing, tree *image.Tree) []string {
 	switch {
-	case s.tree == nil:
+	case tree == nil:
 		return nil
-	case isFile(s.tree, "usr/bin/apt-get"):
+	case isFile(tree, "usr/bin/apt-get"):
 		return m.Apt
-	case isFile(s.tree, "usr/bin/dnf"):
+	case isFile(tree, "usr/bin/dnf"):
 		return m.Dnf
 	}
 	return nil

@@ -65,11 +65,18 @@ func Order(all []Package) ([]int, error) {
 	return order, nil
 }
 
-// BuildAll builds packages, each as soon as those are there that it is built against, and returns their wheels in the order of
-// the packages. ground says what one is built on; lay makes the layer of a wheel, which goes on the ground of those that need it.
-// Both may be called from many goroutines.
+// BuildAll asks what the packages want to be built with, and builds each as soon as those are there that it is built against. It
+// returns their wheels in the order of the packages. ground says what one is built on; lay makes the layer of a wheel, which goes on
+// the ground of those that need it. Both may be called from many goroutines.
 func (b *Builder) BuildAll(ctx context.Context, packages []Package, ground func(Package) (Ground, error), lay func(python.Item) (layer.Descriptor, error)) ([]python.Item, error) {
 	if _, err := Order(packages); err != nil {
+		return nil, err
+	}
+	sites, err := b.sites(ctx, packages, ground)
+	if err == nil {
+		err = askAll(ctx, sites)
+	}
+	if err != nil {
 		return nil, err
 	}
 	items := make([]python.Item, len(packages))
@@ -88,19 +95,12 @@ func (b *Builder) BuildAll(ctx context.Context, packages []Package, ground func(
 					return context.Cause(ctx)
 				}
 			}
-			on, err := ground(p)
-			if err != nil {
-				return err
+			var err error
+			if s := sites[i]; s != nil {
+				items[i], err = s.wheel(ctx)
+			} else {
+				items[i], err = b.buildAfter(ctx, p, ground, pick(items, needs), lay)
 			}
-			on.Layers, on.Items = slices.Clone(on.Layers), slices.Clone(on.Items)
-			for _, n := range needs {
-				d, err := lay(items[n])
-				if err != nil {
-					return err
-				}
-				on.Layers, on.Items = append(on.Layers, d), append(on.Items, items[n])
-			}
-			items[i], err = b.Build(ctx, p, on)
 			if err == nil {
 				close(done[i])
 			}
@@ -108,4 +108,31 @@ func (b *Builder) BuildAll(ctx context.Context, packages []Package, ground func(
 		})
 	}
 	return items, g.Wait()
+}
+
+// buildAfter builds p with the wheels that it needs on its ground.
+func (b *Builder) buildAfter(
+	ctx context.Context, p Package, ground func(Package) (Ground, error), needed []python.Item, lay func(python.Item) (layer.Descriptor, error),
+) (python.Item, error) {
+	on, err := ground(p)
+	if err != nil {
+		return python.Item{}, err
+	}
+	on.Layers, on.Items = slices.Clone(on.Layers), slices.Clone(on.Items)
+	for _, it := range needed {
+		d, err := lay(it)
+		if err != nil {
+			return python.Item{}, err
+		}
+		on.Layers, on.Items = append(on.Layers, d), append(on.Items, it)
+	}
+	return b.Build(ctx, p, on)
+}
+
+func pick(items []python.Item, places []int) []python.Item {
+	var picked []python.Item
+	for _, i := range places {
+		picked = append(picked, items[i])
+	}
+	return picked
 }

@@ -353,33 +353,63 @@ func TestCompileAgainst(t *testing.T) {
 	}
 }
 
+// ownBackend is the source of a package with a backend of its own, which wants a package that its source does not name.
+func ownBackend(name, wants string) map[string]string {
+	return map[string]string{
+		name + "/pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = \"own\"\nbackend-path = [\"backend\"]\n[project]\nname = \"" + name + "\"\nversion = \"1.0\"\n",
+		name + "/backend/own.py": strings.ReplaceAll(`import zipfile
+def get_requires_for_build_wheel(config_settings=None):
+    return ["`+wants+`", "nothing; python_version < '3'"]
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    print("building NAME")
+    import six
+    name = "NAME-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(directory + "/" + name, "w") as z:
+        z.writestr("NAME.py", "six = %r\n" % six.__version__)
+        z.writestr("NAME-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: NAME\nVersion: 1.0\n")
+        z.writestr("NAME-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: own\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        z.writestr("NAME-1.0.dist-info/RECORD", "NAME.py,,\nNAME-1.0.dist-info/METADATA,,\nNAME-1.0.dist-info/WHEEL,,\nNAME-1.0.dist-info/RECORD,,\n")
+    return name
+`, "NAME", name),
+	}
+}
+
 // TestCompileWants: what only the backend knows to want is named, with the key that adds it; with it, it is built. The backend
 // is the source's own.
 func TestCompileWants(t *testing.T) {
 	b := newBench(t)
 	dir := t.TempDir()
-	write(t, dir, map[string]string{
-		"cext/pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = \"own\"\nbackend-path = [\"backend\"]\n[project]\nname = \"cext\"\nversion = \"1.0\"\n",
-		"cext/backend/own.py": `import zipfile
-def get_requires_for_build_wheel(config_settings=None):
-    return ["six>=1.15", "nothing; python_version < '3'"]
-def build_wheel(directory, config_settings=None, metadata_directory=None):
-    import six
-    name = "cext-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(directory + "/" + name, "w") as z:
-        z.writestr("cext.py", "six = %r\n" % six.__version__)
-        z.writestr("cext-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: cext\nVersion: 1.0\n")
-        z.writestr("cext-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: own\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        z.writestr("cext-1.0.dist-info/RECORD", "cext.py,,\ncext-1.0.dist-info/METADATA,,\ncext-1.0.dist-info/WHEEL,,\ncext-1.0.dist-info/RECORD,,\n")
-    return name
-`,
-	})
+	write(t, dir, ownBackend("cext", "six>=1.15"))
 	text := strings.ReplaceAll(askAnswer, "DIR", dir)
 	_, err := b.build(dir, text)
 	if err == nil || !strings.Contains(fault.HintOf(err), `[python.compile.cext]: requires = ["six>=1.15"]`) {
 		t.Fatalf("%v, %q", err, fault.HintOf(err))
 	}
 	b.mustBuild(dir, text+"[python.compile.cext]\nrequires = [\"six\"]\n")
+}
+
+// TestCompileAsksAll: what the backends of several packages want is told together, before any of them builds.
+func TestCompileAsksAll(t *testing.T) {
+	b := newBench(t)
+	dir := t.TempDir()
+	write(t, dir, ownBackend("good", "six"))
+	write(t, dir, ownBackend("early", "absent-one"))
+	write(t, dir, ownBackend("late", "absent-two"))
+	write(t, dir, map[string]string{"good/nonce": dir, "old/nonce": dir, "old/setup.py": "import absent_three\n"})
+	text := strings.ReplaceAll("[python]\npackages = [\"good @ file://DIR/good\", \"early @ file://DIR/early\", \"late @ file://DIR/late\", \"old @ file://DIR/old\"]\n"+
+		"[python.compile.good]\nrequires = [\"six\"]\n[python.compile.old]\ndepends = []\n", "DIR", dir)
+	_, err := b.build(dir, text)
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{`[python.compile.early]: requires = ["absent-one"]`, `[python.compile.late]: requires = ["absent-two"]`, `requires = ["absent-three"] under [python.compile.old]`} {
+		if !strings.Contains(fault.HintOf(err), want) {
+			t.Errorf("the hint lacks %q: %s\n%v", want, fault.HintOf(err), err)
+		}
+	}
+	if said := strings.Join(b.runs.lines, "\n"); strings.Contains(said, "building") {
+		t.Errorf("something was built before:\n%s", said)
+	}
 }
 
 // TestCompileFails: the error has the compiler's own words, and there is no network.

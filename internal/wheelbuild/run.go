@@ -42,8 +42,17 @@ type order struct {
 	Subdirectory string   `json:"subdirectory"`
 	Backend      string   `json:"backend"`
 	BackendPath  []string `json:"backendPath"`
-	Checked      bool     `json:"checked"` // what the backend wants was looked at
+	Phase        phase    `json:"phase"`
 }
+
+// phase is what the driver does in one run.
+type phase string
+
+const (
+	onlyAsk     phase = "ask"   // the backend says what it wants
+	onlyBuild   phase = "build" // it was asked
+	askAndBuild phase = "both"  // it builds when it wants nothing
+)
 
 // exitMissing is the driver's word that the backend wants more than its source says.
 const exitMissing = 64
@@ -59,31 +68,53 @@ func (s *site) build(ctx context.Context) (record, error) {
 		return record{}, err
 	}
 	defer done()
-	r, wanted, err := s.attempt(ctx, g, false)
-	if wanted == nil || err != nil {
-		return r, err
+	if !s.asked {
+		r, wanted, err := s.attempt(ctx, g, askAndBuild)
+		if wanted == nil || err != nil {
+			return r, err
+		}
+		if err := s.checkWanted(*wanted); err != nil {
+			return r, err
+		}
 	}
-	if err := s.checkWanted(*wanted); err != nil {
-		return r, err
-	}
-	r, _, err = s.attempt(ctx, g, true)
+	r, _, err := s.attempt(ctx, g, onlyBuild)
 	return r, err
 }
 
+// ask has the backend say what it wants besides what its source says (PEP 517, get_requires_for_build_wheel). What is not there is an
+// error.
+func (s *site) ask(ctx context.Context) error {
+	g, done, err := s.builder.Jobs.take(ctx, s.pkg)
+	if err != nil {
+		return err
+	}
+	defer done()
+	_, wanted, err := s.attempt(ctx, g, onlyAsk)
+	if err == nil && wanted != nil {
+		err = s.checkWanted(*wanted)
+	}
+	s.asked = err == nil
+	return err
+}
+
 // attempt runs the driver once. The requirements come back when the backend has some that have to be looked at.
-func (s *site) attempt(ctx context.Context, g grant, checked bool) (record, *wanted, error) {
+func (s *site) attempt(ctx context.Context, g grant, p phase) (record, *wanted, error) {
 	dir, err := s.builder.store().TempDir("compile-*")
 	if err != nil {
 		return record{}, nil, err
 	}
 	defer store.RemoveAll(dir)
-	c, err := s.command(dir, g, checked)
+	c, err := s.command(dir, g, p)
 	if err != nil {
 		return record{}, nil, err
 	}
-	_, err = s.builder.Runner.Run(ctx, "compile "+s.pkg.Label(), s.layers, c)
+	title := "compile " + s.pkg.Label()
+	if p == onlyAsk {
+		title = "prepare " + s.pkg.Label()
+	}
+	_, err = s.builder.Runner.Run(ctx, title, s.layers, c)
 	var f *execop.Failure
-	if errors.As(err, &f) && f.Code == exitMissing && !checked {
+	if errors.As(err, &f) && f.Code == exitMissing && p != onlyBuild {
 		var w wanted
 		if err := readAnswer(dir, "requires.json", &w); err == nil {
 			return record{}, &w, nil
@@ -92,6 +123,9 @@ func (s *site) attempt(ctx context.Context, g grant, checked bool) (record, *wan
 	if err != nil {
 		return record{}, nil, s.explain(err, g)
 	}
+	if p == onlyAsk {
+		return record{}, nil, nil
+	}
 	r, err := s.take(dir)
 	if err != nil {
 		return r, nil, fmt.Errorf("compile %s: %w", s.pkg.Label(), err)
@@ -99,7 +133,7 @@ func (s *site) attempt(ctx context.Context, g grant, checked bool) (record, *wan
 	return r, nil, nil
 }
 
-func (s *site) command(dir string, g grant, checked bool) (execop.Command, error) {
+func (s *site) command(dir string, g grant, p phase) (execop.Command, error) {
 	blob, err := s.builder.store().BlobPath(s.source.Digest)
 	if err != nil {
 		return execop.Command{}, err
@@ -107,7 +141,7 @@ func (s *site) command(dir string, g grant, checked bool) (execop.Command, error
 	archive := path.Join(sourceDir, path.Base(s.source.File))
 	text, err := json.Marshal(order{
 		Dir: workDir, Archive: archive, Subdirectory: s.pkg.Source.Subdirectory, Backend: s.source.info.Backend,
-		BackendPath: s.source.info.BackendPath, Checked: checked,
+		BackendPath: s.source.info.BackendPath, Phase: p,
 	})
 	if err != nil {
 		return execop.Command{}, err

@@ -9,6 +9,7 @@
 //	key.go      what decides a wheel            toolkit.go  where nvcc is, and which
 //	source.go   sources into the store          jobs.go     how many compilers at once
 //	layers.go   what lies above the image       driver.py   calls the backend
+//	order.go    several packages                ask.go      what backends want, before any builds
 //	run.go      the build and its errors        normal.go   the same bytes for the same wheel
 //	missing.go  what a build did not find
 package wheelbuild
@@ -105,22 +106,33 @@ func (r record) item(p Package) python.Item {
 
 // Build returns the wheel of p, built on g or found under its key. The wheel is in the store.
 func (b *Builder) Build(ctx context.Context, p Package, g Ground) (python.Item, error) {
-	src, err := b.bring(ctx, p)
+	s, err := b.site(ctx, p, g)
 	if err != nil {
 		return python.Item{}, err
 	}
-	s := &site{builder: b, pkg: p, ground: g, source: src}
-	if err := s.lookAround(ctx); err != nil {
-		return python.Item{}, err
+	return s.wheel(ctx)
+}
+
+// site brings the source of p and looks at what it is built on.
+func (b *Builder) site(ctx context.Context, p Package, g Ground) (*site, error) {
+	src, err := b.bring(ctx, p)
+	if err != nil {
+		return nil, err
 	}
-	r, found, err := s.once(s.key()).Do(ctx, b.store(), s.build)
+	s := &site{builder: b, pkg: p, ground: g, source: src}
+	return s, s.lookAround(ctx)
+}
+
+// wheel returns the site's wheel, built or found.
+func (s *site) wheel(ctx context.Context) (python.Item, error) {
+	r, found, err := s.once(s.key()).Do(ctx, s.builder.store(), s.build)
 	if err != nil {
 		return python.Item{}, err
 	}
 	if found {
-		progress.Begin(ctx, "compile", p.Label(), 0).EndCached()
+		progress.Begin(ctx, "compile", s.pkg.Label(), 0).EndCached()
 	}
-	return r.item(p), nil
+	return r.item(s.pkg), nil
 }
 
 // once says how a wheel is built once.
@@ -156,6 +168,7 @@ type site struct {
 	pkg     Package
 	ground  Ground
 	source  sourceBlob
+	asked   bool // what the backend wants is there
 
 	tree      *image.Tree // of all layers, build requirements included
 	layers    []layer.Descriptor

@@ -43,6 +43,7 @@ func TestFindMissing(t *testing.T) {
 		{"error: command '/opt/bin/aarch64-conda-linux-gnu-cc' failed: No such file or directory", "cc", "g++"},
 		{"unable to execute 'gcc': No such file or directory\nerror: command 'gcc' failed with exit status 1", "gcc", "g++"},
 		{"/bin/sh: 1: git: not found", "git", "git"},
+		{"/bin/sh: git: not found", "git", "git"},
 		{"sh: line 1: go: command not found", "go", "golang-go"},
 		{"./build.sh: line 3: cargo: command not found", "cargo", "cargo"},
 		{"make: gcc: No such file or directory\nmake: *** [Makefile:2: a] Error 127", "gcc", "g++"},
