@@ -21,25 +21,30 @@ var sharedCondaWheels once[[]condatest.Package]
 func condaWheels(t *testing.T) []condatest.Package {
 	t.Helper()
 	return sharedCondaWheels.get(t, func(t *testing.T) []condatest.Package {
-		packages := []condatest.Package{condatest.RealPython(t)}
-		tag := "cp" + strings.ReplaceAll(condatest.PythonMinor(t), ".", "")
-		files, err := filepath.Glob(filepath.Join(wheelDir(t), "*.whl"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		machine := map[string]string{"linux-64": "x86_64", "linux-aarch64": "aarch64"}[condatest.Subdir()]
-		for _, file := range files {
-			name := filepath.Base(file)
-			pin, _, _ := strings.Cut(name, "-")
-			wanted := slices.ContainsFunc(wheels, func(w string) bool {
-				return strings.HasPrefix(w, projectName(pin)+"==") && strings.Contains(name, "-"+w[len(projectName(pin))+2:]+"-")
-			})
-			if wanted && (strings.HasSuffix(name, "-any.whl") || strings.Contains(name, "-"+tag+"-") && strings.HasSuffix(name, machine+".whl")) {
-				packages = append(packages, condatest.Repack(t, file))
-			}
-		}
-		return packages
+		return append([]condatest.Package{condatest.RealPython(t)}, repacked(t, condatest.Subdir())...)
 	})
+}
+
+// repacked are the wheels of the tests as conda packages for linux-64 or linux-aarch64, and the Python of this machine's version.
+func repacked(t *testing.T, subdir string) (packages []condatest.Package) {
+	t.Helper()
+	tag := "cp" + strings.ReplaceAll(condatest.PythonMinor(t), ".", "")
+	files, err := filepath.Glob(filepath.Join(wheelDir(t), "*.whl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine := map[string]string{"linux-64": "x86_64", "linux-aarch64": "aarch64"}[subdir]
+	for _, file := range files {
+		name := filepath.Base(file)
+		pin, _, _ := strings.Cut(name, "-")
+		wanted := slices.ContainsFunc(wheels, func(w string) bool {
+			return strings.HasPrefix(w, projectName(pin)+"==") && strings.Contains(name, "-"+w[len(projectName(pin))+2:]+"-")
+		})
+		if wanted && (strings.HasSuffix(name, "-any.whl") || strings.Contains(name, "-"+tag+"-") && strings.HasSuffix(name, machine+".whl")) {
+			packages = append(packages, condatest.Repack(t, file))
+		}
+	}
+	return packages
 }
 
 // condaNames are the names of packages, in TOML.
@@ -54,7 +59,11 @@ func condaNames(packages []condatest.Package) string {
 // condaApp is a recipe of conda packages on a base that has a Python of its own.
 func condaApp(t *testing.T, channel, packages string) string {
 	t.Helper()
-	return fmt.Sprintf("name = \"app\"\nversion = \"1\"\n[base]\nimage = %q\n[conda]\npackages = [%s]\nchannels = [%q]\n", base(t).ref, packages, channel)
+	return condaOn(base(t).ref, channel, packages)
+}
+
+func condaOn(base, channel, packages string) string {
+	return fmt.Sprintf("name = \"app\"\nversion = \"1\"\n[base]\nimage = %q\n[conda]\npackages = [%s]\nchannels = [%q]\n", base, packages, channel)
 }
 
 // What an image has of real packages is what rattler installs, package by package and file by file. It is the same image in another
@@ -99,10 +108,23 @@ func TestCondaWheels(t *testing.T) {
 	}
 
 	p.must("copy", "app", "dir:"+p.path("root"))
+	got := wantAsRattler(t, p.path("root/opt/conda"), server, condatest.Subdir(), packages)
+	for name, file := range got {
+		if !strings.HasSuffix(name, ".pyc") { // what packages for any Python lack is compiled
+			t.Errorf("%s is there: %.100q", name, file)
+		}
+	}
+	p.wantSound()
+	p.wantTidy()
+}
+
+// wantAsRattler compares an environment with what rattler installs, file by file, and returns what only the environment has, beside the
+// files that activate it.
+func wantAsRattler(t *testing.T, dir string, server *condatest.Server, subdir string, packages []condatest.Package) map[string]string {
+	t.Helper()
 	target := filepath.Join(t.TempDir(), "env")
-	condatest.Install(t, server.URL, condatest.Subdir(), "/opt/conda", target, strings.Split(strings.ReplaceAll(condaNames(packages), "\"", ""), ", ")...)
-	got, want := environmentFiles(t, p.path("root/opt/conda")), environmentFiles(t, target)
-	total := len(want)
+	condatest.Install(t, server.URL, subdir, "/opt/conda", target, strings.Split(strings.ReplaceAll(condaNames(packages), "\"", ""), ", ")...)
+	got, want := environmentFiles(t, dir), environmentFiles(t, target)
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if got[name] != want[name] {
 			t.Errorf("%s:\n got %.200q\nwant %.200q", name, got[name], want[name])
@@ -112,14 +134,8 @@ func TestCondaWheels(t *testing.T) {
 	for _, ours := range []string{"bin/activate", "etc/profile.d/conda.sh", "etc/conda/variables.sh"} {
 		delete(got, ours)
 	}
-	for name, file := range got {
-		if !strings.HasSuffix(name, ".pyc") { // what packages for any Python lack is compiled
-			t.Errorf("%s is there: %.100q", name, file)
-		}
-	}
-	t.Logf("%d files of %d packages", total, len(packages))
-	p.wantSound()
-	p.wantTidy()
+	t.Logf("%d files of %d packages", len(want), len(packages))
+	return got
 }
 
 // condaLayers are the digests of the layers of conda packages of an image, by what is in them.
@@ -173,10 +189,11 @@ func environmentFiles(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-// A build of conda packages is killed again and again, each time a little later, with archives being brought, files unpacked, byte code
-// made, scripts run. The store is sound after every kill, and what comes out in the end is what an undisturbed build makes.
-func TestCondaKilledAnywhere(t *testing.T) {
-	begin(t)
+// lockedConda locks a recipe of conda packages of every kind: small ones and large, .conda and .tar.bz2, for this machine and for any,
+// with scripts that run when they are linked and when the environment is activated. The base is small, so that nearly all work is theirs.
+// The recipe's directory is returned.
+func lockedConda(t *testing.T) string {
+	t.Helper()
 	needs(t, "uv")
 	hooks := condatest.Package{Name: "hooks", Version: "1.0", Subdir: condatest.Subdir(), Files: map[string]condatest.File{
 		"etc/conda/activate.d/hooks.sh": {Data: "export HOOKS=\"$CONDA_PREFIX\"\n"},
@@ -187,15 +204,26 @@ func TestCondaKilledAnywhere(t *testing.T) {
 		return !slices.Contains([]string{"python", "markupsafe", "idna", "click", "six"}, p.Name)
 	})
 	packages = append(packages, hooks, old)
-	server := condatest.NewChannel(t, packages...).Serve(t)
+	p := newPlace(t, nil)
+	p.write("app/root.tar", string(condatest.Root(t)))
+	p.write("app/sconce.toml", condaOn("tar:root.tar", condatest.NewChannel(t, packages...).Serve(t).URL, condaNames(packages)))
+	p.must("lock", "app")
+	return p.path("app")
+}
+
+// A build of conda packages is killed again and again, each time a little later, with archives being brought, files unpacked, byte code
+// made, scripts run. The store is sound after every kill, and what comes out in the end is what an undisturbed build makes.
+func TestCondaKilledAnywhere(t *testing.T) {
+	begin(t)
+	app := lockedConda(t)
 	calm := newPlace(t, nil)
-	calm.write("app/sconce.toml", condaApp(t, server.URL, condaNames(packages)))
-	want := calm.build("app")
+	calm.take(app, "app")
+	want := calm.build("--locked", "app")
 
 	p := newPlace(t, ordinary(t))
-	p.take(calm.path("app"), "app")
+	p.take(app, "app")
 	doing := make(map[string]int)
-	for step := 1; !t.Failed(); step += 3 {
+	for step := 1; !t.Failed(); step += 2 {
 		during := p.stop(unix.SIGKILL, step)
 		if during == "" {
 			break

@@ -26,7 +26,9 @@ REPOSITORY = HERE.parent.parent
 MEASURE = HERE.parent / "measure.py"
 SCONCE = pathlib.Path(os.environ.get("SCONCE", REPOSITORY / "bin" / "sconce")).resolve()
 PREFIX = "/opt/cotainr/conda/envs/conda_container_env"
-MKSQUASHFS = "mksquashfs {tree} {out} -comp zstd -Xcompression-level 3 -b 131072 -noappend -no-progress -quiet -all-root"
+MKSQUASHFS = "mksquashfs {tree} {out} {comp} -b 131072 -noappend -no-progress -quiet -all-root"
+GZIP = "-comp gzip"  # what mksquashfs does by itself, and how apptainer build, and so cotainr, calls it
+ZSTD = "-comp zstd -Xcompression-level 3"  # as sconce
 MB = 1e6
 
 
@@ -78,13 +80,21 @@ class Bench:
         sconce = f"SCONCE_STORE={self.out}/store {SCONCE} cotainr build --quiet --base-image dir:{base}"
         peer = f"{sys.executable} {HERE}/install.py {self.url} {channel.SUBDIR} {PREFIX}"
         self.run("sconce", f"{sconce} --conda-env env.yml sconce.sif", "sconce.sif")
-        for kind, compiles in (("rattler", ""), ("rattler, byte code", f"; {sys.executable} -m compileall -q -j 0 tree{PREFIX} || true")):
+        for kind, compiles, comp in (
+            ("rattler + mksquashfs", "", GZIP),
+            ("rattler, byte code + mksquashfs", f"; {sys.executable} -m compileall -q -j 0 tree{PREFIX} || true", GZIP),
+            ("rattler + mksquashfs zstd", "", ZSTD),
+            ("rattler, byte code + mksquashfs zstd", f"; {sys.executable} -m compileall -q -j 0 tree{PREFIX} || true", ZSTD),
+        ):
             shutil.rmtree(self.out / "tree", ignore_errors=True)
             shutil.rmtree(self.out / "cache", ignore_errors=True)
-            self.run(f"{kind} + mksquashfs", f"cp -a {base} tree; {peer} tree{PREFIX} cache {' '.join(most)}{compiles}; rm -f r.sqsh; {MKSQUASHFS.format(tree='tree', out='r.sqsh')}", "r.sqsh", "tree")
+            pack = MKSQUASHFS.format(tree="tree", out="r.sqsh", comp=comp)
+            self.run(kind, f"cp -a {base} tree; {peer} tree{PREFIX} cache {' '.join(most)}{compiles}; rm -f r.sqsh; {pack}", "r.sqsh", "tree")
         self.run("rattler alone", f"rm -rf tree cache; mkdir tree; {peer} tree{PREFIX} cache {' '.join(most)}", None, "tree")
         self.run("again sconce", f"{sconce} --conda-env more.yml more.sif", "more.sif")
-        self.run("again rattler + mksquashfs", f"rm -rf tree; cp -a {base} tree; {peer} tree{PREFIX} cache {' '.join([*most, self.names[-1]])}; {MKSQUASHFS.format(tree='tree', out='m.sqsh')}", "m.sqsh", "tree")
+        for kind, comp in (("again rattler + mksquashfs", GZIP), ("again rattler + mksquashfs zstd", ZSTD)):
+            pack = MKSQUASHFS.format(tree="tree", out="m.sqsh", comp=comp)
+            self.run(kind, f"rm -rf tree m.sqsh; cp -a {base} tree; {peer} tree{PREFIX} cache {' '.join([*most, self.names[-1]])}; {pack}", "m.sqsh", "tree")
         self.starts()
 
     def starts(self):
@@ -101,6 +111,9 @@ TARGETS = [
     ("environment to file, against rattler + mksquashfs", "rattler + mksquashfs", "sconce", 4),
     ("the same with byte code", "rattler, byte code + mksquashfs", "sconce", 4),
     ("one package more", "again rattler + mksquashfs", "again sconce", 4),
+    ("the same with zstd", "rattler + mksquashfs zstd", "sconce", 4),
+    ("the same with zstd and byte code", "rattler, byte code + mksquashfs zstd", "sconce", 4),
+    ("one package more, with zstd", "again rattler + mksquashfs zstd", "again sconce", 4),
 ]
 
 

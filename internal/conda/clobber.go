@@ -68,8 +68,10 @@ func (t *tree) fileAbove(at string) (string, bool) {
 // maxLinks is how many links of directories are followed on one path, as Linux does.
 const maxLinks = 40
 
-// resolve follows the links of directories above a path. A link that leads out of the prefix is not followed.
+// resolve follows the links of directories above a path. A link that leads out of the prefix is not followed; neither are links that
+// lead in a circle, or to where no package may have a file.
 func (t *tree) resolve(at, prefix string) string {
+	was := at
 	for range maxLinks {
 		dir, ok := t.fileAbove(at)
 		if !ok || t.files[dir].Type != "l" {
@@ -87,8 +89,11 @@ func (t *tree) resolve(at, prefix string) string {
 			return at
 		}
 		at = path.Join(to, strings.TrimPrefix(at, dir))
+		if below(at, "conda-meta") || checkPath(strings.TrimPrefix(prefix, "/")+"/"+at) != nil {
+			return was
+		}
 	}
-	return at
+	return was
 }
 
 // link says what a prefix holds when packages are linked in their order, as conda does it: one after the other, through links of

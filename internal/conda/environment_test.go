@@ -126,6 +126,36 @@ func TestClobbering(t *testing.T) {
 	}
 }
 
+// Links that lead in a circle, grow with each step, or lead to where no package may write, are laid down as they are. What another
+// package has below them has no place, and is told.
+func TestLoopsOfLinks(t *testing.T) {
+	links := map[string]string{
+		"self": "self", "there": "back", "back": "there/.", "grows": "grows/" + strings.Repeat("x", 200), "above": "..",
+		"gone": ".wh.lib", "meta": "conda-meta", "deep": strings.Repeat("d/", 2000),
+	}
+	first := map[string]condatest.File{"lib/own": {Data: "own"}}
+	last := map[string]condatest.File{"lib/last": {Data: "last"}}
+	want := map[string]object{"lib/own": regular(0o644, []byte("own")), "lib/last": regular(0o644, []byte("last"))}
+	for name, to := range links {
+		first[name], last[name+"/x.json"] = condatest.File{Link: to}, condatest.File{Data: name}
+		want[name] = object("link " + to)
+	}
+	c := condatest.NewChannel(t, pkg("first", first), pkg("last", last, "first"))
+	for name, groups := range map[string][][]string{"a layer each": {{"first"}, {"last"}}, "upside down": {{"last"}, {"first"}}, "in one layer": {{"first", "last"}}} {
+		t.Run(name, func(t *testing.T) {
+			l := lay(t, c, conda.Environment{}, nil, groups...)
+			got := l.files(t)
+			maps.DeleteFunc(got, func(at string, _ object) bool {
+				return strings.HasPrefix(at, "conda-meta/first-") || strings.HasPrefix(at, "conda-meta/last-") || at == "conda-meta/history" || at == "bin/activate" || at == "etc/profile.d/conda.sh"
+			})
+			compare(t, got, want)
+			if told := len(conda.Clobbers(l.Packages, l.Manifests, prefix)); told != len(links) {
+				t.Errorf("of %d files without a place, %d are told", len(links), told)
+			}
+		})
+	}
+}
+
 func TestEnvironmentFiles(t *testing.T) {
 	c := condatest.NewChannel(t, pkg("a", map[string]condatest.File{
 		"etc/conda/env_vars.d/a.json": {Data: `{"FROM_A": "it's", "BOTH": "a"}`},
@@ -222,7 +252,7 @@ echo "$CONDA_PREFIX $CONDA_SHLVL $PATH"
 conda deactivate
 echo "${CONDA_PREFIX-none} $CONDA_SHLVL $PATH ${VAR-none} $left $PS1"
 conda activate nowhere 2>/dev/null || echo no
-conda list 2>/dev/null || echo $?
+conda list 2>&1 || echo $?
 . DIR/bin/activate
 echo "$CONDA_PREFIX"
 `
@@ -233,6 +263,7 @@ DIR/envs/two 2 two DIR/envs/two/bin:/usr/bin:/bin DIR (two) $
 DIR 1 DIR/bin:/usr/bin:/bin
 none 0 /usr/bin:/bin none yes $ 
 no
+conda: this image has the environment without the program conda; "conda activate" and "conda deactivate" work.
 127
 DIR/envs/two
 `

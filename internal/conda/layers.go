@@ -109,7 +109,7 @@ func LayerKey(g Group, t Target, bytecode bool, o layer.Options) string {
 	if slices.ContainsFunc(g.Packages, usesPython) {
 		in.Python, in.SitePackages, in.Bytecode = t.Python.Minor(), t.Python.SitePackages, bytecode && !g.HasPython()
 		if in.Bytecode {
-			in.Python = t.Python.Version
+			in.Python = cmp.Or(t.Python.Compiler, t.Python.Version)
 		}
 	}
 	data, err := json.Marshal(in)

@@ -49,6 +49,7 @@ type Target struct {
 type Python struct {
 	Version      string // the full version: "3.12.4"; "" is none
 	SitePackages string // below the prefix: "lib/python3.12/site-packages"
+	Compiler     string `json:",omitempty"` // the full version of another Python that makes the byte code; "": it does so itself
 }
 
 // PythonOf returns the Python of an environment of packages.

@@ -34,7 +34,11 @@ func packagesOf(records []record) ([]conda.Package, error) {
 		if r.SHA256 != "" {
 			p.SHA256 = store.Digest("sha256:" + r.SHA256)
 		}
-		if err := check(&p); err != nil {
+		err := check(&p)
+		if named, wrong := fromURL(p.URL); err == nil && wrong == nil {
+			err = named.agree(p.Name, p.Version, p.Build) // else nobody could read the lock that is written of it
+		}
+		if err != nil {
 			return nil, fmt.Errorf("channel %s: %w", p.Channel, err)
 		}
 		all = append(all, p)

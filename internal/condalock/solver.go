@@ -394,7 +394,7 @@ func (s *Solver) run(ctx context.Context, dir string) error {
 	cmd := exec.CommandContext(limited, program, args...)
 	cmd.Dir = dir
 	cmd.Env = s.environment(dir)
-	var stderr tail
+	var stderr child.Tail
 	cmd.Stderr = &stderr
 	err = child.Group(cmd, syscall.SIGKILL)
 	switch {
@@ -428,31 +428,15 @@ var ruledOut = []string{
 	"RATTLER_AUTH_FILE",
 }
 
-// environment is the user's, with the logins.
+// environment is the user's, with the logins. What uv and rattler leave behind goes with dir.
 func (s *Solver) environment(dir string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(ruledOut, name)
 	})
 	env = append(append(env, s.Config.environment()...), s.Env...)
-	return append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1", "RUST_BACKTRACE=0", "RATTLER_AUTH_FILE="+filepath.Join(dir, "logins.json"))
+	return append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1", "RUST_BACKTRACE=0", "TMPDIR="+dir, "RATTLER_AUTH_FILE="+filepath.Join(dir, "logins.json"))
 }
-
-// maxSaid bounds what is kept of a program's messages, in bytes.
-const maxSaid = 64 << 10
-
-// tail keeps the end of what is written to it.
-type tail struct{ text []byte }
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.text = append(t.text, p...)
-	if over := len(t.text) - maxSaid; over > 0 {
-		t.text = append(t.text[:0], t.text[over:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string { return string(t.text) }
 
 // died explains a script that ended without an answer.
 func (s *Solver) died(err error, said string) error {

@@ -3,6 +3,7 @@ package cotainr
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -29,8 +30,9 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
     return name
 `
 
-// Two files in a row, on a base that has neither Python nor conda, become one environment where cotainr has it, active from the start, and
-// the files lie in the image's root. What --lock wrote builds the same with --locked, and nothing lies beside the image without it.
+// Two files in a row, on a base with a conda of its own, which stays as it is and in nobody's way, become one environment where cotainr
+// has it, active from the start, and the files lie in the image's root. What --lock wrote builds the same with --locked, and nothing lies
+// beside the image without it.
 func TestEnvironments(t *testing.T) {
 	locktest.UV(t)
 	if testing.Short() {
@@ -57,6 +59,11 @@ func TestEnvironments(t *testing.T) {
 	t.Setenv("CONDA_CHANNELS", channel.URL) // the client comes from the usual channels
 	if err := os.WriteFile("root.tar", condatest.Root(t), 0o644); err != nil {
 		t.Fatal(err)
+	}
+	write(t, "more/opt/conda/conda-meta/history", "==> 2026-01-01 00:00:00 <==\n")
+	write(t, "more/opt/conda/bin/python", "#!/bin/sh\necho that of the base\n")
+	if text, err := exec.Command("tar", "-rf", "root.tar", "-C", "more", "opt").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, text)
 	}
 	index := locktest.NewIndex(t, locktest.Wheel{Name: "torch", Version: "2.7.0"})
 	write(t, "uv.toml", "[[index]]\nurl = \""+index.URL+"\"\ndefault = true\n")
@@ -92,8 +99,8 @@ func TestEnvironments(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	script := "set -e; greet; echo $LEVEL $CONDA_PREFIX $CONDA_DEFAULT_ENV; cat $CONDA_PREFIX/etc/word.conf; ls /*.yml; python -c 'import extension; print(extension.BUILT)'"
-	want := "hello\n3 " + prefix + " conda_container_env\n" + prefix + "\n/first.yml\n/sec*nd.yml\nwith torch 2.7.0, level 3"
+	script := "set -e; greet; cat /opt/conda/conda-meta/history; echo $LEVEL $CONDA_PREFIX $CONDA_DEFAULT_ENV; cat $CONDA_PREFIX/etc/word.conf; ls /*.yml; python -c 'import extension; print(extension.BUILT)'"
+	want := "hello\n==> 2026-01-01 00:00:00 <==\n3 " + prefix + " conda_container_env\n" + prefix + "\n/first.yml\n/sec*nd.yml\nwith torch 2.7.0, level 3"
 	if got := a.runIn(t, "app.sif", "/bin/sh", "-c", script); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
@@ -141,7 +148,11 @@ func (a *testApp) runIn(t *testing.T, name string, args ...string) string {
 		t.Fatal(err)
 	}
 	defer subject.Close()
-	root, err := subject.Root(t.Context(), func(v1.Platform) error { return nil })
+	im, err := subject.ImportToRun(t.Context(), func(v1.Platform) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := s.Root(t.Context(), im)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,7 @@
 # install.py CHANNEL SUBDIR PREFIX TARGET CACHE SPEC...: solves and installs with rattler into TARGET what is meant for PREFIX.
+# Without arguments, each line of its input has them, as a list in JSON; "done" is printed behind the answer.
 import asyncio
+import json
 import os
 import sys
 
@@ -21,6 +23,11 @@ async def main(channel, subdir, prefix, target, cache, *specs):
         await install(records, target, cache_dir=cache + "/pkgs", client=client, show_progress=False, alternative_target_prefix=prefix, execute_link_scripts=False)
 
 
-asyncio.run(main(*sys.argv[1:]))
+if sys.argv[1:]:
+    asyncio.run(main(*sys.argv[1:]))
+else:
+    for line in sys.stdin:
+        asyncio.run(main(*json.loads(line)))
+        print("done", flush=True)
 sys.stdout.flush()
 os._exit(0)  # rattler may crash when the interpreter ends

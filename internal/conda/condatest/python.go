@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -60,7 +61,7 @@ func RealPython(t testing.TB) Package {
 		"bin/python3":        {Link: "python" + minor},
 		"bin/python":         {Link: "python" + minor},
 		// Debian's looks for packages there.
-		"lib/python3/dist-packages":                        {Link: "../python" + minor + "/site-packages"},
+		DebianPackages: {Link: "../python" + minor + "/site-packages"},
 		"lib/python" + minor + "/site-packages/README.txt": {Data: "This directory exists so that 3rd party packages can be installed here.\n"},
 	}
 	err = filepath.WalkDir(py.stdlib, func(path string, d fs.DirEntry, err error) error {
@@ -109,6 +110,33 @@ func PythonMinor(t testing.TB) string {
 // other commands.
 func Root(t testing.TB) []byte {
 	t.Helper()
+	return tarOf(t, rootFiles(t))
+}
+
+// DebianPackages is where Debian's Python has packages, below its prefix.
+const DebianPackages = "lib/python3/dist-packages"
+
+// RootWithPython is [Root] with this machine's Python in a directory such as "usr", and files in a directory of packages below it:
+// [DebianPackages], as a distribution has it, or site-packages of the Python, as who compiles it has.
+func RootWithPython(t testing.TB, prefix, packages string, installed map[string]string) []byte {
+	t.Helper()
+	files := rootFiles(t)
+	for name, f := range RealPython(t).Files {
+		if packages != DebianPackages || name != DebianPackages && !strings.Contains(name, "/site-packages/") {
+			files[path.Join(prefix, name)] = f
+		}
+	}
+	if packages == DebianPackages && !strings.Contains(files[path.Join(prefix, "lib/python"+PythonMinor(t), "site.py")].Data, "dist-packages") {
+		SkipOrFail(t, "this machine's Python is not Debian's")
+	}
+	for name, text := range installed {
+		files[path.Join(prefix, packages, name)] = File{Data: text}
+	}
+	return tarOf(t, files)
+}
+
+func rootFiles(t testing.TB) map[string]File {
+	t.Helper()
 	py, err := findPython()
 	if err != nil {
 		SkipOrFail(t, "no Python on this machine: %v", err)
@@ -126,7 +154,7 @@ func Root(t testing.TB) []byte {
 			files[strings.TrimPrefix(lib, "/")] = File{Data: read(t, lib), Mode: 0o755}
 		}
 	}
-	return tarOf(t, files)
+	return files
 }
 
 func find(t testing.TB, program string) string {

@@ -3,16 +3,20 @@ package condatest
 import (
 	"archive/tar"
 	"archive/zip"
+	"bufio"
 	"bytes"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -29,28 +33,114 @@ var installScript string
 //go:embed build.py
 var buildScript string
 
-// Python runs a Python script with packages of the index, through uv, and returns what it prints.
-func Python(t testing.TB, packages []string, script string, args ...string) string {
+// brought has, by their names, whether packages are in uv's cache.
+var brought sync.Map
+
+// Bring has uv bring packages of the index into its cache, once in a process. What is there is asked of nobody, and an index that is
+// out of reach for a moment is asked again; where it stays so, the test is skipped or fails as [SkipOrFail] says.
+func Bring(t testing.TB, packages ...string) {
 	t.Helper()
 	if _, err := exec.LookPath("uv"); err != nil {
 		SkipOrFail(t, "%v", err)
 	}
-	file := filepath.Join(t.TempDir(), "script.py")
-	if err := os.WriteFile(file, []byte(script), 0o644); err != nil {
-		t.Fatal(err)
+	once, _ := brought.LoadOrStore(strings.Join(packages, " "), sync.OnceValue(func() (err error) {
+		for try, args := range [][]string{{"--offline"}, nil, nil, nil} {
+			time.Sleep(time.Duration(max(0, try-1)) * 5 * time.Second)
+			cmd := exec.Command("uv", append(append([]string{"run"}, args...), withPackages(packages, "-c", "pass")...)...)
+			cmd.Dir = os.TempDir()
+			var text []byte
+			if text, err = cmd.CombinedOutput(); err == nil {
+				return nil
+			}
+			err = fmt.Errorf("uv brings no %q: %w\n%s", packages, err, text)
+		}
+		return err
+	}))
+	if err := once.(func() error)(); err != nil {
+		SkipOrFail(t, "%v", err)
 	}
-	command := []string{"run", "--quiet", "--no-project", "--python", ">=3.10"}
+}
+
+// withPackages are the arguments of uv run that start a Python with packages.
+func withPackages(packages []string, args ...string) []string {
+	command := []string{"--quiet", "--no-project", "--python", ">=3.10"}
 	for _, p := range packages {
 		command = append(command, "--with", p)
 	}
-	cmd := exec.Command("uv", append(append(command, "python", file), args...)...)
-	cmd.Dir = t.TempDir()
+	return append(append(command, "python"), args...)
+}
+
+// pythonCommand is a command that runs a Python script with packages that [Bring] has brought: without a network.
+func pythonCommand(t testing.TB, packages []string, script string, args ...string) *exec.Cmd {
+	t.Helper()
+	Bring(t, packages...)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "script.py")
+	if err := os.WriteFile(file, []byte(script), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("uv", append([]string{"run", "--offline"}, withPackages(packages, append([]string{file}, args...)...)...)...)
+	cmd.Dir = dir
+	return cmd
+}
+
+// Python runs a Python script with packages of the index, through uv, and returns what it prints.
+func Python(t testing.TB, packages []string, script string, args ...string) string {
+	t.Helper()
+	cmd := pythonCommand(t, packages, script, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s%s", err, stdout.String(), stderr.String())
 	}
 	return stdout.String()
+}
+
+// Installer is a rattler that waits for work. To start one takes seconds on a busy machine, and one input of a fuzz target may take ten.
+type Installer struct {
+	in     io.Writer
+	out    *bufio.Reader
+	stderr bytes.Buffer // once it has ended
+	end    func() error
+}
+
+// StartInstaller starts a rattler, which ends with the test.
+func StartInstaller(t testing.TB) *Installer {
+	t.Helper()
+	cmd := pythonCommand(t, []string{Rattler}, installScript)
+	i := &Installer{}
+	cmd.Stderr = &i.stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.in, i.out = in, bufio.NewReader(out)
+	i.end = sync.OnceValue(func() error { return errors.Join(in.Close(), cmd.Wait()) })
+	t.Cleanup(func() { _ = i.end() })
+	return i
+}
+
+// Install does what the function [Install] does.
+func (i *Installer) Install(t testing.TB, url, subdir, prefix, target string, specs ...string) {
+	t.Helper()
+	args, err := json.Marshal(append([]string{url, subdir, prefix, target, t.TempDir()}, specs...))
+	if err == nil {
+		_, err = fmt.Fprintf(i.in, "%s\n", args)
+	}
+	for line := ""; err == nil && line != "done\n"; {
+		line, err = i.out.ReadString('\n')
+	}
+	if err != nil {
+		ended := i.end()
+		t.Fatalf("rattler installs %q: %v, %v\n%s", specs, err, ended, i.stderr.String())
+	}
 }
 
 // Solve returns the addresses of the packages that rattler chooses in the channel at url for specs on linux-64 or linux-aarch64.

@@ -17,8 +17,8 @@ import (
 )
 
 // Repack makes a conda package of a wheel for [RealPython], as conda-build would: a package for any Python of a wheel that is for
-// any, with its commands as entry points; else one for this machine, with byte code that names the time of its source, and commands
-// with a placeholder in the first line.
+// any, with its commands as entry points; else one for the machine that the wheel is for, with byte code that names the time of its
+// source, and commands with a placeholder in the first line.
 func Repack(t testing.TB, wheel string) Package {
 	t.Helper()
 	words := strings.Split(strings.TrimSuffix(filepath.Base(wheel), ".whl"), "-")
@@ -26,10 +26,14 @@ func Repack(t testing.TB, wheel string) Package {
 		Name: strings.ReplaceAll(strings.ToLower(words[0]), "_", "-"), Version: words[1], Depends: []string{"python " + PythonMinor(t) + ".*"}, Files: map[string]File{},
 	}
 	site := "site-packages/"
-	if words[len(words)-1] == "any" {
+	if tag := words[len(words)-1]; tag == "any" {
 		p.Noarch = "python"
 	} else {
-		p.Subdir, p.Build, site = Subdir(), "py"+strings.ReplaceAll(PythonMinor(t), ".", "")+"_0", "lib/python"+PythonMinor(t)+"/"+site
+		subdir := "linux-64"
+		if strings.HasSuffix(tag, "aarch64") {
+			subdir = "linux-aarch64"
+		}
+		p.Subdir, p.Build, site = subdir, "py"+strings.ReplaceAll(PythonMinor(t), ".", "")+"_0", "lib/python"+PythonMinor(t)+"/"+site
 	}
 	for name, f := range unzip(t, wheel) {
 		if at, ok := placeOfWheel(name, words[0]+"-"+words[1]); ok {
