@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"strings"
 )
 
 // document is a CycloneDX document, with the fields that are used.
@@ -45,10 +46,34 @@ type hash struct {
 	Content   string `json:"content"`
 }
 
+// license has one of its two fields.
 type license struct {
-	License struct {
-		Name string `json:"name"`
-	} `json:"license"`
+	License    *licenseName `json:"license,omitempty"`
+	Expression string       `json:"expression,omitempty"`
+}
+
+// licenseName has one of its two fields, too: ID is an identifier of SPDX.
+type licenseName struct {
+	ID   string `json:"id,omitempty"`
+	Name string `json:"name,omitempty"`
+}
+
+// licensesOf are the licences of a package. An expression must be the only one.
+func licensesOf(said []string) []license {
+	var all []license
+	for _, s := range said {
+		e, ok := expression(s)
+		single := ok && !strings.ContainsAny(e, " +")
+		switch {
+		case single:
+			all = append(all, license{License: &licenseName{ID: e}})
+		case ok && len(said) == 1:
+			all = append(all, license{Expression: e})
+		default:
+			all = append(all, license{License: &licenseName{Name: s}})
+		}
+	}
+	return all
 }
 
 type property struct {
@@ -66,8 +91,8 @@ var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
 // imageRef names the image within the document.
 const imageRef = "image"
 
-// CycloneDX writes the list as CycloneDX 1.6 in JSON. There is no time in it, and its serial number is of what it says.
-func (l *List) CycloneDX(version string) ([]byte, error) {
+// cycloneDX writes the list as CycloneDX 1.6 in JSON. There is no time in it, and its serial number is of what it says.
+func (l *List) cycloneDX(version string) ([]byte, error) {
 	d := document{Format: "CycloneDX", SpecVersion: "1.6", Version: 1, Components: []component{}}
 	d.Metadata.Tools.Components = []component{{Type: "application", Name: "sconce", Version: version}}
 	d.Metadata.Component = component{Type: "container", Ref: imageRef, Name: l.Image, Version: l.Digest}
@@ -76,16 +101,11 @@ func (l *List) CycloneDX(version string) ([]byte, error) {
 	}
 	for i, c := range l.Components {
 		one := component{
-			Type: "library", Ref: fmt.Sprintf("%d", i), Name: c.Name, Version: c.Version, PURL: c.PURL,
+			Type: "library", Ref: fmt.Sprintf("%d", i), Name: c.Name, Version: c.Version, PURL: c.PURL, Licenses: licensesOf(c.Licenses),
 			Notes: []property{{"sconce:found", "/" + c.Found}},
 		}
 		if sha256Form.MatchString(c.SHA256) {
 			one.Hashes = []hash{{"SHA-256", c.SHA256}}
-		}
-		for _, name := range c.Licenses {
-			var licensed license
-			licensed.License.Name = name
-			one.Licenses = append(one.Licenses, licensed)
 		}
 		d.Components = append(d.Components, one)
 	}
@@ -99,6 +119,11 @@ func (l *List) CycloneDX(version string) ([]byte, error) {
 		return nil, err
 	}
 	d.Serial = serial(content)
+	return indented(d)
+}
+
+// indented writes a document for people and programs.
+func indented(d any) ([]byte, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false) // package URLs have "&" in them

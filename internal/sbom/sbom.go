@@ -1,23 +1,26 @@
-// Package sbom lists what is installed in an image, as a CycloneDX document (ECMA-424, version 1.6): packages of Debian and its
-// children, Python distributions, conda packages, with package URLs (purl), licences as they say of themselves, and the hashes that
-// their own records keep. It is read from the image's files alone, and the same image under the same name gives the same bytes.
+// Package sbom lists what is installed in an image, as a document of CycloneDX (ECMA-424, version 1.6) or SPDX (version 2.3):
+// packages of Debian and its children, of Alpine and of RPM, Python distributions, conda packages, with package URLs (purl),
+// licences as they say of themselves, and the hashes that their own records keep. It is read from the image's files alone, and the
+// same image under the same name gives the same bytes.
+//
+//	sbom.go     the list; Python and conda      cyclonedx.go, spdx.go  the documents
+//	system.go   packages of distributions       license.go             which licences SPDX knows
 //
 // What it cannot read is not left out silently: the document then says that it is incomplete.
 package sbom
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
-	"io/fs"
+	"maps"
 	"net/url"
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/layer"
@@ -42,15 +45,33 @@ type Component struct {
 
 // List is what an image holds.
 type List struct {
-	Image      string // name, for people
-	Digest     string // of its manifest; "" for a file system
+	Image      string    // name, for people
+	Digest     string    // of its manifest; "" for a file system
+	Created    time.Time // as its configuration says; zero where it does not
 	Components []Component
 	Unread     []string // what could not be read, in words; empty: all was
 }
 
+// Format is a format of documents.
+type Format string
+
+// The formats, as they are called on the command line.
+const (
+	CycloneDX Format = "cyclonedx" // 1.6, in JSON
+	SPDX      Format = "spdx"      // 2.3, in JSON
+)
+
+// Write writes the list as a document of a format. The version is sconce's.
+func (l *List) Write(f Format, version string) ([]byte, error) {
+	if f == SPDX {
+		return l.spdx(version)
+	}
+	return l.cycloneDX(version)
+}
+
 // Of lists what is installed in an image, by package URL.
 func Of(ctx context.Context, f *facts.Facts) (*List, error) {
-	r := &reader{root: f.Root, list: &List{Image: f.Image, Digest: f.Digest}, owned: map[string]bool{}}
+	r := &reader{root: f.Root, list: &List{Image: f.Image, Digest: f.Digest, Created: f.Created}, owned: map[string]bool{}}
 	r.release()
 	// Conda first: its records name the Python distributions that are its own.
 	for _, visit := range []func(string){r.conda, r.others} {
@@ -140,76 +161,13 @@ func (r *reader) others(name string) {
 	switch {
 	case name == "var/lib/dpkg/status", dir == "var/lib/dpkg/status.d/" && !strings.HasSuffix(base, ".md5sums"):
 		r.dpkg(name)
+	case name == "lib/apk/db/installed", name == "usr/lib/apk/db/installed":
+		r.apk(name)
+	case dir == "var/lib/rpm/" || dir == "usr/lib/sysimage/rpm/":
+		r.rpm(name)
 	case base == "METADATA" && strings.HasSuffix(dir, ".dist-info/"), base == "PKG-INFO" && strings.HasSuffix(dir, ".egg-info/"):
 		r.python(name)
-	case (dir == "var/lib/rpm/" || dir == "usr/lib/sysimage/rpm/") && (base == "rpmdb.sqlite" || base == "Packages" || base == "Packages.db"):
-		r.unread("RPM packages (" + name + ")")
-	case name == "lib/apk/db/installed":
-		r.unread("Alpine packages (" + name + ")")
 	}
-}
-
-// dpkg reads a status file (deb-src-control(5) has its form).
-func (r *reader) dpkg(name string) {
-	fields := map[string]string{}
-	end := func() {
-		installed := fields["Status"] == "" || strings.HasSuffix(fields["Status"], " installed")
-		if fields["Package"] != "" && fields["Version"] != "" && installed {
-			r.addDebian(fields, name)
-		}
-		clear(fields)
-	}
-	lines := bufio.NewScanner(bytes.NewReader(r.read(name)))
-	lines.Buffer(nil, maxFile)
-	for lines.Scan() {
-		line := lines.Text()
-		if line == "" {
-			end()
-		} else if key, value, ok := strings.Cut(line, ": "); ok && line[0] != ' ' && line[0] != '\t' {
-			fields[key] = strings.TrimSpace(value)
-		}
-	}
-	end()
-	if lines.Err() != nil {
-		r.unread(name + ": " + lines.Err().Error())
-	}
-}
-
-func (r *reader) addDebian(fields map[string]string, found string) {
-	name, version := fields["Package"], fields["Version"]
-	r.list.Components = append(r.list.Components, Component{
-		Name: name, Version: version, Found: found, Licenses: r.debianLicenses(name),
-		PURL: PURL("deb/"+url.PathEscape(r.id), name, version, url.Values{"arch": {fields["Architecture"]}, "distro": {r.distro}}),
-	})
-}
-
-// maxLicenses is how many licences of a package are named.
-const maxLicenses = 50
-
-// debianLicenses reads the short names of licences from a copyright file that machines can read (DEP 5). Many are written for people.
-func (r *reader) debianLicenses(name string) []string {
-	if strings.ContainsAny(name, "/") {
-		return nil
-	}
-	data, err := readFile(r.root, "usr/share/doc/"+name+"/copyright")
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			r.unread("copyright of " + name + ": " + err.Error())
-		}
-		return nil
-	}
-	if !bytes.HasPrefix(data, []byte("Format:")) {
-		return nil
-	}
-	var all []string
-	for line := range strings.Lines(string(data)) {
-		license, ok := strings.CutPrefix(strings.TrimSpace(line), "License: ")
-		if license = strings.TrimSpace(license); ok && strings.HasPrefix(line, "License:") && license != "" && len(all) < maxLicenses && !slices.Contains(all, license) {
-			all = append(all, license)
-		}
-	}
-	slices.Sort(all)
-	return all
 }
 
 // python reads the metadata of a Python distribution that is no part of a conda package.
@@ -292,14 +250,13 @@ func withoutToken(p string) string {
 
 // PURL writes a package URL (ECMA-427): qualifiers by name, empty ones left out.
 func PURL(kind, name, version string, qualifiers url.Values) string {
-	for key, values := range qualifiers {
-		if values[0] == "" {
-			delete(qualifiers, key)
-		}
-	}
 	text := "pkg:" + kind + "/" + escape(name) + "@" + escape(version)
-	if len(qualifiers) > 0 {
-		text += "?" + qualifiers.Encode()
+	sign := "?"
+	for _, key := range slices.Sorted(maps.Keys(qualifiers)) {
+		if value := qualifiers.Get(key); value != "" {
+			text += sign + key + "=" + escape(value)
+			sign = "&"
+		}
 	}
 	return text
 }

@@ -7,8 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/facts/factstest"
+	"sconce.dev/sconce/internal/rpmdb"
 )
 
 const site = "opt/env/lib/python3.12/site-packages"
@@ -73,7 +76,7 @@ func TestOf(t *testing.T) {
 // TestCycloneDX is the same document for the same image, says nothing of logins, and is another one for another image.
 func TestCycloneDX(t *testing.T) {
 	write := func(files map[string]string) []byte {
-		out, err := list(t, files).CycloneDX("1.0")
+		out, err := list(t, files).cycloneDX("1.0")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,11 +104,75 @@ func TestCycloneDX(t *testing.T) {
 	}
 }
 
+// TestDistributions reads the records of Alpine. What rpm writes is tested where its database is read.
+func TestDistributions(t *testing.T) {
+	l := list(t, map[string]string{
+		"etc/os-release":       "ID=alpine\nVERSION_ID=3.20.1\n",
+		"lib/apk/db/installed": "C:Q1abc\nP:musl\nV:1.2.5-r0\nA:x86_64\nL:MIT\nF:lib\nR:libc.so\n\nP:busybox\nV:1.36.1-r29\nA:x86_64\nL:GPL-2.0-only\n",
+	})
+	var got []string
+	for _, c := range l.Components {
+		got = append(got, c.PURL+" "+strings.Join(c.Licenses, ","))
+	}
+	want := []string{
+		"pkg:apk/alpine/busybox@1.36.1-r29?arch=x86_64&distro=alpine-3.20.1 GPL-2.0-only",
+		"pkg:apk/alpine/musl@1.2.5-r0?arch=x86_64&distro=alpine-3.20.1 MIT",
+	}
+	if !slices.Equal(got, want) || len(l.Unread) > 0 {
+		t.Errorf("%q, %q", got, l.Unread)
+	}
+}
+
+// TestRPM lists a package as purl wants it, with its epoch, and no key of a signer.
+func TestRPM(t *testing.T) {
+	r := &reader{list: &List{}, id: "rocky", distro: "rocky-9.4"}
+	r.addRPM(rpmdb.Package{Name: "bind-libs", Version: "9.16.23", Release: "18.el9", Epoch: "32", Arch: "x86_64", License: "MPLv2.0", Source: "bind-9.16.23-18.el9.src.rpm"}, "var/lib/rpm/rpmdb.sqlite")
+	r.addRPM(rpmdb.Package{Name: "nodejs", Version: "18", Arch: "noarch", License: "(none)", Module: "nodejs:18:9:rhel9"}, "var/lib/rpm/rpmdb.sqlite")
+	for i, want := range []Component{
+		{
+			Name: "bind-libs", Version: "32:9.16.23-18.el9", Licenses: []string{"MPLv2.0"}, Found: "var/lib/rpm/rpmdb.sqlite",
+			PURL: "pkg:rpm/rocky/bind-libs@9.16.23-18.el9?arch=x86_64&distro=rocky-9.4&epoch=32&upstream=bind-9.16.23-18.el9.src.rpm",
+		},
+		{
+			Name: "nodejs", Version: "18", Found: "var/lib/rpm/rpmdb.sqlite",
+			PURL: "pkg:rpm/rocky/nodejs@18?arch=noarch&distro=rocky-9.4&rpmmod=nodejs:18:9:rhel9",
+		},
+	} {
+		if diff := cmp.Diff(want, r.list.Components[i]); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+// TestExpression knows the licences of SPDX, and does not take others for one.
+func TestExpression(t *testing.T) {
+	for said, want := range map[string]string{
+		"mit":                                  "MIT",
+		"Apache-2.0 OR (mit and BSD-3-clause)": "Apache-2.0 OR (MIT AND BSD-3-Clause)",
+		"GPL-2.0-only with Classpath-exception-2.0": "GPL-2.0-only WITH Classpath-exception-2.0",
+		"LGPL-2.1+":              "LGPL-2.1+",
+		"EUPL-1.2+":              "EUPL-1.2+",
+		"GPLv2+ and MIT":         "",
+		"MIT OR":                 "",
+		"(MIT":                   "",
+		"MIT MIT":                "",
+		"MIT WITH MIT":           "",
+		"":                       "",
+		strings.Repeat("(", 500): "",
+	} {
+		if got, ok := expression(said); got != want || ok != (want != "") {
+			t.Errorf("%q: %q, %v", said, got, ok)
+		}
+	}
+}
+
 // TestIncomplete says what it could not read.
 func TestIncomplete(t *testing.T) {
 	for name, text := range map[string]string{
 		"var/lib/rpm/rpmdb.sqlite":                          "x",
 		"usr/lib/sysimage/rpm/Packages":                     "x",
+		"var/lib/rpm/Packages":                              "Berkeley",
+		"var/lib/rpm/rpmdb.sqlite-wal":                      "x",
 		"lib/apk/db/installed":                              "P:musl\n",
 		"opt/env/conda-meta/a-1-0.json":                     "{",
 		site + "/a-1.dist-info/METADATA":                    "no header",
@@ -115,7 +182,7 @@ func TestIncomplete(t *testing.T) {
 		if len(l.Unread) != 1 || len(l.Components) != 0 {
 			t.Errorf("%s: %q, %v", name, l.Unread, l.Components)
 		}
-		if out, err := l.CycloneDX(""); err != nil || !bytes.Contains(out, []byte(`"incomplete"`)) {
+		if out, err := l.cycloneDX(""); err != nil || !bytes.Contains(out, []byte(`"incomplete"`)) {
 			t.Errorf("%s: %s, %v", name, out, err)
 		}
 	}
