@@ -70,7 +70,7 @@ func ReadPublicKey(where string) (*PublicKey, error) {
 func readKey(where string) ([]byte, error) {
 	where = strings.TrimPrefix(where, "file:")
 	if name, ok := strings.CutPrefix(where, "env:"); ok {
-		text := os.Getenv(name)
+		text, _ := Withhold(name)
 		if text == "" {
 			return nil, fault.Usage(fmt.Errorf("the key is to be in the variable %s, which is not set", name))
 		}

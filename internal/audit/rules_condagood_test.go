@@ -16,8 +16,9 @@ import (
 )
 
 // soundChannel has packages with all that an installer has to see to: prefixes in texts and binaries, noarch python with entry points,
-// links of directories, a file that two packages have alike, and an entry of a menu.
-func soundChannel(t *testing.T) *condatest.Channel {
+// links of directories, a file that two packages have alike, and an entry of a menu. The libraries of package a are in the directory lib,
+// which may be a link in another package.
+func soundChannel(t *testing.T, lib string) *condatest.Channel {
 	return condatest.NewChannel(
 		t,
 		condatest.Package{Name: "python", Version: "3.12.4", Depends: []string{"__glibc >=2.17,<3.0.a0"}, Files: map[string]condatest.File{
@@ -32,7 +33,7 @@ func soundChannel(t *testing.T) *condatest.Channel {
 			},
 		},
 		condatest.Package{Name: "a", Version: "1", Depends: []string{"python"}, Files: map[string]condatest.File{
-			"lib64/liba.so.1": {Data: "library"}, "lib/same.py": {Data: "same"}, "bin/script": {Data: "#!/bin/sh\nexec " + condatest.Placeholder + "/bin/x\n", Mode: 0o755},
+			lib + "/liba.so.1": {Data: "library"}, "lib/same.py": {Data: "same"}, "bin/script": {Data: "#!/bin/sh\nexec " + condatest.Placeholder + "/bin/x\n", Mode: 0o755},
 		}},
 		condatest.Package{Name: "b", Version: "1", Files: map[string]condatest.File{"lib/same.py": {Data: "same"}}},
 	)
@@ -40,7 +41,7 @@ func soundChannel(t *testing.T) *condatest.Channel {
 
 // Nothing is found in an environment that is laid down as images have it.
 func TestSoundCondaEnvironment(t *testing.T) {
-	files := condaLayers(t, soundChannel(t), "/opt/conda")
+	files := condaLayers(t, soundChannel(t, "lib64"), "/opt/conda")
 	if !strings.HasPrefix(files["opt/conda/bin/script"], "#!/bin/sh\nexec /opt/conda/bin/x") {
 		t.Fatalf("%q", files)
 	}
@@ -50,7 +51,7 @@ func TestSoundCondaEnvironment(t *testing.T) {
 // Nothing is found in one that rattler made, which pixi is built on. Of two packages with different files of one name it tells in the
 // records where it put the other.
 func TestRattlersEnvironment(t *testing.T) {
-	c := soundChannel(t)
+	c := soundChannel(t, "lib") // rattler links packages side by side, and fails when a directory is there before the link of its name
 	s := c.Serve(t)
 	root := t.TempDir()
 	condatest.Install(t, s.URL, "linux-64", "/opt/conda", filepath.Join(root, "opt/conda"), "tool", "a", "b")

@@ -383,6 +383,7 @@ func TestDuplicateLibraries(t *testing.T) {
 		return sharedLibrary{site12 + "torch/lib/libtorch_cuda.so", "libtorch_cuda.so", strings.Fields(needs), rpath, runpath}
 	}
 	nccl, cudnn, cudnnRpath := "$ORIGIN/../../nvidia/nccl/lib", site12+"nvidia/cudnn/lib/", "$ORIGIN/../../nvidia/cudnn/lib"
+	const condaPython = "opt/conda/lib/python3.12/site-packages/"
 	tests := []struct {
 		name      string
 		rule      string
@@ -453,6 +454,16 @@ func TestDuplicateLibraries(t *testing.T) {
 			want: []found{{Note, "packages of Python 3.12 in /usr/local load 2 OpenMP runtimes: GNU (libgomp), Intel (libiomp5)"}},
 		},
 		{
+			name: "OpenMP of conda and of a wheel", rule: "duplicate-openmp", // conda's libgomp is LLVM's by another name
+			libraries: []sharedLibrary{
+				{path: condaPython + "x/a.so", needs: []string{"libgomp.so.1"}, rpath: "$ORIGIN/../../.."},
+				{path: "opt/conda/lib/libomp.so", soname: "libgomp.so.1"},
+				{path: condaPython + "y/b.so", needs: []string{"libgomp-a34b3233.so.1"}, rpath: "$ORIGIN/../y.libs"},
+				{path: condaPython + "y.libs/libgomp-a34b3233.so.1", soname: "libgomp-a34b3233.so.1"},
+			},
+			want: []found{{Note, "packages of Python 3.12 in /opt/conda load 2 OpenMP runtimes: GNU (libgomp), LLVM (libomp)"}},
+		},
+		{
 			name: "OpenMP of one family in two wheels", rule: "duplicate-openmp",
 			libraries: []sharedLibrary{
 				{path: site12 + "x/a.so", needs: []string{"libgomp-a34b3233.so.1"}, rpath: "$ORIGIN"},
@@ -464,7 +475,8 @@ func TestDuplicateLibraries(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.rule+"/"+tt.name, func(t *testing.T) {
-			root := factstest.WriteFiles(t, basePython(distribution(site12, "nvidia_nccl_cu12", "2.21.5"), distribution(site12, "nvidia_cudnn_cu12", "9.1.0.70")))
+			root := factstest.WriteFiles(t, basePython(distribution(site12, "nvidia_nccl_cu12", "2.21.5"), distribution(site12, "nvidia_cudnn_cu12", "9.1.0.70"),
+				map[string]string{"opt/conda/bin/python3.12": ""}, distribution(condaPython, "six", "1.17.0")))
 			linkLibraries(t, root, tt.libraries...)
 			for _, l := range tt.libraries { // the link that ldconfig or a package makes
 				if at := filepath.Join(filepath.Dir(l.path), l.soname); l.soname != "" && at != l.path {

@@ -72,6 +72,32 @@ func (b *Book) Get(ctx context.Context, k Key) (*Evidence, error) {
 	return e, nil
 }
 
+// Says returns the verdict about a key as its artifact has it for people, whoever has written it: nothing is to be decided by it. "": there
+// is none, or it says nothing.
+func (b *Book) Says(ctx context.Context, k Key) (Result, error) {
+	tag, err := k.Tag()
+	if err != nil {
+		return "", err
+	}
+	data, _, err := b.repo.Manifest(ctx, tag)
+	if err != nil {
+		if registry.IsAbsent(err) {
+			err = nil
+		}
+		return "", err
+	}
+	var m struct {
+		Annotations map[string]string `json:"annotations"`
+	}
+	if json.Unmarshal(data, &m) != nil {
+		return "", nil
+	}
+	return Result(m.Annotations[resultNote]), nil
+}
+
+// resultNote is the annotation of a verdict's artifact that says what came of the test.
+const resultNote = "dev.sconce.result"
+
 // List returns all verdicts about an image, by tag.
 func (b *Book) List(ctx context.Context, image store.Digest) ([]*Evidence, error) {
 	tags, err := b.repo.Tags(ctx)
@@ -236,7 +262,7 @@ func (b *Book) Put(ctx context.Context, e Evidence, log io.Reader) error {
 	if err != nil {
 		return err
 	}
-	note := map[string]string{"dev.sconce.test": e.Name, "dev.sconce.cluster": e.Cluster, "dev.sconce.result": string(e.Result)}
+	note := map[string]string{"dev.sconce.test": e.Name, "dev.sconce.cluster": e.Cluster, resultNote: string(e.Result)}
 	if err := b.write(ctx, tag, s, note); err != nil {
 		return err
 	}
@@ -284,12 +310,27 @@ func (b *Book) OpenLog(ctx context.Context, e *Evidence) (*os.File, error) {
 	if err != nil {
 		return nil, errors.New("no log was kept")
 	}
+	return b.OpenFile(ctx, d, e.log.Size, "log")
+}
+
+// OpenFile brings a file of the repository that something signed names, which is called what while it comes, and opens it.
+func (b *Book) OpenFile(ctx context.Context, d store.Digest, size int64, what string) (*os.File, error) {
 	if !b.opts.Store.HasBlob(d) {
-		if err := b.repo.Blob(ctx, d, e.log.Size, "log"); err != nil {
+		if err := b.repo.Blob(ctx, d, size, what); err != nil {
 			return nil, err
 		}
 	}
 	return b.opts.Store.OpenBlob(d)
+}
+
+// AttachFile keeps a file of the store beside an image, which a document about the image then names by its digest: the file itself is
+// not signed. There is one of each kind.
+func (b *Book) AttachFile(ctx context.Context, image store.Digest, kind, mediaType string, d store.Digest) error {
+	size, err := b.opts.Store.BlobSize(d)
+	if err != nil {
+		return err
+	}
+	return b.send(ctx, image, AttachmentTags(image)+kind, &registry.Artifact{Type: mediaType, Blobs: []v1.Descriptor{describe(mediaType, d, size)}})
 }
 
 // kindLetters are what the kind of an attachment is made of.
@@ -335,6 +376,33 @@ func (b *Book) Attachment(ctx context.Context, image store.Digest, kind string) 
 		return nil, err
 	}
 	return s, nil
+}
+
+// Find returns the signed document of a kind and type about an image, also where it was copied to without its tags, or nil when there is
+// none.
+func (b *Book) Find(ctx context.Context, image store.Digest, kind, predicateType string) (*attest.Statement, error) {
+	s, err := b.Attachment(ctx, image, kind)
+	if err != nil || s != nil {
+		return s, err
+	}
+	list, err := b.repo.Referrers(ctx, image)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range list[:min(len(list), maxReferred)] {
+		if r.Annotations[predicateNote] != predicateType {
+			continue
+		}
+		s, _, err := b.statement(ctx, r.Digest.String())
+		var other *MovedError
+		if err != nil && !errors.As(err, &other) {
+			return nil, err
+		}
+		if err == nil && s != nil && s.IsAbout(image) && s.PredicateType == predicateType {
+			return s, nil
+		}
+	}
+	return nil, nil
 }
 
 // Peek returns the document of a kind about an image whoever has written it, signed or not: nothing is to be decided by it. nil: there is

@@ -1,11 +1,13 @@
 package facts
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/store"
@@ -129,7 +131,13 @@ func (c cache) keepLayer(diffID store.Digest, known map[place]fileFacts) error {
 			r.Files = append(r.Files, placeFact{p, found})
 		}
 	}
+	slices.SortFunc(r.Plain, comparePlaces)
+	slices.SortFunc(r.Files, func(a, b placeFact) int { return comparePlaces(a.place, b.place) })
 	return c.put(layerFactsKind, c.key(string(diffID)), r)
+}
+
+func comparePlaces(a, b place) int {
+	return cmp.Or(cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Sparse, b.Sparse))
 }
 
 // factsShape names the fields of everything that is kept.

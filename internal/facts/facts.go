@@ -45,6 +45,7 @@ type Facts struct {
 	Image    string         // as the user named it
 	Digest   string         // of the manifest; "" for a file system without one
 	Platform string         // "linux/amd64"
+	Created  time.Time      // when it was made, as it says itself; zero where it does not
 	Config   v1.Config      // environment, entrypoint, labels and so on
 	Root     Root           // until Close
 	Paths    []Info         // everything below the root: all directories, files with each of their names, links and devices, as Root.All shows them

@@ -32,7 +32,10 @@ func OfImage(ctx context.Context, st *store.Store, im *image.Image, name string)
 // OfOutline is OfImage for an image whose layers need not be in the store, and come only when something in them is wanted that
 // the store does not know.
 func OfOutline(ctx context.Context, st *store.Store, o *image.Outline, name string) (*Facts, error) {
-	l := newLayered(ctx, st, o.Image, name)
+	return newLayered(ctx, st, o.Image, name).ofOutline(ctx, st, o)
+}
+
+func (l *layered) ofOutline(ctx context.Context, st *store.Store, o *image.Outline) (*Facts, error) {
 	l.facts.missing = o.Err
 	l.root.pages.far = true
 	var err error
@@ -62,7 +65,7 @@ func newLayered(ctx context.Context, st *store.Store, im *image.Image, name stri
 		root.pages.load(kept)
 	}
 	l.facts = &Facts{
-		Image: name, Digest: string(im.Digest), Platform: platformName(im.Platform()), Config: im.Config.Config, Root: root,
+		Image: name, Digest: string(im.Digest), Platform: platformName(im.Platform()), Created: im.Config.Created.Time, Config: im.Config.Config, Root: root,
 		close: func() error {
 			defer root.copies.Close()
 			if !root.pages.add(&kept) {
@@ -99,7 +102,7 @@ func OfClusterFile(ctx context.Context, st *store.Store, c *source.ClusterFile, 
 		return nil, err
 	}
 	f := &Facts{
-		Image: name, Digest: string(digest), Platform: platformName(*config.Platform()), Config: config.Config, Root: files.root,
+		Image: name, Digest: string(digest), Platform: platformName(*config.Platform()), Created: config.Created.Time, Config: config.Config, Root: files.root,
 	}
 	g := gatherer{facts: f, cache: files.cache, made: []string{"tables", string(files.id)}}
 	return g.gather(ctx, files.scan)
@@ -194,21 +197,27 @@ func (f *Facts) addObjects(found []scanned) {
 	}
 }
 
+// togetherKey is what [gatherer.together] finds is kept under.
+func (g *gatherer) togetherKey() string {
+	config, err := json.Marshal(g.facts.Config)
+	if err != nil {
+		panic(err) // it came from JSON
+	}
+	return g.cache.key(append([]string{g.facts.Platform, string(config)}, g.made...)...)
+}
+
 // together finds what shows only when all files are looked at: it depends on the configuration, too.
 func (g *gatherer) together(ctx context.Context) error {
 	f := g.facts
-	config, err := json.Marshal(f.Config)
-	if err != nil {
-		return err
-	}
-	key := g.cache.key(append([]string{f.Platform, string(config)}, g.made...)...)
+	key := g.togetherKey()
 	var known imageFacts
 	if g.cache.get(imageFactsKind, key, &known) {
 		f.Links, f.Pythons, f.Conda = known.Links, known.Pythons, known.Conda
 		return nil
 	}
 	task := progress.Begin(ctx, "scan", "Python packages and linked libraries", 0)
-	if err = f.FindPackages(ctx); err == nil {
+	err := f.FindPackages(ctx)
+	if err == nil {
 		f.Links, err = findLinks(ctx, f)
 	}
 	if missing := f.Missing(); missing != nil {

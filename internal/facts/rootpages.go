@@ -1,8 +1,10 @@
 package facts
 
 import (
+	"cmp"
 	"io"
 	"os"
+	"slices"
 	"sync"
 
 	"sconce.dev/sconce/internal/elfx"
@@ -15,6 +17,8 @@ const (
 	pagesRoom = 16 << 20 // in memory
 	keptPages = 4 << 20  // in a store
 	maxPages  = pagesRoom / pageSize
+
+	packedPages = 64 << 20 // where they stand for all of the image
 )
 
 // pages keeps small pieces of the contents of an image: an ELF file's headers are read when it is looked at, again by the loader,
@@ -25,6 +29,7 @@ type pages struct {
 	known map[pageID]*page
 	late  bool // the facts are gathered
 	far   bool // all contents count as slow: they may have to be downloaded next time
+	all   bool // what is read after the facts were gathered is kept whatever its size: the pages are to stand for the contents
 }
 
 // page is a piece of a content, with zeros behind the end of that.
@@ -88,7 +93,10 @@ func (p *pages) learn(id pageID, data *[pageSize]byte, slow bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	room := maxPages
-	if p.late {
+	switch {
+	case p.late && p.all:
+		room += packedPages / pageSize
+	case p.late:
 		room += keptPages / pageSize // those that are worth the most come last
 	}
 	if len(p.known) < room {
@@ -107,6 +115,29 @@ func (p *pages) add(r *pageRecord) bool {
 		}
 	}
 	return len(r.Pages) > before
+}
+
+// wanted returns the pages that were read after the facts were gathered, in order.
+func (p *pages) wanted() []keptPage {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var list []keptPage
+	for id, known := range p.known {
+		if known.late {
+			list = append(list, keptPage{id.layer, id.place, id.number, known.data[:]})
+		}
+	}
+	slices.SortFunc(list, func(a, b keptPage) int {
+		return cmp.Or(cmp.Compare(a.Layer, b.Layer), comparePlaces(a.At, b.At), cmp.Compare(a.Number, b.Number))
+	})
+	return list
+}
+
+// takesAll reports whether even large reads go through pages.
+func (p *pages) takesAll() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.all && p.late
 }
 
 // forgetLayer forgets the pages of a layer's contents but those that come from a store.
@@ -157,7 +188,7 @@ func (f *pagedFile) content() (elfx.Handle, bool, error) {
 }
 
 func (f *pagedFile) ReadAt(p []byte, off int64) (int, error) {
-	if len(p) > maxPaged || off < 0 || off >= f.size {
+	if len(p) > maxPaged && !f.pages.takesAll() || off < 0 || off >= f.size {
 		h, _, err := f.content()
 		if err != nil {
 			return 0, err

@@ -26,7 +26,7 @@ func Sketch(ctx context.Context, c *source.ClusterFile, name string) (*Facts, er
 	if err != nil {
 		return nil, err
 	}
-	f := &Facts{Image: name, Digest: string(digest), Platform: platformName(*config.Platform()), Config: config.Config, Root: root}
+	f := &Facts{Image: name, Digest: string(digest), Platform: platformName(*config.Platform()), Created: config.Created.Time, Config: config.Config, Root: root}
 	return f, f.list(ctx)
 }
 
@@ -48,7 +48,7 @@ func SketchOutline(ctx context.Context, st *store.Store, o *image.Outline, name 
 // SketchConfig is [Sketch] for an image of which only manifest and configuration are read. It has no root and no paths.
 func SketchConfig(o *image.Outline, name string) *Facts {
 	im := o.Image
-	return &Facts{Image: name, Digest: string(im.Digest), Platform: platformName(im.Platform()), Config: im.Config.Config}
+	return &Facts{Image: name, Digest: string(im.Digest), Platform: platformName(im.Platform()), Created: im.Config.Created.Time, Config: im.Config.Config}
 }
 
 func (f *Facts) list(ctx context.Context) error {

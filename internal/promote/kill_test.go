@@ -98,7 +98,7 @@ func TestKilled(t *testing.T) {
 					panic(http.ErrAbortHandler)
 				})
 				tag := "v-" + strings.ReplaceAll(moment+"-"+name, " ", "-")
-				victim.Env = append(os.Environ(), victimVariable+"="+strings.Join([]string{proxy.Host, string(image), tag}, " "))
+				victim.Env = append(os.Environ(), "TMPDIR="+t.TempDir(), victimVariable+"="+strings.Join([]string{proxy.Host, string(image), tag}, " "))
 				if err := victim.Start(); err != nil {
 					t.Fatal(err)
 				}

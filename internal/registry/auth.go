@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -24,6 +25,7 @@ type authorizer struct {
 	at     Endpoint
 	user   string
 	inner  http.RoundTripper
+	server *server
 	scopes []string
 
 	mu      sync.Mutex
@@ -32,7 +34,7 @@ type authorizer struct {
 	renewal int // counts changes of header
 }
 
-func newAuthorizer(at Endpoint, inner http.RoundTripper, o Options) *authorizer {
+func newAuthorizer(at Endpoint, inner http.RoundTripper, s *server, o Options) *authorizer {
 	action := "pull"
 	if o.Push {
 		action = "pull,push"
@@ -41,7 +43,7 @@ func newAuthorizer(at Endpoint, inner http.RoundTripper, o Options) *authorizer 
 	for _, from := range o.From {
 		scopes = append(scopes, "repository:"+from+":pull")
 	}
-	return &authorizer{at: at, user: o.User, inner: inner, scopes: scopes}
+	return &authorizer{at: at, user: o.User, inner: inner, server: s, scopes: scopes}
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -49,7 +51,7 @@ func (a *authorizer) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Host != a.at.server() {
 		return a.inner.RoundTrip(req)
 	}
-	header, renewal := a.current()
+	header, renewal := a.begin(req)
 	resp, err := a.send(req, header)
 	if err != nil || resp.StatusCode != http.StatusUnauthorized {
 		return resp, err
@@ -58,6 +60,7 @@ func (a *authorizer) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !repeatable(req) || len(challenges) == 0 {
 		return resp, nil
 	}
+	a.server.learn(challenges)
 	if err := keepBody(resp); err != nil {
 		return nil, err
 	}
@@ -73,6 +76,37 @@ func (a *authorizer) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	return a.send(again, header)
+}
+
+// begin returns the Authorization to begin with. One who has none yet, and whose server is known to ask for one, need not be refused first; if
+// that comes to nothing, the refusal says why.
+func (a *authorizer) begin(req *http.Request) (header string, renewal int) {
+	header, renewal = a.current()
+	if header != "" || renewal > 0 {
+		return header, renewal
+	}
+	if known := a.server.known(); known != nil {
+		_, _ = a.answer(req, known, renewal)
+	}
+	return a.current()
+}
+
+// learn keeps what the server challenged one of its repositories with. The scope is that one's alone.
+func (s *server) learn(challenges []challenge) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.challenges = nil
+	for _, c := range challenges {
+		params := maps.Clone(c.params)
+		delete(params, "scope")
+		s.challenges = append(s.challenges, challenge{c.scheme, params})
+	}
+}
+
+func (s *server) known() []challenge {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.challenges
 }
 
 func (a *authorizer) current() (header string, renewal int) {

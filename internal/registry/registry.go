@@ -28,6 +28,8 @@ type Options struct {
 	Push  bool     // ask for the right to write
 	From  []string // other repositories of the same registry that blobs will be mounted from
 	User  string   // use the login of this user; "" means the first one found
+
+	Beside *Repository // what it found out about its server counts, and the other way round, if the server is the same; nil: all is found out anew
 }
 
 // Repository is one repository on one server. Its methods may be called from many goroutines.
@@ -36,23 +38,30 @@ type Repository struct {
 	client *fetch.Client
 	auth   *authorizer
 	calls  *http.Client
+	server *server
+}
 
-	mu     sync.Mutex
-	scheme string // "" until the server was asked
+// server is what was found out about a server, for all repositories that share it.
+type server struct {
+	mu         sync.Mutex
+	scheme     string      // "" until it was asked
+	challenges []challenge // that it answers with to who does not say who he is; nil: it never did
 }
 
 // New returns the repository at an endpoint. Nothing is sent until something is asked for.
 func New(at Endpoint, o Options) *Repository {
-	r := &Repository{at: at, client: o.Fetch}
+	r := &Repository{at: at, client: o.Fetch, server: &server{}}
+	if b := o.Beside; b != nil && b.at.server() == at.server() && b.at.Insecure == at.Insecure {
+		r.server = b.server
+	} else if !at.Insecure && !at.loopback() {
+		r.server.scheme = "https"
+	}
 	inner := o.Fetch.Transport()
 	if at.Insecure {
 		inner = o.Fetch.UncheckedTransport()
 	}
-	r.auth = newAuthorizer(at, inner, o)
+	r.auth = newAuthorizer(at, inner, r.server, o)
 	r.calls = &http.Client{Transport: r.auth, CheckRedirect: fetch.CheckRedirect}
-	if !at.Insecure && !at.loopback() {
-		r.scheme = "https"
-	}
 	return r
 }
 
@@ -65,16 +74,17 @@ func (r *Repository) Host() string { return r.at.Host }
 // base returns the beginning of the repository's URLs. A server of this machine, and one that the user's configuration
 // calls insecure, may speak plain http: it is asked once.
 func (r *Repository) base(ctx context.Context) (string, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.scheme == "" {
+	s := r.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.scheme == "" {
 		scheme, err := r.probe(ctx)
 		if err != nil {
 			return "", err
 		}
-		r.scheme = scheme
+		s.scheme = scheme
 	}
-	return r.scheme + "://" + r.at.server() + "/v2/" + r.at.Path + "/", nil
+	return s.scheme + "://" + r.at.server() + "/v2/" + r.at.Path + "/", nil
 }
 
 // probe finds out whether the server speaks https. An insecure one is asked for https first, so that what can be

@@ -267,7 +267,7 @@ func TestCredentialsStayAtTheRegistry(t *testing.T) {
 }
 
 func TestPasswordIsNotSentInTheClear(t *testing.T) {
-	a := newAuthorizer(Endpoint{Host: "r.org", Path: "x"}, nil, Options{})
+	a := newAuthorizer(Endpoint{Host: "r.org", Path: "x"}, nil, &server{}, Options{})
 	c := challenge{"bearer", map[string]string{"realm": "http://tokens.org/"}}
 	_, err := a.token(t.Context(), "https", c, Credential{User: "joe", Password: "secret"})
 	if err == nil || !strings.Contains(err.Error(), "without encryption") {
