@@ -64,6 +64,7 @@ func TestSlurmTasks(t *testing.T) {
 			t.Run("share a node", func(t *testing.T) { tasksShareANode(t, c) })
 			t.Run("stand on one tree", func(t *testing.T) { tasksStandOnOneTree(t, c) })
 			t.Run("are killed", func(t *testing.T) { tasksAreKilled(t, c) })
+			t.Run("are killed anywhere", func(t *testing.T) { tasksAreKilledAnywhere(t, c) })
 			t.Run("get signals", func(t *testing.T) { tasksGetSignals(t, c) })
 			t.Run("talk to process managers", func(t *testing.T) { tasksTalkToProcessManagers(t, c) })
 			t.Run("test their image", func(t *testing.T) { tasksTestTheirImage(t, c) })
@@ -240,6 +241,34 @@ func tasksAreKilled(t *testing.T, c *slurmtest.Cluster) {
 	wantNothingLeft(t, c)
 }
 
+// A step on two nodes is killed as a whole, at the first event of its work, next time at the second, then at the third, and again, until it is
+// faster: from a new store to an image that is unpacked there. The store is sound after every kill, and of what they left nothing stays.
+func tasksAreKilledAnywhere(t *testing.T, c *slurmtest.Cluster) {
+	t.Helper()
+	out := c.Run(slurmtest.Alice, settings+`export SCONCE_STORE=/shared/killed step
+		mkfifo never # to wait at without another process: Slurm does not see one that is born while it kills
+		for step in 1 2 3 1 2 3 1 2 3; do
+			rm -f was-killed
+			srun -Q -N2 sh -c 'sconce --progress json run oci:/shared/layout:base true 2>&1 | while read -r line; do
+				case $line in *\"progress\"* | *\"error\"*) continue ;; esac
+				step=$((step - 1))
+				if [ $step = 0 ]; then echo "$line" | tee -a killed-at > was-killed; scancel --signal=KILL $SLURM_JOB_ID; read -r line < never; fi
+			done' > out 2>&1 || [ -e was-killed ] || { cat out; exit 1; }
+			sconce -q cache verify > verified || { cat verified; exit 1; }
+			[ -e was-killed ] || break
+		done
+		srun -Q -N2 sconce -q run oci:/shared/layout:base echo good
+		sconce -q cache prune --all > pruned
+		ls -A $SCONCE_STORE/tmp-v1
+		cat killed-at`)
+	kills, good := strings.CutPrefix(out, "good\ngood\n")
+	if !good || !strings.HasPrefix(kills, "{") {
+		t.Errorf("after the kills, and at which:\n%s", out)
+	}
+	t.Logf("killed at\n%s", kills)
+	wantNothingLeft(t, c)
+}
+
 // Signals reach the command, and its exit code comes back.
 func tasksGetSignals(t *testing.T, c *slurmtest.Cluster) {
 	t.Helper()
@@ -302,11 +331,12 @@ func tasksTestTheirImage(t *testing.T, c *slurmtest.Cluster) {
 func wantNothingLeft(t *testing.T, c *slurmtest.Cluster) {
 	t.Helper()
 	// The brackets keep this script from being found itself.
-	const processes = `grep -alE 'base[:]1|sandbox[-]init|sleep.100[0]' /proc/[0-9]*/cmdline 2> /dev/null | while read -r f; do
+	const processes = `grep -alE 'base[:]1|layout[:]base|sandbox[-]init|sleep.100[0]' /proc/[0-9]*/cmdline 2> /dev/null | while read -r f; do
 		echo $f $(tr '\0' ' ' < $f 2> /dev/null); done
 		ls -A /shared/store/tmp-v1`
 	var out string
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	// Slurm takes a minute to end a step that was killed while it started.
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if out = strings.TrimSpace(c.Run(slurmtest.Alice, processes)); out == "" {
 			break
 		}

@@ -47,6 +47,8 @@ def main():
                 os.replace(CHECKPOINT + ".new", CHECKPOINT)
                 print(f"saved after step {step + 1} of {STEPS}")
             break
+    # This rank's own warning may come later than another one's, or twice; and Python takes handlers away before it ends.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     dist.barrier()
     dist.destroy_process_group()
     sys.exit(0)  # and not an error: the script of the job submits the next one

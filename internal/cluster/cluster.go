@@ -55,6 +55,7 @@ type Paths struct {
 	Scratch    string `toml:"scratch" json:"scratch,omitempty"`        // that all nodes see
 	Images     string `toml:"images" json:"images,omitempty"`          // for images that all nodes read
 	Local      string `toml:"local" json:"local,omitempty"`            // of each node
+	Cache      string `toml:"cache" json:"cache,omitempty"`            // for what jobs download, that all nodes and containers see
 	HomeShared *bool  `toml:"home-shared" json:"homeShared,omitempty"` // whether all nodes see the homes; nil: not known
 	Stripe     string `toml:"stripe" json:"stripe,omitempty"`          // options of `lfs setstripe` for Images
 }

@@ -33,9 +33,9 @@ func write(t *testing.T, path, text string) {
 
 func TestBuiltIn(t *testing.T) {
 	home(t)
-	all, err := List("")
-	if err != nil {
-		t.Fatal(err)
+	all, wrong := List("")
+	if len(wrong) > 0 {
+		t.Fatal(wrong)
 	}
 	var names []string
 	for _, f := range all {
@@ -46,6 +46,9 @@ func TestBuiltIn(t *testing.T) {
 	}
 	if !slices.Contains(names, "clariden") || !slices.IsSorted(names) {
 		t.Errorf("the profiles are %v", names)
+	}
+	if _, err := Find("h100", ""); err == nil || !strings.Contains(fault.HintOf(err), `"h100-infiniband"`) {
+		t.Errorf("the beginning of a name: %v, %s", err, fault.HintOf(err))
 	}
 	f, err := Find("clariden", "")
 	if err != nil || f.Platform != "linux/arm64" || f.Runtime != ContainerEngine || f.Fabric != Slingshot || f.From != BuiltIn {
@@ -74,9 +77,17 @@ func TestFindOrder(t *testing.T) {
 	if f, err := Find("other", recipe); err != nil || !slices.Equal(f.GPU, []string{"8.0", "9.0"}) {
 		t.Errorf("GPUs in another notation: %v, %v", f.GPU, err)
 	}
-	all, err := List(recipe)
-	if err != nil || !slices.ContainsFunc(all, func(f Found) bool { return f.Name == "other" }) {
-		t.Errorf("the list lacks the recipe's: %v, %v", all, err)
+	listed := func(all []Found) bool {
+		return slices.ContainsFunc(all, func(f Found) bool { return f.Name == "other" })
+	}
+	all, wrong := List(recipe)
+	if len(wrong) > 0 || !listed(all) {
+		t.Errorf("the list lacks the recipe's: %v, %v", all, wrong)
+	}
+	write(t, filepath.Join(recipe, "clusters", "slip.toml"), `drivr = "580"`)
+	all, wrong = List(recipe)
+	if len(wrong) != 1 || !strings.Contains(wrong[0].Error(), "slip.toml") || !listed(all) {
+		t.Errorf("with a slip in another: %v, %v", all, wrong)
 	}
 }
 
@@ -189,9 +200,9 @@ func TestKeys(t *testing.T) {
 // Every profile that comes with sconce is written as it was read, so that a copy of it is as good.
 func TestBuiltInAgain(t *testing.T) {
 	home(t)
-	all, err := List("")
-	if err != nil {
-		t.Fatal(err)
+	all, wrong := List("")
+	if len(wrong) > 0 {
+		t.Fatal(wrong)
 	}
 	for _, f := range all {
 		again, err := parse([]byte(f.TOML()))

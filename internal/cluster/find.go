@@ -137,15 +137,16 @@ func unknown(name, recipe string, asBase bool) error {
 	if asBase {
 		return fault.Usage(fault.Hint(fmt.Errorf("there is no other cluster %q", name), hint)) // List would read the same profiles again
 	}
-	all, err := List(recipe)
-	if err == nil {
-		names := make([]string, 0, len(all))
-		for _, f := range all {
-			names = append(names, f.Name)
-		}
-		if near := spelling.Nearest(name, names); near != "" {
-			hint = fmt.Sprintf("did you mean %q?", near)
-		}
+	all, _ := List(recipe)
+	names := make([]string, 0, len(all))
+	for _, f := range all {
+		names = append(names, f.Name)
+	}
+	begins := func(known string) bool { return name != "" && strings.HasPrefix(known, name+"-") }
+	if near := spelling.Nearest(name, names); near != "" {
+		hint = fmt.Sprintf("did you mean %q?", near)
+	} else if i := slices.IndexFunc(names, begins); i >= 0 {
+		hint = fmt.Sprintf("did you mean %q?", names[i])
 	}
 	return fault.Usage(fault.Hint(fmt.Errorf("there is no cluster %q", name), hint))
 }
@@ -178,13 +179,14 @@ func parseFound(data []byte, name, from string) (Found, error) {
 	return Found{p, from}, nil
 }
 
-// List returns all profiles that [Find] finds by name, in the order of their names. A file that cannot be read is an error.
-func List(recipe string) ([]Found, error) {
+// List returns all profiles that [Find] finds by name, in the order of their names. What is wrong with others is told in wrong, an error
+// for each: a slip in one file is no reason to know no cluster.
+func List(recipe string) (all []Found, wrong []error) {
 	names := map[string]bool{}
 	for _, dir := range directories(recipe) {
 		files, err := filepath.Glob(filepath.Join(globEscape(dir), "*"+ext))
 		if err != nil {
-			return nil, err
+			return nil, []error{err}
 		}
 		for _, f := range files {
 			names[strings.TrimSuffix(filepath.Base(f), ext)] = true
@@ -192,21 +194,21 @@ func List(recipe string) ([]Found, error) {
 	}
 	files, err := builtIn.ReadDir("profiles")
 	if err != nil {
-		return nil, err
+		return nil, []error{err}
 	}
 	for _, f := range files {
 		names[strings.TrimSuffix(f.Name(), ext)] = true
 	}
-	all := make([]Found, 0, len(names))
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		f, err := Find(name, recipe)
 		if err != nil {
-			return nil, err
+			wrong = append(wrong, err)
+			continue
 		}
 		f.Name = name // by which it is found, whatever it calls itself
 		all = append(all, f)
 	}
-	return all, nil
+	return all, wrong
 }
 
 // globEscape makes a directory's name stand for itself in a pattern.

@@ -223,6 +223,11 @@ var keys = []Key{
 		field: func(p *Profile) any { return &p.Paths.Local },
 	},
 	{
+		Name: "paths.cache", Doc: "A directory that all nodes see, in containers too, for models and data sets that jobs download: scripts set `HF_HOME` and `TORCH_HOME` below it, unless they are set.",
+		Example: `"${SCRATCH}/cache"`, Form: formPath, FormName: formPathName,
+		field: func(p *Profile) any { return &p.Paths.Cache },
+	},
+	{
 		Name: "paths.home-shared", Doc: "Whether all nodes see the homes of users.", Example: `true`,
 		field: func(p *Profile) any { return &p.Paths.HomeShared },
 	},
@@ -243,7 +248,7 @@ var keys = []Key{
 		field: func(p *Profile) any { return &p.Container.SqshMount },
 	},
 	{
-		Name: "container.slurm-inside", Doc: "Whether Slurm's commands work in a container.", Example: `true`,
+		Name: "container.slurm-inside", Doc: "Whether Slurm's commands work in containers of the first of `runtimes`, by a hook or by what `mounts` names. `sconce lint` goes by it.", Example: `true`,
 		field: func(p *Profile) any { return &p.Container.SlurmInside },
 	},
 	{

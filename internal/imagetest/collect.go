@@ -38,7 +38,7 @@ func (b *batch) collect(state slurm.State, id string) ([]outcome, error) {
 	ended := ""
 	switch {
 	case state.Failed() && state.Name != "OUT_OF_MEMORY": // which it is when any part of it is
-		ended = fmt.Sprintf("job %s ended as %s%s", id, state.Name, reasonOf(state))
+		ended = fmt.Sprintf("job %s ended as %s%s", id, state.Name, state.Because())
 	case !b.has("done") && state.Name == slurm.Gone:
 		ended = fmt.Sprintf("job %s is gone, and has not come to its end", id)
 	case !b.has("done"):

@@ -30,14 +30,8 @@ type Options struct {
 	Say    func(format string, args ...any) // to the user
 }
 
-// pollTime is how often Slurm is asked for a job: its controller serves all users.
-const pollTime = 2 * time.Second
-
 // settleTime is how long files of a job that has ended may take to be seen here, over a network file system.
 const settleTime = 30 * time.Second
-
-// maxTrouble is how often in a row Slurm may fail to answer.
-const maxTrouble = 30
 
 // Run runs the tests of a plan and says what came of each, in their order. A job that an earlier call has submitted, and nobody has
 // collected, is waited for instead of a new one. With Detach there are no results.
@@ -240,25 +234,21 @@ func (b *batch) submit(ctx context.Context, o Options) (string, error) {
 	if err := b.prepare(); err != nil {
 		return "", err
 	}
-	id, err = slurm.Submit(ctx, b.dir, filepath.Join(b.dir, scriptFile), nil)
+	r, err := slurm.Submit(ctx, slurm.Record{
+		Name: b.name, Cluster: b.Cluster.Name, Image: b.Image.Name, Digest: b.ImageDigest, File: b.Image.File,
+		Dir: b.dir, Script: filepath.Join(b.dir, scriptFile), Log: filepath.Join(b.dir, b.name+"-"+slurm.Number+".log"),
+	}, nil)
 	if err != nil {
 		if b.attempt > 1 && ctx.Err() == nil {
 			err = refusedError{err}
 		}
 		return "", err
 	}
-	if err := b.put("job", []byte(id+"\n")); err != nil {
+	if err := b.put("job", []byte(r.ID+"\n")); err != nil {
 		return "", err
 	}
-	r := slurm.Record{
-		ID: id, Name: b.name, Cluster: b.Cluster.Name, Image: b.Image.Name, Digest: b.ImageDigest, File: b.Image.File,
-		Dir: b.dir, Script: filepath.Join(b.dir, scriptFile), Log: filepath.Join(b.dir, b.name+"-"+id+".log"), Submitted: time.Now().UTC().Truncate(time.Second),
-	}
-	if err := r.Keep(); err != nil {
-		o.Say("job %s is submitted, and could not be noted: %v", id, err)
-	}
-	o.Say("submitted job %s (%s) with %s", id, b.name, titles(b.Tests))
-	return id, nil
+	o.Say("submitted job %s (%s) with %s", r.ID, b.name, titles(b.Tests))
+	return r.ID, nil
 }
 
 // find finds a job of this name that nobody has collected: by what its directory says, by the user's own records of jobs, which name the
@@ -267,7 +257,7 @@ func (b *batch) find(ctx context.Context) (string, error) {
 	if id := b.open(); id != "" {
 		return id, nil
 	}
-	records, err := slurm.Records()
+	records, err := slurm.Records(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -317,48 +307,36 @@ func (e waitingError) ExitCode() int { return CodeNotJudged }
 // CodeNotJudged is the exit code when a test could not be judged, and none has failed.
 const CodeNotJudged = 4
 
+// errStuck says that a job waits for what will not come.
+var errStuck = errors.New("the job will not start")
+
 // wait waits for the end of a job.
 func (b *batch) wait(ctx context.Context, o Options, id string) (slurm.State, error) {
-	begun, trouble, told := time.Now(), 0, ""
-	for {
-		state, err := slurm.StateOf(ctx, id)
-		switch {
-		case ctx.Err() != nil:
-			return state, ctx.Err()
-		case err != nil && trouble >= maxTrouble:
-			return state, waitingError{fmt.Sprintf("job %s: Slurm does not say what has become of it: %v", id, err)}
-		case err != nil:
-			trouble++
-		case state.Ended():
-			return state, b.settle(ctx, state)
-		case slices.Contains(never, state.Reason):
-			return slurm.State{Name: "CANCELLED", Reason: state.Reason}, slurm.Cancel(ctx, id)
-		default:
-			trouble = 0
-			if now := strings.TrimSpace(state.Name + " " + state.Reason); now != told {
-				told = now
-				o.Say("job %s is %s", id, strings.ToLower(state.Name)+reasonOf(state))
-			}
+	begun, told := time.Now(), ""
+	state, err := slurm.Follow(ctx, id, func(state slurm.State) error {
+		now := strings.ToLower(state.Name) + state.Because()
+		if !state.Ended() && now != told {
+			told = now
+			o.Say("job %s is %s", id, now)
 		}
-		if o.Wait > 0 && time.Since(begun) >= o.Wait {
-			return state, waitingError{fmt.Sprintf("job %s has not ended: it is %s", id, strings.ToLower(state.Name)+reasonOf(state))}
+		if !state.Ended() && o.Wait > 0 && time.Since(begun) >= o.Wait {
+			return waitingError{fmt.Sprintf("job %s has not ended: it is %s", id, now)}
 		}
-		select {
-		case <-ctx.Done():
-			return state, ctx.Err()
-		case <-time.After(pollTime):
+		if state.Stuck() {
+			return errStuck
 		}
+		return nil
+	})
+	if errors.Is(err, errStuck) {
+		return slurm.State{Name: "CANCELLED", Reason: state.Reason}, slurm.Cancel(ctx, id)
 	}
-}
-
-// never are reasons for which a job would wait until somebody changes it, or the cluster.
-var never = []string{"PartitionTimeLimit", "PartitionNodeLimit", "PartitionDown", "BadConstraints", "InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed"}
-
-func reasonOf(s slurm.State) string {
-	if s.Reason == "" {
-		return ""
+	if silent := (*slurm.SilentError)(nil); errors.As(err, &silent) {
+		err = waitingError{silent.Error()}
 	}
-	return " (" + s.Reason + ")"
+	if err != nil {
+		return state, err
+	}
+	return state, b.settle(ctx, state)
 }
 
 // settle waits until the last file of a job that has ended well is seen here.
@@ -370,7 +348,7 @@ func (b *batch) settle(ctx context.Context, state slurm.State) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(pollTime / 4):
+		case <-time.After(slurm.PollTime / 4):
 		}
 	}
 	return nil

@@ -28,11 +28,8 @@ func SrunArgs(r Request, lookup func(string) (string, bool)) (Args, error) {
 	if s.gpus > 0 && s.Cluster.Slurm.GPURequest != "none" {
 		a.Srun = append(a.Srun, "--gpu-bind=none")
 	}
-	if s.runtime == uenv {
-		a.Srun = append(a.Srun, "--uenv="+s.uenvList())
-		if s.Job.View != "" {
-			a.Srun = append(a.Srun, "--view="+s.Job.View)
-		}
+	if s.runtime == uenv && !s.uenvInStep() {
+		a.Srun = append(a.Srun, s.uenvOptions()...)
 	}
 	var names []string
 	if !s.usesEDF() {

@@ -35,7 +35,7 @@ func ours(starts string) cluster.Profile {
 	return cluster.Profile{
 		Name: "ours", Platform: "linux/amd64", Starts: []string{starts}, Fabric: cluster.InfiniBand,
 		Slurm:       cluster.Slurm{Partition: "gpu", Account: "team", GPUsPerNode: 8, CPUsPerNode: 192, MaxTime: "2d", GPURequest: "gres", Constraint: "hbm80g&ib"},
-		Paths:       cluster.Paths{Scratch: "/scratch/${USER}", Images: "/scratch/${USER}/images", Local: "/local"},
+		Paths:       cluster.Paths{Scratch: "/scratch/${USER}", Images: "/scratch/${USER}/images", Local: "/local", Cache: "/scratch/${USER}/cache"},
 		Container:   cluster.Container{Mounts: []string{"/scratch/${USER}", "/datasets:/data:ro"}},
 		Env:         map[string]string{"NCCL_SOCKET_IFNAME": "ib0"},
 		Reliability: cluster.Reliability{MTBFNode: "5y"},
@@ -87,6 +87,10 @@ func requests(t *testing.T) map[string]Request {
 			Job: with(short, func(j *Job) {
 				j.Uenv, j.View, j.Venv, j.Workdir = "pytorch/v2.6.0:v1", "default", "${SCRATCH}/venvs/exp", "${HOME}/my-app"
 			}),
+		},
+		"uenv-venv": {
+			Name: "train", Cluster: clariden, Runtime: "uenv", Image: Image{Name: "mine", File: "${SCRATCH}/uenvs/mine.squashfs"},
+			Job: with(short, func(j *Job) { j.View, j.Venv = "default", "${SCRATCH}/venvs/exp.sqsh:/user-tools" }),
 		},
 		"sconce":       {Name: "train", Job: short, Image: image, Cluster: cluster.Profile{Name: "somewhere"}},
 		"array-script": {Name: "sweep", Job: Job{Time: "30m", Array: "0-9%2", Command: "cd /data\nfor i in a 'b c'; do\n  python sweep.py \"$i\" $SLURM_ARRAY_TASK_ID\ndone", GPUsPerNode: new(int), CPUsPerTask: 4, TasksPerNode: 2}, Image: image, Cluster: ours("pyxis")},
@@ -149,6 +153,23 @@ func judge(t *testing.T, text string) {
 	}
 }
 
+// judgeEDF has the Sarus Suite's reader, by whose schema both dialects go, look at an environment, where there is one.
+func judgeEDF(t *testing.T, text string) {
+	t.Helper()
+	judge, err := exec.LookPath("sarusctl")
+	if err != nil {
+		t.Log(err)
+		return
+	}
+	file := filepath.Join(t.TempDir(), "a.toml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(judge, "validate", file).CombinedOutput(); err != nil {
+		t.Errorf("sarusctl: %v\n%s%s", err, out, text)
+	}
+}
+
 func TestEDF(t *testing.T) {
 	for name, r := range requests(t) {
 		got, err := EDF(r)
@@ -162,6 +183,7 @@ func TestEDF(t *testing.T) {
 			t.Fatal(err)
 		}
 		golden(t, name+".toml", got)
+		judgeEDF(t, got)
 		var doc struct {
 			Image, Workdir       string
 			Entrypoint, Writable bool
@@ -241,19 +263,20 @@ func TestErrors(t *testing.T) {
 		"time: ours lets a job run for 2 d, and this one asks for 3 d": func(r *Request) { r.Job.Time = "3d" },
 		`time: "soon" is not a time`:                                   func(r *Request) { r.Job.Time = "soon" },
 		"a job of 1 h cannot be warned 1 h before":                     func(r *Request) { r.Job.WarnBefore = "60m" },
-		"warns at most":                                                          func(r *Request) { r.Job.WarnBefore, r.Job.Time = "20h", "2d" },
-		`continue = "chain" needs a warning`:                                     func(r *Request) { r.Job.Continue = Chain },
-		"cannot follow the jobs of an array":                                     func(r *Request) { r.Job.Continue, r.Job.WarnBefore, r.Job.Array = Chain, "5m", "1-3" },
-		`continue = "requeue" fails under pyxis`:                                 func(r *Request) { r.Job.Continue, r.Job.WarnBefore = Requeue, "5m" },
-		"pyxis mounts no squashfs file":                                          func(r *Request) { r.Job.Venv = "/x/v.sqsh" },
-		"is a directory, which is used where it is":                              func(r *Request) { r.Job.Venv = "/x/v:/w" },
-		"200 CPUs each do not fit":                                               func(r *Request) { r.Job.CPUsPerTask = 200 },
-		"a node of ours has 8 GPUs, not 9":                                       func(r *Request) { n := 9; r.Job.GPUsPerNode = &n },
-		`the variable in "$HOME/a" has no braces; hint: write ${HOME}`:           func(r *Request) { r.Job.Mounts = []string{"$HOME/a"} },
-		`"/a:/b:rw" is not SRC`:                                                  func(r *Request) { r.Job.Mounts = []string{"/a:/b:rw"} },
-		`nothing says how many GPUs a node of ours has; hint: add gpus-per-node`: func(r *Request) { r.Cluster.GPU, r.Cluster.Slurm.GPUsPerNode = []string{"9.0"}, 0 },
-		"the job has no command; hint: add command":                              func(r *Request) { r.Job.Command = " " },
-		"no command of the shell":                                                func(r *Request) { r.Job.Command = "python 'a" },
+		"warns at most":                                                func(r *Request) { r.Job.WarnBefore, r.Job.Time = "20h", "2d" },
+		`continue = "chain" needs a warning`:                           func(r *Request) { r.Job.Continue = Chain },
+		"cannot follow the jobs of an array":                           func(r *Request) { r.Job.Continue, r.Job.WarnBefore, r.Job.Array = Chain, "5m", "1-3" },
+		`continue = "requeue" fails under pyxis`:                       func(r *Request) { r.Job.Continue, r.Job.WarnBefore = Requeue, "5m" },
+		"pyxis mounts no squashfs file":                                func(r *Request) { r.Job.Venv = "/x/v.sqsh" },
+		"is a directory, which is used where it is":                    func(r *Request) { r.Job.Venv = "/x/v:/w" },
+		"200 CPUs each do not fit":                                     func(r *Request) { r.Job.CPUsPerTask = 200 },
+		"a node of ours has 8 GPUs, not 9":                             func(r *Request) { n := 9; r.Job.GPUsPerNode = &n },
+		`the variable in "$HOME/a" has no braces; hint: write ${HOME}`: func(r *Request) { r.Job.Mounts = []string{"$HOME/a"} },
+		"logs: sbatch expands no variables such as ${SCRATCH}; hint: write the directory in full": func(r *Request) { r.Job.Logs = "${SCRATCH}/logs" },
+		`"/a:/b:rw" is not SRC`: func(r *Request) { r.Job.Mounts = []string{"/a:/b:rw"} },
+		`nothing says how many GPUs a node of ours has; hint: add gpus-per-node`:                 func(r *Request) { r.Cluster.GPU, r.Cluster.Slurm.GPUsPerNode = []string{"9.0"}, 0 },
+		"the job has no command; hint: add command":                                              func(r *Request) { r.Job.Command = " " },
+		"no command of the shell":                                                                func(r *Request) { r.Job.Command = "python 'a" },
 		`with launcher = "torchrun" the command must be Python's alone, not "cd a; python b.py"`: func(r *Request) { r.Job.Launcher, r.Job.Command = Torchrun, "cd a; python b.py" },
 	} {
 		r := base

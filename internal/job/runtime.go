@@ -42,6 +42,9 @@ func (s *settled) start(image string, env []string) start {
 	case cluster.PodmanHPC:
 		return s.startPodman(env)
 	case uenv:
+		if s.uenvInStep() {
+			return start{options: s.uenvOptions()}
+		}
 		return start{}
 	}
 	return s.startSconce(image, env)

@@ -37,6 +37,7 @@ func Sbatch(r Request) (string, error) {
 	s.rendezvous(&b)
 	s.threads(&b)
 	s.caches(&b)
+	s.downloads(&b)
 	s.recorder(&b)
 	s.variables(&b)
 	s.checkpoints(&b)
@@ -123,9 +124,10 @@ func (s *settled) directives(b *script) {
 	ask("array", s.Job.Array)
 	ask("dependency", s.Job.Dependency)
 	s.askSignals(b)
-	if s.runtime == uenv {
-		ask("uenv", s.uenvList())
-		ask("view", s.Job.View)
+	if s.runtime == uenv && !s.uenvInStep() {
+		for _, option := range s.uenvOptions() {
+			b.line("#SBATCH %s", option)
+		}
 	}
 	log := "%x-%j.log"
 	if s.Job.Array != "" {
@@ -185,14 +187,21 @@ func (s *settled) askSignals(b *script) {
 	}
 }
 
-// uenvList is what --uenv takes: the uenv, and a virtual environment beside it.
-func (s *settled) uenvList() string {
+// uenvOptions are what sbatch or srun is given: the uenv, with a virtual environment beside it, and a view.
+func (s *settled) uenvOptions() []string {
 	list := first(s.Job.Uenv, s.Image.File)
 	if s.venv.file != "" {
 		list += "," + s.venv.file + ":" + s.venv.dir
 	}
-	return list
+	options := []string{"--uenv=" + list}
+	if s.Job.View != "" {
+		options = append(options, "--view="+s.Job.View)
+	}
+	return options
 }
+
+// uenvInStep reports whether srun has to ask for the uenv: sbatch expands no variables in directives.
+func (s *settled) uenvInStep() bool { return variable.MatchString(s.uenvOptions()[0]) }
 
 func (s *settled) preamble(b *script) {
 	b.line("\nset -euo pipefail")
@@ -255,6 +264,22 @@ func (s *settled) caches(b *script) {
 	}
 }
 
+// downloaded are the variables that say where what a job downloads is kept, with the directory of each.
+var downloaded = []setting{{"HF_HOME", "huggingface"}, {"TORCH_HOME", "torch"}}
+
+// downloads keeps models and data sets where the profile says, unless somebody has said so before.
+func (s *settled) downloads(b *script) {
+	if s.Cluster.Paths.Cache == "" {
+		return
+	}
+	b.because("Models and data sets are downloaded once for all jobs, to where there is room: homes are small, and what is written into a container is gone with it.")
+	for _, v := range downloaded {
+		if !s.ownsVariable(v.name) {
+			b.line("export %s=${%s:-%s}", v.name, v.name, word(strings.TrimSuffix(s.Cluster.Paths.Cache, "/")+"/"+v.value))
+		}
+	}
+}
+
 // leavesCache reports whether the cache is the host's, which somebody has to clear.
 func (s *settled) leavesCache() bool { return s.runtime == uenv || s.runtime == apptainer }
 
@@ -299,6 +324,11 @@ func (s *settled) exported() []string {
 		names = append(names, "OMP_NUM_THREADS")
 	}
 	names = append(names, "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+	for _, v := range downloaded {
+		if s.Cluster.Paths.Cache != "" && !s.ownsVariable(v.name) {
+			names = append(names, v.name)
+		}
+	}
 	if s.gpus > 0 {
 		names = append(names, "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 	}

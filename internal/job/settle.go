@@ -66,8 +66,11 @@ func (r Request) settle() (*settled, error) {
 	return s, nil
 }
 
-// checkVariables wants every variable in braces.
+// checkVariables wants every variable in braces, and none where sbatch reads it.
 func (s *settled) checkVariables() error {
+	if v := variable.FindString(s.Job.Logs); v != "" {
+		return fault.Hint(fmt.Errorf("logs: sbatch expands no variables such as %s", v), "write the directory in full, or from where the job is submitted; `sconce submit` expands them")
+	}
 	texts := map[string][]string{"workdir": {s.Job.Workdir}, "venv": {s.Job.Venv}, "mounts": s.Job.Mounts, "logs": {s.Job.Logs}}
 	for name, value := range s.Job.Env {
 		texts["env."+name] = []string{value}

@@ -3,6 +3,7 @@ package job
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,13 +33,13 @@ func put(t *testing.T, c *slurmtest.Cluster, name, text string) {
 	}
 }
 
-// Slurm takes every script. The options of --uenv are a plugin's, which this Slurm has not.
+// forUenvs are what directives for plug-ins there are, by request: the others' containers are started by the steps.
+var forUenvs = map[string][]string{"uenv": {"sbatch --uenv=pytorch/v2.6.0:v1", "sbatch --view=default"}}
+
+// Slurm takes the script of every runtime. The options for uenvs are a plug-in's: a stand-in has them here.
 func TestSlurmAccepts(t *testing.T) {
-	c := slurmtest.Start(t, slurmtest.Options{})
+	c := slurmtest.Start(t, slurmtest.Options{StandIn: true})
 	for name, r := range requests(t) {
-		if name == "uenv" {
-			continue
-		}
 		r.Runtime = first(r.Runtime, r.Cluster.Starter())
 		mounts := r.Cluster.Container.SqshMount
 		r.Cluster = twoNodes("pyxis")
@@ -54,6 +55,10 @@ func TestSlurmAccepts(t *testing.T) {
 			put(t, c, "job.sbatch", text)
 			if out, err := c.Try(slurmtest.Alice, "sbatch --test-only job.sbatch"); err != nil || !strings.Contains(out, "to start at") {
 				t.Errorf("%s: %v\n%s\n%s", name, err, out, text)
+			}
+			given := slices.Compact(slices.Sorted(slices.Values(c.Recorded())))
+			if want := forUenvs[name]; !slices.Equal(given, want) {
+				t.Errorf("%s: plug-ins are given %q, want %q", name, given, want)
 			}
 		}
 	}

@@ -75,6 +75,14 @@ func words(list []string) string {
 // Quote writes text as one word of a shell that looks for nothing in it.
 func Quote(text string) string { return single(text) }
 
+// Word is Quote for people to read: text that means itself is left as it is.
+func Word(text string) string {
+	if plain.MatchString(text) {
+		return text
+	}
+	return single(text)
+}
+
 // HereProfile is this machine as a cluster without Slurm, on which images are started by sconce run.
 func HereProfile(gpus int) cluster.Profile {
 	return cluster.Profile{Starts: []string{cluster.Sconce}, Slurm: cluster.Slurm{GPUsPerNode: gpus, GPURequest: "none"}}

@@ -96,8 +96,16 @@ func same(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
+// read returns what is in a file, or will be.
+func (l *linter) read(path string) ([]byte, error) {
+	if text, unwritten := l.Texts[path]; unwritten {
+		return []byte(text), nil
+	}
+	return readText(path)
+}
+
 func (l *linter) open(path string) (*document, error) {
-	data, err := readText(path)
+	data, err := l.read(path)
 	if err != nil {
 		return nil, fault.Usage(fmt.Errorf("read %s: %w", path, err))
 	}
@@ -301,10 +309,18 @@ func (l *linter) followScript(d *document) error {
 	return nil
 }
 
+// environment returns the file of an environment that a script in dir names.
+func (l *linter) environment(name, dir string, dialect edf.Dialect) (string, error) {
+	if _, unwritten := l.Texts[name]; unwritten {
+		return name, nil
+	}
+	return l.search(dialect).Find(name, dir)
+}
+
 func (l *linter) use(d *document, o sbatch.Option, call *sbatch.Call, dialect edf.Dialect) error {
 	u := &use{option: o, call: call}
 	d.environments = append(d.environments, u)
-	path, err := l.search(dialect).Find(o.Value, filepath.Dir(d.path))
+	path, err := l.environment(o.Value, filepath.Dir(d.path), dialect)
 	if err != nil {
 		if !edf.Unknown(err) {
 			u.lacks = err.Error()

@@ -73,32 +73,46 @@ func judged(t *testing.T, archive *txtar.Archive) string {
 	return strings.ReplaceAll(b.String(), dir, "DIR")
 }
 
-// The mistakes that public EDFs and job scripts have most, each as it was seen there.
+// The mistakes that public EDFs and job scripts have most, each as it was seen there, and cured.
 func TestSeenMistakes(t *testing.T) {
 	const script = "#!/bin/bash\n#SBATCH --nodes=2\n"
-	for _, c := range []struct{ name, file, text, rule string }{
-		{"all of /users", "a.toml", "image = \"a:1\"\nmounts = [\"/users:/users\"]\n", "edf-mount-home"},
-		{"values beside the hook", "a.toml", "image = \"a:1\"\n[annotations]\ncom.hooks.aws_ofi_nccl.enabled = \"true\"\n[env]\nFI_CXI_DEFAULT_TX_SIZE = \"32768\"\n", "edf-hook-env-override"},
-		{"a variant of an older CUDA", "a.toml", "image = \"./nemo.sqsh\"\n[annotations]\ncom.hooks.aws_ofi_nccl.enabled = \"true\"\ncom.hooks.aws_ofi_nccl.variant = \"cuda12\"\n", "edf-variant-cuda"},
-		{"$USER without braces", "a.toml", "image = \"/images/$USER/a.sqsh\"\n", "edf-braces"},
-		{"com. is missing", "a.toml", "image = \"a:1\"\n[annotations.hooks.aws_ofi_nccl]\nenabled = \"true\"\n", "edf-unknown-annotation"},
-		{"a port that is a number", "a.toml", "image = \"a:1\"\n[annotations]\ncom.hooks.ssh.port = 15263\n", "edf-annotation-type"},
-		{"ssh without a key", "a.toml", "image = \"a:1\"\n[annotations.com.hooks.ssh]\nenabled = \"true\"\n", "edf-ssh-key"},
-		{"a table twice", "a.toml", "[annotations]\ncom.hooks.cxi.enabled = \"true\"\n[annotations.com.hooks.cxi]\nenabled = \"true\"\n", "edf-syntax"},
-		{"ends of lines from a heredoc", "a.toml", "image = \"a:1\"\\n\\n\nwritable = true\n", "edf-syntax"},
-		{"a placeholder", "a.toml", "image = \"/images/<username>/a.sqsh\"\n", "edf-placeholder"},
-		{"the whole script in a container", "a.sbatch", script + "#SBATCH --environment=pytorch\nhostname\n", "sbatch-environment"},
-		{"pip in every job", "a.sbatch", script + "srun --environment=pytorch pip install -e .\n", "sbatch-pip-in-job"},
-		{"logs made too late", "a.sbatch", script + "#SBATCH --output=logs/%j\nmkdir -p logs\nsrun hostname\n", "sbatch-output-directory"},
-		{"one GPU a task", "a.sbatch", script + "#SBATCH --ntasks-per-node=4 --gres=gpu:4 --gpus-per-task=1\nsrun bash -c 'LOCAL_RANK=$SLURM_LOCALID python a.py'\n", "sbatch-gpu-ordinal"},
+	const ofi, cuda = "image = \"/images/nemo.sqsh\"\n[annotations]\ncom.hooks.aws_ofi_nccl.enabled = \"true\"\n", "com.hooks.aws_ofi_nccl.variant = "
+	for _, c := range []struct{ name, file, broken, cured, rule string }{
+		{"all of /users", "a.toml", "image = \"/images/nemo.sqsh\"\nmounts = [\"/users:/users\"]\n", "image = \"/images/nemo.sqsh\"\nmounts = [\"/users/ada/app:/users/ada/app\"]\n", "edf-mount-home"},
+		{"values beside the hook", "a.toml", ofi + "[env]\nFI_CXI_DEFAULT_TX_SIZE = \"32768\"\n", ofi, "edf-hook-env-override"},
+		{"a variant of an older CUDA", "a.toml", ofi + cuda + "\"cuda12\"\n", ofi + cuda + "\"cuda13\"\n", "edf-variant-cuda"},
+		{"$USER without braces", "a.toml", "image = \"/images/$USER/a.sqsh\"\n", "image = \"/images/${USER}/a.sqsh\"\n", "edf-braces"},
+		{"com. is missing", "a.toml", "image = \"/images/nemo.sqsh\"\n[annotations.hooks.aws_ofi_nccl]\nenabled = \"true\"\n", "image = \"/images/nemo.sqsh\"\n[annotations.com.hooks.aws_ofi_nccl]\nenabled = \"true\"\n", "edf-unknown-annotation"},
+		{"a port that is a number", "a.toml", "image = \"/images/nemo.sqsh\"\n[annotations]\ncom.hooks.ssh.port = 15263\n", "image = \"/images/nemo.sqsh\"\n[annotations]\ncom.hooks.ssh.port = \"15263\"\n", "edf-annotation-type"},
+		{
+			"ssh without a key", "a.toml", "image = \"/images/nemo.sqsh\"\nwritable = true\n[annotations.com.hooks.ssh]\nenabled = \"true\"\n",
+			"image = \"/images/nemo.sqsh\"\nwritable = true\n[annotations.com.hooks.ssh]\nenabled = \"true\"\nauthorize_ssh_key = \"/users/me/.ssh/id.pub\"\n", "edf-ssh-key",
+		},
+		{"a table twice", "a.toml", "image = \"/images/nemo.sqsh\"\n[annotations]\ncom.hooks.cxi.enabled = \"true\"\n[annotations.com.hooks.cxi]\nenabled = \"true\"\n", "image = \"/images/nemo.sqsh\"\n[annotations.com.hooks.cxi]\nenabled = \"true\"\n", "edf-syntax"},
+		{"ends of lines from a heredoc", "a.toml", "image = \"/images/nemo.sqsh\"\\n\\n\nwritable = true\n", "image = \"/images/nemo.sqsh\"\n\nwritable = true\n", "edf-syntax"},
+		{"a placeholder", "a.toml", "image = \"/images/<username>/a.sqsh\"\n", "image = \"/images/${USER}/a.sqsh\"\n", "edf-placeholder"},
+		{"the whole script in a container", "a.sbatch", script + "#SBATCH --environment=./base.toml\nhostname\n", script + "srun --environment=./base.toml hostname\n", "sbatch-environment"},
+		{"scontrol inside", "a.sbatch", script + "srun --container-image=/images/nemo.sqsh scontrol show job\n", script + "scontrol show job\nsrun --container-image=/images/nemo.sqsh hostname\n", "sbatch-scontrol-inside"},
+		{"pip in every job", "a.sbatch", script + "srun --environment=./base.toml pip install -e .\n", script + "srun --environment=./base.toml python a.py\n", "sbatch-pip-in-job"},
+		{"logs made too late", "a.sbatch", script + "#SBATCH --output=logs/%j\nmkdir -p logs\nsrun hostname\n", script + "#SBATCH --output=%j\nsrun hostname\n", "sbatch-output-directory"},
+		{
+			"one GPU a task", "a.sbatch", script + "#SBATCH --ntasks-per-node=4 --gres=gpu:4 --gpus-per-task=1\nsrun bash -c 'LOCAL_RANK=$SLURM_LOCALID python a.py'\n",
+			script + "#SBATCH --ntasks-per-node=4 --gres=gpu:4\nsrun --gpu-bind=none bash -c 'LOCAL_RANK=$SLURM_LOCALID python a.py'\n", "sbatch-gpu-ordinal",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			archive := &txtar.Archive{Files: []txtar.File{
-				{Name: c.file, Data: []byte(c.text)},
-				{Name: "images/nemo.sqsh/config.json", Data: []byte(`{"platform": "linux/arm64", "env": ["CUDA_VERSION=13.0.1"]}`)},
-			}}
-			if got := judged(t, archive); !strings.Contains(got, "["+c.rule+"]") {
+			with := func(text string) string {
+				return judged(t, &txtar.Archive{Files: []txtar.File{
+					{Name: c.file, Data: []byte(text)},
+					{Name: "images/nemo.sqsh/config.json", Data: []byte(`{"platform": "linux/arm64", "env": ["CUDA_VERSION=13.0.1"]}`)},
+					{Name: "base.toml", Data: []byte("image = \"/images/nemo.sqsh\"\n")},
+				}})
+			}
+			if got := with(c.broken); !strings.Contains(got, "["+c.rule+"]") {
 				t.Errorf("%s is not among\n%s", c.rule, got)
+			}
+			if got := with(c.cured); got != "" {
+				t.Errorf("cured, there still is\n%s", got)
 			}
 		})
 	}

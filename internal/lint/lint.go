@@ -45,6 +45,11 @@ type Options struct {
 	Dir     string      // where a job would be submitted: relative paths start there; "": here
 	Lookup  edf.Lookup  // variables of the environment
 
+	// Texts are what is in files that are not written yet, by path. Coming are files of images that will be copied before the job starts,
+	// each with what [Options.Image] knows the image by, or "".
+	Texts  map[string]string
+	Coming map[string]string
+
 	// Image opens the image that an environment names, as far as it can be had: nil facts where it cannot, and why.
 	Image func(ctx context.Context, name string) (im *facts.Facts, why string, err error)
 }

@@ -128,10 +128,19 @@ func lookImageMissing(s *subject) {
 	case !isPath(name) && (strings.HasSuffix(name, ".sqsh") || strings.HasSuffix(name, ".squashfs")):
 		s.tell(of(image), "%s has no slash in it, so it is taken for an image of Docker Hub", quote(name)).Remedy = "write the path of the file, or ./ in front of it"
 	case filepath.IsAbs(name):
-		if _, err := os.Stat(name); os.IsNotExist(err) && isDir(filepath.Dir(name)) {
+		if s.linter.lacks(name) {
 			s.tell(of(image), "there is no file %s", name)
 		}
 	}
+}
+
+// lacks reports whether an image's file is not there, in a directory that is, and nobody will copy it there.
+func (l *linter) lacks(name string) bool {
+	if _, coming := l.Coming[name]; coming {
+		return false
+	}
+	_, err := os.Stat(name)
+	return os.IsNotExist(err) && isDir(filepath.Dir(name))
 }
 
 func isDir(name string) bool {

@@ -2,7 +2,6 @@ package lint
 
 import (
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -190,6 +189,15 @@ var sbatchRules = []Rule{
 	},
 	{
 		Rule: audit.Rule{
+			ID: "sbatch-directive-variable", Severity: audit.Error,
+			Title:  "Variables in directives",
+			Why:    "sbatch expands no variables of the shell in #SBATCH lines: the log is in a directory that is called $SCRATCH, or the job is refused.",
+			Remedy: "write the value in full, give the option to sbatch on the command line, or use sbatch's own patterns, such as %j and %u, for files",
+		},
+		script: lookDirectiveVariable,
+	},
+	{
+		Rule: audit.Rule{
 			ID: "sbatch-signal-without-trap", Severity: audit.Warning,
 			Title:  "Signals to a script that does not take them",
 			Why:    "With B: the signal goes to the batch shell alone. Without a trap it ends the script at once, and no checkpoint is written.",
@@ -251,7 +259,7 @@ const (
 	pyxis     runtime = "pyxis"
 	uenv      runtime = "uenv"
 	apptainer runtime = "apptainer"
-	podman    runtime = "podman"
+	podman    runtime = "podman-hpc"
 )
 
 // by tells the runtime from options of sbatch or srun.
@@ -371,6 +379,19 @@ func lookOutput(s *subject) {
 				}
 				break
 			}
+		}
+	}
+}
+
+// taken are options that sbatch takes as they are written. Those of plug-ins may be expanded by the plug-in.
+var taken = []string{"output", "error", "input", "chdir", "account", "partition", "qos", "job-name", "reservation", "time", "nodes", "nodelist"}
+
+var shellVariable = regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
+
+func lookDirectiveVariable(s *subject) {
+	for _, o := range s.script.Options() {
+		if v := shellVariable.FindString(o.Value); v != "" && slices.Contains(taken, o.Name) {
+			s.tell(s.in(o.At), "--%s has %s in it, which sbatch does not expand", o.Name, v)
 		}
 	}
 }
@@ -749,7 +770,7 @@ func lookImagePath(s *subject) {
 		case !strings.Contains(o.Value, "/") && (strings.HasSuffix(o.Value, ".sqsh") || strings.HasSuffix(o.Value, ".squashfs")):
 			s.tell(s.in(o.At), "--container-image=%s has no slash in it, so it is taken for an image of Docker Hub", o.Value)
 		case filepath.IsAbs(o.Value):
-			if _, err := os.Stat(o.Value); os.IsNotExist(err) && isDir(filepath.Dir(o.Value)) {
+			if s.linter.lacks(o.Value) {
 				s.tell(s.in(o.At), "there is no file %s", o.Value)
 			}
 		}

@@ -73,10 +73,17 @@ func lookScontrol(s *subject) {
 		if c.Inside == nil || !slices.Contains([]string{"scontrol", "squeue", "srun"}, c.Name) {
 			continue
 		}
-		switch r := runtimeOf(c.Inside); r {
-		case pyxis, apptainer, podman:
+		r, told := runtimeOf(c.Inside), s.linter.Target.Container.SlurmInside
+		if told != nil && (string(r) != s.linter.Target.Starter()) { // the profile speaks of the cluster's usual containers
+			told = nil
+		}
+		switch {
+		case told != nil && *told:
+		case told != nil:
+			s.tell(s.in(c.At), "%s is called in a container, and %s has no Slurm in those", c.Name, s.linter.Target.Words())
+		case r == pyxis, r == apptainer, r == podman:
 			s.tell(s.in(c.At), "%s is called in a container of %s, which has none of Slurm's programs", c.Name, r)
-		case sarus:
+		case r == sarus:
 			if !s.hookOn(c.Inside, "slurm") {
 				s.tell(s.in(c.At), "%s is called in a container of the Sarus Suite, and com.hooks.slurm is not on", c.Name)
 			}

@@ -139,6 +139,38 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// Whether Slurm's programs are in a container says the profile of the cluster, of what containers are usually started with there.
+func TestSlurmInside(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.sbatch")
+	for _, c := range []struct {
+		step, usual string
+		inside      any // a bool, or nil
+		found       bool
+	}{
+		{"--container-image=/x.sqsh", "pyxis", nil, true},
+		{"--container-image=/x.sqsh", "pyxis", true, false},
+		{"--environment=x", "container-engine", nil, false},
+		{"--environment=x", "container-engine", false, true},
+		{"--container-image=/x.sqsh", "container-engine", true, true},
+		{"podman-hpc run x", "podman-hpc", true, false},
+	} {
+		if err := os.WriteFile(file, []byte("#!/bin/bash\nsrun "+c.step+" bash -c 'scontrol show job'\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		o := Options{Target: cluster.Profile{Name: "ours", Starts: []string{c.usual}}, Lookup: func(string) (string, bool) { return "", false }}
+		if inside, told := c.inside.(bool); told {
+			o.Target.Container.SlurmInside = &inside
+		}
+		result, err := Check(t.Context(), []string{file}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Contains(names(result.Findings), "sbatch-scontrol-inside"); got != c.found {
+			t.Errorf("%+v: found %v in %v", c, got, names(result.Findings))
+		}
+	}
+}
+
 // What is mended is what was broken, and the file is as it was but for that.
 func TestFixes(t *testing.T) {
 	for _, r := range Rules() {

@@ -25,7 +25,7 @@ set +x
 D=$(srun hostname)
 srun --environment=./e.toml -n4 bash -c '
   export RANK=$SLURM_PROCID
-  torchrun a.py' &
+  exec torchrun a.py' &
 srun --container-image a:1 bash -lc "echo $SLURM_PROCID \$RANK; scontrol x"
 srun apptainer exec --nv image.sif mpirun ./a
 if true; then for i in 1; do srun -N1 true; done; fi
@@ -71,6 +71,7 @@ func TestScript(t *testing.T) {
 		"12 python [] train.py in 12",
 		"14 srun [] hostname",
 		"15 srun [environment=./e.toml ntasks=4] bash",
+		"17 exec [] torchrun in 15",
 		"17 torchrun [] a.py in 15",
 		"18 srun [container-image=a:1] bash",
 		"18 echo [] X in 18",

@@ -199,7 +199,10 @@ var programs = append([]string{
 	"accelerate", "deepspeed", "mpiexec", "mpirun", "pip", "pip3", "python", "python3", "scontrol", "squeue", "srun", "torchrun", "uv",
 }, shells...)
 
-// started looks at what srun, or a container's runtime, starts: a command, or the text of bash -c.
+// wrappers are the programs that start another one, which stands in their arguments.
+var wrappers = []string{"command", "env", "exec", "ionice", "nice", "nohup", "numactl", "setsid", "stdbuf", "taskset", "time", "timeout"}
+
+// started looks at what srun, a container's runtime or a wrapper starts: a command, or the text of bash -c.
 func (w *walker) started(call *Call) {
 	inside := call.Inside
 	if call.Name == "srun" {
@@ -209,7 +212,7 @@ func (w *walker) started(call *Call) {
 	switch {
 	case slices.Contains(shells, call.Name):
 		words = call.Words
-	case call.Name != "srun":
+	case call.Name != "srun" && !slices.Contains(wrappers, call.Name):
 		return
 	}
 	i := slices.IndexFunc(words, func(word Word) bool { return word.Fixed && slices.Contains(programs, path.Base(word.Text)) })

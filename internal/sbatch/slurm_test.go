@@ -18,6 +18,7 @@ func TestDirectivesAsSlurm(t *testing.T) {
 		"one a line":         "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH -J first\n#SBATCH --time=7\ntrue\n",
 		"several, and short": "#!/bin/bash\n#SBATCH -N2 -J second -t 0:08:00 # why\ntrue\n",
 		"blanks and quotes":  "#!/bin/bash\n\n# words\n\n#SBATCH --job-name=\"third\"\n   \n#SBATCH\t--nodes 2\n#SBATCH --time='9'\ntrue\n",
+		"variables":          "#!/bin/bash\n#SBATCH -J x$HOME${USER} -t 12\ntrue\n",
 		"late":               "#!/bin/bash\n#SBATCH -J fourth --time=10\nset -e\n#SBATCH --nodes=2\n",
 		"other letters":      "#!/bin/bash\n#SBATCH -J fifth -t 11\n#sbatch --nodes=2\n#SBTACH --nodes=2\n##SBATCH --nodes=2\n #SBATCH --nodes=2\n",
 	} {

@@ -2,6 +2,7 @@ package slurm
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ type Record struct {
 	Script    string    `json:"script"`
 	Log       string    `json:"log"` // of an array a pattern
 	Submitted time.Time `json:"submitted"`
+
+	Token string `json:"token,omitempty"` // by which the job is found that nobody has noted the number of
 }
 
 // Dir is the directory of the records: sconce/jobs in the user's state directory (XDG Base Directory Specification).
@@ -44,8 +47,8 @@ func Dir() (string, error) {
 	return filepath.Join(state, "sconce", "jobs"), nil
 }
 
-// Keep writes a record.
-func (r Record) Keep() error {
+// keep writes a record.
+func (r Record) keep() error {
 	dir, err := Dir()
 	if err != nil {
 		return err
@@ -65,14 +68,38 @@ var unsafe = regexp.MustCompile(`[^A-Za-z0-9._-]`)
 
 // fileOf is the name of a record's file: clusters that share a home count their jobs each for itself.
 func fileOf(r Record) string {
+	if r.ID == "" {
+		return begunPrefix + r.Token + ".json"
+	}
 	return unsafe.ReplaceAllString(cmp.Or(r.Cluster, "cluster"), "_") + "-" + r.ID + ".json"
 }
 
 // maxRecord bounds a record in bytes.
 const maxRecord = 64 << 10
 
-// Records lists what was submitted from here, the newest first. A file that is no record is passed over.
-func Records() ([]Record, error) {
+// Records lists what was submitted from here, the newest first.
+func Records(ctx context.Context) ([]Record, error) {
+	read, err := readRecords()
+	if err != nil {
+		return nil, err
+	}
+	all, begun := read[:0:0], read[:0:0]
+	for _, r := range read {
+		if r.ID == "" {
+			begun = append(begun, r)
+		} else {
+			all = append(all, r)
+		}
+	}
+	all = append(all, complete(ctx, begun, all)...)
+	slices.SortFunc(all, func(a, b Record) int { // numbers grow, where two were submitted at once
+		return cmp.Or(b.Submitted.Compare(a.Submitted), cmp.Compare(len(b.ID), len(a.ID)), cmp.Compare(b.ID, a.ID))
+	})
+	return all, nil
+}
+
+// readRecords reads all records, also those that are only begun. A file that is no record is passed over.
+func readRecords() ([]Record, error) {
 	dir, err := Dir()
 	if err != nil {
 		return nil, err
@@ -92,18 +119,17 @@ func Records() ([]Record, error) {
 		}
 		var r Record
 		data, err := os.ReadFile(filepath.Join(dir, f.Name()))
-		if err != nil || json.Unmarshal(data, &r) != nil || !jobID.MatchString(r.ID) {
+		if err != nil || json.Unmarshal(data, &r) != nil || !jobID.MatchString(r.ID) && (r.ID != "" || !token.MatchString(r.Token)) {
 			continue
 		}
 		all = append(all, r)
 	}
-	slices.SortStableFunc(all, func(a, b Record) int { return b.Submitted.Compare(a.Submitted) })
 	return all, nil
 }
 
 // Find returns the record that somebody means: the job of that number, the newest of that name, or without either the newest of all.
-func Find(what string) (Record, error) {
-	all, err := Records()
+func Find(ctx context.Context, what string) (Record, error) {
+	all, err := Records(ctx)
 	if err != nil {
 		return Record{}, err
 	}

@@ -1,7 +1,8 @@
 // Package slurm submits jobs, and remembers which were submitted from here.
 //
 // It calls Slurm's own programs, whose output it asks for in a form that is made for programs. A record is a small file for each job, in
-// the user's state directory, written whole or not at all; Slurm itself is asked for what has become of a job.
+// the user's state directory, written whole or not at all, and begun before the job is submitted: one that was killed in between is
+// found again by its comment. Slurm itself is asked for what has become of a job.
 package slurm
 
 import (
@@ -33,22 +34,6 @@ func call(ctx context.Context, dir, program string, args ...string) (string, err
 		return "", fmt.Errorf("%s: %w", program, err)
 	}
 	return string(out), nil
-}
-
-// jobID is what sbatch --parsable prints: the number of the job, and of a federation the cluster's name.
-var jobID = regexp.MustCompile(`^([0-9]+)(;.*)?$`)
-
-// Submit submits a script with arguments from a directory, and returns the number of the job.
-func Submit(ctx context.Context, dir, script string, args []string) (string, error) {
-	out, err := call(ctx, dir, "sbatch", append([]string{"--parsable", script}, args...)...)
-	if err != nil {
-		return "", err
-	}
-	m := jobID.FindStringSubmatch(strings.TrimSpace(out))
-	if m == nil {
-		return "", fmt.Errorf("sbatch: it printed %q, and not the number of a job", strings.TrimSpace(out))
-	}
-	return m[1], nil
 }
 
 // Test asks Slurm whether it would take a script, and returns what it says.

@@ -38,63 +38,96 @@ var points = []string{"shared", "etc/slurm", "var/slurm"}
 // Debian's packages, and kept in .cache of the source tree.
 func RootDir(t testing.TB) string {
 	t.Helper()
+	return madeOnce(t, rootRecipe+fmt.Sprint(added, points), func(ctx context.Context, b builder, dir string) error {
+		root := filepath.Join(dir, "root")
+		if err := b.build(ctx, rootRecipe, "dir:"+root); err != nil {
+			return fmt.Errorf("make the root of the Slurm cluster: %w", err)
+		}
+		return complete(root)
+	}, "root")
+}
+
+// torchRecipe is an image with PyTorch for processors, which Debian has: the wheels that an index has bring CUDA, ten times as much.
+const torchRecipe = `name = "torch"
+version = "1"
+
+[base]
+bootstrap = { suite = "trixie", variant = "minbase", packages = ["python3-torch", "python-is-python3"] }
+`
+
+// TorchImage returns a .sqsh of Debian's PyTorch, for training on processors. It is made as [RootDir] is.
+func TorchImage(t testing.TB) string {
+	t.Helper()
+	return madeOnce(t, torchRecipe, func(ctx context.Context, b builder, dir string) error {
+		if err := b.build(ctx, torchRecipe, filepath.Join(dir, "torch.sqsh")); err != nil {
+			return fmt.Errorf("make an image with PyTorch: %w", err)
+		}
+		return nil
+	}, "torch.sqsh")
+}
+
+// madeOnce returns the path of a file in a directory that make has filled, today or in an earlier run of tests: what is made follows from
+// the key. The directory is there whole or not at all.
+func madeOnce(t testing.TB, key string, make func(ctx context.Context, b builder, dir string) error, file string) string {
+	t.Helper()
 	top, err := sourceTree()
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := fmt.Sprintf("%x", sha256.Sum256([]byte(rootRecipe+fmt.Sprint(added, points))))[:16]
-	dir := filepath.Join(top, ".cache", "slurm", key)
+	dir := filepath.Join(top, ".cache", "slurm", fmt.Sprintf("%x", sha256.Sum256([]byte(key)))[:16])
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	lock, err := filelock.Acquire(t.Context(), dir, "making the root of the Slurm cluster", nil)
+	lock, err := filelock.Acquire(t.Context(), dir, "making "+file+" for the Slurm cluster", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lock.Release()
-	if _, err := os.Stat(dir); err == nil {
-		return filepath.Join(dir, "root")
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	_, err = os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = makeWhole(t.Context(), top, dir, make)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := makeRoot(t.Context(), top, dir); err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(dir, "root")
+	return filepath.Join(dir, file)
 }
 
-// makeRoot makes the directory dir with the root file system in it, whole or not at all.
-func makeRoot(ctx context.Context, top, dir string) error {
+// makeWhole makes a directory under another name, and renames it when it is full.
+func makeWhole(ctx context.Context, top, dir string, make func(ctx context.Context, b builder, dir string) error) error {
 	work, err := os.MkdirTemp(filepath.Dir(dir), "partial-*")
 	if err != nil {
 		return err
 	}
 	defer store.RemoveAll(work)
-	if err := os.Chmod(work, 0o755); err != nil {
-		return err
-	}
-	sconce := filepath.Join(work, "sconce")
-	build := exec.CommandContext(ctx, "go", "build", "-o", sconce, "./cmd/sconce")
-	build.Dir, build.Env = top, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build sconce: %w\n%s", err, out)
-	}
-	if err := os.WriteFile(filepath.Join(work, "sconce.toml"), []byte(rootRecipe), 0o644); err != nil {
-		return err
-	}
 	made := filepath.Join(work, "made")
-	if err := os.Mkdir(made, 0o755); err != nil {
+	if err := errors.Join(os.Chmod(work, 0o755), os.Mkdir(made, 0o755)); err != nil {
 		return err
 	}
-	root := filepath.Join(made, "root")
-	bootstrap := exec.CommandContext(ctx, sconce, "--store", filepath.Join(work, "store"), "build", work, "--no-check", "-o", "dir:"+root)
-	if out, err := bootstrap.CombinedOutput(); err != nil {
-		return fmt.Errorf("make the root of the Slurm cluster: %w\n%s", err, out)
-	}
-	if err := complete(root); err != nil {
+	if err := make(ctx, builder{top, work}, made); err != nil {
 		return err
 	}
 	return os.Rename(made, dir)
+}
+
+// builder builds images by the sconce of the source tree, in a directory with a store of its own.
+type builder struct{ top, work string }
+
+func (b builder) build(ctx context.Context, recipe, out string) error {
+	sconce := filepath.Join(b.work, "sconce")
+	compile := exec.CommandContext(ctx, "go", "build", "-o", sconce, "./cmd/sconce")
+	compile.Dir, compile.Env = b.top, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := compile.CombinedOutput(); err != nil {
+		return fmt.Errorf("build sconce: %w\n%s", err, out)
+	}
+	if err := os.WriteFile(filepath.Join(b.work, "sconce.toml"), []byte(recipe), 0o644); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, sconce, "--store", filepath.Join(b.work, "store"), "build", b.work, "--no-check", "-o", out)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
 }
 
 // complete adds what is not in any package.
