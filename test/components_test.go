@@ -311,6 +311,11 @@ func TestComponentMistakes(t *testing.T) {
 	p.write("app/sconce.toml", strings.Replace(text, `mkdir $PREFIX; cp alone.txt $PREFIX; cp -r sub $PREFIX`, "true", 1))
 	p.fails(1, []string{"/opt/by-itself", "PREFIX"}, "build", "app")
 
+	for command, want := range map[string]string{"gcc x.c": "gcc is not there", "frobnicate": "a command is not there"} {
+		p.write("app/sconce.toml", strings.Replace(text, `mkdir $PREFIX; cp alone.txt $PREFIX; cp -r sub $PREFIX`, command, 1))
+		p.fails(1, []string{want, "`packages` under [component.alone]", "what is under [system] is not there", "the whole output is in"}, "build", "app")
+	}
+
 	start()
 	p.write("app/patches/unused.patch", "x")
 	if r := p.must("lock", "app"); !strings.Contains(r.stderr, "patches/unused.patch is applied by nothing") {

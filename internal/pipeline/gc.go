@@ -52,16 +52,25 @@ func (p *Pipeline) Clean(ctx context.Context, s *engine.Session, images []*Image
 // canonicalForm is the tag of a canonical image.
 var canonicalForm = regexp.MustCompile(`^(.+)-[0-9a-f]{24}$`)
 
-// lineOf returns the variant that an image is of by its canonical tag: that at the end of its version, else, in a recipe without variants,
-// "". Of a variant that is no more the version is taken for one.
-func lineOf(tag string, variants []string) (line string, found bool) {
+// versionOf returns the version in the tag of a canonical image. ok is false for other tags.
+func versionOf(tag string) (version string, ok bool) {
 	m := canonicalForm.FindStringSubmatch(tag)
 	if m == nil {
 		return "", false
 	}
+	return m[1], true
+}
+
+// lineOf returns the variant that an image is of by its canonical tag: that at the end of its version, else, in a recipe without variants,
+// "". Of a variant that is no more the version is taken for one.
+func lineOf(tag string, variants []string) (line string, found bool) {
+	version, ok := versionOf(tag)
+	if !ok {
+		return "", false
+	}
 	best, known := "", false
 	for _, v := range variants {
-		if v == "" || m[1] == v || strings.HasSuffix(m[1], "-"+v) {
+		if v == "" || isOfVariant(version, v) {
 			known = true
 			if len(v) > len(best) {
 				best = v
@@ -69,9 +78,14 @@ func lineOf(tag string, variants []string) (line string, found bool) {
 		}
 	}
 	if !known {
-		return m[1], true
+		return version, true
 	}
 	return best, true
+}
+
+// isOfVariant reports whether a version is one of a variant's.
+func isOfVariant(version, variant string) bool {
+	return version == variant || strings.HasSuffix(version, "-"+variant)
 }
 
 // published lists the images that stable tags lead to: all tags of all repositories for users, whatever version they are of. A registry that

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -10,12 +11,13 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/job"
 )
 
 // Job is one command that a CI system runs for a pipeline. It asks registries again what there is to do, so it may run twice.
 type Job struct {
 	ID      string   `json:"id"`    // "build stack:2", once in a pipeline
-	Stage   string   `json:"stage"` // of Stages
+	Stage   string   `json:"stage"` // what it does: build, test or promote
 	Image   string   `json:"image"` // Image.Ref
 	Cluster string   `json:"cluster,omitempty"`
 	Command string   `json:"command"`
@@ -24,15 +26,12 @@ type Job struct {
 	light bool // it only talks to registries
 }
 
-// The stages of jobs.
+// What jobs do.
 const (
 	StageBuild   = "build"
 	StageTest    = "test"
 	StagePromote = "promote"
 )
-
-// Stages lists the stages in their order.
-var Stages = []string{StageBuild, StageTest, StagePromote}
 
 // Everything are statuses of images of which nothing is known, so that everything is to be done.
 func Everything(images []*Image) []*Status {
@@ -69,18 +68,18 @@ func (g *graph) add(st *Status) {
 	for _, below := range i.Below() {
 		before = append(before, g.last[below.Ref]...)
 	}
-	if st.Action == Build {
-		before = g.job(Job{ID: "build " + name, Stage: StageBuild, Image: i.Ref, Command: "sconce build " + word(i.Ref) + " --canonical", Needs: before, light: i.Parts != nil})
+	if st.IsToBuild() {
+		before = g.job(Job{ID: "build " + name, Stage: StageBuild, Image: i.Ref, Command: "sconce build " + job.Word(i.Ref) + " --canonical", Needs: before, light: i.Parts != nil})
 		g.last[i.Ref] = before
 	}
-	if i.Parts == nil && (st.Action == Build || st.Action == Test) {
+	if i.Parts == nil && (st.IsToBuild() || st.Action == Test) {
 		if tests := g.tests(st, name, before); len(tests) > 0 {
 			before = tests
 			g.last[i.Ref] = tests
 		}
 	}
 	if len(i.Stable) > 0 && st.Action != Fine && st.Action != Stuck {
-		g.job(Job{ID: "promote " + name, Stage: StagePromote, Image: i.Ref, Command: "sconce promote " + word(i.Ref), Needs: before})
+		g.job(Job{ID: "promote " + name, Stage: StagePromote, Image: i.Ref, Command: "sconce promote " + job.Word(i.Ref), Needs: before})
 	}
 }
 
@@ -104,21 +103,11 @@ func (g *graph) tests(st *Status, name string, before []string) []string {
 		if clusters[c] {
 			ids = append(ids, g.job(Job{
 				ID: "test " + name + " on " + c, Stage: StageTest, Image: st.Image.Ref, Cluster: c,
-				Command: "sconce test " + word(st.Image.Ref) + " --canonical --on " + word(c), Needs: before,
+				Command: "sconce test " + job.Word(st.Image.Ref) + " --canonical --on " + job.Word(c), Needs: before,
 			})...)
 		}
 	}
 	return ids
-}
-
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+-]+$`)
-
-// word is a word of a command line for a shell.
-func word(s string) string {
-	if plainWord.MatchString(s) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // Limits of CI systems.
@@ -126,13 +115,16 @@ const (
 	maxGitlabFile  = 5 << 20   // bytes of a child pipeline's file, which is an artifact
 	maxGitlabNeeds = 50        // of a job
 	maxGithubFile  = 500 << 10 // bytes of a workflow
+
+	maxGithubMatrix = 256 // jobs
 )
 
 // Gitlab writes jobs as a pipeline of GitLab, most often as the child of one that has made this file. What [ci.gitlab] says is copied
 // into it; without jobs there is one that does nothing, as a pipeline needs one.
 func (p *Pipeline) Gitlab(jobs []Job) ([]byte, error) {
 	site := p.CI.Gitlab
-	doc := map[string]any{"stages": Stages}
+	names, stageOf := rounds(jobs, true)
+	doc := map[string]any{"stages": names}
 	for key, value := range map[string]any{"include": site.Include, "default": site.Default, "variables": site.Variables} {
 		if value != nil {
 			doc[key] = value
@@ -154,13 +146,43 @@ func (p *Pipeline) Gitlab(jobs []Job) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		one["stage"], one["needs"], one["script"] = j.Stage, j.Needs, []string{j.Command}
+		one["stage"], one["needs"], one["script"] = stageOf[j.ID], j.Needs, []string{j.Command}
 		if j.Stage == StagePromote {
 			one["resource_group"] = j.ID // two pipelines do not promote the same at once
 		}
 		doc[j.ID] = one
 	}
 	return p.yaml(doc, "GitLab", maxGitlabFile)
+}
+
+// rounds returns the names of stages in their order, and that of each job, so that jobs need those of earlier stages, and of their own where
+// that is allowed, as it is in GitLab. What is built on an image that is tested first has stages of its own: build, test, build 2, test 2,
+// promote. Jobs come after those that they need.
+func rounds(jobs []Job, ownStage bool) (names []string, of map[string]string) {
+	of = make(map[string]string)
+	round := make(map[string]int) // by job: how often it was tested below
+	tests := make(map[string]bool)
+	last := 0
+	for _, j := range jobs {
+		tests[j.ID] = j.Stage == StageTest
+		for _, need := range j.Needs {
+			n := round[need]
+			if j.Stage == StageBuild && (tests[need] || !ownStage) {
+				n++
+			}
+			round[j.ID] = max(round[j.ID], n)
+		}
+		last = max(last, round[j.ID])
+		of[j.ID] = j.Stage
+		if n := round[j.ID]; n > 0 && j.Stage != StagePromote {
+			of[j.ID] = fmt.Sprintf("%s %d", j.Stage, n+1)
+		}
+	}
+	names = []string{StageBuild, StageTest}
+	for n := range last {
+		names = append(names, fmt.Sprintf("%s %d", StageBuild, n+2), fmt.Sprintf("%s %d", StageTest, n+2))
+	}
+	return append(names, StagePromote), of
 }
 
 // gitlabOwn are keys of jobs that are not the site's to say.
@@ -184,11 +206,14 @@ func (p *Pipeline) Github(jobs []Job) ([]byte, error) {
 		if one["runs-on"] == nil {
 			one["runs-on"] = "ubuntu-latest"
 		}
-		needs := make([]string, len(j.Needs))
-		for n, id := range j.Needs {
-			needs[n] = ids[id]
+		one["name"] = j.ID
+		if len(j.Needs) > 0 { // GitHub takes no empty list
+			needs := make([]string, len(j.Needs))
+			for n, id := range j.Needs {
+				needs[n] = ids[id]
+			}
+			one["needs"] = needs
 		}
-		one["name"], one["needs"] = j.ID, needs
 		one["steps"] = []map[string]any{{"uses": "actions/checkout@v4"}, {"run": j.Command}}
 		if _, twice := all[ids[j.ID]]; twice {
 			return nil, fmt.Errorf("two jobs are called %s as GitHub writes it: %s", ids[j.ID], j.ID)
@@ -200,6 +225,26 @@ func (p *Pipeline) Github(jobs []Job) ([]byte, error) {
 		"on": map[string]any{"push": map[string]any{"branches": []string{p.Branch}}, "workflow_dispatch": map[string]any{}},
 	}
 	return p.yaml(doc, "GitHub", maxGithubFile)
+}
+
+// Matrix writes the jobs of each stage as a matrix that a workflow of GitHub reads by fromJSON: an object by stage, on one line, without
+// stages that have no job. Jobs need those of earlier stages alone.
+func (p *Pipeline) Matrix(jobs []Job) ([]byte, error) {
+	type matrix struct {
+		Include []Job `json:"include"`
+	}
+	_, stageOf := rounds(jobs, false)
+	all := make(map[string]matrix)
+	for _, j := range jobs {
+		stage := stageOf[j.ID]
+		m := all[stage]
+		if m.Include = append(m.Include, j); len(m.Include) > maxGithubMatrix {
+			return nil, fmt.Errorf("the stage %q has more than %d jobs, and GitHub allows no more in a matrix", stage, maxGithubMatrix)
+		}
+		all[stage] = m
+	}
+	text, err := json.Marshal(all)
+	return append(text, '\n'), err
 }
 
 var notOfIDs = regexp.MustCompile(`[^A-Za-z0-9_]+`)

@@ -1,11 +1,16 @@
 package pipeline_test
 
 import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 
 	"sconce.dev/sconce/internal/lock/locktest"
@@ -60,8 +65,9 @@ func strs(v any) []string {
 	return out
 }
 
-// The graph as GitLab reads it: stages, needs that exist and come earlier, and the site's own keys.
-func TestGitlab(t *testing.T) {
+// gitlab is what GitLab gets of all that withSite has.
+func gitlab(t *testing.T) (*pipeline.Pipeline, []pipeline.Job, []byte) {
+	t.Helper()
 	p, all := withSite(t)
 	jobs, err := p.Jobs(all)
 	if err != nil {
@@ -71,6 +77,12 @@ func TestGitlab(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return p, jobs, text
+}
+
+// The graph as GitLab reads it: stages, needs that exist and come earlier, and the site's own keys.
+func TestGitlab(t *testing.T) {
+	p, jobs, text := gitlab(t)
 	doc := parse(t, text)
 	stages := strs(doc["stages"])
 	wants := map[string][]string{
@@ -91,8 +103,15 @@ func TestGitlab(t *testing.T) {
 		if needs := strs(job["needs"]); !ok || !slices.Equal(needs, want) {
 			t.Errorf("%s needs %q, want %q", name, needs, want)
 		}
-		if stage, _ := job["stage"].(string); !slices.Contains(stages, stage) || !strings.HasPrefix(name, stage) {
+		stage, _ := job["stage"].(string)
+		if kind, _, _ := strings.Cut(stage, " "); !slices.Contains(stages, stage) || !strings.HasPrefix(name, kind) {
 			t.Errorf("%s is of stage %q", name, stage)
+		}
+		for _, need := range strs(job["needs"]) {
+			before, _ := doc[need].(map[string]any)
+			if earlier, _ := before["stage"].(string); slices.Index(stages, earlier) > slices.Index(stages, stage) {
+				t.Errorf("%s is of stage %q, and needs %s of stage %q, which is later", name, stage, need, earlier)
+			}
 		}
 		if len(strs(job["script"])) != 1 {
 			t.Errorf("%s: %v", name, job["script"])
@@ -179,6 +198,54 @@ func TestGithub(t *testing.T) {
 	build, _ := list["build-app-small"].(map[string]any)
 	if !slices.Equal(strs(build["runs-on"]), []string{"self-hosted", "gh200"}) {
 		t.Errorf("%v", build)
+	}
+	// What a linter of workflows says, which does not know the runners of a site.
+	actionlint, err := exec.LookPath("actionlint")
+	switch {
+	case err != nil && os.Getenv("SCONCE_REQUIRE_TOOLS") != "":
+		t.Fatalf("%v: scripts/setup.sh brings it", err)
+	case err == nil:
+		cmd := exec.CommandContext(t.Context(), actionlint, "-no-color", "-ignore", "label .* is unknown", "-")
+		cmd.Stdin = bytes.NewReader(text)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("actionlint: %v\n%s", err, out)
+		}
+	}
+}
+
+// Matrices are on one line, each with the jobs of a stage, and there is none without a job.
+func TestMatrix(t *testing.T) {
+	p, all := withSite(t)
+	jobs, err := p.Jobs(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := p.Matrix(jobs)
+	if err != nil || bytes.Count(text, []byte("\n")) != 1 {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	var stages map[string]struct{ Include []pipeline.Job }
+	if err := json.Unmarshal(text, &stages); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string][]string{}
+	for stage, m := range stages {
+		for _, j := range m.Include {
+			got[stage] = append(got[stage], j.Command)
+		}
+	}
+	want := map[string][]string{
+		"build":   {"sconce build images/base --canonical"},
+		"build 2": {"sconce build images/stack --canonical"},
+		"test 2":  {"sconce test images/stack --canonical --on here", "sconce test images/stack --canonical --on there"},
+		"build 3": {"sconce build apps/app:small --canonical", "sconce build apps/app:large-dev --canonical"},
+		"promote": {"sconce promote images/base", "sconce promote images/stack", "sconce promote apps/app:small", "sconce promote apps/app:large-dev"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if text, err := p.Matrix(nil); err != nil || string(text) != "{}\n" {
+		t.Errorf("without jobs: %q, %v", text, err)
 	}
 }
 

@@ -65,6 +65,7 @@ func Open(dir string) (*Pipeline, error) {
 	if err != nil {
 		return nil, err
 	}
+	engine.WithholdKey(read.Sign)
 	p := &Pipeline{Pipeline: read, indexes: make(map[string][]string)}
 	paths, err := read.Paths()
 	if err != nil {
@@ -95,6 +96,58 @@ func (p *Pipeline) Refs() []string { return slices.Clone(p.refs) }
 // among them with its Problem.
 func (p *Pipeline) Images(ctx context.Context, s *engine.Session) ([]*Image, error) {
 	return p.images(ctx, s, p.refs)
+}
+
+// Recipes loads the recipes of all images, or of those that are named as for [Pipeline.Image], each once, those first that others stand on.
+// Nothing is planned.
+func (p *Pipeline) Recipes(names []string) ([]*engine.Recipe, error) {
+	refs := p.refs
+	if len(names) > 0 {
+		refs = nil
+		for _, name := range names {
+			ref, err := p.find(name)
+			if err != nil {
+				return nil, err
+			}
+			refs = append(refs, ref)
+		}
+	}
+	var all []*engine.Recipe
+	seen := make(map[string]bool)
+	var add func(ref string) error
+	add = func(ref string) error {
+		if seen[ref] {
+			return nil
+		}
+		seen[ref] = true
+		for _, part := range p.indexes[ref] {
+			if err := add(part); err != nil {
+				return err
+			}
+		}
+		if p.indexes[ref] != nil {
+			return nil
+		}
+		r, err := p.load(ref)
+		if err != nil {
+			return err
+		}
+		if r.Below != nil {
+			if below, ok := p.Contains(r.Below.Ref()); ok {
+				if err := add(below); err != nil {
+					return err
+				}
+			}
+		}
+		all = append(all, r)
+		return nil
+	}
+	for _, ref := range refs {
+		if err := add(ref); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // Image plans one image, which is named as in Refs, by its path on this machine, or by its NAME, NAME:VARIANT or NAME:VERSION.

@@ -1,6 +1,7 @@
 package pipeline_test
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,8 +14,10 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/evidence/evidencetest"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/pipeline"
 	"sconce.dev/sconce/internal/registry/registrytest"
@@ -499,35 +502,46 @@ func TestRunFails(t *testing.T) {
 	}
 }
 
-// Twenty images of which all is fine: how often the registry is asked.
+// Twenty images that are built, tested and published at two places, each in repositories of its own that want a login, seen from a machine with
+// nothing but their locks: how often the registry is asked.
 func TestRequests(t *testing.T) {
-	registrytest.Isolate(t)
+	home := registrytest.Isolate(t)
 	s := newSession(t)
-	host := registrytest.Start(t, false)
-	front := registrytest.NewProxy(t, host, func(http.ResponseWriter, *http.Request) bool { return false })
+	front := registrytest.NewProxy(t, registrytest.Start(t, true), nil)
+	login := base64.StdEncoding.EncodeToString([]byte(registrytest.User + ":" + registrytest.Password))
+	_, private, _ := evidencetest.Key(t)
+	t.Setenv("SCONCE_TEST_KEY", readFile(t, filepath.Dir(private), filepath.Base(private)))
+	locktest.Write(t, home, map[string]string{".docker/config.json": fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, front.Host, login)})
 	const images = 20
-	variants := "name = \"many\"\nbase.image = \"tar:../../base.tar\"\ntarget.platform = \"linux/amd64\"\n[variant]\n"
+	text := "recipes = [\"images/*\"]\nstaging = \"HOST/ci\"\nstable = [\"HOST/images\", \"HOST/mirror\"]\nclusters = [\"bristen\"]\nsign = \"env:SCONCE_TEST_KEY\"\n"
+	files := map[string]string{"pipeline.toml": strings.ReplaceAll(text, "HOST", front.Host)}
 	for n := range images {
-		variants += fmt.Sprintf("v%d = { image.env.N = \"%d\" }\n", n, n)
+		files[fmt.Sprintf("images/i%d/sconce.toml", n)] = fmt.Sprintf("name = \"i%[1]d\"\nversion = \"1\"\nbase.image = \"tar:../../base.tar\"\ntarget.platform = \"linux/amd64\"\n"+
+			"image.env.N = \"%[1]d\"\n[[test]]\nname = \"fine\"\nrun = \"echo fine\"\nlog = [\"fine\"]\n", n)
 	}
-	dir := locktest.Dir(t, locktest.Base{}, map[string]string{
-		"pipeline.toml": "recipes = [\"images/*\"]\nstaging = \"" + front.Host + "/ci\"\nstable = [\"" + front.Host + "/images\"]\n", "images/many/sconce.toml": variants,
-	})
+	dir := locktest.Dir(t, locktest.Base{}, files)
 	for n := range images {
-		upgrade(t, s, fmt.Sprintf("%s/images/many:v%d", dir, n))
+		upgrade(t, s, fmt.Sprintf("%s/images/i%d", dir, n))
 	}
 	p := open(t, dir)
 	if _, err := p.Run(t.Context(), s, look(t, s, dir), pipeline.RunOptions{Jobs: 4}); err != nil {
 		t.Fatal(err)
 	}
+	v := &validated{dir: dir, session: s, digests: map[string]store.Digest{}}
 	for _, st := range look(t, s, dir) {
-		if _, err := s.Push(t.Context(), imageOf(t, s, st), st.Stable[0]); err != nil {
-			t.Fatal(err)
+		v.digests[st.Ref] = st.Digest
+		v.test(t, st.Ref, imagetest.Passed)
+		for _, ref := range st.Stable {
+			if _, err := s.Push(t.Context(), imageOf(t, s, st), ref); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	before := front.Requests.Load()
-	all := look(t, newSession(t), dir)
-	if asked := front.Requests.Load() - before; asked >= 100 {
+	before, there, start := front.Requests.Load(), newSession(t), time.Now()
+	all := look(t, there, dir)
+	asked := front.Requests.Load() - before
+	t.Logf("%d requests in %v", asked, time.Since(start))
+	if asked >= 100 {
 		t.Errorf("%d requests", asked)
 	}
 	if got := actions(all); got != strings.TrimSpace(strings.Repeat("fine ", images)) {

@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -192,5 +193,60 @@ func TestVerify(t *testing.T) {
 	v.test(t, app, imagetest.Failed)
 	if got, err := v.session.Verify(t.Context(), i.Canonical, "", trust); err != nil || got.Good() {
 		t.Errorf("after it failed: %+v, %v", got, err)
+	}
+}
+
+// What stands on an image waits for its tests, and the plan names them; where they have failed it says so.
+func TestWaits(t *testing.T) {
+	v := newValidated(t)
+	const app = "apps/app:small"
+	of := func(ref string) *pipeline.Status {
+		t.Helper()
+		all := look(t, v.session, v.dir)
+		return all[slices.IndexFunc(all, func(st *pipeline.Status) bool { return st.Image.Ref == ref })]
+	}
+	wants := func(ref string, action pipeline.Action, reasons ...string) {
+		t.Helper()
+		st := of(ref)
+		if text := strings.Join(st.Reasons, "\n"); st.Action != action || slices.ContainsFunc(reasons, func(r string) bool { return !strings.Contains(text, r) }) {
+			t.Errorf("%s: %s because\n%s\nwant %s because %q", ref, st.Action, text, action, reasons)
+		}
+	}
+	v.test(t, app, imagetest.Passed)
+	wants(app, pipeline.Publish, "is not there", "it waits for images/stack: test env has no verdict on clariden")
+	change(t, v.dir, "apps/app/sconce.toml", "small = {}", "small = { image.env = { SIZE = \"small\" } }")
+	wants("images/stack", pipeline.Test, "test env has no verdict on clariden")
+	wants(app, pipeline.Wait, "it waits for images/stack: test env has no verdict on clariden")
+	v.test(t, "images/stack", imagetest.Failed)
+	wants("images/stack", pipeline.Test, "test env has failed on clariden")
+	wants(app, pipeline.Wait, "it waits for images/stack: test env has failed on clariden")
+	jobs, err := open(t, v.dir).Jobs([]*pipeline.Status{of("images/stack"), of(app)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(jobs, func(j pipeline.Job) bool { return j.ID == "build app:small" })
+	if i < 0 || !slices.Contains(jobs[i].Needs, "test stack:2 on clariden") {
+		t.Errorf("it is not built after the test: %+v", jobs)
+	}
+	v.test(t, "images/stack", imagetest.Passed)
+	wants("images/stack", pipeline.Publish)
+	wants(app, pipeline.Build, "recipe, lock or files are not those")
+	name, tag := store.SplitImageName(v.image(t, "images/stack").Stable[0])
+	evidencetest.Image(t, name, tag, "another image")
+	wants("images/stack", pipeline.Stuck)
+	wants(app, pipeline.Wait, "it waits for images/stack: ", "is another image")
+}
+
+// A test is for the cluster of the recipe's target where nothing else names one, in the plan as for promotion.
+func TestVerdictsOfTarget(t *testing.T) {
+	v := newValidated(t)
+	change(t, v.dir, "pipeline.toml", "clusters = [\"bristen\"]\n", "")
+	change(t, v.dir, "apps/app/sconce.toml", "target.platform = \"linux/amd64\"\n", "target.platform = \"linux/amd64\"\ntarget.cluster = \"bristen\"\n")
+	i := v.image(t, "apps/app:small")
+	p := open(t, v.dir)
+	wanted, err := p.Verdicts(i, v.digests["apps/app:small"])
+	tests, failed := p.Tests(t.Context(), i)
+	if err != nil || failed != nil || len(wanted) != 1 || len(tests) != 1 || wanted[0].Test != tests[0].Hash || wanted[0].Cluster != tests[0].Cluster {
+		t.Errorf("the plan wants %+v, %v, and promotion %+v, %v", wanted, err, tests, failed)
 	}
 }

@@ -16,11 +16,13 @@ import (
 
 // RunOptions say how a pipeline is run.
 type RunOptions struct {
-	Jobs  int // images built at once; 0: 2
-	Build engine.BuildOptions
-	Wait  func(context.Context) error                  // between two attempts to send an image that is being deleted; nil: some seconds
-	After func(context.Context, *Status) (bool, error) // what is done for each image once it is there, one at a time, before what stands on it is built; false stops that. nil: nothing
-	Tell  func(Done)                                   // what has been done for an image, in the order of events, one at a time; nil: nobody asks
+	Jobs   int // images built at once; 0: 2
+	Build  engine.BuildOptions
+	Wait   func(context.Context) error                  // between two attempts to send an image that is being deleted; nil: some seconds
+	After  func(context.Context, *Status) (bool, error) // what is done for each image once it is there, before what stands on it is built; false stops that. nil: nothing
+	Afters int                                          // images for which After works at once; 0: 1
+	On     func(context.Context, *Status) error         // has an image built, and sent to its canonical reference, by another machine; nil: it is built here
+	Tell   func(Done)                                   // what has been done for an image, in the order of events, one at a time; nil: nobody asks
 }
 
 // Done is what came of an image.
@@ -41,7 +43,8 @@ func (p *Pipeline) Run(ctx context.Context, s *engine.Session, all []*Status, o 
 	if o.Jobs <= 0 {
 		o.Jobs = buildsAtOnce
 	}
-	r := &runner{Pipeline: p, session: s, opts: o, slots: semaphore.NewWeighted(int64(o.Jobs)), ends: make(map[string]chan struct{}), failed: make(map[string]bool)}
+	afters := semaphore.NewWeighted(int64(max(o.Afters, 1)))
+	r := &runner{afters: afters, Pipeline: p, session: s, opts: o, slots: semaphore.NewWeighted(int64(o.Jobs)), ends: make(map[string]chan struct{}), failed: make(map[string]bool)}
 	for _, st := range all {
 		r.ends[st.Image.Ref] = make(chan struct{})
 	}
@@ -73,8 +76,8 @@ type runner struct {
 	session *engine.Session
 	opts    RunOptions
 	slots   *semaphore.Weighted
+	afters  *semaphore.Weighted
 
-	afters sync.Mutex
 	ends   map[string]chan struct{} // by Image.Ref: closed when nothing more is done for it; never changed
 	mu     sync.Mutex
 	failed map[string]bool
@@ -96,10 +99,10 @@ func (r *runner) image(ctx context.Context, st *Status) Done {
 		}
 	}
 	switch {
-	case st.Action == Build && st.Parts != nil:
+	case st.IsToBuild() && st.Parts != nil:
 		d.Failed = r.join(ctx, st)
 		d.Built = d.Failed == nil
-	case st.Action == Build:
+	case st.IsToBuild():
 		d.Failed = r.build(ctx, st)
 		d.Built = d.Failed == nil
 	case st.Action == Lock:
@@ -115,13 +118,12 @@ func (r *runner) image(ctx context.Context, st *Status) Done {
 	return d
 }
 
-// after does what comes after an image, one image at a time.
+// after does what comes after an image.
 func (r *runner) after(ctx context.Context, st *Status) (bool, error) {
-	r.afters.Lock()
-	defer r.afters.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := r.afters.Acquire(ctx, 1); err != nil {
 		return false, err
 	}
+	defer r.afters.Release(1)
 	return r.opts.After(ctx, st)
 }
 
@@ -151,6 +153,9 @@ func (r *runner) build(ctx context.Context, st *Status) error {
 		return err
 	}
 	defer r.slots.Release(1)
+	if r.opts.On != nil {
+		return r.buildOn(ctx, st)
+	}
 	planned, err := r.Plan(ctx, r.session, st.Recipe)
 	if err != nil {
 		return err
@@ -173,6 +178,19 @@ func (r *runner) build(ctx context.Context, st *Status) error {
 	}
 	st.Digest = made.Image.Digest
 	return r.untilKept(ctx, st, func() error { return r.send(ctx, st, planned, made) })
+}
+
+// buildOn has another machine build an image.
+func (r *runner) buildOn(ctx context.Context, st *Status) error {
+	if err := r.opts.On(ctx, st); err != nil {
+		return err
+	}
+	digest, found, err := r.session.Head(ctx, st.Canonical)
+	if err == nil && !found {
+		err = fmt.Errorf("it was built, and is not under %s: did its files change meanwhile? Run it again", st.Canonical)
+	}
+	st.Digest = digest
+	return err
 }
 
 // untilKept sends an image. When the same one is being deleted, it is sent again once it is gone.

@@ -22,6 +22,7 @@ type Action string
 const (
 	Lock    Action = "lock"    // its lock does not fit: `sconce lock`, by a person
 	Build   Action = "build"   // there is nothing under its canonical reference
+	Wait    Action = "wait"    // likewise, and what it stands on has not passed its tests
 	Test    Action = "test"    // a test has no verdict
 	Publish Action = "publish" // a stable tag does not lead to it
 	Stuck   Action = "stuck"   // a stable tag that is written once leads to another image: by a person
@@ -37,6 +38,9 @@ type Status struct {
 
 	changes []string // of an image that is to be built: what of itself has changed
 }
+
+// IsToBuild reports whether there is nothing under the image's canonical reference.
+func (st *Status) IsToBuild() bool { return st.Action == Build || st.Action == Wait }
 
 // asksAtOnce is how many images registries are asked about side by side.
 const asksAtOnce = 8
@@ -60,23 +64,48 @@ func (p *Pipeline) Look(ctx context.Context, s *engine.Session, images []*Image)
 	return all, nil
 }
 
-// blame says of an image that is to be built when that is due to what it stands on.
+// blame says of an image when what it stands on is the reason that it is to be built, or has something to do first.
 func (st *Status) blame(all []*Status) {
 	if st.Parts != nil {
 		st.blameParts(all)
 	}
-	if st.Action != Build || st.Base == nil {
+	below := st.below(all)
+	if below == nil {
 		return
 	}
-	i := slices.IndexFunc(all, func(other *Status) bool { return other.Image.Ref == st.Base.Ref })
-	if i >= 0 && all[i].Action == Build {
+	switch {
+	case st.Action == Build && below.IsToBuild():
+		st.Action = below.Action
 		st.Reasons = append(slices.Clone(st.changes), "what it stands on, "+st.Base.Ref+", is to be built")
+	case st.Action == Build && (below.Action == Test || below.Action == Stuck):
+		st.Action = Wait
+		st.Reasons = below.heldUp()
+	case st.Action == Publish && below.Action == Test:
+		st.Reasons = append(st.Reasons, below.heldUp()...)
 	}
+}
+
+// below is the status of what an image stands on; nil: it stands on no image of the pipeline, or on none that was asked about.
+func (st *Status) below(all []*Status) *Status {
+	i := slices.IndexFunc(all, func(other *Status) bool { return st.Base != nil && other.Image.Ref == st.Base.Ref })
+	if i < 0 {
+		return nil
+	}
+	return all[i]
+}
+
+// heldUp is why what stands on an image waits.
+func (st *Status) heldUp() []string {
+	var reasons []string
+	for _, reason := range st.Reasons {
+		reasons = append(reasons, "it waits for "+st.Ref+": "+reason)
+	}
+	return reasons
 }
 
 // blameParts says of an index what is due to its parts.
 func (st *Status) blameParts(all []*Status) {
-	for _, action := range []Action{Build, Test} {
+	for _, action := range []Action{Build, Wait, Test} {
 		var reasons []string
 		for _, other := range all {
 			if other.Image.PartOf == st.Image.Ref && other.Action == action {
@@ -104,11 +133,12 @@ func (p *Pipeline) look(ctx context.Context, s *engine.Session, st *Status) erro
 		return p.explainBuild(ctx, s, st)
 	}
 	st.Digest = digest
-	if err := p.lookAtTests(ctx, s, st); err != nil {
-		return fmt.Errorf("%s: %w", st.Ref, err)
-	}
-	if st.Action == Fine {
+	wanted, err := p.lookAtTests(ctx, s, st)
+	if err == nil && st.Action == Fine {
 		err = lookAtStable(ctx, s, st)
+	}
+	if err == nil && (st.Action == Publish || st.Action == Fine && len(st.Stable) == 0) { // what users have has passed
+		err = lookAtVerdicts(ctx, s, st, wanted)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", st.Ref, err)
@@ -148,25 +178,47 @@ func (p *Pipeline) tags(ctx context.Context, s *engine.Session, st *Status) ([]s
 	return repo.Tags(ctx)
 }
 
-// lookAtTests looks for a verdict of each test under its hash of today. What it says is for promotion to judge.
-func (p *Pipeline) lookAtTests(ctx context.Context, s *engine.Session, st *Status) error {
+// lookAtTests looks for a verdict of each test under its hash of today, and returns which there should be.
+func (p *Pipeline) lookAtTests(ctx context.Context, s *engine.Session, st *Status) ([]Wanted, error) {
 	wanted, err := p.Verdicts(st.Image, st.Digest)
 	if err != nil || len(wanted) == 0 {
-		return err
+		return nil, err
 	}
 	tags, err := p.tags(ctx, s, st)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, w := range wanted {
 		tag, err := w.Tag()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if !slices.Contains(tags, tag) {
 			st.Action = Test
 			st.Reasons = append(st.Reasons, fmt.Sprintf("test %s has no verdict on %s", w.Name, w.Cluster))
 		}
+	}
+	return wanted, nil
+}
+
+// lookAtVerdicts looks for tests that have failed. Whether verdicts are signed is for promotion to judge.
+func lookAtVerdicts(ctx context.Context, s *engine.Session, st *Status, wanted []Wanted) error {
+	book, err := s.Evidence(repositoryOf(st.Canonical), nil, nil)
+	if err != nil {
+		return err
+	}
+	var failed []string
+	for _, w := range wanted {
+		said, err := book.Says(ctx, w.Key)
+		if err != nil {
+			return err
+		}
+		if said == evidence.Failed {
+			failed = append(failed, fmt.Sprintf("test %s has failed on %s", w.Name, w.Cluster))
+		}
+	}
+	if len(failed) > 0 {
+		st.Action, st.Reasons = Test, failed
 	}
 	return nil
 }
@@ -187,11 +239,7 @@ func (p *Pipeline) Verdicts(i *Image, digest store.Digest) ([]Wanted, error) {
 		if t.Skip != "" {
 			continue
 		}
-		clusters := t.Clusters
-		if len(clusters) == 0 {
-			clusters = p.Clusters
-		}
-		for _, name := range clusters {
+		for _, name := range p.clusters(i, t) {
 			found, err := cluster.Find(name, i.Recipe.Dir)
 			if err != nil {
 				return nil, err

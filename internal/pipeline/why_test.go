@@ -6,7 +6,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"sconce.dev/sconce/internal/evidence/evidencetest"
 	"sconce.dev/sconce/internal/pipeline"
@@ -58,6 +60,30 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+// A new version is compared with what was built of the one before, of the same variant.
+func TestReasonsOfNewVersion(t *testing.T) {
+	registrytest.Isolate(t)
+	s := newSession(t)
+	dir := write(t, s, registrytest.Start(t, false))
+	if _, err := open(t, dir).Run(t.Context(), s, look(t, s, dir), pipeline.RunOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	change(t, dir, "images/base/sconce.toml", "version = \"1\"", "version = \"1.1\"")
+	change(t, dir, "images/base/file", "first", "second")
+	change(t, dir, "apps/app/sconce.toml", "\"large\"", "\"huge\"")
+	want := map[string][]string{
+		"images/base":        {"since 1", "copy file:/opt/base/file: file file: changed"},
+		"apps/app:large-dev": {"SIZE", "what it stands on"},
+	}
+	for _, st := range look(t, newSession(t), dir) {
+		for n, part := range want[st.Ref] {
+			if n >= len(st.Reasons) || !strings.Contains(st.Reasons[n], part) {
+				t.Errorf("%s: %q, want %q", st.Ref, st.Reasons, want[st.Ref])
+			}
+		}
+	}
+}
+
 // What is done after an image comes before what stands on it is built, and can stop that alone.
 func TestAfter(t *testing.T) {
 	registrytest.Isolate(t)
@@ -100,5 +126,47 @@ func TestAfter(t *testing.T) {
 	}})
 	if err != nil || len(order) != 4 || done[0].Built || !done[3].Built {
 		t.Errorf("%q, %+v, %v", order, done, err)
+	}
+}
+
+// What is done after images is done for as many at once as was said: the two variants, which stand on the same image, meet.
+func TestAfters(t *testing.T) {
+	registrytest.Isolate(t)
+	s := newSession(t)
+	dir := write(t, s, registrytest.Start(t, false))
+	var mu sync.Mutex
+	running, most := 0, 0
+	run := func(afters int, meet bool) {
+		t.Helper()
+		both := make(chan struct{})
+		running, most = 0, 0
+		_, err := open(t, dir).Run(t.Context(), s, look(t, s, dir), pipeline.RunOptions{Afters: afters, After: func(ctx context.Context, st *pipeline.Status) (bool, error) {
+			mu.Lock()
+			running++
+			if most = max(most, running); running == 2 {
+				close(both)
+			}
+			mu.Unlock()
+			if meet && strings.HasPrefix(st.Ref, "apps/") {
+				select {
+				case <-both:
+				case <-time.After(time.Minute):
+					t.Errorf("%s is alone", st.Ref)
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			running--
+			return true, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if run(2, true); most != 2 {
+		t.Errorf("%d at once, want 2", most)
+	}
+	if run(0, false); most != 1 {
+		t.Errorf("%d at once, want 1", most)
 	}
 }

@@ -1,3 +1,0 @@
-import os
-
-print("hello" + (", and more" if os.environ.get("APP_VERBOSE") else ""))

@@ -1,0 +1,1 @@
+echo "hello${APP_VERBOSE:+, and more}"
