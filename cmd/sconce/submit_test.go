@@ -27,10 +27,11 @@ command = "exit 3"
 
 [job.lacks]
 command = "lacks"
-logs = "logs"
+logs = "${HOME}/logs"
 
 [job.sleeps]
 command = "sleep 1000"
+options = ["--comment='of mine, 1st'"]
 
 [job.dies]
 command = ": > /shared/up; sleep 1000"
@@ -117,13 +118,14 @@ func TestSubmit(t *testing.T) {
 	has("sconce submit hello --follow -- 'a  b'", "rank 0 of 2 says a  b", "rank 1 of 2 says a  b", "its log is /shared/app/logs/hello-")
 	has("sconce logs hello", "rank 0 of 2 says a  b")
 	has("sconce submit fails --wait; echo code $?", "ended as FAILED", "code 1")
-	lacks := []string{"cause: /shared/app/logs/lacks-", "the library libc.so.6 is not in the image", "as link-missing-library", "follows: ", "task 0: Exited with exit code 127"}
+	lacks := []string{"cause: /home/alice/logs/lacks-", "the library libc.so.6 is not in the image", "as link-missing-library", "follows: ", "task 0: Exited with exit code 127"}
 	has("sconce submit lacks --follow; echo code $?", append(lacks, "ended as FAILED", "code 1")...)
 	has("sconce logs lacks", lacks...)
 	has("sconce explain lacks", lacks...)
 	// One that has begun is COMPLETING for a while.
 	has("sconce submit sleeps && sconce cancel sleeps && for i in $(seq 1200); do [ -z \"$(squeue -h)\" ] && break; sleep 0.1; done; sconce jobs", "cancelled job", "COMPLETED", "FAILED", "CANCELLED")
 	has("sconce jobs --json", `"digest": "sha256:`, `"file": "/shared/images/sha256-`)
+	has(`sconce jobs | grep -c " $(sconce jobs --json | sed -n 's/.*"digest": "sha256:\(.\{12\}\).*/\1/p' | head -1) "`, "4\n")
 	has("sconce cancel other; echo code $?", `no job "other" was submitted from here`, "code 2")
 	has("cd /shared && sconce submit app hello --nodes 9 --test-only; echo code $?", "error: sbatch: ", "code 1")
 	nodeDies(t, c, has)
@@ -149,16 +151,38 @@ func nodeDies(t *testing.T, c *slurmtest.Cluster, has func(script string, wants 
 	has("rm -f dies-*.log; sconce explain dies", append(says, "JobState=NODE_FAIL")...)
 }
 
-// Ten who submit at once share one copy of the image.
+// asPeople is what lets two people do things in a cluster of root: `as UID COMMAND...`, each with a home and a store of its own.
+const asPeople = `people="1000 65534"
+as() {
+	uid=$1
+	shift
+	setpriv --reuid=$uid --regid=$uid --clear-groups env HOME=/shared/people/$uid "$@"
+}
+for p in $people; do install -d -o $p people/$p && cp -r app people/$p/app && chown -R $p people/$p; done
+`
+
+// Ten submissions at once, of two people if root runs the tests, who let nobody read their files, share one copy of the image.
 func TestSubmitAtOnce(t *testing.T) {
 	c := submitCluster(t)
-	out := c.Run(slurmtest.Alice, `cd app
-for i in 1 2 3 4 5 6 7 8 9 10; do sconce submit hello --nodes 1 > /tmp/id$i & pids="$pids $!"; done
+	people := "people=1000; mkdir people; cp -r app people/1000; as() { shift; \"$@\"; }\n"
+	if c.Admin() == slurmtest.Root {
+		people = asPeople
+	}
+	c.Run(slurmtest.Alice, "sconce copy tiny:1 oci:layout:tiny")
+	out := c.Run(c.Admin(), "mkdir -p -m 1777 images\n"+people+`
+for p in $people; do as $p sconce pull oci:layout:tiny --name tiny:1 > /dev/null; done
+umask 077
+for i in 1 2 3 4 5 6 7 8 9 10; do
+	set -- $people $people $people $people $people $people $people $people $people $people
+	shift $i
+	as $1 sh -c "cd people/$1/app && sconce submit hello --nodes 1" > /tmp/id$i & pids="$pids $!"
+done
 for p in $pids; do wait $p || exit 1; done
 cat /tmp/id* | sort -u | wc -l
 ls /shared/images/*.sqsh | wc -l
-ls -A .sconce/*.sbatch | wc -l`)
-	if !strings.HasPrefix(out, "10\n1\n1\n") {
-		t.Errorf("jobs, images, scripts: %q", out)
+stat -c %a /shared/images/*.sqsh
+for p in $people; do ls -A people/$p/app/.sconce/*.sbatch | wc -l; squeue -h -t all -u $p -o %A | wc -l; done`)
+	if want := map[bool]string{true: "10\n1\n644\n1\n5\n1\n5\n", false: "10\n1\n644\n1\n10\n"}[c.Admin() == slurmtest.Root]; out[:min(len(out), len(want))] != want {
+		t.Errorf("jobs, images and their mode, and of each person scripts and jobs: %q, want %q", out, want)
 	}
 }

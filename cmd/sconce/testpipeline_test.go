@@ -136,6 +136,9 @@ func partsOf(out string, marks ...string) map[string]string {
 	return parts
 }
 
+// meet has a test of one variant wait for that of the other, which it does in vain when images are tested one after the other.
+const meet = "n=0; : > /shared/met/$WHO; until [ -e /shared/met/small -a -e /shared/met/large ]; do n=$((n+1)); [ $n -lt 900 ] || exit 1; sleep 0.1; done"
+
 // threeImages are a base, a stack of components on it and an app on that, in two variants each.
 var threeImages = map[string]string{
 	"pipeline.toml": strings.Replace(pipelineTOML, `["app"]`, `["base", "stack", "app"]`, 1),
@@ -165,11 +168,11 @@ run = "mkdir -p $PREFIX; echo other > $PREFIX/word; echo made other"
 [source.plain]
 url = "greet.tar"
 [variant]
-small = { base.recipe = "../base:small" }
-large = { base.recipe = "../base:large" }
+small = { base.recipe = "../base:small", image.env.WHO = "small" }
+large = { base.recipe = "../base:large", image.env.WHO = "large" }
 [[test]]
 name = "word"
-run = "cat /opt/user/word"
+run = "cat /opt/user/word; ` + meet + `"
 log = ["sesame"]
 `,
 	"stack/greet.patch": "--- a/word\n+++ b/word\n@@ -1 +1 @@\n-open\n+open sesame\n",
@@ -199,7 +202,7 @@ func TestPipelineOfThreeOnSlurm(t *testing.T) {
 		writeText(t, filepath.Join(c.SharedDir, "three", name, "clusters/two.toml"), testProfile)
 	}
 	out, err := c.Try(slurmtest.Alice, withRegistry+`
-		for p in cat grep mkdir; do ln -sf sh rootfs/bin/$p; done
+		mkdir met; for p in cat grep mkdir sleep; do ln -sf sh rootfs/bin/$p; done
 		mkdir greet && echo open > greet/word && tar cf three/stack/greet.tar greet
 		cd three
 		again() { echo "== $1"; sconce lock base && sconce lock stack && sconce lock app; sconce pipeline run --test --promote --progress plain; echo code $?; echo jobs $(ls -d .sconce/tests/*/job | wc -l).; made; }
@@ -236,7 +239,7 @@ func TestPipelineOfThreeOnSlurm(t *testing.T) {
 			t.Errorf("%s: built %q, want %q", want.part, built, want.built)
 		}
 	}
-	wantIn(t, parts["why"], "base:small fine", "stack:small build it has not been built yet", "app:small build", "what it stands on, stack:small, is to be built")
+	wantIn(t, parts["why"], "base:small fine", "stack:small build it is a new version; what follows has changed since 1-small", "app:small build", "what it stands on, stack:small, is to be built")
 	if t.Failed() {
 		t.Log(out)
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -36,6 +37,7 @@ type buildOptions struct {
 	variant     string
 	canonical   bool
 	began       time.Time
+	on          onOptions
 
 	// Of a Containerfile.
 	file       string
@@ -71,6 +73,10 @@ When the recipe says what the image is for, under [target], the image is checked
 check). After an error it stays in the store, but nothing is written or pushed, and the exit code is 3. --no-check leaves
 the check out, and a label of the image says so.
 
+--on builds on a node of a cluster, in a job of Slurm's that reads and writes what a build here would, in the same store,
+shows the same and ends with the same code. Ctrl-C cancels it; when sconce is killed here it goes on, and the same command
+follows it. The store, the recipe and the outputs have to be on a file system that the nodes see.
+
 Where the image goes, besides the store:
   oci:DIR[:TAG]             an OCI layout, also when OUT has no prefix and does not end in .tar
   oci-archive:FILE[:TAG]    an OCI layout in a tar, also when OUT ends in .tar
@@ -88,11 +94,15 @@ image of this name is replaced; anything else only with --force.`,
 			"sconce build images/pytorch:26.02-py3                 a variant of a recipe",
 			"sconce build -f Containerfile . -t train:2            build a Containerfile",
 			"sconce build train.def -o train.sif                   build a definition file of Apptainer's",
+			"sconce build demo --on clariden -o demo.sqsh          on a node of a cluster",
 			"sconce build demo --secret id=token,src=token.txt     give a secret to the steps that mount it",
 		),
 		Args: wants("[RECIPE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.recipe = withVariant(recipeArgument(args), o.variant)
+			if o.on.given() {
+				return a.buildOn(cmd, args, o)
+			}
 			if o.canonical {
 				return a.buildCanonical(cmd.Context(), o)
 			}
@@ -123,7 +133,9 @@ image of this name is replaced; anything else only with --force.`,
 	f.StringVar(&o.platform, "platform", "", "build for linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
 	f.BoolVar(&o.json, "json", false, "print what was built as JSON")
 	o.others.add(cmd)
+	o.on.addFlags(cmd)
 	addSquashfsFlags(cmd, &o.squashfs)
+	addStartFlag(cmd, &o.squashfs)
 	complete(cmd, "compression", "gzip", "zstd")
 	complete(cmd, "platform", "linux/amd64", "linux/arm64")
 	return cmd
@@ -248,6 +260,9 @@ func (a *app) planRecipe(ctx context.Context, o buildOptions, how *engine.BuildO
 		}
 		how.Push = append(how.Push[:len(how.Push):len(how.Push)], ref)
 	}
+	if len(how.Write.Start) == 0 {
+		how.Write.Start = r.Start.Run
+	}
 	s, err := a.open(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -258,6 +273,10 @@ func (a *app) planRecipe(ctx context.Context, o buildOptions, how *engine.BuildO
 
 // loadRecipe reads a recipe, before which flags go.
 func loadRecipe(path, platform, compression string) (*engine.Recipe, error) {
+	if file := filepath.Base(path); isContainerfile(file) || isDefinition(file) {
+		return nil, fault.Usage(fault.Hint(fmt.Errorf("%s: this wants a recipe (sconce.toml)", path),
+			fmt.Sprintf("`sconce build -f %[1]s` builds the file; `sconce init --from Containerfile` writes a recipe of a Containerfile", path)))
+	}
 	c := engine.Changes{Compression: compression}
 	if platform != "" {
 		var err error

@@ -111,10 +111,20 @@ func checkBuildFlags(o buildOptions, isFile bool) error {
 	}
 	for _, name := range []string{"--locked", "--publish", "--wheels", "--build-arg", "--build-arg-file", "--target", "--tag", "--ignore-file", "--label", "--network none", "--build-context"} {
 		if misplaced[name] {
-			return fault.Usage(fmt.Errorf("%s: this builds %s, and the flag is for %s", name, what, instead))
+			err := fmt.Errorf("%s: this builds %s, and the flag is for %s", name, what, instead)
+			if key := inRecipe[name]; key != "" {
+				err = fault.Hint(err, "a recipe says it itself, by "+key)
+			}
+			return fault.Usage(err)
 		}
 	}
 	return nil
+}
+
+// inRecipe is by which keys a recipe says what flags say of a Containerfile.
+var inRecipe = map[string]string{
+	"--tag": "name and version; `sconce copy IMAGE NAME:TAG` gives an image further names", "--label": "labels under [image]", "--network none": "network = false in a [[step]]",
+	"--build-arg": "env under [image] or of a [[step]], and by [variant]", "--target": "[variant]",
 }
 
 func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (*engine.Session, *engine.Plan, error) {

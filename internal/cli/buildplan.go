@@ -14,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/hostconfig"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/ui"
@@ -23,6 +24,7 @@ import (
 type stepOptions struct {
 	secrets        []string
 	ssh            []string
+	hostConfig     []string // kinds of hostconfig
 	shellOnFailure bool
 	network        string // of commands, as readNetwork reads it
 }
@@ -31,6 +33,7 @@ type stepOptions struct {
 func (s *stepOptions) addFlags(f *pflag.FlagSet) {
 	f.StringArrayVar(&s.secrets, "secret", nil, "a secret for steps that mount it: `id=ID,src=FILE` or id=ID,env=VARIABLE (repeatable)")
 	f.StringArrayVar(&s.ssh, "ssh", nil, "an SSH agent for steps that mount it: `default|ID[=SOCKET]` (repeatable)")
+	f.StringSliceVar(&s.hostConfig, "host-config", nil, "let steps see this machine's configuration of `pip,ca,npm,apt,conda`; none of it stays in the image")
 }
 
 // The networks that commands can have: see [stepOptions.network].
@@ -58,7 +61,7 @@ var proxies = []string{"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "AL
 // apply gives a build what its commands may use of this machine.
 func (s stepOptions) apply(a *app, to *engine.BuildOptions) error {
 	var err error
-	if to.Secrets, err = parseSecrets(s.secrets); err != nil {
+	if to.Secrets, err = parseSecrets(s.secrets, a.secrets); err != nil {
 		return fault.Usage(err)
 	}
 	if to.SSH, err = parseAgents(s.ssh); err != nil {
@@ -68,6 +71,9 @@ func (s stepOptions) apply(a *app, to *engine.BuildOptions) error {
 		if value, ok := os.LookupEnv(name); ok {
 			to.Pass = append(to.Pass, name+"="+value)
 		}
+	}
+	if to.Host, err = s.readHost(a); err != nil {
+		return err
 	}
 	network, err := readNetwork(s.network)
 	if err != nil {
@@ -80,8 +86,28 @@ func (s stepOptions) apply(a *app, to *engine.BuildOptions) error {
 	return nil
 }
 
-// parseSecrets reads --secret id=ID[,src=FILE|,env=NAME]. Without a source it is the file or the variable ID.
-func parseSecrets(flags []string) (map[string]func() ([]byte, error), error) {
+// readHost reads what commands may see of this machine's configuration. What a flag asks for must be there; what config.toml asks
+// for is what users may have.
+func (s stepOptions) readHost(a *app) (*hostconfig.Config, error) {
+	kinds := s.hostConfig
+	if kinds == nil && a.config.HostConfig != nil {
+		kinds = *a.config.HostConfig
+	}
+	c, err := hostconfig.Load(kinds)
+	if err != nil {
+		return nil, fault.Usage(err)
+	}
+	for _, kind := range s.hostConfig {
+		if !c.Has(kind) {
+			return nil, fault.Usage(fmt.Errorf("--host-config %s: this machine has no configuration of it for you", kind))
+		}
+	}
+	return c, nil
+}
+
+// parseSecrets reads --secret id=ID[,src=FILE|,env=NAME]. Without a source it is the file or the variable ID. What is in known was read
+// already.
+func parseSecrets(flags []string, known map[string][]byte) (map[string]func() ([]byte, error), error) {
 	secrets := make(map[string]func() ([]byte, error))
 	for _, text := range flags {
 		fields, err := keyValues("--secret", text, "id", "src", "source", "env", "type")
@@ -91,6 +117,10 @@ func parseSecrets(flags []string) (map[string]func() ([]byte, error), error) {
 		id, file, env := fields["id"], fields["src"]+fields["source"], fields["env"]
 		if id == "" {
 			return nil, fmt.Errorf("--secret %q has no id: write id=NAME,src=FILE or id=NAME,env=VARIABLE", text)
+		}
+		if value, ok := known[id]; ok {
+			secrets[id] = func() ([]byte, error) { return value, nil }
+			continue
 		}
 		if _, set := os.LookupEnv(id); file == "" && env == "" && set {
 			env = id

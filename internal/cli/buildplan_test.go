@@ -17,7 +17,7 @@ func TestSecretFromPipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Close()
-	secrets, err := parseSecrets([]string{fmt.Sprintf("id=t,src=/dev/fd/%d", r.Fd())})
+	secrets, err := parseSecrets([]string{fmt.Sprintf("id=t,src=/dev/fd/%d", r.Fd())}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,19 +29,29 @@ fetched or made again.`,
 		Args:    cobra.ArbitraryArgs,
 		RunE:    helpOrUnknown,
 	}
-	cmd.AddCommand(newCacheInfoCmd(a), newCachePruneCmd(a), newCacheVerifyCmd(a))
+	cmd.AddCommand(newCacheInfoCmd(a), newCacheInitCmd(a), newCachePruneCmd(a), newCacheVerifyCmd(a))
 	return cmd
 }
 
 func newCacheInfoCmd(a *app) *cobra.Command {
-	var asJSON bool
+	var asJSON, byUser bool
 	cmd := &cobra.Command{
-		Use:     "info",
-		Short:   "Show where the store is and how much it holds",
-		Example: examples("sconce cache info", "sconce cache info --json | jq -r .dir"),
+		Use:   "info",
+		Short: "Show where the store is and how much it holds",
+		Long: `Show where the store is, how much it holds and how much it may.
+
+With --by-user, say who has what: the images that a user has named, the bytes that these need, the bytes of these that nobody
+else's need, what the user has brought and unpacked, of how much they may have, and when they last used it.`,
+		Example: examples("sconce cache info", "sconce cache info --json | jq -r .dir", "sconce --store /capstor/proj/ml/sconce cache info --by-user"),
 		Args:    wants(),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runCacheInfo(cmd.Context(), asJSON) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if byUser {
+				return a.runCacheUsers(cmd.Context(), asJSON)
+			}
+			return a.runCacheInfo(cmd.Context(), asJSON)
+		},
 	}
+	cmd.Flags().BoolVar(&byUser, "by-user", false, "say what each user has")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -58,14 +69,16 @@ type cacheInfo struct {
 }
 
 func (a *app) runCacheInfo(ctx context.Context, asJSON bool) error {
-	s, err := a.open(ctx)
+	s, err := a.openThere(ctx)
 	if err != nil {
 		return err
 	}
 	in := cacheInfo{Dir: s.Store.Dir(), ReadOnly: s.Store.ReadOnly(), Shared: strings.Join(a.sharedDirs(), ":"), FileSystem: host.FileSystemOf(s.Store.Dir())}
-	if in.Limit, err = a.storeLimit(in.Dir); err != nil {
+	limits, _, err := a.storeLimits(s.Store)
+	if err != nil {
 		return err
 	}
+	in.Limit = limits.Bytes
 	if in.Buckets, err = s.Store.Usage(); err != nil {
 		return err
 	}
@@ -127,6 +140,8 @@ type cachePruneOptions struct {
 	dryRun   bool
 	noWait   bool
 	json     bool
+
+	olderGiven bool // --older-than was given
 }
 
 func newCachePruneCmd(a *app) *cobra.Command {
@@ -135,7 +150,10 @@ func newCachePruneCmd(a *app) *cobra.Command {
 		Use:   "prune",
 		Short: "Remove from the store what is not needed",
 		Long: `Remove what no named image stands on and nothing has used for 30 days, and what killed processes left behind. Named
-images stay whole; ` + "`sconce images rm`" + ` removes names.
+images stay whole; ` + "`sconce images rm`" + ` removes names. What policy.toml in the store says of
+its size, of age and of users holds where no flag says otherwise.
+
+In a store of a group, what is removed is yours; whoever keeps the store removes what anybody has brought.
 
 Prune waits until no other sconce uses the store, and new ones wait for it.`,
 		Example: examples(
@@ -145,7 +163,10 @@ Prune waits until no other sconce uses the store, and new ones wait for it.`,
 			"sconce cache prune --all                 keep only what images need",
 		),
 		Args: wants(),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runCachePrune(cmd.Context(), o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.olderGiven = cmd.Flags().Changed("older-than")
+			return a.runCachePrune(cmd.Context(), o)
+		},
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.all, "all", false, "remove all that no image needs, however recently it was used")
@@ -184,13 +205,19 @@ func (a *app) runCachePrune(ctx context.Context, o cachePruneOptions) error {
 	if err != nil {
 		return err
 	}
-	s, err := a.open(ctx)
+	s, err := a.openThere(ctx)
 	if err != nil {
+		return err
+	}
+	if err := a.applyPolicy(s.Store, o, &p); err != nil {
 		return err
 	}
 	r, err := s.Store.Prune(ctx, p)
 	if err != nil {
 		return err
+	}
+	for _, over := range r.Over {
+		a.say("warning: %s has %s of at most %s: images need it", host.UserName(over.UID), units.Size(over.Bytes), units.Size(over.Limit))
 	}
 	if o.json {
 		return a.printJSON(r)
@@ -204,40 +231,83 @@ func (a *app) runCachePrune(ctx context.Context, o cachePruneOptions) error {
 	return err
 }
 
+// cacheVerifyOptions are the options of `sconce cache verify`.
+type cacheVerifyOptions struct {
+	remove bool
+	slice  time.Duration
+	json   bool
+}
+
+// applyPolicy has the store's policy say what the flags do not.
+func (a *app) applyPolicy(st *store.Store, o cachePruneOptions, p *store.PruneOptions) error {
+	limits, policy, err := a.storeLimits(st)
+	if err != nil {
+		return err
+	}
+	p.OfUser = limits.OfUser
+	if !o.olderGiven && policy.MaxAge > 0 {
+		p.OlderThan = policy.MaxAge
+	}
+	if o.keepSize == "" && policy.MaxSize != nil && st.Keeps() {
+		p.KeepBytes = limits.Bytes
+	}
+	return nil
+}
+
 func newCacheVerifyCmd(a *app) *cobra.Command {
-	var remove, asJSON bool
+	var o cacheVerifyOptions
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Check the hash of everything in the store",
 		Long: `Read the whole store: hash every blob and compare it with its name, read every record, and look whether every image has
 all its parts. Other sconces may use the store meanwhile.
 
+With --slice TIME it stops after that time, and the next one goes on from there, blob by blob; at the end it begins anew. It
+yields cores and disk to all others: a timer keeps a large store checked without anyone noticing.
+
 Exit code 3 says that something is damaged. With --remove it is removed, and fetched or made again by the next command that
 needs it; an image that lost a part loses its name.`,
-		Example: examples("sconce cache verify", "sconce cache verify --remove"),
+		Example: examples("sconce cache verify", "sconce cache verify --remove", "sconce cache verify --slice 10m     from a timer"),
 		Args:    wants(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.runCacheVerify(cmd.Context(), remove, asJSON)
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runCacheVerify(cmd.Context(), o) },
 	}
-	cmd.Flags().BoolVar(&remove, "remove", false, "remove what is damaged")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	f := cmd.Flags()
+	f.BoolVar(&o.remove, "remove", false, "remove what is damaged")
+	f.DurationVar(&o.slice, "slice", 0, "stop after this `TIME`, and go on from there the next time: 10m, 2h")
+	f.BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
 }
 
-func (a *app) runCacheVerify(ctx context.Context, remove, asJSON bool) error {
-	s, err := a.open(ctx)
+// cacheVerified is what `sconce cache verify` prints as JSON.
+type cacheVerified struct {
+	store.VerifyReport
+	Pass *store.Pass `json:"pass,omitempty"` // with --slice
+}
+
+func (a *app) runCacheVerify(ctx context.Context, o cacheVerifyOptions) error {
+	if o.slice < 0 {
+		return fault.Usage(fmt.Errorf("--slice %s: it is a time like 10m or 2h", o.slice))
+	}
+	s, err := a.openThere(ctx)
 	if err != nil {
 		return err
 	}
-	r, err := s.Store.Verify(ctx, remove)
+	var r cacheVerified
+	if o.slice > 0 {
+		host.StepBack()
+		var pass store.Pass
+		r.VerifyReport, pass, err = s.Store.VerifySlice(ctx, o.remove, o.slice)
+		r.Pass = &pass
+	} else {
+		r.VerifyReport, err = s.Store.Verify(ctx, o.remove)
+	}
 	if err != nil {
 		return err
 	}
 	if r.Damaged == nil {
 		r.Damaged = []store.Damage{}
 	}
-	if asJSON {
+	if o.json {
 		err = a.printJSON(r)
 	} else {
 		err = a.printVerify(r)
@@ -246,13 +316,13 @@ func (a *app) runCacheVerify(ctx context.Context, remove, asJSON bool) error {
 		return err
 	}
 	err = fmt.Errorf("the store %s is damaged: %d objects", s.Store.Dir(), len(r.Damaged))
-	if !remove {
+	if !o.remove {
 		err = fault.Hint(err, "`sconce cache verify --remove` removes them, so that they are fetched or made again")
 	}
 	return fault.Problem(err)
 }
 
-func (a *app) printVerify(r store.VerifyReport) error {
+func (a *app) printVerify(r cacheVerified) error {
 	for _, d := range r.Damaged {
 		state := "damaged"
 		if d.Removed {
@@ -264,5 +334,21 @@ func (a *app) printVerify(r store.VerifyReport) error {
 	}
 	_, err := fmt.Fprintf(a.out, "%d blobs (%s), %d records and %d trees checked: %d damaged\n",
 		r.Blobs, units.Size(r.Bytes), r.Records, r.Trees, len(r.Damaged))
+	if err != nil || r.Pass == nil {
+		return err
+	}
+	_, err = fmt.Fprintln(a.out, progressOf(*r.Pass))
 	return err
+}
+
+// progressOf says how far the slices of a verification have come.
+func progressOf(p store.Pass) string {
+	if p.Ended {
+		return "that was the last slice: the next one begins anew"
+	}
+	text := fmt.Sprintf("%s of %s hashed since %s", units.Size(p.Bytes), units.Size(p.Of), p.Began.Format(time.DateOnly))
+	if p.Last.IsZero() {
+		return text
+	}
+	return text + "; the pass before ended on " + p.Last.Format(time.DateOnly)
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -29,6 +30,7 @@ type checkOptions struct {
 	json      bool
 	sarif     string // a file, or toStdout; "": none is written
 	listRules bool
+	trust     trustOptions
 }
 
 // targetOptions say what an image is to run on.
@@ -52,6 +54,10 @@ breaks under the runtime, and more (--list-rules). Nothing of the image runs, an
 The target is a cluster (see sconce clusters), or what the other flags say; they go before what the cluster's profile says.
 --recipe takes both the target and the rules that are allowed from a recipe. What the target does not say is not judged.
 
+With --key, an image in a registry is judged by the facts that ` + "`sconce push --sign`" + ` or a pipeline left beside it, if
+one of the keys has signed them, about exactly this image: no layer is downloaded then. Otherwise that is said, and the
+layers come.
+
 Exit code 3 means that an error was found that is not allowed.
 
 ` + anyImage,
@@ -59,6 +65,7 @@ Exit code 3 means that an error was found that is not allowed.
 			"sconce check llm-train:25.11 --cluster clariden",
 			"sconce check pytorch.sif --gpu 9.0 --driver 550.54 --runtime apptainer",
 			"sconce check docker://nvcr.io/nvidia/pytorch:25.06-py3 --cluster ./mycluster.toml --severity error",
+			"sconce check registry.example.org/team/llm-train:25.11 --cluster clariden --key team.pub",
 			"sconce check --recipe llm-train                     the image that was built of it, for its target",
 			"sconce check llm-train --cluster clariden --allow files-setuid='only su, of the base'",
 			"sconce check llm-train --cluster clariden --sarif=check.sarif",
@@ -80,13 +87,40 @@ Exit code 3 means that an error was found that is not allowed.
 	a.addTargetFlags(cmd, &o.target)
 	f.StringVar(&o.recipe, "recipe", "", "take target and allowed rules from the recipe in `DIR`; without IMAGE, check what it names")
 	f.StringArrayVar(&o.allow, "allow", nil, "count what this rule finds as no error, as `RULE=REASON` (repeatable)")
+	completeRules(cmd)
 	f.StringVar(&o.severity, "severity", string(audit.Note), "show what is at least this bad: error, warning, note")
+	addKeyFlag(cmd, &o.trust.keys)
+	f.StringVar(&o.trust.facts, "facts", "", "with --key: look for facts in this `REPOSITORY`, HOST/NAME, instead of the image's own")
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	f.StringVar(&o.sarif, "sarif", "", "print SARIF 2.1.0, or write it to `FILE` with --sarif=FILE")
 	f.Lookup("sarif").NoOptDefVal = toStdout
 	f.BoolVar(&o.listRules, "list-rules", false, "list the rules")
 	complete(cmd, "severity", string(audit.Error), string(audit.Warning), string(audit.Note))
 	return cmd
+}
+
+// trustOptions say whose facts about an image in a registry are believed.
+type trustOptions struct {
+	keys  []string
+	facts string // the repository that holds them; "": the image's own
+}
+
+// apply has a subject believe them.
+func (o trustOptions) apply(to *engine.Subject) error {
+	if len(o.keys) == 0 {
+		if o.facts != "" {
+			return fault.Usage(fault.Hint(errors.New("--facts REPOSITORY: no key says whose facts count"), "add --key team.pub"))
+		}
+		return nil
+	}
+	keys, err := engine.TrustedKeys(o.keys)
+	if err != nil {
+		return err
+	}
+	if err := to.Trust(keys, strings.TrimPrefix(o.facts, "docker://")); err != nil {
+		return fault.Usage(fmt.Errorf("--key: %w", err))
+	}
+	return nil
 }
 
 func (a *app) addTargetFlags(cmd *cobra.Command, t *targetOptions) {
@@ -117,6 +151,20 @@ func addProfileFlag(cmd *cobra.Command, k cluster.Key, p *cluster.Profile) {
 	}
 	if k.Enum != nil {
 		complete(cmd, k.Name, k.Enum...)
+	}
+}
+
+// completeRules completes the rules of --allow RULE=REASON.
+func completeRules(cmd *cobra.Command) {
+	err := cmd.RegisterFlagCompletionFunc("allow", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		var ids []string
+		for _, r := range audit.Rules() {
+			ids = append(ids, r.ID+"=")
+		}
+		return ids, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
+	})
+	if err != nil {
+		panic(err) // there is no such flag: a mistake in this package
 	}
 }
 
@@ -164,8 +212,9 @@ type checked struct {
 	Digest   string          `json:"digest,omitempty"`
 	Platform string          `json:"platform"`
 	Target   cluster.Profile `json:"target"`
-	Profile  string          `json:"profile,omitempty"` // where the cluster's profile is from
-	Unknown  []string        `json:"notJudged"`         // what the target does not say
+	Profile  string          `json:"profile,omitempty"`     // where the cluster's profile is from
+	Unknown  []string        `json:"notJudged"`             // what the target does not say
+	Trusted  bool            `json:"signedFacts,omitempty"` // judged by facts that one of the keys has signed
 	Findings []audit.Finding `json:"findings"`
 	audit.Count
 	Warnings []string `json:"unread,omitempty"` // files that could not be understood
@@ -195,6 +244,9 @@ func (a *app) runCheck(ctx context.Context, o checkOptions) error {
 		return err
 	}
 	defer image.Close()
+	if err := o.trust.apply(image); err != nil {
+		return err
+	}
 	found, err := s.Check(ctx, image, t)
 	if err != nil {
 		return err
@@ -202,7 +254,7 @@ func (a *app) runCheck(ctx context.Context, o checkOptions) error {
 	facts := found.Facts
 	c := checked{
 		Image: o.image, Digest: facts.Digest, Platform: facts.Platform, Target: t.Profile, Profile: t.From, Unknown: t.Unknown(),
-		Count: found.Count, Warnings: slices.Clone(facts.Warnings),
+		Trusted: found.Trusted, Count: found.Count, Warnings: slices.Clone(facts.Warnings),
 	}
 	if facts.GPU != nil {
 		c.Warnings = append(c.Warnings, facts.GPU.Warnings...)

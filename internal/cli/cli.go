@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -31,8 +33,13 @@ type app struct {
 	view *ui.View
 	out  io.Writer // stdout, for data: what was reported before comes first
 
+	saying sync.Mutex // see say
+
 	session *engine.Session // of the command that runs; nil for one that needs none
 	config  config.Config   // what site and user decide for every command
+
+	onNode  bool              // somebody draws the events of this command elsewhere, see nodejob
+	secrets map[string][]byte // for --secret, by id: what was read there
 }
 
 // globalFlags are the flags of every command.
@@ -166,9 +173,19 @@ func (a *app) open(ctx context.Context) (*engine.Session, error) {
 		return nil, err
 	}
 	a.session, err = engine.New(ctx, engine.Options{
-		Dir: dir, Shared: a.sharedDirs(), Offline: a.flags.offline, Patience: patience, Version: currentVersion().Version,
+		Dir: dir, Shared: a.sharedDirs(), Scratch: os.Getenv("SCONCE_SCRATCH"), Offline: a.flags.offline, Patience: patience, Version: currentVersion().Version,
 	})
 	return a.session, err
+}
+
+// openThere opens the store for a command that only looks: a directory that --store names and that does not exist stays so.
+func (a *app) openThere(ctx context.Context) (*engine.Session, error) {
+	if dir := a.flags.store; dir != "" {
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			return nil, fault.Usage(fmt.Errorf("--store %s: there is no such directory", dir))
+		}
+	}
+	return a.open(ctx)
 }
 
 // networkPatience is --patience, 0 when nothing is said.

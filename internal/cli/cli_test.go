@@ -17,7 +17,7 @@ func everyCommand(t *testing.T, visit func(*cobra.Command)) {
 	n := 0
 	var walk func(*cobra.Command)
 	walk = func(c *cobra.Command) {
-		if c.Name() == "help" {
+		if c.Name() == "help" || c.Hidden {
 			return
 		}
 		n++
@@ -115,6 +115,7 @@ func TestFirstSteps(t *testing.T) {
 	}{
 		{"build empty", 2, "a Containerfile, Dockerfile or one definition file (NAME.def) there, or named by -f, is built as well"},
 		{"build app --locked", 3, "--locked: app/sconce.lock does not exist"},
+		{"build app --tag x", 2, "hint: a recipe says it itself, by name and version"},
 		{"build file", 0, "built file:latest for linux/" + runtime.GOARCH + ": 0 layers"},
 		{"build file --tag a:b:c/d:", 2, "cannot be an image's name"},
 		{"slim file --gpu 9.0 --name :x", 2, "cannot be an image's name"},

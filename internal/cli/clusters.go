@@ -11,6 +11,7 @@ import (
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/ui"
 )
 
@@ -72,9 +73,9 @@ func (a *app) runClusters(ctx context.Context, o clustersOptions) error {
 	case o.name != "":
 		return a.showCluster(o)
 	}
-	all, err := cluster.List(o.recipe)
-	if err != nil {
-		return err
+	all, wrong := cluster.List(o.recipe)
+	for _, err := range wrong {
+		progress.Warn(ctx, err.Error(), fault.HintOf(err))
 	}
 	if o.json {
 		out := make([]listedCluster, 0, len(all))
@@ -106,7 +107,7 @@ func (a *app) detectCluster(ctx context.Context, o clustersOptions) error {
 		return a.printJSON(listedCluster{d.Profile, "detected"})
 	}
 	var b strings.Builder
-	b.WriteString("# What this machine shows of its cluster. Look through it, and add what it cannot know: a description, the account, the oldest driver.\n#\n")
+	b.WriteString("# What this machine shows of its cluster. Look through it, and add what it\n# cannot know: a description, the account, the oldest driver.\n#\n")
 	for _, note := range d.Notes {
 		b.WriteString("# " + ui.Clean(note) + "\n")
 	}

@@ -21,6 +21,7 @@ func newCompletionCmd(a *app) *cobra.Command {
 
 For bash it needs the package bash-completion. Start a new shell after installing it.`,
 		Example: examples(
+			"mkdir -p ~/.local/share/bash-completion/completions",
 			"sconce completion bash > ~/.local/share/bash-completion/completions/sconce",
 			`sconce completion zsh > "${fpath[1]}/_sconce"`,
 			"sconce completion fish > ~/.config/fish/completions/sconce.fish",

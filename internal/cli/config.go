@@ -53,10 +53,27 @@ func (a *app) sharedDirs() []string {
 	return store.SharedDirs()
 }
 
-// storeLimit is how much the store may hold, in bytes; 0 is no limit. $SCONCE_STORE_SIZE goes before the files.
-func (a *app) storeLimit(dir string) (int64, error) {
+// storeLimits is how much the store may hold. $SCONCE_STORE_SIZE goes before the store's policy, and that before the files.
+func (a *app) storeLimits(st *store.Store) (store.Limits, config.Policy, error) {
+	p, err := config.LoadPolicy(st.Dir())
+	if err != nil {
+		return store.Limits{}, p, err
+	}
+	var l store.Limits
+	if p.UserSize > 0 || len(p.Users) > 0 {
+		l.OfUser = p.OfUser
+	}
+	l.Bytes, err = a.storeLimit(st.Dir(), p)
+	return l, p, err
+}
+
+// storeLimit is how much the store in dir may hold, in bytes; 0 is no limit.
+func (a *app) storeLimit(dir string, p config.Policy) (int64, error) {
 	size := defaultStoreSize
-	if a.config.StoreSize != nil {
+	switch {
+	case p.MaxSize != nil:
+		size = *p.MaxSize
+	case a.config.StoreSize != nil:
 		size = *a.config.StoreSize
 	}
 	if text := os.Getenv("SCONCE_STORE_SIZE"); text != "" {
@@ -74,19 +91,26 @@ func (a *app) tidy(ctx context.Context, s *engine.Session) {
 		return
 	}
 	ctx = progress.With(ctx, a.view)
-	limit, err := a.storeLimit(s.Store.Dir())
+	limits, _, err := a.storeLimits(s.Store)
 	if err != nil {
 		progress.Warn(ctx, err.Error(), "")
 		return
 	}
-	r, _, err := s.Store.KeepWithin(ctx, limit)
+	r, _, err := s.Store.KeepWithin(ctx, limits)
+	limit := limits.Bytes
+	if len(r.Over) > 0 {
+		limit = limits.OfUser(r.Over[0].UID)
+		progress.Warn(ctx, fmt.Sprintf("what you have in the store %s is %s, above your limit of %s: named images need it", s.Store.Dir(), units.Size(r.Over[0].Bytes), units.Size(limit)),
+			"`sconce images rm` takes names away; "+config.PolicyFile+" in the store sets the limit")
+		return
+	}
 	switch {
 	case err != nil && ctx.Err() == nil:
-		progress.Warn(ctx, fmt.Sprintf("the store is not kept within %s: %v", units.Size(limit), err), "`sconce cache prune` does it by hand")
-	case r.Kept > limit:
+		progress.Warn(ctx, fmt.Sprintf("the store is not kept within its limit: %v", err), "`sconce cache prune` does it by hand")
+	case s.Store.Keeps() && limit > 0 && r.Kept > limit:
 		progress.Warn(ctx, fmt.Sprintf("the store holds %s, above its limit of %s: named images need it", units.Size(r.Kept), units.Size(limit)),
 			"`sconce images rm` takes names away; store-size in the configuration, or SCONCE_STORE_SIZE, sets the limit")
 	case r.Bytes > 0:
-		progress.Notef(ctx, fmt.Sprintf("the store was above its limit of %s: removed %s, unpacked trees first", units.Size(limit), units.Size(r.Bytes)))
+		progress.Notef(ctx, fmt.Sprintf("the store was above its limit: removed %s, unpacked trees first", units.Size(r.Bytes)))
 	}
 }

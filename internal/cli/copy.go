@@ -11,7 +11,9 @@ type copyOptions struct {
 	from, to string
 	platform string
 	force    bool
+	json     bool
 	squashfs squashfsOptions
+	on       onOptions
 }
 
 func newCopyCmd(a *app) *cobra.Command {
@@ -40,6 +42,8 @@ layout. What is written appears under its name when it is whole, in place of an 
 is replaced only with --force, and so is a .sqsh or .sif of an image of another name, which jobs may run from. The name is
 that in the store or the registry, without the tag; what comes from a file has the name that this carries, or none.
 
+--on copies on a node of a cluster, see sconce build.
+
 A .sqsh or .sif runs under all of these: it carries what each runtime looks for. It is compressed straight from the layers;
 what was compressed for an earlier image is copied. From .sqsh to .sif and back is a mere copy. plain:FILE has none of that:
 it is for data, environments and whatever else is mounted as it is, and takes a tar or directory without any program too.
@@ -49,7 +53,9 @@ it is for data, environments and whatever else is mounted as it is, and takes a 
 			"sconce copy docker://debian:bookworm-slim oci-archive:debian.tar",
 			"sconce copy llm-train:25.11 docker-archive:llm-train.tar",
 			"sconce copy docker://nvcr.io/nvidia/pytorch:25.11-py3 pytorch.sqsh",
+			"sconce copy pytorch:25.11 pytorch.sqsh --start 'python warmup.py'",
 			"sconce copy pytorch.sqsh pytorch.sif",
+			"sconce copy pytorch:25.11 pytorch.sqsh --on clariden",
 			"sconce copy dir:dataset plain:dataset.sqsh",
 			"sconce copy docker-archive:saved.tar docker://registry.example.org/team/saved:1",
 		),
@@ -58,12 +64,18 @@ it is for data, environments and whatever else is mounted as it is, and takes a 
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.from, o.to = args[0], args[1]
 			o.squashfs.given = squashfsFlagsGiven(cmd)
+			if o.on.given() {
+				return a.copyOn(cmd, args, o)
+			}
 			return a.runCopy(cmd.Context(), o)
 		},
 	}
 	addPlatformFlag(cmd, &o.platform)
 	cmd.Flags().BoolVar(&o.force, "force", false, "replace a destination that holds something else")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print what was written or pushed")
 	addSquashfsFlags(cmd, &o.squashfs)
+	addStartFlag(cmd, &o.squashfs)
+	o.on.addFlags(cmd)
 	return cmd
 }
 
@@ -78,8 +90,11 @@ func (a *app) runCopy(ctx context.Context, o copyOptions) error {
 	}
 	defer image.Close()
 	pushed, err := s.Copy(ctx, image, o.to, how)
-	if err == nil && pushed != "" {
-		a.say("pushed %s", pushed)
+	if err != nil {
+		return err
 	}
-	return err
+	if pushed != "" {
+		return a.tellSent(sent{Pushed: []string{pushed}}, o.json)
+	}
+	return a.tellSent(sent{Outputs: []string{o.to}}, o.json)
 }

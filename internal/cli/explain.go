@@ -96,7 +96,7 @@ func (a *app) explainNamed(ctx context.Context, arg string) ([]explained, error)
 	} else if strings.ContainsRune(arg, '/') || !errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.Usage(err)
 	}
-	r, err := slurm.Find(arg)
+	r, err := slurm.Find(ctx, arg)
 	if err != nil {
 		if arg != "" {
 			err = fault.Usage(fault.Hint(fmt.Errorf("%s: there is no such file, and no such job was submitted from here", arg), "name a log, or a job that `sconce jobs` lists"))

@@ -46,7 +46,7 @@ shared stores give are listed too.`,
 }
 
 func (a *app) runImages(ctx context.Context, o imagesOptions) error {
-	s, err := a.open(ctx)
+	s, err := a.openThere(ctx)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,8 @@ func (a *app) runImages(ctx context.Context, o imagesOptions) error {
 }
 
 func newImagesRmCmd(a *app) *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use:   "rm NAME[:TAG]...",
 		Short: "Remove images' names from the store",
 		Long: `Remove the names of images. What only they stood on stays in the store, so that it can be used again, until
@@ -88,13 +89,15 @@ func newImagesRmCmd(a *app) *cobra.Command {
 		},
 		ValidArgsFunction: a.completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.runImagesRm(cmd.Context(), args)
+			return a.runImagesRm(cmd.Context(), args, asJSON)
 		},
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was removed as sconce images --json does")
+	return cmd
 }
 
-func (a *app) runImagesRm(ctx context.Context, names []string) error {
-	s, err := a.open(ctx)
+func (a *app) runImagesRm(ctx context.Context, names []string, asJSON bool) error {
+	s, err := a.openThere(ctx)
 	if err != nil {
 		return err
 	}
@@ -110,7 +113,12 @@ func (a *app) runImagesRm(ctx context.Context, names []string) error {
 		if err := s.Store.DeleteImage(im); err != nil {
 			return fmt.Errorf("remove image %s: %w", im.FullName(), err)
 		}
-		a.say("removed %s", im.FullName())
+		if !asJSON {
+			a.say("removed %s", im.FullName())
+		}
+	}
+	if asJSON {
+		return a.printJSON(found)
 	}
 	return nil
 }

@@ -2,7 +2,11 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -36,6 +40,7 @@ type hostInfo struct {
 	Sconce  versionInfo  `json:"sconce"`
 	Sandbox sandboxState `json:"sandbox"`
 	host.Report
+	Scratch *scratchState `json:"scratch,omitempty"` // where it is not the store
 }
 
 // sandboxState says whether commands can be run in images.
@@ -43,7 +48,7 @@ type sandboxState struct {
 	Works bool   `json:"works"`
 	Error string `json:"error,omitempty"`
 	Hint  string `json:"hint,omitempty"`
-	FUSE  string `json:"fuseError,omitempty"` // why squashfs and SIF files have to be unpacked before they run
+	FUSE  string `json:"fuseError,omitempty"` // why images have to be unpacked before they run
 
 	Network string `json:"networkError,omitempty"` // why steps have this machine's network and none of their own
 }
@@ -57,6 +62,7 @@ func (a *app) runInfo(ctx context.Context, asJSON bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	in.Scratch = scratchOf(dir)
 	if err := sandbox.Check(); err != nil {
 		in.Sandbox = sandboxState{Error: err.Error(), Hint: fault.HintOf(err)}
 	}
@@ -76,6 +82,31 @@ func (a *app) runInfo(ctx context.Context, asJSON bool) error {
 	return err
 }
 
+// scratchState is where layers are unpacked and steps write. Without a directory it is the store.
+type scratchState struct {
+	host.LocalPlace
+	Why string `json:"why"`
+}
+
+func scratchOf(storeDir string) *scratchState {
+	if dir := os.Getenv("SCONCE_SCRATCH"); dir != "" {
+		return &scratchState{host.LocalPlace{Dir: dir, Type: host.FileSystemOf(dir).Type, Room: host.FileSystemOf(dir).Free}, "as SCONCE_SCRATCH says"}
+	}
+	tmp := filepath.Join(storeDir, "tmp-v1")
+	if _, err := os.Stat(tmp); err != nil { // no store yet, or one of a group
+		tmp = storeDir
+	}
+	why := host.HoldsLayers(tmp)
+	if why == nil || errors.Is(why, fs.ErrNotExist) || errors.Is(why, fs.ErrPermission) {
+		return nil
+	}
+	place, err := host.ChooseLocalPlace(host.LocalPlaces())
+	if err != nil {
+		return &scratchState{host.LocalPlace{}, err.Error()}
+	}
+	return &scratchState{place, "layers are unpacked, and steps write, there for the time of a command, as the store cannot hold them: " + why.Error()}
+}
+
 func (in hostInfo) text() string {
 	var b strings.Builder
 	line := func(title, format string, args ...any) {
@@ -90,7 +121,7 @@ func (in hostInfo) text() string {
 		line("", "%s", in.Sandbox.Hint)
 	}
 	if in.Sandbox.FUSE != "" {
-		line("", ".sqsh and .sif files are unpacked before they run: %s", in.Sandbox.FUSE)
+		line("", "layers, and .sqsh and .sif files, are unpacked before a command runs in them: %s", in.Sandbox.FUSE)
 	}
 	if in.Sandbox.Network != "" {
 		line("", "steps have this machine's network, what listens on its localhost included: %s", in.Sandbox.Network)
@@ -110,6 +141,9 @@ func (in hostInfo) text() string {
 	line("", "%s, %s of %s free", in.Store.Type, units.Size(in.Store.Free), units.Size(in.Store.Size))
 	if in.Store.Advice != "" {
 		line("", "%s", in.Store.Advice)
+	}
+	if in.Scratch != nil {
+		line("Scratch:", "%s (%s, room for %s): %s", in.Scratch.Dir, in.Scratch.Type, units.Size(in.Scratch.Room), in.Scratch.Why)
 	}
 	b.WriteString(in.programs())
 	return b.String()

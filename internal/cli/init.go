@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fileop"
+	"sconce.dev/sconce/internal/job"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/torecipe"
 )
@@ -89,7 +90,7 @@ func (a *app) runInit(ctx context.Context, o initOptions) error {
 	if err := writeRecipe(path, text, o.force); err != nil {
 		return err
 	}
-	a.say("wrote %s; `sconce build %s` builds it", path, o.dir)
+	a.say("wrote %s; `sconce build %s` builds it", path, job.Word(o.dir))
 	return nil
 }
 

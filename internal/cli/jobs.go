@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/slurm"
+	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
 	"sconce.dev/sconce/internal/units"
 )
@@ -41,7 +43,7 @@ type listedJob struct {
 }
 
 func (a *app) runJobs(ctx context.Context, all, asJSON bool) error {
-	records, err := slurm.Records()
+	records, err := slurm.Records(ctx)
 	if err != nil {
 		return err
 	}
@@ -63,13 +65,13 @@ func (a *app) runJobs(ctx context.Context, all, asJSON bool) error {
 		a.say("nothing was submitted from here")
 		return nil
 	}
-	rows := [][]string{{"JOB", "NAME", "STATE", "CLUSTER", "IMAGE", "SUBMITTED", "LOG"}}
+	rows := [][]string{{"JOB", "NAME", "STATE", "CLUSTER", "IMAGE", "DIGEST", "SUBMITTED", "LOG"}}
 	for _, j := range list {
-		cluster := j.Cluster
-		if cluster == "" {
-			cluster = "-"
+		digest := "-" // of an image that somebody else has put where the nodes read it
+		if j.Digest != "" {
+			digest = store.Digest(j.Digest).Short()
 		}
-		rows = append(rows, []string{j.ID, ui.Clean(j.Record.Name), j.State.Name, ui.Clean(cluster), ui.Clean(j.Image), units.Ago(j.Submitted, time.Now()), ui.Clean(j.Log)})
+		rows = append(rows, []string{j.ID, ui.Clean(j.Record.Name), j.State.Name, ui.Clean(cmp.Or(j.Cluster, "-")), ui.Clean(j.Image), ui.Clean(digest), units.Ago(j.Submitted, time.Now()), ui.Clean(j.Log)})
 	}
 	return printTable(a.out, rows)
 }
@@ -89,7 +91,7 @@ it, as sconce explain does.`,
 			if len(args) > 0 {
 				what = args[0]
 			}
-			r, err := slurm.Find(what)
+			r, err := slurm.Find(cmd.Context(), what)
 			if err != nil {
 				return err
 			}
@@ -145,7 +147,7 @@ func newCancelCmd(a *app) *cobra.Command {
 		Example: examples("sconce cancel train", "sconce cancel 12345"),
 		Args:    wants("JOB"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := slurm.Find(args[0])
+			r, err := slurm.Find(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}

@@ -31,6 +31,8 @@ type lintOptions struct {
 	json      bool
 	sarif     string // a file, or toStdout; "": none is written
 	listRules bool
+
+	texts, coming map[string]string // see lint.Options
 }
 
 func newLintCmd(a *app) *cobra.Command {
@@ -156,7 +158,7 @@ func (a *app) runLint(ctx context.Context, o lintOptions) error {
 }
 
 func (a *app) judge(ctx context.Context, o lintOptions, t cluster.Profile) (*lint.Result, error) {
-	options := lint.Options{Target: t, Dialect: edf.Dialect(o.dialect), Kind: lint.Kind(o.as), Lookup: os.LookupEnv}
+	options := lint.Options{Target: t, Dialect: edf.Dialect(o.dialect), Kind: lint.Kind(o.as), Lookup: os.LookupEnv, Texts: o.texts, Coming: o.coming}
 	return engine.Lint(ctx, o.files, engine.LintOptions{Options: options, Remote: o.remote}, func() (*engine.Session, error) { return a.open(ctx) })
 }
 

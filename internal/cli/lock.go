@@ -2,7 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -15,7 +18,7 @@ import (
 
 // lockOptions are the options of `sconce lock`.
 type lockOptions struct {
-	recipe   string
+	recipes  []string
 	check    bool
 	upgrade  bool
 	packages []string
@@ -25,7 +28,7 @@ type lockOptions struct {
 func newLockCmd(a *app) *cobra.Command {
 	var o lockOptions
 	cmd := &cobra.Command{
-		Use:   "lock [RECIPE]",
+		Use:   "lock [RECIPE...]",
 		Short: "Pin what a recipe means today",
 		Long: `Decide everything that RECIPE (a sconce.toml or its directory, by default the current one) leaves open, and write it
 beside the recipe: the base by digest, the system packages, the sources of components by hash and commit, and the facts about
@@ -42,27 +45,37 @@ is compiled when the image is built. If another version has to be taken (only-bi
 says so.
 
 What the recipe's base brings and protects (torch, when the base has it) is not replaced. Packages that come from a lock
-of your own (lock = "pylock.toml", or a project's uv.lock) are taken as they are; --upgrade then concerns the base alone.`,
+of your own (lock = "pylock.toml", or a project's uv.lock) are taken as they are; --upgrade then concerns the base alone.
+
+All variants of a recipe are locked, unless one is named: DIR:VARIANT. Of several recipes each is locked, whatever is
+wrong with another. ` + "`sconce pipeline lock`" + ` locks all recipes of a pipeline.`,
 		Example: examples(
 			"sconce lock                              pin ./sconce.toml",
 			"sconce lock --upgrade-package torch      take a newer torch, keep the rest",
 			"sconce lock --check                      exit 3 if the lock does not fit the recipe",
+			"sconce lock images/* --upgrade           take the newest of everything, for each of them",
 		),
-		Args: wants("[RECIPE]"),
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.recipe = recipeArgument(args)
+			if o.recipes = args; len(args) == 0 {
+				o.recipes = []string{"."}
+			}
 			return a.runLock(cmd.Context(), o)
 		},
 	}
+	o.addFlags(cmd)
+	cmd.Flags().StringVar(&o.platform, "platform", "", "lock for linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
+	complete(cmd, "platform", "linux/amd64", "linux/arm64")
+	return cmd
+}
+
+func (o *lockOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.BoolVar(&o.check, "check", false, "change nothing; say how lock and recipe differ")
 	f.BoolVarP(&o.upgrade, "upgrade", "U", false, "take the newest of everything, the base included")
 	f.StringArrayVarP(&o.packages, "upgrade-package", "P", nil, "take the newest of this Python or conda `PACKAGE` (repeatable)")
-	f.StringVar(&o.platform, "platform", "", "lock for linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
 	cmd.MarkFlagsMutuallyExclusive("check", "upgrade")
 	cmd.MarkFlagsMutuallyExclusive("check", "upgrade-package")
-	complete(cmd, "platform", "linux/amd64", "linux/arm64")
-	return cmd
 }
 
 // recipeArgument is the recipe that a command was given, by default the one in the current directory.
@@ -73,14 +86,81 @@ func recipeArgument(args []string) string {
 	return "."
 }
 
-// runLock locks a recipe, or all variants of it.
+// runLock locks recipes, each in all its variants.
 func (a *app) runLock(ctx context.Context, o lockOptions) error {
-	for _, ref := range allVariants(o.recipe) {
-		if err := a.lockOne(ctx, ref, o); err != nil {
+	var refs []string
+	for _, r := range o.recipes {
+		refs = append(refs, allVariants(r)...)
+	}
+	return a.lockAll(ctx, refs, o)
+}
+
+// lockAll locks recipes one after the other, and those too that come after one with which something is wrong: all of that is told at the
+// end.
+func (a *app) lockAll(ctx context.Context, refs []string, o lockOptions) error {
+	if len(refs) == 1 {
+		return a.lockOne(ctx, refs[0], o)
+	}
+	var failures []error
+	for _, ref := range refs {
+		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if err := a.lockOne(ctx, ref, o); err != nil {
+			failures = append(failures, fmt.Errorf("%s: %w", ref, err))
+		}
 	}
-	return nil
+	return errors.Join(failures...)
+}
+
+func newPipelineLockCmd(a *app) *cobra.Command {
+	var o lockOptions
+	cmd := &cobra.Command{
+		Use:   "lock [IMAGE...]",
+		Short: "Pin what the recipes of a pipeline mean today",
+		Long: `Lock the recipes of all images of the pipeline, each as by sconce lock: first those that others stand on.
+With names, those images alone. What is wrong with one recipe does not keep others from being locked.`,
+		Example: examples(
+			"sconce pipeline lock                     pin what is not pinned yet",
+			"sconce pipeline lock --upgrade           take the newest of everything",
+			"sconce pipeline lock --check             exit 3 if a lock does not fit its recipe",
+		),
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			refs, err := recipesHere(args)
+			if err != nil {
+				return err
+			}
+			return a.lockAll(cmd.Context(), refs, o)
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+// recipesHere are the recipes of the images of this directory's pipeline, by their paths from here.
+func recipesHere(names []string) ([]string, error) {
+	p, err := pipeline.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	all, err := p.Recipes(names)
+	if err != nil {
+		return nil, err
+	}
+	var refs []string
+	for _, r := range all {
+		ref := r.Ref()
+		if near, err := filepath.Rel(here, ref); err == nil {
+			ref = near
+		}
+		refs = append(refs, ref)
+	}
+	return refs, nil
 }
 
 // allVariants is the recipe that ref names, or all variants of one that has some and of which none is named. What is wrong with the

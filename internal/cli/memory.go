@@ -34,3 +34,11 @@ func limitMemory() {
 	}
 	debug.SetMemoryLimit(memoryTarget(cores, available))
 }
+
+// allowMemory moves the target for a command that also keeps so many bytes. As all of them come and go, there is room for as many that
+// are no longer used.
+func allowMemory(kept int64) {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(debug.SetMemoryLimit(-1) + 2*kept)
+	}
+}

@@ -4,7 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"time"
 
+	"sconce.dev/sconce/internal/nodejob"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/ui"
 )
 
@@ -18,9 +21,15 @@ func (a *app) printJSON(v any) error {
 
 // say tells the user on stderr what was done, unless --quiet was given.
 func (a *app) say(format string, args ...any) {
+	if a.onNode && a.view != nil {
+		a.view.Emit(progress.Event{Time: time.Now(), Kind: nodejob.Said, Text: fmt.Sprintf(format, args...)})
+		return
+	}
 	if a.view == nil || a.view.Mode() == ui.Quiet || a.view.Mode() == ui.JSON {
 		return
 	}
+	a.saying.Lock()
+	defer a.saying.Unlock()
 	a.view.Flush()
 	fmt.Fprintf(a.stderr, "%s\n", ui.CleanLines(fmt.Sprintf(format, args...)))
 }

@@ -26,6 +26,7 @@ it: each variant of each recipe is an image, which has a canonical reference in 
 STAGING/NAME:VERSION-KEY. The key stands for everything that decides what the image holds. All state is
 in registries, so every command asks them again, and may be run twice.`,
 		Example: examples(
+			"sconce pipeline lock                pin what all recipes mean today",
 			"sconce pipeline plan                what is to be built, tested and published, and why",
 			"sconce pipeline run                 build what is missing",
 			"sconce pipeline gitlab > child.yml  the same as jobs of GitLab",
@@ -33,9 +34,10 @@ in registries, so every command asks them again, and may be run twice.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: helpOrUnknown,
 	}
-	cmd.AddCommand(newPipelinePlanCmd(a), newPipelineRunCmd(a), newPipelineTableCmd(a), newPipelineGCCmd(a))
+	cmd.AddCommand(newPipelineLockCmd(a), newPipelinePlanCmd(a), newPipelineRunCmd(a), newPipelineTableCmd(a), newPipelineGCCmd(a))
 	cmd.AddCommand(newPipelineJobsCmd(a, "gitlab", "Print the missing jobs as a pipeline of GitLab", (*pipeline.Pipeline).Gitlab))
 	cmd.AddCommand(newPipelineJobsCmd(a, "github", "Print all jobs as a workflow of GitHub's actions", (*pipeline.Pipeline).Github))
+	cmd.AddCommand(newPipelineJobsCmd(a, "matrix", "Print the missing jobs as matrices of GitHub's actions, one for each stage", (*pipeline.Pipeline).Matrix))
 	cmd.AddCommand(newPipelineJobsCmd(a, "json", "Print the missing jobs as JSON", nil))
 	return cmd
 }
@@ -77,13 +79,12 @@ func withBases(all []*pipeline.Image, i *pipeline.Image) []*pipeline.Image {
 }
 
 // pipelineState is pipelineImages with what registries have of them.
-func (a *app) pipelineState(ctx context.Context, names []string) (*engine.Session, *pipeline.Pipeline, []*pipeline.Status, error) {
+func (a *app) pipelineState(ctx context.Context, names []string) ([]*pipeline.Status, error) {
 	s, p, images, err := a.pipelineImages(ctx, names)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
-	all, err := p.Look(ctx, s, images)
-	return s, p, all, err
+	return p.Look(ctx, s, images)
 }
 
 func newPipelinePlanCmd(a *app) *cobra.Command {
@@ -92,13 +93,14 @@ func newPipelinePlanCmd(a *app) *cobra.Command {
 		Use:   "plan [IMAGE...]",
 		Short: "Say what is to be done for each image, and why",
 		Long: `Print for each image of the pipeline what is to be done next, and why: build, test, publish, or nothing
-(fine). An image whose lock does not fit is to be locked first (lock); one whose stable tag, which is
-written once, leads to another image needs another version (stuck). Nothing is built and nothing is
-written; registries are only asked. One that does not answer is an error.`,
+(fine). What stands on an image that has not passed its tests is built after these (wait). An image whose
+lock does not fit is to be locked first (lock); one whose stable tag, which is written once, leads to
+another image needs another version (stuck). Nothing is built and nothing is written; registries are only
+asked. One that does not answer is an error.`,
 		Example: examples("sconce pipeline plan", "sconce pipeline plan --json | jq -r '.[] | select(.action != \"fine\") | .image'"),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, _, all, err := a.pipelineState(cmd.Context(), args)
+			all, err := a.pipelineState(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -179,6 +181,7 @@ type pipelineRunOptions struct {
 	steps   stepOptions
 	test    bool
 	promote bool
+	on      onOptions
 }
 
 func newPipelineRunCmd(a *app) *cobra.Command {
@@ -191,29 +194,35 @@ them there: first those that others stand on, and several at once. With names, t
 they stand on. What fails stops only what stands on it. Run again, or beside another run, it does what
 is missing then.
 
+With --on each image is built by a job of its own on a node of a cluster, as by sconce build --canonical --on,
+so that they spread over its nodes. What two of them need is made once, and the other one waits for it.
+
 With --test each image is tested as soon as it is there, on each of its clusters, as by sconce test
---canonical: what has passed in the form that it has today does not run again. What stands on an image is
-built once that has passed, and other images are built meanwhile. With --promote those that have passed
-get their stable tags, as by sconce promote.
+--canonical, and several images at once; one at a time within an allocation. What has passed in the form
+that it has today does not run again. What stands on an image is built once that has passed, and other
+images are built meanwhile. With --promote those that have passed get their stable tags, as by sconce
+promote.
 
 Exit codes with --test: 3 a test has failed, 4 one could not be judged.`,
-		Example: examples("sconce pipeline run", "sconce pipeline run app:small --jobs 4", "sconce pipeline run --test --promote"),
+		Example: examples("sconce pipeline run", "sconce pipeline run app:small --jobs 4", "sconce pipeline run --test --promote", "sconce pipeline run --on clariden"),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.runPipeline(cmd.Context(), args, o)
+			return a.runPipeline(cmd, args, o)
 		},
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.test, "test", false, "test what is built, on the clusters that it is for")
 	f.BoolVar(&o.promote, "promote", false, "give what has passed its stable tags")
-	f.IntVarP(&o.jobs, "jobs", "j", 0, "build `N` images at once (default 2)")
+	f.IntVarP(&o.jobs, "jobs", "j", 0, "build `N` images at once (default 2, with --on 20)")
+	o.on.addFlags(cmd)
 	o.steps.addFlags(f)
 	f.StringVar(&o.steps.network, "network", defaultNetwork, "the `NETWORK` of steps: default (of their own, with a way out) or host")
 	complete(cmd, "network", defaultNetwork, hostNetwork)
 	return cmd
 }
 
-func (a *app) runPipeline(ctx context.Context, names []string, o pipelineRunOptions) error {
+func (a *app) runPipeline(cmd *cobra.Command, names []string, o pipelineRunOptions) error {
+	ctx := cmd.Context()
 	if o.steps.network == noNetwork {
 		return fault.Usage(errors.New("--network none: network = false in a recipe takes it from a step"))
 	}
@@ -221,13 +230,25 @@ func (a *app) runPipeline(ctx context.Context, names []string, o pipelineRunOpti
 	if err := o.steps.apply(a, &how.Build); err != nil {
 		return err
 	}
-	s, p, all, err := a.pipelineState(ctx, names)
+	s, p, images, err := a.pipelineImages(ctx, names)
 	if err != nil {
 		return err
 	}
+	if o.promote {
+		if err := canPromote(p, images); err != nil {
+			return err
+		}
+	}
+	all, err := p.Look(ctx, s, images)
+	if err != nil {
+		return err
+	}
+	if o.on.given() {
+		a.pipelineOn(cmd, o, &how)
+	}
 	v := &validation{app: a, pipeline: p, opts: o}
 	if o.test || o.promote {
-		how.After = v.after
+		how.After, how.Afters = v.after, v.atOnce()
 	}
 	done, err := p.Run(ctx, s, all, how)
 	if err != nil {
@@ -240,6 +261,15 @@ func (a *app) runPipeline(ctx context.Context, names []string, o pipelineRunOpti
 		return exitStatus(v.code)
 	}
 	return nil
+}
+
+// canPromote tells before hours of tests that none of them would count.
+func canPromote(p *pipeline.Pipeline, images []*pipeline.Image) error {
+	if p.Sign != "" || !slices.ContainsFunc(images, func(i *pipeline.Image) bool { return len(i.Recipe.Tests) > 0 }) {
+		return nil
+	}
+	err := fault.Usage(errors.New("--promote: pipeline.toml names no key, and promotion believes signed verdicts of tests alone"))
+	return fault.Hint(err, `"openssl genpkey -algorithm ed25519 -out team.key" makes one; then sign = "file:team.key" in pipeline.toml`)
 }
 
 // sayDone tells what came of an image.
@@ -308,7 +338,7 @@ func neededOf(all []*pipeline.Status) ([]*pipeline.Status, error) {
 	if last.Action == pipeline.Lock {
 		return nil, last.Problem
 	}
-	if last.Action != pipeline.Build {
+	if !last.IsToBuild() {
 		return all[len(all)-1:], nil
 	}
 	return all, nil
@@ -324,7 +354,7 @@ take them by: for a page of documentation, which then is never behind the regist
 		Example: examples("sconce pipeline table --markdown > images.md"),
 		Args:    wants(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, _, all, err := a.pipelineState(cmd.Context(), nil)
+			all, err := a.pipelineState(cmd.Context(), nil)
 			if err != nil {
 				return err
 			}

@@ -3,19 +3,37 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/pipeline"
 )
 
-// validation tests and promotes the images of a pipeline as they come to be there.
+// validation tests and promotes the images of a pipeline as they come to be there, several at once.
 type validation struct {
 	*app
 	pipeline *pipeline.Pipeline
 	opts     pipelineRunOptions
-	code     int // the worst exit code of tests
+
+	mu   sync.Mutex // held while what came of one image is told
+	code int        // the worst exit code of tests
+}
+
+// testsAtOnce is how many images are tested side by side as jobs, which mostly wait in the queue.
+const testsAtOnce = 16
+
+// atOnce is how many images are tested side by side: one in an allocation, where tests would take the nodes and the network from each
+// other that they measure.
+func (v *validation) atOnce() int {
+	if place, err := testPlace(testOptions{}); err != nil || place != imagetest.Submitted {
+		return 1
+	}
+	return testsAtOnce
 }
 
 // after tests an image on its clusters, and promotes it when that is asked for. It reports whether others may stand on it: only once it has
@@ -23,13 +41,9 @@ type validation struct {
 func (v *validation) after(ctx context.Context, st *pipeline.Status) (bool, error) {
 	i := st.Image
 	if v.opts.test {
-		code, err := v.testOnClusters(ctx, v.pipeline, i)
-		if err != nil {
+		passed, err := v.testOnClusters(ctx, i)
+		if err != nil || !passed {
 			return false, err
-		}
-		if code != 0 {
-			v.code = worse(v.code, code)
-			return false, nil
 		}
 	}
 	if !v.opts.promote || len(i.Stable) == 0 {
@@ -39,6 +53,8 @@ func (v *validation) after(ctx context.Context, st *pipeline.Status) (bool, erro
 	if err != nil {
 		return false, err
 	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	return true, v.printPromotion(report)
 }
 
@@ -50,11 +66,11 @@ func worse(a, b int) int {
 	return a
 }
 
-// testOnClusters runs the tests of an image that have not passed yet, and returns the exit code of `sconce test` for it.
-func (a *app) testOnClusters(ctx context.Context, p *pipeline.Pipeline, i *pipeline.Image) (int, error) {
-	tests, err := p.Tests(ctx, i)
+// testOnClusters runs the tests of an image that have not passed yet, on all its clusters at once, and reports whether it has passed.
+func (v *validation) testOnClusters(ctx context.Context, i *pipeline.Image) (passed bool, err error) {
+	tests, err := v.pipeline.Tests(ctx, i)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
 	var clusters []string
 	for _, t := range tests {
@@ -62,14 +78,35 @@ func (a *app) testOnClusters(ctx context.Context, p *pipeline.Pipeline, i *pipel
 			clusters = append(clusters, t.Cluster)
 		}
 	}
-	code := 0
-	for _, name := range clusters {
-		err := a.runTest(ctx, testOptions{subject: i.Ref, canonical: true, cluster: name})
-		if status := exitStatus(0); errors.As(err, &status) {
-			code = worse(code, int(status))
-		} else if err != nil {
-			return 0, err
-		}
+	codes := make([]int, len(clusters))
+	var g errgroup.Group
+	g.SetLimit(v.atOnce())
+	for n, name := range clusters {
+		g.Go(func() (err error) {
+			codes[n], err = v.testOn(ctx, i, name)
+			return err
+		})
 	}
-	return code, nil
+	if err := g.Wait(); err != nil {
+		return false, err
+	}
+	return !slices.ContainsFunc(codes, func(code int) bool { return code != 0 }), nil
+}
+
+// testOn runs the tests of an image on a cluster, and returns the exit code of `sconce test` for it.
+func (v *validation) testOn(ctx context.Context, i *pipeline.Image, cluster string) (int, error) {
+	say := func(format string, args ...any) { v.say("%s: %s", i.Ref, fmt.Sprintf(format, args...)) }
+	r, err := v.runTests(ctx, testOptions{subject: i.Ref, canonical: true, cluster: cluster, say: say})
+	if err != nil {
+		return 0, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.say("%s on %s:", i.Ref, cluster)
+	var status exitStatus
+	if err = v.reportTests(ctx, r); err != nil && !errors.As(err, &status) {
+		return 0, err
+	}
+	v.code = worse(v.code, int(status))
+	return int(status), nil
 }

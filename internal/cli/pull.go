@@ -14,6 +14,7 @@ type pullOptions struct {
 	image    string
 	platform string
 	name     string
+	json     bool
 }
 
 func newPullCmd(a *app) *cobra.Command {
@@ -32,6 +33,7 @@ Credentials are those of docker, podman, netrc and enroot.
 			"sconce pull docker://debian:bookworm-slim",
 			"sconce pull nvcr.io/nvidia/pytorch:25.06-py3 --platform linux/arm64 --name ngc:25.06",
 			"sconce pull docker-archive:saved.tar --name mine",
+			"sconce pull docker://debian:bookworm-slim --json | jq -r .digest",
 		),
 		Args: wants("IMAGE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -41,6 +43,7 @@ Credentials are those of docker, podman, netrc and enroot.
 	}
 	addPlatformFlag(cmd, &o.platform)
 	cmd.Flags().StringVar(&o.name, "name", "", "`NAME[:TAG]` to give to the image")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print the image as sconce images --json does")
 	return cmd
 }
 
@@ -61,6 +64,9 @@ func (a *app) runPull(ctx context.Context, o pullOptions) error {
 	named, err := s.Pull(ctx, image, name)
 	if err != nil {
 		return err
+	}
+	if o.json {
+		return a.printJSON(named)
 	}
 	a.sayNamed(named)
 	return nil

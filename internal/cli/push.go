@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/engine"
 )
 
 // pushOptions are the options of `sconce push`.
@@ -12,7 +14,9 @@ type pushOptions struct {
 	image    string
 	to       string
 	platform string
+	sign     string
 	uenv     bool
+	json     bool
 }
 
 func newPushCmd(a *app) *cobra.Command {
@@ -24,6 +28,9 @@ func newPushCmd(a *app) *cobra.Command {
 
 REFERENCE is HOST/NAME[:TAG], with docker:// in front or not; without a tag, the image's own is used.
 
+With --sign, all that ` + "`sconce check`" + ` reads of the image is gathered here, signed, and kept beside it in the registry:
+who has the public key checks the image there without downloading it.
+
 With --uenv, IMAGE is a uenv file, and goes there as the artifact that uenv image pull takes, with its description
 beside it: REFERENCE is HOST/NAMESPACE/SYSTEM/UARCH/NAME/VERSION:TAG.
 
@@ -32,7 +39,9 @@ Credentials are those of docker, podman, netrc and enroot.
 ` + anyImage,
 		Example: examples(
 			"sconce push llm-train:25.11 registry.example.org/team/llm-train",
+			"sconce push llm-train:25.11 registry.example.org/team/llm-train --sign team.key",
 			"sconce push oci:build registry.example.org/team/llm-train:test",
+			"sconce push llm-train:25.11 registry.example.org/team/llm-train --json | jq -r .pushed[0]",
 			"sconce push --uenv tools.squashfs registry.example.org/deploy/daint/gh200/tools/1.0:v1",
 		),
 		Args:              wants("IMAGE", "REFERENCE"),
@@ -43,7 +52,10 @@ Credentials are those of docker, podman, netrc and enroot.
 		},
 	}
 	addPlatformFlag(cmd, &o.platform)
+	cmd.Flags().StringVar(&o.sign, "sign", "", "keep the image's facts beside it, signed with this private key: a `FILE` in PEM, or env:NAME")
 	cmd.Flags().BoolVar(&o.uenv, "uenv", false, "send a uenv file as uenv pulls it")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print where the image is")
+	cmd.MarkFlagsMutuallyExclusive("sign", "uenv")
 	return cmd
 }
 
@@ -51,16 +63,35 @@ func (a *app) runPush(ctx context.Context, o pushOptions) error {
 	if o.uenv {
 		return a.pushUenv(ctx, o)
 	}
+	key, err := engine.SigningKey(o.sign)
+	if err != nil {
+		return err
+	}
 	s, image, err := a.openImage(ctx, o.image, o.platform)
 	if err != nil {
 		return err
 	}
 	defer image.Close()
-	pushed, err := s.PushSubject(ctx, image, o.to)
+	pushed, err := s.PushSubject(ctx, image, o.to, key)
 	if err != nil {
 		return err
 	}
-	a.say("pushed %s", pushed)
+	return a.tellSent(sent{Pushed: []string{pushed}}, o.json)
+}
+
+// sent is what `sconce push --json` and `sconce copy --json` print, with the keys that `sconce build --json` has for it.
+type sent struct {
+	Outputs []string `json:"outputs,omitempty"` // files and directories, as they were named
+	Pushed  []string `json:"pushed,omitempty"`  // HOST/NAME:TAG@DIGEST
+}
+
+func (a *app) tellSent(s sent, asJSON bool) error {
+	if asJSON {
+		return a.printJSON(s)
+	}
+	for _, ref := range s.Pushed {
+		a.say("pushed %s", ref)
+	}
 	return nil
 }
 
@@ -73,6 +104,5 @@ func (a *app) pushUenv(ctx context.Context, o pushOptions) error {
 	if err != nil {
 		return err
 	}
-	a.say("pushed %s", pushed)
-	return nil
+	return a.tellSent(sent{Pushed: []string{pushed}}, o.json)
 }

@@ -28,11 +28,12 @@ made or downloaded twice.
 Environment:
   SCONCE_STORE           the store's directory (default: $XDG_CACHE_HOME/sconce, else ~/.cache/sconce)
   SCONCE_SHARED_STORES   further stores to read from, separated by colons
+  SCONCE_SCRATCH         directory of a local disk for what is unpacked and what steps write (default: the store)
   SCONCE_STORE_SIZE      how much the store may hold: 200GB, 30% of its disk (default 50%), none
   SCONCE_CONFIG          the only configuration to read (default: /etc/sconce/config.toml, ~/.config/sconce/config.toml)
   SCONCE_PROGRESS        default of --progress
   SCONCE_PATIENCE        default of --patience
-  SOURCE_DATE_EPOCH      time of everything in an image, in seconds since 1970 (default: a fixed time)
+  SOURCE_DATE_EPOCH      time of what a build makes, in seconds since 1970 (default: a fixed time)
   NO_COLOR               no colour
 
 Exit codes: 0 good, 1 failed, 2 wrong usage or recipe, 3 a check found a problem, 4 a test could not be judged, 130
@@ -95,8 +96,9 @@ func newRootCmd(a *app) *cobra.Command {
 	addGroup(root, groupImage, newLoginCmd(a), newLogoutCmd(a), newSlimCmd(a))
 	addGroup(root, groupImage, newCheckCmd(a), newSBOMCmd(a), newLintCmd(a), newClustersCmd(a))
 	addGroup(root, groupRun, newVenvCmd(a))
-	addGroup(root, groupRun, newRunCmd(a), newShellCmd(a), newPyxisCmd(a))
+	addGroup(root, groupRun, newRunCmd(a), newShellCmd(a), newPyxisCmd(a), newUnpackCmd(a))
 	addGroup(root, groupRun, newTestCmd(a), newSubmitCmd(a), newJobsCmd(a), newLogsCmd(a), newExplainCmd(a), newCancelCmd(a), newStripeCmd(a))
+	root.AddCommand(newOnNodeCmd(a))
 	addGroup(root, groupHost, newCacheCmd(a), newInfoCmd(a), newVersionCmd(a), newManCmd(a), newCompletionCmd(a))
 	help := newHelpCmd()
 	help.GroupID = groupHost

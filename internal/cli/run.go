@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"sconce.dev/sconce/internal/config"
 	"sconce.dev/sconce/internal/device"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
@@ -43,6 +44,7 @@ type runOptions struct {
 	cluster    string
 	venv       string // FILE[:DIR]
 	anyBase    bool
+	unpack     string // one of config.UnpackModes; "": the configuration says
 }
 
 const runLong = `Run a command in an image, without root rights: a user namespace of your own is enough.
@@ -51,7 +53,9 @@ The command sees the image's files and environment, and runs as root there, whic
 bound directory are yours. Everything else that it writes is gone when it ends. Without a command, the image's own entrypoint
 and command run. sconce ends with the command's exit code, 128+N when signal N ended it.
 
-A .sqsh or .sif file is not unpacked: its files are read from where they are (/dev/fuse must be there).
+An image that was built here starts at once: its files are read from its layers, which are unpacked behind the running
+command for the next one; --unpack says otherwise. A .sqsh or .sif file is not unpacked: its files are read from where they
+are. Both take /dev/fuse; where that is not open, layers are unpacked first.
 
 With --gpu it gets this machine's GPUs, with --gpu=0,1 those: their devices and the driver's libraries, as a specification of
 the Container Device Interface (CDI) in /etc/cdi says, or else as they are found. The image needs nothing of the driver.
@@ -118,6 +122,8 @@ func addRunFlags(cmd *cobra.Command, o *runOptions) {
 	f.StringVar(&o.venv, "venv", "", "run in an environment on top of the image: `FILE.sqsh[:DIR]`, or the directory of one (see sconce venv)")
 	f.BoolVar(&o.anyBase, "any-base", false, "use the environment although it was made for another image")
 	f.StringVar(&o.inJob, "in-job", "auto", "share the machine with the other tasks of a job step: auto, yes, no")
+	f.StringVar(&o.unpack, "unpack", "", "unpack the image's layers `WHEN`: behind the running command (the default), first, never")
+	complete(cmd, "unpack", config.UnpackModes...)
 	f.BoolVar(&o.noNetwork, "no-network", false, "give the command no network but its own loopback")
 	complete(cmd, "in-job", "auto", "yes", "no")
 	addSilentFlags(f)
@@ -132,6 +138,9 @@ func atLeastImage(cmd *cobra.Command, args []string) error {
 
 func (a *app) runRun(ctx context.Context, o runOptions) error {
 	if err := checkGPUFlag(o); err != nil {
+		return err
+	}
+	if err := a.chooseUnpack(&o); err != nil {
 		return err
 	}
 	env, err := givenEnv(o.envFiles, o.env)
@@ -186,7 +195,17 @@ func (a *app) withRoot(ctx context.Context, o runOptions, use func(*engine.Sessi
 		}
 		progress.Warn(ctx, fmt.Sprintf("%s is unpacked first: %v", o.image, err), "ask for /dev/fuse to be opened to users")
 	}
-	root, err := image.Root(ctx, o.canRun)
+	im, err := image.ImportToRun(ctx, o.canRun)
+	if err != nil {
+		return err
+	}
+	if o.unpack != config.UnpackFirst {
+		done, err := a.useLayers(ctx, s, im, o, use)
+		if done || err != nil {
+			return err
+		}
+	}
+	root, err := s.Root(ctx, im)
 	if err != nil {
 		return err
 	}

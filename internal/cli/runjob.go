@@ -125,7 +125,7 @@ func (a *app) stepName(step jobstep.Step, o runOptions, binds []sandbox.Bind) (s
 		return "", err
 	}
 	wanted, err := json.Marshal([]any{
-		currentVersion(), dir, store, os.Getenv("SCONCE_SHARED_STORES"), a.flags.offline, o.image, o.platform, o.workdir, o.hostname, o.readOnly, o.noNetwork, o.gpu, binds, o.venv, o.anyBase,
+		currentVersion(), dir, store, os.Getenv("SCONCE_SHARED_STORES"), a.flags.offline, o.image, o.platform, o.workdir, o.hostname, o.readOnly, o.noNetwork, o.gpu, binds, o.venv, o.anyBase, o.unpack,
 	})
 	if err != nil {
 		return "", err

@@ -18,6 +18,7 @@ type squashfsOptions struct {
 	blockSize   string
 	tailPacking bool
 	noReuse     bool
+	start       []string
 	given       bool // the user asked for a compression, so that copying one as it is will not do
 }
 
@@ -30,6 +31,11 @@ func addSquashfsFlags(cmd *cobra.Command, o *squashfsOptions) {
 	f.BoolVar(&o.noReuse, "no-reuse", false, "compress .sqsh and .sif files anew instead of copying what was compressed for other images")
 	complete(cmd, "sqsh-compression", "zstd", "gzip", "lz4", "none")
 	complete(cmd, "sqsh-block-size", "64KiB", "128KiB", "256KiB", "1MiB")
+}
+
+// addStartFlag adds the flag that orders a file by what is read at the start.
+func addStartFlag(cmd *cobra.Command, o *squashfsOptions) {
+	cmd.Flags().StringArrayVar(&o.start, "start", nil, "write what `CMD` reads together in .sqsh and .sif files, to start fast from slow disks (repeatable)")
 }
 
 // The highest level of each compression that has levels.
@@ -60,7 +66,7 @@ func (o squashfsOptions) parse() (squashfs.Options, error) {
 // writing puts together how images are written.
 func (o squashfsOptions) writing(force bool) (engine.Writing, error) {
 	sq, err := o.parse()
-	return engine.Writing{Force: force, Squashfs: sq, NoReuse: o.noReuse, Exactly: o.given}, err
+	return engine.Writing{Force: force, Squashfs: sq, NoReuse: o.noReuse, Exactly: o.given, Start: o.start}, err
 }
 
 // squashfsFlagsGiven reports whether the user chose how files are compressed.

@@ -7,17 +7,20 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/slurm"
 )
 
@@ -28,6 +31,7 @@ type submitOptions struct {
 	dryRun   bool
 	testOnly bool
 	anyImage bool
+	noLint   bool
 	wait     bool
 	follow   bool
 }
@@ -44,12 +48,14 @@ The built image is copied to the profile's paths.images under its digest, unless
 for all jobs, also when several people submit at once. One that was built before recipe or lock changed is
 refused, unless --any-image is given. The script and the environment definition file,
 as sconce export writes them, go to .sconce in the current directory, under the hash of what they say,
-so that a job that waits keeps its own. Then sbatch is called, and the job's number and log are told.
+so that a job that waits keeps its own. Before all that they are judged as by sconce lint, together with the
+image: what cannot work is not submitted (exit code 3), unless --no-lint is given. Then sbatch is called, and
+the job's number and log are told.
 
 --wait and --follow wait for the job's end. Of one that failed they say why, if its log tells, as sconce
 explain does.
 
---dry-run prints the files and does nothing. --test-only asks Slurm whether it would take the job.`,
+--dry-run judges and prints the files, and does nothing. --test-only asks Slurm whether it would take the job.`,
 		Example: examples(
 			"sconce submit                                the one job of ./sconce.toml",
 			"sconce submit train -- --epochs 3            job train, with arguments for its command",
@@ -64,6 +70,7 @@ explain does.
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be submitted, and do nothing")
 	f.BoolVar(&o.testOnly, "test-only", false, "ask Slurm whether it would take the job, and when it would start")
 	f.BoolVar(&o.anyImage, "any-image", false, "submit the image in the store although recipe or lock have changed since it was built")
+	f.BoolVar(&o.noLint, "no-lint", false, "do not judge the job before it is submitted, as sconce lint does")
 	f.BoolVar(&o.wait, "wait", false, "wait for the job's end, and fail when it does")
 	f.BoolVar(&o.follow, "follow", false, "show the log as it grows, to the job's end")
 	return cmd
@@ -99,18 +106,38 @@ func (a *app) runSubmit(ctx context.Context, o submitOptions) error {
 		return err
 	}
 	r.From = ""
-	if o.dryRun {
-		return a.printFiles(r)
+	if r.Job.Logs, err = expandHere(r.Job.Logs); err != nil {
+		return fmt.Errorf("job %s: logs: %w", r.Name, err)
 	}
-	if _, err := job.Sbatch(r); err != nil { // before anything is copied
+	if _, err := job.Sbatch(r); err != nil { // which nobody need build an image for
 		return fmt.Errorf("job %s: %w", r.Name, err)
 	}
-	record := slurm.Record{Name: r.Name, Cluster: r.Cluster.Name, Image: r.Image.Name, Dir: dir}
-	if err := a.placeForJob(ctx, &r, &record, o); err != nil {
+	image, err := a.imageForJob(ctx, &r, o)
+	if err != nil && !o.dryRun {
 		return err
 	}
-	if record.Script, err = writeJobFiles(dir, &r); err != nil {
+	if err != nil {
+		progress.Warn(ctx, err.Error(), fault.HintOf(err))
+	}
+	files, err := filesOfJob(dir, &r)
+	if err != nil {
+		return fmt.Errorf("job %s: %w", r.Name, err)
+	}
+	judged := a.lintJob(ctx, o, &r, files, image.Digest)
+	if o.dryRun {
+		return cmp.Or(files.print(a.out), judged)
+	}
+	if judged != nil {
+		return judged
+	}
+	if err := a.placeForJob(ctx, &r, image); err != nil {
 		return err
+	}
+	if err := files.write(); err != nil {
+		return err
+	}
+	record := slurm.Record{
+		Name: r.Name, Cluster: r.Cluster.Name, Image: r.Image.Name, Digest: image.Digest, File: image.File, Dir: dir, Script: files[0].path,
 	}
 	if o.testOnly {
 		said, err := slurm.Test(ctx, dir, record.Script, o.args)
@@ -122,57 +149,56 @@ func (a *app) runSubmit(ctx context.Context, o submitOptions) error {
 	return a.submitScript(ctx, o, r, record)
 }
 
-// printFiles prints what would be submitted.
-func (a *app) printFiles(r job.Request) error {
-	text, err := job.Sbatch(r)
-	if err != nil {
-		return fmt.Errorf("job %s: %w", r.Name, err)
-	}
-	if r.ReadsEDF() {
-		edf, err := job.EDF(r)
-		if err != nil {
-			return err
-		}
-		text += "\n" + edf
-	}
-	_, err = fmt.Fprint(a.out, text)
-	return err
-}
-
-// placeForJob sees to the image being where the nodes read it, unless somebody says where it is, or the runtime takes it from elsewhere.
-func (a *app) placeForJob(ctx context.Context, r *job.Request, record *slurm.Record, o submitOptions) error {
+// imageForJob decides where the nodes read the image that was built, unless somebody says where it is, or the runtime takes it from elsewhere;
+// then the image is the zero value.
+func (a *app) imageForJob(ctx context.Context, r *job.Request, o submitOptions) (engine.Placed, error) {
+	var none engine.Placed
 	if o.image != "" || !r.StartsFiles() || r.Image.File == "" {
-		return nil
+		return none, nil
 	}
-	images := cmp.Or(r.Cluster.Paths.Images, "${PWD}/.sconce/images")
-	target, err := expandHere(images)
+	target, err := expandHere(cmp.Or(r.Cluster.Paths.Images, "${PWD}/.sconce/images"))
 	if err != nil {
-		return fmt.Errorf("paths.images of %s: %w", cmp.Or(r.Cluster.Name, "the cluster"), err)
+		return none, fmt.Errorf("paths.images of %s: %w", cmp.Or(r.Cluster.Name, "the cluster"), err)
 	}
 	if home, err := os.UserHomeDir(); err == nil && r.Cluster.Paths.HomeShared != nil && !*r.Cluster.Paths.HomeShared && strings.HasPrefix(target+"/", home+"/") {
-		return fault.Hint(fmt.Errorf("%s is in your home, which the nodes of %s do not see", target, r.Cluster.Name), "name a directory that they see: paths.images in the cluster's profile")
+		return none, fault.Hint(fmt.Errorf("%s is in your home, which the nodes of %s do not see", target, r.Cluster.Name), "name a directory that they see: paths.images in the cluster's profile")
 	}
 	from, err := loadRecipe(o.subject, "", "")
 	if err != nil {
-		return err
+		return none, err
+	}
+	open := a.open
+	if o.dryRun {
+		open = a.openThere
+	}
+	s, err := open(ctx)
+	if err != nil {
+		return none, err
+	}
+	if !o.anyImage {
+		if err := s.CheckCurrent(ctx, from); err != nil {
+			return none, err
+		}
+	}
+	placed, err := s.PlaceOfRecipe(ctx, from, target)
+	if err != nil {
+		return none, err
+	}
+	r.Image = placed.Image
+	return placed, nil
+}
+
+// placeForJob copies the image to where the nodes read it.
+func (a *app) placeForJob(ctx context.Context, r *job.Request, image engine.Placed) error {
+	if image.File == "" {
+		return nil
 	}
 	s, err := a.open(ctx)
 	if err != nil {
 		return err
 	}
-	if !o.anyImage {
-		if err := s.CheckCurrent(ctx, from); err != nil {
-			return err
-		}
-	}
-	engine.StripeNew(ctx, r.Cluster.Paths.Stripe, target)
-	var placed engine.Placed
-	if placed, err = s.PlaceImage(ctx, from, target); err != nil {
-		return err
-	}
-	r.Image = placed.Image
-	record.Digest, record.File = placed.Digest, placed.File
-	return nil
+	engine.StripeNew(ctx, r.Cluster.Paths.Stripe, filepath.Dir(image.File))
+	return s.Place(ctx, image)
 }
 
 // expandHere puts values in place of ${NAME}.
@@ -197,57 +223,113 @@ func expandHere(text string) (string, error) {
 	return out, nil
 }
 
-// writeJobFiles writes the script of a job and its environment definition file, each under a hash of what it says: a job that waits, or
-// follows another one, keeps the file that it was submitted with. It returns the path of the script.
-func writeJobFiles(dir string, r *job.Request) (string, error) {
-	files := filepath.Join(dir, ".sconce")
-	if err := os.MkdirAll(files, 0o755); err != nil {
-		return "", err
+// lintJob judges the files of a job as `sconce lint` does, before they are written and the image, of which the digest is given if it is known,
+// is copied. What cannot work is not submitted; a warning is told.
+func (a *app) lintJob(ctx context.Context, o submitOptions, r *job.Request, files jobFiles, digest string) error {
+	if o.noLint {
+		return nil
 	}
+	judged := lintOptions{texts: map[string]string{}, coming: map[string]string{}}
+	for _, f := range files {
+		judged.files, judged.texts[f.path] = append(judged.files, f.path), f.text
+	}
+	if o.image == "" && r.Image.File != "" {
+		if path, err := expandHere(r.Image.File); err == nil {
+			judged.coming[path] = digest
+		}
+	}
+	result, err := a.judge(ctx, judged, r.Cluster)
+	if err != nil {
+		return err
+	}
+	result.Only(audit.Warning)
+	findings, _ := split(result.Audit())
+	var errs []error
+	for _, f := range findings {
+		text := fmt.Sprintf("%s (%s)", placed(f), f.Rule)
+		if f.Severity == audit.Error {
+			errs = append(errs, fmt.Errorf("%s: %s", text, f.Remedy))
+		} else {
+			progress.Warn(ctx, text, f.Remedy)
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fault.Problem(fault.Hint(fmt.Errorf("job %s is not submitted: %w", r.Name, errors.Join(errs...)), "--dry-run prints its files, --no-lint submits it all the same"))
+}
+
+// jobFiles are the script of a job and, behind it, its environment definition file if it has one. Each is named by a hash of what it says: a
+// job that waits, or follows another one, keeps the file that it was submitted with.
+type jobFiles []struct{ path, text string }
+
+func (f *jobFiles) add(dir, name, ext, text string) (path string) {
+	sum := sha256.Sum256([]byte(text))
+	path = filepath.Join(dir, ".sconce", name+"-"+hex.EncodeToString(sum[:4])+ext)
+	*f = slices.Insert(*f, 0, struct{ path, text string }{path, text})
+	return path
+}
+
+// filesOfJob makes the files of a job that is submitted from a directory, and says in the request which environment it has.
+func filesOfJob(dir string, r *job.Request) (jobFiles, error) {
+	var files jobFiles
 	if r.ReadsEDF() {
 		text, err := job.EDF(*r)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
-		if r.EDF, err = writeUnderHash(files, r.EDFName(), ".toml", text); err != nil {
-			return "", err
-		}
+		r.EDF = files.add(dir, r.EDFName(), ".toml", text)
 	}
 	text, err := job.Sbatch(*r)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return writeUnderHash(files, r.Name, ".sbatch", text)
+	files.add(dir, r.Name, ".sbatch", text)
+	return files, nil
 }
 
-func writeUnderHash(dir, name, ext, text string) (string, error) {
-	sum := sha256.Sum256([]byte(text))
-	path := filepath.Join(dir, name+"-"+hex.EncodeToString(sum[:4])+ext)
-	if old, err := os.ReadFile(path); err == nil && string(old) == text {
-		return path, nil
+// print prints them as they would be written.
+func (f jobFiles) print(w io.Writer) error {
+	for i, file := range f {
+		if i > 0 {
+			file.text = "\n" + file.text
+		}
+		if _, err := io.WriteString(w, file.text); err != nil {
+			return err
+		}
 	}
-	return path, replaceFile(path, []byte(text))
+	return nil
+}
+
+// write writes those that are not there already.
+func (f jobFiles) write() error {
+	for _, file := range f {
+		if old, err := os.ReadFile(file.path); err == nil && string(old) == file.text {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(file.path), 0o755); err != nil {
+			return err
+		}
+		if err := replaceFile(file.path, []byte(file.text)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // submitScript submits a job whose files are written, and tells its number.
 func (a *app) submitScript(ctx context.Context, o submitOptions, r job.Request, record slurm.Record) error {
-	logs, err := expandHere(cmp.Or(r.Job.Logs, "."))
-	if err != nil {
-		return err
-	}
+	logs := r.Job.Logs
 	if !filepath.IsAbs(logs) {
 		logs = filepath.Join(record.Dir, logs)
 	}
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return err
 	}
-	if record.ID, err = slurm.Submit(ctx, record.Dir, record.Script, o.args); err != nil {
+	record.Log = filepath.Join(logs, r.LogName(slurm.Number))
+	record, err := slurm.Submit(ctx, record, o.args)
+	if err != nil {
 		return err
-	}
-	record.Log = filepath.Join(logs, r.LogName(record.ID))
-	record.Submitted = time.Now().UTC().Truncate(time.Second)
-	if err := record.Keep(); err != nil {
-		a.say("job %s is submitted, and could not be noted: %v", record.ID, err)
 	}
 	if _, err := fmt.Fprintln(a.out, record.ID); err != nil {
 		return err
@@ -262,32 +344,18 @@ func (a *app) submitScript(ctx context.Context, o submitOptions, r job.Request, 
 	return nil
 }
 
-// pollTime is how often Slurm is asked for a job: its controller serves all users.
-const pollTime = 2 * time.Second
-
 // waitFor calls each until the job has ended, and once more then. A job that failed is an error.
 func (a *app) waitFor(ctx context.Context, record slurm.Record, each func() error) error {
-	for {
-		state, err := slurm.StateOf(ctx, record.ID)
-		if err = errors.Join(err, each()); err != nil {
-			return err
-		}
-		if state.Ended() {
-			a.explainEnd(record, state)
-		}
-		if state.Failed() {
-			return fault.Hint(fmt.Errorf("job %s (%s) ended as %s", record.ID, record.Name, state.Name), "its log is "+record.Log)
-		}
-		if state.Ended() {
-			a.say("job %s (%s) has ended", record.ID, record.Name)
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pollTime):
-		}
+	state, err := slurm.Follow(ctx, record.ID, func(slurm.State) error { return each() })
+	if err != nil {
+		return err
 	}
+	a.explainEnd(record, state)
+	if state.Failed() {
+		return fault.Hint(fmt.Errorf("job %s (%s) ended as %s", record.ID, record.Name, state.Name), "its log is "+record.Log)
+	}
+	a.say("job %s (%s) has ended", record.ID, record.Name)
+	return nil
 }
 
 // arrayLog is what stands in the name of a log for the number of an array's part.

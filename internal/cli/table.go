@@ -17,7 +17,7 @@ import (
 const tableGap = 3
 
 // printTable prints rows in columns, the first row being the heads. On a terminal that is too narrow cells are broken into
-// lines; elsewhere, where programs read it, a row is a line.
+// lines, and where that is not enough each row becomes a paragraph; elsewhere, where programs read it, a row is a line.
 func printTable(w io.Writer, rows [][]string) error {
 	for _, row := range rows {
 		for i := range row {
@@ -25,7 +25,10 @@ func printTable(w io.Writer, rows [][]string) error {
 		}
 	}
 	if width := terminalWidth(w); width > 0 {
-		rows = fitTable(rows, width)
+		if rows = fitTable(rows, width); tableWidth(rows) > width {
+			_, err := io.WriteString(w, paragraphs(rows, width))
+			return err
+		}
 	}
 	var table strings.Builder
 	tw := tabwriter.NewWriter(&table, 0, 0, tableGap, ' ', 0)
@@ -65,10 +68,7 @@ const continued = "  "
 // that would still be too wide stays as it is.
 func fitTable(rows [][]string, width int) [][]string {
 	widths, least := columnWidths(rows)
-	total := tableGap * (len(widths) - 1)
-	for _, n := range widths {
-		total += n
-	}
+	total := tableWidth(rows)
 	if total <= width {
 		return rows
 	}
@@ -89,6 +89,41 @@ func fitTable(rows [][]string, width int) [][]string {
 		fitted = append(fitted, breakRow(row, widths)...)
 	}
 	return fitted
+}
+
+// tableWidth is how wide a table is.
+func tableWidth(rows [][]string) int {
+	widths, _ := columnWidths(rows)
+	total := tableGap * max(0, len(widths)-1)
+	for _, n := range widths {
+		total += n
+	}
+	return total
+}
+
+// paragraphs writes each row of a table as a paragraph: its first cell, and below that the others, each with its head, as many to a line as
+// fit. A cell that says nothing is left out.
+func paragraphs(rows [][]string, width int) string {
+	var b strings.Builder
+	for _, row := range rows[1:] {
+		b.WriteString(row[0])
+		free := 0
+		for i, cell := range row[1:] {
+			if cell == "" || cell == "-" {
+				continue
+			}
+			said := rows[0][i+1] + " " + cell
+			if size := utf8.RuneCountInString(said); tableGap+size <= free {
+				b.WriteString(strings.Repeat(" ", tableGap) + said)
+				free -= tableGap + size
+			} else {
+				b.WriteString("\n" + continued + wrap(said, width, continued+continued, len(continued)))
+				free = width - len(continued) - size
+			}
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
 }
 
 // columnWidths is how wide each column is, and how wide it has to be at least.

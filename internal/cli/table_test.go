@@ -52,3 +52,32 @@ func TestTablesKeepWords(t *testing.T) {
 		t.Errorf("%q of nothing", got)
 	}
 }
+
+// What cannot be a table on a terminal is paragraphs there, that say the same.
+func TestParagraphs(t *testing.T) {
+	rows := [][]string{
+		{"CLUSTER", "GPU", "PLATFORM", "FABRIC", "DESCRIPTION"},
+		{"clariden", "9.0", "linux/arm64", "slingshot", "CSCS Alps: 4 GH200 a node, for machine learning and more of the kind"},
+		{"two", "-", "linux/amd64", "", "-"},
+	}
+	want := `clariden
+  GPU 9.0   PLATFORM linux/arm64   FABRIC slingshot
+  DESCRIPTION CSCS Alps: 4 GH200 a node, for machine
+    learning and more of the kind
+two
+  PLATFORM linux/amd64
+`
+	if got := paragraphs(rows, 52); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	for _, width := range []int{52, 49} {
+		for line := range strings.Lines(paragraphs(rows, width)) {
+			if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > width {
+				t.Errorf("%d columns on a terminal of %d: %s", n, width, line)
+			}
+		}
+	}
+	if got := tableWidth(rows); got != 8+3+11+9+68+4*3 {
+		t.Errorf("the table is said to be %d wide", got)
+	}
+}

@@ -40,6 +40,8 @@ type testOptions struct {
 	sign    string // a private key
 
 	canonical bool // of an image of a pipeline: what is under its canonical reference
+
+	say func(format string, args ...any) // while tests run; nil: [app.say]
 }
 
 // tested is an image that is tested, and the recipe that names its tests; nil for an image without one.
@@ -110,69 +112,93 @@ Exit codes: 0 all have passed, 3 one has failed, 4 one could not be judged, or n
 	return cmd
 }
 
+// testRun is what came of the tests of an image.
+type testRun struct {
+	opts    testOptions // with what the image's pipeline says
+	key     *attest.PrivateKey
+	results []imagetest.Result
+	fresh   []imagetest.Result // those of them that ran now
+}
+
 func (a *app) runTest(ctx context.Context, o testOptions) error {
+	r, err := a.runTests(ctx, o)
+	if err != nil || r == nil {
+		return err
+	}
+	return a.reportTests(ctx, r)
+}
+
+// runTests runs tests. It returns nil when nobody waits for them.
+func (a *app) runTests(ctx context.Context, o testOptions) (*testRun, error) {
+	if o.say == nil {
+		o.say = a.say
+	}
 	wait, err := job.ParseTime(o.wait)
 	if err != nil {
-		return fault.Usage(fmt.Errorf("--wait: %w", err))
+		return nil, fault.Usage(fmt.Errorf("--wait: %w", err))
 	}
 	what, err := a.testedImage(ctx, &o)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if (o.record == "") != (o.sign == "") {
-		return fault.Usage(errors.New("--record REPOSITORY and --sign KEY go together"))
+		return nil, fault.Usage(errors.New("--record REPOSITORY and --sign KEY go together"))
 	}
-	key, err := engine.SigningKey(o.sign) // before anything runs
-	if err != nil {
-		return err
+	r := &testRun{opts: o}
+	if r.key, err = engine.SigningKey(o.sign); err != nil { // before anything runs
+		return nil, err
 	}
 	p, skipped, err := a.testPlan(ctx, o, what)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if o.record != "" && p.Cluster.Name == "" {
-		return fault.Usage(fault.Hint(errors.New("evidence names the cluster, and none is named"), "--on CLUSTER, or cluster under [target] of the recipe"))
+		return nil, fault.Usage(fault.Hint(errors.New("evidence names the cluster, and none is named"), "--on CLUSTER, or cluster under [target] of the recipe"))
 	}
-	var results, fresh []imagetest.Result
 	for _, t := range skipped {
 		left, err := p.Left(t)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		results = append(results, left)
+		r.results = append(r.results, left)
 	}
 	if o.canonical && o.record != "" && len(o.only) == 0 {
-		known, err := a.knownResults(ctx, &p, o.record, key)
+		known, err := a.knownResults(ctx, &p, r)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		results = append(results, known...)
+		r.results = append(r.results, known...)
 	}
-	if len(p.Tests) > 0 {
-		dir, err := os.Getwd()
-		if err != nil {
-			return err
-		}
-		ran, err := p.Run(ctx, imagetest.Options{Root: filepath.Join(dir, ".sconce", "tests"), Detach: o.detach, Wait: wait, Say: a.say})
-		if err != nil || o.detach {
-			return err
-		}
-		fresh = ran
-		results = append(ran, results...)
+	if len(p.Tests) == 0 {
+		return r, nil
 	}
-	if err := a.printResults(o, results); err != nil {
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	r.fresh, err = p.Run(ctx, imagetest.Options{Root: filepath.Join(dir, ".sconce", "tests"), Detach: o.detach, Wait: wait, Say: o.say})
+	if err != nil || o.detach {
+		return nil, err
+	}
+	r.results = append(slices.Clone(r.fresh), r.results...)
+	return r, nil
+}
+
+// reportTests prints what came of tests, and keeps it as evidence. The error is the exit code.
+func (a *app) reportTests(ctx context.Context, r *testRun) error {
+	if err := a.printResults(r.opts, r.results); err != nil {
 		return err
 	}
-	for _, r := range fresh {
-		if _, noEvidence := r.Predicate(); o.record == "" || noEvidence != nil {
+	for _, one := range r.fresh {
+		if _, noEvidence := one.Predicate(); r.opts.record == "" || noEvidence != nil {
 			continue
 		}
-		if err := a.session.RecordTest(ctx, o.record, r, key); err != nil {
-			return fmt.Errorf("record test %s: %w", r.Test, err)
+		if err := a.session.RecordTest(ctx, r.opts.record, one, r.key); err != nil {
+			return fmt.Errorf("record test %s: %w", one.Test, err)
 		}
-		a.say("%s is recorded in %s", r.Test, o.record)
+		a.say("%s is recorded in %s", one.Test, r.opts.record)
 	}
-	if code := imagetest.Code(results); code != 0 {
+	if code := imagetest.Code(r.results); code != 0 {
 		return exitStatus(code)
 	}
 	return nil
@@ -274,8 +300,8 @@ func (a *app) testPlan(ctx context.Context, o testOptions, what tested) (p image
 
 // knownResults takes out of a plan the tests of which there is good evidence, in the form that they have today, and returns what came of
 // them.
-func (a *app) knownResults(ctx context.Context, p *imagetest.Plan, repository string, key *attest.PrivateKey) ([]imagetest.Result, error) {
-	book, err := a.session.Evidence(repository, key, []*attest.PublicKey{key.Public()})
+func (a *app) knownResults(ctx context.Context, p *imagetest.Plan, run *testRun) ([]imagetest.Result, error) {
+	book, err := a.session.Evidence(run.opts.record, run.key, []*attest.PublicKey{run.key.Public()})
 	if err != nil {
 		return nil, err
 	}
@@ -299,7 +325,7 @@ func (a *app) knownResults(ctx context.Context, p *imagetest.Plan, repository st
 			left = append(left, t)
 			continue
 		}
-		a.say("%s was tested before: %s", t.Title(), e.Result)
+		run.opts.say("%s was tested before: %s", t.Title(), e.Result)
 		known = append(known, r)
 	}
 	p.Tests = left
@@ -396,8 +422,11 @@ func (a *app) placeForTest(ctx context.Context, p *imagetest.Plan, name, referen
 			return fmt.Errorf("paths.images of %s: %w", cmp.Or(p.Cluster.Name, "the cluster"), err)
 		}
 	}
-	placed, err := s.PlaceNamed(ctx, name, dir)
+	placed, err := s.PlaceOf(ctx, name, dir)
 	if err != nil {
+		return err
+	}
+	if err := s.Place(ctx, placed); err != nil {
 		return err
 	}
 	p.Image, p.ImageDigest, p.Image.Reference = placed.Image, placed.Digest, reference

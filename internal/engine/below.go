@@ -43,7 +43,8 @@ func (r *Recipe) loadBelow(way []string) error {
 		return err
 	}
 	if has, wants := r.Below.pinned.Target.Platform, r.pinned.Target.Platform; has != wants {
-		return fault.Usage(fmt.Errorf("%s is for %s, and the recipe that it stands on, %s, for %s", r.Path, wants, r.Base.Recipe, has))
+		err := fmt.Errorf("%s is for %s, and the recipe that it stands on, %s, for %s", r.Path, wants, r.Base.Recipe, has)
+		return fault.Usage(fault.Hint(err, "give both the same [target]: cluster, or platform"))
 	}
 	return nil
 }
@@ -92,7 +93,7 @@ func (s *Session) Bring(ctx context.Context, p *Plan, o BuildOptions) (*image.Im
 			return im, err
 		}
 	}
-	b, err := s.Build(ctx, p, BuildOptions{Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, HostNetwork: o.HostNetwork, OnFailure: o.OnFailure})
+	b, err := s.Build(ctx, p, BuildOptions{Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, Host: o.Host, HostNetwork: o.HostNetwork, OnFailure: o.OnFailure})
 	if err != nil {
 		return nil, fmt.Errorf("build %s, which others stand on: %w", p.Name, err)
 	}
@@ -161,7 +162,15 @@ func (s *Session) Repository(name string) (*registry.Repository, error) {
 	if repo := s.repos[name]; repo != nil {
 		return repo, nil
 	}
-	repo, err := registry.OpenForWriting(name, registry.Options{Fetch: s.Fetch})
+	o := registry.Options{Fetch: s.Fetch}
+	host, _, _ := strings.Cut(name, "/")
+	for _, other := range s.repos {
+		if other.Host() == host {
+			o.Beside = other
+			break
+		}
+	}
+	repo, err := registry.OpenForWriting(name, o)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/build"
 	"sconce.dev/sconce/internal/execop"
-	"sconce.dev/sconce/internal/export"
+	"sconce.dev/sconce/internal/hostconfig"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/sandbox"
@@ -28,9 +28,10 @@ type BuildOptions struct {
 
 	// What commands may use of this machine.
 	Secrets     map[string]func() ([]byte, error)
-	SSH         map[string]string // sockets of agents, by id
-	Pass        []string          // variables of the environment
-	HostNetwork bool              // its network, also what it offers to itself alone
+	SSH         map[string]string  // sockets of agents, by id
+	Pass        []string           // variables of the environment
+	Host        *hostconfig.Config // its configuration of pip, npm, …
+	HostNetwork bool               // its network, also what it offers to itself alone
 	OnFailure   func(ctx context.Context, f *execop.Failure, o sandbox.Options)
 }
 
@@ -85,7 +86,7 @@ func (s *Session) run(ctx context.Context, p *Plan, o BuildOptions) (*build.Resu
 	how.Store, how.Fetch, how.Offline = s.Store, s.Fetch, s.Offline
 	how.Again, how.WantBuilt = o.Again, o.Wheels != ""
 	how.Cores, how.Memory = s.Cores, s.memory()
-	how.Secrets, how.SSH, how.HostNetwork, how.OnFailure = o.Secrets, o.SSH, o.HostNetwork, o.OnFailure
+	how.Secrets, how.SSH, how.Host, how.HostNetwork, how.OnFailure = o.Secrets, o.SSH, o.Host, o.HostNetwork, o.OnFailure
 	how.Pass = append(how.Pass[:len(how.Pass):len(how.Pass)], o.Pass...)
 	return build.Run(ctx, p.Plan, how)
 }
@@ -107,7 +108,7 @@ func (s *Session) deliver(ctx context.Context, b *Built, o BuildOptions) error {
 	how := s.writing(o.Write)
 	how.Name = b.Name
 	for _, out := range o.Outputs {
-		if err := export.Write(ctx, b.Image, out, how); err != nil {
+		if err := s.write(ctx, b.Image, out, how, o.Write.Start); err != nil {
 			return err
 		}
 		b.Outputs = append(b.Outputs, out)

@@ -25,17 +25,28 @@ type Checked struct {
 	Facts    *facts.Facts // closed: of the image, and no longer with its files
 	Findings []audit.Finding
 	audit.Count
+	Trusted bool // the facts are those that somebody has signed, see [Subject.Trust]
 }
 
 // Check tells whether an image will run on a target. What the target allows is marked in the findings.
 func (s *Session) Check(ctx context.Context, subject *Subject, t Target) (*Checked, error) {
+	if subject.trusted != nil {
+		if found, err := s.checkTrusted(ctx, subject, t); found != nil || err != nil {
+			return found, err
+		}
+	}
 	gathered, err := subject.Facts(ctx)
 	if err != nil {
 		return nil, err
 	}
+	return judge(ctx, gathered, subject.Name, t)
+}
+
+// judge judges facts, and closes them.
+func judge(ctx context.Context, gathered *facts.Facts, name string, t Target) (*Checked, error) {
 	findings, err := audit.Check(ctx, gathered, t.Profile)
 	if err = errors.Join(err, gathered.Close()); err != nil {
-		return nil, fmt.Errorf("check %s: %w", subject.Name, err)
+		return nil, fmt.Errorf("check %s: %w", name, err)
 	}
 	audit.Allow(findings, t.Allow)
 	return &Checked{Facts: gathered, Findings: findings, Count: audit.CountOf(findings)}, nil

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/store"
 )
 
 // plain is a package of one file.
@@ -207,5 +209,108 @@ func TestCondaLicencesAndClient(t *testing.T) {
 	}
 	if got := lockedPackages(t, s, dir, engine.LockOptions{}); got != "a 1.0, conda 26.7.1, mamba 2.8.1" {
 		t.Errorf("accepted, with a client: %s", got)
+	}
+}
+
+// What a channel says of a package and is not so is told by the package's name, whether the solver, the answer or the download shows it.
+// Nothing of it stays: no lock that nobody can read, a store that is sound, in which the package of an honest channel is built.
+func TestCondaChannelLies(t *testing.T) {
+	locktest.UV(t)
+	s := newSession(t)
+	for _, test := range []struct {
+		key   string
+		value any
+		want  string
+	}{
+		{"sha256", strings.Repeat("0", 64), "wrong hash"},
+		{"size", 1, "wrong size"},
+		{"version", "2.0", "the address is of version 1.0, and not 2.0: "},
+		{"build", "h1_0", "the address is of build 0, and not h1_0: "},
+		{"subdir", "../../x", `its subdirectory "../../x" is wrong`},
+		{"depends", []any{"=== ???"}, "=== ???"},
+	} {
+		t.Run(fmt.Sprint(test.key, test.value), func(t *testing.T) {
+			channel := condatest.NewChannel(t, plain("lies", "1.0"))
+			dir := condaRecipe(t, "", condaTable("packages = [\"lies\"]\nchannels = [\""+channel.Serve(t).URL+"\"]\n"))
+			channel.Lie(t, "lies-1.0-0.conda", test.key, test.value)
+			_, err := build(t.Context(), s, dir, engine.PlanOptions{}, engine.BuildOptions{})
+			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "lies") {
+				t.Errorf("got %v, want %s", err, test.want)
+			}
+			if _, err := os.Stat(filepath.Join(dir, "conda-lock.yml")); err == nil && test.key != "sha256" && test.key != "size" {
+				t.Error("there is a lock of it")
+			}
+		})
+	}
+	if report, err := s.Store.Verify(t.Context(), false); err != nil || len(report.Damaged) > 0 {
+		t.Errorf("the store: %+v, %v", report.Damaged, err)
+	}
+	truth := condaRecipe(t, "", condaTable("packages = [\"lies\"]\nchannels = [\""+condatest.NewChannel(t, plain("lies", "1.0")).Serve(t).URL+"\"]\n"))
+	if _, err := build(t.Context(), s, truth, engine.PlanOptions{}, engine.BuildOptions{}); err != nil {
+		t.Errorf("of a channel that says the truth: %v", err)
+	}
+}
+
+// What an environment file says to pip counts as pip reads it: where the index is and which other there is, a file beside it, hashes,
+// a project that is edited in place.
+func TestCondaPipOptions(t *testing.T) {
+	locktest.UV(t)
+	channel := condatest.NewChannel(t, condatest.RealPython(t)).Serve(t)
+	alpha, beta, gamma := locktest.Wheel{Name: "alpha", Version: "1.5"}, locktest.Wheel{Name: "beta", Version: "0.1"}, locktest.Wheel{Name: "gamma", Version: "3.0"}
+	index, other := locktest.NewIndex(t, alpha, beta), locktest.NewIndex(t, gamma)
+	indexes := "--index-url " + index.URL + ", --extra-index-url " + other.URL + ", "
+	hashed := func(w locktest.Wheel, sum store.Digest) string {
+		return w.Name + "==" + w.Version + " --hash=sha256:" + sum.Hex()
+	}
+	sum := func(w locktest.Wheel) store.Digest { return store.DigestOf(w.Bytes(t)) }
+	files := func(pip, list string) map[string]string {
+		return map[string]string{
+			recipe.FileName:            "name = \"env\"\n[base]\nimage = \"tar:root.tar\"\n[conda]\nenvironment = [\"envs/a.yml\"]\n",
+			"envs/a.yml":               environmentFile(channel.URL, "dependencies:\n- python\n- pip: ["+pip+"]\n"),
+			"envs/more/list.txt":       list + "\n",
+			"envs/mine/pyproject.toml": "[project]\nname = \"mine\"\nversion = \"1.0\"\n[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n",
+			"envs/mine/backend.py":     "",
+		}
+	}
+	s := newSession(t)
+	for _, test := range []struct {
+		name, pip, list string
+		want            []string // in pylock.toml, or in the error
+		fails           bool
+	}{
+		{
+			name: "indexes, a file, a project", pip: indexes + "alpha, gamma, -r more/list.txt, -e ./mine", list: "beta",
+			want: []string{index.FileURL(alpha.File()), index.FileURL(beta.File()), other.FileURL(gamma.File()), "envs/mine"},
+		},
+		{
+			name: "hashes", pip: indexes + hashed(alpha, sum(alpha)) + ", -r more/list.txt", list: hashed(beta, sum(beta)) + " \\\n  --hash=sha256:" + sum(gamma).Hex(),
+			want: []string{sum(alpha).Hex(), sum(beta).Hex()},
+		},
+		{
+			name: "another's hash, and none", pip: indexes + hashed(alpha, sum(beta)) + ", -r more/list.txt", list: "beta==0.1",
+			want: []string{"alpha 1.5", "which envs/a.yml:4 does not allow", "beta 0.1: it has no hash"}, fails: true,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := condaRecipe(t, "", nil)
+			locktest.Write(t, dir, files(test.pip, test.list))
+			_, err := lockIn(t, s, dir, engine.LockOptions{})
+			var text string
+			switch {
+			case test.fails && err == nil:
+				t.Fatal("no error")
+			case test.fails:
+				text = err.Error()
+			case err != nil:
+				t.Fatal(err)
+			default:
+				text = read(t, filepath.Join(dir, "pylock.toml"))
+			}
+			for _, want := range test.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("not told: %s\n%s", want, text)
+				}
+			}
+		})
 	}
 }

@@ -3,9 +3,11 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -18,6 +20,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/recipe"
 )
 
 // Containerfile is a Containerfile and what it leaves open.
@@ -41,35 +44,30 @@ type Containerfile struct {
 	Compression string // of new layers: "gzip", "zstd"; "" is gzip
 }
 
-// PlanContainerfile reads a Containerfile and decides what it means today.
+// PlanContainerfile reads a Containerfile and decides what it means today. An error names all that is wrong in the file, and all that
+// it takes from this machine and that is not there.
 func (s *Session) PlanContainerfile(ctx context.Context, f Containerfile) (*Plan, error) {
-	pins := &pins{opts: base.Options{Store: s.Store, Fetch: s.Fetch, Offline: s.Offline}, seen: make(map[string]*base.Pinned)}
-	evaluated, err := f.evaluate(ctx, pins.config)
-	if err != nil {
+	pins := s.pins()
+	evaluated, err := f.evaluate(ctx, pins)
+	if evaluated == nil {
 		return nil, err
 	}
-	if err := s.resolveURLs(ctx, f.File, evaluated); err != nil {
-		return nil, err
+	from, openErr := fileop.OpenContext(f.Context, f.ignoreFile())
+	if openErr != nil {
+		return nil, errors.Join(err, openErr)
 	}
-	ignore := f.IgnoreFile
-	switch {
-	case ignore != "":
-	case f.Definition: // of which no ignore file knows
-		ignore = os.DevNull
-	default:
-		ignore = fileop.IgnoreFileOf(f.File)
-	}
-	from, err := fileop.OpenContext(f.Context, ignore)
-	if err != nil {
-		return nil, err
-	}
-	compression := cmp.Or(layer.Compression(f.Compression), layer.Gzip)
 	opened := newContexts()
 	opened.add(f.Context, from)
 	p := &Plan{contexts: opened, means: build.Options{Pass: evaluated.Proxy, Open: opened.Open}}
-	p.Plan, err = plan.NewContainerfile(ctx, evaluated, plan.ContainerfileOptions{
-		File: f.File, Name: f.Name, Platform: f.Platform, Context: f.Context, Open: opened.Open, Compression: compression, Pin: pins.pin,
-	})
+	o := plan.ContainerfileOptions{
+		File: f.File, Name: f.Name, Platform: f.Platform, Context: f.Context, Open: opened.Open,
+		Compression: cmp.Or(layer.Compression(f.Compression), layer.Gzip), Pin: pins.pin,
+	}
+	if err != nil {
+		err = errors.Join(err, plan.FindSources(ctx, evaluated, o))
+	} else if err = s.resolveURLs(ctx, f.File, evaluated); err == nil {
+		p.Plan, err = plan.NewContainerfile(ctx, evaluated, o)
+	}
 	if err != nil {
 		p.Close()
 		return nil, err
@@ -77,10 +75,22 @@ func (s *Session) PlanContainerfile(ctx context.Context, f Containerfile) (*Plan
 	return p, nil
 }
 
+// ignoreFile says what is left out of the context.
+func (f Containerfile) ignoreFile() string {
+	switch {
+	case f.IgnoreFile != "":
+		return f.IgnoreFile
+	case f.Definition: // of which no ignore file knows
+		return os.DevNull
+	default:
+		return fileop.IgnoreFileOf(f.File)
+	}
+}
+
 // ReadContainerfile says what a Containerfile means, and what the image says that its last stage begins with, if it is one.
 func (s *Session) ReadContainerfile(ctx context.Context, f Containerfile) (*containerfile.Build, v1.Config, error) {
-	pins := &pins{opts: base.Options{Store: s.Store, Fetch: s.Fetch, Offline: s.Offline}, seen: make(map[string]*base.Pinned)}
-	evaluated, err := f.evaluate(ctx, pins.config)
+	pins := s.pins()
+	evaluated, err := f.evaluate(ctx, pins)
 	if err != nil {
 		return nil, v1.Config{}, err
 	}
@@ -95,13 +105,11 @@ func (s *Session) ReadContainerfile(ctx context.Context, f Containerfile) (*cont
 	return evaluated, config.Config, nil
 }
 
-// configOf gives the configuration of an image that FROM names.
-type configOf func(ctx context.Context, reference string, platform v1.Platform) (*v1.ConfigFile, error)
-
-func (f Containerfile) evaluate(ctx context.Context, config configOf) (*containerfile.Build, error) {
-	evaluated, err := f.read(ctx, config)
+// evaluate says what the file means, and warns. With mistakes in it there is an error, and what the rest of it means.
+func (f Containerfile) evaluate(ctx context.Context, p *pins) (*containerfile.Build, error) {
+	evaluated, err := f.read(ctx, p)
 	if err != nil {
-		return nil, err
+		return evaluated, err
 	}
 	last := &evaluated.Stages[len(evaluated.Stages)-1].Config
 	if len(f.Labels) > 0 && last.Labels == nil {
@@ -117,19 +125,19 @@ func (f Containerfile) evaluate(ctx context.Context, config configOf) (*containe
 	return evaluated, nil
 }
 
-func (f Containerfile) read(ctx context.Context, config configOf) (*containerfile.Build, error) {
+func (f Containerfile) read(ctx context.Context, p *pins) (*containerfile.Build, error) {
 	if f.Definition {
 		parsed, err := deffile.Parse(f.File, f.Text, f.Args)
 		if err != nil {
 			return nil, err
 		}
-		return parsed.Evaluate(ctx, deffile.Options{Target: f.Stage, Platform: f.Platform}, deffile.ConfigFunc(config))
+		return parsed.Evaluate(ctx, deffile.Options{Target: f.Stage, Platform: f.Platform, Bootstrap: p.bootstrap}, p.config)
 	}
 	parsed, err := containerfile.Parse(f.File, f.Text)
 	if err != nil {
 		return nil, err
 	}
-	return parsed.Evaluate(ctx, containerfile.Options{BuildArgs: f.Args, Target: f.Stage, Platform: f.Platform, Contexts: f.Contexts}, containerfile.ConfigFunc(config))
+	return parsed.Evaluate(ctx, containerfile.Options{BuildArgs: f.Args, Target: f.Stage, Platform: f.Platform, Contexts: f.Contexts}, p.config)
 }
 
 // forbidNetwork takes the network from all commands.
@@ -153,8 +161,27 @@ func place(file string, line int) string {
 
 // pins are the images that a Containerfile names, each pinned once.
 type pins struct {
-	opts base.Options
-	seen map[string]*base.Pinned
+	opts     base.Options
+	seen     map[string]*base.Pinned
+	packages map[string]*recipe.Bootstrap // what references stand for that name no image
+}
+
+// bootstrap gives a base from packages a reference.
+func (p *pins) bootstrap(b deffile.Bootstrap) string {
+	reference := strings.Join(append([]string{"debootstrap", b.Suite, b.Mirror, b.Keyring}, b.Packages...), " ")
+	as := &recipe.Bootstrap{Suite: b.Suite, Mirror: b.Mirror, Packages: b.Packages, Variant: "minbase"}
+	if b.Keyring != "" {
+		as.Keys = []string{b.Keyring}
+	}
+	p.packages[reference] = as
+	return reference
+}
+
+func (s *Session) pins() *pins {
+	return &pins{
+		opts: base.Options{Store: s.Store, Fetch: s.Fetch, Offline: s.Offline},
+		seen: make(map[string]*base.Pinned), packages: make(map[string]*recipe.Bootstrap),
+	}
 }
 
 func (p *pins) pin(ctx context.Context, reference string, platform v1.Platform) (*base.Pinned, error) {
@@ -162,12 +189,19 @@ func (p *pins) pin(ctx context.Context, reference string, platform v1.Platform) 
 	if known := p.seen[id]; known != nil {
 		return known, nil
 	}
-	pinned, err := base.PinImage(ctx, reference, platform, p.opts)
+	pinned, err := p.ask(ctx, reference, platform)
 	if err != nil {
 		return nil, err
 	}
 	p.seen[id] = pinned
 	return pinned, nil
+}
+
+func (p *pins) ask(ctx context.Context, reference string, platform v1.Platform) (*base.Pinned, error) {
+	if b := p.packages[reference]; b != nil {
+		return base.Pin(ctx, &recipe.Recipe{Base: recipe.Base{Bootstrap: b}}, platform, p.opts)
+	}
+	return base.PinImage(ctx, reference, platform, p.opts)
 }
 
 func (p *pins) config(ctx context.Context, reference string, platform v1.Platform) (*v1.ConfigFile, error) {

@@ -10,6 +10,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/clusterfile"
 	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/image"
@@ -29,6 +30,10 @@ type Writing struct {
 	NoReuse  bool             // of those: compress everything anew
 	Exactly  bool             // of those: Squashfs was asked for, so that copying a file as it is will not do
 	Uenv     Uenv             // of uenvs
+
+	// Start are commands, for a shell, that a user's start of the image consists of. They are run, and the files that they read are
+	// written one after the other, so that a start reads squashfs and SIF files in few pieces.
+	Start []string
 }
 
 // Uenv says which part of an image becomes a uenv.
@@ -43,8 +48,14 @@ func (s *Session) writing(w Writing) export.Options {
 
 // CheckOutput finds a mistake in a destination that is no registry before anything is made for it.
 func CheckOutput(to string) error {
-	_, err := export.ParseTarget(to)
+	_, err := OutputPath(to)
 	return err
+}
+
+// OutputPath is the file or directory that an output is written to.
+func OutputPath(to string) (string, error) {
+	t, err := export.ParseTarget(to)
+	return t.Path, err
 }
 
 // Push sends an image of the store to a registry, "[docker://]HOST/NAME:TAG", and returns what it is called there.
@@ -61,14 +72,24 @@ func (s *Session) PushUntagged(ctx context.Context, im *image.Image, repository 
 	return export.PushUntagged(ctx, im, repository, registry.PushOptions{Store: s.Store, Fetch: s.Fetch})
 }
 
-// PushSubject sends an image to a registry, under its own tag where the reference has none, and returns what it is called there.
-func (s *Session) PushSubject(ctx context.Context, from *Subject, to string) (string, error) {
+// PushSubject sends an image to a registry, under its own tag where the reference has none, and returns what it is called there. With a
+// key the image's facts are signed and lie beside it.
+func (s *Session) PushSubject(ctx context.Context, from *Subject, to string, sign *attest.PrivateKey) (string, error) {
 	im, err := from.Import(ctx)
 	if err != nil {
 		return "", err
 	}
 	_, tag := from.ownName()
-	return s.Push(ctx, im, withTag(to, tag))
+	to = withTag(to, tag)
+	pushed, err := s.Push(ctx, im, to)
+	if err != nil || sign == nil {
+		return pushed, err
+	}
+	ref, err := parseRemote(to)
+	if err == nil {
+		err = s.AttachFacts(ctx, ref.Value, im, sign)
+	}
+	return pushed, err
 }
 
 // withTag adds a tag to a registry's reference that has none.
@@ -95,7 +116,7 @@ func (s *Session) Pull(ctx context.Context, from *Subject, name string) (store.I
 // Copy brings an image from anywhere to anywhere. pushed is what it is called in a registry, when it went to one.
 func (s *Session) Copy(ctx context.Context, from *Subject, to string, w Writing) (pushed string, err error) {
 	if strings.HasPrefix(to, dockerPrefix) {
-		return s.PushSubject(ctx, from, to)
+		return s.PushSubject(ctx, from, to, nil)
 	}
 	t, err := export.ParseTarget(to)
 	if err != nil {
@@ -104,12 +125,15 @@ func (s *Session) Copy(ctx context.Context, from *Subject, to string, w Writing)
 	if t.Transport == export.Plain || t.Transport == export.Uenv { // which say nothing about a platform
 		from.how.Otherwise = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	}
-	if done, err := s.copyDirectly(ctx, from, t, w); done || err != nil {
-		return "", err
+	ordered := t.IsClusterFile() && len(w.Start) > 0
+	if !ordered {
+		if done, err := s.copyDirectly(ctx, from, t, w); done || err != nil {
+			return "", err
+		}
 	}
 	how := s.writing(w)
 	how.Name = from.knownName()
-	if t.IsClusterFile() && t.Transport != export.Uenv { // which is described before it is written
+	if t.IsClusterFile() && !ordered && t.Transport != export.Uenv { // which is described before it is written
 		err := writeArriving(ctx, from, to, how)
 		if !errors.Is(err, unix.ENOSPC) {
 			return "", err
@@ -120,7 +144,19 @@ func (s *Session) Copy(ctx context.Context, from *Subject, to string, w Writing)
 	if err != nil {
 		return "", err
 	}
-	return "", export.Write(ctx, im, to, how)
+	return "", s.write(ctx, im, to, how, w.Start)
+}
+
+// write writes an image to a destination, with what the commands of a start read in one place where the destination has such an order.
+func (s *Session) write(ctx context.Context, im *image.Image, to string, how export.Options, start []string) error {
+	t, err := export.ParseTarget(to)
+	if err == nil && t.IsClusterFile() {
+		how.Start, err = s.startOrder(ctx, im, start)
+	}
+	if err != nil {
+		return err
+	}
+	return export.Write(ctx, im, to, how)
 }
 
 // writeArriving writes an image while its layers come into the store.
@@ -130,7 +166,7 @@ func writeArriving(ctx context.Context, from *Subject, to string, how export.Opt
 		return err
 	}
 	defer a.Close()
-	how.Await = a.Wait
+	how.Layer = a.Layer
 	err = export.Write(ctx, a.Image, to, how)
 	if missing := a.Err(); err != nil && missing != nil {
 		return source.Explain(missing, from.Name, from.Ref, from.session.Store)

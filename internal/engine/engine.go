@@ -8,6 +8,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync"
 	"time"
@@ -22,6 +23,7 @@ import (
 type Options struct {
 	Dir      string        // of the store
 	Shared   []string      // directories of further stores, which are only read
+	Scratch  string        // directory on a local disk for what is unpacked and what steps write; "": the store's, see [store.Store.UseScratch]
 	Offline  bool          // use no network
 	Version  string        // of sconce: servers are told, and what a check has found holds for it alone
 	Patience time.Duration // how long servers in trouble are asked again; 0: see [fetch.Options]
@@ -46,6 +48,13 @@ func New(ctx context.Context, o Options) (*Session, error) {
 	st, err := store.OpenShared(ctx, o.Dir, o.Shared)
 	if err != nil {
 		return nil, err
+	}
+	if o.Scratch != "" {
+		if err := st.UseScratch(ctx, o.Scratch); err != nil {
+			return nil, errors.Join(err, st.Close())
+		}
+	} else if !st.ReadOnly() {
+		st.ChooseScratch(func(tmp string) (string, func(), error) { return chooseScratch(ctx, tmp) })
 	}
 	return &Session{
 		Store: st, Fetch: fetch.New(st, fetch.Options{Offline: o.Offline, Patience: o.Patience, UserAgent: "sconce/" + o.Version}),

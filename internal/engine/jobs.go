@@ -126,16 +126,15 @@ func lookAtFacts(i *job.Image, f *facts.Facts) {
 	}
 }
 
-// Placed is an image where the nodes of a cluster read it.
+// Placed is an image of the store and where the nodes of a cluster are to read it.
 type Placed struct {
 	job.Image
 	Digest string // of its manifest
 }
 
-// PlaceImage copies the built image of a recipe to a directory that the nodes of its cluster see, under its digest: once, however many
-// ask for it at the same time, and whole or not at all.
-func (s *Session) PlaceImage(ctx context.Context, r *Recipe, dir string) (Placed, error) {
-	p, err := s.PlaceNamed(ctx, r.FullName(), dir)
+// PlaceOfRecipe is [Session.PlaceOf] for the built image of a recipe.
+func (s *Session) PlaceOfRecipe(ctx context.Context, r *Recipe, dir string) (Placed, error) {
+	p, err := s.PlaceOf(ctx, r.FullName(), dir)
 	if err != nil && p.Digest == "" {
 		err = fault.Hint(err, "build it first: sconce build "+filepath.Dir(r.Path))
 	}

@@ -31,7 +31,12 @@ func Lint(ctx context.Context, paths []string, o LintOptions, open func() (*Sess
 	}()
 	o.Image = func(ctx context.Context, name string) (*facts.Facts, string, error) {
 		path, isPath := o.imagePath(name)
-		if isPath {
+		switch from, coming := o.Coming[name]; {
+		case coming && from == "":
+			return nil, "it is not built yet", nil
+		case coming:
+			name, isPath = from, false
+		case isPath:
 			if _, err := os.Stat(path); err != nil {
 				return nil, "the file is not here", nil
 			}

@@ -7,9 +7,11 @@ import (
 	"sync"
 
 	"sconce.dev/sconce/internal/build"
+	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fileop"
+	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/progress"
@@ -89,9 +91,10 @@ func (s *Session) planOn(ctx context.Context, p *Plan, o PlanOptions, kept *slim
 	if p.Below != nil {
 		how.BaseLayers, how.BaseName = p.Below.Depth(), p.Below.Name
 	}
-	if (l.Python != nil || l.Lock.Conda != nil) && !how.RunsHere && r.Python.CompilesBytecode() {
-		progress.Warn(ctx, fmt.Sprintf("no byte code is compiled: programs for %s do not run on this machine", l.Platform),
-			"imports are slower the first time; build on a machine of that kind, or set bytecode = false under [python] to silence this")
+	var compiler host.Python
+	if !how.RunsHere && r.Python.CompilesBytecode() {
+		compiler = compilerHere(ctx, l)
+		how.Compiler = compiler.Version
 	}
 	how.Compiles, how.Conda = l.Compiles, l.Conda
 	if how.Sources, err = s.directorySources(ctx, how.Compiles); err != nil {
@@ -102,8 +105,34 @@ func (s *Session) planOn(ctx context.Context, p *Plan, o PlanOptions, kept *slim
 		return err
 	}
 	p.means, err = s.means(r, l)
-	p.means.Open = how.Open
+	p.means.Open, p.means.Python = how.Open, compiler.Path
 	return err
+}
+
+// compilerHere finds a Python of this machine that makes byte code for an image whose own Python does not run here.
+func compilerHere(ctx context.Context, l *Locked) host.Python {
+	version := l.pythonVersion()
+	if version == "" {
+		return host.Python{}
+	}
+	found, ok := host.FindPython(ctx, version)
+	minor := python.Interpreter{Version: version}.Minor()
+	switch {
+	case !ok:
+		progress.Warn(ctx, fmt.Sprintf("no byte code is compiled: programs for %s do not run on this machine, which has no Python %s of its own either", l.Platform, minor),
+			fmt.Sprintf("imports are slower the first time: install one here (`uv python install %s`), build on a machine of that kind, or set bytecode = false under [python] to silence this", minor))
+	case found.Version != version:
+		progress.Notef(ctx, fmt.Sprintf("byte code is compiled by %s of this machine, Python %s; the image has %s, which does not run here", found.Path, found.Version, version))
+	}
+	return found
+}
+
+// pythonVersion is the full version of the image's Python that packages are laid down for, "" without one.
+func (l *Locked) pythonVersion() string {
+	if l.Python != nil {
+		return l.Python.Version
+	}
+	return conda.PythonOf(l.Conda.Packages).Version
 }
 
 // means are what the build of a recipe needs besides its plan.

@@ -25,18 +25,34 @@ var passwordVariables = []string{"SCONCE_KEY_PASSWORD", "COSIGN_PASSWORD"}
 
 func keyPassword() ([]byte, error) {
 	for _, name := range passwordVariables {
-		if text, ok := os.LookupEnv(name); ok {
+		if text, ok := attest.Withhold(name); ok {
 			return []byte(text), nil
 		}
 	}
 	return nil, fault.Hint(errors.New("it is encrypted"), "put its password into the variable "+passwordVariables[0])
 }
 
-// SigningKey reads a private key from a file or "env:NAME"; "" is none.
+// WithholdKey keeps a key, and the password that may be needed to open it, from programs that this one starts, before it is read: where is as
+// for [SigningKey].
+func WithholdKey(where string) {
+	if where == "" {
+		return
+	}
+	names := passwordVariables
+	if name, ok := strings.CutPrefix(where, "env:"); ok {
+		names = append([]string{name}, names...)
+	}
+	for _, name := range names {
+		attest.Withhold(name)
+	}
+}
+
+// SigningKey reads a private key from a file or "env:NAME"; "" is none. Programs that this one starts do not get the variable.
 func SigningKey(where string) (*attest.PrivateKey, error) {
 	if where == "" {
 		return nil, nil
 	}
+	WithholdKey(where)
 	return attest.ReadPrivateKey(where, keyPassword)
 }
 
@@ -175,7 +191,7 @@ type Verification struct {
 	Image    string       `json:"image"` // HOST/PATH:TAG
 	Digest   store.Digest `json:"digest"`
 	Evidence []Verdict    `json:"evidence"`
-	Signed   []string     `json:"signed"`   // kinds of documents that are signed, about each image of an index: "provenance", "sbom"
+	Signed   []string     `json:"signed"`   // kinds of documents that are signed, about each image of an index: "provenance", "sbom", "facts"
 	Problems []string     `json:"problems"` // why it is not to be trusted; none: it is
 }
 
@@ -271,7 +287,7 @@ func (v *Verification) verdicts(ctx context.Context, b *evidence.Book, image sto
 // attachments looks for the documents about an image that are signed.
 func (v *Verification) attachments(ctx context.Context, b *evidence.Book, image store.Digest) (signed []string, err error) {
 	signed = []string{}
-	for _, kind := range []string{Provenance, SBOM} {
+	for _, kind := range []string{Provenance, SBOM, Facts} {
 		statement, err := b.Attachment(ctx, image, kind)
 		if err := v.note(err); err != nil {
 			return nil, err

@@ -153,7 +153,7 @@ func (l *Locked) dependencies() []dependency {
 }
 
 // Describe attaches to an image, which lies in a repository under its digest, what it was made from and what is in it: signed with key, or
-// unsigned without one. named is the image in the store, of the plan p; notes are annotations of both.
+// unsigned without one; with one, also its facts. named is the image in the store, of the plan p; notes are annotations of both.
 func (s *Session) Describe(ctx context.Context, repository string, im *image.Image, named string, r *Recipe, p *Plan, sign *attest.PrivateKey, notes map[string]string) error {
 	made, err := s.provenanceOf(r, named, p)
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *Session) Describe(ctx context.Context, repository string, im *image.Ima
 		return err
 	}
 	defer subject.Close()
-	list, err := s.SBOM(ctx, subject)
+	list, err := s.SBOM(ctx, subject, sbom.CycloneDX)
 	if err != nil {
 		return err
 	}
@@ -178,5 +178,8 @@ func (s *Session) Describe(ctx context.Context, repository string, im *image.Ima
 	if err := book.Attach(ctx, im.Digest, SBOM, cycloneDXType, json.RawMessage(list), notes); err != nil {
 		return fmt.Errorf("attach the list of packages: %w", err)
 	}
-	return nil
+	if sign == nil {
+		return nil
+	}
+	return s.AttachFacts(ctx, repository, im, sign)
 }

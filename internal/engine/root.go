@@ -5,6 +5,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/imagefs"
 	"sconce.dev/sconce/internal/sandbox"
 )
 
@@ -12,22 +14,39 @@ import (
 type Root struct {
 	Config *v1.ConfigFile
 	sandbox.Options
+
+	packed *image.Image // whose layers it is read from; nil: there is nothing to unpack
 }
 
-// Root makes the files of the image ready for running a command: those of its layers, unpacked. The options lack what to run. An
-// error of accept, which is asked when no more than the configuration is there, ends it.
-func (s *Subject) Root(ctx context.Context, accept func(v1.Platform) error) (*Root, error) {
+// ImportToRun brings the image into the store for running commands in it. An error of accept, which is asked when no more than the
+// configuration is there, ends it.
+func (s *Subject) ImportToRun(ctx context.Context, accept func(v1.Platform) error) (*image.Image, error) {
 	wanted := *s
 	wanted.how.Accept = accept
-	im, err := wanted.Import(ctx)
-	if err != nil {
-		return nil, err
-	}
-	layers, err := sandbox.Layers(ctx, s.session.Store, im.Layers)
+	return wanted.Import(ctx)
+}
+
+// Root makes the files of an image of the store ready for running a command: those of its layers, unpacked. The options lack what to
+// run.
+func (s *Session) Root(ctx context.Context, im *image.Image) (*Root, error) {
+	layers, err := sandbox.Layers(ctx, s.Store, im.Layers)
 	if err != nil {
 		return nil, err
 	}
 	return &Root{Config: &im.Config, Options: sandbox.Options{Layers: layers}}, nil
+}
+
+// RootFromLayers is Root for an image with layers that are not unpacked yet: its files are read from the layers. It is nil when all
+// are unpacked, or one of them cannot be read so: then Root is how to do it.
+func (s *Session) RootFromLayers(im *image.Image) (*Root, error) {
+	if len(sandbox.Missing(s.Store, im.Layers)) == 0 {
+		return nil, nil
+	}
+	tree, err := imagefs.Open(s.Store, im.Layers, sandbox.Unpacked())
+	if err != nil || tree == nil {
+		return nil, err
+	}
+	return &Root{Config: &im.Config, Options: sandbox.Options{Tree: tree}, packed: im}, nil
 }
 
 // RootInPlace is Root for a squashfs or SIF file, which is not unpacked: its files are read from where they are, until Close.

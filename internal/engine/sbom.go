@@ -10,9 +10,9 @@ import (
 	"sconce.dev/sconce/internal/sbom"
 )
 
-// SBOM lists what is installed in an image, as a CycloneDX document. What could not be read is warned of, and the document says that it
-// is incomplete.
-func (s *Session) SBOM(ctx context.Context, from *Subject) ([]byte, error) {
+// SBOM lists what is installed in an image, as a document of a format. What could not be read is warned of, and the document says that
+// it is incomplete.
+func (s *Session) SBOM(ctx context.Context, from *Subject, format sbom.Format) ([]byte, error) {
 	f, err := from.listed(ctx)
 	if err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func (s *Session) SBOM(ctx context.Context, from *Subject) ([]byte, error) {
 	if len(l.Unread) > 0 {
 		progress.Warn(ctx, "the list is incomplete: it lacks\n  "+strings.Join(l.Unread, "\n  "), "")
 	}
-	return l.CycloneDX(s.Version)
+	return l.Write(format, s.Version)
 }
 
 // listed tells of the image what takes no look into its programs, wherever it is. The caller closes it before the subject.

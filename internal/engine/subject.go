@@ -20,6 +20,7 @@ type Subject struct {
 	session *Session
 	how     source.Options
 	orOther bool
+	trusted *trusted            // whose facts about it are believed; nil: nobody's
 	outline *image.Outline      // once it is read
 	file    *source.ClusterFile // once it is open
 }

@@ -3,15 +3,16 @@ package engine
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
 )
 
-// PlaceNamed copies an image of the store to a directory that the nodes of a cluster see, as [Session.PlaceImage] does. With dir = ""
-// nothing is copied.
-func (s *Session) PlaceNamed(ctx context.Context, name, dir string) (Placed, error) {
+// PlaceOf is where an image of the store is to be for the nodes of a cluster: in a directory that they see, under its digest.
+// [Session.Place] copies it there. With dir = "" it is to be nowhere.
+func (s *Session) PlaceOf(ctx context.Context, name, dir string) (Placed, error) {
 	found, err := s.Store.FindImage(name)
 	if err != nil {
 		return Placed{}, fault.Hint(fmt.Errorf("%s is not in the store", name), "a recipe is built there by `sconce build`, and an image brought by `sconce pull`")
@@ -27,7 +28,21 @@ func (s *Session) PlaceNamed(ctx context.Context, name, dir string) (Placed, err
 	}
 	p.Name = found.Name + ":" + found.Tag
 	if dir != "" {
-		p.File, err = s.Share(ctx, subject, dir, Writing{Squashfs: squashfs.DefaultOptions()})
+		p.File = filepath.Join(dir, sharedName(found.Digest, squashfs.DefaultOptions()))
 	}
 	return p, err
+}
+
+// Place copies an image to where it is to be: once, however many ask for it at the same time, and whole or not at all.
+func (s *Session) Place(ctx context.Context, p Placed) error {
+	if p.File == "" {
+		return nil
+	}
+	subject, err := s.Open(string(source.Store)+":"+p.Digest, Wanted{})
+	if err != nil {
+		return err
+	}
+	defer subject.Close()
+	_, err = s.Share(ctx, subject, filepath.Dir(p.File), Writing{Squashfs: squashfs.DefaultOptions()})
+	return err
 }

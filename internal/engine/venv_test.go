@@ -2,9 +2,10 @@ package engine_test
 
 import (
 	"bytes"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,24 +16,49 @@ import (
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/squashfs/squashfstest"
 )
+
+// command is a package with a command, which says where it runs.
+func command(name, version string, requires ...string) locktest.Wheel {
+	return locktest.Wheel{Name: name, Version: version, Requires: requires, Files: map[string]string{
+		name + "/run.py": "def main():\n    import sys, importlib.util as u\n    print('" + name + "', sys.prefix, bool(u.find_spec('alpha')))\n",
+		name + "-" + version + ".dist-info/entry_points.txt": "[console_scripts]\n" + name + "-run = " + name + ".run:main\n",
+	}}
+}
+
+// ofBase are what the images have that environments stand on.
+var ofBase = []locktest.Wheel{
+	command("torch", "2.7.0"), {Name: "spaceone", Version: "1.0", Files: map[string]string{"space/one.py": "x = 1\n"}},
+}
 
 // venvIndex has what environments on top of images are made of.
 func venvIndex(t *testing.T) *locktest.Index {
 	t.Helper()
-	command := func(name string) map[string]string {
-		return map[string]string{
-			name + "/run.py": "def main():\n    import sys, importlib.util as u\n    print('" + name + "', sys.prefix, bool(u.find_spec('alpha')))\n",
-			name + "-" + map[string]string{"alpha": "1.5", "torch": "2.7.0"}[name] + ".dist-info/entry_points.txt": "[console_scripts]\n" + name + "-run = " + name + ".run:main\n",
-		}
-	}
-	return locktest.NewIndex(t,
-		locktest.Wheel{Name: "torch", Version: "2.7.0", Files: command("torch")}, locktest.Wheel{Name: "torch", Version: "2.9.0"},
-		locktest.Wheel{Name: "spaceone", Version: "1.0", Files: map[string]string{"space/one.py": "x = 1\n"}},
+	return locktest.NewIndex(t, append(slices.Clone(ofBase),
+		locktest.Wheel{Name: "torch", Version: "2.9.0"},
 		locktest.Wheel{Name: "spacetwo", Version: "1.0", Files: map[string]string{"space/two.py": "x = 2\n"}},
-		locktest.Wheel{Name: "alpha", Version: "1.5", Requires: []string{"torch>=2"}, Files: command("alpha")},
+		command("alpha", "1.5", "torch>=2"),
 		locktest.Wheel{Name: "alpha", Version: "2.0", Requires: []string{"torch>=2.8"}},
-	)
+	)...)
+}
+
+// pythonBase makes an image of this machine's Python in a directory, with the same packages in another below it.
+func pythonBase(t *testing.T, s *engine.Session, name, prefix, packages string) *image.Image {
+	t.Helper()
+	installed := map[string]string{}
+	for _, w := range ofBase {
+		maps.Copy(installed, w.Unpacked())
+	}
+	dir := t.TempDir()
+	locktest.Write(t, dir, map[string]string{
+		"root.tar": string(condatest.RootWithPython(t, prefix, packages, installed)), recipe.FileName: "name = \"" + name + "\"\nversion = \"1\"\n[base]\nimage = \"tar:root.tar\"\n",
+	})
+	built, err := build(t.Context(), s, dir, engine.PlanOptions{}, engine.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return built.Image
 }
 
 // condaBase makes an image of a conda environment with a stand-in of torch, and one of a virtual environment with it.
@@ -107,32 +133,6 @@ func runVenv(t *testing.T, s *engine.Session, im *image.Image, v *engine.Venv, a
 	return strings.TrimSpace(out.String()), log.String()
 }
 
-// mounted mounts a squashfs in the ways that runtimes do, as far as this machine lets us: by the kernel and by squashfuse.
-func mounted(t *testing.T, file string) map[string]string {
-	t.Helper()
-	at := map[string]string{}
-	if os.Geteuid() != 0 {
-		t.Log("mounting needs root")
-		return at
-	}
-	mount := func(how string, args ...string) {
-		dir := t.TempDir()
-		if out, err := exec.Command(args[0], append(args[1:], file, dir)...).CombinedOutput(); err != nil {
-			t.Logf("%s: %v\n%s", how, err, out)
-			return
-		}
-		t.Cleanup(func() {
-			if out, err := exec.Command("umount", "--lazy", dir).CombinedOutput(); err != nil {
-				t.Errorf("umount: %v\n%s", err, out)
-			}
-		})
-		at[how] = dir
-	}
-	mount("the kernel", "mount", "-t", "squashfs", "-o", "ro,loop,nosuid,nodev")
-	mount("squashfuse", "squashfuse", "-o", "ro")
-	return at
-}
-
 // seenIn runs the image's Python with an environment that somebody else has mounted.
 func seenIn(t *testing.T, s *engine.Session, im *image.Image, v *engine.Venv, dir string) string {
 	t.Helper()
@@ -157,8 +157,9 @@ from importlib.metadata import distributions
 print(sys.prefix, os.path.dirname(torch.__file__).split('/lib/')[0], os.path.dirname(alpha.__file__).split('/lib/')[0], space.one.x + space.two.x)
 print(*sorted({d.metadata['Name'] + ' ' + d.version for d in distributions() if d.metadata['Name'] in ('torch', 'alpha', 'spaceone', 'spacetwo')}))`
 
-// An environment on top of a conda environment, and of an environment that is one itself: the base's torch stays and is seen, what is
-// added is seen by commands of both, and the packed file works in any directory, with its byte code.
+// An environment on top of a conda environment, of an environment that is one itself, as images of sconce's have it, of a distribution's
+// Python, and of one that somebody has compiled: the base's torch stays and is seen, what is added is seen by commands of both, and the
+// packed file works in any directory, with its byte code.
 func TestVenvOnTop(t *testing.T) {
 	locktest.UV(t)
 	x := venvIndex(t)
@@ -168,7 +169,12 @@ func TestVenvOnTop(t *testing.T) {
 		name, root string
 		image      *image.Image
 		other      string
-	}{{"conda:1", "/opt/conda", conda, "virtual:1"}, {"virtual:1", "/opt/venv", virtual, "conda:1"}} {
+	}{
+		{"conda:1", "/opt/conda", conda, "virtual:1"},
+		{"virtual:1", "/opt/venv", virtual, "conda:1"},
+		{"distribution:1", "/usr", pythonBase(t, s, "distribution", "usr", condatest.DebianPackages), "conda:1"},
+		{"plain:1", "/usr/local", pythonBase(t, s, "plain", "usr/local", "lib/python"+condatest.PythonMinor(t)+"/site-packages"), "distribution:1"},
+	} {
 		t.Run(base.name, func(t *testing.T) {
 			dir := newVenv(t, s, x, base.name)
 			change, err := s.ChangeVenv(t.Context(), dir, engine.VenvRequest{Packages: []string{"alpha", "spacetwo"}})
@@ -217,9 +223,11 @@ func TestVenvOnTop(t *testing.T) {
 			defer packed.Close()
 			look(packed, "")
 			look(packed, "/elsewhere/env")
-			for how, at := range mounted(t, file) {
-				if got := seenIn(t, s, base.image, v, at); got != "/venv "+base.root+" /venv 3" {
-					t.Errorf("mounted by %s: %s", how, got)
+			for _, way := range squashfstest.Ways {
+				if at := way.Mount(t, file); at == "" {
+					continue
+				} else if got := seenIn(t, s, base.image, v, at); got != "/venv "+base.root+" /venv 3" {
+					t.Errorf("mounted by %s: %s", way, got)
 				}
 			}
 
