@@ -13,7 +13,7 @@ export GOFLAGS := -trimpath -buildvcs=false $(GOFLAGS)
 PACKAGES  ?= ./test ./internal/wheelbuild ./...
 TESTFLAGS ?=
 
-.PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-containerfile bench-files bench-conda bench-scale bench-gpu release clean
+.PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-containerfile bench-files bench-conda bench-scale bench-start bench-gpu release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -31,8 +31,8 @@ test: ## install what the tests need (Debian, Ubuntu), and run them all
 	scripts/setup.sh tests
 	SCONCE_REQUIRE_TOOLS=1 scripts/test.sh test -timeout 40m $(TESTFLAGS) $(PACKAGES)
 
-# The race detector has nothing to say where one goroutine runs.
-race: PACKAGES = $(shell scripts/concurrent.sh)
+# The race detector has nothing to say where one goroutine runs. What takes longest comes first, so that nothing waits for it at the end.
+race: PACKAGES = ./internal/sandbox ./internal/build $(shell scripts/concurrent.sh)
 race: ## run the quick tests with the race detector
 	scripts/setup.sh tests
 	SCONCE_REQUIRE_TOOLS=1 CGO_ENABLED=1 scripts/test.sh race -race -short -vet=off -ldflags=-w -timeout 20m $(TESTFLAGS) $(PACKAGES)
@@ -82,6 +82,10 @@ SIZE ?= 4
 
 bench-scale: build ## the same on 1, 2, 4, ... cores
 	. scripts/tools.sh && need_debian mksquashfs squashfs-tools && python3 -B bench/scale/bench.py --size $(SIZE)
+
+# make bench-start IMAGE=pytorch:1 START="python3 -c 'import torch'", as root.
+bench-start: build ## a start of an image from a file on a slow disk, with and without --start
+	. scripts/tools.sh && need_debian mksquashfs squashfs-tools && bench/start/run.sh "$(IMAGE)" "$(START)"
 
 # make bench-gpu RESULTS=DIR; the log says which GPUs, driver and libraries were there.
 RESULTS ?= bench/out/gpu

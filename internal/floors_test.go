@@ -17,12 +17,13 @@ import (
 // floors is the house from the ground up: a package imports packages of the floors below its own, and none of its own floor or
 // above. A new package gets a place here, and a line in docs/architecture/00-map.md.
 var floors = [][]string{
-	{"atomicfile", "child", "ctxio", "cuda", "debian", "edf", "elfx", "entrypoint", "progress", "fault", "filelock", "fuse", "inflate", "joblog", "wheelbuild/catalog", "pathwalk", "rootemu", "sbatch", "sif", "spelling", "units", "usernet", "zstdblock"},
-	{"device", "fatbin", "host", "jobstep", "squashfs", "store", "tomltext"},
+	{"atomicfile", "child", "ctxio", "cuda", "debian", "edf", "elfx", "entrypoint", "progress", "recent", "fault", "filelock", "fuse", "inflate", "joblog", "wheelbuild/catalog", "pathwalk", "rootemu", "rpmdb", "sbatch", "sif", "spelling", "units", "usernet", "zstdblock"},
+	{"device", "fatbin", "host", "hostconfig", "jobstep", "readorder", "squashfs", "store", "tomltext"},
 	{"attest", "cluster", "config", "fetch", "layer", "tempdir", "ui", "venv"},
 	{"job", "slurm"},
-	{"imagetest"},
+	{"imagetest", "nodejob"},
 	{"conda", "image", "recipe", "registry", "sandbox"},
+	{"imagefs"},
 	{"bootstrap", "evidence", "runtimefiles", "python", "execop", "fileop", "uv"},
 	{"containerfile", "source", "ospackages", "promote", "wheelbuild"},
 	{"base", "clusterfile", "deffile", "condalock", "remotecache", "upstream"},

@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 
 GOLANGCI_LINT_VERSION=v2.15.0
 GOFUMPT_VERSION=v0.12.0
+ACTIONLINT_VERSION=v1.7.7
 
 # need_go COMMAND MODULE VERSION: builds a Go tool.
 need_go() {
@@ -27,12 +28,14 @@ need_tests() {
 		there "$command" || [ -e "$command" ] || missing+=("$package")
 	done < <(tools_of_tests)
 	uv_can_come || missing+=(python3-venv)
-	have_playwright || there npm || missing+=(npm)
+	have_npm playwright-core "$PLAYWRIGHT_VERSION" && have_npm gitlab-ci-local "$GITLAB_CI_LOCAL_VERSION" || there npm || missing+=(npm)
 	if [ "${#missing[@]}" -gt 0 ]; then
 		need_debian no-such-command "${missing[@]}"
 	fi
 	need_uv
-	need_playwright
+	need_npm playwright-core "$PLAYWRIGHT_VERSION"
+	need_npm gitlab-ci-local "$GITLAB_CI_LOCAL_VERSION"
+	need_go actionlint github.com/rhysd/actionlint/cmd/actionlint "$ACTIONLINT_VERSION"
 	need_judges
 }
 
@@ -103,10 +106,13 @@ mount mount
 unsquashfs squashfs-tools
 sqfs2tar squashfs-tools-ng
 squashfuse squashfuse
+bindfs bindfs
 umoci umoci
 node nodejs
 chromium chromium
 shellcheck shellcheck
+rpmbuild rpm
+rsync rsync
 END
 }
 

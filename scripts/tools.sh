@@ -51,21 +51,23 @@ need_uv() {
 	ln -sf ../python/bin/uv .tools/bin/uv
 }
 
+# need_npm PACKAGE VERSION: installs a package of npm into .tools. Those that are asked for are JavaScript alone.
+need_npm() {
+	if ! have_npm "$1" "$2"; then
+		need_debian npm npm
+		mkdir -p ".tools/$1@$2"
+		npm install --loglevel=error --no-audit --no-fund --ignore-scripts --prefix ".tools/$1@$2" "$1@$2"
+	fi
+	ln -sfn "$1@$2" ".tools/$1"
+}
+
+# have_npm PACKAGE VERSION: whether it is there.
+have_npm() {
+	[ -d ".tools/$1@$2/node_modules/$1" ]
+}
+
 # The release of playwright-core, which drives the browser of the tests: the last that runs with the Node.js 18 of Debian 12.
 PLAYWRIGHT_VERSION=1.60.0
 
-# have_playwright: whether it is there.
-have_playwright() {
-	[ -d ".tools/playwright-core@$PLAYWRIGHT_VERSION/node_modules/playwright-core" ]
-}
-
-# need_playwright: installs playwright-core from npm into .tools. It is JavaScript alone and brings no browser.
-need_playwright() {
-	local dir=playwright-core@$PLAYWRIGHT_VERSION
-	if ! have_playwright; then
-		need_debian npm npm
-		mkdir -p ".tools/$dir"
-		npm install --loglevel=error --no-audit --no-fund --ignore-scripts --prefix ".tools/$dir" "playwright-core@$PLAYWRIGHT_VERSION"
-	fi
-	ln -sfn "$dir" .tools/playwright-core
-}
+# The release of gitlab-ci-local, which runs pipelines of GitLab and knows GitLab's schema: the last whose metadata says Node.js 18.
+GITLAB_CI_LOCAL_VERSION=4.63.0

@@ -228,6 +228,15 @@ func TestCopyToFullDisk(t *testing.T) {
 		t.Errorf("it was begun: %v", r)
 	}
 	tiny.wantOnly("disk/x.sqsh")
+	// One that may just fit is tried.
+	tight := newPlace(t, nil)
+	tight.smallDisk("disk", 3<<20)
+	l = newTarLayer(t)
+	l.file("text", strings.Repeat("much of the same\n", 600_000))
+	r = tight.must("copy", writeLayout(t, tight.path("text"), richConfig, l.plain()), "disk/x.sqsh")
+	if !strings.Contains(r.stderr, "warning: ") || !strings.Contains(r.stderr, "will take about 5 MB, and only 3 MB are free there") {
+		t.Errorf("it was not told: %v", r)
+	}
 }
 
 // Several processes write one file at once, with stores that do not know of each other: one does it, all succeed.

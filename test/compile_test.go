@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sconce.dev/sconce/internal/store"
 )
 
 const greetC = `#include <Python.h>
@@ -81,6 +83,99 @@ func TestCompiledPackage(t *testing.T) {
 	if r := p.must("run", "one:1", "--", "cat", "/etc/greeting"); r.stdout != "goodbye from C\n" {
 		t.Errorf("a changed source is not compiled: %v", r)
 	}
+	p.wantSound()
+	p.wantTidy()
+}
+
+const (
+	wordC = `const char *word(void) { return "open sesame"; }
+`
+	sayC = `#include <Python.h>
+#include <word.h>
+static PyObject *say(PyObject *self, PyObject *unused) { return PyUnicode_FromFormat("%s in %d words", word(), WORDS); }
+static PyMethodDef methods[] = {{"say", say, METH_NOARGS, ""}, {0}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "say", "", -1, methods};
+PyMODINIT_FUNC PyInit_say(void) { return PyModule_Create(&module); }
+`
+	saySetup = `import os
+from setuptools import Extension, setup
+prefix = os.environ["WORD_PREFIX"]
+library = [os.path.join(prefix, "lib")]
+extension = Extension("say", ["say.c"], include_dirs=[os.path.join(prefix, "include")], libraries=["word"], library_dirs=library, runtime_library_dirs=library)
+setup(name="say", version="1.0", ext_modules=[extension])
+`
+	sayRecipe = `name = "app"
+version = "1"
+[base]
+image = %q
+[system]
+packages = ["gcc", "libc6-dev", "python3-dev"]
+[source.word]
+url = "word.tar.gz"
+sha256 = %q
+[component.word]
+packages = ["gcc", "libc6-dev"]
+run = """
+mkdir -p $PREFIX/lib $PREFIX/include
+cp word.h $PREFIX/include
+gcc -shared -fPIC -o $PREFIX/lib/libword.so word.c
+"""
+[python]
+packages = ["say @ ./ext"]
+[python.compile.say]
+requires = ["setuptools"]
+depends = []
+%s
+`
+)
+
+// A package is compiled against a component that it needs, and again when that has come out otherwise: not when only its source has changed.
+func TestCompiledPackageNeedsComponent(t *testing.T) {
+	begin(t)
+	if testing.Short() {
+		t.Skip("installs compilers")
+	}
+	needs(t, "uv")
+	b := base(t)
+	p := newPlace(t, ordinary(t))
+	newIndex(t).use(p)
+	p.write("app/ext/setup.py", saySetup)
+	p.write("app/ext/say.c", sayC)
+	p.write("app/ext/pyproject.toml", "[build-system]\nrequires = [\"setuptools\"]\nbuild-backend = \"setuptools.build_meta\"\n")
+	component := func(source, more string) {
+		archive := packed(t, "word-1", map[string]string{"word.c": source, "word.h": "#define WORDS 2\nconst char *word(void);\n"})
+		p.write("app/word.tar.gz", string(archive))
+		p.write("app/sconce.toml", fmt.Sprintf(sayRecipe, b.ref, store.DigestOf(archive).Hex(), more))
+	}
+	build := func(when string, compiled int) string {
+		t.Helper()
+		r := p.making("app")
+		wantBuilt(t, when, r, "word")
+		if got := ran(r, "compile "); len(got) != compiled {
+			t.Errorf("%s: compiled %q, want %d", when, got, compiled)
+		}
+		return digestOf(t, r)
+	}
+	component(wordC, "")
+	p.fails(1, []string{"WORD_PREFIX"}, "build", "app")
+	component("/* from the beginning */\n"+wordC, `needs = ["word"]`)
+	first := build("first", 1)
+	says := func(want string) {
+		t.Helper()
+		if r := p.must("run", "app:1", "--", "python", "-c", "import say; print(say.say())"); r.stdout != want+"\n" {
+			t.Errorf("%v, want %q", r, want)
+		}
+	}
+	says("open sesame in 2 words")
+	component("/* another comment, and the same program */\n"+wordC, `needs = ["word"]`)
+	if same := build("a comment", 0); same != first {
+		t.Errorf("a comment in the component's source makes another image: %s, before %s", same, first)
+	}
+	component(strings.Replace(wordC, "open", "shut", 1), `needs = ["word"]`)
+	if other := build("another word", 1); other == first {
+		t.Error("another component makes the same image")
+	}
+	says("shut sesame in 2 words")
 	p.wantSound()
 	p.wantTidy()
 }

@@ -16,12 +16,23 @@ import (
 	"sconce.dev/sconce/internal/registry/registrytest"
 )
 
-// A store on a disk that is full: the error says so, what is there stays sound, and with more space the build goes on. The
-// disk grows step by step, so that it is full at different points.
+// A store on a disk that is full: the error says so, what is there stays sound, and with more space the build goes on.
 func TestDiskFull(t *testing.T) {
 	needRoot(t)
 	begin(t)
-	app := lockedRecipe(t, newIndex(t), recipe(base(t).ref, append([]string{"numpy"}, few...)))
+	for name, locked := range map[string]func(t *testing.T) string{
+		"wheels": func(t *testing.T) string {
+			return lockedRecipe(t, newIndex(t), recipe(base(t).ref, append([]string{"numpy"}, few...)))
+		},
+		"conda packages": lockedConda,
+	} {
+		t.Run(name, func(t *testing.T) { wantBuiltOnFullDisk(t, locked(t)) })
+	}
+}
+
+// wantBuiltOnFullDisk builds on a disk that grows step by step, so that it is full at different points.
+func wantBuiltOnFullDisk(t *testing.T, app string) {
+	t.Helper()
 	roomy := newPlace(t, nil)
 	roomy.take(app, "app")
 	want := roomy.build("--locked", "app")
@@ -129,7 +140,7 @@ func TestWrongWheels(t *testing.T) {
 			c.serve(w, data)
 			return true
 		})
-		r := p.fails(1, c.words, "build", "--locked", "app")
+		r := p.fails(1, c.words, "--patience", "5s", "build", "--locked", "app")
 		t.Logf("%s: %s", c.name, errorOf(r))
 		p.wantSound()
 	}

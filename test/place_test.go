@@ -272,8 +272,10 @@ func digestOf(t testing.TB, r result) string {
 // wantSound fails unless every object in the store has the right hash.
 func (p *place) wantSound() {
 	p.t.Helper()
-	if r := p.sconce("cache", "verify"); r.code != 0 {
-		p.t.Errorf("the store is not sound: %v", r)
+	for _, command := range []string{"verify", "info"} {
+		if r := p.sconce("cache", command); r.code != 0 {
+			p.t.Errorf("the store is not sound: %v", r)
+		}
 	}
 }
 

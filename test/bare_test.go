@@ -1,0 +1,229 @@
+package test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/uv"
+)
+
+// bare is a machine with the user land of a login node of RHEL's kind, which has nothing of what others make images with. It is
+// entered as an ordinary user, whose home is in it.
+type bare struct {
+	t    *testing.T
+	root string
+}
+
+const (
+	bareUser = 4711
+	bareHome = "/home/ada"
+)
+
+// bareCommands are all that this user land has besides sconce, in busybox. There is no apt, dpkg, gpg, perl, Python or uv; nor a tar or
+// a compressor.
+var bareCommands = strings.Fields("sh cat chmod cp env grep head id ls mkdir mount mv pivot_root ping rm sed sleep sort stat su tail test tr umount uname vi")
+
+func newBare(t *testing.T) *bare {
+	t.Helper()
+	needRoot(t) // to enter it with pivot_root: user name spaces are not made in a chroot
+	dir, err := os.MkdirTemp(workshop, "bare-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	b := &bare{t, dir}
+	for _, d := range []string{"bin", "usr/local/bin", "etc/pki/tls/certs", "root", "proc", "sys", "dev", "run", "tmp", bareHome} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Join(dir, "tmp"), 0o777|os.ModeSticky), os.Chown(filepath.Join(dir, bareHome), bareUser, bareUser),
+		copyFile(needs(t, "busybox"), filepath.Join(dir, "bin/busybox")), copyFile(filepath.Join(workshop, "bin/sconce"), filepath.Join(dir, "usr/local/bin/sconce")))
+	for _, name := range bareCommands {
+		err = errors.Join(err, os.Symlink("busybox", filepath.Join(dir, "bin", name)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.write("/etc/os-release", "NAME=\"Rocky Linux\"\nVERSION=\"9.4 (Blue Onyx)\"\nID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\nVERSION_ID=\"9.4\"\n")
+	b.write("/etc/passwd", fmt.Sprintf("root:x:0:0:root:/root:/bin/sh\nada:x:%d:%[1]d::%s:/bin/sh\n", bareUser, bareHome))
+	b.write("/etc/group", fmt.Sprintf("root:x:0:\nada:x:%d:\n", bareUser))
+	b.write("/etc/pki/tls/certs/ca-bundle.crt", "")
+	for _, name := range []string{"/etc/resolv.conf", "/etc/hosts"} {
+		text, err := os.ReadFile(name)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		b.write(name, string(text))
+	}
+	return b
+}
+
+// write puts a file there. What is below the home belongs to the user.
+func (b *bare) write(name, text string) {
+	b.t.Helper()
+	file := filepath.Join(b.root, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+		b.t.Fatal(err)
+	}
+	if strings.HasPrefix(name, bareHome) {
+		for ; file != filepath.Join(b.root, bareHome); file = filepath.Dir(file) {
+			if err := os.Chown(file, bareUser, bareUser); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// enter makes $0 the root of a mount name space of its own and runs the arguments there as the user.
+const enter = `set -e
+mount -o rbind "$0" "$0"
+for d in proc sys dev; do mount -o rbind /$d "$0/$d"; done
+cd "$0"
+pivot_root . .
+umount -l .
+cd ` + bareHome + `
+exec su -- ada -c 'exec "$0" "$@"' "$@"`
+
+// run runs a command there to its end.
+func (b *bare) run(args ...string) result {
+	b.t.Helper()
+	cmd := exec.CommandContext(b.t.Context(), filepath.Join(b.root, "bin/busybox"), slices.Concat([]string{"sh", "-c", enter, b.root}, args)...)
+	cmd.Env = []string{"PATH=/usr/local/bin:/bin", "no_proxy=127.0.0.1"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Unshareflags: syscall.CLONE_NEWNS}
+	cmd.WaitDelay = 10 * time.Second
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		b.t.Fatal(err)
+	}
+	return result{args: args, code: cmd.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
+}
+
+func (b *bare) must(args ...string) string {
+	b.t.Helper()
+	r := b.run(args...)
+	if r.code != 0 {
+		b.t.Fatal(r)
+	}
+	return r.stdout
+}
+
+// debianMirror serves what the mirror has that the tests' base came from, on this machine.
+func debianMirror(t *testing.T) string {
+	t.Helper()
+	lock, err := os.ReadFile(filepath.Join(base(t).recipe, "sconce.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`['"](https?://[^'"]*)/pool/`).FindSubmatch(lock)
+	if found == nil {
+		t.Fatal("the base's lock names no package")
+	}
+	upstream, err := url.Parse(strings.TrimSuffix(string(found[1]), "-security"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = upstream.Scheme, upstream.Host, upstream.Host
+	}})
+	t.Cleanup(server.Close)
+	t.Cleanup(server.CloseClientConnections)
+	return server.URL + upstream.Path
+}
+
+// uvWheel has the index serve the uv that sconce brings where a machine has none.
+func uvWheel(t *testing.T, dir string) {
+	t.Helper()
+	platform := map[string]string{"amd64": "musllinux_1_1_x86_64", "arm64": "manylinux_2_17_aarch64"}[runtime.GOARCH]
+	found, err := filepath.Glob(filepath.Join(dir, "uv-"+uv.Version+"-*"+platform+"*.whl"))
+	if err != nil || len(found) > 0 {
+		return
+	}
+	args := append(pip(t), "download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", dir, "--platform", platform, "uv=="+uv.Version)
+	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+		skipOrFail(t, "download uv: %v\n%s", err, out)
+	}
+}
+
+// On a login node of RHEL's kind an ordinary user has an image, from a recipe, a Containerfile and a definition file, with nothing
+// but the binary: no apt, dpkg, gpg, perl, Python or uv. What comes from the network are a distribution's packages, an index's and
+// a registry's.
+func TestNothingButTheBinary(t *testing.T) {
+	begin(t)
+	b := newBare(t)
+	host := registrytest.StartWithReferrers(t)
+	newPlace(t, nil).must("copy", base(t).ref, "docker://"+host+"/team/base:1")
+	ix := newIndex(t)
+	uvWheel(t, ix.dir)
+	mirror := debianMirror(t)
+	b.write("/etc/sconce/config.toml", fmt.Sprintf("[mirrors]\ndebian = %q\n", mirror))
+	b.write("/etc/pip.conf", "[global]\nindex-url = "+ix.url+"/simple/\n")
+
+	if who := b.must("id", "-u"); who != fmt.Sprintln(bareUser) {
+		t.Fatalf("it runs as %s", who)
+	}
+
+	t.Run("the starter recipe", func(t *testing.T) {
+		b := &bare{t, b.root}
+		b.must("sconce", "init", "starter")
+		b.must("sconce", "build", "starter", "-o", "starter.sqsh")
+		for _, image := range []string{"starter:0.1", "starter.sqsh"} {
+			if out := b.must("sconce", "run", image, "--", "python", "-c", "import numpy; print(numpy.arange(4).sum())"); out != "6\n" {
+				t.Errorf("%s printed %q", image, out)
+			}
+		}
+		if ix.downloads()["uv-"+uv.Version+"-py3-none-musllinux_1_1_x86_64.whl"] != 1 && runtime.GOARCH == "amd64" {
+			t.Errorf("uv did not come from the index, once: %v", ix.downloads())
+		}
+	})
+	t.Run("a Containerfile", func(t *testing.T) {
+		b := &bare{t, b.root}
+		b.write(bareHome+"/app/Containerfile", "FROM "+host+"/team/base:1\nCOPY greeting /opt/\nRUN python3 -c 'print(open(\"/opt/greeting\").read().upper())' >/opt/loud\n"+
+			"CMD [\"cat\", \"/opt/loud\"]\n")
+		b.write(bareHome+"/app/greeting", "hello")
+		b.must("sconce", "build", "app", "-t", "app:1", "-o", "app.sif")
+		for _, image := range []string{"app:1", "app.sif"} {
+			if out := b.must("sconce", "run", image); out != "HELLO\n" {
+				t.Errorf("%s printed %q", image, out)
+			}
+		}
+	})
+	t.Run("a definition file", func(t *testing.T) {
+		b := &bare{t, b.root}
+		b.write(bareHome+"/greet.def", "Bootstrap: docker\nFrom: "+host+"/team/base:1\n\n%post\n    python3 -c 'print(6 * 7)' >/opt/answer\n\n"+
+			"%environment\n    export WORD=answer\n\n%runscript\n    cat /opt/$WORD\n\n%test\n    test -s /opt/answer\n")
+		b.must("sconce", "build", "greet.def", "-o", "greet.sif")
+		for _, image := range []string{"greet:latest", "greet.sif"} {
+			if out := b.must("sconce", "run", image); out != "42\n" {
+				t.Errorf("%s printed %q", image, out)
+			}
+		}
+	})
+	t.Run("a definition file of packages", func(t *testing.T) {
+		b := &bare{t, b.root}
+		b.write(bareHome+"/packages.def", "Bootstrap: debootstrap\nOSVersion: bookworm\nMirrorURL: "+mirror+"\nInclude: less \\\n  ed\n\n"+
+			"%runscript\n    command -v less; command -v ed\n")
+		b.must("sconce", "build", "packages.def")
+		if out := b.must("sconce", "run", "packages"); out != "/usr/bin/less\n/usr/bin/ed\n" && out != "/usr/bin/less\n/bin/ed\n" {
+			t.Errorf("it printed %q", out)
+		}
+	})
+}
