@@ -18,6 +18,7 @@ import (
 // above. A new package gets a place here, and a line in docs/architecture/00-map.md.
 var floors = [][]string{
 	{"atomicfile", "child", "ctxio", "cuda", "debian", "edf", "elfx", "entrypoint", "progress", "recent", "fault", "filelock", "fuse", "inflate", "joblog", "wheelbuild/catalog", "pathwalk", "rootemu", "rpmdb", "sbatch", "sif", "spelling", "units", "usernet", "zstdblock"},
+	{"users"},
 	{"device", "fatbin", "host", "hostconfig", "jobstep", "readorder", "squashfs", "store", "tomltext"},
 	{"attest", "cluster", "config", "fetch", "layer", "tempdir", "ui", "venv"},
 	{"job", "slurm"},

@@ -14,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
 	"sconce.dev/sconce/internal/units"
+	"sconce.dev/sconce/internal/users"
 )
 
 func newCacheCmd(a *app) *cobra.Command {
@@ -217,7 +218,7 @@ func (a *app) runCachePrune(ctx context.Context, o cachePruneOptions) error {
 		return err
 	}
 	for _, over := range r.Over {
-		a.say("warning: %s has %s of at most %s: images need it", host.UserName(over.UID), units.Size(over.Bytes), units.Size(over.Limit))
+		a.say("warning: %s has %s of at most %s: images need it", users.Name(over.UID), units.Size(over.Bytes), units.Size(over.Limit))
 	}
 	if o.json {
 		return a.printJSON(r)

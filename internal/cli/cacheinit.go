@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/users"
 )
 
 func newCacheInitCmd(a *app) *cobra.Command {
@@ -65,7 +65,7 @@ func (a *app) runCacheInit(ctx context.Context, group string) error {
 }
 
 func initGroup(dir, group string) error {
-	gid, ok := host.GroupID(group)
+	gid, ok := users.GroupID(group)
 	if !ok {
 		return fault.Usage(fmt.Errorf("there is no group %q on this machine", group))
 	}

@@ -5,10 +5,10 @@ import (
 	"strconv"
 	"time"
 
-	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
 	"sconce.dev/sconce/internal/units"
+	"sconce.dev/sconce/internal/users"
 )
 
 // cacheUser is a user of the store, as `sconce cache info --by-user` shows them.
@@ -31,22 +31,22 @@ func (a *app) runCacheUsers(ctx context.Context, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	users := make([]cacheUser, len(found))
+	rows := make([]cacheUser, len(found))
 	for i, u := range found {
-		users[i] = cacheUser{Name: host.UserName(u.UID), UserUsage: u}
+		rows[i] = cacheUser{Name: users.Name(u.UID), UserUsage: u}
 		if limits.OfUser != nil {
-			users[i].Limit = limits.OfUser(u.UID)
+			rows[i].Limit = limits.OfUser(u.UID)
 		}
 	}
 	if asJSON {
-		return a.printJSON(users)
+		return a.printJSON(rows)
 	}
-	return a.printCacheUsers(users)
+	return a.printCacheUsers(rows)
 }
 
-func (a *app) printCacheUsers(users []cacheUser) error {
+func (a *app) printCacheUsers(shares []cacheUser) error {
 	rows := [][]string{{"USER", "HAS", "OF", "IMAGES", "NEED", "ALONE", "USED"}}
-	for _, u := range users {
+	for _, u := range shares {
 		limit, used := "", "never"
 		if u.Limit > 0 {
 			limit = units.Size(u.Limit)

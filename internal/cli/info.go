@@ -96,15 +96,14 @@ func scratchOf(storeDir string) *scratchState {
 	if _, err := os.Stat(tmp); err != nil { // no store yet, or one of a group
 		tmp = storeDir
 	}
-	why := host.HoldsLayers(tmp)
-	if why == nil || errors.Is(why, fs.ErrNotExist) || errors.Is(why, fs.ErrPermission) {
+	place, reason, err := host.PlaceInstead(tmp)
+	if reason == nil || errors.Is(reason, fs.ErrNotExist) || errors.Is(reason, fs.ErrPermission) {
 		return nil
 	}
-	place, err := host.ChooseLocalPlace(host.LocalPlaces())
 	if err != nil {
 		return &scratchState{host.LocalPlace{}, err.Error()}
 	}
-	return &scratchState{place, "layers are unpacked, and steps write, there for the time of a command, as the store cannot hold them: " + why.Error()}
+	return &scratchState{place, "layers are unpacked, and steps write, there for the time of a command, as the store cannot hold them: " + reason.Error()}
 }
 
 func (in hostInfo) text() string {

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/units"
+	"sconce.dev/sconce/internal/users"
 )
 
 // PolicyFile is the file in a store by which whoever keeps it says what the store is to hold, for all who use it.
@@ -73,7 +73,7 @@ func (f policy) mean() (Policy, error) {
 		}
 	}
 	for name, text := range f.Users {
-		uid, known := host.UserID(name)
+		uid, known := users.ID(name)
 		if !known {
 			continue // one who has left, or is known on other machines only
 		}

@@ -14,16 +14,14 @@ import (
 // chooseScratch makes a directory on this machine where the store's file system cannot hold what is unpacked and what steps write: homes on
 // network file systems. It is gone with the process, as those who clean up such places may take single files of what stays there.
 func chooseScratch(ctx context.Context, tmp string) (dir string, remove func(), err error) {
-	why := host.HoldsLayers(tmp)
-	if why == nil {
+	place, reason, err := host.PlaceInstead(tmp)
+	if reason == nil {
 		return "", nil, nil
 	}
-	place, err := host.ChooseLocalPlace(host.LocalPlaces())
 	if err != nil {
-		err = fmt.Errorf("there is no place for what is unpacked and what steps write: %w\n%w", why, err)
 		return "", nil, fault.Hint(err, "set SCONCE_SCRATCH to a directory on a local disk")
 	}
 	progress.Notef(ctx, fmt.Sprintf("layers are unpacked, and steps write, below %s (%s, room for %s): the store cannot hold them: %v; SCONCE_SCRATCH names another place, which stays",
-		place.Dir, place.Type, units.Size(place.Room), why))
+		place.Dir, place.Type, units.Size(place.Room), reason))
 	return tempdir.MakeIn(place.Dir, "scratch")
 }

@@ -46,6 +46,20 @@ func ChooseLocalPlace(dirs []string) (LocalPlace, error) {
 	return best, nil
 }
 
+// PlaceInstead returns where to unpack layers, and the reason, when dir cannot hold them; no reason when it can. The error says why no other place
+// will do either.
+func PlaceInstead(dir string) (place LocalPlace, reason, err error) {
+	reason = HoldsLayers(dir)
+	if reason == nil {
+		return place, nil, nil
+	}
+	place, err = ChooseLocalPlace(LocalPlaces())
+	if err != nil {
+		err = fmt.Errorf("there is no place for what is unpacked and what steps write: %w\n%w", reason, err)
+	}
+	return place, reason, err
+}
+
 func placeAt(dir string) LocalPlace {
 	fs := FileSystemOf(dir)
 	p := LocalPlace{Dir: dir, Type: fs.Type, Room: fs.Free}

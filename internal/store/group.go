@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/users"
 )
 
 // A store may belong to a group of users, who write to it together. They share what proves itself, blobs under their hash, and the locks by
@@ -135,7 +135,7 @@ func (s *Store) joinGroup() error {
 		return err
 	}
 	if owner := ownerOf(info); !info.IsDir() || owner != s.group.me {
-		return fault.Hint(fmt.Errorf("%s belongs to %s", own, UserName(owner)), "the store's keeper, "+UserName(s.group.keeper)+", can remove it")
+		return fault.Hint(fmt.Errorf("%s belongs to %s", own, users.Name(owner)), "the store's keeper, "+users.Name(s.group.keeper)+", can remove it")
 	}
 	s.own = own
 	return unix.Access(s.path(blobBucket, "sha256", "00"), unix.W_OK)
@@ -206,7 +206,7 @@ func (s *Store) believe(at *Store, d Digest, f *os.File) error {
 		return nil
 	}
 	if err := hashFile(f, d); err != nil {
-		err = fmt.Errorf("blob %s in store %s, which %s has put there: %w", d, at.dir, UserName(ownerOf(info)), err)
+		err = fmt.Errorf("blob %s in store %s, which %s has put there: %w", d, at.dir, users.Name(ownerOf(info)), err)
 		return fault.Hint(err, "its owner or the store's keeper can remove it with `sconce cache verify --remove`")
 	}
 	at.group.checked[d] = now
@@ -249,13 +249,4 @@ func hashFile(f *os.File, d Digest) error {
 	}
 	_, err := f.Seek(0, io.SeekStart)
 	return err
-}
-
-// UserName is a user's name, or the number where the machine does not know it.
-func UserName(uid uint32) string {
-	id := strconv.FormatUint(uint64(uid), 10)
-	if u, err := user.LookupId(id); err == nil {
-		return u.Username
-	}
-	return id
 }

@@ -1,4 +1,6 @@
-package host
+// Package users finds users and groups of this machine by their names and numbers. Those of a cluster are in a directory service, which only the
+// C library asks; getent(1) is its voice.
+package users
 
 import (
 	"context"
@@ -11,10 +13,8 @@ import (
 	"sconce.dev/sconce/internal/child"
 )
 
-// Users and groups of a cluster are in a directory service, which only the C library asks; getent(1) is its voice.
-
-// UserID returns the id of a user, who may be given by it.
-func UserID(name string) (uint32, bool) {
+// ID returns the id of a user, who may be given by it.
+func ID(name string) (uint32, bool) {
 	if u, err := user.Lookup(name); err == nil {
 		return idNumber(u.Uid)
 	}
@@ -24,8 +24,8 @@ func UserID(name string) (uint32, bool) {
 	return idNumber(getent("passwd", name, 2))
 }
 
-// UserName returns a user's name, or the number when nobody knows one.
-func UserName(uid uint32) string {
+// Name returns a user's name, or the number when nobody knows one.
+func Name(uid uint32) string {
 	id := strconv.FormatUint(uint64(uid), 10)
 	if u, err := user.LookupId(id); err == nil {
 		return u.Username
