@@ -347,7 +347,7 @@ func (l *linter) use(d *document, o sbatch.Option, call *sbatch.Call, dialect ed
 }
 
 func (l *linter) openEDF(path string) (*document, error) {
-	data, err := readText(path)
+	data, err := l.read(path)
 	if err != nil {
 		return nil, err
 	}
