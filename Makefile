@@ -29,13 +29,13 @@ cross: ## build for both architectures
 
 test: ## install what the tests need (Debian, Ubuntu), and run them all
 	scripts/setup.sh tests
-	SCONCE_REQUIRE_TOOLS=1 scripts/test.sh test -timeout 40m $(TESTFLAGS) $(PACKAGES)
+	SCONCE_REQUIRE_TOOLS=1 scripts/test.sh test -timeout 80m $(TESTFLAGS) $(PACKAGES)
 
 # The race detector has nothing to say where one goroutine runs. What takes longest comes first, so that nothing waits for it at the end.
 race: PACKAGES = ./internal/sandbox ./internal/build $(shell scripts/concurrent.sh)
 race: ## run the quick tests with the race detector
 	scripts/setup.sh tests
-	SCONCE_REQUIRE_TOOLS=1 CGO_ENABLED=1 scripts/test.sh race -race -short -vet=off -ldflags=-w -timeout 20m $(TESTFLAGS) $(PACKAGES)
+	SCONCE_REQUIRE_TOOLS=1 CGO_ENABLED=1 scripts/test.sh race -race -short -vet=off -ldflags=-w -timeout 60m $(TESTFLAGS) $(PACKAGES)
 
 fuzz: ## run each fuzz target for a few seconds
 	scripts/fuzz.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# setup.sh [tests] [lint]: installs what the test suite and the linter need, or one of them: Debian packages by apt-get, uv by
-# pip, Go tools by go install. What is there already stays, and when all is, nothing is asked of any server. Tools that are no
-# Debian package go to .tools, each in a directory named with its version.
+# setup.sh [tests] [lint]: installs what the test suite and the linter need, or one of them: the modules of go.mod, Debian packages
+# by apt-get, uv by pip, Go tools by go install. What is there already stays, and when all is, nothing is asked of any server. Tools
+# that are no Debian package go to .tools, each in a directory named with its version.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ ACTIONLINT_VERSION=v1.7.7
 need_go() {
 	local dir=.tools/$1@$3
 	if [ ! -x "$dir/$1" ]; then
-		GOBIN=$PWD/$dir CGO_ENABLED=0 go install "$2@$3"
+		GOBIN=$PWD/$dir CGO_ENABLED=0 again go install "$2@$3"
 	fi
 	mkdir -p .tools/bin
 	ln -sf "../${dir#.tools/}/$1" ".tools/bin/$1"
@@ -54,7 +54,7 @@ need_judges() {
 		echo "deb [signed-by=$keys] $mirror trixie main" > "$dir/sources.list"
 		local apt=(-qq -o "Dir::Etc::SourceList=$dir/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$dir/lists"
 			-o "Dir::Cache=$dir/cache" -o "APT::Sandbox::User=" -o Acquire::Languages=none)
-		if ! (timeout 300 apt-get "${apt[@]}" update && cd "$dir" && timeout 300 apt-get "${apt[@]}" download cosign oras); then
+		if ! (again timeout 300 apt-get "${apt[@]}" update && cd "$dir" && again timeout 300 apt-get "${apt[@]}" download cosign oras); then
 			echo "cosign and oras cannot be had from $mirror: tests that they judge are skipped" >&2
 			return 0
 		fi
@@ -121,6 +121,7 @@ need_lint() {
 	need_go gofumpt mvdan.cc/gofumpt "$GOFUMPT_VERSION"
 }
 
+again go mod download
 [ $# -gt 0 ] || set -- tests lint
 for part; do
 	case $part in

@@ -11,6 +11,17 @@ ask_for() {
 	exit 1
 }
 
+# again COMMAND...: runs a command that asks a server, and again when it fails: mirrors and networks have bad moments.
+again() {
+	local pause
+	for pause in 5 15 45; do
+		"$@" && return
+		echo "this failed, and is tried again in $pause s: $*" >&2
+		sleep "$pause"
+	done
+	"$@"
+}
+
 # there COMMAND: whether a command is there for root, who has more directories on PATH.
 there() {
 	PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin command -v "$1" > /dev/null 2>&1
@@ -26,11 +37,13 @@ need_debian() {
 		sudo=sudo
 	fi
 	there apt-get || ask_for "$@"
-	if [ -z "${apt_updated:-}" ]; then
-		$sudo apt-get update -qq || ask_for "$@"
-		apt_updated=yes
-	fi
-	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" > /dev/null || ask_for "$@"
+	again install_debian "$@" || ask_for "$@"
+}
+
+# install_debian PACKAGE...: asks for the lists, too, as a mirror may have moved on; another apt-get on this machine is waited for.
+install_debian() {
+	$sudo apt-get update -qq \
+		&& $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -o DPkg::Lock::Timeout=600 -y -qq --no-install-recommends "$@" > /dev/null
 }
 
 # The release of uv that the tests are written against.
@@ -46,7 +59,7 @@ need_uv() {
 	command -v uv > /dev/null 2>&1 && return
 	uv_can_come || need_debian python3-venv-is-missing python3 python3-venv
 	python3 -m venv .tools/python
-	.tools/python/bin/pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
+	again .tools/python/bin/pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
 	mkdir -p .tools/bin
 	ln -sf ../python/bin/uv .tools/bin/uv
 }
@@ -56,7 +69,7 @@ need_npm() {
 	if ! have_npm "$1" "$2"; then
 		need_debian npm npm
 		mkdir -p ".tools/$1@$2"
-		npm install --loglevel=error --no-audit --no-fund --ignore-scripts --prefix ".tools/$1@$2" "$1@$2"
+		again npm install --loglevel=error --no-audit --no-fund --ignore-scripts --prefix ".tools/$1@$2" "$1@$2"
 	fi
 	ln -sfn "$1@$2" ".tools/$1"
 }

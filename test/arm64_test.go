@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"sconce.dev/sconce/internal/mirrortest"
 )
 
 var sharedARM once[string]
@@ -19,9 +21,13 @@ func armRoot(t *testing.T) string {
 	return sharedARM.get(t, func(t *testing.T) string {
 		p := placeIn(t, filepath.Join(workshop, "arm64"), nil)
 		out := p.path("arm64.tar")
-		cmd := exec.Command(needs(t, "mmdebstrap"), "--variant=extract", "--architectures=arm64", "--include=python3,python3-minimal,libpython3-stdlib", "bookworm", out)
-		cmd.Env = append(os.Environ(), "TMPDIR="+p.tmp(), "DEBIAN_FRONTEND=noninteractive")
-		if text, err := cmd.CombinedOutput(); err != nil {
+		mmdebstrap := needs(t, "mmdebstrap")
+		text, err := mirrortest.Run(func() *exec.Cmd {
+			cmd := exec.Command(mmdebstrap, "--variant=extract", "--architectures=arm64", "--include=python3,python3-minimal,libpython3-stdlib", "bookworm", out)
+			cmd.Env = append(os.Environ(), "TMPDIR="+p.tmp(), "DEBIAN_FRONTEND=noninteractive")
+			return cmd
+		})
+		if err != nil {
 			t.Fatalf("mmdebstrap: %v\n%s", err, text)
 		}
 		return out

@@ -82,7 +82,7 @@ func mountFUSE(t *testing.T, file string) string {
 		}
 		_ = cmd.Wait() // that it ended is enough
 	})
-	for range 10_000 {
+	for range 60_000 {
 		if entries, err := os.ReadDir(at); err == nil && len(entries) > 0 {
 			return at
 		}

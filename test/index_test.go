@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"sconce.dev/sconce/internal/mirrortest"
 )
 
 // wheels are the packages that the tests build with, complete with what they require. numpy is the large one.
@@ -66,7 +68,8 @@ func downloadWheels(t *testing.T, dir, machine string, pins []string) {
 	for _, tag := range []string{"manylinux_2_28_", "manylinux_2_17_", "manylinux2014_"} {
 		args = append(args, "--platform", tag+machine)
 	}
-	if out, err := exec.Command(args[0], append(args[1:], missing...)...).CombinedOutput(); err != nil {
+	args = append(args, missing...)
+	if out, err := mirrortest.Run(func() *exec.Cmd { return exec.Command(args[0], args[1:]...) }); err != nil {
 		skipOrFail(t, "download test wheels: %v\n%s", err, out)
 	}
 	files, err := filepath.Glob(filepath.Join(fresh, "*.whl"))

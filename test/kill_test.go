@@ -118,7 +118,7 @@ func (p *place) ending(state *os.ProcessState, sig syscall.Signal, during string
 func (p *place) wantNobody(session int, family []process) {
 	p.t.Helper()
 	var left []string
-	for range 6000 {
+	for range 60_000 {
 		left = nil
 		for _, f := range family {
 			if f.alive() {
@@ -259,7 +259,7 @@ func TestKilledRunTakesItsCommandAlong(t *testing.T) {
 	sleeping := func() bool {
 		return slices.ContainsFunc(p.inhabitants(cmd.Process.Pid), func(s string) bool { return strings.HasSuffix(s, "(sleep)") })
 	}
-	for range 30_000 {
+	for range 60_000 {
 		if sleeping() {
 			break
 		}

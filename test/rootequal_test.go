@@ -21,6 +21,7 @@ import (
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/mirrortest"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
 )
@@ -29,8 +30,11 @@ import (
 // somebody else; changes what the base has of that kind; and has rpm and dnf do the like.
 const installEverything = `set -e
 printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d # starts no services
-apt-get update -q
+again() { "$@" || { sleep 10; "$@"; } || { sleep 30; "$@"; }; } # a mirror has bad moments
+again apt-get update -q
+again apt-get install -qyd openssh-server postfix gcc cmake ninja-build ccache postgresql
 apt-get install -qy openssh-server postfix gcc cmake ninja-build ccache postgresql
+again apt-get install -qyd --no-install-recommends rpm dnf createrepo-c iputils-ping git sudo
 apt-get install -qy --no-install-recommends rpm dnf createrepo-c iputils-ping git sudo
 
 mv /usr/bin/passwd /usr/bin/passwd.real; chmod a-s /usr/bin/chsh; mv /usr/bin/ping /usr/bin/ping.real
@@ -81,7 +85,11 @@ func TestOrdinaryUserInstallsAsRootDoes(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t, nil)
 	base := p.path("base.tar")
-	if out, err := exec.Command(needs(t, "mmdebstrap"), "--variant=minbase", "--include=apt", "bookworm", base).CombinedOutput(); err != nil {
+	mmdebstrap := needs(t, "mmdebstrap")
+	out, err := mirrortest.Run(func() *exec.Cmd {
+		return exec.Command(mmdebstrap, "--variant=minbase", "--include=apt", "bookworm", base)
+	})
+	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if err := os.WriteFile(p.path("script"), []byte(installEverything), 0o644); err != nil {

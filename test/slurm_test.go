@@ -336,7 +336,7 @@ func wantNothingLeft(t *testing.T, c *slurmtest.Cluster) {
 		ls -A /shared/store/tmp-v1`
 	var out string
 	// Slurm takes a minute to end a step that was killed while it started.
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if out = strings.TrimSpace(c.Run(slurmtest.Alice, processes)); out == "" {
 			break
 		}

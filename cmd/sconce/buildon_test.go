@@ -147,7 +147,7 @@ const onNodes = `exec 2>&1
 	python3 /shared/gate.py & gate=$!
 	trap "kill $registry $gate" EXIT
 		export SCONCE_STORE=/shared/store
-	soon() { until eval "$1"; do sleep 0.05; if [ $SECONDS -gt ${PATIENCE:-240} ]; then echo "it never came: $1"; cat /tmp/*.out; exit 1; fi; done; }
+	soon() { until eval "$1"; do sleep 0.05; if [ $SECONDS -gt 600 ]; then echo "it never came: $1"; cat /tmp/*.out; exit 1; fi; done; }
 	came() { soon "[ \"\$(cat /shared/came 2> /dev/null)\" = $1 ]"; }
 	idle() { soon '[ -z "$(squeue -h)" ]'; }
 	interrupt() { pkill -INT -P $client sconce || kill -INT $client; }

@@ -123,7 +123,7 @@ func TestSubmit(t *testing.T) {
 	has("sconce logs lacks", lacks...)
 	has("sconce explain lacks", lacks...)
 	// One that has begun is COMPLETING for a while.
-	has("sconce submit sleeps && sconce cancel sleeps && for i in $(seq 1200); do [ -z \"$(squeue -h)\" ] && break; sleep 0.1; done; sconce jobs", "cancelled job", "COMPLETED", "FAILED", "CANCELLED")
+	has("sconce submit sleeps && sconce cancel sleeps && for i in $(seq 6000); do [ -z \"$(squeue -h)\" ] && break; sleep 0.1; done; sconce jobs", "cancelled job", "COMPLETED", "FAILED", "CANCELLED")
 	has("sconce jobs --json", `"digest": "sha256:`, `"file": "/shared/images/sha256-`)
 	has(`sconce jobs | grep -c " $(sconce jobs --json | sed -n 's/.*"digest": "sha256:\(.\{12\}\).*/\1/p' | head -1) "`, "4\n")
 	has("sconce cancel other; echo code $?", `no job "other" was submitted from here`, "code 2")

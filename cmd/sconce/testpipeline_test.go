@@ -137,7 +137,7 @@ func partsOf(out string, marks ...string) map[string]string {
 }
 
 // meet has a test of one variant wait for that of the other, which it does in vain when images are tested one after the other.
-const meet = "n=0; : > /shared/met/$WHO; until [ -e /shared/met/small -a -e /shared/met/large ]; do n=$((n+1)); [ $n -lt 900 ] || exit 1; sleep 0.1; done"
+const meet = "n=0; : > /shared/met/$WHO; until [ -e /shared/met/small -a -e /shared/met/large ]; do n=$((n+1)); [ $n -lt 6000 ] || exit 1; sleep 0.1; done"
 
 // threeImages are a base, a stack of components on it and an app on that, in two variants each.
 var threeImages = map[string]string{

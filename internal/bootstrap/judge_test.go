@@ -16,6 +16,7 @@ import (
 
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/mirrortest"
 )
 
 // Files in which ours and mmdebstrap's system differ, and why they may.
@@ -53,11 +54,14 @@ func TestAsMmdebstrap(t *testing.T) {
 	needTools(t, "mmdebstrap", "apt-get")
 	p := resolved(t, Request{Suite: "bookworm", Architecture: runtime.GOARCH})
 	theirs := filepath.Join(t.TempDir(), "root.tar")
-	cmd := exec.CommandContext(t.Context(), "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
-		"--include=apt,usr-is-merged", "bookworm", theirs, "-")
-	cmd.Stdin = strings.NewReader(p.Sources)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", p.Epoch.Unix()), "DPKG_FORCE="+dpkgForce, "LC_ALL=C.UTF-8")
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := mirrortest.Run(func() *exec.Cmd {
+		cmd := exec.CommandContext(t.Context(), "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+			"--include=apt,usr-is-merged", "bookworm", theirs, "-")
+		cmd.Stdin = strings.NewReader(p.Sources)
+		cmd.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", p.Epoch.Unix()), "DPKG_FORCE="+dpkgForce, "LC_ALL=C.UTF-8")
+		return cmd
+	})
+	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	st, _ := openStore(t)

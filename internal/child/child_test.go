@@ -65,7 +65,7 @@ func parent(t *testing.T, script string, pids int, env ...string) (*exec.Cmd, []
 func wantGone(t *testing.T, pids []int) {
 	t.Helper()
 	for _, pid := range pids {
-		for range 10_000 {
+		for range 60_000 {
 			stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 			if errors.Is(err, os.ErrNotExist) || strings.Contains(string(stat), ") Z ") {
 				pid = 0

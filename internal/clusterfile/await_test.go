@@ -139,7 +139,7 @@ func writeSources(t *testing.T, st *store.Store, o Options, source func(number i
 	for i, d := range layers {
 		in.Layers[i].Source, in.Layers[i].Packed = source(i, layer.Stored(st, d)), d.Size
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // instead of waiting forever
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // instead of waiting forever
 	defer cancel()
 	o.Store = st
 	if err := WriteSquashfs(ctx, f, in, o); err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/mirrortest"
 )
 
 var update = flag.Bool("update", false, "write the list of differences anew")
@@ -161,7 +162,9 @@ func installed(t *testing.T) string {
 		t.Skip(err)
 	}
 	dir := t.TempDir()
-	out, err := exec.Command("uv", "pip", "install", "--quiet", "--no-deps", "--python", "python3", "--target", dir, "cotainr=="+Release).CombinedOutput()
+	out, err := mirrortest.Run(func() *exec.Cmd {
+		return exec.Command("uv", "pip", "install", "--quiet", "--no-deps", "--python", "python3", "--target", dir, "cotainr=="+Release)
+	})
 	if err != nil {
 		if os.Getenv("SCONCE_REQUIRE_TOOLS") == "" && bytes.Contains(out, []byte("Failed to fetch")) {
 			t.Skipf("%s", out)

@@ -123,7 +123,7 @@ func TestCacheSharing(t *testing.T) {
 		return outs
 	}
 	// All four see each other.
-	atOnce(Shared, `touch /c/$$-$(cat /proc/sys/kernel/random/uuid); n=0; while [ $(ls /c | wc -l) -lt 4 ]; do n=$((n+1)); test $n -lt 600; sleep 0.05; done`)
+	atOnce(Shared, `touch /c/$$-$(cat /proc/sys/kernel/random/uuid); n=0; while [ $(ls /c | wc -l) -lt 4 ]; do n=$((n+1)); test $n -lt 12000; sleep 0.05; done`)
 	// Nobody sees anybody.
 	atOnce(Private, `mkdir /c/busy; sleep 0.4; rmdir /c/busy`)
 	atOnce(Locked, `mkdir /c/busy; sleep 0.1; rmdir /c/busy; echo x >>/c/count`)

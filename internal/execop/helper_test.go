@@ -321,7 +321,7 @@ func (r *recorder) text() string {
 // eventually waits for something.
 func eventually(t testing.TB, what string, happened func() bool) {
 	t.Helper()
-	for range 10_000 {
+	for range 30_000 {
 		if happened() {
 			return
 		}

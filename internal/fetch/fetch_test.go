@@ -457,7 +457,7 @@ func TestKilledProcess(t *testing.T) {
 // waitForPartial waits until a download has put n bytes on disk.
 func waitForPartial(t *testing.T, dir string, n int64) {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		files, _ := filepath.Glob(filepath.Join(dir, "tmp-v1", "partial-*"))
 		if len(files) == 1 {
 			if fi, err := os.Stat(files[0]); err == nil && fi.Size() >= n {

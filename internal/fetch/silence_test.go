@@ -154,7 +154,7 @@ func TestSlowUploadAfterRedirect(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 		}
 	})
-	c := New(openStore(t), Options{Backoff: time.Millisecond, Attempts: 3, IdleTimeout: 2 * time.Second, Transport: transport})
+	c := New(openStore(t), Options{Backoff: time.Millisecond, Attempts: 20, IdleTimeout: 2 * time.Second, Transport: transport})
 	resp, err := c.Do(&http.Client{Transport: transport}, upload(t, url+"/", make([]byte, 50<<20)))
 	if err != nil {
 		t.Fatal(err)

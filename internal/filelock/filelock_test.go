@@ -73,7 +73,7 @@ func TestLockOfAKilledProcess(t *testing.T) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "held\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	note := ""
 	if l, err := Acquire(ctx, path, "makes x", func(said string) { note = said; cancel() }); !errors.Is(err, context.Canceled) {

@@ -58,7 +58,7 @@ func TestIgnoreFileIsAPipe(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), ".dockerignore is not a regular file") {
 			t.Error(err)
 		}
-	case <-time.After(3 * time.Minute):
+	case <-time.After(10 * time.Minute):
 		t.Error("it waits for a writer")
 	}
 }

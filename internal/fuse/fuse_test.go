@@ -117,7 +117,7 @@ func look(t *testing.T, root Node, what string) string {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(3 * time.Minute):
+	case <-time.After(10 * time.Minute):
 		t.Error("the server does not end")
 	}
 	return out.String()

@@ -94,7 +94,7 @@ func (b *bringing) arrive(t *testing.T, jobs int) (a *Arrival, ends *[]error) {
 // limited ends a test that would wait forever.
 func limited(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

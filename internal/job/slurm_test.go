@@ -120,7 +120,7 @@ func TestSlurmRuns(t *testing.T) {
 // waitFor waits until a command of the shell is true.
 func waitFor(t *testing.T, c *slurmtest.Cluster, what, condition string) {
 	t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		if out, err := c.Try(slurmtest.Alice, condition); err == nil {
 			return
 		} else if time.Now().After(deadline) {

@@ -16,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/mirrortest"
 )
 
 // rpms are tiny packages, as the heads of their specs: names, versions and what they say of each other.
@@ -47,7 +48,10 @@ func fedoraStandIn(t *testing.T) *world {
 	w := debian(t) // for its checks, and its store
 	dir := t.TempDir()
 	name := filepath.Join(dir, "dnf.tar")
-	if out, err := exec.Command("mmdebstrap", "--variant=apt", "--include=dnf,rpm,createrepo-c", "bookworm", name).CombinedOutput(); err != nil {
+	out, err := mirrortest.Run(func() *exec.Cmd {
+		return exec.Command("mmdebstrap", "--variant=apt", "--include=dnf,rpm,createrepo-c", "bookworm", name)
+	})
+	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	f, err := os.Open(name)

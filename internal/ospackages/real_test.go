@@ -28,6 +28,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/mirrortest"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
 )
@@ -134,7 +135,8 @@ var debianTar = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	name := filepath.Join(sharedDir, "debian.tar")
-	if out, err := exec.Command("mmdebstrap", "--variant=apt", "bookworm", name).CombinedOutput(); err != nil {
+	out, err := mirrortest.Run(func() *exec.Cmd { return exec.Command("mmdebstrap", "--variant=apt", "bookworm", name) })
+	if err != nil {
 		return "", fmt.Errorf("mmdebstrap: %w\n%s", err, out)
 	}
 	return name, os.Chmod(name, 0o644)

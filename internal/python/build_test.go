@@ -129,7 +129,7 @@ func TestPoolOfEndless(t *testing.T) {
 	}()
 	select {
 	case <-closed:
-	case <-time.After(3 * time.Minute):
+	case <-time.After(10 * time.Minute):
 		t.Error("the pool waits for a process that does not end")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"sconce.dev/sconce/internal/mirrortest"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -93,7 +94,7 @@ func wheelDir(t testing.TB) string {
 		args = append(args, "--platform", tag)
 	}
 	args = append(args, missing...)
-	if out, err := exec.Command(python, args...).CombinedOutput(); err != nil {
+	if out, err := mirrortest.Run(func() *exec.Cmd { return exec.Command(python, args...) }); err != nil {
 		skipOrFail(t, "download test wheels: %v\n%s", err, out)
 	}
 	return dir

@@ -118,7 +118,7 @@ func TestProcessLimit(t *testing.T) {
 	}
 	// The bound that cannot be lifted comes a moment after the command has begun.
 	o = shell(t, `ulimit -u 100000 2>/dev/null; i=0; has() { grep "$1" 'processes *600 *600 ' /proc/self/limits; }
-until has -q || [ $i -gt 100 ]; do i=$((i+1)); sleep 0.1; done; has -c`)
+until has -q || [ $i -gt 6000 ]; do i=$((i+1)); sleep 0.1; done; has -c`)
 	o.MaxProcesses = 600
 	if !ownsFiles() {
 		wantOutput(t, o, "1\n")

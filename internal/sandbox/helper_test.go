@@ -181,7 +181,7 @@ func terminal(t *testing.T, o Options, steps ...dialogue) (string, int) {
 	t.Helper()
 	script := needTool(t, "script", "apt-get install bsdutils")
 	inner := helperCommand(t, "run", o)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	// With exec no shell of script's stays between: dash would answer the key's signal by ending with it in the end.
 	cmd := exec.CommandContext(ctx, script, "-qec", "exec "+inner.Path, "/dev/null")
@@ -228,7 +228,7 @@ func TestTerminal(t *testing.T) {
 // Ctrl-C goes to the foreground group, which holds the command and its caller: the command must get it once, and the
 // caller must outlive it.
 func TestControlC(t *testing.T) {
-	o := shell(t, "n=0; trap 'n=$((n+1)); echo got' INT; echo ready; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; done; echo total $n; exit 8")
+	o := shell(t, "n=0; trap 'n=$((n+1)); echo got' INT; echo ready; until [ $n -gt 0 ]; do sleep 0.1; done; for i in 1 2 3 4 5; do sleep 0.1; done; echo total $n; exit 8")
 	out, code := terminal(t, o, dialogue{"ready", "\x03"})
 	if strings.Count(out, "got") != 1 || !strings.Contains(out, "total 1") || code != 8 {
 		t.Errorf("exit code %d, terminal:\n%s", code, out)

@@ -123,7 +123,7 @@ func TestHeldEndsWhatIsLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Close()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		left := 0
 		for _, pid := range processes() {
 			if at, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid)); err == nil && at == mounts {

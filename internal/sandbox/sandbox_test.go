@@ -567,7 +567,7 @@ func TestLinksOfTheHostAreNotReplaced(t *testing.T) {
 func TestOrphansAreReaped(t *testing.T) {
 	// Each inner shell ends at once and leaves its sleep to init.
 	script := `for i in 1 2 3 4 5; do sh -c 'sleep 0.1 &'; done
-		for try in $(busybox seq 200); do
+		for try in $(busybox seq 6000); do
 			[ $(ps -o comm,stat | grep -c sleep) = 0 ] && echo clean && exit
 			sleep 0.1
 		done; ps`
@@ -614,7 +614,7 @@ func processesWith(t testing.TB, arg string) (pids []string) {
 // eventually waits for something that another process is about to do.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for range 4000 {
+	for range 12_000 {
 		if ok() {
 			return
 		}

@@ -403,7 +403,7 @@ func TestTreeThatIsHeldOpen(t *testing.T) {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(3 * time.Minute):
+	case <-time.After(10 * time.Minute):
 		t.Fatal("the sandbox does not end")
 	}
 	if fd, err := unix.Openat(held, "passwd", unix.O_RDONLY, 0); err == nil { // it may be known, but not be read

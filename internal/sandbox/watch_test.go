@@ -42,7 +42,7 @@ func setInitEnv(t *testing.T, kv string) {
 // collection of garbage, and the command's first calls are made in between.
 func TestStartsWhileTheSupervisorCollectsGarbage(t *testing.T) {
 	setInitEnv(t, collectEnv+"=1")
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	for range 5 {
 		o, _ := emulated(t, "id -u")

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/filelock"
+	"sconce.dev/sconce/internal/mirrortest"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -123,9 +124,11 @@ func (b builder) build(ctx context.Context, recipe, out string) error {
 	if err := os.WriteFile(filepath.Join(b.work, "sconce.toml"), []byte(recipe), 0o644); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, sconce, "--store", filepath.Join(b.work, "store"), "build", b.work, "--no-check", "-o", out)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w\n%s", err, out)
+	said, err := mirrortest.Run(func() *exec.Cmd {
+		return exec.CommandContext(ctx, sconce, "--store", filepath.Join(b.work, "store"), "build", b.work, "--no-check", "-o", out)
+	})
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, said)
 	}
 	return nil
 }

@@ -188,7 +188,7 @@ func childOf(pid int) int {
 }
 
 // patience is how long the cluster may take for what takes less than a second, on a machine with too much to do.
-const patience = 2 * time.Minute
+const patience = 10 * time.Minute
 
 // until waits for the cluster to do what is asked about.
 func (c *Cluster) until(do string, done func() bool) {

@@ -502,7 +502,7 @@ func TestKilledPullGoesOn(t *testing.T) {
 // waitForPartial waits until a download has put n bytes on disk.
 func waitForPartial(t *testing.T, dir string, n int64) {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		files, _ := filepath.Glob(filepath.Join(dir, "tmp-v1", "partial-*")) // the pattern is a good one
 		for _, f := range files {
 			if fi, err := os.Stat(f); err == nil && fi.Size() >= n {

@@ -17,7 +17,7 @@ import (
 // goroutines waits until no more goroutines run than before.
 func goroutines(t *testing.T, before int) {
 	t.Helper()
-	for range 6000 {
+	for range 60_000 {
 		if runtime.NumGoroutine() <= before {
 			return
 		}

@@ -318,7 +318,7 @@ func TestGroupHashesOnce(t *testing.T) {
 		found, _ := filepath.Glob(filepath.Join(memo, "*", "*"))
 		return len(found) > 0
 	}
-	for begin := time.Now(); !noted() && time.Since(begin) < time.Minute; time.Sleep(200 * time.Millisecond) {
+	for begin := time.Now(); !noted() && time.Since(begin) < 10*time.Minute; time.Sleep(200 * time.Millisecond) {
 		g.must(t, ben, "read", "old")
 	}
 	if !noted() {

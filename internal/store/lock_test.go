@@ -47,7 +47,7 @@ func TestWaitingIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	notes := make(noteSink, 1)
-	ctx, cancel := context.WithTimeout(progress.With(t.Context(), notes), time.Minute)
+	ctx, cancel := context.WithTimeout(progress.With(t.Context(), notes), 10*time.Minute)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {

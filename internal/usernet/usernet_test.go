@@ -160,7 +160,7 @@ func TestNameServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := c.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(10 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	buffer := make([]byte, 512)

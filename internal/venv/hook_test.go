@@ -88,7 +88,7 @@ func TestHookEnds(t *testing.T) {
 sh -c 'export ENROOT_PID=$$ ENROOT_ROOTFS=$1 ENROOT_ENVIRON=$2; sh "$3"' sh "$1" "$2" "$3" || exit
 until [ -e "$4/ended" ]; do sleep 0.05; done
 echo ended`
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", "-c", script, "sh", root, environ, hook, dir)
 	cmd.Env = append(os.Environ(), venv.HookVariable+"="+exp)
