@@ -204,7 +204,7 @@ func (p *place) commandContext(ctx context.Context, args ...string) *exec.Cmd {
 	if p.user != nil {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: p.user.uid, Gid: p.user.gid}
 	}
-	cmd.WaitDelay = 10 * time.Second
+	cmd.WaitDelay = 10 * time.Minute
 	return cmd
 }
 
