@@ -37,20 +37,26 @@ const rcLocal = `# /etc/rc reads this file before it starts the entrypoint. What
 
 // fstab mounts each volume over itself, which keeps it writable when the rest is not.
 func fstab(f *facts) (string, error) {
-	var volumes []string
+	var b strings.Builder
+	for _, v := range f.volumes() {
+		v = fstabEscape.Replace(v)
+		fmt.Fprintf(&b, "${ENROOT_ROOTFS}%s %s none x-create=dir,bind,rw,nosuid,nodev\n", v, v)
+	}
+	return b.String(), nil
+}
+
+// volumes returns the image's volumes that enroot can mount, absolute and clean, in the order of their names.
+func (f *facts) volumes() []string {
+	var all []string
 	for v := range f.image.Config.Config.Volumes {
 		v = path.Join("/", v)
 		// enroot would put a variable of the host there, and has no way to say that it should not.
 		if v != "/" && !hostVariable.MatchString(v) && !strings.Contains(v, "\x00") {
-			volumes = append(volumes, fstabEscape.Replace(v))
+			all = append(all, v)
 		}
 	}
-	slices.Sort(volumes)
-	var b strings.Builder
-	for _, v := range slices.Compact(volumes) {
-		fmt.Fprintf(&b, "${ENROOT_ROOTFS}%s %s none x-create=dir,bind,rw,nosuid,nodev\n", v, v)
-	}
-	return b.String(), nil
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // fstabEscape writes what would end a field (fstab(5)).

@@ -108,6 +108,12 @@ func contents(im Image, tree *image.Tree) ([]item, error) {
 	if _, err := b.enter(f.workDir); err != nil {
 		return nil, fmt.Errorf("working directory %q: %w", f.workDir, err)
 	}
+	for _, v := range f.volumes() {
+		// enroot would make it, and with no rights for anybody (x-create=dir of enroot 4.1), so that nothing could be written there.
+		if err := b.baseDir(v, 0o755); err != nil {
+			return nil, fmt.Errorf("volume %q: %w", v, err)
+		}
+	}
 	for _, l := range apptainerLinks {
 		if err := b.link(l.path, l.to); err != nil {
 			return nil, err

@@ -109,9 +109,10 @@ var apptainerWrites = []string{
 	"0755 dev/", "0755 proc/", "0755 root/", "1777 var/tmp/", "1777 tmp/", "0755 etc/", "0755 sys/", "0755 home/", "0755 var/",
 }
 
-// enrootWrites is what enroot 4.1 does (docker::configure), and the working directory of the image.
+// enrootWrites is what enroot 4.1 does (docker::configure), and the working directory and the volumes of the image.
 var enrootWrites = []string{
 	"0644 etc/fstab", "0644 etc/environment", "0644 etc/rc", "0644 etc/rc.local", "0755 srv/", "0755 srv/app dir/",
+	"0755 cache/", "0755 data/", "0755 with space/",
 }
 
 func TestLayerHasWhatTheToolsWrite(t *testing.T) {
@@ -174,6 +175,23 @@ func TestLayerFollowsSymlinks(t *testing.T) {
 	}
 	if data, err := whole.ReadFile("environment", 100); err != nil || string(data) != "mine" {
 		t.Errorf("/environment: %q, %v", data, err)
+	}
+}
+
+// A volume is there when a container starts, and keeps what it has in the image: its owner, its rights, or being a file.
+func TestVolumes(t *testing.T) {
+	im := python()
+	im.Config.Config.Volumes = map[string]struct{}{"/there": {}, "/link/new": {}, "/file": {}, "/deep/er": {}, "/${HOME}/x": {}}
+	there := directory("there")
+	there.Mode, there.UID = 0o1777, 7
+	whole, _ := dressed(t, im, there, symlink("link", "target"), regular("file", "text"))
+	for p, mode := range map[string]uint32{"there": 0o1777, "target/new": 0o755, "deep/er": 0o755, "file": 0o644} {
+		if n, err := whole.Lstat(p); err != nil || n.Mode != mode || p == "there" && n.UID != 7 {
+			t.Errorf("%s: %+v, %v", p, n, err)
+		}
+	}
+	if n, err := whole.Lstat("${HOME}"); err == nil {
+		t.Errorf("a volume that enroot cannot mount is made: %+v", n)
 	}
 }
 
