@@ -408,33 +408,6 @@ func TestHostilePackages(t *testing.T) {
 	}
 }
 
-func TestOwnSources(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name, text string) {
-		t.Helper()
-		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	debian, ubuntu := vendors[0], vendors[1]
-	if m, s := debian.ownSources(dir); m != "" || s != "" {
-		t.Errorf("nothing is %s, %s", m, s)
-	}
-	write("sources.list", "# deb http://z.example.org/debian bookworm main\ndeb [arch=amd64 signed-by=/x] https://a.example.org/debian/ bookworm main\n"+
-		"deb http://u:p@b.example.org/ubuntu noble main\ndeb http://tools.example.org/apt x main\n")
-	write("sources.list.d/u.sources", "Types: deb deb-src\nURIs: http://b.example.org/ubuntu\nSuites: noble noble-security\nComponents: main\n\n"+
-		"Types: deb\nURIs: http://c.example.org/debian-security\nSuites: bookworm-security\n\nEnabled: no\nTypes: deb\nURIs: http://d.example.org/ubuntu\nSuites: noble\n")
-	if m, s := debian.ownSources(dir); m != "https://a.example.org/debian/" || s != "http://c.example.org/debian-security" {
-		t.Errorf("Debian: %s, %s", m, s)
-	}
-	if m, s := ubuntu.ownSources(dir); m != "http://b.example.org/ubuntu" || s != m {
-		t.Errorf("Ubuntu: %s, %s", m, s)
-	}
-}
-
 // The configuration names mirrors, before anything else of this machine.
 func TestConfiguredMirror(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.toml")

@@ -1,11 +1,10 @@
 package bootstrap
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,11 +27,7 @@ type archive struct {
 }
 
 func (a archive) line() string {
-	words := []string{"deb"}
-	if a.options != "" {
-		words = append(words, "["+a.options+"]")
-	}
-	return strings.Join(append(words, a.url, a.suite, strings.Join(a.components, " ")), " ") + "\n"
+	return debian.Source{Type: "deb", Options: a.options, URL: a.url, Suite: a.suite, Components: a.components}.String() + "\n"
 }
 
 // snapshotDate finds the time of a snapshot in its address.
@@ -53,7 +48,6 @@ type vendor struct {
 	name   string
 	suites []string // by code name
 	moving []string // of them, those that have neither updates nor security updates of their own
-	mirror []string // how the paths of its mirrors end
 }
 
 var vendors = []vendor{
@@ -61,9 +55,8 @@ var vendors = []vendor{
 		"debian",
 		[]string{"bullseye", "bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing", "unstable"},
 		[]string{"forky", "sid", "testing", "unstable"},
-		[]string{"/debian"},
 	},
-	{"ubuntu", []string{"focal", "jammy", "noble", "plucky", "questing"}, nil, []string{"/ubuntu", "/ubuntu-ports"}},
+	{"ubuntu", []string{"focal", "jammy", "noble", "plucky", "questing"}, nil},
 }
 
 // archivesOf lists where the packages of r come from.
@@ -144,89 +137,22 @@ func (v vendor) mirrors() (mirror, security string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	mirror, security = c.Mirrors[v.name], c.Mirrors[v.name+"-security"]
-	if mirror == "" {
-		here, updates := v.ownSources(aptDir)
-		mirror, security = here, cmp.Or(security, updates)
+	m := debian.Mirrors(c.Mirrors)
+	if m[v.name] == "" {
+		own := debian.OwnMirrors(aptDir)
+		maps.Copy(own, m)
+		m = own
 	}
-	if mirror == "" {
+	if m[v.name] == "" {
 		return "", "", fault.Hint(fmt.Errorf("no mirror of %s is known on this machine", v.name),
 			fmt.Sprintf("write the address of one: mirror = \"http://…/%[1]s\" under [base] bootstrap, or, for every recipe, %[1]s = \"http://…/%[1]s\" under [mirrors] in %[2]s",
 				v.name, config.Site))
 	}
-	if security == "" && v.name == "debian" {
-		security = strings.TrimSuffix(mirror, "/") + "-security"
-	}
-	return mirror, cmp.Or(security, mirror), nil
+	return m[v.name], m.Of(v.name + "-security"), nil
 }
 
 // aptDir is where a Debian or Ubuntu says where its own packages come from.
 const aptDir = "/etc/apt"
-
-// maxSources bounds a file of sources, in bytes.
-const maxSources = 1 << 20
-
-// ownSources finds the distribution's mirrors among the sources of a machine (sources.list(5)).
-func (v vendor) ownSources(dir string) (mirror, security string) {
-	files := []string{filepath.Join(dir, "sources.list")}
-	for _, pattern := range []string{"*.list", "*.sources"} {
-		more, err := filepath.Glob(filepath.Join(dir, "sources.list.d", pattern))
-		if err == nil {
-			files = append(files, more...)
-		}
-	}
-	for _, name := range files {
-		data, err := readSmall(name, maxSources)
-		if err != nil {
-			continue // what cannot be read names nothing
-		}
-		for _, a := range parseSources(string(data), strings.HasSuffix(name, ".sources")) {
-			u, err := url.Parse(a.url)
-			if err != nil || u.User != nil || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "file" {
-				continue
-			}
-			ours := slices.ContainsFunc(v.mirror, func(end string) bool { return strings.HasSuffix(strings.TrimRight(u.Path, "/"), end) })
-			switch secure := strings.HasSuffix(a.suite, "-security"); {
-			case secure && (ours || strings.HasSuffix(strings.TrimRight(u.Path, "/"), v.mirror[0]+"-security")):
-				security = cmp.Or(security, a.url)
-			case ours && !secure:
-				mirror = cmp.Or(mirror, a.url)
-			}
-		}
-	}
-	return mirror, security
-}
-
-// parseSources reads the places of a file of sources in its form of one line or of paragraphs.
-func parseSources(text string, paragraphs bool) []archive {
-	var all []archive
-	if !paragraphs {
-		for line := range strings.Lines(text) {
-			words := strings.Fields(sourceOptions.ReplaceAllString(line, "deb "))
-			if len(words) > 2 && words[0] == "deb" {
-				all = append(all, archive{url: words[1], suite: words[2]})
-			}
-		}
-		return all
-	}
-	r := debian.NewReader(strings.NewReader(text))
-	for {
-		p, err := r.Next()
-		if err != nil {
-			return all
-		}
-		if !slices.Contains(strings.Fields(p.Get("Types")), "deb") || p.Get("Enabled") == "no" {
-			continue
-		}
-		for _, address := range strings.Fields(p.Get("URIs")) {
-			for _, suite := range strings.Fields(p.Get("Suites")) {
-				all = append(all, archive{url: address, suite: suite})
-			}
-		}
-	}
-}
-
-var sourceOptions = regexp.MustCompile(`^\s*deb\s+\[[^\]]*\]\s*`)
 
 // hostKeys are where a machine has the keys of archives: those that its own apt trusts, and the distributions' own.
 var hostKeys = []string{

@@ -86,14 +86,10 @@ func (s stepOptions) apply(a *app, to *engine.BuildOptions) error {
 	return nil
 }
 
-// readHost reads what commands may see of this machine's configuration. What a flag asks for must be there; what config.toml asks
-// for is what users may have.
-func (s stepOptions) readHost(a *app) (*hostconfig.Config, error) {
-	kinds := s.hostConfig
-	if kinds == nil && a.config.HostConfig != nil {
-		kinds = *a.config.HostConfig
-	}
-	c, err := hostconfig.Load(kinds)
+// readHost finds out what commands may see of this machine's configuration. What a flag asks for must be there, and is all; what
+// config.toml and a recipe ask for is what users may have.
+func (s stepOptions) readHost(a *app) (engine.HostFunc, error) {
+	c, err := hostconfig.Load(s.hostConfig, a.config.Mirrors)
 	if err != nil {
 		return nil, fault.Usage(err)
 	}
@@ -102,7 +98,16 @@ func (s stepOptions) readHost(a *app) (*hostconfig.Config, error) {
 			return nil, fault.Usage(fmt.Errorf("--host-config %s: this machine has no configuration of it for you", kind))
 		}
 	}
-	return c, nil
+	if s.hostConfig != nil {
+		return func([]string) (*hostconfig.Config, error) { return c, nil }, nil
+	}
+	var usual []string
+	if a.config.HostConfig != nil {
+		usual = *a.config.HostConfig
+	}
+	return func(asked []string) (*hostconfig.Config, error) {
+		return hostconfig.Load(slices.Concat(usual, asked), a.config.Mirrors)
+	}, nil
 }
 
 // parseSecrets reads --secret id=ID[,src=FILE|,env=NAME]. Without a source it is the file or the variable ID. What is in known was read

@@ -28,11 +28,26 @@ type BuildOptions struct {
 
 	// What commands may use of this machine.
 	Secrets     map[string]func() ([]byte, error)
-	SSH         map[string]string  // sockets of agents, by id
-	Pass        []string           // variables of the environment
-	Host        *hostconfig.Config // its configuration of pip, npm, …
-	HostNetwork bool               // its network, also what it offers to itself alone
+	SSH         map[string]string // sockets of agents, by id
+	Pass        []string          // variables of the environment
+	Host        HostFunc          // its configuration of pip, npm, …; nil: nothing
+	HostNetwork bool              // its network, also what it offers to itself alone
 	OnFailure   func(ctx context.Context, f *execop.Failure, o sandbox.Options)
+}
+
+// HostFunc reads what commands may see of this machine's configuration. asked are the kinds that a recipe asks for.
+type HostFunc func(asked []string) (*hostconfig.Config, error)
+
+// host is what the commands of a plan see of this machine's configuration.
+func (o BuildOptions) host(p *Plan) (*hostconfig.Config, error) {
+	if o.Host == nil {
+		return nil, nil //nolint:nilnil // which has nothing
+	}
+	var asked []string
+	if p.Recipe != nil {
+		asked = p.Recipe.Recipe.HostConfig
+	}
+	return o.Host(asked)
 }
 
 // Built is what a build has made, and how far the image came.
@@ -82,11 +97,15 @@ func (s *Session) run(ctx context.Context, p *Plan, o BuildOptions) (*build.Resu
 	if err := s.bringBelow(ctx, p, o); err != nil {
 		return nil, err
 	}
+	host, err := o.host(p)
+	if err != nil {
+		return nil, err
+	}
 	how := p.means
 	how.Store, how.Fetch, how.Offline = s.Store, s.Fetch, s.Offline
 	how.Again, how.WantBuilt = o.Again, o.Wheels != ""
 	how.Cores, how.Memory = s.Cores, s.memory()
-	how.Secrets, how.SSH, how.Host, how.HostNetwork, how.OnFailure = o.Secrets, o.SSH, o.Host, o.HostNetwork, o.OnFailure
+	how.Secrets, how.SSH, how.Host, how.HostNetwork, how.OnFailure = o.Secrets, o.SSH, host, o.HostNetwork, o.OnFailure
 	how.Pass = append(how.Pass[:len(how.Pass):len(how.Pass)], o.Pass...)
 	return build.Run(ctx, p.Plan, how)
 }

@@ -31,6 +31,8 @@ const (
 	modeAgent  = 0o600
 	modeTmpfs  = 0o1777
 	modeFile   = 0o644
+
+	modeProgram = 0o755
 )
 
 // Where secrets and agents appear when nobody says it.
@@ -46,7 +48,9 @@ func (s *running) attach() error {
 	for _, f := range s.c.Files {
 		s.mounts = append(s.mounts, sandbox.Mount{Target: f.Target, Content: notNil(f.Content), Mode: cmp.Or(f.Mode, modeFile)})
 	}
-	s.attachHost()
+	if err := s.attachHost(); err != nil {
+		return err
+	}
 	for _, m := range s.c.Mounts {
 		if m.Kind == Cache {
 			continue
@@ -64,16 +68,30 @@ func (s *running) attach() error {
 }
 
 // attachHost shows this machine's configuration. Its variables are given as proxies are: what the command says goes before them.
-func (s *running) attachHost() {
+func (s *running) attachHost() error {
 	if s.Host == nil {
-		return
+		return nil
 	}
-	for _, f := range s.Host.Files {
-		s.mounts = append(s.mounts, sandbox.Mount{Target: f.Target, Content: notNil(f.Content), Mode: modeFile})
+	host := s.Host
+	if len(host.Mirrors) > 0 {
+		sources, err := AptSources(s.tree)
+		if err != nil {
+			return err
+		}
+		host = host.WithSources(sources)
 	}
-	for _, secret := range s.Host.Secrets {
+	for _, f := range host.Files {
+		mode := uint32(modeFile)
+		if f.Program {
+			mode = modeProgram
+		}
+		s.mounts = append(s.mounts, sandbox.Mount{Target: f.Target, Content: notNil(f.Content), Mode: mode})
+	}
+	for _, secret := range host.Secrets {
 		s.mask.add(secret)
 	}
+	s.hostEnv = host.Env
+	return nil
 }
 
 func (s *running) attachOne(m Mount) error {

@@ -38,16 +38,17 @@ type running struct {
 	on    []layer.Descriptor
 	c     Command
 
-	work   string // for the sandbox; removed at the end
-	dirs   []string
-	tree   *image.Tree
-	owners rootemu.Owners
-	used   sandbox.Usage
-	mask   masker
-	env    []string // what mounts add
-	mounts []sandbox.Mount
-	after  time.Time // the time of what the command writes, if it keeps no later one
-	ends   []func()  // what mounts need when all is over, the last first
+	work    string // for the sandbox; removed at the end
+	dirs    []string
+	tree    *image.Tree
+	owners  rootemu.Owners
+	used    sandbox.Usage
+	mask    masker
+	env     []string // what mounts add
+	hostEnv []string // what this machine's configuration adds
+	mounts  []sandbox.Mount
+	after   time.Time // the time of what the command writes, if it keeps no later one
+	ends    []func()  // what mounts need when all is over, the last first
 }
 
 func (r *Runner) run(ctx context.Context, title string, on []layer.Descriptor, c Command) (d layer.Descriptor, err error) {
@@ -158,11 +159,7 @@ func (s *running) environment(home string) []string {
 	if epoch.IsZero() || epoch.Equal(layer.KeepTimes) {
 		epoch = layer.DefaultModTime
 	}
-	var host []string
-	if s.Host != nil {
-		host = s.Host.Env
-	}
-	added := slices.Concat(s.env, s.Pass, host, []string{
+	added := slices.Concat(s.env, s.Pass, s.hostEnv, []string{
 		"PATH=" + sandbox.DefaultPath, "HOME=" + home, "SOURCE_DATE_EPOCH=" + strconv.FormatInt(epoch.Unix(), 10),
 	})
 	for _, kv := range added {

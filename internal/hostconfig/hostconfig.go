@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/debian"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -22,10 +23,12 @@ import (
 const Dir = "/run/sconce-host"
 
 // Kinds are what can be asked for.
-var Kinds = []string{"pip", "ca", "npm", "apt", "conda"}
+var Kinds = []string{"pip", CA, "npm", apt, "conda"}
 
 // CA is the kind of the certificates that this machine trusts.
 const CA = "ca"
+
+const apt = "apt"
 
 // maxFile bounds a file in bytes. Bundles of certificates have some 250 kB.
 const maxFile = 4 << 20
@@ -36,12 +39,15 @@ type Config struct {
 	Files   []File
 	Env     []string // KEY=VALUE
 	Secrets [][]byte // passwords and tokens in Files and Env, which no log may show
+
+	Mirrors debian.Mirrors // that apt goes to instead of where an image's own sources are: see [Config.WithSources]
 }
 
 // File is a file that commands see.
 type File struct {
 	Target  string // absolute
 	Content []byte
+	Program bool // it can be executed
 }
 
 // Has reports whether c has something of a kind. A nil c has nothing.
@@ -95,11 +101,14 @@ var trust = []string{
 	"SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "CARGO_HTTP_CAINFO",
 }
 
-// Load reads what this machine has of kinds. What it does not have is left out: see [Config.Has].
-func Load(kinds []string) (*Config, error) { return load("/", kinds) }
+// Load reads what this machine has of kinds. What it does not have is left out: see [Config.Has]. mirrors are those that a site or a user
+// has named for distributions' packages; they go before those of this machine.
+func Load(kinds []string, mirrors map[string]string) (*Config, error) {
+	return load("/", kinds, mirrors)
+}
 
 // load takes the machine's own files from below root.
-func load(root string, kinds []string) (*Config, error) {
+func load(root string, kinds []string, mirrors map[string]string) (*Config, error) {
 	if err := Check(kinds); err != nil {
 		return nil, err
 	}
@@ -120,7 +129,10 @@ func load(root string, kinds []string) (*Config, error) {
 			return nil, err
 		}
 	}
-	if err := c.addApt(root, slices.Contains(kinds, "apt")); err != nil {
+	if slices.Contains(kinds, apt) {
+		c.addMirrors(root, mirrors)
+	}
+	if err := c.addApt(root, slices.Contains(kinds, apt)); err != nil {
 		return nil, err
 	}
 	c.findSecrets()
@@ -179,7 +191,7 @@ func expand(content []byte) []byte {
 
 func (c *Config) addFile(kind, name string, content []byte, variables ...string) {
 	target := path.Join(Dir, name)
-	c.Files = append(c.Files, File{target, content})
+	c.Files = append(c.Files, File{Target: target, Content: content})
 	for _, v := range variables {
 		c.Env = append(c.Env, v+"="+target)
 	}
@@ -225,17 +237,31 @@ func (c *Config) addApt(root string, wanted bool) error {
 			}
 		}
 		if len(lines) > 0 {
-			c.add("apt")
+			c.add(apt)
 		}
 	}
 	if c.Has(CA) {
 		lines = append(lines, fmt.Sprintf("Acquire::https::CaInfo %q;", path.Join(Dir, "ca.crt")))
 	}
-	if len(lines) > 0 {
-		c.Files = append(c.Files, File{path.Join(Dir, "apt.conf"), []byte(strings.Join(lines, "\n") + "\n")})
-		c.Env = append(c.Env, "APT_CONFIG="+path.Join(Dir, "apt.conf"))
-	}
+	c.addAptLines(lines...)
 	return nil
+}
+
+// aptConf is apt's own file. It is read before all others of apt's.
+var aptConf = path.Join(Dir, "apt.conf")
+
+// addAptLines adds lines to it.
+func (c *Config) addAptLines(lines ...string) {
+	if len(lines) == 0 {
+		return
+	}
+	text := []byte(strings.Join(lines, "\n") + "\n")
+	if i := slices.IndexFunc(c.Files, func(f File) bool { return f.Target == aptConf }); i >= 0 {
+		c.Files[i].Content = slices.Concat(c.Files[i].Content, text)
+		return
+	}
+	c.Files = append(c.Files, File{Target: aptConf, Content: text})
+	c.Env = append(c.Env, "APT_CONFIG="+aptConf)
 }
 
 // read reads a file. A directory, as some of apt's are, does not exist as a file.

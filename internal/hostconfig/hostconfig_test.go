@@ -1,11 +1,18 @@
 package hostconfig
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+
+	"sconce.dev/sconce/internal/debian"
 )
 
 // machine is a root directory and a home with nothing but files, by path: those of the home begin with ~/.
@@ -33,7 +40,7 @@ func machine(t *testing.T, files map[string]string) string {
 
 func loaded(t *testing.T, root string, kinds ...string) *Config {
 	t.Helper()
-	c, err := load(root, kinds)
+	c, err := load(root, kinds, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,6 +89,84 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// apt itself fetches from the mirror what is the distribution's and nothing else, with its image's sources as they are.
+func TestMirrorsOfApt(t *testing.T) {
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		t.Skip("apt-get is not installed")
+	}
+	var mu sync.Mutex
+	var got []string
+	server := func(name string) string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			if path.Base(r.URL.Path) == "InRelease" {
+				got = append(got, name+r.URL.Path)
+			}
+			http.NotFound(w, r)
+		}))
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	vendor, mirror := server("vendor"), server("mirror")
+	const old = "http://nowhere.invalid/debian"
+	sources := map[string]string{
+		"sources.list":   "deb " + old + "-security bookworm-security main\ndeb " + vendor + "/linux/debian bookworm stable", // its last line has no end
+		"debian.sources": "Types: deb\nURIs: " + old + "\nSuites: bookworm\nComponents: main\n",
+	}
+	dir := machine(t, map[string]string{
+		"etc/apt/sources.list": sources["sources.list"], "etc/apt/sources.list.d/debian.sources": sources["debian.sources"],
+		"etc/apt/preferences.d/none": "", "here/etc/apt/sources.list": "deb " + mirror + "/debian bookworm main\n",
+	})
+	want := []string{"mirror/debian-security/dists/bookworm-security/InRelease", "mirror/debian/dists/bookworm/InRelease", "vendor/linux/debian/dists/bookworm/InRelease"}
+	for name, named := range map[string]map[string]string{"the machine's": nil, "a site's": {"debian": mirror + "/debian/"}} {
+		root := filepath.Join(dir, "here")
+		if named != nil {
+			root = t.TempDir()
+		}
+		c, err := load(root, []string{"apt"}, named)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range c.WithSources(sources).Files {
+			if err := os.WriteFile(filepath.Join(dir, path.Base(f.Target)), []byte(strings.ReplaceAll(string(f.Content), Dir, dir)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lists := filepath.Join(t.TempDir(), "lists")
+		if err := os.MkdirAll(filepath.Join(lists, "partial"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		got = nil
+		cmd := exec.Command("apt-get", "-oDir::Etc="+dir+"/etc/apt", "-oDir::State::Lists="+lists, "-oDir::Cache="+dir, "-oAPT::Sandbox::User=", "update")
+		cmd.Env = append(os.Environ(), "APT_CONFIG="+filepath.Join(dir, path.Base(aptConf)), "http_proxy=")
+		out, _ := cmd.CombinedOutput() // nobody has the indices
+		mu.Lock()
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: apt asks for %q, not %q:\n%s", name, got, want, out)
+		}
+		mu.Unlock()
+		if strings.Contains(string(out), mirror) {
+			t.Errorf("%s: apt is told of the mirror:\n%s", name, out)
+		}
+	}
+}
+
+// An image whose sources have no mirror needs nothing.
+func TestWithoutMirror(t *testing.T) {
+	c := &Config{Mirrors: debian.Mirrors{"debian": "http://m.example.org/debian"}}
+	for _, sources := range []map[string]string{
+		nil,
+		{"sources.list": "deb http://x.example.org/ubuntu noble main\ndeb http://m.example.org/debian/ bookworm main\n"},
+		{"x.list": "deb http://x.example.org/a'b/debian bookworm main\ndeb https://x.example.org/debian bookworm main\n"},
+	} {
+		if got := c.WithSources(sources); len(got.Files)+len(got.Env) > 0 {
+			t.Errorf("%q: %+v", sources, got)
+		}
+	}
+}
+
 // Only what is asked for is read, and what a machine does not have is left out.
 func TestLoadLess(t *testing.T) {
 	root := machine(t, map[string]string{"~/.npmrc": "x", "etc/pip.conf": "site's", "etc/apt/apt.conf": "APT::Get::Assume-Yes \"true\";\n"})
@@ -100,7 +185,7 @@ func TestLoadLess(t *testing.T) {
 }
 
 func TestUnknownKind(t *testing.T) {
-	_, err := Load([]string{"pip", "codna"})
+	_, err := Load([]string{"pip", "codna"}, nil)
 	if err == nil || !strings.Contains(err.Error(), "did you mean conda?") {
 		t.Error(err)
 	}

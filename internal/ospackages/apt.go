@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
+	"maps"
 	"net/url"
-	"path"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/spelling"
@@ -115,30 +115,15 @@ func foreignArchitectures(packages []string) []string {
 	return all
 }
 
-// maxSources bounds a file that names package sources, in bytes.
-const maxSources = 1 << 20
-
 // aptSources returns the text of all of the base's sources (sources.list(5)).
 func aptSources(t *image.Tree) (string, error) {
-	const dir = "etc/apt/sources.list.d"
-	files := []string{"etc/apt/sources.list"}
-	nodes, err := t.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	files, err := execop.AptSources(t)
+	if err != nil {
 		return "", err
 	}
-	for _, n := range nodes {
-		if ext := path.Ext(n.Name()); ext == ".list" || ext == ".sources" {
-			files = append(files, path.Join(dir, n.Name()))
-		}
-	}
 	var text strings.Builder
-	for _, name := range files {
-		data, err := t.ReadFile(name, maxSources)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("read the base's package sources: %w", err)
-		}
-		text.Write(data)
-		text.WriteByte('\n')
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		text.WriteString(files[name] + "\n")
 	}
 	if !aptSource.MatchString(text.String()) {
 		return "", fault.Hint(errors.New("the base names no package sources: /etc/apt/sources.list and sources.list.d have none"),

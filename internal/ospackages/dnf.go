@@ -104,6 +104,9 @@ func (d dnf) resolve(ctx context.Context, q *question, packages []string) (*Pinn
 	return nil, fmt.Errorf("the base's dnf cannot be asked: the script that does it ended with exit code %d", code)
 }
 
+// maxSources bounds a file that names package sources, in bytes.
+const maxSources = 1 << 20
+
 // dnfSources returns the text of all of the base's repositories.
 func dnfSources(t *image.Tree) (string, error) {
 	const dir = "etc/yum.repos.d"

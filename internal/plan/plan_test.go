@@ -179,6 +179,7 @@ func TestKeys(t *testing.T) {
 		"compression":             {func(s *subject) { s.recipe.Image.Compression = "gzip" }, []string{"all wheels", "environment", "image"}},
 		"name":                    {func(s *subject) { s.recipe.Name = "other" }, []string{"environment", "image"}},
 		"version":                 {func(s *subject) { s.recipe.Version = "2" }, []string{"image"}},
+		"this machine's settings": {func(s *subject) { s.recipe.HostConfig = []string{"pip", "ca"} }, nil},
 		"variable":                {func(s *subject) { s.recipe.Image.Env["A"] = "2" }, []string{"image"}},
 		"label":                   {func(s *subject) { s.recipe.Image.Labels["x"] = "2" }, []string{"image"}},
 		"entrypoint":              {func(s *subject) { s.recipe.Image.Entrypoint = []string{"x"} }, []string{"image"}},

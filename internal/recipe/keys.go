@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/hostconfig"
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/job"
 )
@@ -100,6 +101,11 @@ var keys = withProfile(map[string]key{
 	"version": {
 		Doc: "The image's version, used as its tag.", Default: DefaultVersion, Example: `"25.11"`,
 		Form: formTag, FormName: "a tag: up to 128 letters, digits, underscores, dots and dashes, not starting with a dot or dash",
+	},
+	"host-config": {
+		Doc: "What steps see of the configuration of the machine that builds: of `pip`, `ca`, `npm`, `apt`, `conda` those that it has. None of it is in the " +
+			"image or decides what it is. `--host-config` goes before it, and `--host-config=` shows nothing.",
+		Example: `["ca", "pip"]`, Enum: hostconfig.Kinds,
 	},
 
 	"base": {Doc: "What the image stands on: `image`, `bootstrap` or `recipe`, exactly one of them."},

@@ -40,11 +40,14 @@ type Recipe struct {
 
 	Name    string `toml:"name"`
 	Version string `toml:"version"`
-	Base    Base   `toml:"base"`
-	Target  Target `toml:"target"`
-	System  System `toml:"system"`
-	Conda   Conda  `toml:"conda"`
-	Python  Python `toml:"python"`
+
+	HostConfig []string `toml:"host-config"` // kinds of hostconfig that steps see of this machine; in no key
+
+	Base   Base   `toml:"base"`
+	Target Target `toml:"target"`
+	System System `toml:"system"`
+	Conda  Conda  `toml:"conda"`
+	Python Python `toml:"python"`
 
 	Source    map[string]Source    `toml:"source"`    // by name
 	Component map[string]Component `toml:"component"` // likewise; see Recipe.ComponentOrder
