@@ -117,7 +117,8 @@ type testRun struct {
 	opts    testOptions // with what the image's pipeline says
 	key     *attest.PrivateKey
 	results []imagetest.Result
-	fresh   []imagetest.Result // those of them that ran now
+	fresh   []imagetest.Result // those of them that nobody has recorded yet
+	kept    func() error       // notes that they are where they belong; nil: there are none
 }
 
 func (a *app) runTest(ctx context.Context, o testOptions) error {
@@ -176,10 +177,11 @@ func (a *app) runTests(ctx context.Context, o testOptions) (*testRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.fresh, err = p.Run(ctx, imagetest.Options{Root: filepath.Join(dir, ".sconce", "tests"), Detach: o.detach, Wait: wait, Say: o.say})
+	collected, err := p.Run(ctx, imagetest.Options{Root: filepath.Join(dir, ".sconce", "tests"), Detach: o.detach, Wait: wait, Say: o.say})
 	if err != nil || o.detach {
 		return nil, err
 	}
+	r.fresh, r.kept = collected.Results, collected.Kept
 	r.results = append(slices.Clone(r.fresh), r.results...)
 	return r, nil
 }
@@ -197,6 +199,11 @@ func (a *app) reportTests(ctx context.Context, r *testRun) error {
 			return fmt.Errorf("record test %s: %w", one.Test, err)
 		}
 		a.say("%s is recorded in %s", one.Test, r.opts.record)
+	}
+	if r.kept != nil {
+		if err := r.kept(); err != nil {
+			return err
+		}
 	}
 	if code := imagetest.Code(r.results); code != 0 {
 		return exitStatus(code)

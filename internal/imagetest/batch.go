@@ -50,7 +50,8 @@ type Plan struct {
 //	N/lacks       that there were not enough nodes
 //	job           the number of the job, once it is submitted; started: the same, once it runs
 //	done          that the script came to its end
-//	results.json  what was made of all that: the next run starts anew
+//	unkept.json   what was made of all that, until it is where it belongs
+//	results.json  the same from then on: the next run starts anew
 type batch struct {
 	Plan
 	attempt int      // 1, or 2 on other nodes
@@ -66,13 +67,9 @@ const jobPrefix = "sconce-test-"
 
 // newBatch names the job: the same image, tests and cluster have the same name, by which a job is found again.
 func newBatch(p Plan, attempt int, exclude []string, root string) (*batch, error) {
-	var hashes []string
-	for _, t := range p.Tests {
-		h, err := Hash(p.Recipe, t, p.Cluster)
-		if err != nil {
-			return nil, fmt.Errorf("test %s: %w", t.Title(), err)
-		}
-		hashes = append(hashes, h)
+	hashes, err := p.hashes()
+	if err != nil {
+		return nil, err
 	}
 	data, err := json.Marshal([]any{p.ImageDigest, p.Place, p.Runtime, p.Image.File, hashes, attempt, exclude})
 	if err != nil {
@@ -81,6 +78,18 @@ func newBatch(p Plan, attempt int, exclude []string, root string) (*batch, error
 	sum := sha256.Sum256(data)
 	name := fmt.Sprintf("%s%s-%x", jobPrefix, safeName(p.Image.Name), sum[:6])
 	return &batch{Plan: p, attempt: attempt, exclude: exclude, hashes: hashes, name: name, dir: filepath.Join(root, name)}, nil
+}
+
+// hashes are those of the tests, in their order.
+func (p Plan) hashes() ([]string, error) {
+	hashes := make([]string, len(p.Tests))
+	for i, t := range p.Tests {
+		var err error
+		if hashes[i], err = Hash(p.Recipe, t, p.Cluster); err != nil {
+			return nil, fmt.Errorf("test %s: %w", t.Title(), err)
+		}
+	}
+	return hashes, nil
 }
 
 // safeName is a name as jobs and files have it.
@@ -98,8 +107,11 @@ func (b *batch) prepare() (err error) {
 	if err := os.MkdirAll(filepath.Dir(b.dir), 0o755); err != nil {
 		return err
 	}
-	made, err := os.MkdirTemp(filepath.Dir(b.dir), ".new-*")
-	if err != nil {
+	made := filepath.Join(filepath.Dir(b.dir), ".new-"+b.name) // its own, so that nothing stays of one who was killed here
+	if err := os.RemoveAll(made); err != nil {
+		return err
+	}
+	if err := os.Mkdir(made, 0o755); err != nil {
 		return err
 	}
 	defer os.RemoveAll(made) // does nothing after the rename

@@ -33,25 +33,62 @@ type Options struct {
 // settleTime is how long files of a job that has ended may take to be seen here, over a network file system.
 const settleTime = 30 * time.Second
 
-// Run runs the tests of a plan and says what came of each, in their order. A job that an earlier call has submitted, and nobody has
-// collected, is waited for instead of a new one. With Detach there are no results.
-func (p Plan) Run(ctx context.Context, o Options) ([]Result, error) {
-	first, err := newBatch(p, 1, nil, o.Root)
+// Run runs the tests of a plan and says what came of each. A job that an earlier call has submitted, and nobody has collected, is waited for
+// instead of a new one, and what was collected and not kept is taken as it is. With Detach it returns nil.
+func (p Plan) Run(ctx context.Context, o Options) (*Collected, error) {
+	hashes, err := p.hashes()
 	if err != nil {
 		return nil, err
 	}
+	c, err := p.unkept(o, hashes)
+	if err != nil {
+		return nil, err
+	}
+	left := p
+	left.Tests = nil
+	for i, t := range p.Tests {
+		if r, ok := c.found[hashes[i]]; !ok {
+			left.Tests = append(left.Tests, t)
+		} else {
+			o.Say("%s has run before, in job %s, and what came of it was not kept", t.Title(), strings.Join(r.Jobs, ", "))
+		}
+	}
+	if len(left.Tests) > 0 {
+		if err := left.collectInto(ctx, o, c); err != nil {
+			return nil, err
+		}
+	}
+	if o.Detach {
+		return nil, nil
+	}
+	for _, h := range hashes {
+		c.Results = append(c.Results, c.found[h])
+	}
+	return c, nil
+}
+
+// collectInto runs the tests of a plan as one job, and those that fail once more, and collects what came of them.
+func (p Plan) collectInto(ctx context.Context, o Options, c *Collected) error {
+	first, err := newBatch(p, 1, nil, o.Root)
+	if err != nil {
+		return err
+	}
 	outcomes, err := first.run(ctx, o)
 	if err != nil || o.Detach {
-		return nil, err
+		return err
 	}
 	results := make([]Result, len(p.Tests))
 	for i := range results {
 		results[i] = first.result(i, outcomes[i])
 	}
 	if err := p.again(ctx, o, results); err != nil {
-		return nil, err
+		return err
 	}
-	return results, first.finish(results)
+	for _, r := range results {
+		c.found[r.Hash] = r
+	}
+	c.dirs = append(c.dirs, first.dir)
+	return first.finish(unkeptFile, results)
 }
 
 // Left is the result of a test that is not run.
@@ -136,7 +173,7 @@ func (g *second) end(ctx context.Context, o Options, results []Result) error {
 	for k, i := range g.which {
 		results[i] = verdictOfTwo(results[i], g.result(k, outcomes[k]), outcomes[k].lacks)
 	}
-	return g.finish(results)
+	return g.finish(resultsFile, results)
 }
 
 func titles(tests []Test) string {
@@ -280,7 +317,7 @@ func (b *batch) find(ctx context.Context) (string, error) {
 
 // open is the number of the job that the directory is of, unless its results were collected; "" for none.
 func (b *batch) open() string {
-	if _, err := os.Stat(filepath.Join(b.dir, resultsFile)); err == nil {
+	if b.has(resultsFile) || b.has(unkeptFile) {
 		return ""
 	}
 	for _, name := range []string{"job", "started"} {
@@ -359,20 +396,24 @@ func (b *batch) has(name string) bool {
 	return err == nil
 }
 
-const resultsFile = "results.json"
+// The files of results: those that somebody has kept, and those that were collected and may still be lost.
+const (
+	resultsFile = "results.json"
+	unkeptFile  = "unkept.json"
+)
 
 // put writes a file of the directory whole or not at all.
 func (b *batch) put(name string, data []byte) error {
 	return atomicfile.Write(filepath.Join(b.dir, name), data, 0o600)
 }
 
-// finish notes that results were collected: the next call starts anew.
-func (b *batch) finish(results []Result) error {
+// finish notes that the job was collected, with its results in a file: nobody waits for it any more.
+func (b *batch) finish(file string, results []Result) error {
 	data, err := json.MarshalIndent(results, "", "  ")
 	if err != nil {
 		return err
 	}
-	err = b.put(resultsFile, append(data, '\n'))
+	err = b.put(file, append(data, '\n'))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // somebody else has collected them, and begun anew
 	}
