@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/rogpeppe/go-internal/diff"
@@ -233,7 +234,7 @@ func (a *app) jobRequest(ctx context.Context, o jobOptions, what string) (job.Re
 	r := job.Request{Runtime: o.runtime, EDF: o.edf, From: o.again(what)}
 	var err error
 	if isRecipe(o.subject) {
-		err = recipeRequest(&r, o)
+		err = a.recipeRequest(ctx, &r, o)
 	} else {
 		err = a.imageRequest(ctx, &r, o)
 	}
@@ -247,7 +248,7 @@ func (a *app) jobRequest(ctx context.Context, o jobOptions, what string) (job.Re
 	return r, nil
 }
 
-func recipeRequest(r *job.Request, o jobOptions) error {
+func (a *app) recipeRequest(ctx context.Context, r *job.Request, o jobOptions) error {
 	from, err := loadRecipe(o.subject, "", "")
 	if err != nil {
 		return err
@@ -261,7 +262,26 @@ func recipeRequest(r *job.Request, o jobOptions) error {
 		return err
 	}
 	r.Cluster, r.Image = from.Target.Profile, from.JobImage()
-	return nil
+	return a.lookAtFile(ctx, r, o.image)
+}
+
+// lookAtFile has a job go by what is in the file of its image, where that is here: a recipe does not say whether there is a bash.
+func (a *app) lookAtFile(ctx context.Context, r *job.Request, file string) error {
+	if !slices.Contains([]string{".sqsh", ".sif"}, filepath.Ext(file)) {
+		return nil
+	}
+	if _, err := os.Stat(file); err != nil {
+		return nil // only the nodes have it
+	}
+	_, subject, err := a.openImage(ctx, file, r.Cluster.Platform)
+	if err != nil {
+		return err
+	}
+	defer subject.Close()
+	found, err := subject.JobImage(ctx)
+	found.Name, found.Reference = r.Image.Name, r.Image.Reference
+	r.Image = found
+	return err
 }
 
 func (a *app) imageRequest(ctx context.Context, r *job.Request, o jobOptions) error {

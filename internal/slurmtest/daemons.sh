@@ -4,7 +4,7 @@ set -e # half a machine makes tests fail now and then, and nobody knows why
 umount -l /mnt
 ip link set lo up
 ip address add 192.0.2.1/32 dev lo # getaddrinfo(3) finds no address to listen on where there is none but 127.0.0.1
-export SLURM_CONF=/etc/slurm/slurm.conf PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export SLURM_CONF=/etc/slurm/slurm.conf PATH=/shared/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 as=
 if [ "$(cat /etc/slurm/user)" = alice ]; then as="unshare --user --map-user=1000 --map-group=1000"; fi
 printf '127.0.0.1 localhost ctl n1 n2\n' > /run/hosts

@@ -16,13 +16,15 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// rootRecipe is the root file system of the cluster: Debian's Slurm, Python for what jobs run, and the header files of plug-ins.
+// rootRecipe is the root file system of the cluster: Debian's Slurm, Python for what jobs run, the header files of plug-ins, and what
+// enroot and Apptainer call to open an image.
 const rootRecipe = `name = "slurm"
 version = "1"
 
 [base]
 bootstrap = { suite = "trixie", variant = "minbase", packages = [
 	"munge", "slurmctld", "slurmd", "slurm-client", "libslurm-dev", "iproute2", "python3-minimal", "libpython3-stdlib",
+	"squashfs-tools", "squashfuse", "fuse3",
 ] }
 `
 

@@ -55,6 +55,11 @@ type Options struct {
 	// StandIn loads a plug-in that stands in for pyxis, the Container Engine, Sarus Suite and uenv: it accepts their options and records
 	// them, see [Cluster.Recorded].
 	StandIn bool
+
+	// Pyxis loads NVIDIA's pyxis and has the nodes start containers by its enroot, and Programs are further ones of this machine that the
+	// nodes have. The test is left out where they are not on PATH.
+	Pyxis    bool
+	Programs []string
 }
 
 // Cluster is a running cluster.
@@ -81,6 +86,8 @@ func Start(t testing.TB, o Options) *Cluster {
 	for _, program := range []string{"unshare", "nsenter", "setpriv"} {
 		needs(t, program)
 	}
+	prefixes, plugins := o.installed(t)
+	o.Plugins = append(slices.Clone(o.Plugins), plugins...)
 	root := RootDir(t)
 	c := &Cluster{t: t, ordinary: os.Getuid() != 0 || o.UID != 0, ended: make(chan struct{})}
 	if o.UID != 0 {
@@ -97,12 +104,12 @@ func Start(t testing.TB, o Options) *Cluster {
 		t.Fatal(err)
 	}
 	if o.StandIn {
-		o.Plugins = append(slices.Clone(o.Plugins), c.addStandIn(root))
+		o.Plugins = append(o.Plugins, c.addStandIn(root))
 	}
-	if err := c.configure(config, o.Plugins); err != nil {
+	if err := errors.Join(c.configure(config, o.Plugins), c.link(prefixes)); err != nil {
 		t.Fatal(err)
 	}
-	c.start(root, config)
+	c.start(root, config, prefixes)
 	c.WaitUntilIdle()
 	return c
 }
@@ -112,7 +119,7 @@ func (c *Cluster) configure(dir string, plugins []string) error {
 	if c.ordinary {
 		user = Alice
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "enroot.conf.d"), 0o755); err != nil {
 		return err
 	}
 	for name, text := range map[string]string{
@@ -123,6 +130,8 @@ func (c *Cluster) configure(dir string, plugins []string) error {
 		"user":           user,
 		"machine.sh":     machineSh,
 		"daemons.sh":     daemonsSh,
+
+		"enroot.conf.d/nodes.conf": enrootConf,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
 			return err
@@ -133,13 +142,14 @@ func (c *Cluster) configure(dir string, plugins []string) error {
 
 // start starts the first process of the cluster. It is a child of unshare(1), which the kernel ends with this process, and which takes
 // its child along.
-func (c *Cluster) start(root, config string) {
+func (c *Cluster) start(root, config string, prefixes []string) {
 	c.t.Helper()
 	args := []string{"--mount", "--pid", "--uts", "--ipc", "--net", "--fork", "--kill-child"}
 	if c.ordinary {
 		args = append(args, "--user", "--map-root-user")
 	}
-	cmd := exec.Command("unshare", append(args, "/bin/sh", filepath.Join(config, "machine.sh"), root, config, c.SharedDir)...)
+	args = append(args, "/bin/sh", filepath.Join(config, "machine.sh"), root, config, c.SharedDir)
+	cmd := exec.Command("unshare", append(args, prefixes...)...)
 	cmd.Dir, cmd.Env = "/", []string{"PATH=" + path}
 	cmd.Stdout, cmd.Stderr = &c.output, &c.output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: c.as}
