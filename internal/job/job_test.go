@@ -339,7 +339,7 @@ func TestSrunArgs(t *testing.T) {
 
 // word expands ${NAME} alone, whatever is in the text: bash says what comes of it.
 func FuzzWord(f *testing.F) {
-	for _, s := range []string{"", "a b", "${A}/x", "$A", "`id`", `"\`, "${A:-b c}", "$(id)", "a'b", "${A", "!", "~", "é\n", "${A}${B:-}"} {
+	for _, s := range []string{"", "a b", "${A}/x", "$A", "`id`", `"\`, "${A:-b c}", "$(id)", "a'b", "${A", "!", "~", "é\n", "${A}${B:-}", "${B:-it's}", "${C:-it's}"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

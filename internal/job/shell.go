@@ -6,7 +6,8 @@ import (
 )
 
 // variable is a reference that all that reads our texts expands alike: bash, and both readers of environment definition files.
-var variable = regexp.MustCompile(`\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^{}"$\x60\\]*)?\}`)
+// An apostrophe in what stands for an unset variable opens a quotation for bash, even between double quotes.
+var variable = regexp.MustCompile(`\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^{}"'$\x60\\]*)?\}`)
 
 // plain is a word that means itself in a shell.
 var plain = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
