@@ -20,7 +20,7 @@ corpus=$(go env GOCACHE)/fuzz # where go test keeps what it found interesting
 targets=()
 while read -r dir; do
 	program=$programs/$(tr / - <<< "$dir").test
-	go test -c -vet=off -fuzz=. -o "$program" "./$dir"
+	go test -c -vet=off -ldflags=-w -fuzz=. -o "$program" "./$dir"
 	while read -r name; do
 		targets+=("$dir $program $name")
 	done < <(cd "$dir" && "$program" -test.list='^Fuzz')
