@@ -23,6 +23,17 @@ type lockOptions struct {
 	upgrade  bool
 	packages []string
 	platform string
+	json     bool
+}
+
+// lockAnswer is what `sconce lock --json` says of a recipe.
+type lockAnswer struct {
+	Recipe   string              `json:"recipe"`
+	Lock     string              `json:"lock,omitempty"` // its file; none when the recipe cannot be read
+	UpToDate bool                `json:"upToDate"`
+	Changes  []engine.LockChange `json:"changes,omitempty"` // what was decided now, against the lock before
+	Drift    []string            `json:"drift,omitempty"`   // --check: how recipe and lock differ
+	Error    string              `json:"error,omitempty"`
 }
 
 func newLockCmd(a *app) *cobra.Command {
@@ -74,6 +85,7 @@ func (o *lockOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.check, "check", false, "change nothing; say how lock and recipe differ")
 	f.BoolVarP(&o.upgrade, "upgrade", "U", false, "take the newest of everything, the base included")
 	f.StringArrayVarP(&o.packages, "upgrade-package", "P", nil, "take the newest of this Python or conda `PACKAGE` (repeatable)")
+	f.BoolVar(&o.json, "json", false, "print what was decided, for each recipe, as JSON")
 	cmd.MarkFlagsMutuallyExclusive("check", "upgrade")
 	cmd.MarkFlagsMutuallyExclusive("check", "upgrade-package")
 }
@@ -98,17 +110,29 @@ func (a *app) runLock(ctx context.Context, o lockOptions) error {
 // lockAll locks recipes one after the other, and those too that come after one with which something is wrong: all of that is told at the
 // end.
 func (a *app) lockAll(ctx context.Context, refs []string, o lockOptions) error {
-	if len(refs) == 1 {
-		return a.lockOne(ctx, refs[0], o)
-	}
+	answers := []lockAnswer{}
 	var failures []error
 	for _, ref := range refs {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := a.lockOne(ctx, ref, o); err != nil {
-			failures = append(failures, fmt.Errorf("%s: %w", ref, err))
+		answer, err := a.lockOne(ctx, ref, o)
+		if err != nil {
+			answer.Error = err.Error()
+			if len(refs) > 1 {
+				err = fmt.Errorf("%s: %w", ref, err)
+			}
+			failures = append(failures, err)
 		}
+		answers = append(answers, answer)
+	}
+	if o.json {
+		if err := a.printJSON(answers); err != nil {
+			return err
+		}
+	}
+	if len(failures) == 1 {
+		return failures[0]
 	}
 	return errors.Join(failures...)
 }
@@ -180,45 +204,52 @@ func allVariants(ref string) []string {
 	return variants
 }
 
-func (a *app) lockOne(ctx context.Context, ref string, o lockOptions) error {
+func (a *app) lockOne(ctx context.Context, ref string, o lockOptions) (lockAnswer, error) {
+	answer := lockAnswer{Recipe: ref}
 	r, err := loadRecipe(ref, o.platform, "")
 	if err != nil {
-		return err
+		return answer, err
 	}
+	answer.Lock = r.LockName()
 	if o.check && r.Below == nil {
-		return a.checkLock(r)
+		return a.checkLock(r, answer)
 	}
 	s := a.session
 	if s == nil {
 		if s, err = a.open(ctx); err != nil {
-			return err
+			return answer, err
 		}
 	}
 	canonical := canonicalOf(r)
 	if o.check {
 		if err := s.PlanBelow(ctx, r, canonical); err != nil {
-			return err
+			return answer, err
 		}
-		return a.checkLock(r)
+		return a.checkLock(r, answer)
 	}
 	l, err := s.Lock(ctx, r, engine.LockOptions{Upgrade: o.upgrade, Packages: o.packages, Canonical: canonical})
 	if err != nil {
-		return err
+		return answer, err
 	}
+	answer.UpToDate, answer.Changes = l.Fresh, l.Changes
 	if l.Fresh {
 		a.say("%s is up to date", r.LockName())
 	} else {
 		a.say("wrote %s: %s", r.LockName(), describeLock(l))
 	}
-	return nil
+	return answer, nil
 }
 
-func (a *app) checkLock(r *engine.Recipe) error {
+func (a *app) checkLock(r *engine.Recipe, answer lockAnswer) (lockAnswer, error) {
 	if err := r.CheckLock(); err != nil {
-		return err
+		if state, readErr := r.ReadLock(); readErr == nil {
+			answer.Drift = state.Drift
+		}
+		return answer, err
 	}
+	answer.UpToDate = true
 	a.say("%s fits the recipe", r.LockName())
-	return nil
+	return answer, nil
 }
 
 // canonicalOf says where images of the recipe's pipeline are, nil when it is part of none.

@@ -87,6 +87,7 @@ type Locked struct {
 	Compiles []lock.Compile // packages that have to be built
 	Conda    plan.Conda     // what the conda environment is made of, if there is one
 	Fresh    bool           // nothing had to be decided
+	Changes  []LockChange   // what was decided now, against the lock before; without one, all
 }
 
 // Lock decides what the recipe leaves open, and writes the lock. One that fits stays as it is; one that cannot be read is written
@@ -158,10 +159,16 @@ func (s *Session) makeLock(ctx context.Context, r *Recipe, below *Plan, o LockOp
 	if err == nil {
 		made.warnOfDriver(ctx, r)
 	}
-	if err == nil && before != nil {
-		tellChanges(ctx, r, before, made)
+	if err != nil {
+		return made, err
 	}
-	return made, err
+	if before != nil {
+		made.Changes = changes(before, made)
+		tellChanges(ctx, r, made.Changes)
+	} else {
+		made.Changes = changes(&Locked{Lock: &lock.Lock{}}, made)
+	}
+	return made, nil
 }
 
 // earlier is what the lock that is there has decided, whether or not it fits; nil when there is none or it is of no use.

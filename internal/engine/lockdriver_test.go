@@ -52,10 +52,14 @@ func TestChangesOfALock(t *testing.T) {
 		Conda: plan.Conda{Packages: []conda.Package{{Name: "zlib", Version: "1.3"}}},
 	}
 	want := "~ numpy 2.0 → 2.1|- six 1.17|+ tqdm 4.70.1|+ zlib 1.3 (conda)"
-	if got := strings.Join(changes(before, after), "|"); got != want {
+	var lines []string
+	for _, c := range changes(before, after) {
+		lines = append(lines, c.String())
+	}
+	if got := strings.Join(lines, "|"); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	if got := changes(after, after); len(got) != 0 {
-		t.Errorf("of the same lock: %q", got)
+		t.Errorf("of the same lock: %v", got)
 	}
 }
