@@ -63,6 +63,9 @@ func TestSlurmTasks(t *testing.T) {
 			c := slurm(t, who)
 			t.Run("share a node", func(t *testing.T) { tasksShareANode(t, c) })
 			t.Run("stand on one tree", func(t *testing.T) { tasksStandOnOneTree(t, c) })
+			t.Run("are who started them", func(t *testing.T) { tasksAreWhoStartedThem(t, c) })
+			t.Run("read each other's memory", func(t *testing.T) { tasksReadEachOther(t, c) })
+			t.Run("agree by PMIx", func(t *testing.T) { tasksAgreeByPMIx(t, c) })
 			t.Run("are killed", func(t *testing.T) { tasksAreKilled(t, c) })
 			t.Run("are killed anywhere", func(t *testing.T) { tasksAreKilledAnywhere(t, c) })
 			t.Run("get signals", func(t *testing.T) { tasksGetSignals(t, c) })
@@ -205,6 +208,115 @@ func tasksStandOnOneTree(t *testing.T, c *slurmtest.Cluster) {
 	out = c.Run(slurmtest.Alice, settings+`srun -Q -N1 -n2 sconce -q run --in-job=no $IMAGE sh -c 'readlink /proc/self/ns/pid; echo "$SLURM_PROCID"' | sort -u`)
 	if strings.Count(out, "\n") != 3 {
 		t.Errorf("two tasks apart print\n%s", out)
+	}
+	wantNothingLeft(t, c)
+}
+
+// Tasks run under the name and number of who has started the job, in a home of that name, and without rights. Elsewhere, and by --user, a
+// command runs as root.
+func tasksAreWhoStartedThem(t *testing.T, c *slurmtest.Cluster) {
+	t.Helper()
+	writeShared(t, c, "who.py", `
+import getpass, os, pathlib, pwd, stat
+mine = pathlib.Path("/shared/by-%d-%s" % (os.getpid(), os.uname().nodename))
+mine.touch()
+(pathlib.Path.home() / "a file").touch()
+caps = [line.split()[1] for line in open("/proc/self/status") if line.startswith("CapEff")][0]
+print(getpass.getuser(), pwd.getpwuid(os.getuid()).pw_name, "%d:%d" % (os.getuid(), os.getgid()), os.environ["HOME"], pathlib.Path(pwd.getpwuid(os.getuid()).pw_dir),
+      mine.owner(), pathlib.Path("/etc").owner(), "no rights" if int(caps, 16) == 0 else "rights")
+`)
+	const self, root = "alice alice 1000:1000 /home/alice /home/alice alice alice no rights\n", "root root 0:0 /root /root root root rights\n"
+	for command, want := range map[string]string{
+		"srun -Q -N2 --ntasks-per-node=2 sconce -q run -B /shared $IMAGE": self,
+		"srun -Q -N2 sconce -q run -u root -B /shared $IMAGE":             root,
+		"sconce -q run -B /shared $IMAGE":                                 root,
+		"sconce -q run -B /shared --user=self $IMAGE":                     self,
+		"sconce -q run -B /shared -u $(id -u):$(id -g) $IMAGE":            self,
+		"sconce -q run -B /shared --unpack=first -u alice $IMAGE":         self,
+	} {
+		if out := c.Run(slurmtest.Alice, settings+command+" python3 /shared/who.py | sort -u"); out != want {
+			t.Errorf("%s\ngot  %swant %s", command, out, want)
+		}
+	}
+	if out := c.Run(slurmtest.Alice, "stat -c %u /shared/by-* | sort -u"); out != "1000\n" {
+		t.Errorf("files of tasks belong to\n%s", out)
+	}
+	if out, err := c.Try(slurmtest.Alice, settings+"sconce run -u bob $IMAGE true"); err == nil || !strings.Contains(out, "as root or as alice") {
+		t.Errorf("as somebody else: %v\n%s", err, out)
+	}
+	wantNothingLeft(t, c)
+}
+
+// MPI libraries copy large messages between the tasks of a node out of each other's memory (CMA). The kernel allows that within one user
+// name space alone.
+func tasksReadEachOther(t *testing.T, c *slurmtest.Cluster) {
+	t.Helper()
+	writeShared(t, c, "cma.py", `
+import ctypes, os, pathlib, time
+libc = ctypes.CDLL(None, use_errno=True)
+rank = int(os.environ["SLURM_PROCID"])
+text = ctypes.create_string_buffer(b"written by rank %d" % rank)
+place = pathlib.Path("/shared/cma-%s-%d" % (os.environ["SLURM_JOB_ID"], rank))
+place.with_suffix(".new").write_text("%d %d" % (os.getpid(), ctypes.addressof(text)))
+place.with_suffix(".new").rename(place)
+other = place.with_name(place.name[:-1] + str(1 - rank))
+while not other.exists():
+    time.sleep(0.01)
+pid, address = map(int, other.read_text().split())
+class Part(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+got = ctypes.create_string_buffer(len(text))
+n = libc.process_vm_readv(pid, ctypes.byref(Part(ctypes.addressof(got), len(text))), 1, ctypes.byref(Part(address, len(text))), 1, 0)
+print(got.value.decode() if n > 0 else os.strerror(ctypes.get_errno()), flush=True)
+place.with_suffix(".read").touch()
+while not other.with_suffix(".read").exists():
+    time.sleep(0.01)
+`)
+	const want = "written by rank 0\nwritten by rank 1\n"
+	for _, flags := range []string{"", "--user=root"} {
+		out := c.Run(slurmtest.Alice, settings+`srun -Q -N1 -n2 sconce -q run -B /shared `+flags+` $IMAGE python3 /shared/cma.py | sort`)
+		if out != want {
+			t.Errorf("with %q, two tasks of a node say\n%swant\n%s", flags, out, want)
+		}
+	}
+	wantNothingLeft(t, c)
+}
+
+// Ranks of two nodes exchange a number each through PMIx, which refuses whoever is another user than the job's. The image has no PMIx: it
+// gets the machine's programs and libraries over its own.
+func tasksAgreeByPMIx(t *testing.T, c *slurmtest.Cluster) {
+	t.Helper()
+	writeShared(t, c, "pmix.py", `
+import ctypes, os
+pmix = ctypes.CDLL("libpmix.so.2")
+class Proc(ctypes.Structure):
+    _fields_ = [("job", ctypes.c_char * 256), ("rank", ctypes.c_uint32)]
+class Value(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_uint16), ("pad", ctypes.c_uint16 * 3), ("number", ctypes.c_uint32), ("rest", ctypes.c_char * 48)]
+uint32, everywhere = 14, 3
+def call(name, *arguments):
+    code = getattr(pmix, name)(*arguments)
+    if code != 0:
+        print("%s: error %d" % (name, code), flush=True)
+        os._exit(1)
+me = Proc()
+call("PMIx_Init", ctypes.byref(me), None, 0)
+mine = Value(uint32, number=100 + me.rank)
+call("PMIx_Put", ctypes.c_uint8(everywhere), b"number", ctypes.byref(mine))
+call("PMIx_Commit")
+call("PMIx_Fence", None, 0, None, 0)
+total = 0
+for rank in range(int(os.environ["SLURM_NTASKS"])):
+    theirs = ctypes.POINTER(Value)()
+    call("PMIx_Get", ctypes.byref(Proc(me.job, rank)), b"number", None, 0, ctypes.byref(theirs))
+    total += theirs.contents.number
+call("PMIx_Fence", None, 0, None, 0)
+call("PMIx_Finalize", None, 0)
+print(os.uname().nodename, me.rank, total)
+`)
+	out := c.Run(slurmtest.Alice, settings+`srun -Q -N2 --ntasks-per-node=2 --mpi=pmix sconce -q run -B /shared -B /usr $IMAGE python3 /shared/pmix.py | sort`)
+	if want := "n1 0 406\nn1 1 406\nn2 2 406\nn2 3 406\n"; out != want {
+		t.Errorf("ranks say\n%swant\n%s", out, want)
 	}
 	wantNothingLeft(t, c)
 }

@@ -24,6 +24,7 @@ import (
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/users"
 )
 
 // runOptions are the options of `sconce run` and `sconce shell`.
@@ -37,6 +38,7 @@ type runOptions struct {
 	envFiles   []string
 	workdir    string
 	hostname   string
+	user       string
 	readOnly   bool
 	noNetwork  bool
 	gpu        string
@@ -45,13 +47,16 @@ type runOptions struct {
 	venv       string // FILE[:DIR]
 	anyBase    bool
 	unpack     string // one of config.UnpackModes; "": the configuration says
+
+	self *users.Account // who the command runs as, nil for root
 }
 
 const runLong = `Run a command in an image, without root rights: a user namespace of your own is enough.
 
 The command sees the image's files and environment, and runs as root there, which is you outside: files it writes into a
-bound directory are yours. Everything else that it writes is gone when it ends. Without a command, the image's own entrypoint
-and command run. sconce ends with the command's exit code, 128+N when signal N ended it.
+bound directory are yours. With --user=self it runs under your own name. Everything else that it writes is gone when it ends.
+Without a command, the image's own entrypoint and command run. sconce ends with the command's exit code, 128+N when signal N
+ended it.
 
 An image that was built here starts at once: its files are read from its layers, which are unpacked behind the running
 command for the next one; --unpack says otherwise. A .sqsh or .sif file is not unpacked: its files are read from where they
@@ -64,6 +69,7 @@ Of your environment the command gets TERM, and what --env names. The network, an
 
 The tasks of a job step (srun, mpiexec, flux run) see each other: those of a machine stand on one root file system and share
 /dev/shm, processes and IPC with the host, and get the job's variables: SLURM_*, PMI*, MASTER_*, RANK, NCCL_* and the like.
+They run under your own name and number, as PMIx and MPI want it, unless --user=root says otherwise.
 --in-job says whether to do so, where no launcher's variables tell. With --cluster, they also get what that cluster's
 profile names: the mounts of [container], and the variables of [env] unless they are set here.
 
@@ -114,6 +120,7 @@ func addRunFlags(cmd *cobra.Command, o *runOptions) {
 	f.StringArrayVarP(&o.env, "env", "e", nil, "set an environment variable, `KEY[=VALUE]`; without a value it is passed on")
 	f.StringArrayVar(&o.envFiles, "env-file", nil, "read environment variables from `FILE`, one KEY[=VALUE] a line")
 	f.StringVarP(&o.workdir, "workdir", "w", "", "run in this `DIR` of the image (default: the image's)")
+	f.StringVarP(&o.user, "user", "u", userAuto, "run as `WHO`: root, self (you), or auto: you in a job step, else root")
 	f.StringVar(&o.hostname, "hostname", "", "`NAME` of the host, as the command sees it (default: this host's)")
 	f.BoolVar(&o.readOnly, "read-only", false, "let the command write nowhere but to /tmp, in memory, and to what is bound")
 	f.StringVar(&o.gpu, "gpu", "", "make these `GPUS` usable: all, numbers as nvidia-smi has them, or a CDI device's name")
@@ -126,6 +133,7 @@ func addRunFlags(cmd *cobra.Command, o *runOptions) {
 	complete(cmd, "unpack", config.UnpackModes...)
 	f.BoolVar(&o.noNetwork, "no-network", false, "give the command no network but its own loopback")
 	complete(cmd, "in-job", "auto", "yes", "no")
+	complete(cmd, "user", userAuto, userSelf, userRoot)
 	addSilentFlags(f)
 }
 
@@ -157,9 +165,13 @@ func (a *app) runRun(ctx context.Context, o runOptions) error {
 		}
 	}
 	step, together, err := o.step()
-	switch {
-	case err != nil:
+	if err != nil {
 		return fault.Usage(err)
+	}
+	if o.self, err = o.runsAs(together); err != nil {
+		return err
+	}
+	switch {
 	case os.Getenv(keeperVariable) != "":
 		return a.keepStep(ctx, o, binds)
 	case together:
@@ -228,7 +240,7 @@ func (a *app) runRoot(ctx context.Context, s *engine.Session, root *engine.Root,
 		return err
 	}
 	config := root.Config.Config
-	run.Args, run.Env = commandLine(config, o), gpus.environment(environment(config.Env, env))
+	run.Args, run.Env = commandLine(config, o), gpus.environment(environment(o.self, config.Env, env))
 	run.Stdin, run.Stdout, run.Stderr, run.ForwardSignals = a.stdin, a.stdout, a.stderr, true
 	return a.runSandbox(ctx, s.Store, run)
 }
@@ -243,7 +255,7 @@ func sandboxOf(ctx context.Context, root *engine.Root, o runOptions, binds []san
 	config := root.Config.Config
 	run := sandbox.Options{
 		Layers: root.Layers, Tree: root.Tree, Mounts: root.Mounts, Binds: binds, Hostname: o.hostname, ReadOnly: o.readOnly, NoNetwork: o.noNetwork,
-		WorkDir: config.WorkingDir,
+		WorkDir: config.WorkingDir, Self: o.self,
 	}
 	if o.workdir != "" {
 		run.WorkDir = o.workdir
@@ -325,15 +337,23 @@ func emulated(arch string) bool {
 }
 
 // environment puts the command's environment together: the image's, below it what programs cannot do without, above it
-// what the user gave. Later values win.
-func environment(image, given []string) []string {
+// what the user gave. Later values win. self is who runs it, nil for root.
+func environment(self *users.Account, image, given []string) []string {
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
+	if self != nil {
+		env = append(env[:1], "HOME="+self.Home, "USER="+self.Name, "LOGNAME="+self.Name)
+	}
 	if t := os.Getenv("TERM"); t != "" && term.IsTerminal(int(os.Stdin.Fd())) {
 		env = append(env, "TERM="+t)
 	}
+	return merged(env, image, given)
+}
+
+// merged makes one environment of several. Later values win.
+func merged(lists ...[]string) []string {
 	at := map[string]int{}
 	var out []string
-	for _, list := range [][]string{env, image, given} {
+	for _, list := range lists {
 		for _, kv := range list {
 			key, _, _ := strings.Cut(kv, "=")
 			if i, ok := at[key]; ok {

@@ -3,14 +3,18 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/users"
 )
 
 func TestParseBind(t *testing.T) {
@@ -70,10 +74,53 @@ func TestCommandLine(t *testing.T) {
 }
 
 func TestEnvironment(t *testing.T) {
-	got := environment([]string{"PATH=/opt/venv/bin", "A=image", "B=image"}, []string{"B=given", "C=one", "C=two"})
+	got := environment(nil, []string{"PATH=/opt/venv/bin", "A=image", "B=image"}, []string{"B=given", "C=one", "C=two"})
 	want := []string{"PATH=/opt/venv/bin", "HOME=/root", "A=image", "B=given", "C=two"}
 	if diff := cmp.Diff(want, withoutTerm(got)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Who runs under their own name has a home of their own, unless the image or the user says another.
+func TestEnvironmentOfSelf(t *testing.T) {
+	ada := &users.Account{Name: "ada", Home: "/home/ada"}
+	got := environment(ada, []string{"PATH=/bin"}, nil)
+	if diff := cmp.Diff([]string{"PATH=/bin", "HOME=/home/ada", "USER=ada", "LOGNAME=ada"}, withoutTerm(got)); diff != "" {
+		t.Error(diff)
+	}
+	if got := environment(ada, []string{"HOME=/app"}, []string{"USER=x"}); !slices.Contains(got, "HOME=/app") || !slices.Contains(got, "USER=x") {
+		t.Errorf("the image's home and the given name are gone: %q", got)
+	}
+}
+
+// A command runs as root, or as who started it: in a job step that is so by itself.
+func TestRunsAs(t *testing.T) {
+	me := users.Caller()
+	id := strconv.Itoa(me.UID)
+	for _, c := range []struct {
+		user   string
+		inStep bool
+		self   bool
+	}{
+		{"auto", false, false},
+		{"auto", true, true},
+		{"root", true, false},
+		{"0:0", true, false},
+		{"self", false, true},
+		{id, false, true},
+		{id + ":" + strconv.Itoa(me.GID), false, true},
+		{me.Name, false, true},
+	} {
+		self, err := (&runOptions{user: c.user}).runsAs(c.inStep)
+		want := c.self && me.UID != 0 // who is root stays root
+		if err != nil || (self != nil) != want || want && *self != me {
+			t.Errorf("--user %s, in a step: %v: %v, %v", c.user, c.inStep, self, err)
+		}
+	}
+	for _, user := range []string{"nobody-here", "4000000000", id + ":4000000000", ""} {
+		if _, err := (&runOptions{user: user}).runsAs(true); fault.CodeOf(err) != fault.CodeUsage || fault.HintOf(err) == "" {
+			t.Errorf("--user %q: %v", user, err)
+		}
 	}
 }
 

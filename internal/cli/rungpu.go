@@ -42,7 +42,7 @@ func (g *gpus) environment(env []string) []string {
 	if g == nil {
 		return env
 	}
-	return environment(env, append(slices.Clone(g.Env), libraryPath+"="+searchPath(g.LibraryDirs, env)))
+	return merged(env, append(slices.Clone(g.Env), libraryPath+"="+searchPath(g.LibraryDirs, env)))
 }
 
 // addGPUs gives a sandbox the GPUs of this machine.

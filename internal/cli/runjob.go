@@ -21,6 +21,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/users"
 )
 
 // The tasks of a job step run their commands in one sandbox on each machine, see package jobstep. It is held by one more process, the
@@ -62,6 +63,8 @@ type stepRoot struct {
 	Config v1.Config `json:"config"`
 	UserNS bool      `json:"userNS"`
 	GPUs   *gpus     `json:"gpus,omitempty"`
+
+	Self *users.Account `json:"self,omitempty"`
 }
 
 // runInStep runs a command as a task of a job step.
@@ -95,7 +98,7 @@ func (a *app) runInStep(ctx context.Context, step jobstep.Step, o runOptions, bi
 	a.signals.release()
 	code, err := sandbox.Join(ctx, sandbox.JoinOptions{
 		Spaces: welcome.Files, UserNS: root.UserNS, Args: commandLine(root.Config, o), WorkDir: workDir(root.Config, o),
-		Env:  root.GPUs.environment(environment(root.Config.Env, slices.Concat(jobstep.Variables(os.Environ()), given))),
+		Env:  root.GPUs.environment(environment(root.Self, root.Config.Env, slices.Concat(jobstep.Variables(os.Environ()), given))),
 		Pass: jobstep.Descriptors(os.Getenv),
 	})
 	if err != nil {
@@ -125,7 +128,7 @@ func (a *app) stepName(step jobstep.Step, o runOptions, binds []sandbox.Bind) (s
 		return "", err
 	}
 	wanted, err := json.Marshal([]any{
-		currentVersion(), dir, store, os.Getenv("SCONCE_SHARED_STORES"), a.flags.offline, o.image, o.platform, o.workdir, o.hostname, o.readOnly, o.noNetwork, o.gpu, binds, o.venv, o.anyBase, o.unpack,
+		currentVersion(), dir, store, os.Getenv("SCONCE_SHARED_STORES"), a.flags.offline, o.image, o.platform, o.workdir, o.hostname, o.user, o.readOnly, o.noNetwork, o.gpu, binds, o.venv, o.anyBase, o.unpack,
 	})
 	if err != nil {
 		return "", err
@@ -182,7 +185,7 @@ func (a *app) keepStep(ctx context.Context, o runOptions, binds []sandbox.Bind) 
 			return err
 		}
 		defer held.Close()
-		if err := k.Welcome(stepRoot{root.Config.Config, held.UserNS(), gpus}, held.Spaces()); err != nil {
+		if err := k.Welcome(stepRoot{root.Config.Config, held.UserNS(), gpus, o.self}, held.Spaces()); err != nil {
 			return err
 		}
 		<-ctx.Done()

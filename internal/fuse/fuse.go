@@ -60,4 +60,10 @@ type Options struct {
 	// Report, when set, is told of errors that programs see as EIO, which says nothing about the cause. It may be called
 	// from several goroutines.
 	Report func(error)
+
+	// Owner, when set, owns all files, whatever their attributes say.
+	Owner *Owner
 }
+
+// Owner is who a file belongs to, as the user namespace has them in which the tree is mounted.
+type Owner struct{ UID, GID uint32 }

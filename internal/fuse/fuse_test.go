@@ -444,14 +444,14 @@ func FuzzRequests(f *testing.F) {
 		if !ok {
 			return
 		}
-		w := &worker{server: &server{table: newTable(root)}, out: make([]byte, outHeaderSize)}
+		w := &worker{server: &server{table: newTable(root, nil)}, out: make([]byte, outHeaderSize)}
 		_, _ = w.answer(r)
 	})
 }
 
 func TestForget(t *testing.T) {
 	m := &maker{}
-	table := newTable(m.dir())
+	table := newTable(m.dir(), nil)
 	f := m.file(unix.S_IFREG|0o644, "")
 	var all sync.WaitGroup
 	for range 100 {

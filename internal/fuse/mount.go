@@ -34,7 +34,7 @@ func Check() error {
 // whatever looks into the mount does; so does everything that happens to hold a path below it. The kernel checks
 // permissions by the files' owners and modes.
 func Mount(fd int, target string) error {
-	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions,max_read=%d", fd, maxRead)
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,allow_other,default_permissions,max_read=%d", fd, os.Geteuid(), os.Getegid(), maxRead)
 	const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV
 	if err := unix.Mount("image", target, "fuse", flags, options); err != nil {
 		return fmt.Errorf("mount: %w", err)

@@ -46,7 +46,7 @@ func Serve(dev *os.File, root Node, o Options) error {
 	if err != nil {
 		return fmt.Errorf("serve files: %w", err)
 	}
-	s := &server{dev: dev, raw: raw, table: newTable(root), report: o.Report}
+	s := &server{dev: dev, raw: raw, table: newTable(root, o.Owner), report: o.Report}
 	if s.report == nil {
 		s.report = func(error) {}
 	}

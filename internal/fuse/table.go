@@ -11,9 +11,10 @@ import (
 // table holds the files that the kernel knows, by the number that it was given for each. A file is held until the kernel
 // has forgotten it as often as it was told of it.
 type table struct {
-	root *inode
-	mu   sync.RWMutex
-	all  map[uint64]*inode
+	root  *inode
+	owner *Owner
+	mu    sync.RWMutex
+	all   map[uint64]*inode
 }
 
 // inode is a file that the kernel knows.
@@ -32,10 +33,20 @@ type inode struct {
 // maxIno keeps numbers made from inode numbers in range.
 const maxIno = 1 << 62
 
-func newTable(root Node) *table {
-	t := &table{root: &inode{node: root, id: rootID, attr: root.Attr()}, all: map[uint64]*inode{}}
+func newTable(root Node, owner *Owner) *table {
+	t := &table{owner: owner, all: map[uint64]*inode{}}
+	t.root = &inode{node: root, id: rootID, attr: t.attr(root)}
 	t.all[rootID] = t.root
 	return t
+}
+
+// attr returns what the kernel is told of a file.
+func (t *table) attr(n Node) Attr {
+	a := n.Attr()
+	if t.owner != nil {
+		a.UID, a.GID = t.owner.UID, t.owner.GID
+	}
+	return a
 }
 
 // get returns the file with a number, nil if the kernel cannot know it.
@@ -48,7 +59,7 @@ func (t *table) get(id uint64) *inode {
 // tell notes that the kernel is about to be told of a file. All names of a file share one number, and so its pages in
 // memory. Two files with one inode number, which only a damaged or hostile tree has, must not be confused with each other.
 func (t *table) tell(n Node) (*inode, error) {
-	a := n.Attr()
+	a := t.attr(n)
 	if a.Ino == 0 || a.Ino > maxIno || a.Ino == t.root.attr.Ino {
 		return nil, fmt.Errorf("inode number %d: %w", a.Ino, unix.EIO)
 	}

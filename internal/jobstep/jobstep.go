@@ -95,11 +95,25 @@ var names = []string{
 	"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK",
 }
 
-// Variables returns those of an environment, as KEY=VALUE, that are the step's rather than the machine's.
+// Variables returns those of an environment, as KEY=VALUE, that are the step's rather than the machine's. One is changed: where the memory
+// that Slurm's PMIx server shares with tasks is not found, PMIx is told to do without (gds/hash), since MPI_Init fails in a task that cannot open it.
 func Variables(environ []string) []string {
+	get := func(name string) string {
+		for _, kv := range environ {
+			if value, ok := strings.CutPrefix(kv, name+"="); ok {
+				return value
+			}
+		}
+		return ""
+	}
 	var list []string
 	for _, kv := range environ {
-		name, _, _ := strings.Cut(kv, "=")
+		name, value, _ := strings.Cut(kv, "=")
+		if name == "PMIX_GDS_MODULE" && strings.Contains(value, "shmem") && get("SLURM_STEP_ID") != "" {
+			if _, ok := slurmClients(get); !ok {
+				kv = name + "=hash"
+			}
+		}
 		if slices.Contains(names, name) || slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
 			list = append(list, kv)
 		}
@@ -129,8 +143,26 @@ func Directories(get func(name string) string) []string {
 			list = append(list, filepath.Clean(dir))
 		}
 	}
+	if dir, ok := slurmClients(get); ok {
+		list = append(list, dir)
+	}
 	slices.Sort(list)
 	return slices.Compact(list)
+}
+
+// slurmClients returns the directory in which Slurm's PMIx server keeps memory that it shares with the tasks of a step (gds/shmem2), of
+// which no variable tells: Slurm, src/plugins/mpi/pmix/pmixp_info.c, cli_tmpdir. Older ones have no user in its name.
+func slurmClients(get func(name string) string) (string, bool) {
+	step := get("SLURM_JOB_ID") + "." + get("SLURM_STEP_ID")
+	for _, above := range []string{get("SLURM_PMIX_TMPDIR"), get("PMIX_SYSTEM_TMPDIR"), "/tmp"} {
+		for _, owner := range []string{strconv.Itoa(os.Getuid()) + "_", ""} {
+			dir := filepath.Join(above, "spmix_appdir_"+owner+step)
+			if info, err := os.Stat(dir); err == nil && info.IsDir() && filepath.IsAbs(dir) {
+				return dir, true
+			}
+		}
+	}
+	return "", false
 }
 
 // Descriptors returns the open files of this process by which a process manager talks to it: PMI 1 and 2 hand a task a socket, whose

@@ -1,9 +1,11 @@
 package jobstep
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -67,6 +69,27 @@ func TestDirectories(t *testing.T) {
 	}))
 	if want := []string{dir, dir + "/flux"}; !slices.Equal(got, want) {
 		t.Errorf("directories %q, want %q", got, want)
+	}
+}
+
+// The directory of Slurm's PMIx server is named by no variable.
+func TestDirectoryOfSlurm(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{fmt.Sprintf("spmix_appdir_%d_7.0", os.Getuid()), "spmix_appdir_8.1"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		job, step, _ := strings.Cut(name[strings.LastIndex(name, "_")+1:], ".")
+		got := Directories(getter(map[string]string{"SLURM_JOB_ID": job, "SLURM_STEP_ID": step, "SLURM_PMIX_TMPDIR": dir}))
+		if want := []string{filepath.Join(dir, name)}; !slices.Equal(got, want) {
+			t.Errorf("directories %q, want %q", got, want)
+		}
+	}
+	for step, want := range map[string]string{"0": "PMIX_GDS_MODULE=shmem2,hash", "1": "PMIX_GDS_MODULE=hash"} {
+		got := Variables([]string{"SLURM_JOB_ID=7", "SLURM_STEP_ID=" + step, "SLURM_PMIX_TMPDIR=" + dir, "PMIX_GDS_MODULE=shmem2,hash"})
+		if !slices.Contains(got, want) {
+			t.Errorf("step %s has the variables %q, want %s", step, got, want)
+		}
 	}
 }
 

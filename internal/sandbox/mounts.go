@@ -12,7 +12,7 @@ import (
 
 // fillRoot mounts what a command expects to find besides the image's files.
 func (b *builder) fillRoot() error {
-	steps := []func() error{b.mountProc, b.mountDev, b.mountSys, b.mountTmp, b.mountEtc, b.mountTmpfs, b.mountBinds, b.mountMounts, b.makeWorkDir}
+	steps := []func() error{b.mountProc, b.mountDev, b.mountSys, b.mountTmp, b.mountEtc, b.mountUser, b.mountTmpfs, b.mountBinds, b.mountMounts, b.makeWorkDir}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
@@ -269,21 +269,30 @@ func (b *builder) mountEtc() error {
 		if content == nil {
 			continue
 		}
-		copied := filepath.Join(b.base, "files", name)
-		if err := os.WriteFile(copied, content, 0o644); err != nil {
-			return failed("copy the host's /etc/"+name, err)
+		if err := b.mountFile(name, content); err != nil {
+			return err
 		}
-		fd, err := openPath(copied)
-		if err != nil {
-			return failed("copy the host's /etc/"+name, err)
-		}
-		inImage := path.Join("/etc", name)
-		if at, err := b.root.open(inImage, unix.O_DIRECTORY); err == nil {
-			unix.Close(at)
-		} else if err := b.bind(fd, inImage, false); err != nil {
-			return failed("mount "+inImage, err)
-		}
-		unix.Close(fd)
+	}
+	return nil
+}
+
+// mountFile mounts a content over a file of the image's /etc, which is made if there is none. What is a directory stays.
+func (b *builder) mountFile(name string, content []byte) error {
+	inImage := path.Join("/etc", name)
+	copied := filepath.Join(b.base, "files", name)
+	if err := os.WriteFile(copied, content, 0o644); err != nil {
+		return failed("write what is mounted at "+inImage, err)
+	}
+	fd, err := openPath(copied)
+	if err != nil {
+		return failed("write what is mounted at "+inImage, err)
+	}
+	defer unix.Close(fd)
+	if at, err := b.root.open(inImage, unix.O_DIRECTORY); err == nil {
+		return unix.Close(at)
+	}
+	if err := b.bind(fd, inImage, false); err != nil {
+		return failed("mount "+inImage, err)
 	}
 	return nil
 }

@@ -71,6 +71,11 @@ func dropPrivileges(s *spec) error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return failed("hide this program from the command", err)
 	}
+	if s.Self != nil {
+		if err := keepForInit(); err != nil {
+			return err
+		}
+	}
 	if !s.setsID() {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 			return failed("forbid new privileges", err)

@@ -16,6 +16,7 @@
 //	hold.go      a sandbox for many          join.go     a command in it
 //	network.go   a network of its own        netlink.go  its device
 //	sockets.go   others' sockets             calls.go    calls that a step cannot make
+//	self.go      the caller instead of root
 //
 // The image is not trusted with the host's files: no path of it is followed out of its root while mounts are made, and
 // its command cannot gain privileges, but for what setuid programs give in a step of the host's root, which is less than that
@@ -34,6 +35,7 @@ import (
 
 	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/rootemu"
+	"sconce.dev/sconce/internal/users"
 )
 
 // MaxLayers is the number of layers that overlayfs can stack: OVL_MAX_STACK of the kernel.
@@ -61,6 +63,11 @@ type Options struct {
 	// itself, or root be emulated (Owners).
 	UID, GID int
 	Groups   []int // supplementary ones
+
+	// Self has the command start as who this process is, instead of as root, without capabilities, and with this entry in the
+	// image's lists of users and groups. It is for UID 0, and not for emulated root. The supplementary groups are this process's either
+	// way; they have no numbers in the sandbox.
+	Self *users.Account
 
 	Stdin          io.Reader // nil reads as empty; an *os.File is handed over as it is, a terminal too
 	Stdout, Stderr io.Writer // nil discards

@@ -36,13 +36,14 @@ func (e *Error) Is(target error) bool {
 // server is the caller's side of a tree that is served.
 type server struct {
 	tree   fuse.Node
+	owner  *fuse.Owner
 	conn   *net.UnixConn
 	cancel context.CancelFunc
 	done   chan struct{} // closed when nothing uses the tree any more
 }
 
 // newServer makes a server, and the socket for init.
-func newServer(tree fuse.Node) (*server, *os.File, error) {
+func newServer(tree fuse.Node, owner *fuse.Owner) (*server, *os.File, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, err
@@ -54,7 +55,7 @@ func newServer(tree fuse.Node) (*server, *os.File, error) {
 		theirs.Close()
 		return nil, nil, err
 	}
-	return &server{tree: tree, conn: conn.(*net.UnixConn), done: make(chan struct{})}, theirs, nil
+	return &server{tree: tree, owner: owner, conn: conn.(*net.UnixConn), done: make(chan struct{})}, theirs, nil
 }
 
 // start serves the tree from when init has mounted it until stop.
@@ -75,10 +76,18 @@ func (v *server) start(ctx context.Context) {
 				progress.Warn(ctx, fmt.Sprintf("a file of the image could not be read: %v", err), fault.HintOf(err))
 			})
 		}
-		if err := fuse.Serve(dev, v.tree, fuse.Options{Report: report}); err != nil {
+		if err := fuse.Serve(dev, v.tree, fuse.Options{Report: report, Owner: v.owner}); err != nil {
 			progress.Warn(ctx, err.Error(), "")
 		}
 	}()
+}
+
+// owner returns who owns the files of all trees, nil for whom the trees say: for an ordinary user that is root.
+func (s *spec) owner() *fuse.Owner {
+	if s.Self == nil || !s.UserNS {
+		return nil
+	}
+	return &fuse.Owner{UID: uint32(s.Self.UID), GID: uint32(s.Self.GID)} //nolint:gosec // ids of a process
 }
 
 // stop ends the serving once the sandbox is gone. The kernel takes the mount down with its mount namespace, but somewhat

@@ -169,7 +169,7 @@ func (s *session) launch(ctx context.Context) error {
 	s.ctx, s.control, s.status = ctx, controlW, statusR
 	s.cmd = s.command(ctx, controlR, statusW)
 	if len(s.trees) > 0 {
-		server, socket, err := newServer(s.trees)
+		server, socket, err := newServer(s.trees, s.spec.owner())
 		if err != nil {
 			controlW.Close()
 			statusR.Close()
@@ -232,8 +232,12 @@ func (s *session) command(ctx context.Context, control, status *os.File) *exec.C
 	}
 	if s.spec.UserNS {
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
+		uid, gid := syscall.SysProcIDMap{HostID: os.Geteuid(), Size: 1}, syscall.SysProcIDMap{HostID: os.Getegid(), Size: 1}
+		if s.spec.Self != nil {
+			uid.ContainerID, gid.ContainerID = uid.HostID, gid.HostID
+			cmd.SysProcAttr.AmbientCaps = knownCapabilities()
+		}
+		cmd.SysProcAttr.UidMappings, cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{uid}, []syscall.SysProcIDMap{gid}
 	}
 	return cmd
 }

@@ -12,6 +12,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/rootemu"
+	"sconce.dev/sconce/internal/users"
 )
 
 // initName is the argv[0] by which the second process knows what it is.
@@ -39,6 +40,7 @@ type spec struct {
 	UID      int               `json:"uid"`
 	GID      int               `json:"gid"`
 	Groups   []int             `json:"groups"`
+	Self     *users.Account    `json:"self"`
 	Binds    []Bind            `json:"binds"`
 	Tmpfs    []string          `json:"tmpfs"`
 	Mounts   []Mount           `json:"mounts"`
@@ -97,7 +99,7 @@ type exit struct {
 func newSpec(o Options, count int) (*spec, error) {
 	s := &spec{
 		Layers: withoutRepeats(o.Layers), Count: count, Args: o.Args, Env: o.Env, Binds: o.Binds, Tmpfs: o.Tmpfs, Mounts: o.Mounts, Limit: o.MaxProcesses, NoMounts: o.NoMounts,
-		WorkDir: path.Join("/", o.WorkDir), UID: o.UID, GID: o.GID, Groups: o.Groups, Hostname: o.Hostname, ReadOnly: o.ReadOnly, Loopback: o.NoNetwork || o.OwnNetwork, Outside: o.OwnNetwork && !o.NoNetwork, Shared: o.Shared,
+		WorkDir: path.Join("/", o.WorkDir), UID: o.UID, GID: o.GID, Groups: o.Groups, Self: o.Self, Hostname: o.Hostname, ReadOnly: o.ReadOnly, Loopback: o.NoNetwork || o.OwnNetwork, Outside: o.OwnNetwork && !o.NoNetwork, Shared: o.Shared,
 		Resolv: hostFile("/etc/resolv.conf"), Hosts: hostFile("/etc/hosts"),
 	}
 	_, s.Trees = treesOf(o)

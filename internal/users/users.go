@@ -3,9 +3,12 @@
 package users
 
 import (
+	"cmp"
 	"context"
+	"os"
 	"os/exec"
 	"os/user"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +37,47 @@ func Name(uid uint32) string {
 		return name
 	}
 	return id
+}
+
+// Account is a user as the databases of a machine have them.
+type Account struct {
+	UID   int    `json:"uid"`
+	GID   int    `json:"gid"`
+	Name  string `json:"name"`
+	Group string `json:"group"`
+	Home  string `json:"home"` // absolute
+}
+
+// Caller returns who this process runs as. A user whom no database knows has the environment's name and home; one of whom that says
+// nothing either has a number for a name, and the home /.
+func Caller() Account {
+	a := Account{UID: os.Geteuid(), GID: os.Getegid()}
+	id, group := strconv.Itoa(a.UID), strconv.Itoa(a.GID)
+	if u, err := user.LookupId(id); err == nil {
+		a.Name, a.Home = u.Username, u.HomeDir
+	} else {
+		a.Name, a.Home = cmp.Or(getent("passwd", id, 0), plain(os.Getenv("USER")), id), getent("passwd", id, 5)
+	}
+	if !filepath.IsAbs(a.Home) {
+		a.Home = plain(os.Getenv("HOME"))
+	}
+	if !filepath.IsAbs(a.Home) {
+		a.Home = "/"
+	}
+	if g, err := user.LookupGroupId(group); err == nil {
+		a.Group = g.Name
+	} else {
+		a.Group = cmp.Or(getent("group", group, 0), group)
+	}
+	return a
+}
+
+// plain returns a text that can be a field of passwd(5), "" for any other.
+func plain(text string) string {
+	if strings.ContainsAny(text, ":\n") {
+		return ""
+	}
+	return text
 }
 
 // GroupID returns the id of a group, which may be given by it.
