@@ -19,7 +19,7 @@ import (
 var floors = [][]string{
 	{"atomicfile", "child", "ctxio", "cuda", "debian", "edf", "elfx", "entrypoint", "progress", "recent", "fault", "filelock", "fuse", "inflate", "joblog", "wheelbuild/catalog", "pathwalk", "rootemu", "rpmdb", "sbatch", "sif", "spelling", "units", "usernet", "zstdblock"},
 	{"users"},
-	{"device", "fatbin", "host", "hostconfig", "jobstep", "readorder", "squashfs", "store", "tomltext"},
+	{"device", "fatbin", "gitrun", "host", "hostconfig", "jobstep", "readorder", "squashfs", "store", "tomltext"},
 	{"attest", "cluster", "config", "fetch", "layer", "tempdir", "ui", "venv"},
 	{"job", "slurm"},
 	{"imagetest", "nodejob"},

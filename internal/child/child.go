@@ -9,12 +9,16 @@ import (
 	"bytes"
 	"os/exec"
 	"runtime"
+	"sync"
 	"syscall"
 )
 
 // Run runs cmd as [exec.Cmd.Run] does. When this process ends, however it does, the kernel kills the program: prctl(2),
 // PR_SET_PDEATHSIG. Programs that cmd itself starts are its own to end, see [Group].
-func Run(cmd *exec.Cmd) error {
+func Run(cmd *exec.Cmd) error { return run(cmd, nil) }
+
+// run is Run with beside called, unless it is nil, once the program runs. It has to return when over is closed.
+func run(cmd *exec.Cmd, beside func(over <-chan struct{})) error {
 	// The kernel goes by the thread that forked, and not by the process: the thread must stay until the program has ended.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -22,7 +26,19 @@ func Run(cmd *exec.Cmd) error {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	return cmd.Run()
+	if beside == nil {
+		return cmd.Run()
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	over := make(chan struct{})
+	var looking sync.WaitGroup
+	looking.Go(func() { beside(over) })
+	err := cmd.Wait()
+	close(over)
+	looking.Wait()
+	return err
 }
 
 // Output is Run that returns what cmd prints. cmd.Stdout must not be set.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestMain lets the test binary be the process that is killed: it runs the script in the variable and waits.
@@ -92,6 +95,36 @@ func TestGroupEndsWithItsParent(t *testing.T) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 	wantGone(t, pids)
+}
+
+// A program of a group that would ask at the terminal fails, and is not stopped as one in the background.
+func TestGroupHasNoTerminal(t *testing.T) {
+	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer terminal.Close()
+	if err := unix.IoctlSetPointerInt(int(terminal.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetUint32(int(terminal.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, err := os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	for group, want := range map[string]string{"": "there is one\n", "1": "there is none\n"} {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "SCONCE_TEST_GROUP="+group, `SCONCE_TEST_CHILD=if true < /dev/tty; then echo there is one; else echo there is none; fi`)
+		cmd.Stdin = near
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+		if out, err := cmd.Output(); err != nil || string(out) != want {
+			t.Errorf("group %q: %q, %v", group, out, err)
+		}
+	}
 }
 
 // What a program of a group leaves running ends with it, while its parent goes on.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"sconce.dev/sconce/internal/child"
@@ -80,7 +81,7 @@ var pipDefault = sync.OnceValue(func() string {
 	cmd := exec.CommandContext(ctx, "python3", "-c", "from pip._internal.models.index import PyPI; print(PyPI.simple_url)")
 	var out strings.Builder
 	cmd.Stdout = &out
-	if child.Run(cmd) != nil {
+	if child.Group(cmd, syscall.SIGKILL) != nil {
 		return ""
 	}
 	return strings.TrimSpace(out.String())

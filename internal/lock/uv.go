@@ -15,8 +15,8 @@ import (
 	"strconv"
 	"strings"
 
-	"sconce.dev/sconce/internal/child"
 	"sconce.dev/sconce/internal/condalock"
+	"sconce.dev/sconce/internal/gitrun"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
@@ -354,7 +354,7 @@ func (k *locker) uvEnvironment() ([]string, error) {
 		env = append(env, pythonDownloads+"=never")
 		env = append(env, k.standIn.environment()...)
 	}
-	env = append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1", tellsSearch, nothingRuns)
+	env = append(gitrun.Environment(env), "NO_COLOR=1", "UV_NO_PROGRESS=1", tellsSearch, nothingRuns)
 	if k.reader != nil {
 		env = append(env, k.reader.environment()...)
 	}
@@ -406,12 +406,20 @@ func lacksPython(err error) bool {
 	return errors.As(err, &refusal) && noInterpreter.MatchString(refusal.Text)
 }
 
+// runOnce is runUV with the Python that is decided on. What fails because a repository cannot be read over the network is tried again; for
+// an index uv does that by itself.
 func (k *locker) runOnce(ctx context.Context, dir string, requirements, args []string) error {
 	program, err := k.opts.uv(k.recipe).Path(ctx)
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, program, args...)
+	return k.opts.Fetch.Retry(ctx, func(ctx context.Context, _ bool) (progress bool, err error) {
+		return false, k.start(ctx, dir, requirements, exec.CommandContext(ctx, program, args...))
+	})
+}
+
+// start starts uv, which cmd is, and waits for its end.
+func (k *locker) start(ctx context.Context, dir string, requirements []string, cmd *exec.Cmd) (err error) {
 	cmd.Dir = k.recipe.Dir
 	if cmd.Env, err = k.uvEnvironment(); err != nil {
 		return err
@@ -420,7 +428,7 @@ func (k *locker) runOnce(ctx context.Context, dir string, requirements, args []s
 	cmd.Stdin = strings.NewReader(strings.Join(requirements, "\n") + "\n")
 	stderr := newSearchLog(ctx, k.task)
 	cmd.Stderr = stderr
-	err = child.Run(cmd)
+	err = gitrun.Run(cmd)
 	stderr.Close()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -429,6 +437,9 @@ func (k *locker) runOnce(ctx context.Context, dir string, requirements, args []s
 	if errors.As(err, &exit) && stderr.String() != "" {
 		text := strings.ReplaceAll(stderr.String(), filepath.Join(dir, uvConfig), k.settings)
 		text = k.logins.redact(strings.TrimRight(text, "\n"))
+		if strings.Contains(text, gitFailed) && gitrun.NetworkFailed(err, text) {
+			return newRepositoryError(text, err)
+		}
 		return &ResolutionError{Text: text, hint: uvHint(text, &k.python)}
 	}
 	if err != nil {
@@ -436,6 +447,33 @@ func (k *locker) runOnce(ctx context.Context, dir string, requirements, args []s
 	}
 	return nil
 }
+
+// gitFailed is among what uv says when git failed.
+const gitFailed = "Git operation failed"
+
+// repositoryError says that uv could not read a repository, of which another attempt may make more.
+type repositoryError struct{ text string }
+
+// newRepositoryError takes from uv's account which package it is about, and why git failed.
+func newRepositoryError(text string, err error) *repositoryError {
+	what, rest, _ := strings.Cut(strings.TrimPrefix(text, "error: "), "\n")
+	var silent *gitrun.SilentError
+	if errors.As(err, &silent) {
+		return &repositoryError{what + ": " + silent.Error()}
+	}
+	for line := range strings.Lines(rest) {
+		if gitrun.NetworkFailed(nil, line) {
+			what += ": " + strings.TrimSpace(line)
+			break
+		}
+	}
+	return &repositoryError{what}
+}
+
+func (e *repositoryError) Error() string { return e.text }
+
+// Transient tells package fetch that another attempt makes sense.
+func (*repositoryError) Transient() bool { return true }
 
 // ResolutionError is uv's explanation of why there is no answer, word for word: it derives the conflict step by step and
 // ends in hints of its own.
@@ -463,6 +501,9 @@ var (
 func uvHint(text string, p *Python) string {
 	if tooOld.MatchString(text) {
 		return "this uv is too old: `uv self update`, or `pip install --upgrade uv`"
+	}
+	if hint := gitrun.Hint(text); hint != "" {
+		return hint
 	}
 	if strings.Contains(text, notAnswered) {
 		return "this uv asks for the metadata of sources in a way that this sconce does not know: take another version of one of the two"

@@ -12,9 +12,9 @@ import (
 	"regexp"
 	"strings"
 
-	"sconce.dev/sconce/internal/child"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/gitrun"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
 )
@@ -35,9 +35,6 @@ var settled = []string{
 // protocols are those that a repository may be fetched by. Git has others, one of which runs a program that the address names.
 const protocols = "https:http:ssh:git"
 
-// silence is after how many seconds without a byte git gives a connection up. Without it git waits for ever.
-const silence = 60
-
 // run runs one command of git. When it fails because of the network, the error is a [networkError].
 func (g git) run(ctx context.Context, args ...string) error {
 	_, err := g.output(ctx, args...)
@@ -55,15 +52,14 @@ func (g git) output(ctx context.Context, args ...string) (string, error) {
 	}
 	cmd := exec.CommandContext(ctx, g.program, append(all, args...)...)
 	cmd.Dir = g.dir
-	limits := []string{"GIT_HTTP_LOW_SPEED_LIMIT=1", fmt.Sprintf("GIT_HTTP_LOW_SPEED_TIME=%d", silence)} // before the user's own, which count
 	allowed := protocols
 	if g.local {
 		allowed += ":file"
 	}
-	cmd.Env = append(append(limits, os.Environ()...), "GIT_TERMINAL_PROMPT=0", "GIT_LFS_SKIP_SMUDGE=1", "GIT_ALLOW_PROTOCOL="+allowed, "LC_ALL=C")
+	cmd.Env = append(gitrun.Environment(os.Environ()), "GIT_LFS_SKIP_SMUDGE=1", "GIT_ALLOW_PROTOCOL="+allowed, "LC_ALL=C")
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &limitedWriter{&stdout, maxSaid}, &limitedWriter{&stderr, maxSaid}
-	err := child.Run(cmd)
+	err := gitrun.Run(cmd)
 	if ctx.Err() != nil {
 		return "", context.Cause(ctx)
 	}
@@ -71,11 +67,15 @@ func (g git) output(ctx context.Context, args ...string) (string, error) {
 		return stdout.String(), nil
 	}
 	said := strings.TrimSpace(stderr.String())
-	err = fmt.Errorf("git %s: %s", args[0], cmp.Or(fetch.Printable(said), err.Error()))
-	if networkFailed.MatchString(said) {
-		return "", networkError{err}
+	failed := fault.Hint(fmt.Errorf("git %s: %s", args[0], cmp.Or(fetch.Printable(said), err.Error())), gitrun.Hint(said))
+	var silent *gitrun.SilentError
+	if errors.As(err, &silent) {
+		failed = fmt.Errorf("git %s: %w", args[0], silent)
 	}
-	return "", err
+	if gitrun.NetworkFailed(err, said) {
+		return "", networkError{failed}
+	}
+	return "", failed
 }
 
 // limitedWriter keeps the beginning of what is written.
@@ -90,10 +90,6 @@ func (w *limitedWriter) Write(p []byte) (int, error) {
 	w.room -= n
 	return len(p), nil
 }
-
-// networkFailed is what git and the programs that it speaks through say of a connection that another attempt may better.
-var networkFailed = regexp.MustCompile(`(?i)operation too slow|timed? ?out|connection (was )?(reset|refused|closed)|couldn't connect|failed to connect|` +
-	`early eof|unexpected disconnect|the remote end hung up|RPC failed|transfer closed|returned error: (429|5\d\d)|temporary failure in name resolution`)
 
 // networkError is a failure of the network, and not of what was asked for.
 type networkError struct{ error }
