@@ -124,8 +124,13 @@ type bench struct {
 
 func newBench(t testing.TB) *bench {
 	t.Helper()
-	dir := t.TempDir()
-	t.Cleanup(func() { store.RemoveAll(dir) })
+	return newBenchIn(t, t.TempDir())
+}
+
+// newBenchIn has its store in a directory.
+func newBenchIn(t testing.TB, dir string) *bench {
+	t.Helper()
+	t.Cleanup(func() { store.RemoveAll(filepath.Join(dir, "store")) })
 	st, err := store.Open(t.Context(), filepath.Join(dir, "store"))
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
@@ -216,6 +218,38 @@ func TestKilledForMemory(t *testing.T) {
 	out, _ := cmd.CombinedOutput()
 	if !strings.Contains(string(out), "there was not enough memory: the largest process had 1") || !strings.Contains(string(out), "157.3 MB are the limit here") {
 		t.Errorf("%s", out)
+	}
+}
+
+// A file system that holds no more files is named for that, not for its bytes, and what the step wrote is gone for the next one: homes on
+// clusters have a quota of files.
+func TestFilesFull(t *testing.T) {
+	if !asRoot() {
+		t.Skip("needs root, who can mount")
+	}
+	for _, kind := range []string{"tmpfs", "ext4"} {
+		t.Run(kind, func(t *testing.T) {
+			dir := t.TempDir()
+			if kind == "ext4" {
+				file := filepath.Join(t.TempDir(), "disk")
+				if out, err := exec.Command("sh", "-c", "truncate -s 64M "+file+" && mkfs.ext4 -q -N 3000 "+file+" && mount -o loop "+file+" "+dir).CombinedOutput(); err != nil {
+					t.Skipf("needs a kernel that mounts files: %s", out)
+				}
+			} else if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=200m,nr_inodes=3000"); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { must(unix.Unmount(dir, 0)) })
+			b := newBenchIn(t, dir)
+			script := "i=0; while [ $i -lt %d ]; do echo x >/tmp/$i || exit 1; i=$((i+1)); done; rm -r /tmp/*; echo x >/made"
+			f := b.fail(sh(fmt.Sprintf(script, 4000)))
+			if !f.DiskFull || !strings.Contains(f.Hint(), "has no inodes left") {
+				t.Errorf("%v; %s", f, f.Hint())
+			}
+			for range 2 { // more than there were if the first had left its own
+				d, _ := b.run(sh(fmt.Sprintf(script, 1500)))
+				b.wantEntries(d, "made 644 0:0")
+			}
+		})
 	}
 }
 
