@@ -66,11 +66,17 @@ func TestKilledAnywhere(t *testing.T) {
 	}
 }
 
-// stop starts a build, sends a signal to its group between the step-th event and the next, and waits for the end of all its
-// processes. It returns what was going on, or "" when the build came to its end with fewer events.
+// stop is stopCommand of a build.
 func (p *place) stop(sig syscall.Signal, step int) (during string) {
 	p.t.Helper()
-	cmd := p.command("--progress", "json", "build", "--locked", "app", "-o", "oci:"+p.path("out"))
+	return p.stopCommand(sig, step, "build", "--locked", "app", "-o", "oci:"+p.path("out"))
+}
+
+// stopCommand starts sconce, sends a signal to its group between the step-th event and the next, and waits for the end of all its
+// processes. It returns what was going on, or "" when the command came to its end with fewer events.
+func (p *place) stopCommand(sig syscall.Signal, step int, args ...string) (during string) {
+	p.t.Helper()
+	cmd := p.command(append([]string{"--progress", "json"}, args...)...)
 	lines := childtest.Start(p.t, cmd, &cmd.Stderr)
 	var all []string
 	for lines.Scan() {
@@ -97,7 +103,7 @@ func (p *place) stop(sig syscall.Signal, step int) (during string) {
 	return p.ending(cmd.ProcessState, sig, during, all)
 }
 
-// ending checks how a build ended that was sent a signal: by it, as it should, or well, because it was faster.
+// ending checks how a command ended that was sent a signal: by it, as it should, or well, because it was faster.
 func (p *place) ending(state *os.ProcessState, sig syscall.Signal, during string, output []string) string {
 	p.t.Helper()
 	status, _ := state.Sys().(syscall.WaitStatus)
@@ -108,7 +114,7 @@ func (p *place) ending(state *os.ProcessState, sig syscall.Signal, during string
 	case during != "" && sig == unix.SIGKILL && status.Signaled():
 	case during != "" && sig == unix.SIGINT && interrupted:
 	default:
-		p.t.Fatalf("the build ended with code %d, sent %v at %q:\n%s", state.ExitCode(), sig, during, strings.Join(output, "\n"))
+		p.t.Fatalf("it ended with code %d, sent %v at %q:\n%s", state.ExitCode(), sig, during, strings.Join(output, "\n"))
 	}
 	return during
 }

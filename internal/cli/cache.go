@@ -12,6 +12,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tempdir"
 	"sconce.dev/sconce/internal/ui"
 	"sconce.dev/sconce/internal/units"
 	"sconce.dev/sconce/internal/users"
@@ -70,6 +71,7 @@ type cacheInfo struct {
 }
 
 func (a *app) runCacheInfo(ctx context.Context, asJSON bool) error {
+	tempdir.Sweep()
 	s, err := a.openThere(ctx)
 	if err != nil {
 		return err
@@ -212,6 +214,9 @@ func (a *app) runCachePrune(ctx context.Context, o cachePruneOptions) error {
 	}
 	if err := a.applyPolicy(s.Store, o, &p); err != nil {
 		return err
+	}
+	if !o.dryRun {
+		tempdir.Sweep()
 	}
 	r, err := s.Store.Prune(ctx, p)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 
 	"sconce.dev/sconce/internal/fault"
 )
@@ -20,18 +21,19 @@ type interrupted struct{ error }
 func (interrupted) ExitCode() int { return fault.CodeInterrupted }
 
 // signals ends the context at the first SIGINT, SIGTERM or SIGHUP, so that everything stops in good order, and the process at
-// the second.
+// the second that is no [echo] of it.
 type signals struct {
 	ch     chan os.Signal
 	once   sync.Once
 	mu     sync.Mutex // guards last
 	last   func()
 	cancel context.CancelFunc
+	exit   func(code int)
 }
 
 func catchSignals(ctx context.Context) (context.Context, *signals) {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &signals{ch: make(chan os.Signal, 2), cancel: cancel}
+	s := &signals{ch: make(chan os.Signal, 2), cancel: cancel, exit: os.Exit}
 	signal.Notify(s.ch, syscall.SIGINT, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) { // under nohup(1) it is, and stays so
 		signal.Notify(s.ch, syscall.SIGHUP)
@@ -44,12 +46,24 @@ func (s *signals) watch() {
 	if _, ok := <-s.ch; !ok {
 		return
 	}
+	first := time.Now()
 	s.cancel()
-	if _, ok := <-s.ch; !ok {
-		return
+	for second := range s.ch {
+		if time.Since(first) > echo(second) {
+			s.finish()
+			s.exit(fault.CodeInterrupted)
+		}
 	}
-	s.finish()
-	os.Exit(fault.CodeInterrupted)
+}
+
+// echo is for how long after the first signal another one is no second wish: timeout(1) signals the process and then its group, batch
+// systems and service managers a job's processes and whoever started them. Nobody wants the end at once that way. A second Ctrl-C does,
+// and fingers take longer for it than timeout(1).
+func echo(s os.Signal) time.Duration {
+	if s == syscall.SIGINT {
+		return 100 * time.Millisecond
+	}
+	return time.Second
 }
 
 func (s *signals) finish() {

@@ -1,5 +1,5 @@
 // Package tempdir makes temporary directories of which none stays for good: what a killed process left is removed by the next
-// one that needs such a directory.
+// one that needs such a directory, or looks after the store.
 package tempdir
 
 import (
@@ -55,7 +55,10 @@ func withoutLocks(err error) bool {
 	return errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOLCK)
 }
 
-// sweep removes what dead processes of this user left in dir. What cannot be removed is in nobody's way.
+// Sweep removes what dead processes of this user left where temporary files are. What cannot be removed is in nobody's way.
+func Sweep() { sweep(os.TempDir()) }
+
+// sweep is Sweep of another directory.
 func sweep(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
