@@ -39,24 +39,21 @@ need_tests() {
 	need_judges
 }
 
-# need_judges: brings cosign and oras of Debian 13, which Debian 12 does not have, into .tools, from the mirror that apt uses. Tests that
-# they judge are skipped where that cannot be done.
+# need_judges: brings cosign and oras of Debian 13, which Debian 12 does not have, into .tools, from the mirror that apt uses.
 need_judges() {
 	local top=$PWD dir=$PWD/.tools/debian13 keys=/usr/share/keyrings/debian-archive-keyring.gpg mirror program
 	there cosign && there oras && return
 	if [ ! -x "$dir/root/usr/bin/oras" ]; then
-		there apt-get || return 0
+		there apt-get || ask_for cosign oras
 		mirror=$(apt-cache policy docker-registry | grep -oE 'https?://[^ ]+' | head -n 1)
-		if [ -z "$mirror" ]; then
-			return 0
-		fi
+		[ -n "$mirror" ] || ask_for cosign oras
 		mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial"
 		echo "deb [signed-by=$keys] $mirror trixie main" > "$dir/sources.list"
 		local apt=(-qq -o "Dir::Etc::SourceList=$dir/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$dir/lists"
 			-o "Dir::Cache=$dir/cache" -o "APT::Sandbox::User=" -o Acquire::Languages=none)
 		if ! (again timeout 300 apt-get "${apt[@]}" update && cd "$dir" && again timeout 300 apt-get "${apt[@]}" download cosign oras); then
-			echo "cosign and oras cannot be had from $mirror: tests that they judge are skipped" >&2
-			return 0
+			echo "cosign and oras cannot be had from $mirror" >&2
+			ask_for cosign oras
 		fi
 		for program in "$dir"/*.deb; do
 			dpkg-deb -x "$program" "$dir/root"
@@ -73,6 +70,7 @@ tools_of_tests() {
 mmdebstrap mmdebstrap
 skopeo skopeo
 buildah buildah
+podman podman
 docker-registry docker-registry
 htpasswd apache2-utils
 busybox busybox-static
@@ -113,6 +111,9 @@ chromium chromium
 shellcheck shellcheck
 rpmbuild rpm
 rsync rsync
+zsh zsh
+fish fish
+tcsh tcsh
 END
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/mirrortest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 var sharedARM once[string]
@@ -21,7 +22,7 @@ func armRoot(t *testing.T) string {
 	return sharedARM.get(t, func(t *testing.T) string {
 		p := placeIn(t, filepath.Join(workshop, "arm64"), nil)
 		out := p.path("arm64.tar")
-		mmdebstrap := needs(t, "mmdebstrap")
+		mmdebstrap := tooltest.Path(t, "mmdebstrap")
 		text, err := mirrortest.Run(func() *exec.Cmd {
 			cmd := exec.Command(mmdebstrap, "--variant=extract", "--architectures=arm64", "--include=python3,python3-minimal,libpython3-stdlib", "bookworm", out)
 			cmd.Env = append(os.Environ(), "TMPDIR="+p.tmp(), "DEBIAN_FRONTEND=noninteractive")
@@ -40,7 +41,7 @@ func TestImageForAnotherArchitecture(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this machine is no amd64")
 	}
-	needs(t, "uv")
+	tooltest.Path(t, "uv")
 	first, ix := newPlace(t, nil), newIndex(t)
 	ix.use(first)
 	first.write("app/sconce.toml", recipe("tar:"+armRoot(t), []string{"numpy", "markupsafe", "six"}, "[target]", `platform = "linux/arm64"`))

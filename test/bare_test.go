@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/tooltest"
 	"sconce.dev/sconce/internal/uv"
 )
 
@@ -53,7 +54,7 @@ func newBare(t *testing.T) *bare {
 		}
 	}
 	err = errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Join(dir, "tmp"), 0o777|os.ModeSticky), os.Chown(filepath.Join(dir, bareHome), bareUser, bareUser),
-		copyFile(needs(t, "busybox"), filepath.Join(dir, "bin/busybox")), copyFile(filepath.Join(workshop, "bin/sconce"), filepath.Join(dir, "usr/local/bin/sconce")))
+		copyFile(tooltest.Path(t, "busybox"), filepath.Join(dir, "bin/busybox")), copyFile(filepath.Join(workshop, "bin/sconce"), filepath.Join(dir, "usr/local/bin/sconce")))
 	for _, name := range bareCommands {
 		err = errors.Join(err, os.Symlink("busybox", filepath.Join(dir, "bin", name)))
 	}
@@ -159,7 +160,7 @@ func uvWheel(t *testing.T, dir string) {
 	}
 	args := append(pip(t), "download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", dir, "--platform", platform, "uv=="+uv.Version)
 	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-		skipOrFail(t, "download uv: %v\n%s", err, out)
+		tooltest.Missing(t, "download uv: %v\n%s", err, out)
 	}
 }
 

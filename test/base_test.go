@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // baseRecipe is the base of most tests: the smallest Debian with a complete Python.
@@ -63,7 +65,7 @@ var few = []string{"six", "idna", "certifi", "click", "requests", "markupsafe"}
 // lockedRecipe writes a recipe into a place of its own and locks it. Its directory is returned.
 func lockedRecipe(t *testing.T, ix *index, text string) string {
 	t.Helper()
-	needs(t, "uv")
+	tooltest.Path(t, "uv")
 	p := newPlace(t, nil)
 	ix.use(p)
 	p.write("app/sconce.toml", text)

@@ -11,16 +11,17 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/fuse"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // A build context that a command only reads is seen where it is, and looks as a copy of it does.
 func TestBindsAreNotCopied(t *testing.T) {
 	begin(t)
 	if err := fuse.Check(); err != nil {
-		t.Skipf("files cannot be served here, and are copied: %v", err)
+		tooltest.Missing(t, "files cannot be served here, and are copied: %v", err)
 	}
 	p := newPlace(t, nil)
-	busybox, err := os.ReadFile(needs(t, "busybox"))
+	busybox, err := os.ReadFile(tooltest.Path(t, "busybox"))
 	if err != nil {
 		t.Fatal(err)
 	}

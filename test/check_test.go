@@ -11,6 +11,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // finding is what a test looks at in `sconce check --json`.
@@ -57,7 +58,7 @@ func stubbed(t *testing.T, dir string) string {
 	t.Helper()
 	libraries, err := filepath.Glob("/lib/*/libdl.so.2") // as small as a stub, and for this machine
 	if err != nil || len(libraries) == 0 {
-		t.Skip("no libdl.so.2 of the C library here to make a stub from")
+		tooltest.Missing(t, "no libdl.so.2 of the C library here to make a stub from")
 	}
 	data, err := os.ReadFile(libraries[0])
 	if err != nil {

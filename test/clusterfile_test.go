@@ -17,6 +17,8 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 func goArch() string { return runtime.GOARCH }
@@ -42,7 +44,7 @@ func mountLoop(t *testing.T, file string, offset int64) string {
 	if err := os.Mkdir(at, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command(needs(t, "mount"), "-t", "squashfs", "-o", fmt.Sprintf("ro,loop,offset=%d", offset), file, at).CombinedOutput()
+	out, err := exec.Command(tooltest.Path(t, "mount"), "-t", "squashfs", "-o", fmt.Sprintf("ro,loop,offset=%d", offset), file, at).CombinedOutput()
 	if err != nil {
 		if text := string(out); strings.Contains(text, "loop device") || strings.Contains(text, "unknown filesystem") || strings.Contains(text, "permission denied") {
 			t.Skipf("this machine mounts no files: %s", out)
@@ -63,14 +65,14 @@ func mountFUSE(t *testing.T, file string) string {
 	t.Helper()
 	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
-		t.Skip(err)
+		tooltest.Missing(t, "no FUSE here: %v", err)
 	}
 	fuse.Close()
 	at := filepath.Join(roomFor(t), "mounted")
 	if err := os.Mkdir(at, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(needs(t, "squashfuse"), "-f", file, at)
+	cmd := exec.Command(tooltest.Path(t, "squashfuse"), "-f", file, at)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +99,7 @@ func TestSquashfsIsTheImage(t *testing.T) {
 	needRoot(t)
 	begin(t)
 	for _, tool := range []string{"umoci", "unsquashfs", "sqfs2tar", "tar", "busybox"} {
-		needs(t, tool)
+		tooltest.Path(t, tool)
 	}
 	p := newPlace(t, nil)
 	want := richTree(t)
@@ -260,8 +262,8 @@ func manifestDigest(t *testing.T, ref string) string {
 func TestFromSIFToOCIAndBack(t *testing.T) {
 	needRoot(t)
 	begin(t)
-	needs(t, "umoci")
-	needs(t, "unsquashfs")
+	tooltest.Path(t, "umoci")
+	tooltest.Path(t, "unsquashfs")
 	p := newPlace(t, nil)
 	want := richTree(t)
 	// Images that are made of root file systems have no entry for the root itself, and no attributes that only root can see.
@@ -411,7 +413,7 @@ func start(t *testing.T, root string, env []string, name string, args ...string)
 func TestRuntimesStartCommands(t *testing.T) {
 	needRoot(t)
 	begin(t)
-	needs(t, "unsquashfs")
+	tooltest.Path(t, "unsquashfs")
 	p := newPlace(t, nil)
 	p.must("copy", rich(t), "x.sqsh")
 	p.must("copy", "x.sqsh", "x.sif")

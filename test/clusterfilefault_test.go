@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/child/childtest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // slowly makes writing rich take about a second, so that there is something to disturb.
@@ -48,7 +49,7 @@ func wantWhole(t *testing.T, file string) {
 	t.Helper()
 	do(t, "unsquashfs", "-s", file)
 	do(t, "rdsquashfs", "--describe", file)
-	out, err := exec.Command(needs(t, "sqfs2tar"), file).Output()
+	out, err := exec.Command(tooltest.Path(t, "sqfs2tar"), file).Output()
 	if err != nil || len(out) < 1000 {
 		t.Errorf("sqfs2tar read %d bytes: %v", len(out), err)
 	}
@@ -58,7 +59,7 @@ func wantWhole(t *testing.T, file string) {
 func TestCopyKilledAnywhere(t *testing.T) {
 	begin(t)
 	for _, tool := range []string{"unsquashfs", "rdsquashfs", "sqfs2tar"} {
-		needs(t, tool)
+		tooltest.Path(t, tool)
 	}
 	calm := newPlace(t, nil)
 	args := append(append([]string{"copy"}, slowly...), heavy(t))
@@ -186,10 +187,7 @@ func (p *place) smallDisk(name string, bytes int64) {
 	if err := os.Mkdir(at, 0o755); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", at, "tmpfs", 0, size(bytes)); err != nil {
-		skipOrFail(p.t, "mount a small disk: %v", err)
-	}
-	p.t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+	tooltest.SmallDiskAt(p.t, at, size(bytes))
 }
 
 // A disk that gets full while the file is written: a clear error, and what was there is untouched.

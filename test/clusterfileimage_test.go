@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/runtimefiles"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // tarLayer is a layer as anybody may write one.
@@ -132,7 +133,7 @@ func words(seed uint64, n int) string {
 // programs puts busybox into a layer, with what scripts need of it.
 func (l *tarLayer) programs() {
 	l.t.Helper()
-	data, err := os.ReadFile(needs(l.t, "busybox"))
+	data, err := os.ReadFile(tooltest.Path(l.t, "busybox"))
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -437,7 +438,7 @@ func sortedKeys(maps ...map[string]thing) []string {
 // do runs a program, which has to succeed, and returns what it printed.
 func do(t testing.TB, name string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(needs(t, name), args...)
+	cmd := exec.Command(tooltest.Path(t, name), args...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "LC_ALL=C.UTF-8"}
 	out, err := cmd.CombinedOutput()
 	if err != nil {

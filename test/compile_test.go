@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 const greetC = `#include <Python.h>
@@ -45,7 +46,7 @@ func TestCompiledPackage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("installs compilers")
 	}
-	needs(t, "uv")
+	tooltest.Path(t, "uv")
 	b := base(t)
 	p := newPlace(t, ordinary(t))
 	newIndex(t).use(p)
@@ -135,7 +136,7 @@ func TestCompiledPackageNeedsComponent(t *testing.T) {
 	if testing.Short() {
 		t.Skip("installs compilers")
 	}
-	needs(t, "uv")
+	tooltest.Path(t, "uv")
 	b := base(t)
 	p := newPlace(t, ordinary(t))
 	newIndex(t).use(p)

@@ -16,6 +16,7 @@ import (
 
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // stack is a recipe of three components: whole needs part, and alone needs nothing. All are "compiled" by leaving comments out.
@@ -97,7 +98,7 @@ func packed(t testing.TB, top string, files map[string]string) []byte {
 // git runs git in a directory of the place, as its user.
 func (p *place) git(dir string, args ...string) {
 	p.t.Helper()
-	cmd := exec.Command(needs(p.t, "git"), append([]string{"-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always", "-c", "init.defaultBranch=main"}, args...)...)
+	cmd := exec.Command(tooltest.Path(p.t, "git"), append([]string{"-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always", "-c", "init.defaultBranch=main"}, args...)...)
 	cmd.Dir = p.path(dir)
 	cmd.Env = p.environ()
 	if p.user != nil { // git takes nothing of a directory that is another's

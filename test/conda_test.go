@@ -13,6 +13,7 @@ import (
 
 	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // extensionC needs Python's headers, those of a compiler, and those of the torch that it is built against.
@@ -52,7 +53,7 @@ const extensionMetadata = "Metadata-Version: 2.2\nName: made-here\nVersion: 2.8\
 // machine, and nothing else can be reached.
 func TestCotainrChain(t *testing.T) {
 	begin(t)
-	needs(t, "uv")
+	tooltest.Path(t, "uv")
 	channel := condatest.NewChannel(t, condatest.WithHeaders(t, condatest.RealPython(t)), condatest.RealCompiler(t),
 		condatest.Package{Name: "ninja", Version: "1.13", Noarch: "generic", Files: map[string]condatest.File{"share/ninja": {Data: "ninja\n"}}}).Serve(t)
 	p := newPlace(t, ordinary(t))

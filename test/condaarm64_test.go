@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/conda/condatest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // An environment for aarch64 is locked and put together on amd64, of a real Python and real packages, without running any of it. It has
@@ -21,8 +22,8 @@ func TestCondaForAnotherArchitecture(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this machine is no amd64")
 	}
-	needs(t, "uv")
-	emulator := needs(t, "qemu-aarch64")
+	tooltest.Path(t, "uv")
+	emulator := tooltest.Path(t, "qemu-aarch64")
 	python := condatest.PythonIn(t, armRoot(t), "linux-aarch64")
 	minor := python.Version[:strings.LastIndexByte(python.Version, '.')]
 	if minor != condatest.PythonMinor(t) {

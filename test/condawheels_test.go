@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/conda/condatest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 var sharedCondaWheels once[[]condatest.Package]
@@ -70,7 +71,7 @@ func condaOn(base, channel, packages string) string {
 // store; with nothing to do, nobody asks for anything; one package more is one layer of packages more or another.
 func TestCondaWheels(t *testing.T) {
 	begin(t)
-	needs(t, "uv")
+	tooltest.Path(t, "uv")
 	packages := condaWheels(t)
 	server := condatest.NewChannel(t, packages...).Serve(t)
 	p := newPlace(t, ordinary(t))
@@ -194,7 +195,7 @@ func environmentFiles(t *testing.T, dir string) map[string]string {
 // The recipe's directory is returned.
 func lockedConda(t *testing.T) string {
 	t.Helper()
-	needs(t, "uv")
+	tooltest.Path(t, "uv")
 	hooks := condatest.Package{Name: "hooks", Version: "1.0", Subdir: condatest.Subdir(), Files: map[string]condatest.File{
 		"etc/conda/activate.d/hooks.sh": {Data: "export HOOKS=\"$CONDA_PREFIX\"\n"},
 		"bin/.hooks-post-link.sh":       {Data: "echo linked > \"$PREFIX/share.hooks\"\n"},

@@ -25,6 +25,7 @@ import (
 
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // Containerfiles mean here what they mean elsewhere: each directory of conformance holds one that is about one behaviour.
@@ -41,7 +42,7 @@ func TestConformance(t *testing.T) {
 	begin(t)
 	needRoot(t)
 	for _, tool := range []string{"buildah", "busybox", "tar", "gzip", "bzip2", "xz", "zstd"} {
-		needs(t, tool)
+		tooltest.Path(t, tool)
 	}
 	c := newConformance(t)
 	cases, err := os.ReadDir("conformance")
@@ -148,7 +149,7 @@ func conformanceImages(t *testing.T) map[string]v1.Image {
 	l.add(tar.Header{Name: "tmp", Typeflag: tar.TypeDir, Mode: 0o1777}, "")
 	l.add(tar.Header{Name: "root", Typeflag: tar.TypeDir, Mode: 0o700}, "")
 	l.add(tar.Header{Name: "home/app", Typeflag: tar.TypeDir, Uid: 1000, Gid: 1001}, "")
-	busybox, err := os.ReadFile(needs(t, "busybox"))
+	busybox, err := os.ReadFile(tooltest.Path(t, "busybox"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // ailing is an image with one thing wrong with it, which one rule has to find.
@@ -240,7 +242,7 @@ func (c *corpusImage) write(dir string, image content) string {
 		return "tar:" + name
 	case "mksquashfs":
 		image.files.toDir(c.t, filepath.Join(dir, "root"))
-		do(c.t, needs(c.t, "mksquashfs"), filepath.Join(dir, "root"), filepath.Join(dir, "root.sqsh"), "-quiet", "-no-progress", "-Xcompression-level", "1")
+		do(c.t, tooltest.Path(c.t, "mksquashfs"), filepath.Join(dir, "root"), filepath.Join(dir, "root.sqsh"), "-quiet", "-no-progress", "-Xcompression-level", "1")
 		return filepath.Join(dir, "root.sqsh")
 	}
 	config := v1.Config{Labels: image.labels, Cmd: image.cmd}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/fatbin"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // binaries are programs and libraries by the names that binariesScript gives them.
@@ -121,7 +122,7 @@ for f in *.s; do code $f; done
 // compileBinaries makes all programs and libraries of the corpus in a directory.
 func compileBinaries(t *testing.T, dir string) binaries {
 	t.Helper()
-	needs(t, "gcc")
+	tooltest.Path(t, "gcc")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

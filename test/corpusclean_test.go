@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // targets are what popular images have to be fine for: each runtime, with a processor, a driver and a C library that many have.
@@ -20,7 +22,7 @@ var targets = []string{
 // Packages as their index has them, in an image as anybody builds it, are found fine for every kind of machine.
 func TestCleanStack(t *testing.T) {
 	begin(t)
-	needs(t, "uv")
+	tooltest.Path(t, "uv")
 	p := newPlace(t, ordinary(t))
 	newIndex(t).use(p)
 	p.write("app/sconce.toml", recipe(base(t).ref, everything))
@@ -89,7 +91,7 @@ func systemFiles(t *testing.T) files {
 	for _, name := range systemLibraries {
 		data, err := os.ReadFile("/" + multi + name)
 		if err != nil {
-			skipOrFail(t, "%v", err)
+			tooltest.Missing(t, "%v", err)
 		}
 		all[multi+name] = text(string(data))
 	}

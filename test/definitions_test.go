@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // asked is a command of a definition file's image, and what comes of it.
@@ -84,7 +86,7 @@ func TestDefinitionFiles(t *testing.T) {
 func busyboxRoot(p *place, name string) {
 	p.t.Helper()
 	p.write(name+"/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n")
-	err := errors.Join(os.MkdirAll(p.path(name, "opt"), 0o755), os.MkdirAll(p.path(name, "bin"), 0o755), copyFile(needs(p.t, "busybox"), p.path(name, "bin/busybox")))
+	err := errors.Join(os.MkdirAll(p.path(name, "opt"), 0o755), os.MkdirAll(p.path(name, "bin"), 0o755), copyFile(tooltest.Path(p.t, "busybox"), p.path(name, "bin/busybox")))
 	for _, command := range strings.Fields("sh cat echo grep ls mkdir printf test true false touch env chmod cp id") {
 		err = errors.Join(err, os.Symlink("busybox", p.path(name, "bin", command)))
 	}

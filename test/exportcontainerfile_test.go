@@ -11,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // exportedSetup is that of a package which can be compiled only where six is.
@@ -70,8 +71,8 @@ func TestExportedContainerfile(t *testing.T) {
 		t.Skip("installs compilers")
 	}
 	needRoot(t)
-	needs(t, "uv")
-	needs(t, "buildah")
+	tooltest.Path(t, "uv")
+	tooltest.Path(t, "buildah")
 	host := registrytest.Start(t, false)
 	maker := newPlace(t, nil)
 	maker.write("tools/sconce.toml", fmt.Sprintf("name = \"tools\"\nversion = \"1\"\n[base]\nimage = %q\n[system]\npackages = [\"gcc\", \"libc6-dev\", \"python3-dev\"]\n", base(t).ref))

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // A store on a disk that is full: the error says so, what is there stays sound, and with more space the build goes on.
@@ -43,10 +44,7 @@ func wantBuiltOnFullDisk(t *testing.T, app string) {
 	if err := os.Mkdir(p.store, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", p.store, "tmpfs", 0, size(all/20)); err != nil {
-		skipOrFail(t, "mount a small disk: %v", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(p.store, unix.MNT_DETACH) })
+	tooltest.SmallDiskAt(t, p.store, size(all/20))
 	for _, percent := range []int64{5, 20, 40, 60, 80, 90} {
 		if err := unix.Mount("tmpfs", p.store, "tmpfs", unix.MS_REMOUNT, size(all*percent/100)); err != nil {
 			t.Fatal(err)

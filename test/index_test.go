@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/mirrortest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // wheels are the packages that the tests build with, complete with what they require. numpy is the large one.
@@ -70,7 +71,7 @@ func downloadWheels(t *testing.T, dir, machine string, pins []string) {
 	}
 	args = append(args, missing...)
 	if out, err := mirrortest.Run(func() *exec.Cmd { return exec.Command(args[0], args[1:]...) }); err != nil {
-		skipOrFail(t, "download test wheels: %v\n%s", err, out)
+		tooltest.Missing(t, "download test wheels: %v\n%s", err, out)
 	}
 	files, err := filepath.Glob(filepath.Join(fresh, "*.whl"))
 	if err != nil {
@@ -87,7 +88,7 @@ func downloadWheels(t *testing.T, dir, machine string, pins []string) {
 // pip returns how to start pip: of python3, or of the environment that uv was installed into.
 func pip(t *testing.T) []string {
 	t.Helper()
-	candidates := []string{needs(t, "python3")}
+	candidates := []string{tooltest.Path(t, "python3")}
 	if uv, err := uvProgram(); err == nil {
 		candidates = append(candidates, filepath.Join(filepath.Dir(uv), "python"))
 	}
@@ -96,7 +97,7 @@ func pip(t *testing.T) []string {
 			return []string{python, "-m", "pip"}
 		}
 	}
-	skipOrFail(t, "pip is not installed for any of %s", candidates)
+	tooltest.Missing(t, "pip is not installed for any of %s", candidates)
 	return nil
 }
 

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/child/childtest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // kills is how often the build is killed, at least.
@@ -316,7 +317,7 @@ func TestBuildsAtOnce(t *testing.T) {
 // Two builds at once may also find that there is no lock: both lock, and agree.
 func TestLocksAtOnce(t *testing.T) {
 	begin(t)
-	needs(t, "uv")
+	tooltest.Path(t, "uv")
 	p := newPlace(t, nil)
 	newIndex(t).use(p)
 	p.write("app/sconce.toml", recipe("tar:"+smallRoot(t), few, "bytecode = false"))

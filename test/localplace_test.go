@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // bindfs shows a place's store through FUSE without extended attributes, as homes on network file systems are.
@@ -21,7 +23,7 @@ func bindfs(t *testing.T, p *place, options ...string) {
 		}
 	}
 	p.own()
-	if out, err := exec.Command(needs(t, "bindfs"), append(options, "--xattr-none", real, shown)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(tooltest.Path(t, "bindfs"), append(options, "--xattr-none", real, shown)...).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	t.Cleanup(func() {

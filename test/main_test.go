@@ -122,25 +122,6 @@ func begin(t *testing.T) {
 	t.Parallel()
 }
 
-// needs returns the path of a program that the test cannot do without.
-func needs(t testing.TB, name string) string {
-	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		skipOrFail(t, "%s is not installed", name)
-	}
-	return path
-}
-
-// skipOrFail leaves the test out, or fails where everything must be there.
-func skipOrFail(t testing.TB, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
-}
-
 // once makes something that several tests stand on. Without it a test is skipped where its maker was, and fails where that
 // failed; both name the maker. Like t.Fatal, get is for the test's own goroutine.
 type once[T any] struct {

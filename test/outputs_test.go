@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // skopeo runs skopeo, which has to succeed.
@@ -56,7 +57,7 @@ func diffIDs(t *testing.T, ref string) []string {
 // Every output is read to its last byte by skopeo, which checks each hash, and is the same image.
 func TestSkopeoReadsEveryOutput(t *testing.T) {
 	begin(t)
-	needs(t, "skopeo")
+	tooltest.Path(t, "skopeo")
 	ix, p := newIndex(t), newPlace(t, nil)
 	p.take(lockedRecipe(t, ix, recipe(base(t).ref, few)), "app")
 	outputs := []string{"oci:" + p.path("layout") + ":x", "oci-archive:" + p.path("oci.tar"), "docker-archive:" + p.path("docker.tar")}
@@ -154,7 +155,7 @@ func TestPushAndPull(t *testing.T) {
 	for _, login := range []bool{false, true} {
 		t.Run(fmt.Sprintf("login=%v", login), func(t *testing.T) {
 			begin(t)
-			needs(t, "skopeo")
+			tooltest.Path(t, "skopeo")
 			pushAndPull(t, login)
 		})
 	}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // account is a user of this machine; nil is the one who runs the tests.
@@ -46,7 +47,7 @@ func ordinary(t testing.TB) *account {
 		return ordinaryUser.account
 	}
 	name := fmt.Sprintf("sconce-e2e-%d", os.Getpid())
-	if out, err := exec.Command(needs(t, "useradd"), "--system", "--no-create-home", "--user-group", name).CombinedOutput(); err != nil {
+	if out, err := exec.Command(tooltest.Path(t, "useradd"), "--system", "--no-create-home", "--user-group", name).CombinedOutput(); err != nil {
 		t.Fatalf("useradd: %v\n%s", err, out)
 	}
 	u, err := user.Lookup(name)

@@ -13,6 +13,7 @@ import (
 
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // traffic is what a registry was asked for, and how much it sent.
@@ -69,7 +70,7 @@ func realLibrary(t *testing.T) string {
 	t.Helper()
 	files, err := filepath.Glob("/lib/*/libdl.so.2")
 	if err != nil || len(files) == 0 {
-		t.Skip("no libdl.so.2 of the C library here")
+		tooltest.Missing(t, "no libdl.so.2 of the C library here")
 	}
 	data, err := os.ReadFile(files[0])
 	if err != nil {

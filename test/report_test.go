@@ -9,18 +9,20 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // A page is looked at in a real browser: test/browser/report.mjs says what is expected of it.
 func TestReportInBrowser(t *testing.T) {
 	begin(t)
-	node, chromium := needs(t, "node"), needs(t, "chromium")
+	node, chromium := tooltest.Path(t, "node"), tooltest.Path(t, "chromium")
 	playwright, err := filepath.Abs("../.tools/playwright-core")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(playwright, "node_modules")); err != nil {
-		skipOrFail(t, "playwright-core is not in .tools: scripts/setup.sh puts it there")
+		tooltest.Missing(t, "playwright-core is not in .tools: scripts/setup.sh puts it there")
 	}
 	p := newPlace(t, nil)
 	ref := hostileLayout(t, p.path("layout"))
@@ -43,7 +45,7 @@ func hostileLayout(t *testing.T, dir string) string {
 	}
 	libraries, err := filepath.Glob("/lib/*/libdl.so.2") // as small as a stub of the driver, and for this machine
 	if err != nil || len(libraries) == 0 {
-		t.Skip("no libdl.so.2 of the C library here to make a stub from")
+		tooltest.Missing(t, "no libdl.so.2 of the C library here to make a stub from")
 	}
 	stub, err := os.ReadFile(libraries[0])
 	if err != nil {

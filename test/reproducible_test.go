@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // Two stores, two directories, two users, two umasks, two time zones and languages, one or all cores, old and new files:
@@ -52,7 +54,7 @@ func TestSameBytesOnAnotherMachineInAnotherYear(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this machine is no amd64")
 	}
-	qemu, faketime := needs(t, "qemu-aarch64"), needs(t, "faketime")
+	qemu, faketime := tooltest.Path(t, "qemu-aarch64"), tooltest.Path(t, "faketime")
 	app := lockedRecipe(t, newIndex(t), recipe("tar:"+smallRoot(t), few, "bytecode = false", "[target]", `platform = "linux/amd64"`))
 	here := newPlace(t, nil)
 	here.take(app, "app")

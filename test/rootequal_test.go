@@ -24,6 +24,7 @@ import (
 	"sconce.dev/sconce/internal/mirrortest"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // installEverything installs packages whose scripts make users, give files away, set bits and capabilities, and become
@@ -85,7 +86,7 @@ func TestOrdinaryUserInstallsAsRootDoes(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t, nil)
 	base := p.path("base.tar")
-	mmdebstrap := needs(t, "mmdebstrap")
+	mmdebstrap := tooltest.Path(t, "mmdebstrap")
 	out, err := mirrortest.Run(func() *exec.Cmd {
 		return exec.Command(mmdebstrap, "--variant=minbase", "--include=apt", "bookworm", base)
 	})
@@ -141,7 +142,7 @@ func installedByBuildah(t *testing.T, p *place) map[string]string {
 	storage := []string{"--storage-driver", "vfs", "--root", p.path("buildah"), "--runroot", p.path("buildah-run")}
 	buildah := func(args ...string) string {
 		t.Helper()
-		cmd := exec.Command(needs(t, "buildah"), append(slices.Clone(storage), args...)...)
+		cmd := exec.Command(tooltest.Path(t, "buildah"), append(slices.Clone(storage), args...)...)
 		var out, errOut bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errOut
 		if err := cmd.Run(); err != nil {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/child/childtest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 const sitePackages = "usr/lib/python3/site-packages"
@@ -117,8 +118,8 @@ func (r slimReport) kept() string {
 // An image is slimmed from the store and from a file, into the store and into files, and Python finds its package whole.
 func TestSlim(t *testing.T) {
 	begin(t)
-	needs(t, "python3")
-	needs(t, "unsquashfs")
+	tooltest.Path(t, "python3")
+	tooltest.Path(t, "unsquashfs")
 	p := newPlace(t, nil)
 	torchRoot(t, p, "root")
 	p.must("pull", "dir:root", "--platform", "linux/amd64", "--name", "torch:1")

@@ -3,6 +3,8 @@ package test
 import (
 	"fmt"
 	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // toolsRecipe is a base with what compares the times of files.
@@ -124,7 +126,7 @@ run = '%s'
 // Files of wheels and of steps go into a zip, which holds no time before 1980 and goes by local time, wherever in the world Python makes it.
 func TestTimesFitAZip(t *testing.T) {
 	begin(t)
-	needs(t, "uv")
+	tooltest.Path(t, "uv")
 	p := newPlace(t, ordinary(t))
 	newIndex(t).use(p)
 	p.write("app/sconce.toml", recipe(base(t).ref, []string{"six", "markupsafe"}, `

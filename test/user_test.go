@@ -1,13 +1,17 @@
 package test
 
-import "testing"
+import (
+	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
+)
 
 // An ordinary user, without subordinate ids, without sudo and without a line in any configuration, goes the whole way:
 // bootstraps the base, which becomes the very image that root made of the same lock, locks packages on it, builds, writes
 // an archive and runs it.
 func TestOrdinaryUserGoesTheWholeWay(t *testing.T) {
 	begin(t)
-	needs(t, "uv")
+	tooltest.Path(t, "uv")
 	b := base(t)
 	p := newPlace(t, ordinary(t))
 	newIndex(t).use(p)

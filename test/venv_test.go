@@ -3,6 +3,8 @@ package test
 import (
 	"strings"
 	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // lookFrom says where Python and two packages are, of which the base has none and the environment both.
@@ -12,7 +14,7 @@ const lookFrom = "import sys, six, idna; print(sys.version_info.major, sys.prefi
 // store and on its file, and merges it. On an image that has changed it is refused.
 func TestVenv(t *testing.T) {
 	begin(t)
-	needs(t, "uv")
+	tooltest.Path(t, "uv")
 	p := newPlace(t, ordinary(t))
 	newIndex(t).use(p)
 	p.must("pull", base(t).ref, "--name", "base:1")

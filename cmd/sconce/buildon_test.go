@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/evidence/evidencetest"
-	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/slurmtest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 const onProfile = `name = "two"
@@ -117,7 +117,7 @@ func onCluster(t *testing.T, o slurmtest.Options) *slurmtest.Cluster {
 	_, private, public := evidencetest.Key(t)
 	for to, from := range map[string]string{
 		"team.key": private, "team.pub": public,
-		"bin/sconce": self, "bin/docker-registry": registrytest.Tool(t, "docker-registry"), "on/rootfs/bin/sh": registrytest.Tool(t, "busybox"),
+		"bin/sconce": self, "bin/docker-registry": tooltest.Path(t, "docker-registry"), "on/rootfs/bin/sh": tooltest.Path(t, "busybox"),
 	} {
 		copyProgram(t, from, filepath.Join(c.SharedDir, to))
 	}

@@ -17,6 +17,7 @@ import (
 
 	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden parts of the scripts")
@@ -69,7 +70,7 @@ func condition(cond string) (bool, error) {
 		return false, fmt.Errorf("unknown condition %q", cond)
 	}
 	_, err := exec.LookPath(name)
-	if err != nil && os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
+	if err != nil && tooltest.Required() {
 		return false, err
 	}
 	return err == nil, nil

@@ -3,12 +3,12 @@ package main
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"sconce.dev/sconce/internal/slurmtest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 const submitRecipe = `name = "tiny"
@@ -52,12 +52,7 @@ partition = "debug"
 // submitCluster is a Slurm cluster with sconce on it, and the image of a recipe in the store there.
 func submitCluster(t *testing.T) *slurmtest.Cluster {
 	t.Helper()
-	busybox, err := exec.LookPath("busybox")
-	if err != nil && os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatal(err)
-	} else if err != nil {
-		t.Skip(err)
-	}
+	busybox := tooltest.Path(t, "busybox")
 	c := slurmtest.Start(t, slurmtest.Options{})
 	self, err := os.Executable() // which is sconce when it is called so: see TestMain
 	if err != nil {

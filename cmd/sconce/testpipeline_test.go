@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/slurmtest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 const pipelineTOML = `recipes = ["app"]
@@ -54,7 +54,7 @@ const withRegistry = `exec 2>&1
 func pipelineCluster(t *testing.T) *slurmtest.Cluster {
 	t.Helper()
 	c := submitCluster(t)
-	copyProgram(t, registrytest.Tool(t, "docker-registry"), filepath.Join(c.SharedDir, "bin/docker-registry"))
+	copyProgram(t, tooltest.Path(t, "docker-registry"), filepath.Join(c.SharedDir, "bin/docker-registry"))
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)

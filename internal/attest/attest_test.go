@@ -17,8 +17,8 @@ import (
 	"golang.org/x/crypto/nacl/secretbox"
 	"golang.org/x/crypto/scrypt"
 
-	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 var testImage = store.DigestOf([]byte("an image"))
@@ -26,7 +26,7 @@ var testImage = store.DigestOf([]byte("an image"))
 // openssl runs it in dir.
 func openssl(t *testing.T, dir string, args ...string) {
 	t.Helper()
-	cmd := exec.Command(registrytest.Tool(t, "openssl"), args...)
+	cmd := exec.Command(tooltest.Path(t, "openssl"), args...)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("openssl %v: %v\n%s", args, err, out)

@@ -13,6 +13,7 @@ import (
 
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/facts/factstest"
+	"sconce.dev/sconce/internal/tooltest"
 
 	"sconce.dev/sconce/internal/python"
 )
@@ -75,10 +76,7 @@ func barePython(t *testing.T) (prefix, site string) {
 	words := strings.Fields(string(out))
 	if err != nil || len(words) != 3 {
 		why := fmt.Sprintf("no Python with pip: %v; apt-get install python3-pip", err)
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(why)
-		}
-		t.Skip(why)
+		tooltest.Missing(t, "%v", why)
 	}
 	prefix, err = filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/facts/factstest"
+	"sconce.dev/sconce/internal/tooltest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -45,12 +46,7 @@ const newTorch = "lib $site/torch/lib/libc10.so 'void _ZN3c105ErrorC1Ev() {}'\n"
 // buildImage runs a script with gcc in the root of an image that has this machine's C library.
 func buildImage(t *testing.T, script string) *facts.Facts {
 	t.Helper()
-	if _, err := exec.LookPath("gcc"); err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal("gcc is not installed: apt install gcc")
-		}
-		t.Skip("gcc is not installed: apt install gcc")
-	}
+	tooltest.Path(t, "gcc")
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the names of files in this test are those of amd64")
 	}
@@ -64,7 +60,7 @@ func buildImage(t *testing.T, script string) *facts.Facts {
 	for _, name := range []string{"usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "usr/lib/x86_64-linux-gnu/libc.so.6"} {
 		data, err := os.ReadFile(filepath.Join("/", name))
 		if err != nil {
-			t.Skip(err)
+			tooltest.Missing(t, "no C library where Debian has it: %v", err)
 		}
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o755); err != nil {
 			t.Fatal(err)

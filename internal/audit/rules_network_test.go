@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/facts"
+	"sconce.dev/sconce/internal/tooltest"
 
 	"sconce.dev/sconce/internal/cluster"
 )
@@ -15,12 +16,7 @@ import (
 // libraries compiles shared libraries and returns them by name.
 func libraries(t *testing.T) map[string]string {
 	t.Helper()
-	if _, err := exec.LookPath("gcc"); err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		t.Skip("no gcc: apt install gcc")
-	}
+	tooltest.Path(t, "gcc")
 	cmd := exec.Command("sh", "-e", "-c", `
 		lib() { out=$1 soname=$2 src=$3; shift 3; echo "$src" > s.c; gcc -w -nostdlib -shared -fPIC -Wl,-soname,$soname -Wl,--no-as-needed -o $out s.c "$@"; }
 		lib libcxi.so.1 libcxi.so.1 'int cxi;'

@@ -13,6 +13,7 @@ import (
 
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/facts/factstest"
+	"sconce.dev/sconce/internal/tooltest"
 
 	"sconce.dev/sconce/internal/cluster"
 )
@@ -339,13 +340,7 @@ type sharedLibrary struct {
 // linkLibraries puts libraries that need others into root. They have no content.
 func linkLibraries(t *testing.T, root string, libraries ...sharedLibrary) {
 	t.Helper()
-	gcc, err := exec.LookPath("gcc")
-	if err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		t.Skipf("%v: apt-get install gcc", err)
-	}
+	gcc := tooltest.Path(t, "gcc")
 	stubs := t.TempDir()
 	link := func(out string, args ...string) {
 		args = append([]string{"-shared", "-nostdlib", "-Wl,--no-as-needed", "-x", "c", "/dev/null", "-x", "none", "-o", out}, args...)

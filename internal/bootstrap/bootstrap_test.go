@@ -71,19 +71,6 @@ func buildInto(dir string, p *Pinned) (layer.Descriptor, error) {
 	return Build(ctx, st, fetch.New(st, fetch.Options{}), p, layer.Options{})
 }
 
-func needTools(t *testing.T, tools ...string) {
-	t.Helper()
-	for _, tool := range tools {
-		if _, err := exec.LookPath(tool); err == nil {
-			continue
-		}
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatalf("%s is not on PATH", tool)
-		}
-		t.Skipf("%s is not on PATH", tool)
-	}
-}
-
 // resolved asks the mirror that this machine's own packages come from.
 func resolved(t *testing.T, r Request) *Pinned {
 	t.Helper()

@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/mirrortest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // Files in which ours and mmdebstrap's system differ, and why they may.
@@ -51,7 +52,8 @@ func TestAsMmdebstrap(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mmdebstrap as root needs root")
 	}
-	needTools(t, "mmdebstrap", "apt-get")
+	tooltest.Path(t, "mmdebstrap")
+	tooltest.Path(t, "apt-get")
 	p := resolved(t, Request{Suite: "bookworm", Architecture: runtime.GOARCH})
 	theirs := filepath.Join(t.TempDir(), "root.tar")
 	out, err := mirrortest.Run(func() *exec.Cmd {

@@ -22,12 +22,13 @@ import (
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // TestBytecode builds on a base with this machine's own Python, which compiles in the sandbox, and runs the result.
 func TestBytecode(t *testing.T) {
 	if err := sandbox.Check(); err != nil {
-		skipOrFail(t, "%v (%s)", err, fault.HintOf(err))
+		tooltest.Missing(t, "%v (%s)", err, fault.HintOf(err))
 	}
 	base := thisPython(t)
 	locktest.Isolate(t)
@@ -71,7 +72,7 @@ func TestBytecode(t *testing.T) {
 // layer of a wheel, byte code included.
 func TestBytecodeForAnotherProcessor(t *testing.T) {
 	if err := sandbox.Check(); err != nil {
-		skipOrFail(t, "%v (%s)", err, fault.HintOf(err))
+		tooltest.Missing(t, "%v (%s)", err, fault.HintOf(err))
 	}
 	if runtime.GOARCH != "amd64" {
 		t.Skip("arm64 is not another processor here")
@@ -141,14 +142,6 @@ func asARM(t *testing.T, base []byte, executable string) []byte {
 	return b.Bytes()
 }
 
-func skipOrFail(t testing.TB, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
-}
-
 // thisPython makes a root file system of this machine's Python with its standard library and the libraries that it needs.
 func thisPython(t testing.TB) []byte {
 	t.Helper()
@@ -166,7 +159,7 @@ func pythonFiles(t testing.TB) (files map[string]string, executable string) {
 	}
 	out, err := exec.Command(python, "-I", "-c", ask).Output()
 	if err != nil {
-		skipOrFail(t, "no Python on this machine: %v", err)
+		tooltest.Missing(t, "no Python on this machine: %v", err)
 	}
 	exe, stdlib, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	files = map[string]string{exe: exe, filepath.Dir(exe) + "/python3": exe}
@@ -196,7 +189,7 @@ func libraries(t testing.TB, exe string) []string {
 	t.Helper()
 	out, err := exec.Command("ldd", exe).Output()
 	if err != nil {
-		skipOrFail(t, "ldd %s: %v", exe, err)
+		tooltest.Missing(t, "ldd %s: %v", exe, err)
 	}
 	var libs []string
 	for _, m := range regexp.MustCompile(`(/\S+) \(0x`).FindAllStringSubmatch(string(out), -1) {

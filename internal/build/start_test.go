@@ -11,13 +11,15 @@ import (
 	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/interp"
 	"mvdan.cc/sh/v3/syntax"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // Apptainer sources the script in a shell of its own, which is no bash and has no file for $BASH_ENV.
 func TestStartInApptainersShell(t *testing.T) {
 	bash := "/bin/bash"
 	if _, err := os.Stat(bash); err != nil {
-		t.Skip(err)
+		tooltest.Missing(t, "no bash: %v", err)
 	}
 	prefix := t.TempDir()
 	script := filepath.Join(prefix, "a script.sh")

@@ -110,7 +110,7 @@ func TestSlurmTime(t *testing.T) {
 func TestDetectHere(t *testing.T) {
 	file := os.Getenv("SCONCE_TEST_DETECT")
 	if file == "" {
-		t.Skip("for TestDetectSlurm")
+		t.Skip("only as part of TestDetectSlurm")
 	}
 	d := Detect(t.Context())
 	if err := os.WriteFile(file, []byte(d.TOML()), 0o644); err != nil {

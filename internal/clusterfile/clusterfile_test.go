@@ -20,6 +20,7 @@ import (
 	"sconce.dev/sconce/internal/sif"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // with changes the attributes of an object.
@@ -208,7 +209,7 @@ func TestHardLinkIntoLayerBelow(t *testing.T) {
 
 // Files that the tar stores with holes.
 func TestSparse(t *testing.T) {
-	gnuTar := needTool(t, "tar")
+	gnuTar := tooltest.Path(t, "tar")
 	from := t.TempDir()
 	contents := map[string][]byte{}
 	for i, size := range []int{3_000_000, 200_000, 5_000_000} {
@@ -251,19 +252,6 @@ func TestSparse(t *testing.T) {
 			t.Errorf("%s: with reuse %q was read, same bytes: %v", format, warm.opened, warm.sum() == cold.sum())
 		}
 	}
-}
-
-// needTool returns the path of a program that the test cannot do without.
-func needTool(t testing.TB, name string) string {
-	t.Helper()
-	p, err := exec.LookPath(name)
-	if err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	return p
 }
 
 // A SIF holds the very file system that stands alone otherwise.

@@ -23,6 +23,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // settings are the ways to compress that the bytes are compared under.
@@ -298,7 +299,7 @@ func newStoreAt(t *testing.T, at string) *store.Store {
 func mountReadOnly(t *testing.T, at string) {
 	t.Helper()
 	if err := unix.Mount(at, at, "", unix.MS_BIND, ""); err != nil {
-		t.Skipf("mount: %v", err)
+		tooltest.Missing(t, "mount: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
@@ -561,14 +562,7 @@ func TestDamagedFragment(t *testing.T) {
 
 // A store that cannot keep what was compressed does not keep the file from being written.
 func TestStoreFull(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can mount")
-	}
-	at := t.TempDir()
-	if err := unix.Mount("tmpfs", at, "tmpfs", 0, "size=3m"); err != nil {
-		t.Skipf("mount: %v", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+	at := tooltest.SmallDisk(t, "size=3m")
 	t.Setenv("SCONCE_SHARED_STORES", "")
 	st, err := store.Open(t.Context(), at)
 	if err != nil {

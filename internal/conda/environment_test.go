@@ -15,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // laid is an environment as layers.
@@ -269,13 +270,7 @@ DIR/envs/two
 `
 	want = strings.ReplaceAll(want, "DIR", dir)
 	for _, shell := range []string{"bash", "dash", "busybox", "zsh"} {
-		program, err := exec.LookPath(shell)
-		if err != nil {
-			if shell != "zsh" {
-				condatest.SkipOrFail(t, "%v", err)
-			}
-			continue
-		}
+		program := tooltest.Path(t, shell)
 		args := []string{"-c", strings.ReplaceAll(script, "DIR", dir)}
 		if shell == "busybox" {
 			args = append([]string{"sh"}, args...)

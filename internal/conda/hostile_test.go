@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 type member struct {
@@ -190,7 +191,7 @@ for name in reversed(old.namelist()):
     with new.open(name, "w", force_zip64=True) as f: f.write(old.read(name))
 new.close()`, in).CombinedOutput()
 	if err != nil {
-		condatest.SkipOrFail(t, "%v: %s", err, out)
+		tooltest.Missing(t, "%v: %s", err, out)
 	}
 	data, err := os.ReadFile(in + "64")
 	if err != nil {

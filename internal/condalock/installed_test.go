@@ -11,12 +11,13 @@ import (
 
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/conda/condatest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // What rattler wrote down of packages that it installed makes the lock that the channel would give, without the token that was in
 // its address.
 func TestInstalled(t *testing.T) {
-	needUV(t)
+	tooltest.Path(t, "uv")
 	channel := condatest.NewChannel(t,
 		condatest.Package{Name: "libx", Version: "1.0", License: "MIT", Constrains: []string{"liby >2"}, Files: map[string]condatest.File{"lib/libx.txt": {Data: "at " + condatest.Placeholder + "\n"}}},
 		condatest.Package{Name: "tool", Version: "2.0", Noarch: "generic", Depends: []string{"libx >=1"}, Files: map[string]condatest.File{"share/tool": {Data: "tool\n"}}},
@@ -78,7 +79,7 @@ func TestInstalledWrong(t *testing.T) {
 
 // rattler reads the list of addresses as it is meant.
 func TestExplicitByRattler(t *testing.T) {
-	needUV(t)
+	tooltest.Path(t, "uv")
 	file := filepath.Join(t.TempDir(), "explicit.txt")
 	part := sample().Platforms[0]
 	write(t, file, string(part.Explicit()))

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 func TestStubVersion(t *testing.T) {
@@ -29,7 +31,7 @@ func TestStubVersion(t *testing.T) {
 // TestStubsByUV has uv resolve against stubs: what conda has is taken as it is, nothing that only its metadata wants comes in, and
 // conflicts are told.
 func TestStubsByUV(t *testing.T) {
-	needUV(t)
+	tooltest.Path(t, "uv")
 	t.Setenv("UV_PYTHON_DOWNLOADS", "never") // any Python will do to read metadata
 	index := t.TempDir()                     // has torch too, in the same version, and what it wants there
 	for name, metadata := range map[string]string{

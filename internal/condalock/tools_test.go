@@ -13,14 +13,8 @@ import (
 
 	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
-
-func needUV(t testing.TB) {
-	t.Helper()
-	if _, err := exec.LookPath("uv"); err != nil {
-		condatest.SkipOrFail(t, "%v", err)
-	}
-}
 
 func write(t testing.TB, file, text string) {
 	t.Helper()
@@ -130,7 +124,7 @@ func home(t testing.TB, files map[string]string) string {
 
 func solver(t testing.TB, c *Config) *Solver {
 	t.Helper()
-	needUV(t)
+	tooltest.Path(t, "uv")
 	// Not the home of whoever runs the test: rattler finds logins there.
 	t.Setenv("UV_CACHE_DIR", uvCache(t))
 	t.Setenv("UV_PYTHON_INSTALL_DIR", uvPythons(t))

@@ -20,6 +20,7 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/mirrortest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 var update = flag.Bool("update", false, "write the list of differences anew")
@@ -158,16 +159,14 @@ func TestSideBySide(t *testing.T) {
 // installed brings cotainr as it was released, and returns the directory that it is in.
 func installed(t *testing.T) string {
 	t.Helper()
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip(err)
-	}
+	tooltest.Path(t, "python3")
 	dir := t.TempDir()
 	out, err := mirrortest.Run(func() *exec.Cmd {
 		return exec.Command("uv", "pip", "install", "--quiet", "--no-deps", "--python", "python3", "--target", dir, "cotainr=="+Release)
 	})
 	if err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") == "" && bytes.Contains(out, []byte("Failed to fetch")) {
-			t.Skipf("%s", out)
+		if bytes.Contains(out, []byte("Failed to fetch")) {
+			tooltest.Missing(t, "%v: %s", err, out)
 		}
 		t.Fatalf("%v: %s", err, out)
 	}

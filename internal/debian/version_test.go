@@ -1,9 +1,10 @@
 package debian
 
 import (
-	"os"
 	"os/exec"
 	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // ordered are versions from the lowest to the highest.
@@ -43,12 +44,7 @@ func TestCompareVersions(t *testing.T) {
 
 // dpkg is the judge of versions.
 func TestCompareVersionsAsDpkg(t *testing.T) {
-	if _, err := exec.LookPath("dpkg"); err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		t.Skip("needs dpkg")
-	}
+	tooltest.Path(t, "dpkg")
 	for i, a := range ordered[1:] {
 		if out, err := exec.Command("dpkg", "--compare-versions", ordered[i], "lt", a).CombinedOutput(); err != nil {
 			t.Errorf("dpkg does not find %s before %s: %v %s", ordered[i], a, err, out)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // machine makes the file system of a host: files by name, with their content; "-> x" makes a link.
@@ -122,13 +123,7 @@ func TestNumbers(t *testing.T) {
 
 // TestSonames: a library is found by the name that programs ask for, also where ldconfig has made no link.
 func TestSonames(t *testing.T) {
-	gcc, err := exec.LookPath("gcc")
-	if err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		t.Skip("gcc is missing: apt install gcc")
-	}
+	gcc := tooltest.Path(t, "gcc")
 	h := machine(t, driver(nil))
 	lib := filepath.Join(h.Root, "/usr/lib64/libnvidia-ml.so.580.159.04")
 	if out, err := exec.Command(gcc, "-shared", "-nostdlib", "-Wl,-soname,libnvidia-ml.so.1", "-o", lib, "-x", "c", "/dev/null").CombinedOutput(); err != nil {

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // seen is what readelf says of a file.
@@ -40,7 +42,7 @@ var plain = strings.NewReplacer("<OS specific>: 10", "UNIQUE", "bad section inde
 
 func readelf(t testing.TB, name string) seen {
 	t.Helper()
-	needTool(t, "readelf", "apt install binutils")
+	tooltest.Path(t, "readelf")
 	s := seen{Tags: map[string][]string{}, Requires: map[string][]string{}}
 	file := ""
 	for line := range strings.Lines(run(t, "/", "readelf", "-dVW", "--dyn-syms", name)) {

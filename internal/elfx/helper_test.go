@@ -1,7 +1,6 @@
 package elfx
 
 import (
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -10,21 +9,6 @@ import (
 	"strings"
 	"testing"
 )
-
-// needTool skips a test whose program is missing, or fails it where the tests must be complete.
-func needTool(t testing.TB, name, install string) string {
-	t.Helper()
-	file, err := exec.LookPath(name)
-	if err == nil {
-		return file
-	}
-	why := fmt.Sprintf("%s is not installed: %s", name, install)
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
-	return ""
-}
 
 // hostFS is the file system of this machine. Names that begin with a directory of redirect are elsewhere.
 type hostFS struct {

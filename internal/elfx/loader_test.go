@@ -9,13 +9,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // build runs a script with gcc in a fresh directory and returns it. The functions of the prelude make a library or a
 // program from a source text: lib DIR/FILE SOURCE FLAGS...
 func build(t testing.TB, script string) string {
 	t.Helper()
-	needTool(t, "gcc", "apt install gcc")
+	tooltest.Path(t, "gcc")
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // stripFile strips a file of this machine into another. It returns nil when the file is kept.
@@ -121,9 +123,9 @@ int main(int argc, char **argv) {
 
 // TestStrip compiles a library and programs, strips them, runs them, and links against what was stripped.
 func TestStrip(t *testing.T) {
-	gcc := needTool(t, "gcc", "apt-get install gcc")
-	binutils := needTool(t, "strip", "apt-get install binutils")
-	readelf := needTool(t, "readelf", "apt-get install binutils")
+	gcc := tooltest.Path(t, "gcc")
+	binutils := tooltest.Path(t, "strip")
+	readelf := tooltest.Path(t, "readelf")
 	for _, tc := range []struct {
 		name string
 		args []string
@@ -244,8 +246,8 @@ func wantReadable(t testing.TB, readelf, from, to string) {
 
 // TestStripKeeps lists what is left alone.
 func TestStripKeeps(t *testing.T) {
-	gcc := needTool(t, "gcc", "apt-get install gcc")
-	objcopy := needTool(t, "objcopy", "apt-get install binutils")
+	gcc := tooltest.Path(t, "gcc")
+	objcopy := tooltest.Path(t, "objcopy")
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	write(t, at("lib.c"), stripLibrary)
@@ -283,7 +285,7 @@ func TestStripKeeps(t *testing.T) {
 
 // TestStripReader reads the result in ways that readers are used.
 func TestStripReader(t *testing.T) {
-	gcc := needTool(t, "gcc", "apt-get install gcc")
+	gcc := tooltest.Path(t, "gcc")
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "lib.c"), stripLibrary)
 	name := filepath.Join(dir, "lib.so")
@@ -314,10 +316,10 @@ func TestStripReader(t *testing.T) {
 // TestStripPeer strips every ELF file below the directories of $SCONCE_STRIP_TREES, or of this machine, as binutils does.
 func TestStripPeer(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long")
+		t.Skip("takes long")
 	}
-	binutils := needTool(t, "strip", "apt-get install binutils")
-	readelf := needTool(t, "readelf", "apt-get install binutils")
+	binutils := tooltest.Path(t, "strip")
+	readelf := tooltest.Path(t, "readelf")
 	trees := filepath.SplitList(os.Getenv("SCONCE_STRIP_TREES"))
 	limit := 0
 	if len(trees) == 0 {

@@ -16,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // The example with flash-attn, DeepSpeed and apex is locked and planned with its own files, from stand-ins for what they name on this
@@ -125,11 +126,11 @@ func repository(t *testing.T, tag string, files map[string]string) string {
 	dir := t.TempDir()
 	locktest.Write(t, dir, files)
 	for _, args := range [][]string{{"init", "-q"}, {"add", "."}, {"commit", "-q", "-m", "all"}, {"tag", tag}} {
-		cmd := exec.Command("git", args...)
+		cmd := exec.Command(tooltest.Path(t, "git"), args...)
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.org")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			condatest.SkipOrFail(t, "git %q: %v\n%s", args, err, out)
+			t.Fatalf("git %q: %v\n%s", args, err, out)
 		}
 	}
 	return dir

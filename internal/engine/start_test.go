@@ -11,12 +11,13 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // What commands read of an image is recorded once, in its order, whether its layers were made here or come in a file from elsewhere.
 func TestStartIsRecorded(t *testing.T) {
 	if err := fuse.Check(); err != nil {
-		t.Skipf("a start is recorded by FUSE: %v", err)
+		tooltest.Missing(t, "a start is recorded by FUSE: %v", err)
 	}
 	dir := t.TempDir()
 	root := filepath.Join(dir, "root.tar")

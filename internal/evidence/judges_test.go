@@ -10,24 +10,15 @@ import (
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/evidence/evidencetest"
 	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/tooltest"
 )
-
-// judge finds a program of Debian 13, which scripts/setup.sh brings where it can: Debian 12 has none of them.
-func judge(t *testing.T, name string) string {
-	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		t.Skip(err)
-	}
-	return path
-}
 
 // noRoots is a list of whom to trust besides the key, without which cosign asks the network for one.
 const noRoots = `{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`
 
 // TestCosign has cosign judge verdicts, with the right key and with another one, without network.
 func TestCosign(t *testing.T) {
-	cosign := judge(t, "cosign")
+	cosign := tooltest.Path(t, "cosign")
 	for name, start := range registries {
 		t.Run(name, func(t *testing.T) {
 			home := registrytest.Isolate(t)
@@ -74,7 +65,7 @@ func TestCosign(t *testing.T) {
 
 // TestOras has oras find what is about an image.
 func TestOras(t *testing.T) {
-	oras := judge(t, "oras")
+	oras := tooltest.Path(t, "oras")
 	for name, start := range registries {
 		t.Run(name, func(t *testing.T) {
 			registrytest.Isolate(t)

@@ -16,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 func with(c Command, mounts ...Mount) Command {
@@ -272,7 +273,7 @@ func TestSSHAgent(t *testing.T) {
 		}
 	}()
 	b.SSH = map[string]string{"default": sock}
-	needTool(t, "perl", "apt-get install perl-base")
+	tooltest.Path(t, "perl")
 	programs := []Mount{}
 	for _, dir := range []string{"/usr", "/lib", "/lib64"} {
 		if _, err := os.Stat(dir); err == nil {

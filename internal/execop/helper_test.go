@@ -25,6 +25,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 const (
@@ -97,23 +98,6 @@ func TestAsOrdinaryUser(t *testing.T) {
 // asRoot reports whether the tests can give files to others.
 func asRoot() bool { return sandbox.Unpacked().Owners }
 
-func missing(t testing.TB, what string) {
-	t.Helper()
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatal(what)
-	}
-	t.Skip(what)
-}
-
-func needTool(t testing.TB, name, install string) string {
-	t.Helper()
-	p, err := exec.LookPath(name)
-	if err != nil {
-		missing(t, name+" is not installed: "+install)
-	}
-	return p
-}
-
 // bench is a store with an image of busybox, and what runs steps in it.
 type bench struct {
 	*Runner
@@ -154,7 +138,7 @@ func (b *bench) layerOf(dir string) layer.Descriptor {
 // busyboxRoot makes a root file system with all programs of busybox, and some accounts.
 func busyboxRoot(t testing.TB) string {
 	t.Helper()
-	busybox := needTool(t, "busybox", "apt-get install busybox-static")
+	busybox := tooltest.Path(t, "busybox")
 	list, err := exec.Command(busybox, "--list").Output()
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package execop
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,12 +8,13 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // A step does not see what this machine offers to itself alone, unless it is given the machine's network.
 func TestStepNetwork(t *testing.T) {
 	if err := sandbox.CheckNetwork(); err != nil {
-		missing(t, fmt.Sprintf("a network: %v", err))
+		tooltest.Missing(t, "a network: %v", err)
 	}
 	b := newBench(t)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }))
@@ -40,7 +40,7 @@ func TestStepNetwork(t *testing.T) {
 // Programs find the ports below 1024 free, and may take them, whoever they run as.
 func TestLowPorts(t *testing.T) {
 	if err := sandbox.CheckNetwork(); err != nil {
-		missing(t, fmt.Sprintf("a network: %v", err))
+		tooltest.Missing(t, "a network: %v", err)
 	}
 	b := newBench(t)
 	for _, user := range []string{"", "build"} {

@@ -11,18 +11,12 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // TestDiskFull writes to a disk that is too small, and looks what is left behind.
 func TestDiskFull(t *testing.T) {
-	disk := t.TempDir()
-	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=1m"); err != nil {
-		if os.Geteuid() == 0 && os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatalf("mount a small disk: %v", err)
-		}
-		t.Skipf("mount a small disk: %v", err)
-	}
-	defer unix.Unmount(disk, unix.MNT_DETACH)
+	disk := tooltest.SmallDisk(t, "size=1m")
 	st := openStore(t)
 	im := assemble(t, st, makeLayer(t, st, layer.Zstd, regular("a", noise(3<<20))))
 	for _, kind := range []string{"oci", "oci-archive", "docker-archive", "dir", "tar"} {

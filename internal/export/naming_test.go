@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 func TestLabels(t *testing.T) {
@@ -44,11 +46,13 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// What podman and docker would load has the name that the image was built under. Buildah has podman's library for that.
+// What others load has the name that the image was built under, without being told: podman and buildah from files, skopeo from all. Docker,
+// which needs a daemon, is not asked: of an archive it reads the list of tags that skopeo prints.
 func TestOthersLoadByName(t *testing.T) {
-	if _, err := exec.LookPath("buildah"); err != nil || os.Geteuid() != 0 {
-		t.Skip("needs root, and buildah: apt-get install buildah")
+	if os.Geteuid() != 0 {
+		t.Skip("only root can load images without a user name space")
 	}
+	podman, buildah := tooltest.Path(t, "podman"), tooltest.Path(t, "buildah")
 	st := openStore(t)
 	im, dir := sample(t, st), t.TempDir()
 	for dest, want := range map[string]string{
@@ -64,12 +68,26 @@ func TestOthersLoadByName(t *testing.T) {
 			t.Fatal(err)
 		}
 		global := []string{"--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run"), "--storage-driver", "vfs"}
-		for _, args := range [][]string{{"pull", dest}, {"inspect", "--type", "image", want}, {"rmi", want}} {
-			if out, err := exec.Command("buildah", append(global, args...)...).CombinedOutput(); err != nil {
-				t.Errorf("%s: buildah %q: %v\n%s", write, args, err, out)
+		_, file, _ := strings.Cut(dest, ":")
+		for _, command := range [][]string{
+			{buildah, "pull", dest},
+			{buildah, "inspect", "--type", "image", want},
+			{buildah, "rmi", want},
+			{podman, "load", "-i", file},
+			{podman, "image", "inspect", "train:25.11"},
+			{podman, "rmi", "train:25.11"},
+		} {
+			if out, err := exec.Command(command[0], slices.Concat(global, command[1:])...).CombinedOutput(); err != nil {
+				t.Errorf("%s: %q: %v\n%s", write, command, err, out)
+			}
+		}
+		if strings.HasPrefix(dest, "docker-archive:") {
+			if tags := registrytest.Skopeo(t, "list-tags", dest); !strings.Contains(tags, `"train:25.11"`) {
+				t.Errorf("%s: tags of docker: %s", write, tags)
 			}
 		}
 	}
+	registrytest.Skopeo(t, "inspect", "oci-archive:"+filepath.Join(dir, "oci.tar")+":25.11")
 	layout := filepath.Join(dir, "layout")
 	if err := Write(t.Context(), im, layout, Options{Store: st, Name: "train:25.11"}); err != nil {
 		t.Fatal(err)

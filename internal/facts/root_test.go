@@ -27,6 +27,7 @@ import (
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // kernelRoot is a directory of this machine as a process sees it that has it for its root. The kernel itself resolves the names.
@@ -144,7 +145,7 @@ func copyProgram(t *testing.T, dir string) {
 	put("/bin/sh", "usr/bin/sh")
 	out, err := exec.Command("ldd", "/bin/sh").Output()
 	if err != nil {
-		t.Skipf("ldd /bin/sh: %v", err)
+		tooltest.Missing(t, "ldd /bin/sh: %v", err)
 	}
 	for line := range strings.Lines(string(out)) {
 		for _, field := range strings.Fields(line) {
@@ -267,7 +268,7 @@ func TestRootsResolve(t *testing.T) {
 	dir := smallSystem(t)
 	kernel := kernelRoot{dir}
 	if _, err := kernel.Resolve("/"); errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
-		t.Skipf("openat2: %v", err)
+		t.Skipf("the kernel has no openat2: %v", err)
 	}
 	names := []string{"/", "//", "/..", "/../..//etc", "/usr/bin/sh", "/usr/bin/sh/", "/usr/bin/sh/.", "/usr/bin/sh/..", "/loop", "/loop1/x", "/dangling"}
 	parts := []string{

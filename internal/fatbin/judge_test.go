@@ -24,7 +24,7 @@ func cudaTool(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		t.Skipf("%s of the CUDA toolkit is not installed", name)
+		t.Skipf("%s of the CUDA toolkit is not here, which no distribution has", name)
 	}
 	return path
 }
@@ -109,7 +109,7 @@ func compare(t *testing.T, tool, name string) {
 	f, err := Scan(file, info.Size(), Options{SectionsOnly: true})
 	took := time.Since(start)
 	if err != nil {
-		t.Skipf("%s: %v", name, err)
+		t.Skipf("%s is no file with device code: %v", name, err)
 	}
 	start = time.Now()
 	want := cuobjdump(t, tool, name)
@@ -167,7 +167,7 @@ func TestAgainstCompiler(t *testing.T) {
 		command := exec.Command(nvcc, step...)
 		command.Dir = dir
 		if out, err := command.CombinedOutput(); err != nil {
-			t.Skipf("nvcc %v: %v\n%s", step, err, out)
+			t.Skipf("this nvcc compiles nothing here: %v: %v\n%s", step, err, out)
 		}
 	}
 	for name, regions := range map[string]int{"plain.o": 1, "relocatable.o": 1, "linked.o": 1, "both.a": 2} {

@@ -2,7 +2,6 @@ package fetch
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"testing"
 
@@ -10,18 +9,12 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // TestDiskFull downloads into a store that is too small.
 func TestDiskFull(t *testing.T) {
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); err != nil {
-		if os.Geteuid() == 0 && os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatalf("mount a small disk: %v", err)
-		}
-		t.Skipf("mount a small disk: %v", err)
-	}
-	defer unix.Unmount(dir, unix.MNT_DETACH)
+	dir := tooltest.SmallDisk(t, "size=2m")
 	st, err := store.Open(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)

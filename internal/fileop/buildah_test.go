@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // theBase and theContext are what the cases below copy in.
@@ -44,7 +45,7 @@ func TestLikeBuildah(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a minute")
 	}
-	needTool(t, "buildah", "apt-get install buildah")
+	tooltest.Path(t, "buildah")
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -251,7 +252,7 @@ func listDir(t *testing.T, dir string) []string {
 
 func compressed(t testing.TB, tool string, data []byte) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), needTool(t, tool, "apt-get install gzip bzip2 xz-utils zstd"), "-c")
+	cmd := exec.CommandContext(t.Context(), tooltest.Path(t, tool), "-c")
 	cmd.Stdin = bytes.NewReader(data)
 	out, err := cmd.Output()
 	if err != nil {

@@ -233,20 +233,6 @@ func openContext(t testing.TB, dir string) *Context {
 	return c
 }
 
-func needTool(t testing.TB, name, install string) string {
-	t.Helper()
-	file, err := exec.LookPath(name)
-	if err == nil {
-		return file
-	}
-	why := fmt.Sprintf("%s is not installed: %s", name, install)
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
-	return ""
-}
-
 // memory is a source with files in its root.
 type memory map[string][]byte
 

@@ -11,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 var patchBase = []string{
@@ -174,7 +175,7 @@ func TestPatchBomb(t *testing.T) {
 
 // TestPatchLikeGit applies what git says about two directories.
 func TestPatchLikeGit(t *testing.T) {
-	needTool(t, "git", "apt-get install git")
+	tooltest.Path(t, "git")
 	before := []string{
 		"f a/text = 1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n", "f moved = m\nn\no\np\n", "f binary = \x00\x01\x02" + strings.Repeat("bin", 300), "f gone = x",
 		"f run = r\n",

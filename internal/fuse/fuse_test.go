@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // The tests serve from this process and look from another, which mounts in namespaces of its own: a process that reads
@@ -102,10 +104,7 @@ func look(t *testing.T, root Node, what string) string {
 	if err != nil {
 		cmd.Wait()
 		why := fmt.Sprintf("nothing can be mounted here: %v: %s", err, out.String())
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(why)
-		}
-		t.Skip(why)
+		tooltest.Missing(t, "%v", why)
 	}
 	served := make(chan error, 1)
 	go func() { served <- Serve(dev, root, Options{Report: func(err error) { t.Logf("report: %v", err) }}) }()

@@ -11,7 +11,7 @@ import (
 func TestChooseLocalPlace(t *testing.T) {
 	dir := t.TempDir()
 	if err := HoldsLayers(dir); err != nil {
-		t.Skip(err) // temporary files of this machine are where no overlay can be
+		t.Skipf("temporary files of this machine are where no overlay can be: %v", err)
 	}
 	none := filepath.Join(dir, "none")
 	p, err := ChooseLocalPlace([]string{none, "/proc", dir})

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // What is full is asked of a real file system of its own: a tmpfs with as few bytes and as few files as a case has.
@@ -17,14 +19,7 @@ func TestNoRoom(t *testing.T) {
 		{"files", "size=64m,nr_inodes=100", "(tmpfs) has no inodes left"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir := t.TempDir()
-			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, c.options); err != nil {
-				if os.Geteuid() == 0 && os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-					t.Fatal(err)
-				}
-				t.Skipf("mount a small disk: %v", err)
-			}
-			defer unix.Unmount(dir, unix.MNT_DETACH)
+			dir := tooltest.SmallDisk(t, c.options)
 			var err error
 			for i := 0; err == nil; i++ {
 				err = os.WriteFile(dir+"/"+strconv.Itoa(i), make([]byte, 4<<10), 0o600)

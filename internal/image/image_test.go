@@ -25,6 +25,7 @@ import (
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 func testStore(tb testing.TB) *store.Store {
@@ -36,15 +37,6 @@ func testStore(tb testing.TB) *store.Store {
 	}
 	tb.Cleanup(func() { st.Close() })
 	return st
-}
-
-// missingTool skips a test whose judge is not here, unless $SCONCE_REQUIRE_TOOLS says that it must be.
-func missingTool(tb testing.TB, what string) {
-	tb.Helper()
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		tb.Fatal(what)
-	}
-	tb.Skip(what)
 }
 
 // object is an entry with its content.
@@ -172,10 +164,7 @@ func testStoreWith(t *testing.T, st *store.Store, layers ...layer.Descriptor) *s
 
 // TestSkopeoReads has skopeo copy an assembled image out of an OCI layout, decompressing each layer.
 func TestSkopeoReads(t *testing.T) {
-	skopeo, err := exec.LookPath("skopeo")
-	if err != nil {
-		missingTool(t, err.Error())
-	}
+	skopeo := tooltest.Path(t, "skopeo")
 	st := testStore(t)
 	big := strings.Repeat("more than one chunk ", 1<<19)
 	im, err := Assemble(t.Context(), st, Spec{Platform: amd64, Additions: []Addition{

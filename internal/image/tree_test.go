@@ -19,6 +19,7 @@ import (
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 func sorted(objects []object) []object {
@@ -199,7 +200,7 @@ func TestTreeRefusesLostLink(t *testing.T) {
 // TestTreeIsOverlay compares merged trees with what the kernel's overlay shows of the same layers, unpacked.
 func TestTreeIsOverlay(t *testing.T) {
 	if os.Getuid() != 0 {
-		missingTool(t, "only root can mount an overlay here")
+		t.Skip("only root can mount an overlay here")
 	}
 	st := testStore(t)
 	withoutLinks := func(lines []string) []string { // overlay also counts names that are hidden
@@ -310,7 +311,7 @@ func mountOverlay(t *testing.T, st *store.Store, ds []layer.Descriptor) string {
 	}
 	err := unix.Mount("overlay", mounted, "overlay", unix.MS_RDONLY, "userxattr,lowerdir="+strings.Join(lower, ":"))
 	if err != nil {
-		missingTool(t, fmt.Sprintf("mount overlay: %v", err))
+		tooltest.Missing(t, "mount overlay: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(mounted, unix.MNT_DETACH) }) // when the test has not come to it
 	return mounted

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -20,20 +19,12 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 func TestMain(m *testing.M) {
 	sandbox.Init() // the sandbox starts this very binary again
 	os.Exit(m.Run())
-}
-
-// missing skips a test that needs what is not here, or fails it where all must be.
-func missing(t *testing.T, why string) {
-	t.Helper()
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
 }
 
 // entry is a file of a layer under test.
@@ -64,12 +55,9 @@ func (e entry) with(change func(*tar.Header)) entry {
 func imageOf(t *testing.T, layers ...[]entry) (*store.Store, []layer.Descriptor) {
 	t.Helper()
 	if err := fuse.Check(); err != nil {
-		missing(t, err.Error())
+		tooltest.Missing(t, "%v", err)
 	}
-	busybox, err := exec.LookPath("busybox")
-	if err != nil {
-		missing(t, "apt-get install busybox-static")
-	}
+	busybox := tooltest.Path(t, "busybox")
 	program, err := os.ReadFile(busybox)
 	if err != nil {
 		t.Fatal(err)

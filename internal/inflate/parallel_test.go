@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // small cuts test files into many chunks.
@@ -120,17 +122,13 @@ func TestParallelOfOthers(t *testing.T) {
 		for program, command := range programs {
 			t.Run(program+" of "+name, func(t *testing.T) {
 				t.Parallel()
-				if _, err := exec.LookPath(command[0]); err != nil {
-					t.Skip(err)
-				}
+				tooltest.Path(t, command[0])
 				judgeParallel(t, run(t, plain, command...), small)
 			})
 		}
 	}
 	t.Run("zopfli", func(t *testing.T) {
-		if _, err := exec.LookPath("zopfli"); err != nil {
-			t.Skip(err)
-		}
+		tooltest.Path(t, "zopfli")
 		name := filepath.Join(t.TempDir(), "x")
 		if err := os.WriteFile(name, kinds(100 << 10)["changing"], 0o600); err != nil {
 			t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -141,14 +142,8 @@ func judge(t *testing.T, text string) {
 	if out, err := exec.Command("bash", "-n", file).CombinedOutput(); err != nil {
 		t.Errorf("bash: %v\n%s", err, out)
 	}
-	if _, err := exec.LookPath("shellcheck"); err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		return
-	}
 	// SC2016: what stands between single quotes is for the shell in the container. SC2154: Slurm sets its variables. SC2317: a trap calls the function.
-	if out, err := exec.Command("shellcheck", "--exclude=SC2016,SC2154,SC2317", file).CombinedOutput(); err != nil {
+	if out, err := exec.Command(tooltest.Path(t, "shellcheck"), "--exclude=SC2016,SC2154,SC2317", file).CombinedOutput(); err != nil {
 		t.Errorf("shellcheck: %v\n%s", err, out)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // deflateBytes packs data, at one of the levels of compress/flate.
@@ -167,7 +168,7 @@ func TestDeflated(t *testing.T) {
 func gunzip(t *testing.T, blob []byte) []byte {
 	t.Helper()
 	for _, args := range [][]string{{"-t"}, {"-dc"}} {
-		cmd := exec.Command(tool(t, "gzip"), args...)
+		cmd := exec.Command(tooltest.Path(t, "gzip"), args...)
 		cmd.Stdin = bytes.NewReader(blob)
 		var errs strings.Builder
 		cmd.Stderr = &errs
@@ -223,7 +224,7 @@ func TestDeflatedUnpacks(t *testing.T) {
 	streams := map[string][]byte{"d/a": deflateBytes(t, a, 6), "d/b": deflateBytes(t, b, 9)}
 	d := writeDeflated(t, st, objects, streams, Options{})
 	byTar, byUs := t.TempDir(), t.TempDir()
-	cmd := exec.Command(tool(t, "tar"), "--extract", "--gzip", "--file=-", "--directory="+byTar)
+	cmd := exec.Command(tooltest.Path(t, "tar"), "--extract", "--gzip", "--file=-", "--directory="+byTar)
 	cmd.Stdin = bytes.NewReader(readBlob(t, st, d))
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 		t.Fatalf("tar: %v\n%s", err, out)

@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 func makeTar(tb testing.TB, headers ...tar.Header) []byte {
@@ -290,7 +292,7 @@ func TestFromDirIsFromTar(t *testing.T) {
 	if os.Getuid() != 0 {
 		args = append(args, "--owner=0", "--group=0")
 	}
-	out, err := exec.Command(tool(t, "tar"), append(args, "a-link", "b", "sparse")...).Output()
+	out, err := exec.Command(tooltest.Path(t, "tar"), append(args, "a-link", "b", "sparse")...).Output()
 	must(err)
 	fromTar, err := FromTar(t.Context(), st, bytes.NewReader(out), Options{})
 	must(err)
@@ -334,7 +336,7 @@ func TestSparseForeignLayer(t *testing.T) {
 		if format != "--format=gnu" {
 			args = append([]string{"--format=pax"}, args...)
 		}
-		out, err := exec.Command(tool(t, "tar"), args...).Output()
+		out, err := exec.Command(tooltest.Path(t, "tar"), args...).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -374,7 +376,7 @@ func TestForeignStream(t *testing.T) {
 		headers = append(headers, tar.Header{Name: fmt.Sprintf("f%02d", i), Uname: strings.Repeat(fmt.Sprint(i, " "), 1+i*1000)})
 	}
 	for _, program := range []string{"gzip", "zstd", "xz"} {
-		cmd := exec.Command(tool(t, program))
+		cmd := exec.Command(tooltest.Path(t, program))
 		cmd.Stdin = bytes.NewReader(makeTar(t, headers...))
 		packed, err := cmd.Output()
 		if err != nil {

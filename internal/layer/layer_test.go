@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 func testStore(tb testing.TB) *store.Store {
@@ -35,24 +36,6 @@ func testStore(tb testing.TB) *store.Store {
 	}
 	tb.Cleanup(func() { st.Close() })
 	return st
-}
-
-// tool returns the path of a program that judges. Where it must be there, $SCONCE_REQUIRE_TOOLS makes its absence a failure.
-func tool(tb testing.TB, name string) string {
-	tb.Helper()
-	p, err := exec.LookPath(name)
-	if err != nil {
-		missingTool(tb, err.Error())
-	}
-	return p
-}
-
-func missingTool(tb testing.TB, what string) {
-	tb.Helper()
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		tb.Fatal(what)
-	}
-	tb.Skip(what)
 }
 
 // object is an entry with its content.
@@ -385,9 +368,9 @@ func TestProgramsReadLayers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := exec.Command(tool(t, program), "-dc", blob).Output()
+		out, err := exec.Command(tooltest.Path(t, program), "-dc", blob).Output()
 		if program == "gzip" {
-			cmd := exec.Command(tool(t, program), "-dc")
+			cmd := exec.Command(tooltest.Path(t, program), "-dc")
 			cmd.Stdin, _ = os.Open(blob)
 			out, err = cmd.Output()
 		}
@@ -397,7 +380,7 @@ func TestProgramsReadLayers(t *testing.T) {
 		if got := store.DigestOf(out); got != d.DiffID || int64(len(out)) != d.RawSize {
 			t.Errorf("%s -d gives %s of %d bytes, want %s of %d", program, got, len(out), d.DiffID, d.RawSize)
 		}
-		cmd := exec.Command(tool(t, "tar"), "--list", "--null", "--quoting-style=literal", "--file=-")
+		cmd := exec.Command(tooltest.Path(t, "tar"), "--list", "--null", "--quoting-style=literal", "--file=-")
 		cmd.Stdin = bytes.NewReader(out)
 		list, err := cmd.CombinedOutput()
 		if err != nil {
@@ -596,7 +579,7 @@ func TestWrongDiffID(t *testing.T) {
 func TestDecompress(t *testing.T) {
 	want := strings.Repeat("hello ", 10_000)
 	for _, program := range []string{"gzip", "zstd", "xz", "cat"} {
-		cmd := exec.Command(tool(t, program))
+		cmd := exec.Command(tooltest.Path(t, program))
 		cmd.Stdin = strings.NewReader(want)
 		packed, err := cmd.Output()
 		if err != nil {

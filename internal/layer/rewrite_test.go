@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // flipped gives what it reads with every bit the other way.
@@ -182,7 +183,7 @@ func TestRewriteForeign(t *testing.T) {
 func gnuTar(t *testing.T, dir string, names ...string) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	cmd := exec.Command(tool(t, "tar"), append([]string{"--sparse", "--format=gnu", "-C", dir, "-cf", "-"}, names...)...)
+	cmd := exec.Command(tooltest.Path(t, "tar"), append([]string{"--sparse", "--format=gnu", "-C", dir, "-cf", "-"}, names...)...)
 	cmd.Stdout = &out
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err)

@@ -19,17 +19,12 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // TestSkopeoReadsDeflated lets skopeo, whose code is podman's, decompress a layer with a stream that was taken over.
 func TestSkopeoReadsDeflated(t *testing.T) {
-	skopeo, err := exec.LookPath("skopeo")
-	if err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	skopeo := tooltest.Path(t, "skopeo")
 	t.Setenv("SCONCE_SHARED_STORES", "")
 	st, err := store.Open(t.Context(), t.TempDir())
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // walked is what a walk showed: the entries, and the contents of those that want chose.
@@ -126,7 +127,7 @@ func checkSource(t *testing.T, what string, s Source, objects []object, want *In
 
 // TestSparseSources walks over files with holes, which GNU tar writes in four ways.
 func TestSparseSources(t *testing.T) {
-	prog := tool(t, "tar")
+	prog := tooltest.Path(t, "tar")
 	dir := t.TempDir()
 	var names []string
 	want := map[string][]byte{}

@@ -20,6 +20,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // upperTree makes an upper directory by hand; sandbox tests those that the kernel makes.
@@ -61,7 +62,7 @@ func (u upperTree) xattr(p, name, value string) {
 	u.t.Helper()
 	err := unix.Lsetxattr(u.at(p), name, []byte(value), 0)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOTSUP) {
-		missingTool(u.t, fmt.Sprintf("set %s: %v", name, err))
+		tooltest.Missing(u.t, "set %s: %v", name, err)
 	}
 	u.check(err)
 }

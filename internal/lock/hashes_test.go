@@ -18,6 +18,7 @@ import (
 
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // pipVerdicts lets pip look at the r.txt in each of the directories, in one process because it takes long to start. It returns
@@ -51,10 +52,7 @@ for name in sys.argv[2:]:
 func needPip(t testing.TB) {
 	t.Helper()
 	if err := exec.Command("python3", "-m", "pip", "--version").Run(); err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		t.Skip("python3 has no pip")
+		tooltest.Missing(t, "python3 has no pip")
 	}
 }
 

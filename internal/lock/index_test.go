@@ -11,6 +11,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/tooltest"
 	"sconce.dev/sconce/internal/uv"
 )
 
@@ -24,7 +25,7 @@ func TestUVComesByItself(t *testing.T) {
 	online := Options{Store: st, Fetch: fetch.New(st, fetch.Options{})}
 	r := &recipe.Recipe{Dir: t.TempDir()}
 	if len(Indexes(r)) == 0 {
-		t.Skip("no index is configured, and there is no pip that knows one")
+		tooltest.Missing(t, "no index is configured, and there is no pip that knows one")
 	}
 	program, err := online.uv(r).Path(t.Context())
 	if err != nil {

@@ -2,7 +2,6 @@ package lock_test
 
 import (
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // realBench is a bench without isolation: with the index that uv and pip use on this machine.
@@ -40,8 +40,8 @@ func (b *bench) tryLock(t *testing.T, platform, text string) (*lock.Lock, []lock
 
 func (b *bench) skipUnreachable(t *testing.T, err error) {
 	t.Helper()
-	if strings.Contains(err.Error(), "Failed to fetch") && os.Getenv("SCONCE_REQUIRE_TOOLS") == "" {
-		t.Skip(err)
+	if strings.Contains(err.Error(), "Failed to fetch") {
+		tooltest.Missing(t, "%v", err)
 	}
 }
 

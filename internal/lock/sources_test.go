@@ -20,6 +20,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // sdist is a source distribution whose setup.py leaves a file at the path in its text, if anybody runs it.
@@ -152,10 +153,10 @@ func TestDirectSources(t *testing.T) {
 		"three/setup.py":     code,
 	})
 	for _, args := range [][]string{{"init", "-q"}, {"add", "."}, {"-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x"}} {
-		cmd := exec.Command("git", args...)
+		cmd := exec.Command(tooltest.Path(t, "git"), args...)
 		cmd.Dir = filepath.Join(b.dir, "three")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Skipf("git: %v %s", err, out)
+			t.Fatalf("git: %v %s", err, out)
 		}
 	}
 	text := "[python]\npackages = [\"one @ file://" + b.dir + "/one-3.0.tar.gz\", \"two @ file://" + b.dir + "/two\", \"three @ git+file://" + b.dir + "/three\"]\n"

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 	"testing/synctest"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // A command that works the third time is run three times, one that never does four times, and once where its test may be left out.
@@ -18,7 +20,7 @@ func TestRun(t *testing.T) {
 		{"1", "9", 4, true},
 		{"", "3", 1, true},
 	} {
-		t.Setenv("SCONCE_REQUIRE_TOOLS", c.require)
+		t.Setenv(tooltest.Variable, c.require)
 		count := filepath.Join(t.TempDir(), "count")
 		runs := 0
 		synctest.Test(t, func(t *testing.T) { // whose pauses take no time

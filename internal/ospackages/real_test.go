@@ -31,6 +31,7 @@ import (
 	"sconce.dev/sconce/internal/mirrortest"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // childVariable makes the test binary a process that resolves and installs what the file it names says, into a store of its own,
@@ -147,12 +148,7 @@ func debian(t *testing.T) *world {
 	if testing.Short() {
 		t.Skip("bootstraps a base, which takes half a minute")
 	}
-	if _, err := exec.LookPath("mmdebstrap"); err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		t.Skip("needs mmdebstrap: apt-get install mmdebstrap")
-	}
+	tooltest.Path(t, "mmdebstrap")
 	base, err := debianTar()
 	if err != nil {
 		t.Fatal(err)

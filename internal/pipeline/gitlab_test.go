@@ -1,7 +1,6 @@
 package pipeline_test
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +9,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/pipeline"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // gitlabCILocal is a program that runs pipelines of GitLab without GitLab, and compares them with GitLab's schema first.
@@ -19,18 +19,13 @@ func gitlabCILocal(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, missing := os.Stat(script)
-	for _, tool := range []string{"node", "git", "rsync"} {
-		_, err := exec.LookPath(tool)
-		missing = errors.Join(missing, err)
+	if _, err := os.Stat(script); err != nil {
+		tooltest.Missing(t, "gitlab-ci-local is not installed: scripts/setup.sh tests")
 	}
-	switch {
-	case missing != nil && os.Getenv("SCONCE_REQUIRE_TOOLS") != "":
-		t.Fatalf("%v: scripts/setup.sh brings it", missing)
-	case missing != nil:
-		t.Skipf("%v: scripts/setup.sh brings it", missing)
+	for _, program := range []string{"git", "rsync"} {
+		tooltest.Path(t, program)
 	}
-	return []string{"node", script}
+	return []string{tooltest.Path(t, "node"), script}
 }
 
 // TestGitlabRuns has another program run the jobs: each once, and after those that it needs. In place of sconce there is a script that

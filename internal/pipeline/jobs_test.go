@@ -3,7 +3,6 @@ package pipeline_test
 import (
 	"bytes"
 	"encoding/json"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -15,6 +14,7 @@ import (
 
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/pipeline"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 const site = `clusters = ["here", "there"]
@@ -200,16 +200,10 @@ func TestGithub(t *testing.T) {
 		t.Errorf("%v", build)
 	}
 	// What a linter of workflows says, which does not know the runners of a site.
-	actionlint, err := exec.LookPath("actionlint")
-	switch {
-	case err != nil && os.Getenv("SCONCE_REQUIRE_TOOLS") != "":
-		t.Fatalf("%v: scripts/setup.sh brings it", err)
-	case err == nil:
-		cmd := exec.CommandContext(t.Context(), actionlint, "-no-color", "-ignore", "label .* is unknown", "-")
-		cmd.Stdin = bytes.NewReader(text)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("actionlint: %v\n%s", err, out)
-		}
+	cmd := exec.CommandContext(t.Context(), tooltest.Path(t, "actionlint"), "-no-color", "-ignore", "label .* is unknown", "-")
+	cmd.Stdin = bytes.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("actionlint: %v\n%s", err, out)
 	}
 }
 

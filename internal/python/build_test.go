@@ -17,6 +17,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // testPython returns an interpreter and its version: of 3.11, which the compiled test wheels are for, if there is one.
@@ -24,7 +25,7 @@ func testPython(t testing.TB) (path, version string) {
 	t.Helper()
 	path, err := exec.LookPath("python3.11")
 	if err != nil || exec.Command(path, "-c", "").Run() != nil {
-		path = needTool(t, "python3")
+		path = tooltest.Path(t, "python3")
 	}
 	out, err := exec.Command(path, "-I", "-c", "import os, sys; print(os.path.realpath(sys.executable)); print('%d.%d.%d' % sys.version_info[:3])").Output()
 	if err != nil {
@@ -108,7 +109,7 @@ func pythons(t testing.TB) []string {
 		found = append(found, path)
 	}
 	if len(found) == 0 {
-		return []string{needTool(t, "python3")}
+		return []string{tooltest.Path(t, "python3")}
 	}
 	if testing.Short() {
 		return found[len(found)-1:]

@@ -17,6 +17,7 @@ import (
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // packedWheel makes a wheel with one file, demo.bin, that is stored as packed, whatever that is.
@@ -171,7 +172,7 @@ func TestLayersTakeWheelsOver(t *testing.T) {
 			t.Errorf("%s: DiffID %s as gzip, %s as zstd", name, d.DiffID, made[layer.Zstd].DiffID)
 		}
 		blob := blobOf(t, st, d)
-		cmd := exec.Command(needTool(t, "gzip"), "-dc")
+		cmd := exec.Command(tooltest.Path(t, "gzip"), "-dc")
 		cmd.Stdin = bytes.NewReader(blob)
 		out, err := cmd.Output()
 		if err != nil || store.DigestOf(out) != d.DiffID {

@@ -11,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // layEnvironment builds an environment of wheels as a build does and unpacks it: its root directory is returned. It
@@ -65,7 +66,7 @@ func unpackOver(t testing.TB, st *store.Store, d layer.Descriptor, dir string) {
 		t.Fatal(err)
 	}
 	defer plain.Close()
-	cmd := exec.Command(needTool(t, "tar"), "-x", "--no-same-owner", "-C", dir)
+	cmd := exec.Command(tooltest.Path(t, "tar"), "-x", "--no-same-owner", "-C", dir)
 	cmd.Stdin = plain
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("tar: %v\n%s", err, out)
@@ -154,10 +155,7 @@ func TestActivateScripts(t *testing.T) {
 		"tcsh": {"activate.csh", "source ", "which"},
 	} {
 		t.Run(shell, func(t *testing.T) {
-			path, err := exec.LookPath(shell)
-			if err != nil {
-				t.Skip("this shell is not installed") // the others judge; no machine has them all
-			}
+			path := tooltest.Path(t, shell)
 			script := strings.Join([]string{
 				test.source + venv + "/bin/" + test.script,
 				"echo $VIRTUAL_ENV",

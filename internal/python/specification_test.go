@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // The files in testdata/judge are what the reference implementation answers; judge.py there writes them.
@@ -247,10 +249,7 @@ from pip._vendor.packaging.tags import sys_tags
 print(platform.python_implementation(), platform.python_version(), platform.machine(), os.confstr("CS_GNU_LIBC_VERSION").replace("glibc ", ""))
 print("\n".join(map(str, sys_tags())))`).Output()
 	if err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatalf("python3 with pip: %v", err)
-		}
-		t.Skip("no python3 with pip")
+		tooltest.Missing(t, "no python3 with pip")
 	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	facts := strings.Fields(lines[0])

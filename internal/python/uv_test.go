@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // laid is one file of an environment, ours or uv's.
@@ -97,14 +99,14 @@ func layInto(t *testing.T, files map[string]laid, w *Wheel, target Target) {
 // installWithUv returns what uv adds to a fresh environment, as if it stood at /opt/venv.
 func installWithUv(t *testing.T, wheels []string) map[string]laid {
 	t.Helper()
-	uv := needTool(t, "uv")
+	uv := tooltest.Path(t, "uv")
 	venv := filepath.Join(t.TempDir(), "venv")
 	run := func(args ...string) {
 		t.Helper()
 		cmd := exec.Command(uv, args...)
 		cmd.Env = append(os.Environ(), "UV_PYTHON_DOWNLOADS=never", "UV_OFFLINE=1", "UV_CACHE_DIR="+filepath.Join(t.TempDir(), "cache"))
 		if out, err := cmd.CombinedOutput(); err != nil {
-			skipOrFail(t, "uv %s: %v\n%s", args[0], err, out)
+			tooltest.Missing(t, "uv %s: %v\n%s", args[0], err, out)
 		}
 	}
 	run("venv", "--python", "3.11", venv)

@@ -10,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/mirrortest"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // popular are the packages that the tests lay down: scripts, data files, headers, namespace packages, .pth files,
@@ -88,14 +89,14 @@ func wheelDir(t testing.TB) string {
 	if len(missing) == 0 {
 		return dir
 	}
-	python := needTool(t, "python3")
+	python := tooltest.Path(t, "python3")
 	args := []string{"-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", dir, "--implementation", "cp", "--python-version", "3.11"}
 	for _, tag := range []string{"manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_24_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"} {
 		args = append(args, "--platform", tag)
 	}
 	args = append(args, missing...)
 	if out, err := mirrortest.Run(func() *exec.Cmd { return exec.Command(python, args...) }); err != nil {
-		skipOrFail(t, "download test wheels: %v\n%s", err, out)
+		tooltest.Missing(t, "download test wheels: %v\n%s", err, out)
 	}
 	return dir
 }
@@ -134,24 +135,6 @@ func allWheels(t testing.TB) []string {
 	}
 	slices.Sort(paths)
 	return paths
-}
-
-// needTool returns the path of a program, which the test cannot do without.
-func needTool(t testing.TB, name string) string {
-	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		skipOrFail(t, "%s is not installed", name)
-	}
-	return path
-}
-
-func skipOrFail(t testing.TB, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
 }
 
 func openWheelFile(t testing.TB, path string) *Wheel {

@@ -15,6 +15,8 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/pelletier/go-toml/v2"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 const (
@@ -183,10 +185,7 @@ func validator(t *testing.T) string {
 			return python
 		}
 	}
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatal("no python3 with the jsonschema module")
-	}
-	t.Skip("no python3 with the jsonschema module")
+	tooltest.Missing(t, "no python3 with the jsonschema module")
 	return ""
 }
 

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // specs are packages without files; the database of rpm keeps the same of them as of others. The long one takes pages beyond the leaf's.
@@ -26,12 +28,7 @@ var specs = map[string]string{
 func database(t *testing.T, count int) []byte {
 	t.Helper()
 	for _, tool := range []string{"rpm", "rpmbuild"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-				t.Fatalf("%s is missing: apt install rpm", tool)
-			}
-			t.Skipf("%s is missing: apt install rpm", tool)
-		}
+		tooltest.Path(t, tool)
 	}
 	dir := t.TempDir()
 	all := map[string]string{}

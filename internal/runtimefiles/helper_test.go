@@ -22,6 +22,7 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 func testStore(tb testing.TB) *store.Store {
@@ -33,19 +34,6 @@ func testStore(tb testing.TB) *store.Store {
 	}
 	tb.Cleanup(func() { st.Close() })
 	return st
-}
-
-// needTool skips a test whose judge is not here, unless $SCONCE_REQUIRE_TOOLS says that it must be.
-func needTool(tb testing.TB, name string) string {
-	tb.Helper()
-	p, err := exec.LookPath(name)
-	if err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			tb.Fatal(err)
-		}
-		tb.Skip(err)
-	}
-	return p
 }
 
 func regular(p, data string) item {
@@ -149,8 +137,8 @@ type root struct {
 // newRoot unpacks the image with shell as its /bin/sh.
 func newRoot(tb testing.TB, shell string, im Image, items ...item) *root {
 	tb.Helper()
-	busybox := needTool(tb, "busybox")
-	sh := needTool(tb, shell)
+	busybox := tooltest.Path(tb, "busybox")
+	sh := tooltest.Path(tb, shell)
 	items = append(items, symlink("bin/sh", "/bin/"+shell), program("bin/show", showArguments))
 	tree, _ := dressed(tb, im, items...)
 	r := &root{tb, tb.TempDir()}

@@ -22,6 +22,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // What the helper does, and with which options, comes in its environment.
@@ -179,7 +180,7 @@ type dialogue struct{ seen, typed string }
 // exit code.
 func terminal(t *testing.T, o Options, steps ...dialogue) (string, int) {
 	t.Helper()
-	script := needTool(t, "script", "apt-get install bsdutils")
+	script := tooltest.Path(t, "script")
 	inner := helperCommand(t, "run", o)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()

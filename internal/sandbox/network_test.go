@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strconv"
 	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // serve serves HTTP at an address of this machine, and returns the port.
@@ -42,7 +44,7 @@ func outsideAddress(t testing.TB) string {
 // are its own.
 func TestOwnNetwork(t *testing.T) {
 	if err := CheckNetwork(); err != nil {
-		missing(t, fmt.Sprintf("no network can be made: %v", err))
+		tooltest.Missing(t, "no network can be made: %v", err)
 	}
 	address := outsideAddress(t)
 	word := func(text string) http.HandlerFunc {

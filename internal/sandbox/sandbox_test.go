@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // The test binary is its own sandbox init, like sconce. With helperEnv it plays the program whose signals, terminal and
@@ -94,36 +96,17 @@ func copyFile(t testing.TB, from, to string, mode os.FileMode) {
 	}
 }
 
-// needTool skips a test whose program is missing, or fails it where the tests must be complete.
-func needTool(t testing.TB, name, install string) string {
-	t.Helper()
-	file, err := exec.LookPath(name)
-	if err == nil {
-		return file
-	}
-	return missing(t, fmt.Sprintf("%s is not installed: %s", name, install))
-}
-
-func missing(t testing.TB, why string) string {
-	t.Helper()
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
-	return ""
-}
-
 // busyboxLayer makes the layer of a small image: busybox under the names of its commands, /etc/passwd and /tmp.
 func busyboxLayer(t testing.TB) string {
 	t.Helper()
-	busybox := needTool(t, "busybox", "apt-get install busybox-static")
+	busybox := tooltest.Path(t, "busybox")
 	f, err := elf.Open(busybox)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
 	if f.Section(".interp") != nil {
-		missing(t, busybox+" is not a static program: apt-get install busybox-static")
+		tooltest.Missing(t, "%s", busybox+" is not a static program: apt-get install busybox-static")
 	}
 	root := filepath.Join(t.TempDir(), "busybox")
 	for _, dir := range []string{"bin", "etc", "tmp", "root", "usr/bin"} {

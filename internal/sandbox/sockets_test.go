@@ -14,6 +14,7 @@ import (
 
 	"sconce.dev/sconce/internal/rootemu"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 //go:embed testdata/abstract.c
@@ -54,7 +55,7 @@ func compile(t *testing.T, name, source string) string {
 	if err := os.MkdirAll(filepath.Dir(program), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	compiler := exec.Command(needTool(t, "gcc", "apt-get install gcc libc6-dev"), "-O1", "-static", "-o", program, "-x", "c", "-")
+	compiler := exec.Command(tooltest.Path(t, "gcc"), "-O1", "-static", "-o", program, "-x", "c", "-")
 	compiler.Stdin = strings.NewReader(source)
 	if out, err := compiler.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -25,6 +25,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // helperOrdinary becomes an ordinary user, for whom /dev/fuse is open as it is on most machines, and starts over.
@@ -100,7 +101,7 @@ func needFUSE(t testing.TB) {
 	t.Helper()
 	f, err := os.OpenFile(fuse.Device, os.O_RDWR, 0)
 	if err != nil {
-		missing(t, fmt.Sprintf("files cannot be served here: %v", err))
+		tooltest.Missing(t, "files cannot be served here: %v", err)
 	}
 	f.Close()
 }
@@ -108,7 +109,7 @@ func needFUSE(t testing.TB) {
 // squashed makes a squashfs of dir by the tool that everybody has.
 func squashed(t testing.TB, dir string, options ...string) string {
 	t.Helper()
-	tool := needTool(t, "mksquashfs", "apt-get install squashfs-tools")
+	tool := tooltest.Path(t, "mksquashfs")
 	image := filepath.Join(t.TempDir(), "image.sqsh")
 	args := append([]string{dir, image, "-noappend", "-no-progress", "-quiet"}, options...)
 	if out, err := exec.Command(tool, args...).CombinedOutput(); err != nil {
@@ -203,7 +204,7 @@ func TestTreeIsTheSame(t *testing.T) {
 			dir = d
 			fillVariety(t)(d)
 		}, options...)
-		cmd := exec.Command(needTool(t, "busybox", "apt-get install busybox-static"), "sh", "-c", strings.ReplaceAll(describeScript, "OWNER", owner))
+		cmd := exec.Command(tooltest.Path(t, "busybox"), "sh", "-c", strings.ReplaceAll(describeScript, "OWNER", owner))
 		cmd.Dir = dir
 		want, err := cmd.Output()
 		if err != nil {

@@ -34,6 +34,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/rootemu"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // stepImage is an image that steps run on.
@@ -696,7 +697,7 @@ func wantUmoci(t *testing.T, base stepImage, d layer.Descriptor, want []seen) {
 	if !ownsFiles() || testing.Short() {
 		return
 	}
-	umoci := needTool(t, "umoci", "apt-get install umoci")
+	umoci := tooltest.Path(t, "umoci")
 	dir := t.TempDir()
 	var layers []v1.Layer
 	for _, l := range append(slices.Clone(base.layers), d) {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 const example = `#!/bin/bash -l
@@ -137,10 +139,7 @@ func TestJoined(t *testing.T) {
 
 // bash says the same of what is no shell script.
 func TestSyntaxAsBash(t *testing.T) {
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Skip(err)
-	}
+	bash := tooltest.Path(t, "bash")
 	for _, text := range []string{
 		example, "if true; then\n", "echo $((1 + 2)) <(x) {a,b}\n", "for i in 1 2; do echo; done\n", "case x in a) ;; esac\n", "echo \"\n", "f() { :; }\n",
 		"a=(1 2)\n[[ -n $a && $a =~ ^x$ ]]\n", "fi\n", "echo $(\n", "while read -r x; do :; done < f\n", "}\n", "coproc x { :; }\n",

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // TestSPDX is the same document for the same image, with the image's time, and names licences by SPDX's identifiers where it can.
@@ -44,13 +46,7 @@ func TestSPDX(t *testing.T) {
 
 // TestSPDXTools has the SPDX workgroup's own program judge documents.
 func TestSPDXTools(t *testing.T) {
-	uv, err := exec.LookPath("uv")
-	if err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	uv := tooltest.Path(t, "uv")
 	dir := t.TempDir()
 	for name, l := range map[string]*List{"image": list(t, image), "empty": {Image: "x"}, "unread": {Image: "x", Digest: "sha256:0", Unread: []string{"a"}}} {
 		l.Components = append(l.Components, Component{Name: "odd", Version: "1", PURL: "pkg:generic/odd@1", Licenses: []string{"GPLv2+ and MIT", "MIT OR Apache-2.0"}})

@@ -16,19 +16,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	sylabs "github.com/sylabs/sif/v2/pkg/sif"
-)
 
-func needTool(t *testing.T, name, install string) {
-	t.Helper()
-	if _, err := exec.LookPath(name); err == nil {
-		return
-	}
-	why := fmt.Sprintf("%s is not installed: %s", name, install)
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
-}
+	"sconce.dev/sconce/internal/tooltest"
+)
 
 // fileSystem stands for a squashfs: nothing here looks into it.
 var fileSystem = append([]byte("hsqs"), bytes.Repeat([]byte("file system "), 1000)...)
@@ -427,8 +417,8 @@ func TestRecognise(t *testing.T) {
 
 // TestOthersRecognise asks programs that know the formats.
 func TestOthersRecognise(t *testing.T) {
-	needTool(t, "file", "apt install file")
-	needTool(t, "mksquashfs", "apt install squashfs-tools")
+	tooltest.Path(t, "file")
+	tooltest.Path(t, "mksquashfs")
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "hello"), []byte("hello\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 func TestPatterns(t *testing.T) {
@@ -71,13 +72,7 @@ func sumMD5(data []byte) string {
 // built compiles a library and a program that needs it, with symbols for debuggers.
 func built(t *testing.T) (library, program []byte) {
 	t.Helper()
-	gcc, err := exec.LookPath("gcc")
-	if err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		t.Skip("gcc is not installed: apt-get install gcc")
-	}
+	gcc := tooltest.Path(t, "gcc")
 	dir := t.TempDir()
 	write := func(name, text string) {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {

@@ -172,15 +172,3 @@ func sourceTree() (string, error) {
 	}
 	return "", errors.New("no go.mod above the working directory")
 }
-
-// needs leaves the test out without a program, or fails where everything must be there.
-func needs(t testing.TB, name string) {
-	t.Helper()
-	if _, err := exec.LookPath(name); err == nil {
-		return
-	}
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatalf("%s is not installed", name)
-	}
-	t.Skipf("%s is not installed", name)
-}

@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 //go:embed slurm.conf
@@ -84,7 +85,7 @@ func Start(t testing.TB, o Options) *Cluster {
 		t.Skip("a Slurm cluster is nothing for a short run")
 	}
 	for _, program := range []string{"unshare", "nsenter", "setpriv"} {
-		needs(t, program)
+		tooltest.Path(t, program)
 	}
 	prefixes, plugins := o.installed(t)
 	o.Plugins = append(slices.Clone(o.Plugins), plugins...)

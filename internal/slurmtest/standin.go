@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 //go:embed plugin/standin.c
@@ -23,7 +25,7 @@ const (
 // of the cluster's Slurm, the compiler is this machine's: the C library of its root file system is never older.
 func (c *Cluster) addStandIn(root string) string {
 	c.t.Helper()
-	needs(c.t, "gcc")
+	tooltest.Path(c.t, "gcc")
 	file := filepath.Join(c.SharedDir, standInFile)
 	cmd := exec.Command("gcc", "-std=c11", "-Wall", "-Werror", "-O1", "-shared", "-fPIC", "-I", filepath.Join(root, "usr/include"), "-x", "c", "-", "-o", file)
 	cmd.Stdin = strings.NewReader(standInC)

@@ -33,6 +33,7 @@ import (
 	"sconce.dev/sconce/internal/sif"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // makeSquashfs packs a directory with mksquashfs and returns the file's name.
@@ -161,7 +162,7 @@ func importRef(t testing.TB, st *store.Store, ref string) *image.Image {
 
 // TestSquashfsContents compares what is imported with what another program reads from the same file.
 func TestSquashfsContents(t *testing.T) {
-	registrytest.Tool(t, "sqfs2tar")
+	tooltest.Path(t, "sqfs2tar")
 	dir, pseudo := makeTree(t)
 	xattrs := unix.Setxattr(filepath.Join(dir, "etc/hostname"), "user.note", []byte("a\x00b"), 0) == nil
 	if os.Geteuid() == 0 {

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // TestReadsWhatOthersWrite reads images with everything that changes the format.
@@ -148,7 +150,7 @@ func TestReadsDirectories(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c[0], func(t *testing.T) {
-			needReaderTool(t, c[0])
+			tooltest.Path(t, c[0])
 			if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
@@ -190,7 +192,7 @@ func (o objects) withoutLinks() objects {
 
 // TestListsAsUnsquashfs compares listings.
 func TestListsAsUnsquashfs(t *testing.T) {
-	needReaderTool(t, "unsquashfs")
+	tooltest.Path(t, "unsquashfs")
 	o := sampleObjects(false)
 	delete(o, "disk") // unsquashfs does not know about minor numbers of more than 8 bits
 	image := packTar(t, o.tarOf(t), "mksquashfs")

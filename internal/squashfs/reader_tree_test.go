@@ -20,18 +20,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-// needReaderTool skips tests whose judge is not there, unless all must be.
-func needReaderTool(tb testing.TB, name string) {
-	tb.Helper()
-	if _, err := exec.LookPath(name); err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			tb.Fatal(err)
-		}
-		tb.Skip(err)
-	}
-}
+	"sconce.dev/sconce/internal/tooltest"
+)
 
 // object is what a test puts into an image and expects to find.
 type object struct {
@@ -184,7 +175,7 @@ func (o objects) takeRoot(from objects) {
 // packTar has a tool make an image of a tar file.
 func packTar(t testing.TB, archive []byte, tool string, options ...string) string {
 	t.Helper()
-	needReaderTool(t, tool)
+	tooltest.Path(t, tool)
 	image := filepath.Join(t.TempDir(), "image.sqfs")
 	args := append([]string{image, "--no-skip", "--quiet"}, options...)
 	if tool == "mksquashfs" {

@@ -12,20 +12,9 @@ import (
 	"strings"
 	"testing"
 	"time"
-)
 
-// need returns the path of an external tool that judges what is written.
-func needWriterTool(t testing.TB, name string) string {
-	t.Helper()
-	p, err := exec.LookPath(name)
-	if err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatalf("%s is required", name)
-		}
-		t.Skipf("%s is not here", name)
-	}
-	return p
-}
+	"sconce.dev/sconce/internal/tooltest"
+)
 
 // aTime is when the files of the tests were modified.
 var aTime = time.Unix(1_700_000_000, 0)
@@ -119,7 +108,7 @@ func randomOf(n int, seed byte) []byte {
 
 func runTool(t testing.TB, name string, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(needWriterTool(t, name), args...).CombinedOutput()
+	out, err := exec.Command(tooltest.Path(t, name), args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}

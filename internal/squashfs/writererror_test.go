@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // goroutines waits until no more goroutines run than before.
@@ -60,7 +62,7 @@ func TestFullDisk(t *testing.T) {
 	t.Run("device", func(t *testing.T) {
 		f, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
 		if err != nil {
-			t.Skip(err)
+			t.Fatal(err)
 		}
 		defer f.Close()
 		if err := writeUntilError(t, f); !errors.Is(err, syscall.ENOSPC) {
@@ -68,14 +70,7 @@ func TestFullDisk(t *testing.T) {
 		}
 	})
 	t.Run("tmpfs", func(t *testing.T) {
-		if os.Geteuid() != 0 {
-			t.Skip("mounting needs root")
-		}
-		dir := t.TempDir()
-		if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
-			t.Skip(err)
-		}
-		defer syscall.Unmount(dir, syscall.MNT_DETACH)
+		dir := tooltest.SmallDisk(t, "size=4m")
 		f, err := os.Create(filepath.Join(dir, "image"))
 		if err != nil {
 			t.Fatal(err)
@@ -91,7 +86,7 @@ func TestFullDisk(t *testing.T) {
 		p := keepPack(t, file, s[0]).load(t)
 		f, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
 		if err != nil {
-			t.Skip(err)
+			t.Fatal(err)
 		}
 		defer f.Close()
 		w, err := NewWriter(f, 0, DefaultOptions())

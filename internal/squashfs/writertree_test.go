@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // everything is a tree with each type of file and all that is special about one.
@@ -60,7 +62,7 @@ func everything(b *build) (*Inode, []byte) {
 // inTar is what an image holds, as sqfs2tar sees it.
 func inTar(t *testing.T, image string) (map[string]*tar.Header, map[string][]byte) {
 	t.Helper()
-	cmd := exec.Command(needWriterTool(t, "sqfs2tar"), image)
+	cmd := exec.Command(tooltest.Path(t, "sqfs2tar"), image)
 	var text bytes.Buffer
 	cmd.Stderr = &text
 	out, err := cmd.Output()
@@ -153,12 +155,9 @@ func mounted(t *testing.T, image string, base int64) string {
 		t.Skip("mounting needs root")
 	}
 	dir := t.TempDir()
-	out, err := exec.Command(needWriterTool(t, "mount"), "-t", "squashfs", "-o", "ro,loop,offset="+strconv.FormatInt(base, 10), image, dir).CombinedOutput()
+	out, err := exec.Command(tooltest.Path(t, "mount"), "-t", "squashfs", "-o", "ro,loop,offset="+strconv.FormatInt(base, 10), image, dir).CombinedOutput()
 	if err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatalf("mount: %v\n%s", err, out)
-		}
-		t.Skipf("mount: %v\n%s", err, out)
+		tooltest.Missing(t, "mount: %v\n%s", err, out)
 	}
 	t.Cleanup(func() {
 		// lazy: a process that a test beside this one just forked may still have a file of it open

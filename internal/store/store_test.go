@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 func open(t *testing.T, dir string) *store.Store {
@@ -467,7 +468,7 @@ func TestConcurrentWriters(t *testing.T) {
 }
 
 func TestDiskFull(t *testing.T) {
-	dir := smallDisk(t, "1m")
+	dir := tooltest.SmallDisk(t, "size=1m")
 	s := open(t, dir)
 	kept := put(t, s, "small")
 	big := bytes.Repeat([]byte("x"), 2<<20)

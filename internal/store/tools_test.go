@@ -10,24 +10,15 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"sconce.dev/sconce/internal/tooltest"
 )
-
-// needs skips the test for the reason given, or fails it where everything must be there.
-func needs(t *testing.T, reason string) {
-	t.Helper()
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatal(reason)
-	}
-	t.Skip(reason)
-}
 
 // asUser runs the calling test once more as an ordinary user, for whom permissions hold.
 func asUser(t *testing.T) {
 	t.Helper()
 	nobody, err := user.Lookup("nobody")
 	if err != nil {
-		needs(t, err.Error())
+		tooltest.Missing(t, "%v", err)
 	}
 	uid, _ := strconv.ParseUint(nobody.Uid, 10, 32)
 	gid, _ := strconv.ParseUint(nobody.Gid, 10, 32)
@@ -49,22 +40,4 @@ func asUser(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("as an ordinary user: %v\n%s", err, out)
 	}
-}
-
-// smallDisk mounts a file system of the size given ("1m").
-func smallDisk(t *testing.T, size string) string {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("only root can mount a small disk")
-	}
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
-		needs(t, "mount tmpfs: "+err.Error())
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
 }

@@ -20,6 +20,7 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // world is a store, and a directory with sources.
@@ -138,12 +139,7 @@ func tarOf(t testing.TB, entries ...[2]string) []byte {
 // tool runs a program on some input.
 func tool(t testing.TB, input []byte, name string, args ...string) []byte {
 	t.Helper()
-	if _, err := exec.LookPath(name); err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	tooltest.Path(t, name)
 	cmd := exec.Command(name, args...)
 	cmd.Stdin = bytes.NewReader(input)
 	out, err := cmd.Output()

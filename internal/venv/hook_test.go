@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/squashfs"
+	"sconce.dev/sconce/internal/tooltest"
 	"sconce.dev/sconce/internal/venv"
 )
 
@@ -51,13 +52,9 @@ func runHook(t *testing.T, named, root, environ, hook string) (string, error) {
 
 // The hook mounts a packed environment in the root of a container, and makes it the active one.
 func TestHookMounts(t *testing.T) {
-	if _, err := exec.LookPath("squashfuse"); err != nil && os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatal(err)
-	} else if err != nil {
-		t.Skip(err)
-	}
+	tooltest.Path(t, "squashfuse")
 	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
-		t.Skip(err)
+		tooltest.Missing(t, "no FUSE here: %v", err)
 	} else {
 		f.Close()
 	}

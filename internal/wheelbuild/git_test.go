@@ -14,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // makeRepository makes a repository of one commit that can be read over plain files, and returns the commit.
@@ -41,9 +42,7 @@ func makeRepository(t *testing.T, dir string) string {
 
 // A server that takes the connection and says nothing is left, and asked again.
 func TestRepositoryOnSilentServer(t *testing.T) {
-	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip(err)
-	}
+	tooltest.Path(t, "git")
 	t.Setenv("GIT_HTTP_LOW_SPEED_TIME", "1")
 	dir := t.TempDir()
 	src := python.Source{Kind: python.SourceGit, Commit: makeRepository(t, dir)}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -30,6 +29,7 @@ import (
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 	"sconce.dev/sconce/internal/wheelbuild"
 )
 
@@ -68,12 +68,7 @@ func newBench(t *testing.T) *bench {
 	if testing.Short() {
 		t.Skip("bootstraps a base with a compiler, which takes a minute")
 	}
-	if _, err := exec.LookPath("uv"); err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		t.Skip("uv is not installed: pip install uv")
-	}
+	tooltest.Path(t, "uv")
 	shared.once.Do(func() {
 		if shared.path = os.Getenv(storeEnv); shared.path != "" {
 			return

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // input is something to compress.
@@ -222,7 +224,7 @@ func TestNoAllocation(t *testing.T) {
 
 // TestCommand has the frames of all inputs decoded by the reference implementation.
 func TestCommand(t *testing.T) {
-	needTool(t, "zstd")
+	tooltest.Path(t, "zstd")
 	var frames, want bytes.Buffer
 	e := NewEncoder()
 	for _, in := range inputs() {
@@ -243,17 +245,6 @@ func TestCommand(t *testing.T) {
 	if !bytes.Equal(got, want.Bytes()) {
 		t.Error("decoded to something else")
 	}
-}
-
-func needTool(t *testing.T, name string) {
-	t.Helper()
-	if _, err := exec.LookPath(name); err == nil {
-		return
-	}
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatalf("%s is not installed", name)
-	}
-	t.Skipf("%s is not installed", name)
 }
 
 func FuzzEncode(f *testing.F) {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // RealCompiler is this machine's C compiler as the conda package "c-compiler": gcc with what it starts, and the headers that
@@ -74,7 +76,7 @@ func headers(t testing.TB) []string {
 	t.Helper()
 	include := "/usr/include/python" + PythonMinor(t)
 	if _, err := os.Stat(include + "/Python.h"); err != nil {
-		SkipOrFail(t, "no headers of Python: %v", err)
+		tooltest.Missing(t, "no headers of Python: %v", err)
 	}
 	cmd := exec.Command(find(t, "gcc"), "-M", "-O2", "-fPIC", "-I"+include, "-x", "c", "-")
 	cmd.Stdin = strings.NewReader("#include <Python.h>\n")

@@ -17,7 +17,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -27,6 +26,7 @@ import (
 
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // Placeholder stands for the prefix in files of packages made here. It has 255 bytes, as that of conda-build.
@@ -286,18 +286,9 @@ func run(t testing.TB, input []byte, name string, args ...string) []byte {
 	cmd := exec.Command(name, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, &stderr
 	if err := cmd.Run(); err != nil {
-		SkipOrFail(t, "%s: %v %s", name, err, stderr.String())
+		tooltest.Missing(t, "%s: %v %s", name, err, stderr.String())
 	}
 	return out.Bytes()
-}
-
-// SkipOrFail skips a test for which a tool is missing, or fails it where $SCONCE_REQUIRE_TOOLS is set.
-func SkipOrFail(t testing.TB, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
 }
 
 func jsonOf(t testing.TB, v any) string {

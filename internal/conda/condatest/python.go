@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // machinePython is what this machine says about its Python.
@@ -53,7 +55,7 @@ func RealPython(t testing.TB) Package {
 	t.Helper()
 	py, err := findPython()
 	if err != nil {
-		SkipOrFail(t, "no Python on this machine: %v", err)
+		tooltest.Missing(t, "no Python on this machine: %v", err)
 	}
 	minor := PythonMinor(t)
 	files := map[string]File{
@@ -94,7 +96,7 @@ func PythonVersion(t testing.TB) string {
 	t.Helper()
 	py, err := findPython()
 	if err != nil {
-		SkipOrFail(t, "no Python on this machine: %v", err)
+		tooltest.Missing(t, "no Python on this machine: %v", err)
 	}
 	return py.version
 }
@@ -127,7 +129,7 @@ func RootWithPython(t testing.TB, prefix, packages string, installed map[string]
 		}
 	}
 	if packages == DebianPackages && !strings.Contains(files[path.Join(prefix, "lib/python"+PythonMinor(t), "site.py")].Data, "dist-packages") {
-		SkipOrFail(t, "this machine's Python is not Debian's")
+		tooltest.Missing(t, "this machine's Python is not Debian's")
 	}
 	for name, text := range installed {
 		files[path.Join(prefix, packages, name)] = File{Data: text}
@@ -139,7 +141,7 @@ func rootFiles(t testing.TB) map[string]File {
 	t.Helper()
 	py, err := findPython()
 	if err != nil {
-		SkipOrFail(t, "no Python on this machine: %v", err)
+		tooltest.Missing(t, "no Python on this machine: %v", err)
 	}
 	files := map[string]File{"etc/passwd": {Data: "root:x:0:0:root:/root:/bin/sh\n"}, "tmp/.x": {}, "root/.x": {}}
 	programs := map[string]string{"bin/bash": find(t, "bash"), "bin/busybox": find(t, "busybox")}
@@ -161,7 +163,7 @@ func find(t testing.TB, program string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
 	if err != nil {
-		SkipOrFail(t, "%v", err)
+		tooltest.Missing(t, "%v", err)
 	}
 	return path
 }
@@ -171,7 +173,7 @@ func libraries(t testing.TB, exe string) []string {
 	t.Helper()
 	out, err := exec.Command("ldd", exe).Output()
 	if err != nil {
-		SkipOrFail(t, "ldd %s: %v", exe, err)
+		tooltest.Missing(t, "ldd %s: %v", exe, err)
 	}
 	var libs []string
 	for _, m := range regexp.MustCompile(`(/\S+) \(0x`).FindAllStringSubmatch(string(out), -1) {

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // The releases of rattler's Python packages that the tests are written against.
@@ -41,7 +43,7 @@ var brought sync.Map
 func Bring(t testing.TB, packages ...string) {
 	t.Helper()
 	if _, err := exec.LookPath("uv"); err != nil {
-		SkipOrFail(t, "%v", err)
+		tooltest.Missing(t, "%v", err)
 	}
 	once, _ := brought.LoadOrStore(strings.Join(packages, " "), sync.OnceValue(func() (err error) {
 		for try, args := range [][]string{{"--offline"}, nil, nil, nil} {
@@ -57,7 +59,7 @@ func Bring(t testing.TB, packages ...string) {
 		return err
 	}))
 	if err := once.(func() error)(); err != nil {
-		SkipOrFail(t, "%v", err)
+		tooltest.Missing(t, "%v", err)
 	}
 }
 

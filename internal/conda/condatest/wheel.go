@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // Repack makes a conda package of a wheel for [RealPython], as conda-build would: a package for any Python of a wheel that is for
@@ -134,7 +136,7 @@ func compiled(t testing.TB, files map[string]File) map[string]File {
 	t.Helper()
 	py, err := findPython()
 	if err != nil {
-		SkipOrFail(t, "no Python on this machine: %v", err)
+		tooltest.Missing(t, "no Python on this machine: %v", err)
 	}
 	dir := t.TempDir()
 	for name, f := range files {

@@ -26,17 +26,13 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
-// UV makes sure that uv is there. Without it the test is skipped, or fails where $SCONCE_REQUIRE_TOOLS is set.
+// UV makes sure that uv is there.
 func UV(t testing.TB) {
 	t.Helper()
-	if _, err := exec.LookPath("uv"); err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	tooltest.Path(t, "uv")
 }
 
 // Isolate hides the configuration of uv and pip that this machine has, and returns the empty home that takes its place.

@@ -16,26 +16,14 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-)
 
-// Tool returns the path of an external program. Without it the test is skipped, or fails where $SCONCE_REQUIRE_TOOLS is
-// set.
-func Tool(t testing.TB, name string) string {
-	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	return path
-}
+	"sconce.dev/sconce/internal/tooltest"
+)
 
 // Run runs a program and fails the test with its output when it fails.
 func Run(t testing.TB, name string, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(Tool(t, name), args...).CombinedOutput()
+	out, err := exec.Command(tooltest.Path(t, name), args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}
@@ -71,7 +59,7 @@ const (
 // [Password].
 func Start(t testing.TB, login bool) string {
 	t.Helper()
-	program := Tool(t, "docker-registry")
+	program := tooltest.Path(t, "docker-registry")
 	dir := t.TempDir()
 	host := freePort(t)
 	config := fmt.Sprintf("version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage:\n  filesystem: {rootdirectory: %q}\n  delete: {enabled: true}\nhttp: {addr: %q, secret: test}\n",

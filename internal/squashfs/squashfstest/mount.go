@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // Way is who mounts.
@@ -28,7 +30,7 @@ var commands = map[Way][]string{
 }
 
 // Mount mounts a file until the end of the test, and returns the directory: "" on a machine that cannot, which is logged. With
-// SCONCE_REQUIRE_TOOLS set, a failure on any other machine is one of the test.
+// all tools required, a failure on any other machine is one of the test.
 func (w Way) Mount(t testing.TB, file string) (dir string) {
 	t.Helper()
 	if err := w.cannot(t); err != nil {
@@ -39,7 +41,7 @@ func (w Way) Mount(t testing.TB, file string) (dir string) {
 	command := commands[w]
 	if out, err := exec.Command(command[0], append(command[1:], file, dir)...).CombinedOutput(); err != nil {
 		tell := t.Logf
-		if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
+		if tooltest.Required() {
 			tell = t.Fatalf
 		}
 		tell("mount %s by %s: %v\n%s", file, w, err, out)

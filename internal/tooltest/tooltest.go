@@ -1,0 +1,61 @@
+// Package tooltest asks for what tests need of the machine: programs, mostly, and what a kernel or a mirror has to allow. Where that is
+// missing, a test is left out; with [Variable], which make test sets once scripts/setup.sh has run, it fails. No other
+// package reads that variable, and a test that is skipped for another reason says one that no installation cures.
+package tooltest
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Variable says that all that tests need must be there, when it is not empty.
+const Variable = "SCONCE_REQUIRE_TOOLS"
+
+// Required reports whether what tests need must be there.
+func Required() bool { return os.Getenv(Variable) != "" }
+
+// Missing leaves a test out for want of something that can be installed, or fails it where that must be there.
+func Missing(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if Required() {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// Path returns the path of a program.
+func Path(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		Missing(t, "%s is not installed: scripts/setup.sh tests", name)
+	}
+	return path
+}
+
+// SmallDisk mounts a disk in memory, with options of tmpfs such as "size=1m". Only root can.
+func SmallDisk(t testing.TB, options string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	SmallDiskAt(t, dir, options)
+	return dir
+}
+
+// SmallDiskAt is SmallDisk at a directory that is there.
+func SmallDiskAt(t testing.TB, dir, options string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a small disk")
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		Missing(t, "mount a small disk: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
