@@ -26,6 +26,9 @@ func fullDisk(path string, at FileSystem) string {
 	switch {
 	case at.outOfFiles():
 		return RoomLeft(path)
+	case at.scarceFiles():
+		return fmt.Sprintf("the file system of %s (%s, %s) is full, of files more likely than of bytes: %d of its %d inodes are free, now that what was begun is gone",
+			path, at.Type, units.Size(at.Size), at.FreeFiles, at.Files)
 	case at.Size == 0:
 		return fmt.Sprintf("the file system of %s is full", path)
 	}
@@ -44,6 +47,10 @@ func RoomLeft(path string) string {
 
 // outOfFiles reports whether inodes are what is missing. A few may be free again, as what was begun is removed before anyone asks.
 func (fs FileSystem) outOfFiles() bool {
-	return fs.Files > 0 && fs.Size > 0 &&
-		fs.FreeFiles*20 < fs.Files && float64(fs.FreeFiles)/float64(fs.Files) < float64(fs.Free)/float64(fs.Size)
+	return fs.FreeFiles*20 < fs.Files && fs.scarceFiles()
+}
+
+// scarceFiles reports whether a smaller part of the inodes than of the bytes is free.
+func (fs FileSystem) scarceFiles() bool {
+	return fs.Files > 0 && fs.Size > 0 && float64(fs.FreeFiles)/float64(fs.Files) < float64(fs.Free)/float64(fs.Size)
 }
