@@ -1,9 +1,12 @@
 package fetch
 
 import (
+	"context"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -64,6 +67,17 @@ func TestPatienceWithStrangers(t *testing.T) {
 	c.opts.Patience = time.Hour
 	if got := r.patience(c.unknown("other", errBadRange)); got != time.Hour {
 		t.Errorf("patience is %s, want what the user says", got)
+	}
+}
+
+// Within another attempt, whose error says no address any more, a stranger stays one.
+func TestPatienceWithNestedStrangers(t *testing.T) {
+	c := New(openStore(t), Options{})
+	err := c.Retry(context.WithValue(t.Context(), retrying{}, true), func(context.Context, bool) (bool, error) {
+		return false, c.unknown("away", &url.Error{Op: "Get", URL: "http://away/x", Err: syscall.ECONNREFUSED})
+	})
+	if got := c.newRetry().patience(err); got != firstPatience || strings.Contains(err.Error(), "away/x") {
+		t.Errorf("patience is %s after %v", got, err)
 	}
 }
 

@@ -201,6 +201,10 @@ func plain(err error) error {
 		return err
 	}
 	text := strings.ReplaceAll(err.Error(), urlErr.Error(), urlErr.Err.Error())
+	var first *unknownServerError
+	if errors.As(err, &first) {
+		return &unknownServerError{&plainError{text: text, err: urlErr.Err}} // it decides how long is waited
+	}
 	return &plainError{text: text, err: urlErr.Err}
 }
 

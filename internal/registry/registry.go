@@ -78,17 +78,19 @@ func (r *Repository) base(ctx context.Context) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.scheme == "" {
-		scheme, err := r.probe(ctx)
+		err := r.client.Retry(ctx, func(ctx context.Context, _ bool) (progress bool, err error) {
+			s.scheme, err = r.probe(ctx)
+			return false, err
+		})
 		if err != nil {
-			return "", err
+			return "", r.explain(err)
 		}
-		s.scheme = scheme
 	}
 	return s.scheme + "://" + r.at.server() + "/v2/" + r.at.Path + "/", nil
 }
 
 // probe finds out whether the server speaks https. An insecure one is asked for https first, so that what can be
-// encrypted is; one of this machine for http first.
+// encrypted is; one of this machine for http first. A server that is away says nothing of its scheme: that is an error.
 func (r *Repository) probe(ctx context.Context) (string, error) {
 	schemes := []string{"https", "http"}
 	if r.at.loopback() {
@@ -105,12 +107,13 @@ func (r *Repository) probe(ctx context.Context) (string, error) {
 			return "", err
 		}
 		if err != nil {
-			// What it does not answer now it will not answer at the real request, whose error is then reported; unless it
-			// was the scheme.
 			if !last && speaksOther(err) {
 				continue
 			}
-			return scheme, nil
+			if fetch.Transient(err) {
+				return "", err
+			}
+			return scheme, nil // the real request will meet the same, and report it
 		}
 		resp.Body.Close()
 		if !last && scheme == "http" && resp.StatusCode == http.StatusBadRequest {
