@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store"
 )
 
 // Who a file in a mount belongs to is the same for root, who can give it away, and for everybody else; and so are the layers of
@@ -77,12 +78,41 @@ func TestOwnersOfMounts(t *testing.T) {
 	}
 }
 
-// A device node that is made in a mount is one when it is copied.
+// What is made in a mount is copied from there as it is, devices and pipes included: into the same layer, byte for byte, for root and
+// for everybody else.
 func TestDevicesInMounts(t *testing.T) {
 	b := newBench(t)
-	_, out := b.run(with(sh("mknod /t/null c 1 3; chown 3:4 /t/null; stat -c '%F %t:%T %u:%g' /t/null"), Mount{Kind: Tmpfs, Target: "/t"}))
-	if out != "character special file 1:3 3:4\n" {
-		t.Errorf("output %q", out)
+	dir := t.TempDir()
+	for _, name := range []string{dir, filepath.Dir(dir)} {
+		must(os.Chmod(name, 0o777))
+	}
+	d, _ := b.run(with(sh(`for d in /c /t /b /dev/shm; do
+	mkdir $d/x; cd $d/x; echo x > f; chown 11:12 f; chmod 4750 f; mknod null c 1 3; chown 3:4 null; mknod disk b 259 7; chmod 640 disk; mkfifo p; chown 5:6 p
+	ln -s f l; chown -h 15:16 l; chown 13:14 .; cp -a . /root/${d##*/}
+done; [ "$(stat -c '%F %t:%T %u:%g' /t/x/null)" = 'character special file 1:3 3:4' ]`),
+		Mount{Kind: Cache, ID: "devices", Target: "/c"}, Mount{Kind: Tmpfs, Target: "/t"}, Mount{Kind: Bind, Target: "/b", Dir: dir}))
+	ix, err := layer.OpenIndex(b.t.Context(), b.Store, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got, want []string
+	for _, e := range ix.Entries {
+		if e.Path != "root" {
+			got = append(got, fmt.Sprintf("%s %v %o %d:%d %d:%d", e.Path, e.Type, e.Mode, e.UID, e.GID, e.Major, e.Minor))
+		}
+	}
+	for _, at := range []string{"root/b", "root/c", "root/shm", "root/t"} {
+		want = append(want,
+			fmt.Sprintf("%s %v 755 13:14 0:0", at, layer.Dir), fmt.Sprintf("%s/disk %v 640 0:0 259:7", at, layer.Block),
+			fmt.Sprintf("%s/f %v 4750 11:12 0:0", at, layer.Regular), fmt.Sprintf("%s/l %v 777 15:16 0:0", at, layer.Symlink),
+			fmt.Sprintf("%s/null %v 644 3:4 1:3", at, layer.Char), fmt.Sprintf("%s/p %v 644 5:6 0:0", at, layer.Fifo))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("layer (-want +got):\n%s", diff)
+	}
+	// This test runs as root, and again as an ordinary user: see TestAsOrdinaryUser.
+	if want := store.Digest("sha256:fc31cfab9e98b3dad1c18d2f91fbf0092ce16532dcb11101cc7e67b62a5fd64e"); d.DiffID != want {
+		t.Errorf("the layer is %s, want %s for everybody", d.DiffID, want)
 	}
 }
 
