@@ -17,6 +17,8 @@ import (
 var mayLook = map[string]string{
 	"fatbin/judge_test.go cudaTool":           "CUDA's own tools are in no distribution",
 	"slim/judge_test.go TestAgainstCuobjdump": "likewise",
+	"slurmtest/judges.go prefixOf":            "what runs containers on clusters is in no Debian",
+	"../test/judges_test.go judgedBy":         "likewise",
 }
 
 // Where make test has installed what tests need, none is left out for want of it: whatever can be installed goes through tooltest, and

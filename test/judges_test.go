@@ -20,7 +20,7 @@ func judgedBy(t *testing.T, program string, p *place) *place {
 	t.Helper()
 	file, err := exec.LookPath(program)
 	if err != nil {
-		t.Skip(err)
+		t.Skipf("no distribution that the tests install from has what clusters run: %v", err)
 	}
 	judge := *p
 	judge.t, judge.program = t, []string{file}
@@ -120,7 +120,7 @@ func TestEnrootJudges(t *testing.T) {
 	t.Run("without a container", func(t *testing.T) {
 		enroot := judgedBy(t, "enroot", p)
 		if r := enroot.sconce("start", "x.sqsh", "do", "cat", "/etc/os-release"); strings.Contains(r.stderr, "/dev/fuse: Permission denied") {
-			t.Skip(r.stderr)
+			t.Skipf("this machine lets ordinary users use no FUSE: %s", r.stderr)
 		} else if r.stdout != "ID=judged\nVERSION_ID=1\n" || r.code != 0 {
 			t.Error(r)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/slurmtest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // rankSh is what a rank of the judged jobs does: it says who it is, in an image that has no other shell than busybox's.
@@ -109,7 +110,7 @@ func TestApptainerRunsJobs(t *testing.T) {
 	begin(t)
 	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
-		t.Skip(err)
+		tooltest.Missing(t, "no FUSE here: %v", err)
 	}
 	fuse.Close()
 	wantRanks(t, judgedCluster(t, slurmtest.Options{Programs: []string{"apptainer"}}, "apptainer", "x.sif"), "x.sif")

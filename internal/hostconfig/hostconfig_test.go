@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/debian"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // machine is a root directory and a home with nothing but files, by path: those of the home begin with ~/.
@@ -91,9 +92,7 @@ func TestLoad(t *testing.T) {
 
 // apt itself fetches from the mirror what is the distribution's and nothing else, with its image's sources as they are.
 func TestMirrorsOfApt(t *testing.T) {
-	if _, err := exec.LookPath("apt-get"); err != nil {
-		t.Skip("apt-get is not installed")
-	}
+	tooltest.Path(t, "apt-get")
 	var mu sync.Mutex
 	var got []string
 	server := func(name string) string {

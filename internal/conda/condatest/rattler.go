@@ -39,7 +39,7 @@ var buildScript string
 var brought sync.Map
 
 // Bring has uv bring packages of the index into its cache, once in a process. What is there is asked of nobody, and an index that is
-// out of reach for a moment is asked again; where it stays so, the test is skipped or fails as [SkipOrFail] says.
+// out of reach for a moment is asked again; where it stays so, the test is skipped or fails as [tooltest.Missing] says.
 func Bring(t testing.TB, packages ...string) {
 	t.Helper()
 	if _, err := exec.LookPath("uv"); err != nil {
