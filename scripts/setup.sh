@@ -92,6 +92,7 @@ zopfli zopfli
 openssl openssl
 file file
 git git
+ssh openssh-client
 readelf binutils
 tmux tmux
 python3 python3

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // repositoryBench is a recipe with a package of a repository, and the servers that it is locked with.
@@ -28,8 +29,8 @@ type repositoryBench struct {
 
 func newRepositoryBench(t *testing.T) *repositoryBench {
 	t.Helper()
-	needs(t, "uv")
-	needs(t, "git")
+	tooltest.Path(t, "uv")
+	tooltest.Path(t, "git")
 	repository := filepath.Join(t.TempDir(), "mine")
 	locktest.Repository(t, repository, "mine")
 	return &repositoryBench{

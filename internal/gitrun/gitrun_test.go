@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // slowEnv makes the test binary what git takes for ssh: it has the git that is asked for answer, a byte at a time in the beginning.
@@ -57,17 +59,11 @@ func answerSlowly(command string) error {
 	return errors.Join(err, cmd.Wait())
 }
 
-// needGit leaves a test out where there is no git, or fails it where everything must be there.
+// needGit asks for git, and for what else it starts.
 func needGit(t *testing.T, programs ...string) {
 	t.Helper()
 	for _, name := range append(programs, "git") {
-		if _, err := exec.LookPath(name); err == nil {
-			continue
-		} else if os.Getenv("SCONCE_REQUIRE_TOOLS") != "" {
-			t.Fatal(err)
-		} else {
-			t.Skip(err)
-		}
+		tooltest.Path(t, name)
 	}
 }
 
