@@ -343,6 +343,7 @@ func (a *app) reportBuild(o buildOptions, made *engine.Built) error {
 	} else {
 		a.say("built %s for %s: %s, %s, in %s", b.Name, b.Platform, units.Number(b.Layers, "layer"), units.Size(b.Size), units.Duration(time.Since(o.began)))
 	}
+	a.sayWritten(b.Outputs...)
 	if o.json {
 		return a.printJSON(b)
 	}

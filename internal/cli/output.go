@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/nodejob"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/ui"
+	"sconce.dev/sconce/internal/units"
 )
 
 // printJSON prints v for a program, indented for the person who looks at it.
@@ -17,6 +20,19 @@ func (a *app) printJSON(v any) error {
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
+}
+
+// sayWritten tells what was written, and how much a file is.
+func (a *app) sayWritten(outputs ...string) {
+	for _, out := range outputs {
+		text := "wrote " + out
+		if path, err := engine.OutputPath(out); err == nil {
+			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+				text += ", " + units.Size(info.Size())
+			}
+		}
+		a.say("%s", text)
+	}
 }
 
 // say tells the user on stderr what was done, unless --quiet was given.

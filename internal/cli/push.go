@@ -92,6 +92,7 @@ func (a *app) tellSent(s sent, asJSON bool) error {
 	for _, ref := range s.Pushed {
 		a.say("pushed %s", ref)
 	}
+	a.sayWritten(s.Outputs...)
 	return nil
 }
 

@@ -172,6 +172,8 @@ func (a *app) sayMade(o slimOptions, made *engine.Slimmed) string {
 	}
 	if made.Pushed != "" {
 		a.say("pushed %s", made.Pushed)
+	} else if o.output != "" {
+		a.sayWritten(o.output)
 	}
 	if made.Named.Name == "" {
 		return ""
