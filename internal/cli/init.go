@@ -132,6 +132,9 @@ func kindOf(file string) (string, error) {
 		return fromProject, nil
 	case isContainerfile(file):
 		return fromContainerfile, nil
+	case isDefinition(file):
+		return "", fault.Usage(fault.Hint(fmt.Errorf("--from %s: no recipe is made from a definition file", file),
+			fmt.Sprintf("`sconce build %s` builds it as it is", job.Word(file))))
 	case strings.HasSuffix(name, "conda-lock.yml"), name == "pixi.lock":
 		return fromCondaLock, nil
 	case strings.HasSuffix(name, ".yml"), strings.HasSuffix(name, ".yaml"):
