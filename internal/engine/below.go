@@ -181,6 +181,20 @@ func (s *Session) Repository(name string) (*registry.Repository, error) {
 	return repo, nil
 }
 
+// AskTogether says which repositories, HOST/PATH, are about to be asked: those of a server that wants tokens have some in common.
+func (s *Session) AskTogether(names []string) error {
+	var repos []*registry.Repository
+	for _, name := range names {
+		repo, err := s.Repository(name)
+		if err != nil {
+			return err
+		}
+		repos = append(repos, repo)
+	}
+	registry.AskTogether(repos)
+	return nil
+}
+
 // checkAnywhere refuses to build on this machine what would come out otherwise than on one of the image's own kind.
 func (p *Plan) checkAnywhere() error {
 	if !p.anywhere || runsHere(p.Platform.String()) {

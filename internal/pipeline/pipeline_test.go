@@ -502,12 +502,14 @@ func TestRunFails(t *testing.T) {
 	}
 }
 
-// Twenty images that are built, tested and published at two places, each in repositories of its own that want a login, seen from a machine with
-// nothing but their locks: how often the registry is asked.
+// Twenty images that are built, tested and published at two places, each in repositories of its own that want a password or a token, seen from a
+// machine with nothing but their locks: how often the registry is asked, with its token server.
 func TestRequests(t *testing.T) {
 	home := registrytest.Isolate(t)
 	s := newSession(t)
-	front := registrytest.NewProxy(t, registrytest.Start(t, true), nil)
+	host := registrytest.Start(t, true)
+	front := registrytest.NewProxy(t, host, nil)
+	tokens := registrytest.Tokens{User: registrytest.User, Password: registrytest.Password}
 	login := base64.StdEncoding.EncodeToString([]byte(registrytest.User + ":" + registrytest.Password))
 	_, private, _ := evidencetest.Key(t)
 	t.Setenv("SCONCE_TEST_KEY", readFile(t, filepath.Dir(private), filepath.Base(private)))
@@ -537,15 +539,20 @@ func TestRequests(t *testing.T) {
 			}
 		}
 	}
-	before, there, start := front.Requests.Load(), newSession(t), time.Now()
-	all := look(t, there, dir)
-	asked := front.Requests.Load() - before
-	t.Logf("%d requests in %v", asked, time.Since(start))
-	if asked >= 100 {
-		t.Errorf("%d requests", asked)
-	}
-	if got := actions(all); got != strings.TrimSpace(strings.Repeat("fine ", images)) {
-		t.Error(got)
+	for name, at := range map[string]*registrytest.Proxy{"password": front, "tokens": registrytest.NewProxy(t, host, tokens.Trouble)} {
+		t.Run(name, func(t *testing.T) {
+			locktest.Write(t, dir, map[string]string{"pipeline.toml": strings.ReplaceAll(text, "HOST", at.Host)})
+			before, there, start := at.Requests.Load(), newSession(t), time.Now()
+			all := look(t, there, dir)
+			asked := at.Requests.Load() - before
+			t.Logf("%d requests in %v", asked, time.Since(start))
+			if asked >= 100 {
+				t.Errorf("%d requests", asked)
+			}
+			if got := actions(all); got != strings.TrimSpace(strings.Repeat("fine ", images)) {
+				t.Error(got)
+			}
+		})
 	}
 }
 

@@ -48,6 +48,9 @@ const asksAtOnce = 8
 // Look asks registries how far images are, in their order. A registry that does not answer, or refuses to, is an error: nothing is ever
 // taken to be missing that may be there.
 func (p *Pipeline) Look(ctx context.Context, s *engine.Session, images []*Image) ([]*Status, error) {
+	if err := s.AskTogether(repositoriesOf(images)); err != nil {
+		return nil, err
+	}
 	all := make([]*Status, len(images))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(asksAtOnce)
@@ -168,6 +171,19 @@ func fineReason(i *Image) string {
 func repositoryOf(ref string) string {
 	name, _ := store.SplitImageName(ref)
 	return name
+}
+
+// repositoriesOf lists where images are and are to be, each once.
+func repositoriesOf(images []*Image) []string {
+	var names []string
+	for _, i := range images {
+		for _, ref := range append([]string{i.Canonical}, i.Stable...) {
+			if name := repositoryOf(ref); name != "" && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 func (p *Pipeline) tags(ctx context.Context, s *engine.Session, st *Status) ([]string, error) {

@@ -31,7 +31,9 @@ type authorizer struct {
 	mu      sync.Mutex
 	header  string // the Authorization that works, "" until a challenge was met
 	login   *Credential
-	renewal int // counts changes of header
+	renewal int         // counts changes of header
+	group   *tokenGroup // whose token is asked for first; nil: only its own is
+	shared  bool        // the header is of the group's token
 }
 
 func newAuthorizer(at Endpoint, inner http.RoundTripper, s *server, o Options) *authorizer {
@@ -51,39 +53,50 @@ func (a *authorizer) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Host != a.at.server() {
 		return a.inner.RoundTrip(req)
 	}
-	header, renewal := a.begin(req)
+	header, renewal, shared := a.begin(req)
 	resp, err := a.send(req, header)
-	if err != nil || resp.StatusCode != http.StatusUnauthorized {
-		return resp, err
+	for first := true; err == nil && isRefusal(resp, shared) && (first || shared); first = false {
+		refused := renewal
+		if header, renewal, shared, err = a.answerTo(req, resp, refused); header == "" {
+			break // nothing to answer with: the refusal is the answer
+		}
+		var again *http.Request
+		if again, err = repeat(req); err == nil {
+			resp, err = a.send(again, header)
+		}
 	}
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// answerTo returns what to send in answer to a refusal, of which the body can be read again: "" when the user has nothing to answer with.
+func (a *authorizer) answerTo(req *http.Request, resp *http.Response, refused int) (header string, renewal int, shared bool, err error) {
 	challenges := parseChallenges(resp.Header.Values("WWW-Authenticate"))
+	if resp.StatusCode != http.StatusUnauthorized {
+		challenges = a.server.known()
+	}
 	if !repeatable(req) || len(challenges) == 0 {
-		return resp, nil
+		return "", 0, false, nil
 	}
 	a.server.learn(challenges)
 	if err := keepBody(resp); err != nil {
-		return nil, err
+		return "", 0, false, err
 	}
-	header, err = a.answer(req, challenges, renewal)
-	if err != nil {
-		return nil, err
+	if _, err = a.answer(req, challenges, refused); err != nil {
+		return "", 0, false, err
 	}
-	if header == "" { // nothing to answer with: the refusal is the answer
-		return resp, nil
-	}
-	again, err := repeat(req)
-	if err != nil {
-		return nil, err
-	}
-	return a.send(again, header)
+	header, renewal, shared = a.current()
+	return header, renewal, shared, nil
 }
 
 // begin returns the Authorization to begin with. One who has none yet, and whose server is known to ask for one, need not be refused first; if
 // that comes to nothing, the refusal says why.
-func (a *authorizer) begin(req *http.Request) (header string, renewal int) {
-	header, renewal = a.current()
+func (a *authorizer) begin(req *http.Request) (header string, renewal int, shared bool) {
+	header, renewal, shared = a.current()
 	if header != "" || renewal > 0 {
-		return header, renewal
+		return header, renewal, shared
 	}
 	if known := a.server.known(); known != nil {
 		_, _ = a.answer(req, known, renewal)
@@ -109,10 +122,22 @@ func (s *server) known() []challenge {
 	return s.challenges
 }
 
-func (a *authorizer) current() (header string, renewal int) {
+func (a *authorizer) current() (header string, renewal int, shared bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.header, a.renewal
+	return a.header, a.renewal, a.shared
+}
+
+// isRefusal reports whether an answer asks for a login, or may be about a token that is shared: a server may issue it for some of the
+// repositories only, and registries hide what somebody may not see.
+func isRefusal(resp *http.Response, shared bool) bool {
+	switch resp.StatusCode {
+	case http.StatusUnauthorized:
+		return true
+	case http.StatusForbidden, http.StatusNotFound:
+		return shared
+	}
+	return false
 }
 
 func (a *authorizer) send(req *http.Request, header string) (*http.Response, error) {
@@ -179,7 +204,10 @@ func (a *authorizer) renew(ctx context.Context, scheme string, challenges []chal
 			if login.RegistryToken != "" {
 				return "Bearer " + login.RegistryToken, nil
 			}
-			token, err := a.token(ctx, scheme, c, login)
+			token, err := a.sharedToken(ctx, scheme, c, login)
+			if err == nil && token == "" {
+				token, err = a.token(ctx, scheme, c, a.allScopes(c), login)
+			}
 			if err != nil {
 				return "", err
 			}
@@ -213,7 +241,7 @@ func (a *authorizer) credential(ctx context.Context) (Credential, error) {
 const maxToken = 1 << 20
 
 // token asks the server that the challenge names for a token.
-func (a *authorizer) token(ctx context.Context, scheme string, c challenge, login Credential) (string, error) {
+func (a *authorizer) token(ctx context.Context, scheme string, c challenge, scopes []string, login Credential) (string, error) {
 	realm, err := url.Parse(c.params["realm"])
 	if err != nil || realm.Host == "" {
 		return "", fmt.Errorf("registry %s names no token server", a.at.Host)
@@ -221,7 +249,7 @@ func (a *authorizer) token(ctx context.Context, scheme string, c challenge, logi
 	if realm.Scheme != "https" && (scheme == "https" || realm.Scheme != "http") {
 		return "", fmt.Errorf("registry %s wants credentials sent to %s://%s without encryption: refused", a.at.Host, realm.Scheme, realm.Host)
 	}
-	req, err := tokenRequest(ctx, realm, c, a.allScopes(c), login)
+	req, err := tokenRequest(ctx, realm, c, scopes, login)
 	if err != nil {
 		return "", err
 	}

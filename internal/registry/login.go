@@ -125,7 +125,7 @@ func prove(ctx context.Context, at Endpoint, c Credential, client *fetch.Client)
 		return false, err
 	}
 	defer resp.Body.Close()
-	header, _ := r.auth.current()
+	header, _, _ := r.auth.current()
 	switch resp.StatusCode {
 	case http.StatusOK:
 		return header != "", nil

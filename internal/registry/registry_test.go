@@ -269,7 +269,7 @@ func TestCredentialsStayAtTheRegistry(t *testing.T) {
 func TestPasswordIsNotSentInTheClear(t *testing.T) {
 	a := newAuthorizer(Endpoint{Host: "r.org", Path: "x"}, nil, &server{}, Options{})
 	c := challenge{"bearer", map[string]string{"realm": "http://tokens.org/"}}
-	_, err := a.token(t.Context(), "https", c, Credential{User: "joe", Password: "secret"})
+	_, err := a.token(t.Context(), "https", c, nil, Credential{User: "joe", Password: "secret"})
 	if err == nil || !strings.Contains(err.Error(), "without encryption") {
 		t.Errorf("error %v", err)
 	}
