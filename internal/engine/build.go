@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/build"
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/hostconfig"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/slim"
@@ -39,7 +42,8 @@ type BuildOptions struct {
 type HostFunc func(asked []string) (*hostconfig.Config, error)
 
 // host is what the commands of a plan see of this machine's configuration.
-func (o BuildOptions) host(p *Plan) (*hostconfig.Config, error) {
+// What a recipe asks for is told, as it may hold logins and the recipe may be somebody else's.
+func (o BuildOptions) host(ctx context.Context, p *Plan) (*hostconfig.Config, error) {
 	if o.Host == nil {
 		return nil, nil //nolint:nilnil // which has nothing
 	}
@@ -47,7 +51,14 @@ func (o BuildOptions) host(p *Plan) (*hostconfig.Config, error) {
 	if p.Recipe != nil {
 		asked = p.Recipe.Recipe.HostConfig
 	}
-	return o.Host(asked)
+	c, err := o.Host(asked)
+	if err != nil {
+		return nil, err
+	}
+	if shown := slices.DeleteFunc(slices.Clone(asked), func(kind string) bool { return !c.Has(kind) }); len(shown) > 0 {
+		progress.Notef(ctx, "steps see this machine's configuration of "+strings.Join(shown, ", ")+", logins in it included: the recipe's host-config asks for that")
+	}
+	return c, nil
 }
 
 // Built is what a build has made, and how far the image came.
@@ -97,7 +108,7 @@ func (s *Session) run(ctx context.Context, p *Plan, o BuildOptions) (*build.Resu
 	if err := s.bringBelow(ctx, p, o); err != nil {
 		return nil, err
 	}
-	host, err := o.host(p)
+	host, err := o.host(ctx, p)
 	if err != nil {
 		return nil, err
 	}

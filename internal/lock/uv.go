@@ -354,6 +354,9 @@ func (k *locker) uvEnvironment() ([]string, error) {
 		env = append(env, pythonDownloads+"=never")
 		env = append(env, k.standIn.environment()...)
 	}
+	if _, decided := os.LookupEnv(httpRetries); !decided {
+		env = append(env, httpRetries+"=5") // over half a minute, as long as other downloads wait for a server that never answered
+	}
 	env = append(gitrun.Environment(env), "NO_COLOR=1", "UV_NO_PROGRESS=1", tellsSearch, nothingRuns)
 	if k.reader != nil {
 		env = append(env, k.reader.environment()...)
@@ -367,6 +370,9 @@ const nothingRuns = "PYTHONHOME=" + nowhere
 
 // nowhere is a directory that does not exist.
 const nowhere = "/nonexistent"
+
+// httpRetries is the variable by which uv is told how often it asks a server again.
+const httpRetries = "UV_HTTP_RETRIES"
 
 // pythonDownloads is the variable by which uv is told whether it may bring a Python.
 const pythonDownloads = "UV_PYTHON_DOWNLOADS"
