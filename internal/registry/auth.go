@@ -84,7 +84,7 @@ func (a *authorizer) answerTo(req *http.Request, resp *http.Response, refused in
 	if err := keepBody(resp); err != nil {
 		return "", 0, false, err
 	}
-	if _, err = a.answer(req, challenges, refused); err != nil {
+	if err = a.answer(req, challenges, refused); err != nil {
 		return "", 0, false, err
 	}
 	header, renewal, shared = a.current()
@@ -99,7 +99,7 @@ func (a *authorizer) begin(req *http.Request) (header string, renewal int, share
 		return header, renewal, shared
 	}
 	if known := a.server.known(); known != nil {
-		_, _ = a.answer(req, known, renewal)
+		_ = a.answer(req, known, renewal)
 	}
 	return a.current()
 }
@@ -176,21 +176,21 @@ func keepBody(resp *http.Response) error {
 	return err
 }
 
-// answer returns the Authorization that answers the challenges, or "" when the user has nothing to answer with. Many
-// requests may be refused at once when a token ends; one of them gets the next.
-func (a *authorizer) answer(req *http.Request, challenges []challenge, renewal int) (string, error) {
+// answer finds the Authorization that answers the challenges, "" when the user has nothing to answer with. Many requests may be refused at
+// once when a token ends; one of them gets the next.
+func (a *authorizer) answer(req *http.Request, challenges []challenge, renewal int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.renewal != renewal {
-		return a.header, nil
+		return nil
 	}
 	header, err := a.renew(req.Context(), req.URL.Scheme, challenges)
 	if err != nil {
-		return "", err
+		return err
 	}
 	a.header = header
 	a.renewal++
-	return header, nil
+	return nil
 }
 
 func (a *authorizer) renew(ctx context.Context, scheme string, challenges []challenge) (string, error) {
