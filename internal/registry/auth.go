@@ -28,12 +28,17 @@ type authorizer struct {
 	server *server
 	scopes []string
 
-	mu      sync.Mutex
-	header  string // the Authorization that works, "" until a challenge was met
-	login   *Credential
-	renewal int         // counts changes of header
-	group   *tokenGroup // whose token is asked for first; nil: only its own is
-	shared  bool        // the header is of the group's token
+	mu    sync.Mutex
+	now   authorization
+	login *Credential
+	group *tokenGroup // whose token is asked for first; nil: only its own is
+}
+
+// authorization is what a request carries.
+type authorization struct {
+	header  string // Authorization, "" until a challenge was met
+	renewal int    // counts changes of it
+	shared  bool   // it is of the group's token
 }
 
 func newAuthorizer(at Endpoint, inner http.RoundTripper, s *server, o Options) *authorizer {
@@ -53,16 +58,15 @@ func (a *authorizer) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Host != a.at.server() {
 		return a.inner.RoundTrip(req)
 	}
-	header, renewal, shared := a.begin(req)
-	resp, err := a.send(req, header)
-	for first := true; err == nil && isRefusal(resp, shared) && (first || shared); first = false {
-		refused := renewal
-		if header, renewal, shared, err = a.answerTo(req, resp, refused); header == "" {
+	carried := a.begin(req)
+	resp, err := a.send(req, carried.header)
+	for first := true; err == nil && isRefusal(resp, carried.shared) && (first || carried.shared); first = false {
+		if carried, err = a.answerTo(req, resp, carried); carried.header == "" {
 			break // nothing to answer with: the refusal is the answer
 		}
 		var again *http.Request
 		if again, err = repeat(req); err == nil {
-			resp, err = a.send(again, header)
+			resp, err = a.send(again, carried.header)
 		}
 	}
 	if err != nil {
@@ -71,35 +75,34 @@ func (a *authorizer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// answerTo returns what to send in answer to a refusal, of which the body can be read again: "" when the user has nothing to answer with.
-func (a *authorizer) answerTo(req *http.Request, resp *http.Response, refused int) (header string, renewal int, shared bool, err error) {
+// answerTo returns what to carry after a refusal, of which the body can be read again: nothing when the user has nothing to answer with.
+func (a *authorizer) answerTo(req *http.Request, resp *http.Response, refused authorization) (authorization, error) {
 	challenges := parseChallenges(resp.Header.Values("WWW-Authenticate"))
 	if resp.StatusCode != http.StatusUnauthorized {
 		challenges = a.server.known()
 	}
 	if !repeatable(req) || len(challenges) == 0 {
-		return "", 0, false, nil
+		return authorization{}, nil
 	}
 	a.server.learn(challenges)
 	if err := keepBody(resp); err != nil {
-		return "", 0, false, err
+		return authorization{}, err
 	}
-	if err = a.answer(req, challenges, refused); err != nil {
-		return "", 0, false, err
+	if err := a.answer(req, challenges, refused.renewal); err != nil {
+		return authorization{}, err
 	}
-	header, renewal, shared = a.current()
-	return header, renewal, shared, nil
+	return a.current(), nil
 }
 
-// begin returns the Authorization to begin with. One who has none yet, and whose server is known to ask for one, need not be refused first; if
+// begin returns what to carry at first. One who has nothing yet, and whose server is known to ask for something, need not be refused first; if
 // that comes to nothing, the refusal says why.
-func (a *authorizer) begin(req *http.Request) (header string, renewal int, shared bool) {
-	header, renewal, shared = a.current()
-	if header != "" || renewal > 0 {
-		return header, renewal, shared
+func (a *authorizer) begin(req *http.Request) authorization {
+	now := a.current()
+	if now.header != "" || now.renewal > 0 {
+		return now
 	}
 	if known := a.server.known(); known != nil {
-		_ = a.answer(req, known, renewal)
+		_ = a.answer(req, known, now.renewal)
 	}
 	return a.current()
 }
@@ -122,10 +125,10 @@ func (s *server) known() []challenge {
 	return s.challenges
 }
 
-func (a *authorizer) current() (header string, renewal int, shared bool) {
+func (a *authorizer) current() authorization {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.header, a.renewal, a.shared
+	return a.now
 }
 
 // isRefusal reports whether an answer asks for a login, or may be about a token that is shared: a server may issue it for some of the
@@ -181,15 +184,15 @@ func keepBody(resp *http.Response) error {
 func (a *authorizer) answer(req *http.Request, challenges []challenge, renewal int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.renewal != renewal {
+	if a.now.renewal != renewal {
 		return nil
 	}
 	header, err := a.renew(req.Context(), req.URL.Scheme, challenges)
 	if err != nil {
 		return err
 	}
-	a.header = header
-	a.renewal++
+	a.now.header = header
+	a.now.renewal++
 	return nil
 }
 

@@ -125,7 +125,7 @@ func prove(ctx context.Context, at Endpoint, c Credential, client *fetch.Client)
 		return false, err
 	}
 	defer resp.Body.Close()
-	header, _, _ := r.auth.current()
+	header := r.auth.current().header
 	switch resp.StatusCode {
 	case http.StatusOK:
 		return header != "", nil

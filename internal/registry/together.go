@@ -41,12 +41,12 @@ func AskTogether(repos []*Repository) {
 
 // sharedToken returns the token of the group, the first time: whoever needs another one had no luck with that. Without one it is "".
 func (a *authorizer) sharedToken(ctx context.Context, scheme string, c challenge, login Credential) (string, error) {
-	a.shared = false
-	if a.group == nil || len(a.group.scopes) < 2 || a.renewal > 0 {
+	a.now.shared = false
+	if a.group == nil || len(a.group.scopes) < 2 || a.now.renewal > 0 {
 		return "", nil
 	}
 	token, err := a.group.token(login, func(scopes []string) (string, error) { return a.token(ctx, scheme, c, scopes, login) })
-	a.shared = token != ""
+	a.now.shared = token != ""
 	return token, err
 }
 
