@@ -225,6 +225,34 @@ func TestSignedFactsBelieved(t *testing.T) {
 	author.fails(2, []string{"in no registry"}, "check", author.path("signed"), "--key", public)
 }
 
+// Signed facts tell of an image's device code what its layers do, and no layer comes.
+func TestSignedFactsOfDeviceCode(t *testing.T) {
+	begin(t)
+	seen := count(t, registrytest.Start(t, false))
+	code, err := os.ReadFile(fixtures + "host.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newTarLayer(t)
+	l.file("opt/host.so", string(code))
+	layer := l.gzipped()
+	author, reader := newPlace(t, nil), newPlace(t, nil)
+	_, private, public := evidencetest.Key(t)
+	name := seen.proxy.Host + "/code/app:1"
+	author.must("push", writeLayout(t, author.path("app"), v1.Config{}, layer), name, "--sign", private)
+	seen.take()
+	got := reader.must("inspect", "--gpu", "--json", name, "--key", public)
+	if names, _ := seen.take(); names[layerDigest(t, layer)] > 0 {
+		t.Error("the layer was asked for")
+	}
+	want := reader.must("inspect", "--gpu", "--json", name)
+	if got.stdout != want.stdout || !strings.Contains(want.stdout, "opt/host.so") {
+		t.Errorf("by the facts:\n%s\nby the layer:\n%s", got.stdout, want.stdout)
+	}
+	reader.fails(2, []string{"go with --gpu"}, "inspect", name, "--key", public)
+	reader.wantTidy()
+}
+
 // Facts go where the image is promoted to, or are found where it came from.
 func TestSignedFactsElsewhere(t *testing.T) {
 	begin(t)

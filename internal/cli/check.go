@@ -89,8 +89,7 @@ Exit code 3 means that an error was found that is not allowed.
 	f.StringArrayVar(&o.allow, "allow", nil, "count what this rule finds as no error, as `RULE=REASON` (repeatable)")
 	completeRules(cmd)
 	f.StringVar(&o.severity, "severity", string(audit.Note), "show what is at least this bad: error, warning, note")
-	addKeyFlag(cmd, &o.trust.keys)
-	f.StringVar(&o.trust.facts, "facts", "", "with --key: look for facts in this `REPOSITORY`, HOST/NAME, instead of the image's own")
+	o.trust.addFlags(cmd)
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	f.StringVar(&o.sarif, "sarif", "", "print SARIF 2.1.0, or write it to `FILE` with --sarif=FILE")
 	f.Lookup("sarif").NoOptDefVal = toStdout
@@ -103,6 +102,11 @@ Exit code 3 means that an error was found that is not allowed.
 type trustOptions struct {
 	keys  []string
 	facts string // the repository that holds them; "": the image's own
+}
+
+func (o *trustOptions) addFlags(cmd *cobra.Command) {
+	addKeyFlag(cmd, &o.keys)
+	cmd.Flags().StringVar(&o.facts, "facts", "", "with --key: look for facts in this `REPOSITORY`, HOST/NAME, instead of the image's own")
 }
 
 // apply has a subject believe them.

@@ -33,6 +33,7 @@ type inspectOptions struct {
 	html     string // the file that the page is written to
 	cluster  string
 	force    bool
+	trust    trustOptions
 }
 
 func newInspectCmd(a *app) *cobra.Command {
@@ -45,6 +46,8 @@ func newInspectCmd(a *app) *cobra.Command {
 			"With --size it is shown where the room goes: by package, by directory, and what could be left out.\n\n" +
 			"With --gpu the device code of the image's libraries is shown: for which GPUs there is any, and how much room it takes.\n" +
 			"That reads all layers, so they are brought into the store; a .sqsh or .sif is read where it is. Nothing of the image runs.\n" +
+			"With --key no layer of an image in a registry is downloaded: the facts tell that `sconce push --sign` or a pipeline left\n" +
+			"beside it, when one of the keys has signed them.\n" +
 			"In place of IMAGE there may be libraries, programs, archives, fatbins or cubins; --verify unpacks their code and compares it\n" +
 			"with its headers.\n\n" +
 			"With --html a page is written for a browser: where the image's bytes are, its device code, and what `sconce check` finds,\n" +
@@ -57,6 +60,7 @@ func newInspectCmd(a *app) *cobra.Command {
 			"sconce inspect pytorch.sif",
 			"sconce inspect --size llm-train.sqsh",
 			"sconce inspect --gpu llm-train:25.11",
+			"sconce inspect --gpu registry.example.org/team/llm-train:25.11 --key team.pub",
 			"sconce inspect --gpu --verify libtorch_cuda.so libnccl.so.2",
 			"sconce inspect --html report.html llm-train:25.11 --cluster clariden",
 		),
@@ -78,6 +82,7 @@ func newInspectCmd(a *app) *cobra.Command {
 	cmd.Flags().StringVar(&o.html, "html", "", "write a page for a browser to `FILE`")
 	cmd.Flags().StringVar(&o.cluster, "cluster", "", "with --html: judge for this cluster, a `NAME` that sconce clusters lists or a profile's file")
 	cmd.Flags().BoolVar(&o.force, "force", false, "with --html: replace FILE, whatever it is")
+	o.trust.addFlags(cmd)
 	completeClusters(cmd)
 	cmd.MarkFlagsMutuallyExclusive("json", "raw")
 	cmd.MarkFlagsMutuallyExclusive("gpu", "size", "raw", "html")
@@ -93,6 +98,9 @@ func addPlatformFlag(cmd *cobra.Command, to *string) {
 func (a *app) runInspect(ctx context.Context, o inspectOptions) error {
 	if o.html == "" && (o.cluster != "" || o.force) {
 		return fault.Usage(errNoPage)
+	}
+	if !o.gpu && (len(o.trust.keys) > 0 || o.trust.facts != "") {
+		return fault.Usage(errNoFacts)
 	}
 	if o.gpu {
 		if libraries := openLibraries(o.files, fatbin.Options{SectionsOnly: o.noSearch}); libraries != nil {

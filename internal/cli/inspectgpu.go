@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -10,6 +11,9 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/units"
 )
+
+// errNoFacts says what the options for signed facts are for.
+var errNoFacts = errors.New("--key and --facts go with --gpu: facts beside an image hold its device code, and not all else that is shown")
 
 // inspectGPU shows the device code of an image.
 func (a *app) inspectGPU(ctx context.Context, o inspectOptions) error {
@@ -27,16 +31,15 @@ func (a *app) inspectGPU(ctx context.Context, o inspectOptions) error {
 }
 
 func (a *app) auditGPU(ctx context.Context, o inspectOptions) (*facts.GPUReport, error) {
-	_, subject, err := a.openImage(ctx, o.image, o.platform)
+	s, subject, err := a.openImage(ctx, o.image, o.platform)
 	if err != nil {
 		return nil, err
 	}
 	defer subject.Close()
-	files, err := subject.Files(ctx)
-	if err != nil {
+	if err := o.trust.apply(subject); err != nil {
 		return nil, err
 	}
-	return facts.GPU(ctx, files)
+	return s.GPU(ctx, subject)
 }
 
 func printGPU(w io.Writer, r *facts.GPUReport) error {

@@ -29,11 +29,17 @@ type Checked struct {
 }
 
 // Check tells whether an image will run on a target. What the target allows is marked in the findings.
-func (s *Session) Check(ctx context.Context, subject *Subject, t Target) (*Checked, error) {
-	if subject.trusted != nil {
-		if found, err := s.checkTrusted(ctx, subject, t); found != nil || err != nil {
-			return found, err
-		}
+func (s *Session) Check(ctx context.Context, subject *Subject, t Target) (found *Checked, err error) {
+	used, err := s.useTrusted(ctx, subject, func(f *facts.Facts) (err error) {
+		found, err = judge(ctx, f, subject.Name, t)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if used {
+		found.Trusted = true
+		return found, nil
 	}
 	gathered, err := subject.Facts(ctx)
 	if err != nil {

@@ -121,8 +121,8 @@ type trusted struct {
 	repository string // that holds the facts, HOST/PATH; "": the image's own
 }
 
-// Trust has a check believe facts about the image that one of the keys has signed, where the image is in a registry: then no layer is
-// downloaded. repository holds the facts, HOST/PATH; "" is the image's own.
+// Trust has [Session.Check] and [Session.GPU] believe facts about the image that one of the keys has signed, where the image is in a registry: then no
+// layer is downloaded. repository holds the facts, HOST/PATH; "" is the image's own.
 func (s *Subject) Trust(keys []*attest.PublicKey, repository string) error {
 	if s.Ref.Transport != source.Docker {
 		return fmt.Errorf("%s is in no registry: there is nothing signed beside it", s.Name)
@@ -139,18 +139,38 @@ type withoutLayers struct{ v1.Image }
 
 func (withoutLayers) LayerByDigest(v1.Hash) (v1.Layer, error) { return nil, errLayer }
 
-// checkTrusted is a check by facts that are signed. What is wrong with these is told, and nil is returned: then the layers tell.
-func (s *Session) checkTrusted(ctx context.Context, subject *Subject, t Target) (*Checked, error) {
+// useTrusted has use look at facts about an image that somebody has signed who is believed, and close them, and reports whether there was
+// nothing wrong with them. Otherwise that is told: then the layers tell.
+func (s *Session) useTrusted(ctx context.Context, subject *Subject, use func(*facts.Facts) error) (used bool, err error) {
+	if subject.trusted == nil {
+		return false, nil
+	}
 	img, err := subject.View(ctx)
+	if err != nil {
+		return false, err
+	}
+	err = s.usePacked(ctx, subject, img, use)
+	if err == nil || ctx.Err() != nil {
+		return err == nil, err
+	}
+	progress.Warn(ctx, fmt.Sprintf("the facts about %s beside it are not used: %s", subject.Name, reasonOf(err)), "")
+	return false, nil
+}
+
+// GPU lists the device code of an image: by facts that are believed, see [Subject.Trust], or by its files.
+func (s *Session) GPU(ctx context.Context, subject *Subject) (report *facts.GPUReport, err error) {
+	used, err := s.useTrusted(ctx, subject, func(f *facts.Facts) error {
+		report = f.GPU
+		return f.Close()
+	})
+	if used || err != nil {
+		return report, err
+	}
+	files, err := subject.Files(ctx)
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.checkPacked(ctx, subject, img, t)
-	if err == nil || ctx.Err() != nil {
-		return found, err
-	}
-	progress.Warn(ctx, fmt.Sprintf("the facts about %s beside it are not used: %s", subject.Name, reasonOf(err)), "")
-	return nil, nil
+	return facts.GPU(ctx, files)
 }
 
 // reasonOf leaves out which layer was wanted first.
@@ -161,30 +181,26 @@ func reasonOf(err error) error {
 	return err
 }
 
-func (s *Session) checkPacked(ctx context.Context, subject *Subject, img v1.Image, t Target) (*Checked, error) {
+func (s *Session) usePacked(ctx context.Context, subject *Subject, img v1.Image, use func(*facts.Facts) error) error {
 	f, err := s.openPacked(ctx, subject, img)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer f.Close()
 	st, done, err := s.sideStore(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer done()
 	o, err := image.ReadOutline(ctx, st, withoutLayers{img})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	gathered, err := facts.OfPacked(ctx, st, o, f, subject.Name)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	found, err := judge(ctx, gathered, subject.Name, t)
-	if found != nil {
-		found.Trusted = true
-	}
-	return found, err
+	return use(gathered)
 }
 
 // openPacked opens the packed facts about an image that somebody has signed who is believed.
