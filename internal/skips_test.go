@@ -15,6 +15,7 @@ import (
 
 // mayLook are functions of tests that look for a program themselves, and leave the test out without it.
 var mayLook = map[string]string{
+	"export/uenv_test.go TestUenvJudged":      "uenv is in no distribution, and mounts as root alone",
 	"fatbin/judge_test.go cudaTool":           "CUDA's own tools are in no distribution",
 	"slim/judge_test.go TestAgainstCuobjdump": "likewise",
 	"slurmtest/judges.go prefixOf":            "what runs containers on clusters is in no Debian",

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -97,6 +98,41 @@ func TestUenv(t *testing.T) {
 	wantUenvMounted(t, file, map[string]string{
 		"bin/tool": "new", "lib/kept": "kept", "conda-meta/history": "", "meta/env.json": text,
 	})
+}
+
+// TestUenvJudged has uenv itself start a program of a file, with its view and without, where it is on PATH. It mounts, which takes root.
+func TestUenvJudged(t *testing.T) {
+	uenv, err := exec.LookPath("uenv")
+	if err != nil || os.Geteuid() != 0 {
+		t.Skipf("no distribution that the tests install from has uenv, and it mounts as root alone: %v", err)
+	}
+	st := openStore(t)
+	tool := file{layer.Entry{Path: "opt/env/bin/sconce-judged", Mode: 0o755}, `#!/bin/sh
+echo "$0 ${PYTHONPATH-unset} $PYTHONNOUSERSITE ${CONDA_PREFIX-unset}"
+exit 7
+`}
+	im := assemble(t, st, makeLayer(t, st, layer.Zstd, tool, regular("opt/env/conda-meta/history", "")))
+	name, mount := filepath.Join(t.TempDir(), "x.squashfs"), t.TempDir()
+	o := clusterOptions(st)
+	o.Name, o.Uenv = "tools:1", UenvOptions{Root: "/opt/env", Mount: mount, Description: "for the tests"}
+	if err := Write(t.Context(), im, "uenv:"+name, o); err != nil {
+		t.Fatal(err)
+	}
+	program := mount + "/bin/sconce-judged"
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"run", "--view=default", name, "--", "sconce-judged"}, program + " unset 1 " + mount + "\n"},
+		{[]string{"run", name, "--", program}, program + " /somewhere  unset\n"},
+	} {
+		cmd := exec.CommandContext(t.Context(), uenv, c.args...)
+		cmd.Env = []string{"PATH=" + filepath.Dir(uenv) + ":/usr/bin:/bin", "HOME=" + t.TempDir(), "PYTHONPATH=/somewhere"}
+		out, err := cmd.Output()
+		if string(out) != c.want || cmd.ProcessState.ExitCode() != 7 {
+			t.Errorf("%q: %q, %v, want %q and code 7", c.args, out, err, c.want)
+		}
+	}
 }
 
 // wantSameUenv writes it once more elsewhere and compares the bytes.
