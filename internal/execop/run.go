@@ -74,11 +74,21 @@ func (r *Runner) run(ctx context.Context, title string, on []layer.Descriptor, c
 	if err := s.attach(); err != nil {
 		return d, err
 	}
-	started := time.Now()
+	started := fileClock()
 	if err := s.command(task); err != nil {
 		return d, err
 	}
 	return s.layer(started)
+}
+
+// fileClock returns the time that a file gets which is written now. The kernel dates files by a clock that moves with its ticks, so that it is
+// behind time.Now, by milliseconds or, where a busy machine is late with them, by more.
+func fileClock() time.Time {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &now); err != nil {
+		return time.Now()
+	}
+	return time.Unix(now.Unix())
 }
 
 // check refuses what the sandbox would understand in another way than it was meant, or not at all.

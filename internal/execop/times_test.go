@@ -2,6 +2,8 @@ package execop
 
 import (
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -42,6 +44,27 @@ func TestStepOrder(t *testing.T) {
 		}
 		if newest := tree.Newest(); newest.Year() != 2011 {
 			t.Errorf("the newest file is of %v", newest)
+		}
+	}
+}
+
+// No file that is written from now on is dated before now: it would count as one that was dated on purpose.
+func TestFileClock(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "x")
+	for range 1000 {
+		now := fileClock()
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.ModTime().Before(now) {
+			t.Fatalf("a file is of %v, %v before it was written", info.ModTime(), now.Sub(info.ModTime()))
+		}
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

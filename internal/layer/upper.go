@@ -24,7 +24,7 @@ type UpperOptions struct {
 	// Owner returns what the step's processes asked for a file, which may be more than the file system could hold. It gets
 	// what would be used without it.
 	Owner func(f UpperFile, o Ownership) Ownership
-	// Started is when the step began. Earlier times were set on purpose, by who unpacks an archive for instance, and are
+	// Started is when the step began, by the clock of files. Earlier times were set on purpose, by who unpacks an archive for instance, and are
 	// kept; later ones become one time: Options.ModTime, or a second more than the latest that was kept, so that what the
 	// step made is not older than what it was made from. A file of which only the time is another is in the layer, too.
 	// When it is zero, all times later than Options.ModTime become that, and the base's count where nothing else has changed.

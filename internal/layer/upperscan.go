@@ -437,7 +437,7 @@ func (u *upperReader) date(n *upperNode, s *unix.Stat_t) {
 		n.ModTime = clamp(t, u.modTime)
 	case n.base != nil && t.Equal(shownTime(n.base.Entry)):
 		n.keepTime()
-	case t.Before(u.opts.Started.Truncate(time.Second)): // the kernel's clock for files is up to some milliseconds slow
+	case t.Before(u.opts.Started.Truncate(time.Second)):
 		n.ModTime = t
 		if !t.Before(u.modTime) {
 			u.modTime = t.Add(time.Second)
