@@ -70,11 +70,12 @@ func TestCotainrChain(t *testing.T) {
 	p.must("copy", "tar:root.tar", "sif:25.3-devel-cuda12.8-ubuntu24.04.sif")
 	p.must(strings.Fields("cotainr build --accept-licenses --base-image 25.3-devel-cuda12.8-ubuntu24.04.sif --conda-env conda_envs/pytorch_success.yml conda_envs/extensions.yml -v final_container.sif")...)
 
-	r := p.must("run", "final_container.sif", "--", "python", "-c", "import made_here; print(made_here.built())")
-	if got := r.stdout; !strings.HasPrefix(got, "against torch 2.7.0 by gcc ") || !strings.HasSuffix(got, " for 9.0\n") {
-		t.Errorf("the extension says %q", got)
+	says := []string{"python", "-c", "import made_here; print(made_here.built())"}
+	built := p.must(append([]string{"run", "final_container.sif", "--"}, says...)...).stdout
+	if !strings.HasPrefix(built, "against torch 2.7.0 by gcc ") || !strings.HasSuffix(built, " for 9.0\n") {
+		t.Errorf("the extension says %q", built)
 	}
-	r = p.must("export", "conda", "final_container.sif", "--format", "explicit")
+	r := p.must("export", "conda", "final_container.sif", "--format", "explicit")
 	if !strings.Contains(r.stdout, channel.URL+"/"+condatest.Subdir()+"/c-compiler-") {
 		t.Errorf("the image is made of:\n%s", r.stdout)
 	}
@@ -83,6 +84,20 @@ func TestCotainrChain(t *testing.T) {
 	}
 	p.wantSound()
 	p.wantTidy()
+
+	t.Run("Apptainer", func(t *testing.T) {
+		if r := judgedBy(t, "apptainer", p).must(append([]string{"exec", "final_container.sif"}, says...)...); r.stdout != built {
+			t.Error(r)
+		}
+	})
+	t.Run("enroot", func(t *testing.T) {
+		enroot := judgedBy(t, "enroot", p)
+		p.must("copy", "final_container.sif", "final.sqsh")
+		enroot.must("create", "--name", "final", "final.sqsh")
+		if r := enroot.must(append([]string{"start", "final"}, says...)...); r.stdout != built {
+			t.Error(r)
+		}
+	})
 }
 
 // extensionIndex makes the files of an index: the solver, a torch with a header, and the source of an extension.
