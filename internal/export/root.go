@@ -207,9 +207,8 @@ func (r *rootWriter) node(n *image.Node) (made bool, err error) {
 		return false, err
 	}
 	defer dir.Close()
-	kind := map[layer.Type]uint32{layer.Fifo: unix.S_IFIFO, layer.Char: unix.S_IFCHR, layer.Block: unix.S_IFBLK}[n.Type]
-	err = unix.Mknodat(int(dir.Fd()), path.Base(n.Path), kind|0o600, int(unix.Mkdev(n.Major, n.Minor))) //nolint:gosec // device numbers fit
-	if errors.Is(err, unix.EPERM) && n.Type != layer.Fifo {                                             // root of a user namespace
+	err = unix.Mknodat(int(dir.Fd()), path.Base(n.Path), n.Type.Bits()|0o600, int(unix.Mkdev(n.Major, n.Minor))) //nolint:gosec // device numbers fit
+	if errors.Is(err, unix.EPERM) && n.Type != layer.Fifo {                                                      // root of a user namespace
 		r.left++
 		return false, nil
 	}

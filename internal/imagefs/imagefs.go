@@ -100,7 +100,7 @@ type file struct {
 func (f file) Attr() fuse.Attr {
 	e := f.fs.as.Shown(f.n.Entry)
 	a := fuse.Attr{
-		Ino: uint64(f.n.Inode), Mode: typeBits(e.Type) | e.Mode, Links: uint32(f.n.Links), //nolint:gosec // counts of a tree
+		Ino: uint64(f.n.Inode), Mode: e.Type.Bits() | e.Mode, Links: uint32(f.n.Links), //nolint:gosec // counts of a tree
 		UID: uint32(e.UID), GID: uint32(e.GID), Major: e.Major, Minor: e.Minor, Size: e.Size, ModTime: e.ModTime, //nolint:gosec // 32 bits
 	}
 	if e.Type == layer.Symlink {
@@ -126,7 +126,7 @@ func (f file) ReadDir() ([]fuse.Entry, error) {
 	for _, n := range children {
 		if f.fs.as.Unpacks(n.Entry) {
 			list = append(list, fuse.Entry{
-				Name: n.Name(), Ino: uint64(n.Inode), Mode: typeBits(n.Type), //nolint:gosec // counts of a tree
+				Name: n.Name(), Ino: uint64(n.Inode), Mode: n.Type.Bits(), //nolint:gosec // counts of a tree
 				Node: func() (fuse.Node, error) { return file{f.fs, n}, nil },
 			})
 		}
@@ -165,22 +165,4 @@ func (f file) Xattrs() (map[string]string, error) {
 		return nil, errors.ErrUnsupported
 	}
 	return f.fs.as.ShownXattrs(f.n.Entry), nil
-}
-
-// typeBits is the part of a mode that says what kind of file it is.
-func typeBits(t layer.Type) uint32 {
-	switch t {
-	case layer.Dir:
-		return unix.S_IFDIR
-	case layer.Symlink:
-		return unix.S_IFLNK
-	case layer.Char:
-		return unix.S_IFCHR
-	case layer.Block:
-		return unix.S_IFBLK
-	case layer.Fifo:
-		return unix.S_IFIFO
-	case layer.Regular, layer.HardLink:
-	}
-	return unix.S_IFREG
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -25,6 +27,41 @@ const (
 	Block
 	Fifo
 )
+
+// Bits is the part of st_mode that says what kind of file it is (inode(7)); a hard link is taken for a regular file.
+func (t Type) Bits() uint32 {
+	switch t {
+	case Dir:
+		return unix.S_IFDIR
+	case Symlink:
+		return unix.S_IFLNK
+	case Char:
+		return unix.S_IFCHR
+	case Block:
+		return unix.S_IFBLK
+	case Fifo:
+		return unix.S_IFIFO
+	case Regular, HardLink:
+	}
+	return unix.S_IFREG
+}
+
+// typeOf is the type of a file by st_mode: Regular for any that has none.
+func typeOf(mode uint32) Type {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return Dir
+	case unix.S_IFLNK:
+		return Symlink
+	case unix.S_IFCHR:
+		return Char
+	case unix.S_IFBLK:
+		return Block
+	case unix.S_IFIFO:
+		return Fifo
+	}
+	return Regular
+}
 
 // Entry is one file system object of a layer.
 type Entry struct {

@@ -377,22 +377,6 @@ func (n *upperNode) setCapability(value string) {
 	n.Xattrs[capability] = value
 }
 
-func typeOf(mode uint32) Type {
-	switch mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		return Dir
-	case unix.S_IFLNK:
-		return Symlink
-	case unix.S_IFCHR:
-		return Char
-	case unix.S_IFBLK:
-		return Block
-	case unix.S_IFIFO:
-		return Fifo
-	}
-	return Regular
-}
-
 // copiedUp reports whether a file is the base's, changed perhaps, and not a new one in its place. overlayfs marks what it
 // copies up, but not files with several names, and cannot mark what is neither a file nor a directory.
 func copiedUp(s *unix.Stat_t, attrs upperAttrs, base *BaseEntry) bool {

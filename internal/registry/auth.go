@@ -60,6 +60,7 @@ func (a *authorizer) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	carried := a.begin(req)
 	resp, err := a.send(req, carried.header)
+	// What was carried may be too old, or nothing; a shared token that is refused is followed by one of the repository's own.
 	for first := true; err == nil && isRefusal(resp, carried.shared) && (first || carried.shared); first = false {
 		if carried, err = a.answerTo(req, resp, carried); carried.header == "" {
 			break // nothing to answer with: the refusal is the answer
