@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/slurmtest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // slurm starts a cluster with sconce and an image in it: $IMAGE has Python, and the store is one that both nodes share. started is who
@@ -45,7 +46,7 @@ const settings = "set -e; export SCONCE_STORE=/shared/store IMAGE=base:1 MASTER_
 // writeShared puts a file into the directory that the nodes share.
 func writeShared(t *testing.T, c *slurmtest.Cluster, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(c.SharedDir, name), []byte(text), 0o755); err != nil {
+	if err := tooltest.WriteProgram(filepath.Join(c.SharedDir, name), []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -144,10 +144,11 @@ const onNodes = `exec 2>&1
 	cd /shared/on
 	rm -f /tmp/*.out /shared/open /shared/came /shared/gate-up
 	docker-registry serve /shared/reg.yml > /tmp/registry.log 2>&1 & registry=$!
-	python3 /shared/gate.py & gate=$!
-	trap "kill $registry $gate" EXIT
-		export SCONCE_STORE=/shared/store
-	soon() { until eval "$1"; do sleep 0.05; if [ $SECONDS -gt 600 ]; then echo "it never came: $1"; cat /tmp/*.out; exit 1; fi; done; }
+	python3 /shared/gate.py > /tmp/gate.log 2>&1 & gate=$!
+	trap 'kill $registry $gate' EXIT
+	export SCONCE_STORE=/shared/store
+	never() { echo "it never came: $1"; cat /tmp/registry.log /tmp/gate.log /tmp/*.out; exit 1; }
+	soon() { until eval "$1"; do sleep 0.05; kill -0 $registry $gate && [ $SECONDS -le 600 ] || never "$1"; done; }
 	came() { soon "[ \"\$(cat /shared/came 2> /dev/null)\" = $1 ]"; }
 	idle() { soon '[ -z "$(squeue -h)" ]'; }
 	interrupt() { pkill -INT -P $client sconce || kill -INT $client; }

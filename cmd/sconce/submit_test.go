@@ -88,7 +88,7 @@ func writeText(t *testing.T, path, text string) {
 	if err := os.Chmod(filepath.Dir(path), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+	if err := tooltest.WriteProgram(path, []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -33,7 +33,7 @@ func TestStartInApptainersShell(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(at, []byte(text), 0o755); err != nil {
+		if err := tooltest.WriteProgram(at, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -188,7 +188,7 @@ func chosen(a *Answer) string {
 
 func writeProgram(t testing.TB, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+	if err := tooltest.WriteProgram(file, []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -355,7 +355,7 @@ func TestUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	self = filepath.Join(filepath.Dir(dir), filepath.Base(self))
-	if err := os.WriteFile(self, data, 0o755); err != nil {
+	if err := tooltest.WriteProgram(self, data); err != nil {
 		t.Fatal(err)
 	}
 	defer os.Remove(self)

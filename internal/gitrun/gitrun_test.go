@@ -108,7 +108,7 @@ func silentServer(t *testing.T) string {
 func script(t *testing.T, dir, name, text string) string {
 	t.Helper()
 	file := filepath.Join(dir, name)
-	if err := os.WriteFile(file, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+	if err := tooltest.WriteProgram(file, []byte("#!/bin/sh\n"+text+"\n")); err != nil {
 		t.Fatal(err)
 	}
 	return file

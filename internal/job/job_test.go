@@ -215,7 +215,7 @@ func TestScriptRuns(t *testing.T) {
 				"srun":   `while [ "$1" != bash ] && [ "$1" != rm ]; do [ "$1" ] || exit 9; printf '%s\n' "$1" >> "$LOG"; shift; done; exec "$@"`,
 				"python": `printf 'argument %s\n' "$@" >> "$LOG"; echo "rank $RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT, prompt $PROMPT" >> "$LOG"`,
 			} {
-				if err := os.WriteFile(filepath.Join(bin, program), []byte("#!/bin/bash\n"+script+"\n"), 0o755); err != nil {
+				if err := tooltest.WriteProgram(filepath.Join(bin, program), []byte("#!/bin/bash\n"+script+"\n")); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -10,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/slurmtest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // twoNodes is the profile of the cluster that slurmtest starts.
@@ -28,7 +29,7 @@ func put(t *testing.T, c *slurmtest.Cluster, name, text string) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+	if err := tooltest.WriteProgram(file, []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // fakeUV puts a shell script in the place of uv. In it, $UV is the real one.
@@ -21,7 +22,7 @@ func fakeUV(t *testing.T, script string) {
 	}
 	dir := t.TempDir()
 	text := "#!/bin/sh\nUV='" + program + "'\n" + script + "\n"
-	if err := os.WriteFile(filepath.Join(dir, "uv"), []byte(text), 0o755); err != nil {
+	if err := tooltest.WriteProgram(filepath.Join(dir, "uv"), []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))

@@ -249,7 +249,7 @@ func asNobody(t *testing.T, packages []string) outcome {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(binary, program, 0o755); err != nil {
+	if err := tooltest.WriteProgram(binary, program); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(binary, 0o755); err != nil {

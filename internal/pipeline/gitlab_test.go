@@ -41,7 +41,7 @@ func TestGitlabRuns(t *testing.T) {
 		filepath.Join(dir, ".gitlab-ci.yml"): strings.Replace(string(text), "remote: https://ci.example.org/runners.yml", "local: runners.yml", 1),
 		filepath.Join(dir, "runners.yml"):    ".builder: { tags: [builder] }\n.baremetal: { tags: [login] }\n.light: { tags: [small] }\n",
 	} {
-		if err := os.WriteFile(name, []byte(content), 0o755); err != nil { //nolint:gosec // a program
+		if err := tooltest.WriteProgram(name, []byte(content)); err != nil { //nolint:gosec // a program
 			t.Fatal(err)
 		}
 	}

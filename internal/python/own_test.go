@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // Packages in an interpreter's own prefix lie where pip puts them there, name that interpreter in their commands, and bring
@@ -64,7 +65,7 @@ func TestOwnPrefix(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(interpreter.Executable, program, 0o755); err != nil {
+	if err := tooltest.WriteProgram(interpreter.Executable, program); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.Command(filepath.Join(prefix, "bin/pygmentize"), "-V").CombinedOutput()

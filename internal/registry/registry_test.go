@@ -19,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 func client(t *testing.T) *fetch.Client {
@@ -103,7 +104,7 @@ broken.org) exit 1 ;;
 *) echo "credentials not found in native keychain"; exit 1 ;;
 esac
 `
-	if err := os.WriteFile(filepath.Join(bin, "docker-credential-test"), []byte(script), 0o755); err != nil {
+	if err := tooltest.WriteProgram(filepath.Join(bin, "docker-credential-test"), []byte(script)); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // state gives the test a state directory of its own.
@@ -87,7 +89,7 @@ func TestBegun(t *testing.T) {
 	programs := t.TempDir()
 	t.Setenv("PATH", programs)
 	program := func(name, script string) {
-		if err := os.WriteFile(filepath.Join(programs, name), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+		if err := tooltest.WriteProgram(filepath.Join(programs, name), []byte("#!/bin/sh\n"+script)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -30,7 +30,7 @@ func asUser(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	self, err := os.ReadFile("/proc/self/exe")
 	bin := filepath.Join(dir, "store.test")
-	if err := errors.Join(err, os.WriteFile(bin, self, 0o755), os.Chown(dir, int(uid), int(gid))); err != nil {
+	if err := errors.Join(err, tooltest.WriteProgram(bin, self), os.Chown(dir, int(uid), int(gid))); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(bin, "-test.run=^"+t.Name()+"$", "-test.v")

@@ -6,6 +6,7 @@ package tooltest
 import (
 	"os"
 	"os/exec"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -58,4 +59,13 @@ func SmallDiskAt(t testing.TB, dir, options string) {
 			t.Error(err)
 		}
 	})
+}
+
+// WriteProgram writes a program or script that is to be started. As long as it is open for writing, no process is forked here: a child
+// has a copy of the descriptor until it executes another program, and the kernel starts nothing that somebody may still write to
+// ("text file busy").
+func WriteProgram(file string, data []byte) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(file, data, 0o755)
 }

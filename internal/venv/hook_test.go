@@ -30,7 +30,7 @@ func hookRoot(t *testing.T) (root, environ, hook string) {
 	t.Helper()
 	dir := t.TempDir()
 	root, environ, hook = filepath.Join(dir, "root"), filepath.Join(dir, "environ"), filepath.Join(dir, "hook.sh")
-	err := errors.Join(os.Mkdir(root, 0o755), os.WriteFile(environ, []byte("A=1\nPATH=/image/bin\n"), 0o644), os.WriteFile(hook, []byte(venv.Hook), 0o755))
+	err := errors.Join(os.Mkdir(root, 0o755), os.WriteFile(environ, []byte("A=1\nPATH=/image/bin\n"), 0o644), tooltest.WriteProgram(hook, []byte(venv.Hook)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestHookEnds(t *testing.T) {
 	exp := filepath.Join(dir, "exp.sqsh")
 	// It stands in for squashfuse: it shows an environment, and ends by a signal alone, which it tells.
 	fuse := "#!/bin/sh\ntrap ': > " + dir + "/ended; exit' TERM\nfor at; do :; done\n: > \"$at/pyvenv.cfg\"\nwhile :; do sleep 0.05; done\n"
-	if err := errors.Join(os.WriteFile(exp, nil, 0o644), os.WriteFile(filepath.Join(dir, "squashfuse"), []byte(fuse), 0o755)); err != nil {
+	if err := errors.Join(os.WriteFile(exp, nil, 0o644), tooltest.WriteProgram(filepath.Join(dir, "squashfuse"), []byte(fuse))); err != nil {
 		t.Fatal(err)
 	}
 	// The container is the inner shell; the outer one waits for what it has left to end.
@@ -105,7 +105,7 @@ func TestHookRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	bin := t.TempDir()
-	if err := os.WriteFile(filepath.Join(bin, "squashfuse"), []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+	if err := tooltest.WriteProgram(filepath.Join(bin, "squashfuse"), []byte("#!/bin/sh\nexit 1\n")); err != nil {
 		t.Fatal(err)
 	}
 	exp := filepath.Join(t.TempDir(), "exp.sqsh")
