@@ -87,7 +87,7 @@ func onFewAndManyCores(t *testing.T, test func(o Options, cores int, written []b
 	old := besideLeast
 	besideLeast = 1
 	defer func() { besideLeast = old }()
-	for _, cores := range []int{2, besideFrom} {
+	for _, cores := range []int{2, besideCores} {
 		sq := settings()["tails"]
 		sq.Workers = cores
 		o := Options{Squashfs: sq, NoReuse: true}

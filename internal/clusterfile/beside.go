@@ -18,13 +18,10 @@ import (
 // besideLeast is the size of a layer's blob, in bytes, from which it pays to compress it beside another one.
 var besideLeast int64 = 32 << 20
 
-// besideCores is for how many cores one layer more is compressed at a time. One layer alone is hashed, read as a tar and placed
-// by one core each, which keep about as many others busy.
-const besideCores = 8
-
-// besideFrom is from how many cores on it is done at all: 16 had enough to do with one layer, and were slower for the way over the
-// store (docs/results/scale-2026-11-22.md).
-const besideFrom = 24
+// besideCores is for how many cores one layer more is compressed at a time. One layer alone is hashed, read as a tar and placed by one
+// core each, which keep less than 16 others busy; with two more at a time, 16 cores were slower than with none, and with one, faster
+// (docs/results/scale-2026-11-22.md).
+const besideCores = 16
 
 // beside compresses layers before it is their turn, on machines with many cores. Where a block of a layer stands, and which of
 // its files are hidden, is known only when the layers above it are done. So each goes to a temporary file first, all of it,
@@ -56,7 +53,7 @@ func (w *writer) startBeside() *beside {
 	if cores <= 0 {
 		cores = runtime.GOMAXPROCS(0)
 	}
-	if cores < besideFrom || w.o.Store.ReadOnly() {
+	if cores < besideCores || w.o.Store.ReadOnly() {
 		return b
 	}
 	space := int64(0)

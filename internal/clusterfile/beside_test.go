@@ -47,7 +47,7 @@ func TestBeside(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			alone := newStore(t)
 			want := writeTo(t, alone, Options{Squashfs: sq, NoReuse: true}, madeElsewhere(t, alone)...)
-			for _, cores := range []int{besideFrom} {
+			for _, cores := range []int{besideCores} {
 				sq.Workers = cores
 				st := newStore(t)
 				ds := madeElsewhere(t, st)
@@ -76,7 +76,7 @@ func TestBesideDamaged(t *testing.T) {
 	ds[0] = brokenLayer(t, st)
 	_, want := tryWrite(t, st, Options{NoReuse: true}, ds...)
 	o := Options{NoReuse: true}
-	o.Squashfs.Workers = besideFrom
+	o.Squashfs.Workers = besideCores
 	_, _, err := writeBeside(t, st, o, ds...)
 	if err == nil || fmt.Sprint(err) != fmt.Sprint(want) {
 		t.Errorf("refused with %v; in its turn with %v", err, want)

@@ -585,7 +585,7 @@ func TestStoreFull(t *testing.T) {
 // TestCompressedByOne: of a layer that another writer is compressing, nothing is compressed again: who needs it waits, and takes what the
 // other has kept.
 func TestCompressedByOne(t *testing.T) {
-	for name, workers := range map[string]int{"in turn": 2, "beside each other": besideFrom} {
+	for name, workers := range map[string]int{"in turn": 2, "beside each other": besideCores} {
 		t.Run(name, func(t *testing.T) { compressedByOne(t, workers) })
 	}
 }

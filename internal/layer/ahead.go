@@ -13,9 +13,10 @@ import (
 	"sconce.dev/sconce/internal/ctxio"
 )
 
-// The sizes of what an aheadReader holds, in buffers and bytes each.
+// The sizes of what an aheadReader holds, in buffers and bytes each. Eight let whoever hashes fall behind for a moment without being waited
+// for.
 const (
-	aheadBuffers = 4
+	aheadBuffers = 8
 	aheadSize    = 256 << 10
 )
 
