@@ -178,6 +178,9 @@ func BringAndBuildLayer(
 		if r.Layer, m, err = makeLayer(ctx, st, g, t, compiler, o, task); err == nil {
 			r.Manifest, err = m.save(st)
 		}
+		if err == nil && compiler != nil {
+			err = r.remember(st, g, t, o)
+		}
 		return r, task.End(err)
 	})
 	return r.Layer, m, err
@@ -271,7 +274,11 @@ func tryLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler 
 		return layer.Descriptor{}, Manifest{}, err
 	}
 	defer w.Abort()
-	p := newPress(w, t, compiler, cmp.Or(o.ReadAhead, defaultReadAhead), task)
+	var e *earlier
+	if compiler != nil {
+		e = openEarlier(st, g, t, o)
+	}
+	p := newPress(w, t, compiler, e, cmp.Or(o.ReadAhead, defaultReadAhead), task)
 	if err := p.write(ctx, s.files); err != nil {
 		return layer.Descriptor{}, Manifest{}, err
 	}

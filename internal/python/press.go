@@ -25,6 +25,7 @@ type press struct {
 	w        *layer.Writer
 	target   Target
 	compiler Compiler
+	earlier  *earlier // where byte code may be already; nil when there is no compiler
 	task     *progress.Task
 	ahead    int64
 	budget   *semaphore.Weighted
@@ -42,14 +43,14 @@ const (
 	maxSource = 16 << 20
 )
 
-func newPress(w *layer.Writer, t Target, c Compiler, readAhead int64, task *progress.Task) *press {
+func newPress(w *layer.Writer, t Target, c Compiler, e *earlier, readAhead int64, task *progress.Task) *press {
 	slots := int64(runtime.GOMAXPROCS(0))
 	if c != nil {
 		slots *= 2 // half of them only wait for byte code
 	}
 	readAhead = max(readAhead, 2*streamAhead*chunkSize)
 	return &press{
-		w: w, target: t, compiler: c, task: task, ahead: readAhead,
+		w: w, target: t, compiler: c, earlier: e, task: task, ahead: readAhead,
 		budget: semaphore.NewWeighted(readAhead), slots: semaphore.NewWeighted(slots), dirs: make(map[string]bool),
 	}
 }
@@ -128,18 +129,26 @@ func newJob(at string, f *File, compiled bool) *job {
 	return j
 }
 
-// bytecodePath says where the byte code of f goes, if f is a module to be compiled (PEP 3147).
+// bytecodePath says where the byte code of f goes, if f is a module to be compiled.
 func (p *press) bytecodePath(f *File) (string, bool) {
-	dir, name := path.Split(f.Path)
+	if p.compiler == nil || f.Size > maxSource {
+		return "", false
+	}
+	return p.target.bytecodePath(f.Path)
+}
+
+// bytecodePath says where in the image the byte code of a file of the environment goes, if that is a module (PEP 3147).
+func (t Target) bytecodePath(file string) (string, bool) {
+	dir, name := path.Split(file)
 	module, isPython := strings.CutSuffix(name, ".py")
-	if p.compiler == nil || !isPython || module == "" || f.Size > maxSource || !strings.HasPrefix(f.Path, p.target.sitePackages()+"/") {
+	if !isPython || module == "" || !strings.HasPrefix(file, t.sitePackages()+"/") {
 		return "", false
 	}
-	file := module + "." + p.target.Python.CacheTag() + ".pyc"
-	if len(file) > layer.MaxName {
+	code := module + "." + t.Python.CacheTag() + ".pyc"
+	if len(code) > layer.MaxName {
 		return "", false
 	}
-	return p.target.Root + "/" + dir + "__pycache__/" + file, true
+	return t.Root + "/" + dir + "__pycache__/" + code, true
 }
 
 // runAhead starts the jobs in order. A job gets its share of the budget before any later one, so the one that the
@@ -170,8 +179,12 @@ func (p *press) run(ctx context.Context, j *job) {
 	if j.data, j.err = j.file.read(); j.err != nil || !j.compiled {
 		return
 	}
+	pyc, ok := p.earlier.bytecode(j.file)
+	if ok {
+		j.data = pyc
+		return
+	}
 	source := "/" + p.target.Root + "/" + j.file.Path
-	var ok bool
 	j.data, ok, j.err = p.compiler.Compile(ctx, source, j.data)
 	j.skip = !ok
 }

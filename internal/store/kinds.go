@@ -12,6 +12,7 @@ const (
 	KindBase        Kind = "base"              // the image of a base that files were taken out of; under the base's key
 	KindSystem      Kind = "system"            // the layer of system packages; under the step's key
 	KindWheelLayer  Kind = "wheel-layer"       // a layer of wheels and the digest of its manifest; under what decides it
+	KindBytecode    Kind = "bytecode"          // the layer of wheels that has a package's last version with byte code; under package, place and Python
 	KindCondaLayer  Kind = "conda-layer"       // a layer of conda packages and the digest of its manifest; under what decides it
 	KindActivation  Kind = "conda-activation"  // the variables that scripts of conda packages set; under the step's key
 	KindBuiltWheel  Kind = "built-wheel"       // a wheel that was compiled here; under what decides it
