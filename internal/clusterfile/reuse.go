@@ -17,10 +17,8 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// packKind is the record that leads from a layer's digest and the compression to what was compressed of it.
-const packKind store.Kind = "squashfs-packs"
-
-// packRecord lists the packs of a layer, the newest last. There may be several, since images show different parts of it.
+// packRecord lists the packs of a layer, the newest last: a [store.KindPacks], under the layer's digest and the compression. There
+// may be several, since images show different parts of the layer.
 type packRecord struct {
 	Packs []storedPack `json:"packs"`
 }
@@ -98,7 +96,7 @@ func (r *reuse) packs(layer store.Digest) []*squashfs.Pack {
 		return known
 	}
 	var record packRecord
-	if ok, err := r.st.GetRecord(packKind, r.recordKey(layer), &record); err != nil || !ok {
+	if ok, err := r.st.GetRecord(store.KindPacks, r.recordKey(layer), &record); err != nil || !ok {
 		return nil
 	}
 	var packs []*squashfs.Pack
@@ -147,7 +145,7 @@ func (r *reuse) claim(ctx context.Context, l Layer) (release func(), err error) 
 	if !r.keeps(l.Digest) || r.anew || r.has(l.Digest) {
 		return release, nil
 	}
-	lock, err := r.st.Lock(ctx, "compress "+string(packKind)+" "+r.recordKey(l.Digest), "compresses "+l.Name)
+	lock, err := r.st.Lock(ctx, "compress "+string(store.KindPacks)+" "+r.recordKey(l.Digest), "compresses "+l.Name)
 	if err != nil {
 		return release, err
 	}
@@ -163,7 +161,7 @@ func (r *reuse) has(layer store.Digest) bool {
 		return false
 	}
 	var record packRecord
-	ok, err := r.st.GetRecord(packKind, r.recordKey(layer), &record)
+	ok, err := r.st.GetRecord(store.KindPacks, r.recordKey(layer), &record)
 	return ok && err == nil
 }
 
@@ -207,13 +205,13 @@ func (r *reuse) copyToStore(from io.Reader) (store.Digest, error) {
 // addPack adds a pack to the record of its layer. Those that have nothing more than the new one are dropped.
 func (r *reuse) addPack(layer store.Digest, fresh *squashfs.Pack, stored storedPack) error {
 	key := r.recordKey(layer)
-	lock, err := r.st.Lock(r.ctx, string(packKind)+" "+key, "keeps blocks for the next image")
+	lock, err := r.st.Lock(r.ctx, string(store.KindPacks)+" "+key, "keeps blocks for the next image")
 	if err != nil {
 		return err
 	}
 	defer lock.Unlock()
 	var record packRecord
-	if _, err := r.st.GetRecord(packKind, key, &record); err != nil {
+	if _, err := r.st.GetRecord(store.KindPacks, key, &record); err != nil {
 		record = packRecord{}
 	}
 	record.Packs = slices.DeleteFunc(record.Packs, func(old storedPack) bool { return old == stored || r.covered(old, fresh) })
@@ -223,7 +221,7 @@ func (r *reuse) addPack(layer store.Digest, fresh *squashfs.Pack, stored storedP
 	for _, p := range record.Packs {
 		refs = append(refs, p.Index, p.Data)
 	}
-	return r.st.PutRecord(packKind, key, refs, record)
+	return r.st.PutRecord(store.KindPacks, key, refs, record)
 }
 
 // covered reports whether everything of an old pack is in a new one.

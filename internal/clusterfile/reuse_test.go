@@ -70,11 +70,11 @@ func TestReuseOffKeepsNothing(t *testing.T) {
 	st := newStore(t)
 	ds := madeHere(t, st)
 	writeTo(t, st, Options{NoReuse: true}, ds...)
-	if keys, err := st.Keys(packKind); err != nil || len(keys) > 0 {
+	if keys, err := st.Keys(store.KindPacks); err != nil || len(keys) > 0 {
 		t.Errorf("kept: %v, %v", keys, err)
 	}
 	writeTo(t, st, Options{}, ds...)
-	if keys, err := st.Keys(packKind); err != nil || len(keys) != 3 {
+	if keys, err := st.Keys(store.KindPacks); err != nil || len(keys) != 3 {
 		t.Errorf("kept for three layers: %v, %v", keys, err)
 	}
 }
@@ -176,7 +176,7 @@ func TestPacksOfOneLayer(t *testing.T) {
 	packs := func() int {
 		var record packRecord
 		key := (&reuse{key: squashfs.DefaultOptions().Key()}).recordKey(base.Digest)
-		if ok, err := st.GetRecord(packKind, key, &record); err != nil || !ok {
+		if ok, err := st.GetRecord(store.KindPacks, key, &record); err != nil || !ok {
 			t.Fatal(err)
 		}
 		return len(record.Packs)
@@ -235,13 +235,13 @@ func randomLayer(r *rand.Rand) []object {
 // checkPacks fails unless every record of the store has few packs, all sound.
 func checkPacks(t *testing.T, st *store.Store) {
 	t.Helper()
-	keys, err := st.Keys(packKind)
+	keys, err := st.Keys(store.KindPacks)
 	if err != nil || len(keys) == 0 {
 		t.Fatalf("records: %v, %v", keys, err)
 	}
 	for _, key := range keys {
 		var record packRecord
-		if ok, err := st.GetRecord(packKind, key, &record); err != nil || !ok {
+		if ok, err := st.GetRecord(store.KindPacks, key, &record); err != nil || !ok {
 			t.Fatal(err)
 		}
 		if n := len(record.Packs); n == 0 || n > maxPacks {
@@ -322,7 +322,7 @@ func TestSharedStore(t *testing.T) {
 	if got.sum() != want.sum() || len(got.opened) > 0 {
 		t.Errorf("same bytes: %v; compressed again: %q", got.sum() == want.sum(), got.opened)
 	}
-	if keys, err := mine.Keys(packKind); err != nil || len(keys) > 0 {
+	if keys, err := mine.Keys(store.KindPacks); err != nil || len(keys) > 0 {
 		t.Errorf("kept, although the site's store has it: %v, %v", keys, err)
 	}
 	// What is new on top of the site's layers goes to the own store.
@@ -331,7 +331,7 @@ func TestSharedStore(t *testing.T) {
 	if second := writeTo(t, mine, Options{}, append(slices.Clone(ds), top)...); second.sum() != first.sum() || len(second.opened) > 0 || !slices.Equal(first.opened, []string{"new"}) {
 		t.Errorf("first %q was read, then %q", first.opened, second.opened)
 	}
-	if keys, err := mine.Keys(packKind); err != nil || len(keys) != 1 {
+	if keys, err := mine.Keys(store.KindPacks); err != nil || len(keys) != 1 {
 		t.Errorf("kept for one new layer: %v, %v", keys, err)
 	}
 }
@@ -376,7 +376,7 @@ func packOfBase(t *testing.T, st *store.Store, d layer.Descriptor) (key string, 
 	t.Helper()
 	key = (&reuse{key: squashfs.DefaultOptions().Key()}).recordKey(d.Digest)
 	var record packRecord
-	if ok, err := st.GetRecord(packKind, key, &record); err != nil || !ok || len(record.Packs) == 0 {
+	if ok, err := st.GetRecord(store.KindPacks, key, &record); err != nil || !ok || len(record.Packs) == 0 {
 		t.Fatalf("the layer has no packs: %v", err)
 	}
 	return key, slices.MaxFunc(record.Packs, func(a, b storedPack) int { return int(a.Size - b.Size) })
@@ -483,7 +483,7 @@ func TestHostileRecords(t *testing.T) {
 		"a path":        {"sha256:../../../../etc/passwd", "../../etc/passwd", 10},
 		"not there":     {store.DigestOf([]byte("x")), store.DigestOf([]byte("y")), 10},
 	} {
-		if err := st.PutRecord(packKind, key, nil, packRecord{Packs: []storedPack{p}}); err != nil {
+		if err := st.PutRecord(store.KindPacks, key, nil, packRecord{Packs: []storedPack{p}}); err != nil {
 			t.Fatal(err)
 		}
 		data, warned, err := rewrite(t, st, ds)
@@ -497,7 +497,7 @@ func TestHostileRecords(t *testing.T) {
 			t.Errorf("%s: other bytes", name)
 		}
 	}
-	if err := st.PutRecord(packKind, key, nil, []int{1, 2}); err != nil {
+	if err := st.PutRecord(store.KindPacks, key, nil, []int{1, 2}); err != nil {
 		t.Fatal(err)
 	}
 	if data, _, err := rewrite(t, st, ds); err != nil || !bytes.Equal(data, want.data) {

@@ -98,7 +98,7 @@ func TestStartOfATar(t *testing.T) {
 	if err := WriteSquashfs(t.Context(), f, in, Options{Store: st, Squashfs: squashfs.DefaultOptions()}); err != nil {
 		t.Fatal(err)
 	}
-	if keys, err := st.Keys(packKind); err != nil || len(keys) > 0 {
+	if keys, err := st.Keys(store.KindPacks); err != nil || len(keys) > 0 {
 		t.Errorf("kept: %v, %v", keys, err)
 	}
 }

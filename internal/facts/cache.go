@@ -17,14 +17,6 @@ import (
 // change of [look] or what it calls, of findLinks, findPythons or findConda. A change of the types themselves is noticed without.
 const factsVersion = 2
 
-// Records of facts. They stand on no blob: what was found in a layer stays true when the layer is gone.
-const (
-	layerFactsKind store.Kind = "audit-layer" // a layerFacts under the layer's DiffID
-	fileFactsKind  store.Kind = "audit-file"  // a pathFacts under a hash of a cluster file's tables
-	imageFactsKind store.Kind = "audit-image" // an imageFacts under what the image is made of
-	pagesKind      store.Kind = "audit-pages" // a pageRecord under the DiffIDs of the layers
-)
-
 // maxRecord is how much JSON is kept under one key, in bytes. An image that needs more is read each time.
 const maxRecord = 64 << 20
 
@@ -34,7 +26,7 @@ type place struct {
 	Sparse int   `json:"sparse,omitempty"`
 }
 
-// layerFacts is what is known of the files of a layer. Only those are in it that some image has shown.
+// layerFacts is what is known of the files of a layer, a [store.KindAuditLayer]. Only those are in it that some image has shown.
 type layerFacts struct {
 	Plain []place     `json:"plain,omitempty"` // files without machine code
 	Files []placeFact `json:"files,omitempty"`
@@ -45,7 +37,7 @@ type placeFact struct {
 	fileFacts
 }
 
-// pathFacts is what is known of the files of a file system.
+// pathFacts is what is known of the files of a cluster file, a [store.KindAuditFile].
 type pathFacts struct {
 	Files []pathFact `json:"files,omitempty"`
 }
@@ -56,7 +48,7 @@ type pathFact struct {
 	fileFacts
 }
 
-// imageFacts are found by looking at all files together.
+// imageFacts are found by looking at all files together. They are a [store.KindAuditImage].
 type imageFacts struct {
 	Links   []LinkProblem `json:"links,omitempty"`
 	Pythons []Python      `json:"pythons,omitempty"`
@@ -65,7 +57,7 @@ type imageFacts struct {
 }
 
 // cache keeps facts in a store, which may be nil or only readable. Nothing that goes wrong there is worth an error: the facts
-// are gathered again.
+// are gathered again. The records stand on no blob: what was found in a layer stays true when the layer is gone.
 type cache struct{ st *store.Store }
 
 // key makes a record's key of what the facts are a function of, besides our code.
@@ -104,7 +96,7 @@ func (c cache) put(kind store.Kind, key string, v any) error {
 // layer returns what is known of a layer's files. A layer without a name is not known.
 func (c cache) layer(diffID store.Digest) map[place]fileFacts {
 	var r layerFacts
-	if diffID == "" || !c.get(layerFactsKind, c.key(string(diffID)), &r) {
+	if diffID == "" || !c.get(store.KindAuditLayer, c.key(string(diffID)), &r) {
 		return map[place]fileFacts{}
 	}
 	known := make(map[place]fileFacts, len(r.Plain)+len(r.Files))
@@ -133,7 +125,7 @@ func (c cache) keepLayer(diffID store.Digest, known map[place]fileFacts) error {
 	}
 	slices.SortFunc(r.Plain, comparePlaces)
 	slices.SortFunc(r.Files, func(a, b placeFact) int { return comparePlaces(a.place, b.place) })
-	return c.put(layerFactsKind, c.key(string(diffID)), r)
+	return c.put(store.KindAuditLayer, c.key(string(diffID)), r)
 }
 
 func comparePlaces(a, b place) int {

@@ -61,7 +61,7 @@ func newLayered(ctx context.Context, st *store.Store, im *image.Image, name stri
 	l := &layered{gatherer{cache: cache{st}, made: ids}, root, newPassing(st, im, root.copies, root.pages)}
 	var kept pageRecord
 	key := l.cache.key(ids...)
-	if l.cache.get(pagesKind, key, &kept) {
+	if l.cache.get(store.KindAuditPages, key, &kept) {
 		root.pages.load(kept)
 	}
 	l.facts = &Facts{
@@ -71,7 +71,7 @@ func newLayered(ctx context.Context, st *store.Store, im *image.Image, name stri
 			if !root.pages.add(&kept) {
 				return nil
 			}
-			return l.cache.put(pagesKind, key, kept)
+			return l.cache.put(store.KindAuditPages, key, kept)
 		},
 	}
 	return l
@@ -211,7 +211,7 @@ func (g *gatherer) together(ctx context.Context) error {
 	f := g.facts
 	key := g.togetherKey()
 	var known imageFacts
-	if g.cache.get(imageFactsKind, key, &known) {
+	if g.cache.get(store.KindAuditImage, key, &known) {
 		f.Links, f.Pythons, f.Conda = known.Links, known.Pythons, known.Conda
 		return nil
 	}
@@ -226,7 +226,7 @@ func (g *gatherer) together(ctx context.Context) error {
 	if task.End(err) != nil {
 		return err
 	}
-	if err := g.cache.put(imageFactsKind, key, imageFacts{f.Links, f.Pythons, f.Conda}); err != nil {
+	if err := g.cache.put(store.KindAuditImage, key, imageFacts{f.Links, f.Pythons, f.Conda}); err != nil {
 		return fmt.Errorf("keep what was found: %w", err)
 	}
 	return nil

@@ -154,11 +154,11 @@ func TestFactsOfClusterFile(t *testing.T) {
 	if len(first.Objects) != 1 || len(first.GPU.Libraries) != 1 || first.Platform != "linux/amd64" {
 		t.Errorf("%+v %v %s", first.Objects, lines(first.GPU), first.Platform)
 	}
-	keys, err := st.Keys(fileFactsKind)
+	keys, err := st.Keys(store.KindAuditFile)
 	if err != nil || len(keys) != 1 {
 		t.Fatalf("%q, %v", keys, err)
 	}
-	if err := st.PutRecord(fileFactsKind, keys[0], nil, pathFacts{}); err != nil { // to see that it is believed
+	if err := st.PutRecord(store.KindAuditFile, keys[0], nil, pathFacts{}); err != nil { // to see that it is believed
 		t.Fatal(err)
 	}
 	if f := of(st, c); len(f.Objects) > 0 {

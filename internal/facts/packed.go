@@ -107,7 +107,7 @@ func gatherPacked(ctx context.Context, st *store.Store, im *image.Image, look fu
 	}
 	for _, d := range im.Layers {
 		var known layerFacts // of a layer without any file that is worth a look, nothing is kept
-		l.cache.get(layerFactsKind, l.cache.key(string(d.DiffID)), &known)
+		l.cache.get(store.KindAuditLayer, l.cache.key(string(d.DiffID)), &known)
 		p.Layers = append(p.Layers, packedLayer{d.Digest, d.RawSize, known})
 	}
 	return p, nil
@@ -123,7 +123,7 @@ func OfPacked(ctx context.Context, st *store.Store, o *image.Outline, packed io.
 	l := newLayered(ctx, st, o.Image, name)
 	l.root.pages.all = true
 	l.root.pages.load(pageRecord{p.Pages})
-	if err := l.cache.put(imageFactsKind, l.togetherKey(), p.Image); err != nil {
+	if err := l.cache.put(store.KindAuditImage, l.togetherKey(), p.Image); err != nil {
 		return nil, errors.Join(err, l.facts.Close())
 	}
 	return l.ofOutline(ctx, st, o)
@@ -145,7 +145,7 @@ func unpack(st *store.Store, im *image.Image, packed io.Reader) (p packedImage, 
 		if err := layer.PutIndex(st, d, indexes[packedIndexTar+strconv.Itoa(i)]); err != nil {
 			return p, err
 		}
-		if err := c.put(layerFactsKind, c.key(string(d.DiffID)), p.Layers[i].Facts); err != nil {
+		if err := c.put(store.KindAuditLayer, c.key(string(d.DiffID)), p.Layers[i].Facts); err != nil {
 			return p, err
 		}
 	}

@@ -68,7 +68,7 @@ func (r *rootFiles) look(ctx context.Context, f candidate, wanted Filter, visit 
 func (r *rootFiles) scan(ctx context.Context) ([]scanned, error) {
 	var known pathFacts
 	key := r.cache.key(string(r.id))
-	if r.id != "" && r.cache.get(fileFactsKind, key, &known) {
+	if r.id != "" && r.cache.get(store.KindAuditFile, key, &known) {
 		return known.files(), nil
 	}
 	found, err := r.scanAll(ctx)
@@ -78,7 +78,7 @@ func (r *rootFiles) scan(ctx context.Context) ([]scanned, error) {
 	for i := range found {
 		known.Files = append(known.Files, pathFact{found[i].path, found[i].size, found[i].fileFacts})
 	}
-	if err := r.cache.put(fileFactsKind, key, known); err != nil {
+	if err := r.cache.put(store.KindAuditFile, key, known); err != nil {
 		return nil, fmt.Errorf("keep what was found: %w", err)
 	}
 	return found, nil

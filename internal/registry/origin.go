@@ -6,10 +6,8 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// kindOrigin is the kind of the records that say in which repositories a blob was seen. A push to another repository of
-// the same registry has the registry take it from there.
-const kindOrigin store.Kind = "origin"
-
+// origin is the record, a [store.KindOrigin], that says in which repositories a blob was seen. A push to another repository of the
+// same registry has the registry take it from there.
 type origin struct {
 	Repositories []string `json:"repositories"` // HOST/REPOSITORY, the last seen last
 }
@@ -25,13 +23,13 @@ func RememberOrigin(st *store.Store, d store.Digest, repository string) error {
 	}
 	known = append(known, repository)
 	known = known[max(0, len(known)-maxOrigins):]
-	return st.PutRecord(kindOrigin, d.Hex(), []store.Digest{d}, origin{known})
+	return st.PutRecord(store.KindOrigin, d.Hex(), []store.Digest{d}, origin{known})
 }
 
 // Origins returns the repositories that blob d was seen in.
 func Origins(st *store.Store, d store.Digest) []string {
 	var o origin
-	if ok, err := st.GetRecord(kindOrigin, d.Hex(), &o); !ok || err != nil {
+	if ok, err := st.GetRecord(store.KindOrigin, d.Hex(), &o); !ok || err != nil {
 		return nil // only makes a push slower
 	}
 	return o.Repositories
