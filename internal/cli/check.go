@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -296,7 +295,7 @@ func (a *app) writeSARIF(to string, log []byte) (done bool, err error) {
 		_, err = a.out.Write(log)
 		return true, err
 	}
-	if err := os.WriteFile(to, log, 0o644); err != nil {
+	if err := replaceFile(to, log); err != nil {
 		return true, fmt.Errorf("write SARIF: %w", err)
 	}
 	return false, nil

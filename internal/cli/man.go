@@ -42,7 +42,7 @@ func writeManPages(cmd *cobra.Command, dir string) error {
 		return nil
 	}
 	name := filepath.Join(dir, manName(cmd)+".1")
-	if err := os.WriteFile(name, []byte(manPage(cmd)), 0o644); err != nil { //nolint:gosec // for everybody to read
+	if err := replaceFile(name, []byte(manPage(cmd))); err != nil {
 		return fmt.Errorf("write manual pages: %w", err)
 	}
 	for _, sub := range cmd.Commands() {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -39,6 +40,35 @@ func TestManPages(t *testing.T) {
 			}
 		})
 	})
+}
+
+// Who reads a page or a log of findings while a new one is written has the old one to its end.
+func TestReportsAreReplaced(t *testing.T) {
+	dir := t.TempDir()
+	page, log := filepath.Join(dir, "sconce.1"), filepath.Join(dir, "sarif.json")
+	a := &app{}
+	for file, write := range map[string]func() error{
+		page: func() error { return writeManPages(newRootCmd(a), dir) },
+		log:  func() error { _, err := a.writeSARIF(log, []byte("new")); return err },
+	} {
+		if err := os.WriteFile(file, []byte("old"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		reader, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reader.Close()
+		if err := write(); err != nil {
+			t.Fatal(err)
+		}
+		if data, err := io.ReadAll(reader); string(data) != "old" {
+			t.Errorf("%s was written over: who has it open reads %q, %v", filepath.Base(file), data, err)
+		}
+		if data, err := os.ReadFile(file); err != nil || string(data) == "old" {
+			t.Errorf("%s holds %q, %v", filepath.Base(file), data, err)
+		}
+	}
 }
 
 func TestHelpOnWhatIsNotThere(t *testing.T) {
