@@ -99,7 +99,7 @@ func evaluated(data []byte, o Options) string {
 }
 
 func failure(err error) string {
-	var many Errors
+	var many fault.Errors[*Error]
 	if !errors.As(err, &many) {
 		return fmt.Sprintf("exit code %d: %s\nhint: %s\n", fault.CodeOf(err), err, fault.HintOf(err))
 	}

@@ -2,7 +2,6 @@ package containerfile
 
 import (
 	"fmt"
-	"strings"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/spelling"
@@ -26,40 +25,12 @@ func (e *Error) Hint() string { return e.hint }
 // ExitCode says that the user's input is wrong.
 func (e *Error) ExitCode() int { return fault.CodeUsage }
 
-// Errors are all mistakes of form that a file has, when there are more than one, in its order.
-type Errors []*Error
-
-// Error returns one line for each mistake.
-func (es Errors) Error() string {
-	lines := make([]string, len(es))
-	for i, e := range es {
-		lines[i] = e.Error()
-	}
-	return strings.Join(lines, "\n")
-}
-
-// Unwrap gives the mistakes to errors.Is and errors.As, the first one first.
-func (es Errors) Unwrap() []error {
-	errs := make([]error, len(es))
-	for i, e := range es {
-		errs[i] = e
-	}
-	return errs
-}
-
 // maxErrors bounds how many mistakes are reported: nobody reads further.
 const maxErrors = 25
 
-// err returns nil, the one mistake or all of them.
-func (es Errors) err() error {
-	switch len(es) {
-	case 0:
-		return nil
-	case 1:
-		return es[0]
-	default:
-		return es[:min(len(es), maxErrors)]
-	}
+// several makes one error of the mistakes of form that a file has, in its order; nil if there are none.
+func several(mistakes []*Error) error {
+	return fault.Several(mistakes[:min(len(mistakes), maxErrors)])
 }
 
 // wrong is a mistake whose line is not known yet.

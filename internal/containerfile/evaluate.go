@@ -64,7 +64,7 @@ func (f *File) Evaluate(ctx context.Context, o Options, config ConfigFunc) (*Bui
 	}
 	if len(e.mistakes) > 0 {
 		slices.SortStableFunc(e.mistakes, func(a, b *Error) int { return a.Line - b.Line })
-		return e.build, e.mistakes.err()
+		return e.build, several(e.mistakes)
 	}
 	if err != nil {
 		return nil, err
@@ -107,8 +107,8 @@ type evaluator struct {
 	done    map[int]int     // number in the file -> index in build.Stages
 	ends    []stageEnd      // of build.Stages
 
-	mistakes Errors // so far: what comes after one is looked at all the same
-	unsure   bool   // the instruction at hand uses a variable that is missing, perhaps, only because of one of them
+	mistakes []*Error // so far: what comes after one is looked at all the same
+	unsure   bool     // the instruction at hand uses a variable that is missing, perhaps, only because of one of them
 }
 
 func (e *evaluator) warn(line int, hint, format string, args ...any) {

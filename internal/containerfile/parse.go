@@ -28,7 +28,7 @@ type File struct {
 	globals  []*parser.Node // ARG instructions before the first FROM
 	stages   []*section
 	warnings []Warning
-	mistakes Errors // of form, in instructions without which the others can be judged
+	mistakes []*Error // of form, in instructions without which the others can be judged
 }
 
 // section is a stage as it stands in the file. Its instructions are kept as nodes: expansion changes the typed ones.
@@ -67,7 +67,7 @@ func Parse(name string, data []byte) (*File, error) {
 		return nil, f.at(last.StartLine, wrongf("FROM says what the image begins with; FROM scratch is an empty one", "there is no FROM"))
 	}
 	if !clear {
-		return nil, f.mistakes.err()
+		return nil, several(f.mistakes)
 	}
 	return f, nil
 }

@@ -58,6 +58,39 @@ func Join(errs ...error) error {
 	return Hint(err, strings.Join(hints, "; "))
 }
 
+// Errors are the mistakes of one file, in its order. Each has a line of its own in the message, and a hint of its own.
+type Errors[E error] []E
+
+// Several returns the errors as one: nil if there are none, the one itself, or [Errors].
+func Several[E error](errs []E) error {
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	default:
+		return Errors[E](errs)
+	}
+}
+
+// Error returns one line for each error.
+func (es Errors[E]) Error() string {
+	lines := make([]string, len(es))
+	for i, e := range es {
+		lines[i] = e.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap gives the errors to errors.Is and errors.As, the first one first.
+func (es Errors[E]) Unwrap() []error {
+	errs := make([]error, len(es))
+	for i, e := range es {
+		errs[i] = e
+	}
+	return errs
+}
+
 type coded struct {
 	error
 	code int

@@ -1,7 +1,6 @@
 package recipe
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -73,40 +72,6 @@ func visible(c rune) rune {
 	}
 }
 
-// Errors are all mistakes of a recipe that has more than one, in the order of the file.
-type Errors []*Error
-
-// Error returns one line per mistake.
-func (es Errors) Error() string {
-	lines := make([]string, len(es))
-	for i, e := range es {
-		lines[i] = e.Error()
-	}
-	return strings.Join(lines, "\n")
-}
-
-// Unwrap gives the mistakes to errors.Is and errors.As, the first one first.
-func (es Errors) Unwrap() []error {
-	errs := make([]error, len(es))
-	for i, e := range es {
-		errs[i] = e
-	}
-	return errs
-}
-
-// Problems returns the mistakes that err carries, or nil when it is about something else.
-func Problems(err error) []*Error {
-	var many Errors
-	if errors.As(err, &many) {
-		return many
-	}
-	var one *Error
-	if errors.As(err, &one) {
-		return []*Error{one}
-	}
-	return nil
-}
-
 // maxProblems bounds how many mistakes are reported: nobody reads further, and a hostile file could hold a million.
 const maxProblems = 25
 
@@ -142,15 +107,8 @@ func (c *checker) locate(e *Error, at span) {
 	}
 }
 
-// err returns what was found wrong: nil, an *Error or Errors.
+// err returns what was found wrong: nil, an *Error, or all of them as one error.
 func (c *checker) err() error {
 	slices.SortStableFunc(c.problems, func(a, b *Error) int { return a.offset - b.offset })
-	switch len(c.problems) {
-	case 0:
-		return nil
-	case 1:
-		return c.problems[0]
-	default:
-		return Errors(c.problems)
-	}
+	return fault.Several(c.problems)
 }

@@ -135,7 +135,7 @@ func TestVariantErrors(t *testing.T) {
 			continue
 		}
 		said := err.Error()
-		for _, p := range Problems(err) {
+		for _, p := range mistakes(err) {
 			said += " " + p.Hint()
 		}
 		if !strings.Contains(said, want) {
