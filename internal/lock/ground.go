@@ -15,7 +15,7 @@ import (
 // may be one of them. What old has pinned stays as long as base and packages are the same.
 func lockSystem(ctx context.Context, r *recipe.Recipe, l, old *Lock, im *image.Image, o Options) (*ospackages.Pinned, *image.Image, error) {
 	pinned, err := pinSystem(ctx, r, l, old, im, o)
-	if err != nil || pinned.Empty() || !hasPython(r) {
+	if err != nil || pinned.Empty() || !r.Python.Asked() {
 		return pinned, im, err
 	}
 	with := layer.Options{Compression: layer.Compression(r.Image.Compression), ModTime: layer.DefaultModTime.UTC()} // as the planner has it

@@ -32,7 +32,7 @@ func InputsOf(r *recipe.Recipe) (Inputs, error) {
 	}
 	in.Components = componentInputs(r)
 	var err error
-	if in.Conda, err = condaInputs(r); err != nil || !hasPython(r) {
+	if in.Conda, err = condaInputs(r); err != nil || !r.Python.Asked() {
 		return in, err
 	}
 	p := r.Python
@@ -163,12 +163,6 @@ func namedFiles(r *recipe.Recipe) []inputFile {
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
-}
-
-// hasPython reports whether r asks for any Python packages.
-func hasPython(r *recipe.Recipe) bool {
-	p := r.Python
-	return len(p.Packages) > 0 || len(p.Requirements) > 0 || len(p.Listed) > 0 || p.Project != "" || p.Lock != ""
 }
 
 // diff returns what has to change in the lock's inputs to become now.

@@ -88,11 +88,11 @@ func (o Options) check(ctx context.Context, r *recipe.Recipe) error {
 	if err := checkProject(r); err != nil {
 		return err
 	}
-	if hasPython(r) && r.Python.TorchBackend == backendOfTarget && r.Target.Driver == "" {
+	if r.Python.Asked() && r.Python.TorchBackend == backendOfTarget && r.Target.Driver == "" {
 		return fault.Usage(fault.Hint(errors.New(`python.torch-backend = "target": the target names no driver of NVIDIA's`),
 			`write the cluster's or driver = "570.124.06" under [target]: nvidia-smi on a compute node shows it; or name the build, such as torch-backend = "cu128"`))
 	}
-	if hasPython(r) && r.Python.Lock == "" {
+	if r.Python.Asked() && r.Python.Lock == "" {
 		_, err := o.uv(r).Path(ctx) // before the base is made, which takes a while
 		return err
 	}
@@ -104,7 +104,7 @@ func upgradable(r *recipe.Recipe) error {
 	switch file := cmp.Or(r.Python.Lock, frozen(r)); {
 	case r.Conda.Asked() && r.Conda.Lock == "":
 		return nil
-	case !hasPython(r):
+	case !r.Python.Asked():
 		return errors.New("the recipe has no Python packages")
 	case file != "":
 		return fault.Hint(fmt.Errorf("the recipe's packages are those of %s, which is yours", file),
@@ -154,7 +154,7 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock,
 	if !r.ResolvesOnBase() {
 		l.Base.ImageKey = ""
 	}
-	if !hasPython(r) && len(r.System.Packages) == 0 && !r.Conda.Asked() {
+	if !r.Python.Asked() && len(r.System.Packages) == 0 && !r.Conda.Asked() {
 		return l, nil, nil
 	}
 	im, err := onBase()
@@ -189,7 +189,7 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock,
 		l.Conda, k.condaPackages = env, packages
 		k.interpreter = func(context.Context) (*python.Interpreter, error) { return env.condaPython(packages) }
 	}
-	if !hasPython(r) {
+	if !r.Python.Asked() {
 		return l, files, k.checkUpgraded(nil)
 	}
 	k.tree = sync.OnceValues(func() (*image.Tree, error) { return im.Tree(ctx, o.Store) })

@@ -52,8 +52,9 @@ func normalNames(m map[string]Compile) map[string]Compile {
 // pythonSources are the keys that say which packages are wanted.
 var pythonSources = []string{"packages", "requirements", "project", "lock"}
 
-func (p Python) isEmpty() bool {
-	return len(p.Packages)+len(p.Requirements)+len(p.Listed) == 0 && p.Project == "" && p.Lock == ""
+// Asked reports whether any Python packages are wanted.
+func (p Python) Asked() bool {
+	return len(p.Packages)+len(p.Requirements)+len(p.Listed) > 0 || p.Project != "" || p.Lock != ""
 }
 
 func (c *checker) validateCompile(r *Recipe) {
@@ -62,7 +63,7 @@ func (c *checker) validateCompile(r *Recipe) {
 	if all == nil || all.table == nil {
 		return
 	}
-	if p.isEmpty() && len(r.Conda.Environment) == 0 && !c.isMisspelt("", "python") && !slices.ContainsFunc(pythonSources, func(name string) bool { return c.isMisspelt("python", name) }) {
+	if !p.Asked() && len(r.Conda.Environment) == 0 && !c.isMisspelt("", "python") && !slices.ContainsFunc(pythonSources, func(name string) bool { return c.isMisspelt("python", name) }) {
 		c.add(all.key, "name what is wanted in python.packages", "python.compile: nothing is installed that could be compiled")
 	}
 	seen := map[string]string{}

@@ -2,7 +2,7 @@
 //
 // Reading is strict: an unknown key, a value of the wrong type or form, or two keys that exclude each other is an
 // [Error] that names file, line and column and offers the nearest thing that would have been right. All mistakes of a
-// file are reported at once (see [Problems]).
+// file are reported at once, as [fault.Errors].
 //
 // The Go types below are the single source: the JSON Schema ([Schema]) and the tables of docs/recipe.md are generated
 // from them and from the table in keys.go.
@@ -465,7 +465,6 @@ func (r *Recipe) resolveTagged(value string, tagged bool) string {
 
 // ResolvesOnBase reports whether anything is asked for that the base decides about: which packages there are, for which Python.
 func (r *Recipe) ResolvesOnBase() bool {
-	p := r.Python
 	for _, c := range r.Component {
 		if len(c.Packages) > 0 {
 			return true
@@ -476,7 +475,7 @@ func (r *Recipe) ResolvesOnBase() bool {
 			return true
 		}
 	}
-	return len(r.System.Packages)+len(p.Packages)+len(p.Requirements)+len(p.Listed) > 0 || p.Project != "" || p.Lock != "" || r.Conda.Asked()
+	return len(r.System.Packages) > 0 || r.Python.Asked() || r.Conda.Asked()
 }
 
 // BaseRecipe returns base.recipe with its path made absolute, as Load takes it, or "" when the base is none.
