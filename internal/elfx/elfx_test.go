@@ -218,33 +218,6 @@ func TestCompareVersions(t *testing.T) {
 	}
 }
 
-func TestHighest(t *testing.T) {
-	old := &File{Requires: []Requirement{{"libc.so.6", []Version{{Name: "GLIBC_2.4"}, {Name: "GLIBC_2.38", Weak: true}}}}}
-	recent := &File{Requires: []Requirement{
-		{"libm.so.6", []Version{{Name: "GLIBC_2.27"}}},
-		{"libc.so.6", []Version{{Name: "GLIBC_PRIVATE"}, {Name: "GLIBC_2.17"}}},
-		{"libstdc++.so.6", []Version{{Name: "GLIBCXX_3.4.30"}}},
-	}}
-	packed := &File{Requires: []Requirement{{"libc.so.6", []Version{{Name: "GLIBC_ABI_DT_RELR"}}}}}
-	for _, test := range []struct {
-		kind  string
-		files []*File
-		want  string
-		by    *File
-	}{
-		{"GLIBC", []*File{old, recent}, "GLIBC_2.27", recent},
-		{"GLIBC", []*File{recent, old}, "GLIBC_2.27", recent},
-		{"GLIBC", []*File{recent, packed}, "GLIBC_2.36", packed},
-		{"GLIBC", []*File{old}, "GLIBC_2.4", old},
-		{"GLIBCXX", []*File{old, recent}, "GLIBCXX_3.4.30", recent},
-		{"CXXABI", []*File{old, recent}, "", nil},
-	} {
-		if got, by := Highest(test.kind, test.files...); got != test.want || by != test.by {
-			t.Errorf("%s: %s of %p, want %s of %p", test.kind, got, by, test.want, test.by)
-		}
-	}
-}
-
 func TestDemangle(t *testing.T) {
 	for symbol, want := range map[string]string{
 		"_ZN3c106detail14torchCheckFailEPKcS2_jS2_": "c10::detail::torchCheckFail(char const*, char const*, unsigned int, char const*)",
@@ -415,7 +388,6 @@ func FuzzOpen(f *testing.F) {
 				t.Fatalf("not said to be damaged: %v", err)
 			}
 		}
-		Highest("GLIBC", file)
 		l := &Loader{FS: singleFS{data}, LibraryPath: "/:$ORIGIN/x"}
 		c, err := l.Closure("/a")
 		if err != nil {

@@ -38,30 +38,3 @@ func splitVersion(v string) (kind, numbers string) {
 	}
 	return v[:i], v[i+1:]
 }
-
-// impliedVersions are marks that a file needs a feature of the loader, and with it the first version of glibc that has it.
-var impliedVersions = map[string]string{
-	"GLIBC_ABI_DT_RELR": "GLIBC_2.36",
-}
-
-// Highest returns the highest version of a kind, such as "GLIBC" or "GLIBCXX", that the files need, and the first of them
-// that needs it; "" and nil when none needs any. Versions that a file needs only weakly do not count.
-func Highest(kind string, files ...*File) (version string, by *File) {
-	for _, f := range files {
-		for _, r := range f.Requires {
-			for _, v := range r.Versions {
-				name := v.Name
-				if implied, ok := impliedVersions[name]; ok {
-					name = implied
-				}
-				if k, numbers := splitVersion(name); k != kind || numbers == "" || v.Weak {
-					continue
-				}
-				if version == "" || CompareVersions(name, version) > 0 {
-					version, by = name, f
-				}
-			}
-		}
-	}
-	return version, by
-}

@@ -304,15 +304,6 @@ func describe(mediaType string, d store.Digest, size int64) v1.Descriptor {
 	return v1.Descriptor{MediaType: types.MediaType(mediaType), Digest: v1.Hash{Algorithm: "sha256", Hex: d.Hex()}, Size: size}
 }
 
-// OpenLog opens the log of a verdict that was read.
-func (b *Book) OpenLog(ctx context.Context, e *Evidence) (*os.File, error) {
-	d, err := store.ParseDigest(e.log.Digest)
-	if err != nil {
-		return nil, errors.New("no log was kept")
-	}
-	return b.OpenFile(ctx, d, e.log.Size, "log")
-}
-
 // OpenFile brings a file of the repository that something signed names, which is called what while it comes, and opens it.
 func (b *Book) OpenFile(ctx context.Context, d store.Digest, size int64, what string) (*os.File, error) {
 	if !b.opts.Store.HasBlob(d) {

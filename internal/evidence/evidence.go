@@ -60,9 +60,6 @@ type Evidence struct {
 	log      logEntry
 }
 
-// HasLog reports whether a log was kept.
-func (e *Evidence) HasLog() bool { return e.log.Digest != "" }
-
 // The parts of tags.
 const (
 	testPrefix = "t."

@@ -67,7 +67,7 @@ func TestEvidence(t *testing.T) {
 			if got.Key != k || got.Name != "all-reduce" || got.Result != Passed || string(got.Details) != `{"busbw":135.5}` || !got.Finished.Equal(finished) {
 				t.Errorf("got %+v", got)
 			}
-			f, err := reader.OpenLog(t.Context(), got)
+			f, err := reader.OpenFile(t.Context(), store.Digest(got.log.Digest), got.log.Size, "log")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -108,7 +108,7 @@ func OfClusterFile(ctx context.Context, st *store.Store, c *source.ClusterFile, 
 	return g.gather(ctx, files.scan)
 }
 
-// OfRoot gathers the facts of a file system of which nothing is kept. platform is "linux/amd64".
+// OfRoot gathers the facts of a file system of which nothing is kept, such as a directory of a test. platform is "linux/amd64".
 func OfRoot(ctx context.Context, root Root, name, platform string, config v1.Config) (*Facts, error) {
 	g := gatherer{facts: &Facts{Image: name, Platform: platform, Config: config, Root: root}}
 	return g.gather(ctx, (&rootFiles{root: root}).scan)

@@ -110,17 +110,6 @@ type Coverage struct {
 	Native, Compiled, Unsupported int // regions
 }
 
-// Any is the support of the best region: the file has some code for the device.
-func (c Coverage) Any() Support {
-	switch {
-	case c.Native > 0:
-		return Native
-	case c.Compiled > 0:
-		return Compiled
-	}
-	return Unsupported
-}
-
 // All is the support of the worst region: below it no part of the file goes.
 func (c Coverage) All() Support {
 	switch {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -96,23 +95,6 @@ type lockedPackage struct {
 	lockFileItem
 	marker         *Marker
 	requiresPython Specifiers
-}
-
-// OpenLock reads the lock file at path.
-func OpenLock(file string) (*Lock, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("read lock: %w", err)
-	}
-	defer f.Close()
-	l, err := ReadLock(f)
-	if err != nil {
-		return nil, fmt.Errorf("read lock %s: %w", file, err)
-	}
-	if l.Dir, err = filepath.Abs(filepath.Dir(file)); err != nil {
-		return nil, fmt.Errorf("read lock %s: %w", file, err)
-	}
-	return l, nil
 }
 
 // ReadLock reads a lock file. The caller sets Dir if it wants relative paths to work.

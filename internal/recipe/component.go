@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -126,12 +125,6 @@ func (r *Recipe) UnusedPatches() ([]string, error) {
 	})
 	return unused, err
 }
-
-// commitForm is the name of a commit that nobody can move.
-var commitForm = regexp.MustCompile(`^[0-9a-f]{40}([0-9a-f]{24})?$`)
-
-// IsCommit reports whether a name of git's means one commit for ever.
-func IsCommit(s string) bool { return commitForm.MatchString(s) }
 
 func (c *checker) validateSources(r *Recipe) {
 	for _, name := range slices.Sorted(maps.Keys(r.Source)) {

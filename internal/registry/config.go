@@ -81,12 +81,6 @@ func configFiles() []string {
 	return out
 }
 
-// ParseConfig reads one file's text.
-func ParseConfig(data []byte) (*Config, error) {
-	c := &Config{}
-	return c, c.add(data, "")
-}
-
 // add puts the rules of a file over those that are there. Keys that do not matter here, like short names, are not looked
 // at: other programs own the file.
 func (c *Config) add(data []byte, name string) error {

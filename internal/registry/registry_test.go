@@ -355,8 +355,8 @@ insecure = true
 `
 
 func TestEndpoints(t *testing.T) {
-	c, err := ParseConfig([]byte(config))
-	if err != nil {
+	c := &Config{}
+	if err := c.add([]byte(config), ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
@@ -436,8 +436,8 @@ func FuzzRegistriesConf(f *testing.F) {
 	f.Add([]byte(config), "docker.io", "library/debian")
 	f.Add([]byte("[[registry]]\nprefix='*.a'\n"), "b.a", "c")
 	f.Fuzz(func(t *testing.T, data []byte, host, repository string) {
-		c, err := ParseConfig(data)
-		if err != nil {
+		c := &Config{}
+		if c.add(data, "") != nil {
 			return
 		}
 		if all, err := c.Endpoints(host, repository, true); err == nil && len(all) == 0 {

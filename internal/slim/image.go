@@ -50,11 +50,6 @@ type LayerReport struct {
 	SlimmedSize int64        `json:"slimmedSize"`
 }
 
-// Changes reports whether any file loses code or is trimmed.
-func (r *Report) Changes() bool {
-	return len(r.Removed)+len(r.Stripped) > 0 || slices.ContainsFunc(r.Files, func(f FileReport) bool { return len(f.Dropped) > 0 })
-}
-
 // sum puts the files in order and adds up what they have.
 func (r *Report) sum() {
 	for i := range r.Files {
