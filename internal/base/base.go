@@ -22,6 +22,7 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
 )
@@ -160,7 +161,7 @@ func (p *Pinned) Config(ctx context.Context, platform v1.Platform, o Options) (*
 	}
 	outline, err := source.Outline(ctx, ref, o.source(platform))
 	if err != nil {
-		return nil, fmt.Errorf("base %s: %w", p.Reference, err)
+		return nil, p.explain(err)
 	}
 	return &outline.Image.Config, nil
 }
@@ -228,13 +229,20 @@ func (p *Pinned) whole(ctx context.Context, reference string, platform v1.Platfo
 	}
 	im, err := source.Import(ctx, pinned, o.source(platform))
 	if err != nil {
-		return nil, fmt.Errorf("base %s: %w", p.Reference, err)
-	}
-	if im.Digest != p.Digest {
-		return nil, fault.Hint(fmt.Errorf("base %s is not what the lock says: expected %s, got %s", p.Reference, p.Digest, im.Digest),
-			"`sconce lock --upgrade` takes the new one")
+		return nil, p.explain(err)
 	}
 	return im, nil
+}
+
+// explain says of which base err is, and what to do about one that has changed since it was locked.
+func (p *Pinned) explain(err error) error {
+	var changed *source.ChangedError
+	is := errors.As(err, &changed)
+	err = fmt.Errorf("base %s: %w", p.Reference, err)
+	if is {
+		return fault.Hint(err, "`sconce lock --upgrade` takes the new one")
+	}
+	return err
 }
 
 func (p *Pinned) bootstrapped(ctx context.Context, platform v1.Platform, o Options) (*image.Image, error) {
@@ -249,7 +257,7 @@ func (p *Pinned) bootstrapped(ctx context.Context, platform v1.Platform, o Optio
 			Created:   p.Bootstrap.Epoch,
 			Additions: []image.Addition{{Layer: d, CreatedBy: "bootstrap " + p.Bootstrap.Suite}},
 			Edit: func(c *v1.Config) {
-				c.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+				c.Env = []string{"PATH=" + searchpath.Default}
 				c.Cmd = []string{"/bin/bash"}
 			},
 		})

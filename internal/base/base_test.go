@@ -14,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -57,8 +58,12 @@ func TestPinnedImage(t *testing.T) {
 		t.Errorf("from the store: %+v, %v", im, err)
 	}
 	_, err = p.Image(t.Context(), r.BaseReference(), amd64, options(locktest.Store(t)))
-	if err == nil || !strings.Contains(err.Error(), "base.tar") {
+	var other *source.ChangedError
+	if !errors.As(err, &other) || other.Pinned != p.Digest || !strings.Contains(err.Error(), "base tar:base.tar: ") {
 		t.Errorf("a base that has changed: %v", err)
+	}
+	if hint := fault.HintOf(err); !strings.Contains(hint, "sconce lock --upgrade") {
+		t.Errorf("a base that has changed: hint %q", hint)
 	}
 	if now := pin(t, r, st); now.Digest == p.Digest {
 		t.Error("the changed base has the digest of the old one")

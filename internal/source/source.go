@@ -89,6 +89,13 @@ func open(ctx context.Context, ref Ref, o Options) (v1.Image, error) {
 	return nil, fault.Usage(fmt.Errorf("%q is not a kind of image source", ref.Transport))
 }
 
+// ChangedError says that a name no longer means the image that was pinned. Who has pinned it knows how to do so again.
+type ChangedError struct{ Pinned, Now store.Digest }
+
+func (e *ChangedError) Error() string {
+	return fmt.Sprintf("it is not what was pinned: expected %s, got %s", e.Pinned, e.Now)
+}
+
 // checkImage refuses an image for another platform, or other than what was pinned.
 func checkImage(img v1.Image, ref Ref, want v1.Platform) error {
 	raw, err := img.RawManifest()
@@ -96,7 +103,7 @@ func checkImage(img v1.Image, ref Ref, want v1.Platform) error {
 		return err
 	}
 	if got := store.DigestOf(raw); ref.Digest != "" && got != ref.Digest {
-		return fmt.Errorf("it is not what was pinned: expected %s, got %s", ref.Digest, got)
+		return &ChangedError{Pinned: ref.Digest, Now: got}
 	}
 	if want.OS == "" && want.Architecture == "" {
 		return nil
