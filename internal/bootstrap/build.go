@@ -21,6 +21,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/rootemu"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -294,7 +295,7 @@ func (m *making) install(ctx context.Context) error {
 		Layers: []string{filepath.Join(m.work, "below")}, UpperDir: m.work, Owners: &m.owners,
 		Args: []string{"/bin/sh", "-c", installScript, "sh"},
 		Env: []string{
-			"PATH=" + sandbox.DefaultPath, "HOME=/root", "LC_ALL=C.UTF-8", "TZ=UTC", "DEBIAN_FRONTEND=noninteractive", "DPKG_FORCE=" + dpkgForce,
+			"PATH=" + searchpath.Default, "HOME=/root", "LC_ALL=C.UTF-8", "TZ=UTC", "DEBIAN_FRONTEND=noninteractive", "DPKG_FORCE=" + dpkgForce,
 			"PYTHONHASHSEED=0", // byte code holds sets in the order of their hashes
 			fmt.Sprintf("SOURCE_DATE_EPOCH=%d", m.p.Epoch.Unix()),
 		},

@@ -18,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -39,7 +40,7 @@ func (a *activated) enter(e *environment) {
 	if a == nil {
 		return
 	}
-	e.set("PATH", a.Prefix+"/bin:"+e.get("PATH", sandbox.DefaultPath))
+	e.set("PATH", a.Prefix+"/bin:"+e.get("PATH", searchpath.Default))
 	for _, kv := range slices.Concat(conda.Activation(a.Prefix, a.Root), a.packages, a.Variables, a.scripts) {
 		name, value, _ := strings.Cut(kv, "=")
 		e.set(name, value)

@@ -11,7 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/plan"
-	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/searchpath"
 )
 
 // editor returns the function that turns the base's configuration into the image's. cuda says that the image holds CUDA
@@ -118,7 +118,7 @@ func (e *environment) set(name, value string) {
 
 // enter makes programs see the virtual environment in dir.
 func (e *environment) enter(dir string) {
-	e.set("PATH", dir+"/bin:"+e.get("PATH", sandbox.DefaultPath))
+	e.set("PATH", dir+"/bin:"+e.get("PATH", searchpath.Default))
 	e.set("VIRTUAL_ENV", dir)
 }
 
@@ -130,7 +130,7 @@ func (e *environment) search(prefix string) {
 		}
 		e.set(name, value)
 	}
-	before("PATH", prefix+"/bin", sandbox.DefaultPath)
+	before("PATH", prefix+"/bin", searchpath.Default)
 	before("LD_LIBRARY_PATH", prefix+"/lib:"+prefix+"/lib64", "")
 	before("PKG_CONFIG_PATH", prefix+"/lib/pkgconfig:"+prefix+"/lib64/pkgconfig", "")
 	before("CMAKE_PREFIX_PATH", prefix, "")

@@ -22,6 +22,7 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
 	"sconce.dev/sconce/internal/users"
@@ -339,7 +340,7 @@ func emulated(arch string) bool {
 // environment puts the command's environment together: the image's, below it what programs cannot do without, above it
 // what the user gave. Later values win. self is who runs it, nil for root.
 func environment(self *users.Account, image, given []string) []string {
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
+	env := []string{"PATH=" + searchpath.Default, "HOME=/root"}
 	if self != nil {
 		env = append(env[:1], "HOME="+self.Home, "USER="+self.Name, "LOGNAME="+self.Name)
 	}

@@ -15,14 +15,10 @@ import (
 
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fileop"
-	"sconce.dev/sconce/internal/sandbox"
 )
 
 // Scratch is what [Stage.From] says of an image that begins empty.
 const Scratch = "scratch"
-
-// DefaultPath is the PATH of commands, and of expressions such as $PATH, when the image sets none.
-const DefaultPath = sandbox.DefaultPath
 
 // Build is what a file means for one target and platform.
 type Build struct {

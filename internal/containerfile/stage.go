@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/searchpath"
 )
 
 // stage is a [Stage] in the making.
@@ -49,7 +50,7 @@ func (s *stage) begin(ctx context.Context) error {
 	}
 	s.env.open = s.env.open || err != nil || len(s.file.mistakes) > 0
 	if _, has := s.env.Get("PATH"); !has {
-		s.env.set("PATH", DefaultPath)
+		s.env.set("PATH", searchpath.Default)
 	}
 	triggers := s.Config.OnBuild
 	s.Config.OnBuild = nil
@@ -83,7 +84,7 @@ func (s *stage) base(ctx context.Context, line int) error {
 	}
 	if strings.EqualFold(name, Scratch) && s.earlier(name, s.number) < 0 {
 		s.From = Scratch
-		s.Config.Env = []string{"PATH=" + DefaultPath} // no base says where programs will be
+		s.Config.Env = []string{"PATH=" + searchpath.Default} // no base says where programs will be
 		s.env = newScope(s.Config.Env)
 		return nil
 	}

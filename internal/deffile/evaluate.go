@@ -19,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/runtimefiles"
+	"sconce.dev/sconce/internal/searchpath"
 )
 
 // metaDir is where Apptainer looks for what a definition file says, and appsDir where it looks for apps.
@@ -70,7 +71,7 @@ func (e *evaluator) stage(ctx context.Context, s *stage, config ConfigFunc) erro
 	}
 	made := &containerfile.Stage{Name: name, From: from, Parent: -1, Platform: e.options.Platform}
 	if packages || from == containerfile.Scratch {
-		made.Config.Env = []string{"PATH=" + containerfile.DefaultPath}
+		made.Config.Env = []string{"PATH=" + searchpath.Default}
 	} else {
 		c, err := config(ctx, from, e.options.Platform)
 		if err != nil {

@@ -19,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/readorder"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/tempdir"
@@ -115,7 +116,7 @@ func runStart(ctx context.Context, im *image.Image, tree fuse.Node, command stri
 	}
 	var said child.Tail
 	code, err := sandbox.Run(ctx, sandbox.Options{
-		Tree: tree, Args: args, Env: append([]string{"PATH=" + sandbox.DefaultPath, "HOME=/root"}, config.Env...), WorkDir: config.WorkingDir,
+		Tree: tree, Args: args, Env: append([]string{"PATH=" + searchpath.Default, "HOME=/root"}, config.Env...), WorkDir: config.WorkingDir,
 		Stdout: &said, Stderr: &said, NoNetwork: true, MaxProcesses: sandbox.DefaultProcesses(),
 	})
 	if err == nil && code != 0 {

@@ -27,6 +27,7 @@ import (
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/venv"
@@ -529,7 +530,7 @@ func (v *Venv) Enter(env []string, at string) []string {
 // enterVenv makes an environment the active one.
 func enterVenv(env []string, dir string) []string {
 	out := []string{"VIRTUAL_ENV=" + dir}
-	path := sandbox.DefaultPath
+	path := searchpath.Default
 	for _, kv := range env {
 		name, value, _ := strings.Cut(kv, "=")
 		switch name {

@@ -24,6 +24,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/rootemu"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -170,7 +171,7 @@ func (s *running) environment(home string) []string {
 		epoch = layer.DefaultModTime
 	}
 	added := slices.Concat(s.env, s.Pass, s.hostEnv, []string{
-		"PATH=" + sandbox.DefaultPath, "HOME=" + home, "SOURCE_DATE_EPOCH=" + strconv.FormatInt(epoch.Unix(), 10),
+		"PATH=" + searchpath.Default, "HOME=" + home, "SOURCE_DATE_EPOCH=" + strconv.FormatInt(epoch.Unix(), 10),
 	})
 	for _, kv := range added {
 		name, _, _ := strings.Cut(kv, "=")

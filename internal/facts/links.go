@@ -18,6 +18,7 @@ import (
 
 	"sconce.dev/sconce/internal/elfx"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/searchpath"
 )
 
 // The roles of files in which a problem shows, the worst first.
@@ -122,12 +123,10 @@ func (l *linker) preload() string {
 	return strings.Join(names, ":")
 }
 
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // of the runtimes, for an image that sets none
-
 func (l *linker) pathDirs() []string {
 	list := l.env("PATH")
 	if list == "" {
-		list = defaultPath
+		list = searchpath.Default
 	}
 	dirs := strings.Split(list, ":")
 	return slices.DeleteFunc(dirs, func(dir string) bool { return !path.IsAbs(dir) })

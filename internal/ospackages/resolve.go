@@ -21,6 +21,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/rootemu"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -236,7 +237,7 @@ func (q *question) copyCertificates() error {
 // configuration, which is for its programs.
 func environment() []string {
 	return []string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"PATH=" + searchpath.Default,
 		"HOME=/root",
 		"LC_ALL=C.UTF-8",
 		"TZ=UTC",

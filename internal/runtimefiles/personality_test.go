@@ -19,6 +19,7 @@ import (
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/searchpath"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -382,7 +383,7 @@ func TestRecover(t *testing.T) {
 		want  v1.Config
 		from  Origin
 	}{
-		"nothing": {nil, v1.Config{Env: []string{"PATH=" + defaultPath}, Cmd: []string{"/bin/sh"}}, FromNothing},
+		"nothing": {nil, v1.Config{Env: []string{"PATH=" + searchpath.Default}, Cmd: []string{"/bin/sh"}}, FromNothing},
 		"Debian": {
 			map[string]string{"/etc/environment": "PATH=\"/usr/bin:/bin\"\n"},
 			v1.Config{Env: []string{"PATH=/usr/bin:/bin"}, Cmd: []string{"/bin/sh"}},

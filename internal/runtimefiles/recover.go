@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -31,9 +32,6 @@ const (
 	FromApptainer Origin = "apptainer"
 	FromNothing   Origin = "" // the configuration is a guess: a default PATH and a shell
 )
-
-// defaultPath is what Docker, enroot and Apptainer give an image that says nothing of it.
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // Recover finds out the configuration of a root file system. read returns a file's content, or an error that wraps
 // fs.ErrNotExist; it gets absolute paths, and should refuse files above 16 MiB. Any other error of it is returned.
@@ -134,7 +132,7 @@ func withPath(env []string) []string {
 	if slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, "PATH=") }) {
 		return env
 	}
-	return append([]string{"PATH=" + defaultPath}, env...)
+	return append([]string{"PATH=" + searchpath.Default}, env...)
 }
 
 var environmentLine = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)

@@ -10,22 +10,16 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-)
 
-// DefaultPath is where commands are looked up when the environment has no PATH.
-const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	"sconce.dev/sconce/internal/searchpath"
+)
 
 // lookUp finds a command as execvp(3) does, within the root that this process has moved into.
 func lookUp(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, checkExecutable(name)
 	}
-	search := DefaultPath
-	for _, kv := range env {
-		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
-			search = v
-		}
-	}
+	search := searchpath.Of(env)
 	var denied error
 	for dir := range strings.SplitSeq(search, ":") {
 		file := path.Join("/", dir, name)

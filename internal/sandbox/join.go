@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/searchpath"
 )
 
 // JoinOptions says what to run in a sandbox that another process holds.
@@ -104,14 +106,8 @@ func searchFor(name string, env []string) []string {
 	if strings.Contains(name, "/") {
 		return []string{name}
 	}
-	search := DefaultPath
-	for _, kv := range env {
-		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
-			search = v
-		}
-	}
 	var files []string
-	for dir := range strings.SplitSeq(search, ":") {
+	for dir := range strings.SplitSeq(searchpath.Of(env), ":") {
 		if dir == "" || dir == "." {
 			files = append(files, "./"+name)
 		} else {

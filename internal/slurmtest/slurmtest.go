@@ -26,6 +26,7 @@ import (
 	"testing"
 	"time"
 
+	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/tooltest"
 )
@@ -233,7 +234,7 @@ func (c *Cluster) Admin() string {
 	return Root
 }
 
-const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+const path = searchpath.Default
 
 // Command prepares a command on the login node, which has the machine's own name, ctl. It starts in /shared with an environment of its
 // own. When it is killed, what it started goes on.

@@ -30,6 +30,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/runtimefiles"
+	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/sif"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
@@ -245,7 +246,7 @@ func TestSIFImages(t *testing.T) {
 	if plain.Layers[0] != rich.Layers[0] {
 		t.Error("the same file system gives two layers")
 	}
-	if plain.Config.Config.Env[0] != defaultPath || plain.Config.Architecture != "arm64" {
+	if plain.Config.Config.Env[0] != "PATH="+searchpath.Default || plain.Config.Architecture != "arm64" {
 		t.Errorf("a squashfs without a word about the image has the configuration %+v", plain.Config)
 	}
 	bare := importRef(t, st, makeSIF(t, tmp+"/bare.sif", file, sif.Spec{Arch: "arm64"}))
@@ -309,9 +310,9 @@ func TestRecoveredConfig(t *testing.T) {
 			nil,
 			v1.Config{Env: []string{"PATH=/e", "A=b"}, Entrypoint: []string{"/bin/sh", "/etc/rc"}, Labels: map[string]string{"k": "v w"}},
 		},
-		"nothing":             {nil, nil, v1.Config{Env: []string{defaultPath}, Cmd: []string{"/bin/sh"}}},
-		"a file in the way":   {map[string]string{".singularity.d": ""}, nil, v1.Config{Env: []string{defaultPath}, Cmd: []string{"/bin/sh"}}},
-		"a directory instead": {map[string]string{meta + "sconce.json/x": "", "etc/rc/x": ""}, nil, v1.Config{Env: []string{defaultPath}, Cmd: []string{"/bin/sh"}}},
+		"nothing":             {nil, nil, v1.Config{Env: []string{"PATH=" + searchpath.Default}, Cmd: []string{"/bin/sh"}}},
+		"a file in the way":   {map[string]string{".singularity.d": ""}, nil, v1.Config{Env: []string{"PATH=" + searchpath.Default}, Cmd: []string{"/bin/sh"}}},
+		"a directory instead": {map[string]string{meta + "sconce.json/x": "", "etc/rc/x": ""}, nil, v1.Config{Env: []string{"PATH=" + searchpath.Default}, Cmd: []string{"/bin/sh"}}},
 	} {
 		file := clusterFileOf(t, tc.files, tc.sif)
 		im := importRef(t, openStore(t), file)

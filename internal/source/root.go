@@ -21,11 +21,8 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/pathwalk"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/searchpath"
 )
-
-// defaultPath is the PATH of an image made of a root file system, the one that all container engines give when there is
-// none.
-const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // importRoot makes an image of one layer from a root file system.
 func importRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
@@ -60,7 +57,7 @@ func makeRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 		Platform:  platform,
 		Additions: []image.Addition{{Layer: desc, CreatedBy: "root file system " + filepath.Base(ref.Value)}},
 		Edit: func(c *v1.Config) {
-			c.Env = []string{defaultPath}
+			c.Env = []string{"PATH=" + searchpath.Default}
 			c.Cmd = []string{"/bin/sh"}
 		},
 	})

@@ -10,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/searchpath"
 )
 
 // TarRoot is a root file system in an uncompressed tar, which can be read where it lies: nothing of it enters the store.
@@ -65,7 +66,7 @@ func openTarRoot(ctx context.Context, f *os.File, o Options) (*TarRoot, error) {
 	}
 	t.Config = v1.ConfigFile{
 		OS: platform.OS, Architecture: platform.Architecture, Variant: platform.Variant,
-		Config: v1.Config{Env: []string{defaultPath}, Cmd: []string{"/bin/sh"}},
+		Config: v1.Config{Env: []string{"PATH=" + searchpath.Default}, Cmd: []string{"/bin/sh"}},
 	}
 	return t, nil
 }

@@ -13,6 +13,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/containerfile"
+	"sconce.dev/sconce/internal/searchpath"
 )
 
 // Containerfile is a Containerfile that has been read.
@@ -248,7 +249,7 @@ func (t *translator) envBesides(own, base []string) map[string]string {
 	var env map[string]string
 	for _, kv := range own {
 		name, value, _ := strings.Cut(kv, "=")
-		if slices.Contains(base, kv) || name == "PATH" && value == containerfile.DefaultPath && !slices.ContainsFunc(base, isPath) {
+		if slices.Contains(base, kv) || name == "PATH" && value == searchpath.Default && !slices.ContainsFunc(base, isPath) {
 			continue
 		}
 		if env == nil {

@@ -20,6 +20,7 @@ import (
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -160,9 +161,6 @@ func (s *site) command(dir string, g grant, p phase) (execop.Command, error) {
 	return c, nil
 }
 
-// defaultPath is what a program looks commands up along when an image does not say.
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 // env is the whole environment of the build.
 func (s *site) env(g grant) []string {
 	env := make(map[string]string)
@@ -183,7 +181,7 @@ func (s *site) env(g grant) []string {
 		dirs = append(dirs, dir)
 	}
 	if env["PATH"] == "" {
-		env["PATH"] = defaultPath
+		env["PATH"] = searchpath.Default
 	}
 	set("PATH", "%s:%s", strings.Join(dirs, ":"), env["PATH"])
 	set("VIRTUAL_ENV", "/%s", buildRoot)
