@@ -369,14 +369,14 @@ func fileImages(b binaries) []ailing {
 	return []ailing{
 		{
 			rule: "files-hidden", from: "dir", target: "--runtime pyxis", image: content{files: files{"tmp/model/weights": text("0123456789")}},
-			cure: without("tmp/model/weights"), severity: "warning", path: "tmp", message: "pyxis will hide 1 file of 10 bytes that the image has in /tmp",
+			cure: without("tmp/model/weights"), severity: "warning", path: "tmp", message: "pyxis will hide 1 file of 10 B that the image has in /tmp",
 		},
 		one("files-setuid", "tar", "", "opt/bin/helper", withMode(b.prog("sh"), 0o4755), b.prog("sh"),
 			"warning", "opt/bin/helper", "1 program with setuid or setgid that no distribution brings"),
 		one("files-world-writable", "dir", "", "opt/run.sh", withMode(text("#!/bin/sh\n"), 0o757), withMode(text("#!/bin/sh\n"), 0o755),
 			"warning", "opt/run.sh", "everybody may write to 1 object, such as /opt/run.sh"),
 		one("files-unreadable", "tar", "--runtime apptainer", "opt/data/model", withMode(text("0123456789"), 0o600), text("0123456789"),
-			"warning", "opt/data", "users cannot read 1 file of 10 bytes in /opt/data"),
+			"warning", "opt/data", "users cannot read 1 file of 10 B in /opt/data"),
 		one("files-devices", "tar", "", "opt/root/dev/null", device, text(""), "note", "opt/root/dev/null", "the image has 1 device file outside /dev"),
 		one("files-caches", "dir", "", "root/.cache/pip/http/body", zeros(6_000_000), zeros(1000), "note", "root/.cache/pip",
 			"caches of package managers take 6.0 MB in 1 file, in /root/.cache/pip"),

@@ -132,16 +132,3 @@ func listOf(names []string) string {
 	}
 	return strings.Join(names, ", ")
 }
-
-// byteSize is a size for people, in decimal units.
-func byteSize(n int64) string {
-	switch {
-	case n >= 1e9:
-		return fmt.Sprintf("%.1f GB", float64(n)/1e9)
-	case n >= 1e6:
-		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
-	case n >= 1e3:
-		return fmt.Sprintf("%.1f kB", float64(n)/1e3)
-	}
-	return fmt.Sprintf("%d bytes", n)
-}

@@ -12,6 +12,7 @@ import (
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/units"
 )
 
 // maxSeenFiles is how many files a finding of this file shows as evidence.
@@ -200,11 +201,11 @@ func (m *moduleScan) finding(p *foreignPackage) Finding {
 	what := moduleTarget(p.foreign[0])
 	if p.good == 0 {
 		f.Message = fmt.Sprintf("%s of %s for %s, and Python %s on %s (%s) cannot import %s",
-			modules(len(p.foreign)), p.name, what, versions, m.machine, m.libcName(), itThem(len(p.foreign)))
+			units.Number(len(p.foreign), "compiled module"), p.name, what, versions, m.machine, m.libcName(), itThem(len(p.foreign)))
 	} else {
 		f.Severity = Warning
 		f.Message = fmt.Sprintf("%s of %s for %s only, beside %d that Python %s can import",
-			modules(len(p.foreign)), p.name, what, p.good, versions)
+			units.Number(len(p.foreign), "compiled module"), p.name, what, p.good, versions)
 	}
 	if strings.HasSuffix(p.site, "lib/python3/dist-packages") {
 		f.Severity = Warning
@@ -222,13 +223,6 @@ func (m *moduleScan) libcName() string {
 		return "Linux"
 	}
 	return m.libc
-}
-
-func modules(n int) string {
-	if n == 1 {
-		return "1 compiled module"
-	}
-	return fmt.Sprintf("%d compiled modules", n)
 }
 
 func itThem(n int) string {

@@ -15,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/facts"
 
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/units"
 )
 
 // driverRules are about NVIDIA's driver on the cluster, and what an image expects or brings of it.
@@ -507,7 +508,7 @@ func lookStubs(s *Subject, report func(Finding)) error {
 			continue
 		}
 		by := dirs["/"+dir]
-		found := Finding{Path: o.Path, Seen: []string{fmt.Sprintf("%s: %s", rooted(o.Path), byteSize(o.Size))}}
+		found := Finding{Path: o.Path, Seen: []string{fmt.Sprintf("%s: %s", rooted(o.Path), units.Size(o.Size))}}
 		switch {
 		case by == "" && builtinDirs.MatchString(dir) && base == "libcuda.so.1":
 			found.Message = "a stub of libcuda.so.1 is in /" + dir + ", where the host's driver is to be found"

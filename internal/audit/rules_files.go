@@ -106,7 +106,7 @@ func (t *tallies) lines() []string {
 	slices.SortStableFunc(list, func(a, b *tally) int { return cmp.Compare(b.size, a.size) })
 	var lines []string
 	for _, x := range list {
-		lines = append(lines, fmt.Sprintf("/%s: %s, %s", x.name, units.Number(x.files, "file"), byteSize(x.size)))
+		lines = append(lines, fmt.Sprintf("/%s: %s, %s", x.name, units.Number(x.files, "file"), units.Size(x.size)))
 	}
 	return lines
 }
@@ -162,7 +162,7 @@ func lookHidden(s *Subject, report func(Finding)) error {
 	}
 	if files, size := found.total(); files > 0 {
 		report(Finding{
-			Message: fmt.Sprintf("%s will hide %s of %s that the image has in %s", s.runtimeName(), units.Number(files, "file"), byteSize(size), found.names()),
+			Message: fmt.Sprintf("%s will hide %s of %s that the image has in %s", s.runtimeName(), units.Number(files, "file"), units.Size(size), found.names()),
 			Seen:    found.lines(), Path: found.list[0].name,
 		})
 	}
@@ -282,7 +282,7 @@ func lookUnreadable(s *Subject, report func(Finding)) error {
 	}
 	if files, size := found.total(); files > 0 {
 		report(Finding{
-			Message: fmt.Sprintf("users cannot read %s of %s in %s", units.Number(files, "file"), byteSize(size), found.names()),
+			Message: fmt.Sprintf("users cannot read %s of %s in %s", units.Number(files, "file"), units.Size(size), found.names()),
 			Path:    found.list[0].name, Seen: capped(found.lines()),
 		})
 	}
@@ -329,7 +329,7 @@ func lookCaches(s *Subject, report func(Finding)) error {
 	}
 	if files, size := found.total(); size >= smallCache {
 		report(Finding{
-			Message: fmt.Sprintf("caches of package managers take %s in %s, in %s", byteSize(size), units.Number(files, "file"), found.names()),
+			Message: fmt.Sprintf("caches of package managers take %s in %s, in %s", units.Size(size), units.Number(files, "file"), found.names()),
 			Path:    found.list[0].name, Seen: found.lines(),
 		})
 	}
@@ -356,7 +356,7 @@ func lookStatic(s *Subject, report func(Finding)) error {
 	if files, size := found.total(); size >= manyStatic {
 		lines := found.lines()
 		report(Finding{
-			Message: fmt.Sprintf("static libraries of more than %s take %s in %s", byteSize(largeStatic), byteSize(size), units.Number(files, "file")),
+			Message: fmt.Sprintf("static libraries of more than %s take %s in %s", units.Size(largeStatic), units.Size(size), units.Number(files, "file")),
 			Path:    found.list[0].name, Seen: capped(lines),
 		})
 	}

@@ -23,7 +23,7 @@ func TestFileRules(t *testing.T) {
 		ruleCase{
 			"Apptainer", imageWith().withFiles(map[string]string{"var/tmp/x": "x", "run/x": "x"}).withPaths(
 				regularInfo("run/x", 0o644, 5), regularInfo("var/tmp/x", 0o644, 7)), onApptainer,
-			[]string{"warning: Apptainer will hide 1 file of 7 bytes that the image has in /var/tmp"},
+			[]string{"warning: Apptainer will hide 1 file of 7 B that the image has in /var/tmp"},
 		},
 		ruleCase{"clean", imageWith().withFiles(map[string]string{"tmp/x": ""}).withPaths(regularInfo("tmp/x", 0o644, 0)), onEnroot, nil},
 		ruleCase{"unknown", imageWith().withFiles(map[string]string{"tmp/x": "x"}).withPaths(regularInfo("tmp/x", 0o644, 1)), cluster.Profile{}, nil},

@@ -14,6 +14,7 @@ import (
 
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/units"
 )
 
 // gpuRules are about the device code of an image and the GPUs that are to run it.
@@ -393,7 +394,7 @@ func lookPartWithoutCode(s *Subject, report func(Finding)) error {
 			}
 			c := l.SupportFor(sm)
 			list = append(list, l)
-			seen = append(seen, fmt.Sprintf("%s: %d of %d parts, %s of %s", rooted(l.Path), c.Lacking, l.Parts, byteSize(c.LackingSize), byteSize(l.PartsSize)))
+			seen = append(seen, fmt.Sprintf("%s: %d of %d parts, %s of %s", rooted(l.Path), c.Lacking, l.Parts, units.Size(c.LackingSize), units.Size(l.PartsSize)))
 		}
 		if len(list) > 0 {
 			report(Finding{
@@ -520,10 +521,10 @@ func lookUnneededCode(s *Subject, report func(Finding)) error {
 	slices.SortStableFunc(list, func(a, b waste) int { return cmp.Compare(b.size, a.size) })
 	var seen []string
 	for _, w := range list[:min(len(list), 10)] {
-		seen = append(seen, fmt.Sprintf("%s: %s of %s", rooted(w.library.Path), byteSize(w.size), byteSize(w.library.CodeSize())))
+		seen = append(seen, fmt.Sprintf("%s: %s of %s", rooted(w.library.Path), units.Size(w.size), units.Size(w.library.CodeSize())))
 	}
 	report(Finding{
-		Message: fmt.Sprintf("%s of %s of device code are for other GPUs than %s", byteSize(unneeded), byteSize(all), capabilityNames(gpus)),
+		Message: fmt.Sprintf("%s of %s of device code are for other GPUs than %s", units.Size(unneeded), units.Size(all), capabilityNames(gpus)),
 		Seen:    seen,
 		Remedy:  fmt.Sprintf("take it out: sconce slim IMAGE --gpu %s -o OUT, or [slim] gpu = true in the recipe", strings.ReplaceAll(capabilityNames(gpus), ", ", ",")),
 	})

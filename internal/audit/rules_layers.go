@@ -33,9 +33,9 @@ func lookHiddenLayers(s *Subject, report func(Finding)) error {
 	if size < hiddenWorth {
 		return nil
 	}
-	f := Finding{Message: fmt.Sprintf("%s in %s of lower layers are removed or replaced by layers above", byteSize(size), units.Number(files, "file"))}
+	f := Finding{Message: fmt.Sprintf("%s in %s of lower layers are removed or replaced by layers above", units.Size(size), units.Number(files, "file"))}
 	for _, e := range largest.Largest {
-		f.Seen = append(f.Seen, fmt.Sprintf("/%s: %s, layer %d", e.Path, byteSize(e.Size), largest.Layer+1))
+		f.Seen = append(f.Seen, fmt.Sprintf("/%s: %s, layer %d", e.Path, units.Size(e.Size), largest.Layer+1))
 	}
 	report(f)
 	return nil

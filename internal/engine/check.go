@@ -18,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/units"
 )
 
 // Checked is what a check has found.
@@ -107,22 +108,15 @@ func (s *Session) checkBuilt(ctx context.Context, r *Recipe, im *image.Image) (*
 	n := audit.CountOf(findings)
 	again := fmt.Sprintf("`sconce check --recipe %s` shows all of it", filepath.Dir(r.Path))
 	if n.Warnings > 0 {
-		text := fmt.Sprintf("the check for %s found %s:\n%s", r.Target.Title(), count(n.Warnings, "warning"), brief(findings, audit.Warning, false))
+		text := fmt.Sprintf("the check for %s found %s:\n%s", r.Target.Title(), units.Number(n.Warnings, "warning"), brief(findings, audit.Warning, false))
 		progress.Warn(ctx, text, again)
 	}
 	if n.Errors > 0 {
-		err := fmt.Errorf("the image will not run on %s: %s\n%s", r.Target.Title(), count(n.Errors, "error"), brief(findings, audit.Error, true))
+		err := fmt.Errorf("the image will not run on %s: %s\n%s", r.Target.Title(), units.Number(n.Errors, "error"), brief(findings, audit.Error, true))
 		return &n, fault.Problem(fault.Hint(err, again+"; the image is in the store as "+r.FullName()+
 			", and was neither written nor pushed. --no-check builds it all the same"))
 	}
 	return &n, nil
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // briefFindings is how many findings are told in short.

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/units"
 )
 
 var (
@@ -25,7 +26,7 @@ var (
 )
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"show": shown, "size": size, "number": number, "thousands": thousands,
+	"show": shown, "size": units.Size, "number": number, "thousands": thousands,
 	"more": func(n int) int { return n - 1 },
 }).Parse(pageHTML))
 

@@ -64,20 +64,6 @@ func thousands(n int) string {
 	return s
 }
 
-// size writes a number of bytes in decimal units, as disks and registries count. The script has the same function.
-func size(n int64) string {
-	if n < 1000 {
-		return fmt.Sprintf("%d B", n)
-	}
-	units := []string{"B", "kB", "MB", "GB", "TB", "PB", "EB"}
-	v, unit := float64(n), 0
-	for v >= 999.95 && unit < len(units)-1 {
-		v /= 1000
-		unit++
-	}
-	return fmt.Sprintf("%.1f %s", v, units[unit])
-}
-
 // cut shortens a text to at most n characters.
 func cut(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {

@@ -22,6 +22,7 @@ import (
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/units"
 )
 
 //go:embed driver.py
@@ -412,7 +413,7 @@ func killed(f *execop.Failure) bool {
 func (s *site) outOfMemory(f *execop.Failure, g grant) error {
 	const gib = 1 << 30
 	at := s.builder.Jobs.memory
-	err := fmt.Errorf("compile %s: killed for lack of memory, with %s at once (%.1f GiB were there): %w", s.pkg.Label(), compilers(g.jobs), float64(at)/gib, f)
+	err := fmt.Errorf("compile %s: killed for lack of memory, with %s at once (%.1f GiB were there): %w", s.pkg.Label(), units.Number(g.jobs, "compiler"), float64(at)/gib, f)
 	if g.jobs == 1 && g.threads == 1 {
 		return fault.Hint(err, "a single compiler did not fit: build it on a machine with more memory, and share it through [cache] registry")
 	}
@@ -426,12 +427,5 @@ func (s *site) outOfMemory(f *execop.Failure, g grant) error {
 		fit = min(fit, max(1, int(at/took)))
 	}
 	return fault.Hint(err, fmt.Sprintf("%s would fit: jobs = %d under [python.compile.%s], or memory-per-job = \"%dGiB\"",
-		compilers(fit), fit, s.pkg.Name, max(1, (at/int64(fit)+gib-1)/gib)))
-}
-
-func compilers(n int) string {
-	if n == 1 {
-		return "1 compiler"
-	}
-	return strconv.Itoa(n) + " compilers"
+		units.Number(fit, "compiler"), fit, s.pkg.Name, max(1, (at/int64(fit)+gib-1)/gib)))
 }
