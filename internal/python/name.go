@@ -1,25 +1,6 @@
 package python
 
-import "strings"
+import "sconce.dev/sconce/internal/spelling"
 
-// NormalizeName returns the one spelling of a distribution's name that names are compared in: lower case, with each run
-// of "-", "_" and "." as one "-" (packaging.python.org, "Names and normalization").
-func NormalizeName(name string) string {
-	var b strings.Builder
-	run := false
-	for _, r := range strings.ToLower(name) {
-		if r == '-' || r == '_' || r == '.' {
-			run = true
-			continue
-		}
-		if run {
-			b.WriteByte('-')
-			run = false
-		}
-		b.WriteRune(r)
-	}
-	if run {
-		b.WriteByte('-')
-	}
-	return b.String()
-}
+// NormalizeName is [spelling.Distribution].
+func NormalizeName(name string) string { return spelling.Distribution(name) }

@@ -1,10 +1,10 @@
 package recipe
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/units"
 )
 
@@ -31,20 +31,13 @@ func (c Compile) JobMemory() int64 {
 	return n
 }
 
-var nameSeparators = regexp.MustCompile(`[-_.]+`)
-
-// normalName returns the one spelling of a Python package's name (packaging.python.org, "Names and normalization").
-func normalName(name string) string {
-	return strings.ToLower(nameSeparators.ReplaceAllString(name, "-"))
-}
-
 func normalNames(m map[string]Compile) map[string]Compile {
 	if m == nil {
 		return nil
 	}
 	normal := make(map[string]Compile, len(m))
 	for name, c := range m {
-		normal[normalName(name)] = c
+		normal[spelling.Distribution(name)] = c
 	}
 	return normal
 }
@@ -69,10 +62,10 @@ func (c *checker) validateCompile(r *Recipe) {
 	seen := map[string]string{}
 	for _, name := range all.table.names {
 		n := all.table.nodes[name]
-		if other := seen[normalName(name)]; other != "" {
+		if other := seen[spelling.Distribution(name)]; other != "" {
 			c.add(n.key, "keep one of them", "python.compile has %q and %q, which name the same package", other, name)
 		}
-		seen[normalName(name)] = name
+		seen[spelling.Distribution(name)] = name
 		c.validateCompiled(name, p.Compile[name])
 		c.validateNames(p.Compile[name].Needs, "component", r.ComponentOrder(), "python", "compile", name, "needs")
 	}

@@ -217,11 +217,3 @@ func TestPushes(t *testing.T) {
 		t.Error("to nowhere, not at all, or in spite of the recipe")
 	}
 }
-
-func TestNormalName(t *testing.T) {
-	for in, want := range map[string]string{"Flash_Attn": "flash-attn", "zope.interface": "zope-interface", "a-._b": "a-b", "torch": "torch"} {
-		if got := normalName(in); got != want {
-			t.Errorf("%q: got %q, want %q", in, got, want)
-		}
-	}
-}

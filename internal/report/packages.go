@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/facts"
+	"sconce.dev/sconce/internal/python"
 )
 
 // pkg is a Python package, or a name in a site directory that no package lists.
@@ -140,8 +141,6 @@ func (o *owners) of(p string) int {
 // make, those that auditwheel puts libraries in, and the ends of modules.
 var suffixes = regexp.MustCompile(`(-[^-]+)?\.(dist-info|egg-info|egg-link|data|pth)$|(\.libs|\.py|\.pyi|\.so|\.[a-z0-9_-]+\.so|\.[a-z0-9_-]+\.pyc)$`)
 
-var separators = regexp.MustCompile(`[-_.]+`)
-
 // named is the package of a file that no list has, by the first name below the site directory.
 func (o *owners) named(site int, rest string) int {
 	first, below, inside := strings.Cut(rest, "/")
@@ -149,7 +148,7 @@ func (o *owners) named(site int, rest string) int {
 		first = below
 	}
 	first = suffixes.ReplaceAllString(first, "")
-	key := ownerKey{site, strings.ToLower(separators.ReplaceAllString(first, "-"))}
+	key := ownerKey{site, python.NormalizeName(first)}
 	if n, ok := o.byName[key]; ok {
 		return n
 	}

@@ -1,4 +1,4 @@
-// Package spelling finds the word that somebody meant who wrote another.
+// Package spelling finds the word that somebody meant who wrote another, and the one spelling of names that have several.
 package spelling
 
 import "strings"
