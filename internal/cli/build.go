@@ -164,7 +164,7 @@ type built struct {
 	Digest   store.Digest `json:"digest"`
 	Platform string       `json:"platform"`
 	Layers   int          `json:"layers"`
-	Size     int64        `json:"size"` // of the layers as stored, in bytes
+	Size     int64        `json:"size"` // as `sconce images` has it, in bytes
 	Fresh    bool         `json:"upToDate"`
 	Check    *audit.Count `json:"check,omitempty"`  // what the check for the recipe's target found
 	Wheels   []string     `json:"wheels,omitempty"` // files written for --wheels
@@ -332,11 +332,8 @@ func (a *app) saySlimmed(r *slim.Report) {
 // reportBuild tells what was built.
 func (a *app) reportBuild(o buildOptions, made *engine.Built) error {
 	b := built{
-		Name: made.Name, Digest: made.Image.Digest, Platform: made.Platform, Layers: len(made.Image.Layers), Fresh: made.Fresh,
+		Name: made.Name, Digest: made.Image.Digest, Platform: made.Platform, Layers: len(made.Image.Layers), Size: made.Size, Fresh: made.Fresh,
 		Check: made.Check, Wheels: made.Wheels, Outputs: made.Outputs, Pushed: made.Pushed,
-	}
-	for _, l := range made.Image.Layers {
-		b.Size += l.Size
 	}
 	if b.Fresh {
 		a.say("%s is up to date: %s, %s", b.Name, units.Number(b.Layers, "layer"), units.Size(b.Size))

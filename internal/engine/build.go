@@ -66,6 +66,7 @@ type Built struct {
 	Name     string // in the store
 	Platform string // "linux/amd64"
 	Image    *image.Image
+	Size     int64        // of the image in the store, in bytes: its layers as they are stored, the configuration and the manifest
 	Fresh    bool         // nothing had to be made
 	Slimmed  *slim.Report // what slimming took out, if there was anything to slim now
 	Wheels   []string     // files of wheels; nil when nobody asked for them
@@ -88,9 +89,11 @@ func (s *Session) Build(ctx context.Context, p *Plan, o BuildOptions) (*Built, e
 		}
 	}
 	for _, name := range append([]string{p.Name}, o.Names...) {
-		if _, err := s.Name(b.Image, name); err != nil {
+		named, err := s.Name(b.Image, name)
+		if err != nil {
 			return b, err
 		}
+		b.Size = named.Size
 	}
 	if p.Recipe != nil && p.Recipe.Recipe.Target.Named() && !p.unchecked {
 		if b.Check, err = s.checkBuilt(ctx, p.Recipe, b.Image); err != nil {

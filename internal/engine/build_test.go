@@ -109,6 +109,9 @@ func TestBuild(t *testing.T) {
 		}
 		size += n
 	}
+	if first.Size != size || second.Size != size {
+		t.Errorf("built with %d bytes and %d, of %d", first.Size, second.Size, size)
+	}
 	if pulled.Digest != named.Digest || pulled.Size != size || named.Size != size || pulled.FullName() != "out:latest" {
 		t.Errorf("pulled %+v, built %+v, of %d bytes", pulled, named, size)
 	}
