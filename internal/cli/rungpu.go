@@ -10,6 +10,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/device"
+	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/progress"
@@ -82,10 +83,8 @@ func warnSlimmed(ctx context.Context, config v1.Config, capabilities []string) {
 	}
 }
 
-// runsOn is whether machine code for a compute capability runs on a GPU of another one: the same major number, and no later
-// minor one (CUDA C++ Programming Guide, "Binary Compatibility").
+// runsOn is whether machine code for a compute capability runs on a GPU of another one, both as "9.0".
 func runsOn(code, gpu string) bool {
-	codeMajor, codeMinor, _ := strings.Cut(code, ".")
-	gpuMajor, gpuMinor, _ := strings.Cut(gpu, ".")
-	return codeMajor == gpuMajor && codeMinor <= gpuMinor // one digit each
+	arch := func(capability string) fatbin.Arch { return fatbin.ParseArch(strings.ReplaceAll(capability, ".", "")) }
+	return arch(code).RunsOn(arch(gpu).SM)
 }

@@ -27,6 +27,7 @@ func TestWarnSlimmed(t *testing.T) {
 		{"9.0", []string{"8.0"}, 1},
 		{"8.6", []string{"8.0"}, 1},
 		{"9.0", []string{"10.0", "12.0"}, 2},
+		{"8.7", []string{"8.9"}, 1}, // the GPU of an Orin has drivers of its own
 		{"9.0", nil, 0},
 	} {
 		var seen eventList

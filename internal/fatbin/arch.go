@@ -42,9 +42,9 @@ func integrated(sm int) bool {
 	return false
 }
 
-// runsNatively is whether a cubin for a runs on a device whose compute capability is sm. CUDA C++ Programming Guide,
+// RunsOn is whether machine code, a cubin, for a runs on a device whose compute capability is sm. CUDA C++ Programming Guide,
 // "Binary Compatibility", and the Blackwell Compatibility Guide for the variants.
-func (a Arch) runsNatively(sm int) bool {
+func (a Arch) RunsOn(sm int) bool {
 	if a.SM == sm {
 		return true
 	}
@@ -82,7 +82,7 @@ func (s Support) String() string { return [...]string{"none", "ptx", "native"}[s
 // Support tells how an image runs on a device whose compute capability is sm, as 90 for 9.0.
 func (e *Entry) Support(sm int) Support {
 	switch {
-	case e.Kind == ELFImage && e.Arch.runsNatively(sm):
+	case e.Kind == ELFImage && e.Arch.RunsOn(sm):
 		return Native
 	case e.Kind == PTX && e.Arch.compilesFor(sm), e.Kind == RelocatablePTX && e.Arch.compilesFor(sm):
 		return Compiled
