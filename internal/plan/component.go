@@ -214,7 +214,7 @@ func (c *components) runComponent(name string, how recipe.Component, source stri
 	if !path.IsAbs(dir) {
 		dir = path.Join(buildRoot, source, dir)
 	}
-	env := append(stepEnv(recipe.Step{Env: how.Env}, c.opts.GPU), "PREFIX="+prefix)
+	env := append(recipe.StepEnv(how.Env, c.opts.GPU), "PREFIX="+prefix)
 	for _, other := range needs {
 		env = append(env, PrefixVariable(other)+"="+c.recipe.ComponentPrefix(other))
 	}

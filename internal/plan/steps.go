@@ -88,7 +88,7 @@ func (n *planner) patchStep(s recipe.Step, text string) (*Step, error) {
 
 func (n *planner) runStep(ctx context.Context, s recipe.Step) (*Step, error) {
 	op := &Exec{Inherit: true, Venv: n.venv(), Conda: n.activation(), Command: execop.Command{
-		Args: s.Args(), Env: stepEnv(s, n.opts.GPU), WorkDir: s.Workdir, User: s.User, NoNetwork: !s.HasNetwork(),
+		Args: s.Args(), Env: recipe.StepEnv(s.Env, n.opts.GPU), WorkDir: s.Workdir, User: s.User, NoNetwork: !s.HasNetwork(),
 	}}
 	for _, text := range s.Mounts {
 		mounts, err := n.recipe.ParseMount(text)
@@ -113,21 +113,6 @@ func (n *planner) venv() string {
 	}
 	return "/" + n.target().Root
 }
-
-// stepEnv are a step's own variables, and what extensions of PyTorch are to be compiled for.
-func stepEnv(s recipe.Step, gpu []string) []string {
-	var env []string
-	if _, given := s.Env[archList]; !given && len(gpu) > 0 {
-		env = append(env, archList+"="+strings.Join(gpu, ";"))
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
-		env = append(env, name+"="+s.Env[name])
-	}
-	return env
-}
-
-// archList is the variable from which torch.utils.cpp_extension takes what to compile for.
-const archList = "TORCH_CUDA_ARCH_LIST"
 
 // addMount gives the command a mount, and what programs find it by.
 func (x *Exec) addMount(m recipe.Mount) {

@@ -2,6 +2,7 @@ package recipe
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -38,6 +39,22 @@ func (s Step) Args() []string {
 		shell = DefaultShell
 	}
 	return append(slices.Clone(shell), s.Run)
+}
+
+// archList is the variable from which torch.utils.cpp_extension takes what to compile for.
+const archList = "TORCH_CUDA_ARCH_LIST"
+
+// StepEnv returns the variables that a recipe gives a script, "NAME=VALUE", and, unless it is among them, what extensions of PyTorch are
+// to be compiled for: compute capabilities of the target as "9.0".
+func StepEnv(given map[string]string, gpu []string) []string {
+	var env []string
+	if _, ok := given[archList]; !ok && len(gpu) > 0 {
+		env = append(env, archList+"="+strings.Join(gpu, ";"))
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		env = append(env, name+"="+given[name])
+	}
+	return env
 }
 
 // HasNetwork reports whether the script reaches the network.

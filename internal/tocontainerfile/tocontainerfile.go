@@ -249,12 +249,7 @@ func (w *writer) run(s recipe.Step) error {
 	if !s.HasNetwork() {
 		flags += "--network=none "
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
-		env = append(env, name+"="+s.Env[name])
-	}
-	if _, given := s.Env["TORCH_CUDA_ARCH_LIST"]; !given && len(w.opts.GPU) > 0 {
-		env = append(env, "TORCH_CUDA_ARCH_LIST="+strings.Join(w.opts.GPU, ";"))
-	}
+	env = append(env, recipe.StepEnv(s.Env, w.opts.GPU)...)
 	args := s.Args()
 	if len(env) > 0 {
 		args = slices.Concat([]string{"env"}, env, args)
