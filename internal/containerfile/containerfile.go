@@ -47,10 +47,14 @@ type Stage struct {
 type Op struct {
 	Line    int    // first line in the file
 	Text    string // the instruction on one line, as a person would write it: for progress and history
+	Args    []Arg  // the build arguments that it took, by name
 	Run     *Run
 	Copy    *Copy
 	WorkDir *WorkDir
 }
+
+// Arg is a variable of ARG, with the value that it had.
+type Arg struct{ Name, Value string }
 
 // Run is a command. Mounts of its Command is empty: Mounts here also says where their files come from.
 type Run struct {

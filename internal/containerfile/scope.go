@@ -15,6 +15,8 @@ type scope struct {
 	names  []string
 	values map[string]string
 	open   bool // there may be more: a mistake, or an image that was not asked for, hides them
+
+	taken map[string]bool // names whose values words took since [scope.watch]; nil: nobody watches
 }
 
 func newScope(env []string) *scope {
@@ -31,6 +33,9 @@ func (s *scope) clone() *scope {
 	c.open = s.open
 	return c
 }
+
+// watch begins to note what words take.
+func (s *scope) watch() { s.taken = make(map[string]bool) }
 
 func (s *scope) set(name, value string) {
 	if _, has := s.values[name]; !has {
@@ -69,6 +74,9 @@ type meter struct {
 // Get returns nothing more once too much was taken.
 func (m *meter) Get(name string) (string, bool) {
 	value, ok := m.scope.Get(name)
+	if m.scope.taken != nil {
+		m.scope.taken[name] = true
+	}
 	if m.taken += len(value); m.taken > maxExpansion {
 		return "", ok
 	}

@@ -184,6 +184,7 @@ func (s *stage) apply(ctx context.Context, n *parser.Node, line int) error {
 		return err
 	}
 	op := Op{Line: line, Text: text(n)}
+	s.env.watch()
 	if err := s.expandWords(c, line); err != nil {
 		return err
 	}
@@ -203,8 +204,22 @@ func (s *stage) apply(ctx context.Context, n *parser.Node, line int) error {
 	if err != nil || s.unsure {
 		return err
 	}
+	op.Args = s.argsOf(op)
 	s.Ops = append(s.Ops, op)
 	return nil
+}
+
+// argsOf are the build arguments that an instruction took: those that its words name, and all for a command, which sees them as
+// variables.
+func (s *stage) argsOf(op Op) []Arg {
+	var args []Arg
+	for _, name := range slices.Sorted(slices.Values(s.args)) {
+		value, set := s.env.Get(name)
+		if arg := (Arg{name, value}); set && (op.Run != nil || s.env.taken[name]) && !slices.Contains(args, arg) {
+			args = append(args, arg)
+		}
+	}
+	return args
 }
 
 // expandWords replaces the variables of an instruction that has some, but for ARG, whose values count one by one.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -49,7 +50,26 @@ func NewContainerfile(ctx context.Context, b *containerfile.Build, o Containerfi
 		inputs = append(inputs, Input{"start interval", last.StartInterval.String()})
 	}
 	p.setKey(inputs...)
+	p.Image.Args = p.configArgs()
 	return p, nil
+}
+
+// configArgs are the build arguments of the lines that make the image's configuration.
+func (p *Plan) configArgs() []Input {
+	var args []Input
+	for s := p.Stage; s != nil; s = s.From {
+		for _, t := range s.Steps {
+			if _, dir := t.Op.(*MakeDir); t.Op != nil && !dir { // WORKDIR is of the configuration, too
+				continue
+			}
+			for _, in := range t.Args {
+				if !slices.Contains(args, in) {
+					args = append(args, in)
+				}
+			}
+		}
+	}
+	return args
 }
 
 // containerfilePlan turns the stages of one Containerfile into those of a plan.
@@ -153,6 +173,9 @@ func (c *containerfilePlan) image(ctx context.Context, reference string, platfor
 
 func (c *containerfilePlan) step(ctx context.Context, s *containerfile.Stage, op containerfile.Op) (*Step, error) {
 	t := &Step{Title: op.Text, History: op.Text, Place: fmt.Sprintf("%s:%d", c.opts.File, op.Line)}
+	for _, arg := range op.Args {
+		t.Args = append(t.Args, Input(arg))
+	}
 	switch {
 	case op.Run != nil:
 		run, err := c.run(ctx, s, op.Run)

@@ -17,12 +17,17 @@ import (
 // planContainerfile plans a Containerfile whose base images have that many layers.
 func planContainerfile(t *testing.T, text string, layers int, o ContainerfileOptions) (*Plan, error) {
 	t.Helper()
+	return planWithArguments(t, text, nil, layers, o)
+}
+
+func planWithArguments(t *testing.T, text string, args map[string]string, layers int, o ContainerfileOptions) (*Plan, error) {
+	t.Helper()
 	parsed, err := containerfile.Parse("Containerfile", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
 	noConfig := func(context.Context, string, v1.Platform) (*v1.ConfigFile, error) { return &v1.ConfigFile{}, nil }
-	b, err := parsed.Evaluate(t.Context(), containerfile.Options{}, noConfig)
+	b, err := parsed.Evaluate(t.Context(), containerfile.Options{BuildArgs: args}, noConfig)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,6 +38,7 @@ type Plan struct {
 type Image struct {
 	Key    Key
 	Inputs []Input // what Key stands for, besides the keys of the steps
+	Args   []Input // see [Step.Args]
 	Config Config
 	Exact  *v1.Config    // the image's configuration, whatever Config says of it; nil: the base's, changed as Config says
 	Author string        // of an exact one

@@ -20,7 +20,8 @@ type StepRecord struct {
 	Key    Key              `json:"key,omitempty"`   // "" of a line that changes the configuration only
 	On     []Key            `json:"on,omitempty"`
 	Inputs []Input          `json:"inputs,omitempty"`
-	Files  []fileop.FileSum `json:"files,omitempty"` // of directories of this machine that it takes files of
+	Args   []Input          `json:"arguments,omitempty"` // of the build, see [Step.Args]
+	Files  []fileop.FileSum `json:"files,omitempty"`     // of directories of this machine that it takes files of
 
 	// Content says that the step is found by what it really stands on, too; see [Step.ContentKey].
 	Content bool `json:"content,omitempty"`
@@ -41,14 +42,14 @@ func (p *Plan) Record() *Record {
 		for _, t := range s.Steps {
 			if t.Op != nil {
 				r.Steps = append(r.Steps, StepRecord{
-					Stage: s.Label, Kind: t.Op.Kind(), Title: t.Title, Place: t.Place, Key: t.Key, On: t.On, Inputs: t.Inputs, Files: t.listed(), Content: t.Content || grafts(t.Op),
+					Stage: s.Label, Kind: t.Op.Kind(), Title: t.Title, Place: t.Place, Key: t.Key, On: t.On, Inputs: t.Inputs, Args: t.Args, Files: t.listed(), Content: t.Content || grafts(t.Op),
 				})
 			}
 		}
 		return nil
 	})
 	r.Steps = append(r.Steps, StepRecord{
-		Stage: p.Label, Kind: KindImage, Title: "image " + p.Name, Key: p.Image.Key, On: []Key{p.Stage.Key()}, Inputs: p.Image.Inputs,
+		Stage: p.Label, Kind: KindImage, Title: "image " + p.Name, Key: p.Image.Key, On: []Key{p.Stage.Key()}, Inputs: p.Image.Inputs, Args: p.Image.Args,
 	})
 	return r
 }

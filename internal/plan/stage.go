@@ -29,6 +29,7 @@ type Step struct {
 	Op      Op      // nil: a line of a Containerfile that changes the configuration only
 	Inputs  []Input // what Key stands for, besides what the step stands on
 	On      []Key   // what it stands on: of these, and Inputs, Key is made
+	Args    []Input // build arguments by which Inputs, or the configuration, came to be what they are; in no key
 
 	// Content says that the step stands on what other stages made, or takes files of them, so that there is a second key to look
 	// under once these are made; see [Step.ContentKey].

@@ -80,6 +80,9 @@ func (c *comparison) causes(before *StepRecord, t StepRecord) []string {
 	if upstream := c.upstream(t); len(causes) == 0 && upstream != "" {
 		return []string{upstream}
 	}
+	if len(causes) > 0 {
+		causes = byArguments(differentArguments(before.Args, t.Args), causes)
+	}
 	if len(causes) == 0 && len(before.On) != len(t.On) {
 		causes = []string{"it stands on fewer steps"}
 	}
@@ -87,6 +90,29 @@ func (c *comparison) causes(before *StepRecord, t StepRecord) []string {
 		causes = []string{OnOther}
 	}
 	return causes
+}
+
+// differentArguments are the build arguments that have another value than before.
+func differentArguments(old, now []Input) []Input {
+	before, after := group(old), group(now)
+	var changes []Input
+	for _, name := range namesOf(nil, now) {
+		if a, b := before[name], after[name]; len(a) > 0 && !slices.Equal(a, b) {
+			changes = append(changes, Input{name, describe("build argument "+name, a, b)})
+		}
+	}
+	return changes
+}
+
+// byArguments puts the build arguments that have changed before what is another because of them. A command has each as a variable, too,
+// which need not be named a second time.
+func byArguments(args []Input, causes []string) []string {
+	var all []string
+	for _, arg := range args {
+		all = append(all, arg.Value)
+		causes = slices.DeleteFunc(causes, func(s string) bool { return strings.HasPrefix(s, "variable "+arg.Name+": ") })
+	}
+	return append(all, causes...)
 }
 
 // earlier finds what the step was in old: in the same stage, of the same kind, by title, else the next of its kind.

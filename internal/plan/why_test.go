@@ -127,6 +127,48 @@ func TestWhy(t *testing.T) {
 	}
 }
 
+// A build argument is named where a line took it: in a label, in what is copied, in a command, which has it as a variable, too. One that
+// no line took changes nothing.
+func TestWhyBuildArgument(t *testing.T) {
+	const value = "build argument VALUE: 1 → 2"
+	for name, c := range map[string]struct {
+		text string
+		want map[string][]string
+	}{
+		"a label":        {"FROM a\nARG VALUE=1\nLABEL value=$VALUE\n", map[string][]string{"image made:1": {value, "configuration: changed"}}},
+		"of a base":      {"FROM a AS b\nARG VALUE=1\nENV A=$VALUE\nFROM b\n", map[string][]string{"image made:1": {value, "configuration: changed"}}},
+		"before FROM":    {"ARG VALUE=1\nFROM a\nARG VALUE\nUSER $VALUE\n", map[string][]string{"image made:1": {value, "configuration: changed"}}},
+		"another's line": {"FROM a\nARG VALUE=1\nARG OTHER=1\nLABEL value=$OTHER\n", map[string][]string{}},
+		"a directory": {"FROM a\nARG VALUE=1\nWORKDIR /$VALUE\n", map[string][]string{
+			"WORKDIR /$VALUE": {value, "directory: /1 → /2"}, "image made:1": {value, "configuration: changed"},
+		}},
+		"a command": {"FROM a\nARG VALUE=1\nARG OTHER=1\nRUN make\n", map[string][]string{
+			"RUN make": {value}, "image made:1": {"it stands on: RUN make"},
+		}},
+		"a file's text": {"FROM a\nARG VALUE=1\nCOPY <<end /f\n$VALUE\nend\n", map[string][]string{
+			"COPY <<end /f": {value, "files: changed", "file end: changed"}, "image made:1": {"it stands on: COPY <<end /f"},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			record := func(args map[string]string) *Record {
+				p, err := planWithArguments(t, c.text, args, 1, ContainerfileOptions{Name: "made:1"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return p.Record()
+			}
+			now := record(map[string]string{"VALUE": "2"})
+			got := make(map[string][]string)
+			for i, d := range Compare(record(nil), now) {
+				got[now.Steps[i].Title] = d.Causes
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
 // Steps that stand on what changed say so, and nothing else.
 func TestWhyUpstream(t *testing.T) {
 	s := newSubject(1)
