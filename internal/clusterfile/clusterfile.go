@@ -211,16 +211,7 @@ func (w *writer) run() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	tree, err := image.TreeOf(indexes)
-	if err != nil {
-		return 0, err
-	}
-	switch {
-	case !w.in.Plain:
-		tree, err = w.personality(indexes, tree)
-	case len(w.in.Files) > 0:
-		tree, err = w.addFiles(indexes)
-	}
+	tree, err := w.merge(indexes)
 	if err != nil {
 		return 0, err
 	}
@@ -333,6 +324,18 @@ func (w *writer) indexes() ([]*layer.Index, error) {
 		}
 	}
 	return indexes, nil
+}
+
+// merge puts the layers on top of each other, and on them what the file holds besides the image's own.
+func (w *writer) merge(indexes []*layer.Index) (*image.Tree, error) {
+	if w.in.Plain && len(w.in.Files) > 0 {
+		return w.addFiles(indexes)
+	}
+	tree, err := image.TreeOf(indexes)
+	if err != nil || w.in.Plain {
+		return tree, err
+	}
+	return w.personality(indexes, tree)
 }
 
 // personality puts the files that runtimes look for on top of the image, and warns of what they will not show.
