@@ -39,7 +39,7 @@ For bash it needs the package bash-completion. Start a new shell after installin
 			case "fish":
 				return root.GenFishCompletion(a.out, true)
 			}
-			return fault.Usage(fmt.Errorf("%q is none of the shells bash, zsh, fish", args[0]))
+			return fault.Usage(fmt.Errorf("%q is not a shell that sconce completes for: bash, zsh, fish", args[0]))
 		},
 	}
 }

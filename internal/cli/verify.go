@@ -31,7 +31,7 @@ about exactly the image that the tag leads to now. No layer is downloaded, and n
 Evidence is looked for beside the image, and among what refers to it in registries that keep a list of that; --evidence names
 the repository that it was promoted from, where neither holds any.
 
-Exit code 3 means that there is no evidence, that a test has failed, or that what looks like evidence is none.
+Exit code 3 means that there is no evidence, that a test has failed, or that what looks like evidence is not to be trusted.
 
 ` + "`cosign verify-attestation`" + ` judges the same evidence; see docs/guide/promotion.md.`,
 		Example: examples(

@@ -416,7 +416,7 @@ func (k Key) checkText(text string) error {
 		for i, name := range k.Enum {
 			known[i] = strconv.Quote(name)
 		}
-		return fmt.Errorf("%s: %q is none of %s", k.Name, text, strings.Join(known, ", "))
+		return fmt.Errorf("%s: %q is not one of %s", k.Name, text, strings.Join(known, ", "))
 	}
 	if k.Form != nil && !k.Form.MatchString(text) {
 		return fmt.Errorf("%s: %q is not %s", k.Name, text, k.FormName)

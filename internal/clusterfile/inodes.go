@@ -72,7 +72,7 @@ var inodeTypes = map[layer.Type]squashfs.Type{
 
 func (w *writer) inode(n *image.Node) (*squashfs.Inode, error) {
 	if n.UID < 0 || n.GID < 0 || n.UID >= math.MaxUint32 || n.GID >= math.MaxUint32 {
-		return nil, fmt.Errorf("its owner %d:%d is none that a file system can hold", n.UID, n.GID)
+		return nil, fmt.Errorf("a file system cannot hold its owner, %d:%d", n.UID, n.GID)
 	}
 	inode := &squashfs.Inode{
 		Type: inodeTypes[n.Type], Mode: uint16(n.Mode & 0o7777), UID: uint32(n.UID), GID: uint32(n.GID),

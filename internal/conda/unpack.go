@@ -147,7 +147,7 @@ func (u *unpacker) member(h *tar.Header, r io.Reader) error {
 // is notes what kind of file the archive has, which must be what is listed.
 func (f *file) is(kind layer.Type, listed string) error {
 	if f.entry.Type != "" && f.entry.Type != listed {
-		return fmt.Errorf("it is listed as a %s, and is none in the archive", f.entry.Type)
+		return fmt.Errorf("it is listed as a %s, and is something else in the archive", f.entry.Type)
 	}
 	f.kind, f.seen = kind, true
 	if kind == layer.Dir {

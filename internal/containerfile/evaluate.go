@@ -285,7 +285,7 @@ type elsewhere struct{ error }
 func (e elsewhere) Unwrap() error { return e.error }
 
 // mistaken notes a mistake in a line, so that all of them are reported at once, but for what may only follow from another one. It
-// reports whether to go on: not after an error that is none of the file's.
+// reports whether to go on: not after an error that is not about the file.
 func (e *evaluator) mistaken(line int, err error) bool {
 	var other elsewhere
 	switch {

@@ -210,7 +210,7 @@ type Options struct {
 	SectionsOnly bool // do not search other data for stray regions, which reads all of it
 }
 
-// ErrFormat is what Scan's errors wrap when a file is none of those that can hold GPU code.
+// ErrFormat is what Scan's errors wrap when a file cannot hold GPU code.
 var ErrFormat = errors.New("no file that can hold GPU code")
 
 // Scan lists the GPU code in the size bytes of r, which must stay readable while the File is used. It reads headers and, unless

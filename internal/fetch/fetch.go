@@ -35,7 +35,7 @@ type Options struct {
 	Transport http.RoundTripper // nil: DefaultTransport()
 	UserAgent string            // "" means "sconce"
 
-	Patience    time.Duration // how long it is tried again while nothing comes of it; 0 means usualPatience and firstPatience
+	Patience    time.Duration // how long it is tried again while nothing arrives; 0 means usualPatience and firstPatience
 	Attempts    int           // attempts in a row that bring nothing before a download fails; 0 means as many as Patience allows
 	Backoff     time.Duration // wait after the first failure, doubled after each further one; 0 means defaultBackoff
 	MaxWait     time.Duration // longest single wait, a server's Retry-After included; 0 means defaultMaxWait

@@ -46,7 +46,7 @@ func (c *Cover) Add(e layer.Entry) {
 	}
 }
 
-// isWhiteout reports whether an entry is an order to who merges layers, and no file.
+// isWhiteout reports whether an entry is an order to whatever merges layers, not a file.
 func isWhiteout(p string) bool { return strings.HasPrefix(path.Base(p), layer.WhiteoutPrefix) }
 
 // addDir adds a directory and those it lies in, which may have no entries.

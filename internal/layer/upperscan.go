@@ -40,7 +40,7 @@ type liftedDir struct {
 	mode uint32
 }
 
-// upperNode is a file of the upper directory, or an order to who merges layers.
+// upperNode is a file of the upper directory, or an order to whatever merges layers.
 type upperNode struct {
 	Entry
 	disk      uint32 // permissions that the file has

@@ -122,7 +122,7 @@ func (l *linter) open(path string) (*document, error) {
 		d.uenv = readUenv(d)
 	case Profile:
 	default:
-		return nil, fault.Usage(fault.Hint(fmt.Errorf("%s is none of the files that lint knows", path), hintFor(path, data)))
+		return nil, fault.Usage(fault.Hint(fmt.Errorf("%s is not a file that lint knows", path), hintFor(path, data)))
 	}
 	return d, nil
 }

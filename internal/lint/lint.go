@@ -87,7 +87,7 @@ func AuditRules() []audit.Rule {
 }
 
 // Check judges files. The findings are in the order of the files, the worst of each first. An error is one of a file that cannot be
-// read or that is none of the kinds.
+// read or that is of no kind that lint knows.
 func Check(ctx context.Context, paths []string, o Options) (*Result, error) {
 	l := &linter{Options: o, ctx: ctx, rules: AuditRules(), images: map[string]*opened{}, result: &Result{Findings: []Finding{}, texts: map[string][]byte{}}}
 	for _, path := range paths {

@@ -291,7 +291,7 @@ var keys = withProfile(map[string]key{
 		Form: formAny, FormName: "the name of an environment",
 	},
 	"conda.virtual": {
-		Doc:      "Virtual packages that the target has, in place of those that follow from the base and `[target]`: `__cuda`, `__glibc`, `__archspec`, `__linux`. Empty text is none of that name.",
+		Doc:      "Virtual packages that the target has, in place of those that follow from the base and `[target]`: `__cuda`, `__glibc`, `__archspec`, `__linux`. With empty text the target has none of that name.",
 		Example:  `{ __cuda = "12.9" }`,
 		NameForm: formVirtual, NameFormName: `that of a virtual package, such as "__cuda"`,
 	},

@@ -122,7 +122,7 @@ type Conda struct {
 	Lock            string            `toml:"lock"`             // the user's own: conda-lock.yml, pixi.lock or a list of addresses
 	LockCategories  []string          `toml:"lock-categories"`  // of a conda-lock.yml, besides main
 	LockEnvironment string            `toml:"lock-environment"` // of a pixi.lock; "": default
-	Virtual         map[string]string `toml:"virtual"`          // virtual packages by name, "__cuda"; "" is none of that name
+	Virtual         map[string]string `toml:"virtual"`          // virtual packages by name, "__cuda"; "": the target has none of that name
 	LinkScripts     *[]string         `toml:"link-scripts"`     // packages whose link scripts run; nil: all
 	Client          bool              `toml:"client"`           // conda and mamba are added
 	AcceptLicenses  bool              `toml:"accept-licenses"`

@@ -86,7 +86,7 @@ func nextPage(from *url.URL, link string) (string, error) {
 	}
 	to, err := from.Parse(target)
 	if err != nil {
-		return "", fmt.Errorf("the registry gives an address for the next page that is none: %w", err)
+		return "", fmt.Errorf("the registry names the next page by something that is not an address: %w", err)
 	}
 	if to.Host != from.Host {
 		return "", fmt.Errorf("the registry sends for the next page to another server, %s", to.Host)

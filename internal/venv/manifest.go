@@ -108,7 +108,7 @@ func (b Base) CheckBase(name, image string, digests []store.Digest) error {
 	return fault.Problem(fault.Hint(err, "its packages may not fit what is there: make it again with `sconce venv new "+image+"`, or use it all the same with --any-base"))
 }
 
-// Load reads the venv.toml of a directory. The error wraps fs.ErrNotExist when it is none of an environment.
+// Load reads the venv.toml of a directory. The error wraps fs.ErrNotExist when the directory is not an environment's.
 func Load(dir string) (*Manifest, error) {
 	file := filepath.Join(dir, FileName)
 	f, err := os.Open(file)
