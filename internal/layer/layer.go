@@ -11,23 +11,6 @@
 //
 // Beside each blob the store keeps an [Index] of the entries and chunks. A layer that came from elsewhere is scanned once to
 // make its index.
-//
-// # Steps
-//
-// A build step runs in the sandbox, on the layers of an image, and what it changes becomes a layer:
-//
-//	dirs, err := sandbox.Layers(ctx, st, im.Layers)
-//	work, err := st.TempDir("step-*") // and defer store.RemoveAll(work)
-//	started := time.Now()
-//	var owners rootemu.Owners
-//	code, err := sandbox.Run(ctx, sandbox.Options{Layers: dirs, UpperDir: work, Owners: &owners, Args: args, Env: env})
-//	tree, err := im.Tree(ctx, st)
-//	d, err := layer.FromUpper(ctx, st, filepath.Join(work, sandbox.Upper), layer.UpperOptions{
-//		Base: tree.Base(), Unpacked: sandbox.Unpacked(), Owner: sandbox.Owner(&owners), Started: started,
-//	})
-//
-// The layer is the difference between what the image had and what the step saw at its end, and not a record of how the step
-// got there: what was opened for writing, touched, or written again with the same content is not in it.
 package layer
 
 import (

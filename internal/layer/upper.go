@@ -65,6 +65,9 @@ type BaseEntry struct {
 // FromUpper makes a layer of dir, the upper directory of an overlay that nobody has mounted any more and whose options
 // redirect_dir, metacopy and index were off (Linux Documentation/filesystems/overlayfs.rst).
 //
+// The layer is the difference between what the base had and what was seen at the end, not a record of how that came to be: what was
+// opened for writing, touched, or written again with the same content is not in it. Package execop makes layers of commands so.
+//
 // Whiteouts and opaque directories become those of OCI (image-spec, layer, "Whiteouts"), but for those that hide nothing in the
 // base. Directories above a change are in the layer, with the attributes that the base has. Devices and fifos are kept,
 // sockets are not. Of extended attributes those are kept that [FromDir] keeps. A name that starts with ".wh." cannot be in an

@@ -25,7 +25,8 @@ type Op interface {
 	Kind() string
 	// inputs is everything that decides what the op makes besides what it stands on. Order matters.
 	inputs() []Input
-	// key is the op's key on top of s, and what it stands on.
+	// key is the op's key on top of s, and what it stands on: which only the op knows. A layer that other rooms make without a plan, too,
+	// has its key from the room that makes it.
 	key(s *Stage, inputs []Input) (Key, []Key)
 }
 
