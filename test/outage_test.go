@@ -69,3 +69,26 @@ func TestClosedPort(t *testing.T) {
 		}
 	}
 }
+
+// So is a package index that uv is to read, from the beginning or after its first answer, and what is locked then is the same.
+func TestIndexAwayFromLock(t *testing.T) {
+	begin(t)
+	ix := newIndex(t)
+	index := registrytest.NewDoor(t, strings.TrimPrefix(ix.url, "http://"))
+	ix.url = "http://" + index.Host
+	text := recipe("tar:"+smallRoot(t), []string{"numpy", "rich"}, "bytecode = false")
+	calm := newPlace(t, nil)
+	calm.take(lockedRecipe(t, ix, text), "app")
+	want := calm.read("app/pylock.toml")
+
+	for _, bytes := range []int64{0, 1} {
+		p := newPlace(t, nil)
+		ix.use(p)
+		p.env = append(p.env, "SCONCE_PATIENCE=10m")
+		p.write("app/sconce.toml", text)
+		throughOutage(t, p, index, bytes, "lock", "app")
+		if got := p.read("app/pylock.toml"); got != want {
+			t.Errorf("shut after %d bytes, the lock is\n%s\nwant\n%s", bytes, got, want)
+		}
+	}
+}

@@ -29,6 +29,10 @@ type unknownServerError struct{ err error }
 func (e *unknownServerError) Error() string { return e.err.Error() }
 func (e *unknownServerError) Unwrap() error { return e.err }
 
+// NeverAnswered marks err, with which another program's request failed, as that of a server that never answered it: [Client.Retry] is patient
+// with it for as long as with such a server of its own.
+func NeverAnswered(err error) error { return &unknownServerError{err} }
+
 // unknown marks err, with which a request to host failed, if nothing ever came from there.
 func (c *Client) unknown(host string, err error) error {
 	if _, ok := c.answered.Load(host); ok {

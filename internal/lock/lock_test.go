@@ -492,15 +492,19 @@ func TestDerivationUnharmed(t *testing.T) {
 	}
 }
 
-// TestNothingFound: what this uv says when it cannot get a package is recognised and answered with what to do.
+// TestNothingFound: what this uv says when it cannot get a package is recognised and answered with what to do. An index that is away is
+// asked as often as any server.
 func TestNothingFound(t *testing.T) {
 	b, _ := newBench(t, locktest.Base{}, w("alpha", "1.0"))
 	t.Setenv("UV_HTTP_RETRIES", "0")
 	b.fails("[python]\npackages = [\"absent\"]\n", "absent was not found", "spelling of absent")
 	b.fails("[python]\npackages = [\"alpha==9\"]\n", "alpha==9", "a version of alpha that there is")
-	for _, index := range []string{"http://127.0.0.1:9/simple", "http://nowhere.invalid/simple"} {
+	for index, why := range map[string]string{
+		"http://127.0.0.1:9/simple":    "/simple/alpha/: connection refused (gave up after 1 attempts)",
+		"http://nowhere.invalid/simple": "Name or service not known", // for good
+	} {
 		t.Setenv("UV_DEFAULT_INDEX", index)
-		b.fails("[python]\npackages = [\"alpha\"]\n", index, "from HTTPS_PROXY")
+		b.fails("[python]\npackages = [\"alpha\"]\n", index, why, "from HTTPS_PROXY")
 	}
 	t.Setenv("UV_CACHE_DIR", t.TempDir())
 	_, err := b.make(b.recipe("[python]\npackages = [\"alpha\"]\n"), lock.Options{Offline: true})

@@ -99,6 +99,13 @@ func (s *searchLog) take(line []byte) {
 	}
 }
 
+// found is how many packages uv has chosen a version of: it says so once it knows which there are.
+func (s *searchLog) found() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.tried)
+}
+
 // Close stops telling.
 func (s *searchLog) Close() {
 	close(s.stopped)

@@ -355,7 +355,7 @@ func (k *locker) uvEnvironment() ([]string, error) {
 		env = append(env, k.standIn.environment()...)
 	}
 	if _, decided := os.LookupEnv(httpRetries); !decided {
-		env = append(env, httpRetries+"=5") // over half a minute, as long as other downloads wait for a server that never answered
+		env = append(env, httpRetries+"=1") // for a hiccup: a server that is away longer is waited for here, where it is told, see runOnce
 	}
 	env = append(gitrun.Environment(env), "NO_COLOR=1", "UV_NO_PROGRESS=1", tellsSearch, nothingRuns)
 	if k.reader != nil {
@@ -412,23 +412,31 @@ func lacksPython(err error) bool {
 	return errors.As(err, &refusal) && noInterpreter.MatchString(refusal.Text)
 }
 
-// runOnce is runUV with the Python that is decided on. What fails because a repository cannot be read over the network is tried again; for
-// an index uv does that by itself.
+// runOnce is runUV with the Python that is decided on. What fails because a repository or an index cannot be read over the network is tried
+// again; uv goes on with what it read before, which is in its cache.
 func (k *locker) runOnce(ctx context.Context, dir string, requirements, args []string) error {
 	program, err := k.opts.uv(k.recipe).Path(ctx)
 	if err != nil {
 		return err
 	}
-	return k.opts.Fetch.Retry(ctx, func(ctx context.Context, _ bool) (progress bool, err error) {
-		return false, k.start(ctx, dir, requirements, exec.CommandContext(ctx, program, args...))
+	most := 0
+	err = k.opts.Fetch.Retry(ctx, func(ctx context.Context, _ bool) (progress bool, err error) {
+		found, err := k.start(ctx, dir, requirements, exec.CommandContext(ctx, program, args...))
+		progress, most = found > most, max(found, most)
+		return progress, err
 	})
+	var away *awayError
+	if errors.As(err, &away) {
+		return away.withRemedy(err)
+	}
+	return err
 }
 
-// start starts uv, which cmd is, and waits for its end.
-func (k *locker) start(ctx context.Context, dir string, requirements []string, cmd *exec.Cmd) (err error) {
+// start starts uv, which cmd is, and waits for its end. found is how many packages it learned the versions of.
+func (k *locker) start(ctx context.Context, dir string, requirements []string, cmd *exec.Cmd) (found int, err error) {
 	cmd.Dir = k.recipe.Dir
 	if cmd.Env, err = k.uvEnvironment(); err != nil {
-		return err
+		return 0, err
 	}
 	cmd.Env = append(cmd.Env, "TMPDIR="+dir) // uv removes none of its lock files, and nothing when it is killed
 	cmd.Stdin = strings.NewReader(strings.Join(requirements, "\n") + "\n")
@@ -436,22 +444,31 @@ func (k *locker) start(ctx context.Context, dir string, requirements []string, c
 	cmd.Stderr = stderr
 	err = gitrun.Run(cmd)
 	stderr.Close()
+	found = stderr.found()
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return found, context.Cause(ctx)
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && stderr.String() != "" {
 		text := strings.ReplaceAll(stderr.String(), filepath.Join(dir, uvConfig), k.settings)
 		text = k.logins.redact(strings.TrimRight(text, "\n"))
-		if strings.Contains(text, gitFailed) && gitrun.NetworkFailed(err, text) {
-			return newRepositoryError(text, err)
-		}
-		return &ResolutionError{Text: text, hint: uvHint(text, &k.python)}
+		return found, k.refusal(text, found, err)
 	}
 	if err != nil {
-		return fmt.Errorf("run uv: %w", err)
+		return found, fmt.Errorf("run uv: %w", err)
 	}
-	return nil
+	return found, nil
+}
+
+// refusal is what uv's failure with err is for who locks: uv said text, after it had found so many packages.
+func (k *locker) refusal(text string, found int, err error) error {
+	if strings.Contains(text, gitFailed) && gitrun.NetworkFailed(err, text) {
+		return newRepositoryError(text, err)
+	}
+	if away := newAwayError(text, found); away != nil {
+		return away
+	}
+	return &ResolutionError{Text: text, hint: uvHint(text, &k.python)}
 }
 
 // gitFailed is among what uv says when git failed.
