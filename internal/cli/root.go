@@ -122,7 +122,7 @@ func addGlobalFlags(root *cobra.Command, f *globalFlags) {
 	p.SortFlags = false
 	p.StringVar(&f.progress, "progress", progress, "how to show progress: auto, tty, plain, json, quiet")
 	p.BoolVarP(&f.verbose, "verbose", "v", false, "show what the programs print that sconce runs, and steps with nothing to do")
-	p.BoolVarP(&f.quiet, "quiet", "q", false, "show warnings and errors only")
+	p.BoolVarP(&f.quiet, "quiet", "q", false, "show warnings, errors and long waits only")
 	p.StringVar(&f.color, "color", "auto", "colour in messages: auto, always, never")
 	p.StringVar(&f.store, "store", "", "use the store in this `DIR`")
 	p.BoolVar(&f.offline, "offline", false, "use no network: what is not in the store is an error")

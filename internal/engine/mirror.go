@@ -143,7 +143,7 @@ func (s *Session) Mirror(ctx context.Context, m Mirror) ([]Mirrored, error) {
 	if err := makePublic(m.Dir); err != nil {
 		return nil, err
 	}
-	lock, err := filelock.Acquire(ctx, filepath.Join(m.Dir, "mirror"), "brings images up to date", func(note string) { progress.Notef(ctx, note) })
+	lock, err := filelock.Acquire(ctx, filepath.Join(m.Dir, "mirror"), "brings images up to date", progress.Waiting(ctx))
 	if err != nil {
 		return nil, err
 	}

@@ -57,7 +57,7 @@ func (s *Session) shareOnce(ctx context.Context, ref source.Ref, from source.Opt
 		return err
 	}
 	// One lock around the download too: it is the longer part.
-	lock, err := filelock.Acquire(ctx, strings.TrimSuffix(path, sharedExt), "imports the image", func(note string) { progress.Notef(ctx, note) })
+	lock, err := filelock.Acquire(ctx, strings.TrimSuffix(path, sharedExt), "imports the image", progress.Waiting(ctx))
 	if err != nil {
 		return err
 	}

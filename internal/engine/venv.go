@@ -130,7 +130,7 @@ type VenvChange struct {
 
 // ChangeVenv changes what an environment is made of. The old one stays until all of the new one is there.
 func (s *Session) ChangeVenv(ctx context.Context, dir string, r VenvRequest) (*VenvChange, error) {
-	l, err := filelock.Acquire(ctx, filepath.Join(dir, venv.FileName), "changes the environment "+dir, func(note string) { progress.Notef(ctx, note) })
+	l, err := filelock.Acquire(ctx, filepath.Join(dir, venv.FileName), "changes the environment "+dir, progress.Waiting(ctx))
 	if err != nil {
 		return nil, err
 	}

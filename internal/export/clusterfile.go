@@ -91,7 +91,7 @@ func (c *clusterWriter) write(fill func(*os.File) error) error {
 	if err := os.MkdirAll(filepath.Dir(c.target.Path), 0o755); err != nil {
 		return err
 	}
-	lock, err := filelock.Acquire(c.ctx, c.target.Path, "writes "+c.target.Path, func(note string) { progress.Notef(c.ctx, note) })
+	lock, err := filelock.Acquire(c.ctx, c.target.Path, "writes "+c.target.Path, progress.Waiting(c.ctx))
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -207,6 +208,47 @@ func TestLayoutWrittenAtOnce(t *testing.T) {
 	index, err := readIndex(out)
 	if err != nil || len(index.Manifests) != 8 {
 		t.Fatalf("index %v, %v, want 8 tags", index, err)
+	}
+}
+
+// A layout that somebody else writes is waited for, and that is said.
+func TestLayoutThatIsBeingWritten(t *testing.T) {
+	st := openStore(t)
+	im := sample(t, st)
+	out := filepath.Join(t.TempDir(), "layout")
+	mustWrite(t, st, im, "oci:"+out+":a")
+	other, err := lockDir(t.Context(), out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := make(notes, 1)
+	done := make(chan error, 1)
+	go func() { done <- Write(progress.With(t.Context(), said), im, "oci:"+out+":b", Options{Store: st}) }()
+	select {
+	case note := <-said:
+		if !strings.HasPrefix(note, "waiting for another process that writes "+out+"; ") {
+			t.Errorf("said %q", note)
+		}
+	case err := <-done:
+		t.Fatalf("it did not wait: %v", err)
+	case <-time.After(10 * time.Minute):
+		t.Error("it waits in silence")
+	}
+	other.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// notes takes what is said.
+type notes chan string
+
+func (n notes) Emit(e progress.Event) {
+	if e.Kind == progress.Note {
+		select {
+		case n <- e.Text:
+		default: // it is enough to hear it once
+		}
 	}
 }
 

@@ -17,7 +17,9 @@ import (
 
 	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/filelock"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -290,6 +292,7 @@ func lockDir(ctx context.Context, dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	var waiting filelock.Wait
 	for {
 		err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
@@ -301,6 +304,9 @@ func lockDir(ctx context.Context, dir string) (*os.File, error) {
 				return os.Open(dir)
 			}
 			return nil, fmt.Errorf("lock %s: %w", dir, err)
+		}
+		if note := waiting.NoteOn(d, "writes "+dir); note != "" {
+			progress.Wait(ctx, note, waiting.Waited())
 		}
 		select {
 		case <-ctx.Done():

@@ -71,7 +71,7 @@ func (r *retry) wait(ctx context.Context, err error) error {
 	if left > 0 {
 		delay = min(delay, left)
 	}
-	r.client.say(ctx, err, delay, max(left, 0))
+	r.client.say(ctx, err, delay, max(left, 0), time.Since(r.since))
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	select {
@@ -109,8 +109,8 @@ const (
 	sayEvery  = 5 * time.Second
 )
 
-// say reports a wait.
-func (c *Client) say(ctx context.Context, err error, delay, left time.Duration) {
+// say reports a wait, of one who has waited before.
+func (c *Client) say(ctx context.Context, err error, delay, left, waited time.Duration) {
 	if delay < waitWorth {
 		return
 	}
@@ -125,6 +125,7 @@ func (c *Client) say(ctx context.Context, err error, delay, left time.Duration) 
 	}
 	c.said.mu.Unlock()
 	if again {
-		progress.Notef(ctx, fmt.Sprintf("%s; trying again in %s, giving up in %s", text, delay.Round(time.Second), left.Round(time.Second)))
+		text := fmt.Sprintf("%s; trying again in %s, giving up in %s", text, delay.Round(time.Second), left.Round(time.Second))
+		progress.Wait(ctx, text, waited+delay)
 	}
 }

@@ -46,9 +46,9 @@ func Path(path string) string {
 }
 
 // Acquire locks the file at path, which need not exist, for writing. While another process holds the lock it waits, until
-// ctx ends; waiting, unless nil, is then called now and then with a line for the user. does says what is done under the lock,
+// ctx ends; waiting, unless nil, is then called now and then with a line for the user, and how long it waits by then. does says what is done under the lock,
 // as in [Holder].
-func Acquire(ctx context.Context, path, does string, waiting func(note string)) (*Lock, error) {
+func Acquire(ctx context.Context, path, does string, waiting func(note string, waited time.Duration)) (*Lock, error) {
 	name := Path(path)
 	var wait Wait
 	look := firstLook
@@ -61,7 +61,7 @@ func Acquire(ctx context.Context, path, does string, waiting func(note string)) 
 			return l, nil
 		}
 		if note := wait.Note(claimed(name), does); note != "" && waiting != nil {
-			waiting(note)
+			waiting(note, wait.Waited())
 		}
 		select {
 		case <-ctx.Done():

@@ -59,8 +59,9 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-func TestLockOfAKilledProcess(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "x.sqsh")
+// holdElsewhere has another process hold the lock of path.
+func holdElsewhere(t *testing.T, path string) *os.Process {
+	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), holdEnv+"="+path)
 	out, err := cmd.StdoutPipe()
@@ -70,23 +71,30 @@ func TestLockOfAKilledProcess(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "held\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
+	return cmd.Process
+}
+
+func TestLockOfAKilledProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.sqsh")
+	holder := holdElsewhere(t, path)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	note := ""
-	if l, err := Acquire(ctx, path, "makes x", func(said string) { note = said; cancel() }); !errors.Is(err, context.Canceled) {
+	if l, err := Acquire(ctx, path, "makes x", func(said string, _ time.Duration) { note = said; cancel() }); !errors.Is(err, context.Canceled) {
 		t.Fatalf("while another process holds it: %v, %v", l, err)
 	}
 	node, _ := os.Hostname()
-	if want := fmt.Sprintf("waiting for process %d on %s, which makes x (%s); ", cmd.Process.Pid, node, filepath.Base(os.Args[0])); !strings.HasPrefix(note, want) {
+	if want := fmt.Sprintf("waiting for process %d on %s, which makes x (%s); ", holder.Pid, node, filepath.Base(os.Args[0])); !strings.HasPrefix(note, want) {
 		t.Errorf("note %q, want %q", note, want)
 	}
-	if err := cmd.Process.Kill(); err != nil {
+	if err := holder.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait()
+	_, _ = holder.Wait()
 	l, err := Acquire(t.Context(), path, "makes x", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -133,15 +133,30 @@ const (
 
 // Wait is one wait for a lock, of which a person should hear now and then. Its zero value begins at the first [Wait.Note].
 type Wait struct {
-	began, next time.Time
-	pause       time.Duration
+	began, last, next time.Time
+	pause             time.Duration
 }
 
 // Note returns what to say now, or "" when there is nothing to say yet. does is what a holder that is not known probably does,
 // as in [Holder].
 func (w *Wait) Note(path, does string) string { return w.at(time.Now(), path, does) }
 
+// Waited is how long the wait has lasted when it was last asked for a note.
+func (w *Wait) Waited() time.Duration { return w.last.Sub(w.began) }
+
 func (w *Wait) at(now time.Time, path, does string) string {
+	return w.note(now, does, func() (who string, tell bool) {
+		h, known := ReadHolder(path)
+		if !known {
+			return "", true
+		}
+		return h.String(), !h.Self()
+	})
+}
+
+// note is what to say now of a wait for who, or for somebody of whom only what they do is known.
+func (w *Wait) note(now time.Time, does string, ask func() (who string, tell bool)) string {
+	w.last = now
 	if w.began.IsZero() {
 		w.began, w.next, w.pause = now, now.Add(firstNote), secondNote
 	}
@@ -149,12 +164,12 @@ func (w *Wait) at(now time.Time, path, does string) string {
 		return ""
 	}
 	w.next, w.pause = now.Add(w.pause), min(2*w.pause, rarestNote)
-	who := "another process that " + shown(does, maxDoes)
-	if h, known := ReadHolder(path); known {
-		if h.Self() {
-			return ""
-		}
-		who = h.String()
+	who, tell := ask()
+	if !tell {
+		return ""
+	}
+	if who == "" {
+		who = "another process that " + shown(does, maxDoes)
 	}
 	return fmt.Sprintf("waiting for %s; %s", who, now.Sub(w.began).Round(time.Second))
 }

@@ -254,7 +254,7 @@ func (b *batch) submit(ctx context.Context, o Options) (string, error) {
 	if err := os.MkdirAll(filepath.Dir(b.dir), 0o755); err != nil {
 		return "", err
 	}
-	lock, err := filelock.Acquire(ctx, b.dir, "submitting tests", func(note string) { o.Say("%s", note) })
+	lock, err := filelock.Acquire(ctx, b.dir, "submitting tests", func(note string, _ time.Duration) { o.Say("%s", note) })
 	if err != nil {
 		return "", err
 	}

@@ -500,7 +500,7 @@ func TestNothingFound(t *testing.T) {
 	b.fails("[python]\npackages = [\"absent\"]\n", "absent was not found", "spelling of absent")
 	b.fails("[python]\npackages = [\"alpha==9\"]\n", "alpha==9", "a version of alpha that there is")
 	for index, why := range map[string]string{
-		"http://127.0.0.1:9/simple":    "/simple/alpha/: connection refused (gave up after 1 attempts)",
+		"http://127.0.0.1:9/simple":     "/simple/alpha/: connection refused (gave up after 1 attempts)",
 		"http://nowhere.invalid/simple": "Name or service not known", // for good
 	} {
 		t.Setenv("UV_DEFAULT_INDEX", index)

@@ -32,7 +32,7 @@ type follower struct {
 
 // send submits the job, unless there is one that has not ended.
 func (f *follower) send(ctx context.Context, root string) error {
-	lock, err := filelock.Acquire(ctx, f.dir, "submitting "+f.name, func(note string) { f.Say("%s", note) })
+	lock, err := filelock.Acquire(ctx, f.dir, "submitting "+f.name, func(note string, _ time.Duration) { f.Say("%s", note) })
 	if err != nil {
 		return err
 	}

@@ -196,6 +196,7 @@ func (r *runner) buildOn(ctx context.Context, st *Status) error {
 // untilKept sends an image. When the same one is being deleted, it is sent again once it is gone.
 func (r *runner) untilKept(ctx context.Context, st *Status, send func() error) error {
 	repository := repositoryOf(st.Canonical)
+	began := time.Now()
 	for try := 1; ; try++ {
 		if err := send(); err != nil {
 			return err
@@ -207,7 +208,7 @@ func (r *runner) untilKept(ctx context.Context, st *Status, send func() error) e
 		if try == deletionTries {
 			return fmt.Errorf("the same image is being deleted from %s: run it again later", repository)
 		}
-		progress.Notef(ctx, st.Digest.Short()+" is being deleted from "+repository+": waiting to send it again")
+		progress.Wait(ctx, st.Digest.Short()+" is being deleted from "+repository+": waiting to send it again", time.Since(began))
 		if err := r.wait(ctx); err != nil {
 			return err
 		}

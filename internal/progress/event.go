@@ -38,6 +38,7 @@ type Event struct {
 	Total   int64     `json:"total,omitempty"`   // bytes in all, 0 when unknown
 	Text    string    `json:"text,omitempty"`
 	Hint    string    `json:"hint,omitempty"`
+	Waited  float64   `json:"waited,omitempty"` // seconds: the Note is about a wait that has lasted so long
 	Err     string    `json:"error,omitempty"`
 }
 
@@ -68,6 +69,17 @@ func Warn(ctx context.Context, text, hint string) {
 // Notef reports a line of information that belongs to no task.
 func Notef(ctx context.Context, text string) {
 	emit(ctx, Event{Kind: Note, Text: text})
+}
+
+// Wait reports, as a note, for whom or what something waits, and for how long it has waited by now. Waits that last are shown to
+// whoever wants to see warnings only as well.
+func Wait(ctx context.Context, text string, waited time.Duration) {
+	emit(ctx, Event{Kind: Note, Text: text, Waited: waited.Seconds()})
+}
+
+// Waiting is [Wait] in ctx, for those who wait in a package that reports nothing.
+func Waiting(ctx context.Context) func(text string, waited time.Duration) {
+	return func(text string, waited time.Duration) { Wait(ctx, text, waited) }
 }
 
 // progressInterval bounds how often one task reports its counter: often enough for a live view, rarely enough

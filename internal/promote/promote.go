@@ -296,6 +296,7 @@ func (r *promoter) transferEvidence(ctx context.Context, to string, how registry
 
 // writeTags claims the tags, and writes them when nobody else does.
 func (r *promoter) writeTags(ctx context.Context, m registry.Manifest) error {
+	began := time.Now()
 	for try := 1; ; try++ {
 		rival, err := r.attempt(ctx, m)
 		if err != nil || rival == nil {
@@ -312,7 +313,7 @@ func (r *promoter) writeTags(ctx context.Context, m registry.Manifest) error {
 		if rival.State == deletion {
 			what = fmt.Sprintf("%s is being deleted from %s", rival.Image.Short(), r.From)
 		}
-		progress.Notef(ctx, what+": waiting")
+		progress.Wait(ctx, what+": waiting", time.Since(began))
 		if err := r.opts.Wait(ctx, try); err != nil {
 			return err
 		}

@@ -92,7 +92,7 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (PruneReport, error) 
 // would wait for each other for ever.
 func (s *Store) lockOut(ctx context.Context, noWait bool) error {
 	fd := int(s.inUse.f.Fd())
-	said := false
+	var waiting filelock.Wait
 	for wait := time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
 		switch {
@@ -103,9 +103,8 @@ func (s *Store) lockOut(ctx context.Context, noWait bool) error {
 		case noWait:
 			return s.shareAgain(fault.Hint(ErrBusy, "try again when the builds and runs that use it have ended, or leave out --no-wait"))
 		}
-		if !said && wait > 50*time.Millisecond {
-			progress.Notef(ctx, "waiting for other sconce processes that use the store "+s.dir)
-			said = true
+		if note := s.noteOnUsers(&waiting); note != "" {
+			progress.Wait(ctx, note, waiting.Waited())
 		}
 		select {
 		case <-ctx.Done():
@@ -115,6 +114,15 @@ func (s *Store) lockOut(ctx context.Context, noWait bool) error {
 	}
 }
 
+// noteOnUsers names those that this process waits for to be the only user: another one that is that says so itself.
+func (s *Store) noteOnUsers(waiting *filelock.Wait) string {
+	does := "uses the store " + s.dir
+	if _, alone := filelock.ReadHolder(s.inUse.f.Name()); alone {
+		return waiting.Note(s.inUse.f.Name(), does)
+	}
+	return waiting.NoteOn(s.inUse.f, does)
+}
+
 // shareAgain takes back the shared lock that a failed attempt at the exclusive one has lost.
 func (s *Store) shareAgain(err error) error {
 	return errors.Join(err, unix.Flock(int(s.inUse.f.Fd()), unix.LOCK_SH))
@@ -122,7 +130,7 @@ func (s *Store) shareAgain(err error) error {
 
 func (s *Store) prune(ctx context.Context, o PruneOptions) (PruneReport, error) {
 	task := progress.Begin(ctx, "prune", s.dir, 0)
-	p := &pruner{store: s, opts: o, cutoff: cutoff(o), blobs: map[Digest]*prunable{}, needed: map[Digest]bool{}}
+	p := &pruner{store: s, opts: o, task: task, cutoff: cutoff(o), blobs: map[Digest]*prunable{}, needed: map[Digest]bool{}}
 	steps := []func() error{
 		p.listMembers, p.listBlobs, p.readRecords, p.listTrees, p.choose,
 		p.removeRecords, p.removeObjects, p.removeTemps, p.removeLogs, p.removeLocks,
@@ -173,6 +181,7 @@ type record struct {
 type pruner struct {
 	store  *Store
 	opts   PruneOptions
+	task   *progress.Task // counts the bytes of blobs and trees that are removed
 	cutoff time.Time
 
 	members []*Store // the parts of a group's store, all of them
@@ -317,7 +326,23 @@ func (p *pruner) choose() error {
 		}
 	}
 	p.report.Kept = total
+	p.task.SetTotal(p.going())
 	return nil
+}
+
+// going is how many bytes of blobs and trees are chosen to be removed.
+func (p *pruner) going() (bytes int64) {
+	for _, u := range p.blobs {
+		if u.gone {
+			bytes += u.size
+		}
+	}
+	for _, u := range p.trees {
+		if u.gone {
+			bytes += u.size
+		}
+	}
+	return bytes
 }
 
 func (p *pruner) tooMuch(uid uint32, bytes int64) bool {
@@ -371,6 +396,7 @@ func (p *pruner) removeObjects() error {
 		if err := p.remove(u.path, u.size); err != nil {
 			return err
 		}
+		p.count(u)
 	}
 	for _, u := range p.trees {
 		if !u.gone {
@@ -380,8 +406,16 @@ func (p *pruner) removeObjects() error {
 		if err := p.removeTree(u); err != nil {
 			return err
 		}
+		p.count(u)
 	}
 	return nil
+}
+
+// count shows that u is removed.
+func (p *pruner) count(u *prunable) {
+	if !p.opts.DryRun {
+		p.task.Add(u.size)
+	}
 }
 
 // removeTree takes the marker first: half a tree must not be believed.

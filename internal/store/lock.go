@@ -91,7 +91,7 @@ func lockFile(ctx context.Context, path string, how int, does string) (*Lock, er
 			return nil, lockError(path, err)
 		}
 		if note := waiting.Note(path, does); note != "" {
-			progress.Notef(ctx, note)
+			progress.Wait(ctx, note, waiting.Waited())
 		}
 		select {
 		case <-ctx.Done():

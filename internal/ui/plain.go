@@ -148,7 +148,7 @@ func failure(t *task, took string, verbose bool, s style) string {
 	return b.String()
 }
 
-// quietView shows warnings only.
+// quietView shows warnings only, and waits that last: who hears nothing for long should know why.
 type quietView struct {
 	w     io.Writer
 	color bool
@@ -159,8 +159,12 @@ func (q *quietView) tick(time.Time)  {}
 func (q *quietView) close()          {}
 func (q *quietView) flush()          {}
 
+// lastingWait is how long a wait must have lasted for a line where only warnings are wanted: shorter ones are the usual ways of locks and
+// servers.
+const lastingWait = 10 * time.Second
+
 func (q *quietView) event(e progress.Event) {
-	if e.Kind == progress.Warning {
+	if e.Kind == progress.Warning || e.Waited >= lastingWait.Seconds() {
 		fmt.Fprint(q.w, style{q.color}.message(e))
 	}
 }

@@ -28,7 +28,7 @@ const (
 	TTY   Mode = "tty"   // a live view
 	Plain Mode = "plain" // lines that scroll
 	JSON  Mode = "json"  // one event per line
-	Quiet Mode = "quiet" // warnings only
+	Quiet Mode = "quiet" // warnings, and waits that last
 )
 
 // Modes lists the modes for help and completion.

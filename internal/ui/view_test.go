@@ -206,9 +206,11 @@ func TestQuietView(t *testing.T) {
 	v.Emit(at(0, progress.Start, "1", "x", 0, 0))
 	v.Emit(progress.Event{Kind: progress.Note, Text: "note"})
 	v.Emit(progress.Event{Kind: progress.Warning, Text: "careful"})
+	v.Emit(progress.Event{Kind: progress.Note, Text: "waiting for process 7; 1s", Waited: 1})
+	v.Emit(progress.Event{Kind: progress.Note, Text: "waiting for process 7; 11s", Waited: 11})
 	v.Emit(at(9, progress.Done, "1", "x", 0, 0))
 	v.Close()
-	wantText(t, out.String(), "warning: careful\n")
+	wantText(t, out.String(), "warning: careful\nwaiting for process 7; 11s\n")
 }
 
 func TestJSONView(t *testing.T) {
