@@ -28,7 +28,7 @@ cross: ## build for both architectures
 	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) vet -asmdecl -buildtag -shift -unsafeptr ./...
 
 # Without what debuggers need, which takes a third of the time to link; vet is a part of make lint.
-test: ## install what the tests need (Debian, Ubuntu), and run them all
+test: ## install what the tests need (on Debian), and run them all
 	scripts/setup.sh tests
 	SCONCE_REQUIRE_TOOLS=1 scripts/test.sh test -vet=off -ldflags=-w -timeout 80m $(TESTFLAGS) $(PACKAGES)
 

@@ -102,6 +102,7 @@ gcc gcc
 useradd passwd
 setpriv util-linux
 mount mount
+mkfs.ext4 e2fsprogs
 unsquashfs squashfs-tools
 sqfs2tar squashfs-tools-ng
 squashfuse squashfuse

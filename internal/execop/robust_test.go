@@ -16,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // A step tries to leave its sandbox, each way a line; what it gets is written next to it.
@@ -232,7 +233,10 @@ func TestFilesFull(t *testing.T) {
 			dir := t.TempDir()
 			if kind == "ext4" {
 				file := filepath.Join(t.TempDir(), "disk")
-				if out, err := exec.Command("sh", "-c", "truncate -s 64M "+file+" && mkfs.ext4 -q -N 3000 "+file+" && mount -o loop "+file+" "+dir).CombinedOutput(); err != nil {
+				if out, err := exec.Command(tooltest.Path(t, "mkfs.ext4"), "-q", "-N", "3000", file, "64M").CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				if out, err := exec.Command("mount", "-o", "loop", file, dir).CombinedOutput(); err != nil {
 					t.Skipf("needs a kernel that mounts files: %s", out)
 				}
 			} else if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=200m,nr_inodes=3000"); err != nil {
