@@ -2,6 +2,7 @@ package containerfile
 
 import (
 	"fmt"
+	"slices"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/spelling"
@@ -31,6 +32,11 @@ const maxErrors = 25
 // several makes one error of the mistakes of form that a file has, in its order; nil if there are none.
 func several(mistakes []*Error) error {
 	return fault.Several(mistakes[:min(len(mistakes), maxErrors)])
+}
+
+// sortByLine puts mistakes in the order of the file.
+func sortByLine(mistakes []*Error) {
+	slices.SortStableFunc(mistakes, func(a, b *Error) int { return a.Line - b.Line })
 }
 
 // wrong is a mistake whose line is not known yet.

@@ -32,7 +32,7 @@ type Options struct {
 type ConfigFunc = func(ctx context.Context, reference string, platform v1.Platform) (*v1.ConfigFile, error)
 
 // Evaluate says what the file means. config is asked for the base image of each stage that the target needs. Mistakes in the
-// file are an [*Error] or [Errors], all of them, with what the rest of the file means; what config returns is wrapped with the line.
+// file are an [*Error] or [fault.Errors], all of them, with what the rest of the file means; what config returns is wrapped with the line.
 //
 // When an instruction is not well formed, config is not asked, so that a slip is told at once: no registry is waited for.
 func (f *File) Evaluate(ctx context.Context, o Options, config ConfigFunc) (*Build, error) {
@@ -59,11 +59,14 @@ func (f *File) Evaluate(ctx context.Context, o Options, config ConfigFunc) (*Bui
 	}
 	e.readGlobals()
 	target, err := f.target(o.Target)
+	if err != nil && len(f.mistakes) > 0 { // which may hide it: one of the others shows what else is wrong
+		target, err = f.target("")
+	}
 	if err == nil {
 		_, err = e.stage(ctx, target)
 	}
 	if len(e.mistakes) > 0 {
-		slices.SortStableFunc(e.mistakes, func(a, b *Error) int { return a.Line - b.Line })
+		sortByLine(e.mistakes)
 		return e.build, several(e.mistakes)
 	}
 	if err != nil {

@@ -36,22 +36,23 @@ type section struct {
 	*instructions.Stage
 	line  int
 	nodes []*parser.Node
+
+	unknown bool // its FROM is not well formed, and says nothing of the base
 }
 
-// Parse reads a Containerfile. name is used in messages. Mistakes of form are an [*Error] or [Errors] here when they leave open what the
-// rest means: when a stage is not known. Others are told by [File.Evaluate], together with what is wrong beside them.
+// Parse reads a Containerfile. name is used in messages. Mistakes of form are an [*Error] or [fault.Errors] here when nothing is left to judge:
+// when there is no stage. Others are told by [File.Evaluate], together with what is wrong beside them.
 func Parse(name string, data []byte) (*File, error) {
 	f := &File{Name: name}
-	result, err := parser.Parse(bytes.NewReader(data))
+	result, err := f.parse(data)
 	if err != nil {
-		return nil, f.at(lineOf(err), explain(err))
+		return nil, err
 	}
 	f.escape = result.EscapeToken
 	f.Syntax, _, _, _ = parser.DetectSyntax(data)
 	for _, w := range result.Warnings {
 		f.warnings = append(f.warnings, Warning{Line: w.Location.Start.Line, Message: "an empty line within an instruction", Hint: "remove it, or end the line before without " + string(f.escape)})
 	}
-	clear := true
 	for _, n := range result.AST.Children {
 		err := checkText(n)
 		if addErr := f.add(n); err == nil {
@@ -59,23 +60,54 @@ func Parse(name string, data []byte) (*File, error) {
 		}
 		if err != nil {
 			f.mistakes = append(f.mistakes, f.at(n.StartLine, err))
-			clear = clear && len(f.stages) > 0 && !isFrom(n)
 		}
 	}
+	sortByLine(f.mistakes)
 	if len(f.mistakes) == 0 && len(f.stages) == 0 {
 		last := result.AST.Children[len(result.AST.Children)-1]
 		return nil, f.at(last.StartLine, wrongf("FROM says what the image begins with; FROM scratch is an empty one", "there is no FROM"))
 	}
-	if !clear {
+	if len(f.stages) == 0 {
 		return nil, several(f.mistakes)
 	}
 	return f, nil
 }
 
+// parse parses the form of all instructions. A here-document without an end takes in all that follows: what stands before it can be judged
+// all the same.
+func (f *File) parse(data []byte) (*parser.Result, error) {
+	result, err := parser.Parse(bytes.NewReader(data))
+	if err == nil {
+		return result, nil
+	}
+	mistake := f.at(lineOf(err), explain(err))
+	if !isEndless(err) {
+		return nil, mistake
+	}
+	before := bytes.Join(slices.Collect(bytes.Lines(data))[:mistake.Line-1], nil)
+	if result, err = parser.Parse(bytes.NewReader(before)); err != nil {
+		return nil, mistake
+	}
+	f.mistakes = append(f.mistakes, mistake)
+	return result, nil
+}
+
+// isEndless reports whether the parser found no end of a here-document.
+func isEndless(err error) bool { return strings.TrimSpace(err.Error()) == "unterminated heredoc" }
+
 // isFrom reports whether an instruction begins a stage, or means to.
 func isFrom(n *parser.Node) bool {
 	word := strings.ToUpper(n.Value)
 	return word == "FROM" || spelling.Nearest(word, instructionNames()) == "FROM"
+}
+
+// meantName is the name that a FROM gives its stage that is not well formed, as far as it says so.
+func meantName(n *parser.Node) string {
+	words := strings.Fields(strings.ToLower(n.Original))
+	if len(words) < 3 || words[len(words)-2] != "as" {
+		return ""
+	}
+	return words[len(words)-1]
 }
 
 // add takes the next instruction.
@@ -92,16 +124,12 @@ func (f *File) add(n *parser.Node) error {
 			return nil
 		}
 	}
-	if len(f.stages) == 0 {
-		if err == nil {
-			err = wrongf("begin with FROM; only ARG may stand before it", "%s before the first FROM", strings.ToUpper(n.Value))
-		}
-		if strings.EqualFold(n.Value, command.From) { // a stage all the same, or everything after it would be wrong too
-			f.stages = append(f.stages, &section{Stage: &instructions.Stage{}, line: n.StartLine})
-		}
-		return err
-	}
-	if err == nil {
+	switch {
+	case err != nil && isFrom(n): // a stage all the same, or everything after it would be wrong too
+		f.stages = append(f.stages, &section{Stage: &instructions.Stage{Name: meantName(n)}, line: n.StartLine, unknown: true})
+	case err == nil && len(f.stages) == 0:
+		err = wrongf("begin with FROM; only ARG may stand before it", "%s before the first FROM", strings.ToUpper(n.Value))
+	case err == nil:
 		last := f.stages[len(f.stages)-1]
 		last.nodes = append(last.nodes, n)
 	}
@@ -221,7 +249,7 @@ func explain(err error) error {
 		return wrongf("did you mean "+m[1]+"?", "%s", strings.TrimSuffix(message, m[0]))
 	}
 	switch {
-	case message == "unterminated heredoc":
+	case isEndless(err):
 		return wrongf("its last line holds only the word after <<", "a here-document has no end")
 	case message == "file with no instructions":
 		return wrongf("begin with FROM", "it holds no instruction")

@@ -41,11 +41,14 @@ type stageEnd struct {
 func (s *stage) begin(ctx context.Context) error {
 	line := s.section.line
 	s.unsure = false
-	err := s.base(ctx, line)
+	var err error
+	if !s.section.unknown {
+		err = s.base(ctx, line)
+	}
 	if !s.mistaken(line, err) {
 		return err
 	}
-	if s.env == nil { // after a mistake
+	if s.env == nil { // after a mistake, of which the file's own are known already
 		s.From, s.env = Scratch, newScope(nil)
 	}
 	s.env.open = s.env.open || err != nil || len(s.file.mistakes) > 0
