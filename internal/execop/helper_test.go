@@ -307,6 +307,18 @@ func (r *recorder) text() string {
 	return text.String()
 }
 
+// warnings returns what was warned of.
+func (r *recorder) warnings() (texts []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.all {
+		if e.Kind == progress.Warning {
+			texts = append(texts, e.Text)
+		}
+	}
+	return texts
+}
+
 // eventually waits for something.
 func eventually(t testing.TB, what string, happened func() bool) {
 	t.Helper()

@@ -1,17 +1,41 @@
 package execop
 
 import (
+	"fmt"
 	"net/netip"
 	"net/url"
 	"strings"
 
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
 )
 
 // ownNetwork reports whether the command gets a network of its own. It has this machine's where that was asked for or a network of its
 // own cannot be had, and where it is to use a proxy that only this machine reaches.
-func (s *running) ownNetwork() bool {
-	return !s.c.NoNetwork && !s.HostNetwork && !proxyHere(s.Pass) && sandbox.CheckNetwork() == nil
+func (s *running) ownNetwork() bool { return s.wantsNetwork() && s.checkNetwork() == nil }
+
+// wantsNetwork reports whether the command should have a network of its own.
+func (s *running) wantsNetwork() bool { return !s.c.NoNetwork && !s.HostNetwork && !proxyHere(s.Pass) }
+
+// checkNetwork says why commands can have no network of their own here.
+func (r *Runner) checkNetwork() error {
+	if r.tryNetwork != nil {
+		return r.tryNetwork()
+	}
+	return sandbox.CheckNetwork()
+}
+
+// warnOfNetwork says, once in a build, that commands see what this machine offers to itself alone, without anybody having asked for that.
+func (s *running) warnOfNetwork() {
+	if !s.wantsNetwork() {
+		return
+	}
+	if err := s.checkNetwork(); err != nil {
+		s.warned.Do(func() {
+			progress.Warn(s.ctx, fmt.Sprintf("steps have this machine's network, what listens on its localhost included: they can have none of their own here: %v", err),
+				"`--network host` is content with that, `network = false` in a step and `--network none` give none at all")
+		})
+	}
 }
 
 // proxyHere reports whether a variable, KEY=VALUE, names a proxy on this machine's loopback.

@@ -1,6 +1,7 @@
 package execop
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -34,6 +35,33 @@ func TestStepNetwork(t *testing.T) {
 		if _, out := b.run(ask); out != "here\n" {
 			t.Errorf("with a network that is %s: %q", name, out)
 		}
+	}
+}
+
+// Where there can be no network of its own, a step that wants one has this machine's, and a build says so once.
+func TestNoOwnNetwork(t *testing.T) {
+	b := newBench(t)
+	b.tryNetwork = func() error { return errors.New("no device here") }
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }))
+	defer srv.Close()
+	ask := sh("wget -q -O - " + srv.URL + " 2>/dev/null || echo none")
+	closed := ask
+	closed.NoNetwork = true
+	if _, out := b.run(closed); out != "none\n" {
+		t.Errorf("without network: %q", out)
+	}
+	said := b.events.warnings()
+	if len(said) != 0 {
+		t.Errorf("of a step without network is said %q", said)
+	}
+	for range 2 {
+		if _, out := b.run(ask); out != "here\n" {
+			t.Errorf("with this machine's: %q", out)
+		}
+		said = append(said, b.events.warnings()...)
+	}
+	if len(said) != 1 || !strings.Contains(said[0], "what listens on its localhost included") || !strings.Contains(said[0], "no device here") {
+		t.Errorf("said %q, want it once", said)
 	}
 }
 

@@ -192,6 +192,7 @@ func (s *running) command(task *progress.Task) error {
 	if err != nil {
 		return err
 	}
+	s.warnOfNetwork()
 	log, err := s.Store.NewLog(s.title)
 	if err != nil {
 		return err

@@ -100,7 +100,10 @@ type Runner struct {
 	// system, with the same mounts. Its changes are in no layer. It is called for one failure at a time.
 	OnFailure func(ctx context.Context, f *Failure, o sandbox.Options)
 
-	shell sync.Mutex // held while OnFailure is called
+	shell  sync.Mutex // held while OnFailure is called
+	warned sync.Once  // of the network that commands have
+
+	tryNetwork func() error // for tests: instead of sandbox.CheckNetwork
 }
 
 // Run runs a command on layers, lowest first, and returns the layer of what it changed. title names it in progress, log and
