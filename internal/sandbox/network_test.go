@@ -24,29 +24,13 @@ func serve(t testing.TB, address string, handler http.HandlerFunc) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// outsideAddress is an address of this machine that others reach it by.
-func outsideAddress(t testing.TB) string {
-	t.Helper()
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range all {
-		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && ip.IP.IsGlobalUnicast() {
-			return ip.IP.String()
-		}
-	}
-	t.Skip("this machine has no address but its loopback's")
-	return ""
-}
-
 // A command with a network of its own reaches what other machines reach, and nothing that this machine offers to itself alone. All its ports
 // are its own.
 func TestOwnNetwork(t *testing.T) {
 	if err := CheckNetwork(); err != nil {
 		tooltest.Missing(t, "no network can be made: %v", err)
 	}
-	address := outsideAddress(t)
+	address := tooltest.OutsideAddress(t).String()
 	word := func(text string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }
 	}
@@ -66,7 +50,7 @@ func TestOwnNetwork(t *testing.T) {
 // What a download costs with a network of its own, against this machine's: both from a server of this machine, which no network slows
 // down.
 func BenchmarkDownload(b *testing.B) {
-	address, size := outsideAddress(b), int64(1<<30)
+	address, size := tooltest.OutsideAddress(b).String(), int64(1<<30)
 	port := serve(b, address, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
 		block := make([]byte, 1<<20)

@@ -4,6 +4,8 @@
 package tooltest
 
 import (
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"syscall"
@@ -59,6 +61,23 @@ func SmallDiskAt(t testing.TB, dir, options string) {
 			t.Error(err)
 		}
 	})
+}
+
+// OutsideAddress is an address of this machine that others reach it by: of IPv4, and not its loopback's.
+func OutsideAddress(t testing.TB) netip.Addr {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && ip.IP.IsGlobalUnicast() {
+			address, _ := netip.AddrFromSlice(ip.IP.To4())
+			return address
+		}
+	}
+	t.Skip("this machine has no address but its loopback's")
+	return netip.Addr{}
 }
 
 // WriteProgram writes a program or script that is to be started. As long as it is open for writing, no process is forked here: a child

@@ -19,6 +19,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // inside plays the name space: a second stack at the other end of the device, here a pair of sockets.
@@ -62,26 +64,9 @@ func inside(t *testing.T, names ...netip.AddrPort) *stack.Stack {
 
 func toAddress(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
 
-// hostAddress is an address of this machine that is not its loopback's.
-func hostAddress(t *testing.T) netip.Addr {
-	t.Helper()
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range all {
-		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && ip.IP.IsGlobalUnicast() {
-			address, _ := netip.AddrFromSlice(ip.IP.To4())
-			return address
-		}
-	}
-	t.Skip("this machine has no address but its loopback's")
-	return netip.Addr{}
-}
-
 // Each direction of a connection ends by itself, and nothing is lost before its end.
 func TestConnection(t *testing.T) {
-	l, err := net.Listen("tcp", netip.AddrPortFrom(hostAddress(t), 0).String())
+	l, err := net.Listen("tcp", netip.AddrPortFrom(tooltest.OutsideAddress(t), 0).String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +100,7 @@ func TestConnection(t *testing.T) {
 
 // A port where nobody listens refuses a connection, rather than taking and closing it.
 func TestRefusal(t *testing.T) {
-	l, err := net.Listen("tcp", netip.AddrPortFrom(hostAddress(t), 0).String())
+	l, err := net.Listen("tcp", netip.AddrPortFrom(tooltest.OutsideAddress(t), 0).String())
 	if err != nil {
 		t.Fatal(err)
 	}

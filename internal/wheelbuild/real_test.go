@@ -5,7 +5,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -426,6 +430,31 @@ func TestCompileFails(t *testing.T) {
 		if !strings.Contains(said, want) {
 			t.Errorf("what was printed lacks %q:\n%s", want, said)
 		}
+	}
+}
+
+// TestCompileNetwork: with network = true, and only then, what is compiled reaches what other machines reach.
+func TestCompileNetwork(t *testing.T) {
+	b := newBench(t)
+	l, err := net.Listen("tcp", net.JoinHostPort(tooltest.OutsideAddress(t).String(), "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "found outside") }))
+	srv.Listener.Close()
+	srv.Listener = l
+	srv.Start()
+	defer srv.Close()
+	dir := t.TempDir()
+	setup := "from setuptools import setup\nfrom urllib.request import urlopen\nopen('cext.py', 'w').write('found = %r' % urlopen('" + srv.URL + "').read())\nsetup(py_modules=['cext'])\n"
+	write(t, dir, map[string]string{"cext/setup.py": setup, "cext/pyproject.toml": answerProject})
+	text := strings.ReplaceAll(askAnswer, "DIR", dir)
+	if _, err := b.build(dir, text); err == nil || !strings.Contains(fault.HintOf(err), "network = true") {
+		t.Errorf("without network: %v, %q", err, fault.HintOf(err))
+	}
+	made := b.mustBuild(dir, text+"[python.compile.cext]\nnetwork = true\n")
+	if got := b.says(made, "import cext; print(cext.found.decode())"); got != "found outside" {
+		t.Errorf("it says %q", got)
 	}
 }
 
