@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/spelling"
 )
 
 // maxFile is far above the size of any environment file or lock, in bytes.
@@ -28,7 +29,7 @@ type Environment struct {
 	Specs      []Spec // of conda packages, in order
 	Pip        []PipItem
 	Variables  map[string]string
-	Notes      []string // on what is ignored, each with its place
+	Warnings   []Warning // of keys that have no effect, each with its place
 }
 
 // Spec is one conda requirement, a MatchSpec (CEP 29), and where it stands. The solver checks what is in it.
@@ -155,8 +156,20 @@ func (r *environmentReader) key(key, value *yaml.Node) {
 		}
 	case "category": // a label for tools that lock
 	default:
-		r.env.Notes = append(r.env.Notes, fmt.Sprintf("%s:%d:%d: %q is ignored", r.env.File, key.Line, key.Column, key.Value))
+		r.unknown(key)
 	}
+}
+
+// environmentKeys are the keys that have an effect here.
+var environmentKeys = []string{"name", "prefix", "channels", "dependencies", "variables", "platforms"}
+
+// unknown warns of a key that no tool may know, as conda does: files are there for other tools too, so that it is no error.
+func (r *environmentReader) unknown(key *yaml.Node) {
+	w := Warning{Text: fmt.Sprintf("%s:%d:%d: unknown key %q has no effect", r.env.File, key.Line, key.Column, key.Value)}
+	if near := spelling.Nearest(key.Value, environmentKeys); near != "" {
+		w.Hint = fmt.Sprintf("did you mean %q?", near)
+	}
+	r.env.Warnings = append(r.env.Warnings, w)
 }
 
 func (r *environmentReader) channels(n *yaml.Node) {

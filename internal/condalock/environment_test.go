@@ -79,7 +79,7 @@ extra: things
 			{File: "last.txt", NoIsolation: true},
 		},
 		Variables: map[string]string{"DS_BUILD_OPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "RATE": "1.10", "ON": "True", "EMPTY": ""},
-		Notes:     []string{file + `:37:1: "extra" is ignored`},
+		Warnings:  []Warning{{Text: file + `:37:1: unknown key "extra" has no effect`}},
 	}
 	if diff := cmp.Diff(want, env, cmpopts.IgnoreFields(PipItem{}, "Line", "Column")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -188,7 +188,7 @@ func TestCondaLicencesAndClient(t *testing.T) {
 	t.Setenv("RATTLER_HOME", config)
 	locktest.Write(t, config, map[string]string{"config.toml": "[mirrors]\n\"https://repo.anaconda.com/pkgs/main\" = [\"" + channel.URL + "\"]\n"})
 	files := condaTable("environment = [\"env.yml\"]\n")
-	files["env.yml"] = "channels: [https://repo.anaconda.com/pkgs/main, nodefaults]\ndependencies: [a]\n"
+	files["env.yml"] = "channels: [https://repo.anaconda.com/pkgs/main, nodefaults]\ndependencies: [a]\nvariabels: {}\n"
 	dir := condaRecipe(t, "", files)
 	s := newSession(t)
 	_, err := lockIn(t, s, dir, engine.LockOptions{})
@@ -206,6 +206,11 @@ func TestCondaLicencesAndClient(t *testing.T) {
 	}
 	if _, err := s.Lock(progress.With(t.Context(), &events), r, engine.LockOptions{}); err != nil {
 		t.Fatal(err)
+	}
+	for _, want := range []string{"Anaconda's terms of service", `env.yml:3:1: unknown key "variabels"`} {
+		if !strings.Contains(events.Everything(), want) {
+			t.Errorf("not told: %s\n%s", want, events.Everything())
+		}
 	}
 	if got := lockedPackages(t, s, dir, engine.LockOptions{}); got != "a 1.0, conda 26.7.1, mamba 2.8.1" {
 		t.Errorf("accepted, with a client: %s", got)

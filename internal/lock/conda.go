@@ -279,6 +279,9 @@ func lockConda(ctx context.Context, r *recipe.Recipe, old *Lock, inputs Inputs, 
 	if err := checkCondaWheels(r); err != nil {
 		return nil, nil, nil, err
 	}
+	if err := warnOfEnvironments(ctx, r); err != nil {
+		return nil, nil, nil, err
+	}
 	k := &condaLocker{recipe: r, old: old, inputs: inputs, opts: o, config: config, solver: &condalock.Solver{
 		Store: o.Store, Config: config, Offline: o.Offline, UV: o.uv(r).Path, Env: indexEnvironment(r, files),
 	}}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/condalock"
+	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -73,5 +75,31 @@ func TestCondaLockWheels(t *testing.T) {
 		if err := checkCondaWheels(r); err != nil {
 			t.Errorf("%s, with einops under [python]: %v", file, err)
 		}
+	}
+}
+
+// A key that is misspelt in an environment file is told, with its place and what may have been meant. What is spelt right is not.
+func TestUnknownKeys(t *testing.T) {
+	dir := t.TempDir()
+	writeText(t, filepath.Join(dir, "a.yml"), "name: a\nchannel: [conda-forge]\ndependencies: [python]\nvariabels: {A: 1}\n")
+	writeText(t, filepath.Join(dir, "b.yml"), "dependencies: [numpy]\nplatforms: [linux-64]\ncategory: dev\nfrobnicate: 1\n")
+	r := &recipe.Recipe{Path: filepath.Join(dir, "sconce.toml"), Dir: dir, Conda: recipe.Conda{Environment: []string{"a.yml", "b.yml"}}}
+	r.Target.Platform = "linux/amd64"
+	var events locktest.Events
+	if err := warnOfEnvironments(progress.With(t.Context(), &events), r); err != nil {
+		t.Fatal(err)
+	}
+	told := events.Everything()
+	for _, want := range []string{
+		"a.yml:2:1: unknown key \"channel\" has no effect", `did you mean "channels"?`,
+		"a.yml:4:1: unknown key \"variabels\" has no effect", `did you mean "variables"?`,
+		"b.yml:4:1: unknown key \"frobnicate\" has no effect",
+	} {
+		if !strings.Contains(told, want) {
+			t.Errorf("not told: %s\n%s", want, told)
+		}
+	}
+	if n := strings.Count(told, "unknown key"); n != 3 {
+		t.Errorf("%d keys are told, and 3 are unknown:\n%s", n, told)
 	}
 }

@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/condalock"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -67,6 +69,17 @@ func readEnvironments(r *recipe.Recipe) ([]*condalock.Environment, error) {
 		all = append(all, e)
 	}
 	return all, nil
+}
+
+// warnOfEnvironments tells which keys of the environment files of r have no effect.
+func warnOfEnvironments(ctx context.Context, r *recipe.Recipe) error {
+	files, err := readEnvironments(r)
+	for _, e := range files {
+		for _, w := range e.Warnings {
+			progress.Warn(ctx, w.Text, w.Hint)
+		}
+	}
+	return err
 }
 
 // Variables are those of the environment files of r, NAME=VALUE by name; a later file's go before an earlier one's.
