@@ -168,7 +168,22 @@ func (e Environment) objects(ctx context.Context, st *store.Store) ([]object, []
 			add(e.Root+p, 0o644, []byte(texts.Replace(text)))
 		}
 	}
+	for _, p := range e.clients() {
+		p = strings.TrimPrefix(p, "/")
+		at[p] = object{layer.Entry{Path: p, Type: layer.Symlink, Mode: 0o777, Link: prefix + "/bin/" + path.Base(p)}, nil}
+	}
 	return slices.SortedFunc(maps.Values(at), func(a, b object) int { return layer.Compare(a.Path, b.Path) }), clobbers, nil
+}
+
+// clients are the programs that stand in the root, where conda has its own and scripts call it, for those that the environment below
+// it brings.
+func (e Environment) clients() (all []string) {
+	for _, name := range []string{"conda", "mamba"} {
+		if e.Root != e.Target.Prefix && e.has(e.Target.Prefix+"/bin/"+name) {
+			all = append(all, e.Root+"/bin/"+name)
+		}
+	}
+	return all
 }
 
 // has reports whether a package has a file at an absolute path.

@@ -265,6 +265,7 @@ DIR 1 DIR/bin:/usr/bin:/bin
 none 0 /usr/bin:/bin none yes $ 
 no
 conda: this image has the environment without the program conda; "conda activate" and "conda deactivate" work.
+conda: "client = true" under [conda] in a recipe adds it, and so does --conda-client of cotainr.
 127
 DIR/envs/two
 `
@@ -279,6 +280,23 @@ DIR/envs/two
 		if err != nil || string(out) != want {
 			t.Errorf("%s: %v\n got %s\nwant %s", shell, err, out, want)
 		}
+	}
+}
+
+// The client of an environment below envs is also where conda has its own: scripts call it there, and the function of the shell does.
+func TestClientInRoot(t *testing.T) {
+	root := shortDir(t)
+	prefix := root + "/envs/two"
+	c := condatest.NewChannel(t, pkg("client", map[string]condatest.File{
+		"bin/conda": {Data: "#!/bin/sh\necho \"conda $*\"\n", Mode: 0o755}, "bin/mamba": {Data: "#!/bin/sh\necho \"mamba $*\"\n", Mode: 0o755},
+	}))
+	l := lay(t, c, conda.Environment{Target: conda.Target{Prefix: prefix}, Root: root}, nil, []string{"client"})
+	for _, d := range append(slices.Clone(l.Layers), l.top) {
+		unpack(t, l.store, d)
+	}
+	out, err := exec.Command("/bin/sh", "-c", "PATH=/usr/bin:/bin; . "+root+"/bin/activate; conda list; "+root+"/bin/conda info; "+root+"/bin/mamba list").CombinedOutput()
+	if want := "conda list\nconda info\nmamba list\n"; err != nil || string(out) != want {
+		t.Errorf("%v\n got %s\nwant %s", err, out, want)
 	}
 }
 

@@ -50,7 +50,9 @@ func TestEnvironments(t *testing.T) {
 		condatest.Package{Name: "word", Version: "2.0", Subdir: condatest.Subdir(), Files: map[string]condatest.File{
 			"etc/word.conf": {Data: condatest.Placeholder + "\n"},
 		}},
-		condatest.Package{Name: "conda", Version: "26.7.1", Noarch: "generic", Files: map[string]condatest.File{"share/client/conda": {Data: "conda\n"}}},
+		condatest.Package{Name: "conda", Version: "26.7.1", Noarch: "generic", Files: map[string]condatest.File{
+			"share/client/conda": {Data: "conda\n"}, "bin/conda": {Data: "#!/bin/sh\necho conda \"$@\"\n", Mode: 0o755},
+		}},
 		condatest.Package{Name: "mamba", Version: "2.8.1", Noarch: "generic", Files: map[string]condatest.File{"share/client/mamba": {Data: "mamba\n"}}},
 	).Serve(t)
 	dir := t.TempDir()
@@ -126,6 +128,9 @@ func TestEnvironments(t *testing.T) {
 	run("build again.tar --conda-client --lock app.lock --locked --base-image tar:root.tar --conda-env first.yml sub/sec*nd.yml")
 	if got := a.runIn(t, "again.tar", "/bin/sh", "-c", "ls $CONDA_PREFIX/share/client"); got != "conda\nmamba" {
 		t.Errorf("the client is %q", got)
+	}
+	if got := a.runIn(t, "again.tar", "/bin/sh", "-c", ". /opt/cotainr/conda/bin/activate && conda list && /opt/cotainr/conda/bin/conda info"); got != "conda list\nconda info" {
+		t.Errorf("the client says %q", got)
 	}
 	if read(t, "app.lock") != first {
 		t.Error("--locked wrote the lock")

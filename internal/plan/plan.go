@@ -68,7 +68,7 @@ type Config struct {
 const (
 	environmentVersion = 1
 
-	condaEnvironmentVersion = 1
+	condaEnvironmentVersion = 2 // 2: a client of the environment stands in the root too
 	stepVersion             = 3 // 3: what a step makes is newer than what it stands on
 	compileVersion          = 2 // 2: the time is part of it
 	imageVersion            = 2 // 2: the history is part of it

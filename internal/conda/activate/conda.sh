@@ -132,6 +132,7 @@ conda() {
             '@ROOT@/bin/conda' "$@"
         else
             echo 'conda: this image has the environment without the program conda; "conda activate" and "conda deactivate" work.' >&2
+            echo 'conda: "client = true" under [conda] in a recipe adds it, and so does --conda-client of cotainr.' >&2
             [ ! -r '@ROOT@-lock.yml' ] || echo 'conda: @ROOT@-lock.yml lists its packages' >&2
             return 127
         fi
