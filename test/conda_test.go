@@ -55,7 +55,8 @@ func TestCotainrChain(t *testing.T) {
 	begin(t)
 	tooltest.Path(t, "uv")
 	channel := condatest.NewChannel(t, condatest.WithHeaders(t, condatest.RealPython(t)), condatest.RealCompiler(t),
-		condatest.Package{Name: "ninja", Version: "1.13", Noarch: "generic", Files: map[string]condatest.File{"share/ninja": {Data: "ninja\n"}}}).Serve(t)
+		condatest.Package{Name: "ninja", Version: "1.13", Noarch: "generic", Files: map[string]condatest.File{"share/ninja": {Data: "ninja\n"}}},
+		condatest.Package{Name: "pip", Version: "25.0", Noarch: "python", Depends: []string{"python"}, Files: map[string]condatest.File{"site-packages/pip.py": {Data: "made = 'by conda'\n"}}}).Serve(t)
 	p := newPlace(t, ordinary(t))
 	ix := newIndex(t)
 	ix.dir = extensionIndex(t, ix.dir)
@@ -70,7 +71,7 @@ func TestCotainrChain(t *testing.T) {
 	p.must("copy", "tar:root.tar", "sif:25.3-devel-cuda12.8-ubuntu24.04.sif")
 	p.must(strings.Fields("cotainr build --accept-licenses --base-image 25.3-devel-cuda12.8-ubuntu24.04.sif --conda-env conda_envs/pytorch_success.yml conda_envs/extensions.yml -v final_container.sif")...)
 
-	says := []string{"python", "-c", "import made_here; print(made_here.built())"}
+	says := []string{"python", "-c", "import made_here, pip; assert pip.made == 'by conda', pip; print(made_here.built())"}
 	built := p.must(append([]string{"run", "final_container.sif", "--"}, says...)...).stdout
 	if !strings.HasPrefix(built, "against torch 2.7.0 by gcc ") || !strings.HasSuffix(built, " for 9.0\n") {
 		t.Errorf("the extension says %q", built)

@@ -101,6 +101,7 @@ class Solver:
             "disabled": ChannelPriority.Disabled,
         }[request["priority"]]
         self.pinned = []  # what packages must fit if they are there at all
+        self.add_pip = False
         self.gateway = Gateway(
             cache_dir=request["cache"],
             default_config=SourceConfig(
@@ -124,7 +125,7 @@ class Solver:
             self.channels, specs, gateway=self.gateway, platforms=self.platforms, virtual_packages=self.virtual,
             locked_packages=list(locked), constraints=self.pinned, channel_priority=self.priority,
             timeout=datetime.timedelta(seconds=self.request["timeout"]),
-            add_pip_as_python_dependency=self.request["add_pip"],
+            add_pip_as_python_dependency=self.add_pip,
         )
 
     def parsed(self):
@@ -151,6 +152,7 @@ class Solver:
         """Solves source after source. What was chosen stays where it can."""
         chosen = [record(p) for p in self.request["locked"]]
         specs, groups = [], self.parsed()
+        self.add_pip = self.request["add_pip"] and await self.has("pip")
         for i, group in enumerate(groups):
             specs = specs + group
             try:
@@ -158,6 +160,17 @@ class Solver:
             except SolverError as e:
                 raise await self.conflict(groups, i, str(e)) from e
         return chosen
+
+    def as_it_came(self, p):
+        """A package as its channel has it: what it is made into must not depend on who asked for pip."""
+        if self.add_pip and p["name"] == "python" and p["depends"][-1:] == ["pip"]:
+            p["depends"].pop()
+        return p
+
+    async def has(self, name):
+        """Whether a channel has a package."""
+        found = await self.gateway.query(self.channels, self.platforms, [name], recursive=False)
+        return any(records for records in found)
 
     async def conflict(self, groups, i, text):
         """Finds between which sources a conflict is: those with which source i alone has no solution either."""
@@ -239,7 +252,7 @@ class Solver:
         chosen = await self.chain()
         left = await self.without_cuda(chosen) if self.request["check_cuda"] else []
         return {
-            "packages": [described(r) for r in chosen],
+            "packages": [self.as_it_came(described(r)) for r in chosen],
             "without_cuda": left,
         }
 

@@ -77,7 +77,7 @@ type Request struct {
 	// driver is unknown or too old. Else that is a warning, as it is with packages that nobody named.
 	WantsCUDA bool
 
-	AddPip         bool // a Python brings pip along, as with conda
+	AddPip         bool // a Python brings pip along, as with conda, where a channel has it
 	AcceptLicenses bool // of Anaconda's own channels
 }
 

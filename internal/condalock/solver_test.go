@@ -128,6 +128,23 @@ func TestSolve(t *testing.T) {
 			t.Errorf("chosen with an upgrade: %s, want %s (%v)", got, want, err)
 		}
 	})
+	t.Run("a Python brings pip along, as with conda", func(t *testing.T) {
+		r := ask(gpuNode, Source{Name: "a.yml", Specs: specs("python")})
+		for _, add := range []bool{false, true} {
+			r.AddPip = add
+			a, err := s.Solve(t.Context(), r)
+			if err != nil || strings.Contains(chosen(a), " pip-25.0") != add {
+				t.Fatalf("AddPip %t: %v, %v", add, chosen(a), err)
+			}
+			if p := a.Packages[1]; p.Name != "python" || len(p.Depends) != 1 {
+				t.Errorf("AddPip %t: the record of python is not the channel's: %+v", add, p)
+			}
+		}
+		r.Sources[0].Specs = specs("libz")
+		if a, err := s.Solve(t.Context(), r); err != nil || chosen(a) != "libz-1.3-h1_0" {
+			t.Errorf("without a Python: %s, %v", chosen(a), err)
+		}
+	})
 	t.Run("a channel in a spec", func(t *testing.T) {
 		a, err := s.Solve(t.Context(), ask(gpuNode, Source{Name: "a.yml", Specs: specs(channel.channel() + "::six")}))
 		if err != nil || !strings.Contains(chosen(a), "six-1.17.0") {
@@ -146,6 +163,16 @@ func TestSolve(t *testing.T) {
 			t.Errorf("%d requests", n)
 		}
 	})
+}
+
+// Where no channel has pip, a Python comes without it.
+func TestSolveWithoutPip(t *testing.T) {
+	channel := serve(t, []condatest.Package{{Name: "python", Version: "3.12.9"}})
+	r := oneChannel(t, channel.channel())
+	r.AddPip = true
+	if a, err := solver(t, config(t, nil)).Solve(t.Context(), r); err != nil || chosen(a) != "python-3.12.9-0" {
+		t.Errorf("answer: %+v, %v", a, err)
+	}
 }
 
 func TestSolveConflicts(t *testing.T) {

@@ -30,6 +30,7 @@ func write(t testing.TB, file, text string) {
 func torchChannel() []condatest.Package {
 	all := []condatest.Package{
 		{Name: "six", Version: "1.17.0", Build: "pyhd8_0", Noarch: "python", Depends: []string{"python"}},
+		{Name: "pip", Version: "25.0", Noarch: "python", Depends: []string{"python"}},
 		{Name: "uses-torch", Version: "1", Noarch: "python", Depends: []string{"torch"}},
 		{Name: "intel-only", Version: "1"},
 	}

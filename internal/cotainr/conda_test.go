@@ -47,6 +47,11 @@ func TestEnvironments(t *testing.T) {
 				"site-packages/greet-1.0.dist-info/RECORD":   {},
 			},
 		},
+		condatest.Package{Name: "pip", Version: "25.0", Noarch: "python", Depends: []string{"python"}, EntryPoints: []string{"pip = pip:main"}, Files: map[string]condatest.File{
+			"site-packages/pip.py":                      {Data: "def main():\n    print('pip of conda')\n"},
+			"site-packages/pip-25.0.dist-info/METADATA": {Data: "Metadata-Version: 2.1\nName: pip\nVersion: 25.0\n"},
+			"site-packages/pip-25.0.dist-info/RECORD":   {},
+		}},
 		condatest.Package{Name: "word", Version: "2.0", Subdir: condatest.Subdir(), Files: map[string]condatest.File{
 			"etc/word.conf": {Data: condatest.Placeholder + "\n"},
 		}},
@@ -101,8 +106,8 @@ func TestEnvironments(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	script := "set -e; greet; cat /opt/conda/conda-meta/history; echo $LEVEL $CONDA_PREFIX $CONDA_DEFAULT_ENV; cat $CONDA_PREFIX/etc/word.conf; ls /*.yml; python -c 'import extension; print(extension.BUILT)'"
-	want := "hello\n==> 2026-01-01 00:00:00 <==\n3 " + prefix + " conda_container_env\n" + prefix + "\n/first.yml\n/sec*nd.yml\nwith torch 2.7.0, level 3"
+	script := "set -e; greet; pip; cat /opt/conda/conda-meta/history; echo $LEVEL $CONDA_PREFIX $CONDA_DEFAULT_ENV; cat $CONDA_PREFIX/etc/word.conf; ls /*.yml; python -c 'import extension; print(extension.BUILT)'"
+	want := "hello\npip of conda\n==> 2026-01-01 00:00:00 <==\n3 " + prefix + " conda_container_env\n" + prefix + "\n/first.yml\n/sec*nd.yml\nwith torch 2.7.0, level 3"
 	if got := a.runIn(t, "app.sif", "/bin/sh", "-c", script); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
@@ -138,6 +143,38 @@ func TestEnvironments(t *testing.T) {
 	write(t, "first.yml", "channels: ["+channel.URL+", nodefaults]\ndependencies: [python]\n")
 	if code := a.Run(t.Context(), strings.Fields("build again2.tar --lock app.lock --locked --base-image tar:root.tar --conda-env first.yml")); code != 1 || !strings.Contains(errs.String(), "does not fit") {
 		t.Errorf("code %d, %s", code, &errs)
+	}
+}
+
+// A channel with terms of use is taken by who accepts them with the option that the error names.
+func TestLicensedChannel(t *testing.T) {
+	locktest.UV(t)
+	channel := condatest.NewChannel(t, condatest.Package{Name: "word", Version: "2.0", Noarch: "generic", Files: map[string]condatest.File{"etc/word.conf": {Data: "licensed\n"}}}).Serve(t)
+	t.Chdir(t.TempDir())
+	t.Setenv(systemsVariable, "")
+	t.Setenv("RATTLER_HOME", ".")
+	write(t, "config.toml", "[mirrors]\n\"https://repo.anaconda.com/pkgs/main\" = [\""+channel.URL+"\"]\n")
+	write(t, "env.yml", "channels: [https://repo.anaconda.com/pkgs/main, nodefaults]\ndependencies: [word]\n")
+	if err := os.WriteFile("root.tar", condatest.Root(t), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	a := newApp(t, &out, &errs)
+	a.online = true
+	line := "build app.sif --base-image tar:root.tar --conda-env env.yml"
+	code := a.Run(t.Context(), strings.Fields(line))
+	if told := errs.String(); code != 1 || !strings.Contains(told, "Anaconda's terms of service") || !strings.Contains(told, "--accept-licenses") || strings.Contains(told, "[conda]") {
+		t.Errorf("code %d\n%s%s", code, &out, &errs)
+	}
+	if asked := channel.Requests(); len(asked) > 0 {
+		t.Errorf("before that, the channel was asked for %q", asked)
+	}
+	errs.Reset()
+	if code := a.Run(t.Context(), strings.Fields(line+" --accept-licenses")); code != 0 || !strings.Contains(errs.String(), "Anaconda's terms of service") {
+		t.Errorf("accepted: code %d\n%s%s", code, &out, &errs)
+	}
+	if got := a.runIn(t, "app.sif", "cat", prefix+"/etc/word.conf"); got != "licensed" {
+		t.Errorf("the package is %q", got)
 	}
 }
 

@@ -357,6 +357,7 @@ func (k *condaLocker) request(machine *condalock.Machine) (condalock.Request, er
 	r := condalock.Request{
 		Platform: k.conda.Platform, Priority: c.ChannelPriority, Machine: machine, WantsCUDA: len(k.recipe.Target.GPU) > 0,
 		AcceptLicenses: c.AcceptLicenses,
+		AddPip:         len(files) > 0, // they are written for conda, with which a Python has pip
 	}
 	if len(c.Channels) == 0 {
 		if r.Defaults = k.config.Usual; len(r.Defaults) == 0 {
