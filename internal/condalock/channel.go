@@ -279,7 +279,20 @@ func checkLicenses(channels []Channel, accepted bool) ([]Warning, error) {
 		if accepted {
 			return []Warning{{Text: text}}, nil
 		}
-		return nil, fault.Hint(errors.New(text), "take conda-forge, which has nearly all of the same packages; or accept the terms: accept-licenses = true under [conda], or --accept-licenses")
+		return nil, &LicenseError{text}
 	}
 	return nil, nil
+}
+
+// LicenseError says that a channel has terms of use which the user has not accepted.
+type LicenseError struct{ text string }
+
+func (e *LicenseError) Error() string { return e.text }
+
+// Hint says what to do about it, in a recipe.
+func (e *LicenseError) Hint() string { return e.HintWith("accept-licenses = true under [conda]") }
+
+// HintWith says what to do about it where this accepts the terms.
+func (e *LicenseError) HintWith(accepts string) string {
+	return "take conda-forge, which has nearly all of the same packages; or accept the terms: " + accepts
 }

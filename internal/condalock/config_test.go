@@ -143,7 +143,7 @@ func TestLicenses(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = checkLicenses(found, false)
-		if got := err != nil && strings.Contains(fault.HintOf(err), "--accept-licenses"); got != want {
+		if got := err != nil && strings.Contains(fault.HintOf(err), "accept-licenses = true"); got != want {
 			t.Errorf("%s: asks for acceptance: %v, want %v", name, got, want)
 		}
 		warnings, err := checkLicenses(found, true)

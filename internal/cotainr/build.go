@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"sconce.dev/sconce/internal/condalock"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
@@ -153,9 +154,18 @@ func (b *build) run(ctx context.Context) error {
 		err = b.make(ctx, began)
 	}
 	if err != nil && !errors.Is(err, errAnswered) && ctx.Err() == nil {
-		b.log.fail(err)
+		b.log.fail(onCommandLine(err))
 	}
 	return errors.Join(err, b.log.close())
+}
+
+// onCommandLine says of an error what is to be done about it here, where there is no recipe to write it into.
+func onCommandLine(err error) error {
+	var license *condalock.LicenseError
+	if errors.As(err, &license) {
+		return fault.Hint(err, license.HintWith("--accept-licenses"))
+	}
+	return err
 }
 
 // prepare checks what the command line names, in cotainr's order.
