@@ -182,7 +182,7 @@ func condaInputs(r *recipe.Recipe) ([]string, error) {
 		}
 		return lines, nil
 	}
-	add("channel-priority", c.ChannelPriority)
+	add("channel-priority", cmp.Or(c.ChannelPriority, recipe.DefaultPriority)) // that of the user is no input, as their channels are none
 	if c.Client {
 		add("client", "true")
 	}
@@ -355,7 +355,7 @@ func (k *condaLocker) request(machine *condalock.Machine) (condalock.Request, er
 		return condalock.Request{}, err
 	}
 	r := condalock.Request{
-		Platform: k.conda.Platform, Priority: c.ChannelPriority, Machine: machine, WantsCUDA: len(k.recipe.Target.GPU) > 0,
+		Platform: k.conda.Platform, Priority: cmp.Or(c.ChannelPriority, k.config.Priority, recipe.DefaultPriority), Machine: machine, WantsCUDA: len(k.recipe.Target.GPU) > 0,
 		AcceptLicenses: c.AcceptLicenses,
 		AddPip:         len(files) > 0, // they are written for conda, with which a Python has pip
 	}

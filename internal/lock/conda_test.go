@@ -103,3 +103,17 @@ func TestUnknownKeys(t *testing.T) {
 		t.Errorf("%d keys are told, and 3 are unknown:\n%s", n, told)
 	}
 }
+
+// The recipe's own priority of channels goes before that of the user's configuration, and either before the usual one.
+func TestChannelPriority(t *testing.T) {
+	for _, c := range []struct{ recipe, user, want string }{
+		{"", "", "strict"}, {"", "disabled", "disabled"}, {"flexible", "disabled", "flexible"}, {"flexible", "", "flexible"},
+	} {
+		r := &recipe.Recipe{Path: "sconce.toml", Conda: recipe.Conda{Packages: []string{"python"}, ChannelPriority: c.recipe}}
+		k := &condaLocker{recipe: r, config: &condalock.Config{Priority: c.user}, conda: Conda{Platform: "linux-64"}}
+		got, err := k.request(&condalock.Machine{})
+		if err != nil || got.Priority != c.want {
+			t.Errorf("%q in the recipe, %q of the user: %q, want %q (%v)", c.recipe, c.user, got.Priority, c.want, err)
+		}
+	}
+}

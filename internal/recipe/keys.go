@@ -269,7 +269,7 @@ var keys = withProfile(map[string]key{
 	},
 	"conda.channel-priority": {
 		Doc:     "Whether a package that one channel has may come from a later one: `strict` never, `flexible` where there is no solution else, `disabled` always.",
-		Default: DefaultPriority, Example: `"flexible"`,
+		Default: "that of `.condarc`, else `" + DefaultPriority + "`", Example: `"flexible"`,
 		Enum: []string{"strict", "flexible", "disabled"},
 	},
 	"conda.prefix": {

@@ -365,7 +365,6 @@ func (r *Recipe) fillDefaults() {
 	}
 	if c := &r.Conda; c.Asked() {
 		c.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
-		c.ChannelPriority = cmp.Or(c.ChannelPriority, DefaultPriority)
 	}
 	for i := range r.Steps {
 		r.Steps[i].Run = unixLines(r.Steps[i].Run)
