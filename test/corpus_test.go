@@ -209,7 +209,7 @@ func (v verdict) count(rule string) (n int) {
 func (c *corpusImage) check(state string, image content) verdict {
 	c.t.Helper()
 	image.files = join(c.binaries.base(), image.files)
-	args := append([]string{"check", "--json", c.write(c.place.path(c.rule, state), image)}, strings.Fields(c.target)...)
+	args := append([]string{"check", "--json", c.write(c.place.path(path.Base(c.t.Name()), state), image)}, strings.Fields(c.target)...)
 	r := c.place.sconce(args...)
 	var v verdict
 	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil {

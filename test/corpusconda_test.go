@@ -121,6 +121,10 @@ func condaImages(b binaries) []ailing {
 			severity: "error", path: recordOf("tool", "2.0"), message: "a placeholder stands for the prefix in scripts of tool 2.0 in /opt/conda",
 		},
 		{
+			rule: "conda-prefix", from: "dir", image: one(script("/home/me/envs/x")), cure: instead(script("/opt/conda")),
+			severity: "error", path: recordOf("tool", "2.0"), message: "the environment was somewhere else before, for scripts of tool 2.0 in /opt/conda",
+		},
+		{
 			rule: "conda-files", from: "sqsh", image: content{files: withoutFile(installed(library), condaDir+"bin/tool")},
 			cure: instead(library), severity: "warning", path: recordOf("tool", "2.0"), message: "tool 2.0 in /opt/conda lacks 1 file",
 		},

@@ -62,9 +62,10 @@ var condaRules = []Rule{
 	},
 	{
 		ID: "conda-prefix", Severity: Error,
-		Title:  "Conda environments in which a placeholder stands for the prefix",
-		Why:    "Packages are built with a placeholder, which the installer replaces by the environment's directory. A script that still has it names an interpreter that does not exist.",
-		Remedy: "install the environment again, with conda, mamba, pixi or sconce, or run conda-unpack if it was packed by conda-pack",
+		Title: "Conda environments whose scripts name another directory",
+		Why: "Packages are built with a placeholder, which the installer replaces by the environment's directory. A script that still has it, or the directory that the environment " +
+			"was copied from, names an interpreter that does not exist.",
+		Remedy: "install the environment again, where it is to be, with conda, mamba, pixi or sconce, or run conda-unpack if it was packed by conda-pack",
 		look:   condaPrefix,
 	},
 	{
@@ -305,6 +306,12 @@ func condaPrefix(s *Subject, report func(Finding)) error {
 			return ""
 		}
 		return "has it in " + rooted(p.Unpatched.First[0])
+	})
+	s.condaPackages(report, "the environment was somewhere else before, for scripts of %s", func(p *facts.CondaPackage) string {
+		if p.Moved.Count == 0 {
+			return ""
+		}
+		return "has " + rooted(p.Moved.First[0]) + ", which begins with #!" + p.Interpreter
 	})
 	return nil
 }

@@ -167,6 +167,19 @@ func TestCondaRules(t *testing.T) {
 			files: install(condaPkg{name: "tool", version: "1", placeholder: placeholder, files: map[string]string{"bin/tool": "#!" + env + "/bin/python\n"}}),
 		},
 		{
+			name: "an environment that was moved", rule: "conda-prefix",
+			files: install(condaPkg{name: "tool", version: "1", placeholder: placeholder, files: map[string]string{
+				"bin/tool": "#!/home/me/envs/x/bin/python3.12 -E\n", "bin/other": "#!/home/me/envs/x/bin/perl\n",
+			}}),
+			want: []found{{Error, "the environment was somewhere else before, for scripts of tool 1 in " + env}},
+		},
+		{
+			name: "scripts that name what there is", rule: "conda-prefix",
+			files: with(install(condaPkg{name: "tool", version: "1", placeholder: placeholder, files: map[string]string{
+				"bin/a": "#!/usr/bin/env python\n", "bin/b": "#!/bin/sh\n'''exec' \"" + env + "/bin/python\" \"$0\" \"$@\" #'''\n", "bin/c": "#!/opt/link/bin/perl\n", "bin/d": "x\n",
+			}}), map[string]string{"opt/real/bin/perl": "perl", "opt/link": "-> real"}),
+		},
+		{
 			name: "Anaconda's channels", rule: "conda-defaults",
 			files: install(
 				condaPkg{name: "a", version: "1", channel: "https://repo.anaconda.com/pkgs/main/linux-64"}, condaPkg{name: "b", version: "1", channel: "https://me:secret@mirror.example/t/secret/pkgs/r"},

@@ -15,7 +15,7 @@ import (
 
 // factsVersion is part of all keys of what is kept. It is to be raised when the same bytes give other facts than before: by a
 // change of [look] or what it calls, of findLinks, findPythons or findConda. A change of the types themselves is noticed without.
-const factsVersion = 2
+const factsVersion = 3
 
 // maxRecord is how much JSON is kept under one key, in bytes. An image that needs more is read each time.
 const maxRecord = 64 << 20

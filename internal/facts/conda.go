@@ -17,7 +17,7 @@ import (
 const (
 	maxCondaRecords = 20_000 // in an image
 	maxCondaFiles   = 20     // that are named of one kind, of a package
-	maxCondaScripts = 200    // of an environment that are read for placeholders
+	maxCondaScripts = 200    // of an environment that are read for the directory that they name
 )
 
 // CondaEnvironment is a directory that conda, mamba, pixi or sconce installed packages in.
@@ -42,8 +42,10 @@ type CondaPackage struct {
 	Constrains    []string  `json:"constrains,omitempty"`
 	Distributions []string  `json:"distributions,omitempty"` // directories of metadata of the Python distributions in it, like Distribution.Dir
 	Missing       FileNames `json:"missing,omitzero"`
-	Altered       FileNames `json:"altered,omitzero"`   // of another size than recorded
-	Unpatched     FileNames `json:"unpatched,omitzero"` // scripts that have the placeholder still where the prefix belongs
+	Altered       FileNames `json:"altered,omitzero"`      // of another size than recorded
+	Unpatched     FileNames `json:"unpatched,omitzero"`    // scripts that have the placeholder still where the prefix belongs
+	Moved         FileNames `json:"moved,omitzero"`        // scripts whose interpreter is not there: it was in the directory from which the environment comes
+	Interpreter   string    `json:"interpreter,omitempty"` // of the first of these
 }
 
 // FileNames are files of which not all are named.
@@ -141,7 +143,8 @@ func (c *condaFinder) read(name string) {
 		return
 	}
 	r.Record = name
-	r.Distributions, r.Missing, r.Altered, r.Unpatched = nil, FileNames{}, FileNames{}, FileNames{} // found below, whatever the record says
+	// These are found below, whatever the record says.
+	r.Distributions, r.Missing, r.Altered, r.Unpatched, r.Moved, r.Interpreter = nil, FileNames{}, FileNames{}, FileNames{}, FileNames{}, ""
 	c.records = append(c.records, r)
 	for _, p := range r.PathsData.Paths {
 		if sum := cmp.Or(p.SHA256InPrefix, p.SHA256); sum != "" && p.Type == "hardlink" {
@@ -182,10 +185,9 @@ func (c *condaFinder) compare(pkg *CondaPackage, p condaPath, clobbered bool) {
 	case info == nil:
 		pkg.Missing.add(at)
 	case info.Type != layer.Regular || clobbered:
-	case p.Placeholder != "":
-		if p.FileMode == "text" && c.unpatched(info, p.Placeholder) {
-			pkg.Unpatched.add(at)
-		}
+	case p.FileMode == "binary":
+	case p.Placeholder != "" || p.Type == "unix_python_entry_point":
+		c.script(pkg, info, p.Placeholder)
 	case p.Type == "hardlink" && p.Size != nil && info.Size != *p.Size && (path.Ext(at) == ".py" || info.Size == 0):
 		pkg.Altered.add(at) // libraries and programs are often stripped
 	}
@@ -207,17 +209,47 @@ func (c *condaFinder) find(at string) *Info {
 	return nil
 }
 
-// unpatched says whether a small script in bin has the placeholder. An environment may lie where the package was built.
-func (c *condaFinder) unpatched(info *Info, placeholder string) bool {
+// script compares a small script in bin, which the installer has written the prefix into, with where it is.
+func (c *condaFinder) script(pkg *CondaPackage, info *Info, placeholder string) {
+	if !isSmallScript(info.Path, info.Size) || c.scripts >= maxCondaScripts {
+		return
+	}
+	c.scripts++
+	text := ReadText(c.root, info.Path)
+	if c.unpatched(text, placeholder) {
+		pkg.Unpatched.add(info.Path)
+	} else if program := c.gone(text); program != "" {
+		pkg.Moved.add(info.Path)
+		pkg.Interpreter = cmp.Or(pkg.Interpreter, program)
+	}
+}
+
+// unpatched says whether a script has the placeholder. An environment may lie where the package was built.
+func (c *condaFinder) unpatched(text []byte, placeholder string) bool {
 	prefix := "/" + c.prefix
 	if len(placeholder) < 8 || strings.Contains(prefix, placeholder) || strings.HasPrefix(placeholder, prefix) {
 		return false
 	}
-	if !isSmallScript(info.Path, info.Size) || c.scripts >= maxCondaScripts {
-		return false
+	return bytes.Contains(text, []byte(placeholder))
+}
+
+// systemBins are where programs of the distribution are: one that is missing there was in no other environment.
+var systemBins = []string{"/bin", "/usr/bin", "/usr/local/bin"}
+
+// gone returns the interpreter in the first line of a script if it is that of another environment, and is not there.
+func (c *condaFinder) gone(text []byte) string {
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	rest, ok := bytes.CutPrefix(line, []byte("#!"))
+	words := strings.Fields(string(rest))
+	if !ok || len(words) == 0 || !path.IsAbs(words[0]) {
+		return ""
 	}
-	c.scripts++
-	return bytes.Contains(ReadText(c.root, info.Path), []byte(placeholder))
+	program := path.Clean(words[0])
+	dir := path.Dir(program)
+	if dir == "/"+c.prefix+"/bin" || path.Base(dir) != "bin" || slices.Contains(systemBins, dir) || c.find(program[1:]) != nil {
+		return ""
+	}
+	return program
 }
 
 func (c *condaFinder) clobbers() []CondaClobber {
