@@ -41,9 +41,10 @@ func TestCondaExample(t *testing.T) {
 
 	dir := t.TempDir()
 	replace := strings.NewReplacer("3.12", minor, "  - conda-forge\n", "  - "+channel.URL+"\n  - nodefaults\n", "      - --extra-index-url https://download.pytorch.org/whl/cu128\n", "",
+		"      - --extra-index-url https://download.pytorch.org/whl/cu126\n", "",
 		"https://github.com/NVIDIA/apex", "file://"+apex, "docker://nvcr.io/nvidia/cuda:12.8.1-devel-ubuntu24.04", "tar:root.tar")
 	const example = "pytorch-conda"
-	for _, name := range []string{"cotainr/conda_envs/pytorch_success.yml", "cotainr/conda_envs/extensions.yml", example + "/" + recipe.FileName} {
+	for _, name := range []string{"cotainr/conda_envs/pytorch_success.yml", "cotainr/conda_envs/extensions.yml", "cotainr/conda_envs/base_pytorch.yml", example + "/" + recipe.FileName} {
 		text := read(t, filepath.Join("../../examples", name))
 		local := replace.Replace(text)
 		if strings.Contains(local, "://") && !strings.Contains(local, "http://127.") && !strings.Contains(local, "file://") {
@@ -92,6 +93,26 @@ func TestCondaExample(t *testing.T) {
 		if !seen[name] {
 			t.Errorf("%s is not compiled", name)
 		}
+	}
+
+	// The file with PyTorch alone has the release that it names, though there is a newer one.
+	index.Add(t, locktest.Wheel{Name: "torch", Version: "2.6.0"})
+	locktest.Write(t, dir, map[string]string{
+		example + "/" + recipe.FileName: "name = \"base\"\n[base]\nimage = \"tar:root.tar\"\n[conda]\nenvironment = [\"../cotainr/conda_envs/base_pytorch.yml\"]\n",
+	})
+	l, err := lockIn(t, newSession(t), filepath.Join(dir, example), engine.LockOptions{Upgrade: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var has []string
+	for _, p := range l.Conda.Packages {
+		has = append(has, p.Name)
+	}
+	for _, w := range l.Wheels {
+		has = append(has, w.Name+" "+w.Version)
+	}
+	if got := strings.Join(has, ", "); got != "pip, python, torch 2.6.0" {
+		t.Errorf("PyTorch alone is %s", got)
 	}
 }
 
