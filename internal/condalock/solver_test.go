@@ -165,6 +165,37 @@ func TestSolve(t *testing.T) {
 	})
 }
 
+// The priority of channels decides where a package comes from that several have: strictly from the first one, from it where that can
+// be, or from whichever has the newest.
+func TestSolvePriority(t *testing.T) {
+	one := func(name, version string) condatest.Package { return condatest.Package{Name: name, Version: version} }
+	first := serve(t, []condatest.Package{one("a", "1.0")})
+	second := serve(t, []condatest.Package{one("a", "2.0"), {Name: "b", Version: "1.0", Depends: []string{"a >=2"}}})
+	s := solver(t, config(t, nil))
+	for _, c := range []struct{ priority, spec, want string }{
+		{"strict", "a", "a-1.0-0"},
+		{"flexible", "a", "a-1.0-0"},
+		{"disabled", "a", "a-2.0-0"},
+		{"strict", "b", ""},
+		{"flexible", "b", "a-2.0-0 b-1.0-0"},
+		{"disabled", "b", "a-2.0-0 b-1.0-0"},
+		{"", "b", ""},
+	} {
+		r := oneChannel(t, first.channel())
+		r.Sources[0].Channels = append(r.Sources[0].Channels, second.channel())
+		r.Sources[0].Specs, r.Priority = specs(c.spec), c.priority
+		a, err := s.Solve(t.Context(), r)
+		if c.want == "" {
+			var conflict *ConflictError
+			if !errors.As(err, &conflict) {
+				t.Errorf("%s, %s: %+v, %v", c.priority, c.spec, a, err)
+			}
+		} else if err != nil || chosen(a) != c.want {
+			t.Errorf("%s, %s: %+v, want %s (%v)", c.priority, c.spec, a, c.want, err)
+		}
+	}
+}
+
 // Where no channel has pip, a Python comes without it.
 func TestSolveWithoutPip(t *testing.T) {
 	channel := serve(t, []condatest.Package{{Name: "python", Version: "3.12.9"}})

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/condalock"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
@@ -115,5 +117,71 @@ func TestChannelPriority(t *testing.T) {
 		if err != nil || got.Priority != c.want {
 			t.Errorf("%q in the recipe, %q of the user: %q, want %q (%v)", c.recipe, c.user, got.Priority, c.want, err)
 		}
+	}
+}
+
+// What the target has, the recipe and the base say: the driver's CUDA, the lowest of the GPUs, the processor, the C library. What the
+// recipe says of virtual packages goes before, and a variable before that.
+func TestMachineOfRecipe(t *testing.T) {
+	for _, c := range []struct{ name, recipe, override, want string }{
+		{"nothing is known", "", "", "__archspec=0=x86_64 __glibc=2.36=0 __linux=5.10=0 __unix=0=0"},
+		{
+			"a target", "gpu = [\"9.0\", \"8.0\", \"10.0\"]\ndriver = \"550.54.15\"\ncpu-level = 3\n", "",
+			"__archspec=1=x86_64_v3 __cuda=12.4=0 __cuda_arch=8.0=0 __glibc=2.36=0 __linux=5.10=0 __unix=0=0",
+		},
+		{
+			"virtual packages", "driver = \"550.54.15\"\n[conda]\nvirtual = { __cuda = \"12.8\", __linux = \"\", __glibc = \"2.28\" }\n", "",
+			"__archspec=0=x86_64 __cuda=12.8=0 __glibc=2.28=0 __unix=0=0",
+		},
+		{
+			"a variable", "[conda]\nvirtual = { __cuda = \"12.8\" }\n", "13.0",
+			"__archspec=0=x86_64 __cuda=13.0=0 __glibc=2.36=0 __linux=5.10=0 __unix=0=0",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			locktest.Isolate(t)
+			if c.override != "" {
+				t.Setenv("CONDA_OVERRIDE_CUDA", c.override)
+			}
+			text := locktest.Head + c.recipe
+			if !strings.Contains(text, "[conda]") {
+				text += "[conda]\n"
+			}
+			r := locktest.Load(t, t.TempDir(), text+"packages = [\"python\"]\n")
+			m, err := machineOf(r, "2.36")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all []string
+			for _, v := range m.Packages {
+				all = append(all, v.String())
+			}
+			if got := strings.Join(all, " "); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+			request, err := (&condaLocker{recipe: r, config: &condalock.Config{}, conda: Conda{Platform: "linux-64"}}).request(m)
+			if wants := strings.Contains(c.recipe, "gpu ="); err != nil || request.WantsCUDA != wants {
+				t.Errorf("a package without CUDA is an error: %t, want %t (%v)", request.WantsCUDA, wants, err)
+			}
+		})
+	}
+}
+
+// A base with musl is refused before anything is asked of a channel; one with glibc is what its version says.
+func TestCondaCLibrary(t *testing.T) {
+	st := locktest.Store(t)
+	refused := func(files map[string]string) error {
+		dir := locktest.Dir(t, locktest.Base{Files: files}, nil)
+		r := locktest.Load(t, dir, locktest.Head+"[conda]\npackages = [\"python\"]\nchannels = [\"http://127.0.0.1:9/none\"]\n")
+		_, err := Make(t.Context(), r, Options{Store: st, Fetch: fetch.New(st, fetch.Options{Attempts: 1}), Offline: true})
+		return err
+	}
+	const glibc = "usr/lib/x86_64-linux-gnu/libc.so.6"
+	err := refused(map[string]string{glibc: "", "lib/ld-musl-x86_64.so.1": "\x001.2.5\x00"})
+	if err == nil || !strings.Contains(err.Error(), "the base has musl 1.2 as its C library, and conda packages need glibc") || !strings.Contains(fault.HintOf(err), "debian:12") {
+		t.Errorf("musl: %v", err)
+	}
+	if err := refused(map[string]string{"lib/ld-musl-x86_64.so.1": "\x001.2.5\x00"}); err == nil || strings.Contains(err.Error(), "musl") {
+		t.Errorf("glibc, and musl for a few programs: %v", err)
 	}
 }
