@@ -235,7 +235,7 @@ func (a *archive) walk(ctx context.Context, part string, visit func(h *tar.Heade
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err != nil && limited.N <= 0:
-			return a.bad("", "it unpacks to more than %d bytes", a.limit)
+			return a.tooLarge()
 		case err != nil:
 			return a.bad("", "read its %s: %w", part, err)
 		case n >= maxMembers:
@@ -259,11 +259,15 @@ func (a *archive) walk(ctx context.Context, part string, visit func(h *tar.Heade
 		}
 		if err := visit(h, t); errors.Is(err, errEnough) {
 			return nil
+		} else if errors.Is(err, io.ErrUnexpectedEOF) && limited.N <= 0 {
+			return a.tooLarge()
 		} else if err != nil {
 			return a.blame(h.Name, err)
 		}
 	}
 }
+
+func (a *archive) tooLarge() error { return a.bad("", "it unpacks to more than %d bytes", a.limit) }
 
 // blame gives an error the member that it is about, unless it has one or is about something else.
 func (a *archive) blame(member string, err error) error {

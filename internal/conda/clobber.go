@@ -10,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/units"
 )
 
 // Clobber says that two packages put different things in one place.
@@ -205,7 +206,7 @@ func warn(ctx context.Context, clobbers []Clobber) {
 		paths := more[p]
 		text := fmt.Sprintf("conda: %s and %s both have %s, and not the same", p.winner, p.loser, paths[0])
 		if len(paths) > 1 {
-			text += fmt.Sprintf(", and %d more files", len(paths)-1)
+			text += ", and " + units.Number(len(paths)-1, "more file")
 		}
 		progress.Warn(ctx, text+"; that of "+p.winner+" is taken, as conda does", "leave one of the packages out, or take builds of one channel")
 	}

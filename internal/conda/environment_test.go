@@ -8,12 +8,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/tooltest"
 )
@@ -23,6 +25,22 @@ type laid struct {
 	conda.Environment
 	store *store.Store
 	top   layer.Descriptor
+	told  *warnings // while it was made
+}
+
+// warnings are what was warned of, each with its hint.
+type warnings struct {
+	mu  sync.Mutex
+	all []string
+}
+
+// Emit implements [progress.Sink].
+func (w *warnings) Emit(e progress.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if e.Kind == progress.Warning {
+		w.all = append(w.all, e.Text+" ("+e.Hint+")")
+	}
 }
 
 // lay makes the layers of the packages of a channel, one for each of the groups, which are by name, and the environment's.
@@ -46,11 +64,12 @@ func lay(t testing.TB, c *condatest.Channel, e conda.Environment, compiler conda
 		}
 		e.Layers, e.Manifests = append(e.Layers, d), append(e.Manifests, m)
 	}
-	top, err := conda.BuildEnvironment(t.Context(), st, e, layer.Options{})
+	told := &warnings{}
+	top, err := conda.BuildEnvironment(progress.With(t.Context(), told), st, e, layer.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return laid{e, st, top}
+	return laid{e, st, top, told}
 }
 
 // files lays the layers over each other.
@@ -122,6 +141,18 @@ func TestClobbering(t *testing.T) {
 			clobbers := conda.Clobbers(l.Packages, l.Manifests, prefix)
 			if !slices.Contains(clobbers, conda.Clobber{Path: "x", Winner: "a-last 1", Loser: "z-first 1"}) {
 				t.Errorf("got %+v", clobbers)
+			}
+			told := strings.Join(l.told.all, "\n")
+			for _, want := range []string{
+				"conda: a-last 1 and z-first 1 both have ", "; that of a-last 1 is taken, as conda does",
+				"conda: m-middle 1 and a-last 1 both have twice, and not the same; that of m-middle 1 is taken, as conda does (leave one of the packages out",
+			} {
+				if !strings.Contains(told, want) {
+					t.Errorf("not told: %s\n%s", want, told)
+				}
+			}
+			if strings.Contains(told, "both have same") {
+				t.Errorf("told of what is the same:\n%s", told)
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package conda
 
 import (
+	"archive/tar"
 	"bufio"
 	"bytes"
 	"context"
@@ -31,6 +32,7 @@ var Dependency = dependency
 type Unpacked struct {
 	Path, Link, SHA256 string
 	Content            []byte
+	Mode               uint32
 }
 
 // Unpack unpacks an archive into a directory.
@@ -40,6 +42,46 @@ func Unpack(ctx context.Context, r io.ReaderAt, size int64, p Package, t Target,
 		return nil, err
 	}
 	return unpackInto(ctx, a, p, t, dir)
+}
+
+// UnpackWithin is [Unpack] of an archive that may unpack to limit bytes.
+func UnpackWithin(ctx context.Context, r io.ReaderAt, size int64, p Package, t Target, dir string, limit int64) ([]Unpacked, error) {
+	a, err := openArchive(r, size, p.File)
+	if err != nil {
+		return nil, err
+	}
+	a.limit = limit
+	return unpackInto(ctx, a, p, t, dir)
+}
+
+// UnpackedLimit is for tests.
+var UnpackedLimit = unpackedLimit
+
+// The limits, for tests.
+const (
+	MaxMembers  = maxMembers
+	MaxMetadata = maxMetadata
+)
+
+// WalkMany walks through a tar of the same header n times.
+func WalkMany(ctx context.Context, header []byte, n int) (visited int, err error) {
+	a := &archive{name: "x-1-0.conda", limit: maxUnpacked, parts: map[string]func() (io.ReadCloser, error){"pkg": func() (io.ReadCloser, error) {
+		return io.NopCloser(io.LimitReader(&again{data: header}, int64(n*len(header)))), nil
+	}}}
+	err = a.walk(ctx, "pkg", func(*tar.Header, io.Reader) error { visited++; return nil })
+	return visited, err
+}
+
+// again reads the same bytes without an end.
+type again struct {
+	data []byte
+	at   int
+}
+
+func (r *again) Read(p []byte) (int, error) {
+	n := copy(p, r.data[r.at:])
+	r.at = (r.at + n) % len(r.data)
+	return n, nil
 }
 
 // UnpackParts unpacks the two tars of an archive.
@@ -71,7 +113,7 @@ func unpackInto(ctx context.Context, a *archive, p Package, t Target, dir string
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, Unpacked{f.path, f.link, f.sha256, data})
+		files = append(files, Unpacked{f.path, f.link, f.sha256, data, f.mode})
 	}
 	return files, nil
 }

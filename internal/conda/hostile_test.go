@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -123,6 +124,7 @@ func TestHostilePackages(t *testing.T) {
 		"no files":              {p: x(a), data: condatest.Zip(t, member("info-x.tar.zst", nil)), want: "no member pkg-"},
 		"two of a kind":         {p: x(a), data: condatest.Zip(t, member("info-x.tar.zst", nil), member("pkg-x.tar.zst", nil), member("pkg-y.tar.zst", nil)), want: "two of its kind"},
 		"another compression":   {p: x(a), data: condatest.Zip(t, member("info-x.tar.bz2", nil)), want: "it is no .tar.zst"},
+		"many members":          {p: x(a), data: condatest.Zip(t, slices.Repeat([]condatest.Member{member("x", nil)}, 65)...), want: "more than 64 are not believed"},
 		"another format":        {p: x(a), data: condatest.Zip(t, member("metadata.json", []byte(`{"conda_pkg_format_version": 3}`))), want: "version 3"},
 		"no zstd":               {p: x(a), data: condatest.Zip(t, member("info-x.tar.zst", []byte("no zstd at all")), member("pkg-x.tar.zst", nil)), want: "read its info"},
 		"a package that is cut": {p: x(a), data: archive(x(a))[:200], want: "read the archive's directory"},
@@ -144,6 +146,54 @@ func TestHostilePackages(t *testing.T) {
 				t.Error("there is no hint")
 			}
 		})
+	}
+}
+
+// A small archive cannot fill the disk or the memory: not by files that it lists, nor by others, nor by how many or how large they claim
+// to be.
+func TestLimits(t *testing.T) {
+	const limit = 100_000
+	large := strings.Repeat("a", 2*limit)
+	for name, p := range map[string]condatest.Package{
+		"a file":                  pkg("x", map[string]condatest.File{"a": {Data: large}}),
+		"a file that none knows":  pkg("x", map[string]condatest.File{"a": {Data: "a"}, "b": {Data: large, Unlisted: true}}),
+		"several, listed or not":  pkg("x", map[string]condatest.File{"a": {Data: large[:limit/2]}, "b": {Data: large[:limit/2], Unlisted: true}, "c": {Data: large[:limit/2]}}),
+		"of the older kind":       {Name: "x", Version: "1", TarBz2: true, Files: map[string]condatest.File{"a": {Data: large}}},
+		"what replacing makes it": pkg("x", map[string]condatest.File{"a": {Data: strings.Repeat("PF", limit/4), Placeholder: "PF", FileMode: "text"}}),
+	} {
+		data := p.Bytes(t)
+		_, err := conda.UnpackWithin(t.Context(), bytes.NewReader(data), int64(len(data)), p.Record(data), conda.Target{Prefix: "/opt/conda/envs/long"}, t.TempDir(), limit)
+		if err == nil || !strings.Contains(err.Error(), "unpacks to more than 100000 bytes") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for size, want := range map[int64]int64{0: 1 << 30, 1 << 20: 1<<30 + 512<<20, 1 << 40: 64 << 30} {
+		if got := conda.UnpackedLimit(size); got != want {
+			t.Errorf("%d bytes may unpack to %d, want %d", size, got, want)
+		}
+	}
+
+	header := tarOf(t, fileOf("unlisted", ""))[:512]
+	if n, err := conda.WalkMany(t.Context(), header, conda.MaxMembers+1); n != conda.MaxMembers || err == nil || !strings.Contains(err.Error(), "more than 500000 members") {
+		t.Errorf("%d members, %v", n, err)
+	}
+	var info bytes.Buffer
+	if err := tar.NewWriter(&info).WriteHeader(&tar.Header{Name: "info/index.json", Typeflag: tar.TypeReg, Size: conda.MaxMetadata + 1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conda.UnpackParts(t.Context(), info.Bytes(), nil, pkg("x", nil).Record(nil), conda.Target{Prefix: prefix}, t.TempDir()); err == nil || !strings.Contains(err.Error(), "are not believed") {
+		t.Errorf("a large index: %v", err)
+	}
+}
+
+// No program of a package runs as somebody else.
+func TestModes(t *testing.T) {
+	p := pkg("x", map[string]condatest.File{"a": {Data: "a"}, "b": {Data: "b"}})
+	a, b := fileOf("a", "a"), fileOf("b", "b")
+	a.Mode, b.Mode = 0o6755, 0o1640
+	files, err := unpackBytes(t, p, p.WithTar(t, tarOf(t, a, b)), conda.Target{Prefix: prefix})
+	if err != nil || files[0].Mode != 0o755 || files[1].Mode != 0o640 {
+		t.Errorf("got %+v, %v", files, err)
 	}
 }
 

@@ -32,6 +32,8 @@ func TestPrefixReplacement(t *testing.T) {
 		{"a text", "text", "#!" + old + "/bin/sh\ncd " + old + "\n", "#!/p/bin/sh\ncd /p\n"},
 		{"UTF-16", "text", utf16Text(binary.LittleEndian, old+"/x"), utf16Text(binary.LittleEndian, "/p/x")},
 		{"UTF-16, the other way round", "text", utf16Text(binary.BigEndian, old+"/x"), utf16Text(binary.BigEndian, "/p/x")},
+		{"UTF-32", "text", utf32Text(binary.LittleEndian, old+"/x"), utf32Text(binary.LittleEndian, "/p/x")},
+		{"UTF-32, the other way round", "text", utf32Text(binary.BigEndian, old+"/x"), utf32Text(binary.BigEndian, "/p/x")},
 		{"a beginning that goes on otherwise", "text", "/long/placeh/long/placeholder", "/long/placeh/p"},
 		{"nothing", "text", "", ""},
 		{"a string", "binary", "a\x00" + old + "/lib\x00b", "a\x00/p/lib\x00" + zeros(15) + "b"},
@@ -70,6 +72,14 @@ func utf16Text(order binary.AppendByteOrder, s string) string {
 	var b []byte
 	for _, u := range utf16.Encode([]rune(s)) {
 		b = order.AppendUint16(b, u)
+	}
+	return string(b)
+}
+
+func utf32Text(order binary.AppendByteOrder, s string) string {
+	var b []byte
+	for _, r := range s {
+		b = order.AppendUint32(b, uint32(r))
 	}
 	return string(b)
 }
