@@ -250,6 +250,29 @@ func (c *Config) channelsOf(r *Request) ([]Channel, error) {
 	return all, nil
 }
 
+// Learn notes how the channels of packages that were chosen earlier are reached: the logins in addresses that sources name, and what stands
+// here for names that all know. An address that cannot be made out, as for want of a variable, brings none: whoever has none gets in
+// another way, or is told when the channel asks for it.
+func (c *Config) Learn(sources []Source, packages []conda.Package) {
+	for _, source := range sources {
+		for _, name := range source.Channels {
+			_, _ = c.Channels([]string{name}, source.Dir)
+		}
+		for _, spec := range source.Specs {
+			if name, _, ok := strings.Cut(spec.Text, "::"); ok {
+				_, _ = c.Channels([]string{name}, source.Dir)
+			}
+		}
+	}
+	var known string
+	for _, p := range packages {
+		if name, ok := strings.CutPrefix(p.Channel, usualAlias+"/"); ok && name != known {
+			_, _ = c.Channels([]string{name}, ".")
+			known = name
+		}
+	}
+}
+
 // specs are the specs of the sources as the solver reads them.
 func (c *Config) specs(sources []Source) ([]askSource, error) {
 	all := make([]askSource, len(sources))

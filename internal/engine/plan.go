@@ -10,6 +10,7 @@ import (
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/lock"
@@ -137,7 +138,7 @@ func (l *Locked) pythonVersion() string {
 
 // means are what the build of a recipe needs besides its plan.
 func (s *Session) means(r *Recipe, l *Locked) (build.Options, error) {
-	o := build.Options{Wheels: l.Wheels, Authorize: lock.Authorizer(r.pinned), CondaRequests: lock.CondaRequests}
+	o := build.Options{Wheels: l.Wheels, Authorize: lock.Authorizer(r.pinned), CondaRequests: func(packages []conda.Package) ([]fetch.Request, error) { return lock.CondaRequests(r.pinned, packages) }}
 	if l.Python != nil {
 		o.Protect = l.Python.Protected
 	}

@@ -364,23 +364,7 @@ func (k *condaLocker) request(machine *condalock.Machine) (condalock.Request, er
 			r.Defaults = []string{"conda-forge"}
 		}
 	}
-	for i, e := range files {
-		source := e.Source()
-		source.Name = c.Environment[i]
-		r.Sources = append(r.Sources, source)
-	}
-	// A recipe cannot say nodefaults: what its files agree on goes for what it adds to them.
-	closed := len(files) > 0 && !slices.ContainsFunc(files, func(e *condalock.Environment) bool { return !e.NoDefaults })
-	own := condalock.Source{Name: filepath.Base(k.recipe.Path), Dir: k.recipe.Dir, Channels: c.Channels, NoDefaults: closed}
-	for _, text := range c.Packages {
-		own.Specs = append(own.Specs, condalock.Spec{Text: text})
-	}
-	if c.Client {
-		own.Specs = append(own.Specs, condaClient...)
-	}
-	if len(own.Specs)+len(own.Channels) > 0 {
-		r.Sources = append(r.Sources, own)
-	}
+	r.Sources = condaSources(k.recipe, files)
 	for _, s := range r.Sources {
 		for _, spec := range s.Specs {
 			k.conda.Specs = append(k.conda.Specs, withoutLogins(spec.Text))
@@ -395,6 +379,30 @@ func (k *condaLocker) request(machine *condalock.Machine) (condalock.Request, er
 		}
 	}
 	return r, nil
+}
+
+// condaSources are what names channels and packages: the environment files in order, then the recipe itself, if it has any.
+func condaSources(r *recipe.Recipe, files []*condalock.Environment) []condalock.Source {
+	c := r.Conda
+	var all []condalock.Source
+	for i, e := range files {
+		source := e.Source()
+		source.Name = c.Environment[i]
+		all = append(all, source)
+	}
+	// A recipe cannot say nodefaults: what its files agree on goes for what it adds to them.
+	closed := len(files) > 0 && !slices.ContainsFunc(files, func(e *condalock.Environment) bool { return !e.NoDefaults })
+	own := condalock.Source{Name: filepath.Base(r.Path), Dir: r.Dir, Channels: c.Channels, NoDefaults: closed}
+	for _, text := range c.Packages {
+		own.Specs = append(own.Specs, condalock.Spec{Text: text})
+	}
+	if c.Client {
+		own.Specs = append(own.Specs, condaClient...)
+	}
+	if len(own.Specs)+len(own.Channels) > 0 {
+		all = append(all, own)
+	}
+	return all
 }
 
 // checkCondaWheels makes sure that [python] asks for the Python packages that the user's own lock has beside conda's: only conda's are
@@ -446,6 +454,7 @@ func (k *condaLocker) take(ctx context.Context) ([]conda.Package, error) {
 		return nil, err
 	}
 	k.conda.Channels = all.Channels
+	k.config.Learn(nil, part.Packages)
 	hashed := make(map[string]bool)
 	for _, p := range part.Packages {
 		hashed[p.File] = p.SHA256 != ""
@@ -590,7 +599,7 @@ func (k *condaLocker) measure(ctx context.Context, packages []conda.Package) ([]
 }
 
 // CondaLoginHint says where logins for channels are looked for.
-const CondaLoginHint = "logins for channels are looked for in netrc, in the channel's address in .condarc, in RATTLER_AUTH_FILE and in ~/.rattler/credentials.json"
+const CondaLoginHint = "logins for channels are looked for in netrc, in the addresses of channels, in RATTLER_AUTH_FILE and in ~/.rattler/credentials.json"
 
 // placesOf is how a package is asked for.
 func placesOf(c *condalock.Config, p conda.Package) fetch.Request {
@@ -598,12 +607,17 @@ func placesOf(c *condalock.Config, p conda.Package) fetch.Request {
 	return fetch.Request{URL: url, Digest: p.SHA256, Size: p.Size, Name: p.Name + " " + p.Version, Header: header, Login: CondaLoginHint}
 }
 
-// CondaRequests says how packages are downloaded by this user: from which mirror, with which login.
-func CondaRequests(packages []conda.Package) ([]fetch.Request, error) {
+// CondaRequests says how packages of a recipe are downloaded by this user: from which mirror, with which login.
+func CondaRequests(r *recipe.Recipe, packages []conda.Package) ([]fetch.Request, error) {
 	config, err := condalock.ReadConfig(os.LookupEnv)
 	if err != nil {
 		return nil, err
 	}
+	files, err := readEnvironments(r)
+	if err != nil {
+		return nil, err
+	}
+	config.Learn(condaSources(r, files), packages)
 	requests := make([]fetch.Request, len(packages))
 	for i, p := range packages {
 		requests[i] = placesOf(config, p)
