@@ -265,10 +265,15 @@ func (l *linter) imageOf(d *document) (*opened, error) {
 	if d.dialect == edf.Sarus {
 		name, undefined = text, nil // it expands nothing
 	}
-	if name == "" || len(undefined) > 0 || strings.Contains(name, "$") || l.Image == nil {
+	if name == "" || len(undefined) > 0 || strings.Contains(name, "$") {
 		return nil, nil //nolint:nilnil // there is none to open
 	}
-	if im, ok := l.images[name]; ok {
+	return l.image(name)
+}
+
+// image opens the image of a name, each once.
+func (l *linter) image(name string) (*opened, error) {
+	if im, ok := l.images[name]; ok || l.Image == nil {
 		return im, nil
 	}
 	f, why, err := l.Image(l.ctx, name)

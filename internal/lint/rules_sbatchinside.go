@@ -104,20 +104,12 @@ func (s *subject) hookOn(srun *sbatch.Call, hook string) bool {
 // imageIn is the image that a step of pyxis runs in, nil when nothing is known of it.
 func (s *subject) imageIn(srun *sbatch.Call) *facts.Facts {
 	o, ok := sbatch.Find(srun.Options, "container-image")
-	if !ok || !o.Fixed || s.linter.Image == nil {
+	if !ok || !o.Fixed {
 		return nil
 	}
-	im, known := s.linter.images[o.Value]
-	if !known {
-		f, why, err := s.linter.Image(s.linter.ctx, o.Value)
-		if err != nil {
-			f = nil
-		}
-		im = &opened{f, why}
-		s.linter.images[o.Value] = im
-		if f == nil && why != "" {
-			s.linter.result.NotJudged = append(s.linter.result.NotJudged, "image "+o.Value+": "+why)
-		}
+	im, err := s.linter.image(o.Value)
+	if err != nil || im == nil {
+		return nil // whoever looks next is told
 	}
 	return im.Facts
 }

@@ -19,29 +19,38 @@ import (
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/sbatch"
+	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/units"
+	packed "sconce.dev/sconce/internal/venv"
 )
 
 // venvRules are about virtual environments on top of an image, as far as they can be judged where they lie: as directories that a
-// script activates.
+// script activates, and as packed files that are mounted.
 var venvRules = []Rule{
 	{
 		Rule: audit.Rule{
 			ID: "venv-base-changed", Severity: audit.Error,
-			Title:  "Virtual environments of another Python",
-			Why:    "The environment was made with a Python that the image does not have: its python is a link that leads nowhere, or sees no packages of the image.",
-			Remedy: "make the environment again, in a container of this image",
+			Title: "Virtual environments of another image",
+			Why: "The environment was made with a Python that the image does not have: its python is a link that leads nowhere, or sees no packages of the image. " +
+				"A packed one says which image its packages were chosen for, and they may not fit those of another.",
+			Remedy: "make the environment again, on this image",
 		},
-		script: lookVenvBase,
+		any: func(s *subject) {
+			lookVenvBase(s)
+			lookPackedBase(s)
+		},
 	},
 	{
 		Rule: audit.Rule{
-			ID: "venv-two-torch", Severity: audit.Warning,
+			ID: "venv-two-torch", Severity: audit.Error,
 			Title:  "A second PyTorch in the virtual environment",
 			Why:    "The environment's torch goes before the image's, which was built for the cluster; extensions of the image are linked with the other one.",
 			Remedy: "remove torch and its nvidia packages from the environment, and install with the image's versions as constraints",
 		},
-		script: lookTwoTorch,
+		any: func(s *subject) {
+			lookTwoTorch(s)
+			lookPackedTorch(s)
+		},
 	},
 	{
 		Rule: audit.Rule{
@@ -81,6 +90,9 @@ type venv struct {
 
 // venvs are the environments that are here to look at, each with the image of its step, where that is known with its files.
 func (s *subject) venvs() []venv {
+	if s.script == nil {
+		return nil
+	}
 	var all []venv
 	for _, c := range s.script.Calls {
 		if !activates(c) || !c.Command[0].Fixed || c.Inside == nil {
@@ -138,6 +150,17 @@ func lookVenvBase(s *subject) {
 	}
 }
 
+func lookPackedBase(s *subject) {
+	for _, v := range s.packedVenvs() {
+		if v.image.Digest == "" {
+			continue // nothing tells which image a file is that sconce has not written
+		}
+		if err := v.record.Base.CheckBase(v.file, v.name, []store.Digest{store.Digest(v.image.Digest)}); err != nil {
+			s.tell(v.at, "%s", err)
+		}
+	}
+}
+
 func lookTwoTorch(s *subject) {
 	for _, v := range s.venvs() {
 		own, err := filepath.Glob(filepath.Join(v.dir, "lib", "python3*", "site-packages", "torch-*.dist-info"))
@@ -146,6 +169,18 @@ func lookTwoTorch(s *subject) {
 		}
 		if at, there := v.image.has(isTorch); there {
 			s.tell(s.in(v.call.At), "the environment has %s, and the image another", torchName(own[0])).Seen = []string{own[0], at}
+		}
+	}
+}
+
+func lookPackedTorch(s *subject) {
+	for _, v := range s.packedVenvs() {
+		i := slices.IndexFunc(v.record.Packages, func(p packed.Package) bool { return p.Name == "torch" })
+		if i < 0 {
+			continue
+		}
+		if at, there := v.image.has(isTorch); there {
+			s.tell(v.at, "%s has torch %s, and the image another", v.file, v.record.Packages[i].Version).Seen = []string{at}
 		}
 	}
 }
