@@ -346,7 +346,7 @@ func shellWords(words []string) (string, error) {
 // placeImage decides where the nodes read the image, unless it is a file already.
 func placeImage(r *job.Request, o jobOptions) {
 	switch {
-	case o.image != "" && (strings.ContainsAny(o.image[:1], "/.$") || r.StartsFiles()):
+	case o.image != "" && (isPath(o.image) || r.StartsFiles()):
 		r.Image.File = o.image
 	case o.image != "":
 		r.Image.Reference = o.image

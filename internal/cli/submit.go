@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,6 +23,7 @@ import (
 	"sconce.dev/sconce/internal/job"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/slurm"
+	"sconce.dev/sconce/internal/venv"
 )
 
 // submitOptions are the options of `sconce submit`.
@@ -113,6 +115,9 @@ func (a *app) runSubmit(ctx context.Context, o submitOptions) error {
 		return fmt.Errorf("job %s: %w", r.Name, err)
 	}
 	image, err := a.imageForJob(ctx, &r, o)
+	if err == nil {
+		err = a.filesForJob(ctx, r, image, o)
+	}
 	if err != nil && !o.dryRun {
 		return err
 	}
@@ -167,11 +172,7 @@ func (a *app) imageForJob(ctx context.Context, r *job.Request, o submitOptions) 
 	if err != nil {
 		return none, err
 	}
-	open := a.open
-	if o.dryRun {
-		open = a.openThere
-	}
-	s, err := open(ctx)
+	s, err := a.opener(o)(ctx)
 	if err != nil {
 		return none, err
 	}
@@ -186,6 +187,96 @@ func (a *app) imageForJob(ctx context.Context, r *job.Request, o submitOptions) 
 	}
 	r.Image = placed.Image
 	return placed, nil
+}
+
+// opener opens the store for a job: a dry run makes none.
+func (a *app) opener(o submitOptions) func(context.Context) (*engine.Session, error) {
+	if o.dryRun {
+		return a.openThere
+	}
+	return a.open
+}
+
+// filesForJob refuses what the nodes would look for in vain: the file that --image names, and the virtual environment.
+func (a *app) filesForJob(ctx context.Context, r job.Request, image engine.Placed, o submitOptions) error {
+	if ext := filepath.Ext(o.image); r.Image.File == o.image && (isPath(o.image) || ext == ".sqsh" || ext == ".squashfs" || ext == ".sif") {
+		if path, err := expandHere(o.image); err == nil && isMissing(path) {
+			return fault.Usage(fmt.Errorf("--image: there is no file %s", path))
+		}
+	}
+	path, err := expandHere(r.Job.VenvSource())
+	if path == "" || err != nil {
+		return nil // a variable that is set on the nodes alone
+	}
+	if isMissing(path) {
+		return fault.Usage(fault.Hint(fmt.Errorf("job %s: venv: there is no %s", r.Name, path), "`sconce venv pack DIR -o FILE.sqsh` writes one"))
+	}
+	if err := a.venvForJob(ctx, path, r, image, o); err != nil {
+		return fmt.Errorf("job %s: venv: %w", r.Name, err)
+	}
+	return nil
+}
+
+// isPath reports whether a name of an image can only be a path.
+func isPath(name string) bool { return name != "" && strings.ContainsAny(name[:1], "/.$") }
+
+// isMissing reports whether a file is not there, in a directory that is: other directories the nodes alone may have.
+func isMissing(path string) bool {
+	_, err := os.Stat(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	dir, err := os.Stat(filepath.Dir(path))
+	return err == nil && dir.IsDir()
+}
+
+// venvForJob refuses a directory in which `sconce venv` keeps what is still to be packed, and a packed environment of another image.
+func (a *app) venvForJob(ctx context.Context, path string, r job.Request, image engine.Placed, o submitOptions) error {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil //nolint:nilerr // the nodes may see more
+	}
+	if st.IsDir() {
+		_, kept := os.Stat(filepath.Join(path, venv.FileName))
+		_, python := os.Stat(filepath.Join(path, "pyvenv.cfg"))
+		if kept == nil && python != nil {
+			return fault.Usage(fault.Hint(fmt.Errorf("%s says what an environment is made of, and has no packages in it", path), "pack it, and name the file: sconce venv pack "+path+" -o FILE.sqsh"))
+		}
+		return nil
+	}
+	s, err := a.opener(o)(ctx)
+	if err != nil {
+		return err
+	}
+	v, err := s.OpenVenv(ctx, path)
+	if errors.Is(err, venv.ErrNoRecord) {
+		return nil // packed in another way, and nothing tells for what
+	}
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	on := image.Name
+	if image.Digest == "" {
+		on, err = expandHere(r.Image.File)
+		if _, missing := os.Stat(on); err != nil || missing != nil {
+			return nil // the nodes alone have it, or know its name
+		}
+	}
+	if o.noLint {
+		return nil
+	}
+	return checkVenvOn(ctx, s, v, on)
+}
+
+// checkVenvOn refuses an environment that was made for another image.
+func checkVenvOn(ctx context.Context, s *engine.Session, v *engine.Venv, image string) error {
+	on, err := s.Open(image, engine.Wanted{OrOther: true})
+	if err != nil {
+		return err
+	}
+	defer on.Close()
+	return fault.Hint(v.Check(ctx, on, false), "make it again on this image, or submit it all the same with --no-lint")
 }
 
 // placeForJob copies the image to where the nodes read it.

@@ -49,6 +49,15 @@ type Job struct {
 	Options     []string `toml:"options"` // of sbatch
 }
 
+// venvParts takes apart where the virtual environment is: FILE.sqsh[:DIR], or a directory.
+func (j Job) venvParts() (source, target string, given bool) { return strings.Cut(j.Venv, ":/") }
+
+// VenvSource is the directory of the virtual environment, or its packed file; "" when the job has none.
+func (j Job) VenvSource() string {
+	source, _, _ := j.venvParts()
+	return source
+}
+
 // Checkpoint is what saving the state of a training costs.
 type Checkpoint struct {
 	Takes string `toml:"takes"` // "90s"

@@ -192,7 +192,7 @@ const maxWarning = 65535 * time.Second
 
 // settleVenv decides where the virtual environment is, and how it comes there.
 func (s *settled) settleVenv() error {
-	source, target, given := strings.Cut(s.Job.Venv, ":/")
+	source, target, given := s.Job.venvParts()
 	if s.Job.Venv == "" {
 		return nil
 	}

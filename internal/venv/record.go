@@ -49,11 +49,15 @@ func (r Record) Encode() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// ReadRecord reads what a file system says of the environment that it is. Nothing of it is believed that could lead elsewhere.
+// ErrNoRecord says that a file system does not say of itself that it is an environment. Somebody may have packed one in another way.
+var ErrNoRecord = errors.New("it is no packed environment: it has no " + RecordFile)
+
+// ReadRecord reads what a file system says of the environment that it is. Nothing of it is believed that could lead elsewhere. The error
+// wraps [ErrNoRecord] where it says nothing.
 func ReadRecord(r *squashfs.Reader) (*Record, error) {
 	f, err := r.Lookup(RecordFile, false)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Hint(errors.New("it is no packed environment: it has no "+RecordFile), "`sconce venv pack DIR -o FILE.sqsh` writes one")
+		return nil, fault.Hint(ErrNoRecord, "`sconce venv pack DIR -o FILE.sqsh` writes one")
 	}
 	if err != nil {
 		return nil, err
