@@ -181,7 +181,7 @@ func (a *app) imageForJob(ctx context.Context, r *job.Request, o submitOptions) 
 			return none, err
 		}
 	}
-	placed, err := s.PlaceOfRecipe(ctx, from, target)
+	placed, err := s.PlaceOfRecipe(ctx, from, target, r.MountsUenv())
 	if err != nil {
 		return none, err
 	}

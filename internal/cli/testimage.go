@@ -423,13 +423,13 @@ func (a *app) placeForTest(ctx context.Context, p *imagetest.Plan, name, referen
 		return err
 	}
 	dir := ""
-	startsFiles := job.Request{Cluster: p.Cluster, Runtime: p.Runtime}.StartsFiles()
-	if p.Place != imagetest.Here && startsFiles && len(p.Tests) > 0 {
+	starts := job.Request{Cluster: p.Cluster, Runtime: p.Runtime}
+	if p.Place != imagetest.Here && starts.StartsFiles() && len(p.Tests) > 0 {
 		if dir, err = expandHere(cmp.Or(p.Cluster.Paths.Images, "${PWD}/.sconce/images")); err != nil {
 			return fmt.Errorf("paths.images of %s: %w", cmp.Or(p.Cluster.Name, "the cluster"), err)
 		}
 	}
-	placed, err := s.PlaceOf(ctx, name, dir)
+	placed, err := s.PlaceOf(ctx, name, dir, starts.MountsUenv())
 	if err != nil {
 		return err
 	}

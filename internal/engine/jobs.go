@@ -130,11 +130,13 @@ func lookAtFacts(i *job.Image, f *facts.Facts) {
 type Placed struct {
 	job.Image
 	Digest string // of its manifest
+
+	uenv bool // the file is one
 }
 
 // PlaceOfRecipe is [Session.PlaceOf] for the built image of a recipe.
-func (s *Session) PlaceOfRecipe(ctx context.Context, r *Recipe, dir string) (Placed, error) {
-	p, err := s.PlaceOf(ctx, r.FullName(), dir)
+func (s *Session) PlaceOfRecipe(ctx context.Context, r *Recipe, dir string, uenv bool) (Placed, error) {
+	p, err := s.PlaceOf(ctx, r.FullName(), dir, uenv)
 	if err != nil && p.Digest == "" {
 		err = fault.Hint(err, "build it first: sconce build "+filepath.Dir(r.Path))
 	}

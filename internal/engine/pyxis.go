@@ -21,6 +21,7 @@ import (
 const (
 	sharedPrefix = "sha256-"
 	sharedExt    = ".sqsh"
+	uenvExt      = ".squashfs"
 )
 
 // Share returns the path of a squashfs file of the image in dir, which is named after the manifest's digest and made once, whoever
@@ -36,7 +37,7 @@ func (s *Session) Share(ctx context.Context, from *Subject, dir string, w Writin
 		}
 	}
 	path := filepath.Join(dir, sharedName(digest, w.Squashfs))
-	return path, s.shareOnce(ctx, pinned, from.how, path, s.writing(w))
+	return path, s.shareOnce(ctx, pinned, from.how, source.Squashfs, path, s.writing(w))
 }
 
 // sharedName is the name of an image's file. One that is compressed otherwise is another file.
@@ -49,15 +50,15 @@ func sharedName(d store.Digest, o squashfs.Options) string {
 }
 
 // shareOnce makes the file of an image unless it is there. A file under its final name is whole.
-func (s *Session) shareOnce(ctx context.Context, ref source.Ref, from source.Options, path string, how export.Options) error {
+func (s *Session) shareOnce(ctx context.Context, ref source.Ref, from source.Options, kind source.Transport, path string, how export.Options) error {
 	if used(path) {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	// One lock around the download too: it is the longer part.
-	lock, err := filelock.Acquire(ctx, strings.TrimSuffix(path, sharedExt), "imports the image", progress.Waiting(ctx))
+	// One lock around the download too: it is the longer part. The one of the file's own name is that of who writes it.
+	lock, err := filelock.Acquire(ctx, strings.TrimSuffix(path, filepath.Ext(path)), "imports the image", progress.Waiting(ctx))
 	if err != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func (s *Session) shareOnce(ctx context.Context, ref source.Ref, from source.Opt
 	if err != nil {
 		return err
 	}
-	return export.Write(ctx, im, string(source.Squashfs)+":"+path, how)
+	return export.Write(ctx, im, string(kind)+":"+path, how)
 }
 
 // used reports whether the file is there, and notes that it was asked for.

@@ -123,9 +123,15 @@ func (r Request) EDFName() string {
 	return name
 }
 
+// starter is what starts the image.
+func (r Request) starter() string { return cmp.Or(r.Runtime, r.Job.Runtime, r.Cluster.Starter()) }
+
+// MountsUenv reports whether the image is mounted as a uenv.
+func (r Request) MountsUenv() bool { return r.starter() == uenv }
+
 // StartsFiles reports whether the runtime starts images from files, rather than by their names in a registry.
 func (r Request) StartsFiles() bool {
-	starter := cmp.Or(r.Runtime, r.Job.Runtime, r.Cluster.Starter())
+	starter := r.starter()
 	return starter != cluster.Sarus && starter != cluster.PodmanHPC
 }
 
@@ -135,7 +141,7 @@ var imageExt = map[string]string{apptainer: ".sif", uenv: ".squashfs"}
 // DefaultFile is where nodes read the image when nobody says where: in the cluster's directory of images, else where the job is submitted
 // from.
 func (r Request) DefaultFile() string {
-	starter := cmp.Or(r.Runtime, r.Job.Runtime, r.Cluster.Starter())
+	starter := r.starter()
 	if starter == uenv && r.Job.Uenv != "" {
 		return ""
 	}
@@ -144,7 +150,7 @@ func (r Request) DefaultFile() string {
 
 // ReadsEDF reports whether the runtime reads an environment definition file.
 func (r Request) ReadsEDF() bool {
-	starter := cmp.Or(r.Runtime, r.Job.Runtime, r.Cluster.Starter())
+	starter := r.starter()
 	return starter == containerEngine || starter == cluster.Sarus
 }
 

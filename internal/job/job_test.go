@@ -91,7 +91,7 @@ func requests(t *testing.T) map[string]Request {
 		},
 		"uenv-venv": {
 			Name: "train", Cluster: clariden, Runtime: "uenv", Image: Image{Name: "mine", File: "${SCRATCH}/uenvs/mine.squashfs"},
-			Job: with(short, func(j *Job) { j.View, j.Venv = "default", "${SCRATCH}/venvs/exp.sqsh:/user-tools" }),
+			Job: with(short, func(j *Job) { j.Venv = "${SCRATCH}/venvs/exp.sqsh:/user-tools" }),
 		},
 		"sconce":       {Name: "train", Job: short, Image: image, Cluster: cluster.Profile{Name: "somewhere"}},
 		"array-script": {Name: "sweep", Job: Job{Time: "30m", Array: "0-9%2", Command: "cd /data\nfor i in a 'b c'; do\n  python sweep.py \"$i\" $SLURM_ARRAY_TASK_ID\ndone", GPUsPerNode: new(int), CPUsPerTask: 4, TasksPerNode: 2}, Image: image, Cluster: ours("pyxis")},

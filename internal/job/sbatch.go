@@ -187,6 +187,9 @@ func (s *settled) askSignals(b *script) {
 	}
 }
 
+// ownView is the view of the uenvs that sconce writes. uenv 9 loads none that is not named.
+const ownView = "default"
+
 // uenvOptions are what sbatch or srun is given: the uenv, with a virtual environment beside it, and a view.
 func (s *settled) uenvOptions() []string {
 	list := first(s.Job.Uenv, s.Image.File)
@@ -194,8 +197,12 @@ func (s *settled) uenvOptions() []string {
 		list += "," + s.venv.file + ":" + s.venv.dir
 	}
 	options := []string{"--uenv=" + list}
-	if s.Job.View != "" {
-		options = append(options, "--view="+s.Job.View)
+	view := s.Job.View
+	if view == "" && s.Job.Uenv == "" {
+		view = ownView
+	}
+	if view != "" {
+		options = append(options, "--view="+view)
 	}
 	return options
 }

@@ -86,7 +86,7 @@ func (s *settled) checkVariables() error {
 }
 
 func (s *settled) settleRuntime() error {
-	s.runtime = cmp.Or(s.Request.Runtime, s.Job.Runtime, s.Cluster.Starter())
+	s.runtime = s.starter()
 	if slices.Contains(cluster.Starters, s.runtime) {
 		return nil
 	}

@@ -681,10 +681,10 @@ var keys = withProfile(map[string]key{
 		Example: `"${SCRATCH}/venvs/exp.sqsh"`, Form: formJobPath, FormName: formJobPathName,
 	},
 	"job.NAME.uenv": {
-		Doc: "The uenv that the job runs in with the runtime `uenv`, as `--uenv` takes it.", Example: `"pytorch/v2.6.0:v1"`, Form: formOneWord, FormName: "one word",
+		Doc: "The uenv that the job runs in with the runtime `uenv`, as `--uenv` takes it, instead of the image's own Python environment.", Example: `"pytorch/v2.6.0:v1"`, Form: formOneWord, FormName: "one word",
 	},
 	"job.NAME.view": {
-		Doc: "The view of that uenv.", Example: `"default"`, Form: formOneWord, FormName: "one word",
+		Doc: "The view of the uenv; of one that sconce writes, `default` without this.", Example: `"default"`, Form: formOneWord, FormName: "one word",
 	},
 	"job.NAME.checkpoint": {Doc: "What saving the state of a training costs."},
 	"job.NAME.checkpoint.takes": {
