@@ -25,9 +25,7 @@ func SrunArgs(r Request, lookup func(string) (string, bool)) (Args, error) {
 		return Args{}, err
 	}
 	a := Args{Runtime: s.runtime, Srun: []string{"--kill-on-bad-exit=1"}, Program: []string{}, Environment: map[string]string{}}
-	if s.gpus > 0 && s.Cluster.Slurm.GPURequest != "none" {
-		a.Srun = append(a.Srun, "--gpu-bind=none")
-	}
+	a.Srun = append(a.Srun, s.stepOptions()...)
 	if s.runtime == uenv && !s.uenvInStep() {
 		a.Srun = append(a.Srun, s.uenvOptions()...)
 	}

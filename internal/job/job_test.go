@@ -34,7 +34,7 @@ func profile(t *testing.T, name string) cluster.Profile {
 // ours is a cluster with x86-64, 8 GPUs a node and a disk in each.
 func ours(starts string) cluster.Profile {
 	return cluster.Profile{
-		Name: "ours", Platform: "linux/amd64", Starts: []string{starts}, Fabric: cluster.InfiniBand,
+		Name: "ours", Platform: "linux/amd64", Starts: []string{starts}, Fabric: cluster.InfiniBand, PMI: "pmix",
 		Slurm:       cluster.Slurm{Partition: "gpu", Account: "team", GPUsPerNode: 8, CPUsPerNode: 192, MaxTime: "2d", GPURequest: "gres", Constraint: "hbm80g&ib"},
 		Paths:       cluster.Paths{Scratch: "/scratch/${USER}", Images: "/scratch/${USER}/images", Local: "/local", Cache: "/scratch/${USER}/cache"},
 		Container:   cluster.Container{Mounts: []string{"/scratch/${USER}", "/datasets:/data:ro"}},
@@ -92,6 +92,10 @@ func requests(t *testing.T) map[string]Request {
 		"uenv-venv": {
 			Name: "train", Cluster: clariden, Runtime: "uenv", Image: Image{Name: "mine", File: "${SCRATCH}/uenvs/mine.squashfs"},
 			Job: with(short, func(j *Job) { j.Venv = "${SCRATCH}/venvs/exp.sqsh:/user-tools" }),
+		},
+		"apptainer-spread": {
+			Name: "train", Job: with(short, func(j *Job) { j.Nodes, j.Reservation, j.Dependency = 40, "maintenance", "singleton" }), Cluster: ours("apptainer"),
+			Image: Image{Name: "llm-train:25.11", File: "/scratch/${USER}/images/llm-train+25.11.sif", Arch: "amd64", Workdir: "/workspace"},
 		},
 		"sconce":       {Name: "train", Job: short, Image: image, Cluster: cluster.Profile{Name: "somewhere"}},
 		"array-script": {Name: "sweep", Job: Job{Time: "30m", Array: "0-9%2", Command: "cd /data\nfor i in a 'b c'; do\n  python sweep.py \"$i\" $SLURM_ARRAY_TASK_ID\ndone", GPUsPerNode: new(int), CPUsPerTask: 4, TasksPerNode: 2}, Image: image, Cluster: ours("pyxis")},

@@ -265,10 +265,15 @@ func (s *settled) caches(b *script) {
 	b.because("What Triton and Inductor compile stays on the node: ranks that share such a cache over the network meet stale files, and wait for each other's locks.")
 	b.line(`cache=%s/%s-$SLURM_JOB_ID`, s.localCache(), fileName(s.Name))
 	b.line(`export TRITON_CACHE_DIR=$cache/triton TORCHINDUCTOR_CACHE_DIR=$cache/inductor`)
-	if s.leavesCache() {
+	if s.leavesCache() && !s.spreads() {
 		b.line("# It is a directory of the host, which nobody else clears.")
-		b.line(`trap 'srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 rm -rf -- "$cache" || true' EXIT`)
+		b.line("%s", clearing(`"$cache"`))
 	}
+}
+
+// clearing is the trap that removes what a job leaves on its nodes.
+func clearing(what string) string {
+	return `trap 'srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 rm -rf -- ` + what + ` || true' EXIT`
 }
 
 // downloaded are the variables that say where what a job downloads is kept, with the directory of each.
@@ -366,16 +371,27 @@ func (s *settled) checkpoints(b *script) {
 // spreadNodes is the number of nodes from which sending an image around is faster than having all of them read it.
 const spreadNodes = 32
 
-// spread sends the image to a disk of each node where that pays, and returns where it is read.
-func (s *settled) spread(b *script) string {
+// spreads reports whether the image is sent to a disk of each node, which is where that pays.
+func (s *settled) spreads() bool {
 	local := s.Cluster.Paths.Local
 	fits := s.runtime == pyxis || s.runtime == apptainer || s.runtime == cluster.Sconce
-	if !fits || s.nodes < spreadNodes || local == "" || strings.HasPrefix(local, "/dev/shm") || s.Image.File == "" {
+	return fits && s.nodes >= spreadNodes && local != "" && !strings.HasPrefix(local, "/dev/shm") && s.Image.File != ""
+}
+
+// spread sends the image to a disk of each node where that pays, and returns where it is read.
+func (s *settled) spread(b *script) string {
+	if !s.spreads() {
 		return s.Image.File
 	}
-	b.because(fmt.Sprintf("%d nodes that open one file at once are slow: the first one reads it, and Slurm sends it to the others.", s.nodes))
+	b.because(fmt.Sprintf("%d nodes that open one file at once are slow: the first one reads it, and Slurm sends it to the others, from whose disks nobody else removes it.", s.nodes))
 	name := s.Image.File[strings.LastIndex(s.Image.File, "/")+1:]
-	b.line("image=%s/$SLURM_JOB_ID-%s", local, name)
+	b.line("image=%s/$SLURM_JOB_ID-%s", s.Cluster.Paths.Local, name)
+	left := `"$image"`
+	if s.leavesCache() {
+		b.line("# The caches above stay on the host as well.")
+		left += ` "$cache"`
+	}
+	b.line("%s", clearing(left))
 	b.line(`sbcast --force %s "$image"`, word(s.Image.File))
 	return "$image"
 }
@@ -395,10 +411,7 @@ func (s *settled) step(b *script, image string, lines []string) {
 		b.line("trap warn USR1")
 	}
 	b.because(s.stepReason())
-	options := []string{"--label", "--kill-on-bad-exit=1"}
-	if s.gpus > 0 && s.Cluster.Slurm.GPURequest != "none" {
-		options = append(options, "--gpu-bind=none")
-	}
+	options := append([]string{"--label", "--kill-on-bad-exit=1"}, s.stepOptions()...)
 	how := s.start(image, s.exported())
 	b.line("srun %s \\", strings.Join(options, " "))
 	for _, option := range how.options {
@@ -440,7 +453,31 @@ func (s *settled) stepReason() string {
 	if s.gpus > 0 {
 		how += ". All see all GPUs of their node, and take that of their LOCAL_RANK: one GPU alone in view would be number 0 for every rank, and would lose its direct way to the others"
 	}
+	if s.mpi() != "" {
+		how += ". Those that use MPI find each other by " + s.mpi()
+	}
 	return how + ". The first one that fails ends all."
+}
+
+// stepOptions are options of srun that follow from the cluster: every task sees all GPUs of its node, and MPI in the image has what srun
+// speaks there.
+func (s *settled) stepOptions() []string {
+	var options []string
+	if s.gpus > 0 && s.Cluster.Slurm.GPURequest != "none" {
+		options = append(options, "--gpu-bind=none")
+	}
+	if s.mpi() != "" {
+		options = append(options, "--mpi="+s.mpi())
+	}
+	return options
+}
+
+// mpi is how processes of MPI find each other, as srun --mpi has it; "" leaves it to Slurm, which on a Cray has its own name for that.
+func (s *settled) mpi() string {
+	if s.Cluster.PMI == "cray" {
+		return ""
+	}
+	return s.Cluster.PMI
 }
 
 // optionWord quotes an option for the shell. What the script has set itself is a variable of the script.

@@ -41,12 +41,7 @@ func StepOf(r Request) (Step, error) {
 	if s.cpus > 0 {
 		options = append(options, fmt.Sprintf("--cpus-per-task=%d", s.cpus))
 	}
-	if s.gpus > 0 && s.Cluster.Slurm.GPURequest != "none" {
-		options = append(options, "--gpu-bind=none")
-	}
-	if s.Cluster.PMI != "" && s.Cluster.PMI != "cray" {
-		options = append(options, "--mpi="+s.Cluster.PMI)
-	}
+	options = append(options, s.stepOptions()...)
 	shell := "bash"
 	if s.Image.NoBash {
 		shell = "sh"
