@@ -33,6 +33,10 @@ logs = "${HOME}/logs"
 command = "sleep 1000"
 options = ["--comment='of mine, 1st'"]
 
+[job.held]
+command = "echo it is let go"
+options = ["--hold"]
+
 [job.dies]
 command = ": > /shared/up; sleep 1000"
 mounts = ["/shared"]
@@ -123,9 +127,16 @@ func TestSubmit(t *testing.T) {
 	has(`sconce jobs | grep -c " $(sconce jobs --json | sed -n 's/.*"digest": "sha256:\(.\{12\}\).*/\1/p' | head -1) "`, "4\n")
 	has("sconce cancel other; echo code $?", `no job "other" was submitted from here`, "code 2")
 	has("cd /shared && sconce submit app hello --nodes 9 --test-only; echo code $?", "error: sbatch: ", "code 1")
+	has(held, "is pending (JobHeldUser)", "it is let go")
 	nodeDies(t, c, has)
 	has("sed -i 's/tiny/gone/' sconce.toml && sconce submit hello; echo code $?", "gone:1 is not in the store", "build it first", "code 1")
 }
+
+// held follows a job that waits until its follower has said so.
+const held = `:
+sconce submit held --follow > held.out 2>&1 & pid=$!
+for i in $(seq 6000); do grep -q "is pending (JobHeldUser)" held.out && break; sleep 0.1; done
+scontrol release $(squeue -h -n held -o %A); wait $pid; cat held.out`
 
 // nodeDies ends the node of a job: nothing in the log need say so, but Slurm's state of the job does.
 func nodeDies(t *testing.T, c *slurmtest.Cluster, has func(script string, wants ...string) string) {

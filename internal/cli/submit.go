@@ -54,8 +54,8 @@ so that a job that waits keeps its own. Before all that they are judged as by sc
 image: what cannot work is not submitted (exit code 3), unless --no-lint is given. Then sbatch is called, and
 the job's number and log are told.
 
---wait and --follow wait for the job's end. Of one that failed they say why, if its log tells, as sconce
-explain does.
+--wait and --follow wait for the job's end, and tell its state until then. Of one that failed they say why,
+if its log tells, as sconce explain does.
 
 --dry-run judges and prints the files, and does nothing. --test-only asks Slurm whether it would take the job.`,
 		Example: examples(
@@ -435,9 +435,13 @@ func (a *app) submitScript(ctx context.Context, o submitOptions, r job.Request, 
 	return nil
 }
 
-// waitFor calls each until the job has ended, and once more then. A job that failed is an error.
+// waitFor tells of the job's state and calls each until the job has ended, and once more then. A job that failed is an error.
 func (a *app) waitFor(ctx context.Context, record slurm.Record, each func() error) error {
-	state, err := slurm.Follow(ctx, record.ID, func(slurm.State) error { return each() })
+	tell := slurm.Telling(record.ID, a.say)
+	state, err := slurm.Follow(ctx, record.ID, func(s slurm.State) error {
+		tell(s)
+		return each()
+	})
 	if err != nil {
 		return err
 	}

@@ -70,16 +70,15 @@ func (f *follower) follow(ctx context.Context) error {
 	return f.ended(ctx, state)
 }
 
-// tellState tells of a job that waits, and why.
+// tellState tells of a job that waits, and why. That it runs says the command itself.
 func (f *follower) tellState() func(slurm.State) error {
-	told := ""
+	tell := slurm.Telling(f.id, f.Say)
 	return func(s slurm.State) error {
 		if s.Stuck() {
 			return errStuck
 		}
-		if now := strings.ToLower(s.Name) + s.Because(); !s.Ended() && now != told && s.Name != "RUNNING" && s.Name != "COMPLETING" {
-			told = now
-			f.Say("job %s is %s", f.id, now)
+		if s.Name != "RUNNING" {
+			tell(s)
 		}
 		return nil
 	}

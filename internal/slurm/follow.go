@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -47,6 +48,18 @@ func Follow(ctx context.Context, id string, each func(State) error) (State, erro
 		case <-ctx.Done():
 			return state, ctx.Err()
 		case <-time.After(PollTime):
+		}
+	}
+}
+
+// Telling returns what is called with the states of a job, as by [Follow], and says each that is another than the one before, with the reason
+// for which the job waits. Its end is for others to tell.
+func Telling(id string, say func(format string, args ...any)) func(State) {
+	told := ""
+	return func(s State) {
+		if now := strings.ToLower(s.Name) + s.Because(); !s.Ended() && s.Name != "COMPLETING" && now != told {
+			told = now
+			say("job %s is %s", id, now)
 		}
 	}
 }
