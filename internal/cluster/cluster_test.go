@@ -1,9 +1,11 @@
 package cluster
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -53,6 +55,28 @@ func TestBuiltIn(t *testing.T) {
 	f, err := Find("clariden", "")
 	if err != nil || f.Platform != "linux/arm64" || f.Runtime != ContainerEngine || f.Fabric != Slingshot || f.From != BuiltIn {
 		t.Errorf("clariden is %+v, %v", f, err)
+	}
+}
+
+// What a profile says of a real cluster comes from somewhere, and was read at some time.
+func TestBuiltInSources(t *testing.T) {
+	files, err := builtIn.ReadDir("profiles")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sourced := regexp.MustCompile(`(?m)^# .*\b(docs\.[a-z.]+|github\.com/\S+)`)
+	dated := regexp.MustCompile(`(?m)^# .*\b20[0-9]{2}-[01][0-9]\b`)
+	for _, f := range files {
+		text, err := builtIn.ReadFile("profiles/" + f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.HasPrefix(text, []byte("# No cluster in particular")) {
+			continue
+		}
+		if !sourced.Match(text) || !dated.Match(text) {
+			t.Errorf("%s does not say where it is from, or when that was read", f.Name())
+		}
 	}
 }
 

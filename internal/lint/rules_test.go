@@ -87,6 +87,10 @@ func names(findings []Finding) []string {
 	return all
 }
 
+// alsoFound are rules that find something in the broken file of another: a home of which a part alone is wrong, and one that the comment
+// was to allow.
+var alsoFound = map[string]string{"edf-ssh-home": "edf-mount-home", "lint-allow": "edf-mount-home"}
+
 // Each rule finds what is broken, in the place where it is, and nothing in the same file cured; and nobody else finds anything there.
 func TestRules(t *testing.T) {
 	for _, r := range Rules() {
@@ -119,6 +123,11 @@ func TestRules(t *testing.T) {
 			f := broken.Findings[i]
 			if f.Line == 0 || f.Message == "" || strings.HasSuffix(f.Message, ".") || f.Path == "" {
 				t.Errorf("%+v", f)
+			}
+			for _, f := range broken.Findings {
+				if f.Rule != r.ID && f.Rule != alsoFound[r.ID] {
+					t.Errorf("in what is broken, another rule finds: %s [%s]", f.Message, f.Rule)
+				}
 			}
 			for _, f := range check("cured").Findings {
 				if f.Severity != audit.Note && f.Allowed == "" {
@@ -171,6 +180,54 @@ func TestSlurmInside(t *testing.T) {
 	}
 }
 
+// A directory that the script itself makes is too late for a Slurm that does not make it, and no matter for one that does.
+func TestOutputDirectory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.sbatch")
+	if err := os.WriteFile(file, []byte("#!/bin/bash\n#SBATCH --output=logs/%j.log\nmkdir -p logs\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for version, want := range map[string][]audit.Severity{
+		"": {audit.Warning}, "23.11": {audit.Error}, "24.05": {audit.Error}, "24.11": nil, "25.05": nil,
+	} {
+		o := Options{Target: cluster.Profile{Slurm: cluster.Slurm{Version: version}}, Lookup: func(string) (string, bool) { return "", false }}
+		result, err := Check(t.Context(), []string{file}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []audit.Severity
+		for _, f := range result.Findings {
+			if f.Rule == "sbatch-output-directory" {
+				got = append(got, f.Severity)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("Slurm %q: %v, want %v", version, got, want)
+		}
+	}
+}
+
+// mended are the lines that are written in place of what is broken, by rule.
+var mended = map[string][]string{
+	"edf-annotation-type":    {`com.hooks.ssh.port = "15263" # the default`},
+	"edf-braces":             {`image = "/capstor/scratch/cscs/${USER}/train.sqsh"`},
+	"edf-env-type":           {`OMP_NUM_THREADS = "8"`},
+	"edf-type":               {`writable = true`},
+	"edf-unknown-annotation": {`[annotations.com.hooks.aws_ofi_nccl]`},
+	"edf-unknown-key":        {`mounts = ["/capstor:/capstor"]`, `workdir = "/workspace"`},
+	"sbatch-case":            {`#SBATCH --account=a1`, `#SBATCH --time=10`},
+}
+
+// added are the lines that a diff adds.
+func added(diff string) []string {
+	var all []string
+	for line := range strings.Lines(diff) {
+		if text, ok := strings.CutPrefix(line, "+"); ok && !strings.HasPrefix(line, "+++ ") {
+			all = append(all, strings.TrimSuffix(text, "\n"))
+		}
+	}
+	return all
+}
+
 // What is mended is what was broken, and the file is as it was but for that.
 func TestFixes(t *testing.T) {
 	for _, r := range Rules() {
@@ -188,13 +245,18 @@ func TestFixes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		var lines []string
 		for _, fix := range before.Fixes() {
+			lines = append(lines, added(fix.Diff())...)
 			if err := fix.Write(); err != nil {
 				t.Fatal(err)
 			}
 			if !strings.HasPrefix(fix.Diff(), "--- "+fix.Path+"\n+++ ") {
 				t.Errorf("%s: the diff is %q", r.ID, fix.Diff())
 			}
+		}
+		if !slices.Equal(lines, mended[r.ID]) {
+			t.Errorf("%s: mended are the lines %q, want %q", r.ID, lines, mended[r.ID])
 		}
 		after, err := Check(t.Context(), paths, o)
 		if err != nil {
