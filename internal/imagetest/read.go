@@ -2,6 +2,7 @@ package imagetest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +16,7 @@ import (
 // The readers of what tests print.
 const (
 	Lines = "lines" // NAME = VALUE UNIT, or JSON objects with name, value and unit
-	JSON  = "json"  // the file that nccl-tests write (-J), version 3
+	JSON  = "json"  // the file that nccl-tests write (-J), versions 1 to 3
 	Table = "table" // what nccl-tests, OSU's benchmarks and mpi4py.bench print
 )
 
@@ -140,17 +141,38 @@ func (r reading) addObject(line []byte) error {
 // inPlace ends the names of what nccl-tests measure in place.
 const inPlace = "-in-place"
 
-// ncclReport is the file of nccl-tests, from version 2.17.3 on (src/util.cu there). Its version is 3.
+// ncclReport is the file of nccl-tests (src/util.cu there), from release 2.17.3 on. It has version 1, version 2 since 2.19.2 and version 3
+// since 2.19.6, which add only the times of each iteration.
 type ncclReport struct {
 	Version int          `json:"version"`
 	Results []ncclResult `json:"results"`
 	Bounds  *struct {
-		Count float64 `json:"count"`
-		Okay  bool    `json:"okay"`
+		Count float64     `json:"count"`
+		Okay  ncclVerdict `json:"okay"`
 	} `json:"out_of_bounds"`
-	Average *struct {
-		Bandwidth *float64 `json:"bandwidth"`
-	} `json:"average_bus_bandwidth"`
+	Average  *ncclAverage `json:"average_bus_bandwidth"`
+	Misspelt *ncclAverage `json:"average_bus_bandwidith"` // before 2.17.9
+}
+
+type ncclAverage struct {
+	Bandwidth *float64    `json:"bandwidth"`
+	Misspelt  *float64    `json:"bandwidith"` // before 2.17.9
+	Okay      ncclVerdict `json:"okay"`
+}
+
+// ncclVerdict is "true", "false" or "unchecked". nccl-tests write it as a string; a boolean is read as well.
+type ncclVerdict string
+
+// The verdicts that are not failures.
+const (
+	ncclOkay      ncclVerdict = "true"
+	ncclUnchecked ncclVerdict = "unchecked" // nobody has set NCCL_TESTS_MIN_BW
+)
+
+// UnmarshalJSON reads a string or a boolean.
+func (v *ncclVerdict) UnmarshalJSON(text []byte) error {
+	*v = ncclVerdict(strings.Trim(string(text), `"`))
+	return nil
 }
 
 type ncclResult struct {
@@ -167,7 +189,7 @@ type ncclTimes struct {
 	NWrong  *float64 `json:"nwrong"` // nil: not looked at
 }
 
-// ncclVersion is the version of the file that is read.
+// ncclVersion is the newest version of the file that is read.
 const ncclVersion = 3
 
 // readJSON reads the file of nccl-tests, which begins with a line that begins with a brace. There may be one such file in the log.
@@ -176,14 +198,12 @@ func readJSON(log []byte) (reading, error) {
 	if err != nil {
 		return nil, err
 	}
-	if report.Bounds == nil || report.Average == nil || report.Average.Bandwidth == nil {
-		return nil, errors.New("the file of nccl-tests is cut: it has no summary")
-	}
-	if report.Bounds.Count > 0 || !report.Bounds.Okay {
-		return nil, fmt.Errorf("%g values were out of bounds", report.Bounds.Count)
+	average, err := report.summary()
+	if err != nil {
+		return nil, err
 	}
 	r := reading{}
-	if err := r.add("avg-busbw", *report.Average.Bandwidth, "GB/s"); err != nil {
+	if err := r.add("avg-busbw", average, "GB/s"); err != nil {
 		return nil, err
 	}
 	for _, result := range report.Results {
@@ -200,6 +220,27 @@ func readJSON(log []byte) (reading, error) {
 	return r, nil
 }
 
+// summary returns the average bus bandwidth, in GB/s, if the verdicts of nccl-tests are good.
+func (report ncclReport) summary() (float64, error) {
+	average := cmp.Or(report.Average, report.Misspelt)
+	if report.Bounds == nil || average == nil || cmp.Or(average.Bandwidth, average.Misspelt) == nil {
+		return 0, errors.New("the file of nccl-tests is cut: it has no summary")
+	}
+	if report.Bounds.Count > 0 || report.Bounds.Okay != ncclOkay {
+		return 0, fmt.Errorf("%g values were out of bounds", report.Bounds.Count)
+	}
+	bandwidth := *cmp.Or(average.Bandwidth, average.Misspelt)
+	if average.Okay != ncclOkay && average.Okay != ncclUnchecked {
+		return 0, tooSlow(fmt.Sprint(bandwidth))
+	}
+	return bandwidth, nil
+}
+
+// tooSlow is what nccl-tests find of an average bus bandwidth below 90 % of $NCCL_TESTS_MIN_BW.
+func tooSlow(bandwidth string) error {
+	return fmt.Errorf("the average bus bandwidth, %s GB/s, is too low for NCCL_TESTS_MIN_BW", clip(bandwidth))
+}
+
 func findReport(log []byte) (ncclReport, error) {
 	for rest := log; ; {
 		at := bytes.IndexByte(rest, '{')
@@ -213,8 +254,8 @@ func findReport(log []byte) (ncclReport, error) {
 			if err := json.NewDecoder(bytes.NewReader(rest)).Decode(&report); err != nil {
 				return report, fmt.Errorf("the JSON of nccl-tests is damaged or cut: %w", err)
 			}
-			if report.Version != ncclVersion {
-				return report, fmt.Errorf("the JSON of nccl-tests has version %d, and version %d is known", report.Version, ncclVersion)
+			if report.Version < 1 || report.Version > ncclVersion {
+				return report, fmt.Errorf("the JSON of nccl-tests has version %d, and versions 1 to %d are known", report.Version, ncclVersion)
 			}
 			return report, nil
 		}
@@ -274,8 +315,8 @@ type table struct {
 // outOfBounds is nccl-tests' own verdict.
 var outOfBounds = regexp.MustCompile(`^#\s*Out of bounds values\s*:\s*(\S+)\s*(\S*)`)
 
-// averageBandwidth is the average over all sizes.
-var averageBandwidth = regexp.MustCompile(`^#\s*Avg bus bandwidth\s*:\s*(\S+)`)
+// averageBandwidth is the average over all sizes, with nccl-tests' verdict if NCCL_TESTS_MIN_BW is set.
+var averageBandwidth = regexp.MustCompile(`^#\s*Avg bus bandwidth\s*:\s*(\S+)\s*(\S*)`)
 
 // readTable reads a table whose header is a comment that begins with the word size. Columns are found by their names, in lower case with
 // dashes for blanks, and rows by their first cell.
@@ -292,6 +333,9 @@ func readTable(log []byte) (reading, error) {
 			continue
 		}
 		if m := averageBandwidth.FindStringSubmatch(line); m != nil {
+			if m[2] != "" && m[2] != "OK" {
+				return nil, tooSlow(m[1])
+			}
 			if err := t.addText(column{"avg-busbw", "GB/s"}, "", m[1]); err != nil {
 				return nil, err
 			}
@@ -368,6 +412,9 @@ func (t *table) headerOfNCCL(words []string) error {
 		}
 		seen[c.name] = true
 		t.columns = append(t.columns, c)
+		if word == "timestamp" { // -S 1: a day and a time, with a blank between them
+			t.columns = append(t.columns, column{})
+		}
 	}
 	return nil
 }

@@ -65,10 +65,9 @@ func before(t *testing.T, text, until string) string {
 	return head
 }
 
-// What is wrong, cut or missing is an error, and never a result.
-func TestReadRefuses(t *testing.T) {
-	text, report, osu := sample(t, "nccl-tests.txt"), sample(t, "nccl-tests.json"), sample(t, "osu-bw.txt")
-	swap := func(in, old, by string) string {
+// swapper returns a function that replaces a text, which must be there, once.
+func swapper(t *testing.T) func(in, old, by string) string {
+	return func(in, old, by string) string {
 		t.Helper()
 		out := strings.Replace(in, old, by, 1)
 		if out == in {
@@ -76,6 +75,36 @@ func TestReadRefuses(t *testing.T) {
 		}
 		return out
 	}
+}
+
+// Each release of nccl-tests writes its file a little differently, and its table with more columns when it is asked to.
+func TestReadReleases(t *testing.T) {
+	swap := swapper(t)
+	text, report := sample(t, "nccl-tests.txt"), sample(t, "nccl-tests.json")
+	misspelt := swap(swap(report, `"average_bus_bandwidth"`, `"average_bus_bandwidith"`), `"bandwidth"`, `"bandwidith"`)
+	for name, c := range map[string]struct{ reader, log string }{
+		"2.17.3":                {JSON, swap(misspelt, `"version": 3`, `"version": 1`)},
+		"2.17.9":                {JSON, swap(report, `"version": 3`, `"version": 1`)},
+		"2.19.2":                {JSON, swap(report, `"version": 3`, `"version": 2`)},
+		"booleans":              {JSON, swap(report, `"okay": "true"`, `"okay": true`)},
+		"bandwidth good enough": {JSON, swap(report, `"okay": "unchecked"`, `"okay": "true"`)},
+		"table, good enough":    {Table, swap(text, "Avg bus bandwidth    : 49.8233", "Avg bus bandwidth    : 49.8233 OK")},
+		"table, time stamps": {Table, strings.NewReplacer("#wrong \n", "#wrong           timestamp\n", "       0\n", "       0  2026-11-22 12:00:00\n").
+			Replace(text)},
+		"table, iterations": {Table, strings.NewReplacer("#wrong     time", "#wrong    i_min   i_cv%     time", "#wrong \n", "#wrong    i_min   i_cv% \n",
+			"       0  ", "       0    12.00    0.10  ", "       0\n", "       0    12.00    0.10\n").Replace(text)},
+	} {
+		r, err := read(c.reader, []byte(c.log))
+		if err != nil || len(r["busbw"]) != 1 || r["busbw"][0] != (Number{150, "GB/s"}) || r["busbw-in-place"][0] != (Number{148.94, "GB/s"}) || len(r["avg-busbw"]) != 1 {
+			t.Errorf("%s: %v, %v", name, r, err)
+		}
+	}
+}
+
+// What is wrong, cut or missing is an error, and never a result.
+func TestReadRefuses(t *testing.T) {
+	text, report, osu := sample(t, "nccl-tests.txt"), sample(t, "nccl-tests.json"), sample(t, "osu-bw.txt")
+	swap := swapper(t)
 	for _, c := range []struct{ reader, log, want string }{
 		{Lines, "", "no number"},
 		{Lines, "all good\nrate: 5\n", "no number"},
@@ -89,6 +118,7 @@ func TestReadRefuses(t *testing.T) {
 		{Table, "1 2 3\n", "no table"},
 		{Table, swap(text, "1073741824     268435456     float     sum      -1  7158.30  150.00  150.00       0", "1073741824     268435456     float     sum      -1  7158.30  150.00  150.00       7"), "7 values were wrong"},
 		{Table, swap(text, ": 0 OK", ": 12 FAILED"), "12 values were out of bounds"},
+		{Table, swap(text, "Avg bus bandwidth    : 49.8233", "Avg bus bandwidth    : 49.8233 FAILED"), "49.8233 GB/s, is too low"},
 		{Table, swap(text, "150.00  150.00", "150.00     nan"), "NaN"},
 		{Table, before(t, text, "# Out of bounds"), "is cut"},
 		{Table, before(t, text, "150.00  150.00"), "is it cut?"},
@@ -100,9 +130,14 @@ func TestReadRefuses(t *testing.T) {
 		{JSON, report[:len(report)/2], "damaged or cut"},
 		{JSON, swap(report, `"version": 3`, `"version": 4`), "version 4"},
 		{JSON, swap(report, `"count": 0`, `"count": 5`), "5 values were out of bounds"},
-		{JSON, swap(report, `"okay": true`, `"okay": false`), "out of bounds"},
+		{JSON, swap(report, `"version": 3`, `"version": 0`), "version 0"},
+		{JSON, swap(report, `"okay": "true"`, `"okay": "false"`), "out of bounds"},
+		{JSON, swap(report, `"okay": "true"`, `"okay": false`), "out of bounds"},
+		{JSON, swap(report, `"okay": "true"`, `"okay": "perhaps"`), "out of bounds"},
+		{JSON, swap(report, `"okay": "unchecked"`, `"okay": "false"`), "74.735 GB/s, is too low"},
+		{JSON, swap(report, `"bandwidth": 74.735000`, `"bandwidth": "nan"`), "damaged"},
 		{JSON, swap(report, `"nwrong": 0`, `"nwrong": 2`), "2 values were wrong"},
-		{JSON, swap(report, `"bus_bw": 150.0`, `"bus_bw": null`), "no busbw"},
+		{JSON, swap(report, `"bus_bw": 150.000000`, `"bus_bw": null`), "no busbw"},
 		{JSON, swap(report, `"out_of_bounds"`, `"bounds"`), "no summary"},
 		{"other", "a = 1", "no reader"},
 	} {
