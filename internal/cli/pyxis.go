@@ -11,7 +11,6 @@ import (
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/units"
 )
 
@@ -46,7 +45,7 @@ where that file is a script (pyxis adds "get URI" or "release" to the name it is
 get prints the path of a squashfs file of the image. The file is named after the digest of the image's manifest and made
 once: all nodes that share the directory wait for the first of them, so a job of a thousand nodes converts an image once,
 and the next job not at all. The directory is that of --dir, else $` + pyxisDirEnv + `, else $SCRATCH/.sconce-pyxis, else
-one beside the store. What the site's mirror has (images in config.toml, see sconce mirror) is taken from there.
+one beside the store (--store, $SCONCE_STORE, store in config.toml). What the site's mirror has (images in config.toml, see sconce mirror) is taken from there.
 
 release is what pyxis calls when a job step ends, perhaps twice. It leaves the images for the next job, but for those that no
 job has asked for in the time that --keep or $` + pyxisKeepEnv + ` gives.`,
@@ -72,19 +71,19 @@ job has asked for in the time that --keep or $` + pyxisKeepEnv + ` gives.`,
 	return cmd
 }
 
-// imageDir returns the directory of the images.
-func (o pyxisOptions) imageDir() (string, error) {
+// imageDir returns the directory of the images. Without one of their own they lie beside the store, wherever the site or the user has it.
+func (a *app) imageDir(o pyxisOptions) (string, error) {
 	if o.dir != "" {
 		return filepath.Abs(o.dir)
 	}
 	if scratch := os.Getenv("SCRATCH"); filepath.IsAbs(scratch) {
 		return filepath.Join(scratch, ".sconce-pyxis"), nil
 	}
-	dir, err := store.DefaultDir()
+	dir, err := a.storeDir()
 	if err != nil {
 		return "", err
 	}
-	return dir + "-pyxis", nil
+	return filepath.Abs(filepath.Clean(dir) + "-pyxis")
 }
 
 func (a *app) runPyxisGet(ctx context.Context, uri string, o pyxisOptions) error {
@@ -92,7 +91,7 @@ func (a *app) runPyxisGet(ctx context.Context, uri string, o pyxisOptions) error
 	if err != nil {
 		return err
 	}
-	dir, err := o.imageDir()
+	dir, err := a.imageDir(o)
 	if err != nil {
 		return err
 	}
@@ -121,7 +120,7 @@ func (a *app) runPyxisRelease(o pyxisOptions) error {
 	if err != nil {
 		return fault.Usage(fmt.Errorf("--keep: %w", err))
 	}
-	dir, err := o.imageDir()
+	dir, err := a.imageDir(o)
 	if err != nil {
 		return err
 	}
