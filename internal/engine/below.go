@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/plan"
@@ -84,7 +85,8 @@ func (s *Session) PlanBelow(ctx context.Context, r *Recipe, canonical func(*Reci
 
 // Bring has the image of a plan in the store: it is there, or is in the registry under its canonical reference, or it is built.
 func (s *Session) Bring(ctx context.Context, p *Plan, o BuildOptions) (*image.Image, error) {
-	looks := []func(context.Context, *Plan) (*image.Image, error){s.Made, s.pullCanonical}
+	pull := func(ctx context.Context, p *Plan) (*image.Image, error) { return s.pullCanonical(ctx, p, o.Trust) }
+	looks := []func(context.Context, *Plan) (*image.Image, error){s.Made, pull}
 	if p.everywhere { // what others test and take is that of the registry
 		slices.Reverse(looks)
 	}
@@ -93,7 +95,7 @@ func (s *Session) Bring(ctx context.Context, p *Plan, o BuildOptions) (*image.Im
 			return im, err
 		}
 	}
-	b, err := s.Build(ctx, p, BuildOptions{Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, Host: o.Host, HostNetwork: o.HostNetwork, OnFailure: o.OnFailure})
+	b, err := s.Build(ctx, p, BuildOptions{Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, Host: o.Host, HostNetwork: o.HostNetwork, OnFailure: o.OnFailure, Trust: o.Trust})
 	if err != nil {
 		return nil, fmt.Errorf("build %s, which others stand on: %w", p.Name, err)
 	}
@@ -115,7 +117,7 @@ func (s *Session) Made(ctx context.Context, p *Plan) (*image.Image, error) {
 }
 
 // pullCanonical takes the image of a plan from where whoever built it has put it, nil when it is not there.
-func (s *Session) pullCanonical(ctx context.Context, p *Plan) (*image.Image, error) {
+func (s *Session) pullCanonical(ctx context.Context, p *Plan, trust []*attest.PublicKey) (*image.Image, error) {
 	if p.Canonical == "" || s.Offline {
 		return nil, nil
 	}
@@ -127,7 +129,10 @@ func (s *Session) pullCanonical(ctx context.Context, p *Plan) (*image.Image, err
 	if err != nil || !found {
 		return nil, err
 	}
-	name, _ := store.SplitImageName(p.Canonical)
+	name, tag := store.SplitImageName(p.Canonical)
+	if err := s.CheckKey(ctx, InRegistry{name, tag, digest}, p.Image.Key, trust); err != nil {
+		return nil, err
+	}
 	subject, err := s.Open(dockerPrefix+name+"@"+string(digest), Wanted{Platform: p.Platform})
 	if err != nil {
 		return nil, err

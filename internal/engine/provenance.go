@@ -38,6 +38,11 @@ type provenance struct {
 	} `json:"runDetails"`
 }
 
+// parameterKey is the parameter that is the key of the image's plan.
+const parameterKey = "key"
+
+func (p *provenance) key() plan.Key { return plan.Key(p.Definition.Parameters[parameterKey]) }
+
 // steps are what made the image, by which a later plan tells what has changed.
 type steps struct {
 	Plan *plan.Record `json:"plan"`
@@ -104,7 +109,7 @@ func (s *Session) provenanceOf(r *Recipe, name string, made *Plan) (*provenance,
 	}
 	p := &provenance{}
 	p.Definition.Type = "https://sconce.dev/recipe/v1"
-	p.Definition.Parameters = map[string]string{"image": name, "platform": r.Target.Platform, "key": string(made.Image.Key)}
+	p.Definition.Parameters = map[string]string{"image": name, "platform": r.Target.Platform, parameterKey: string(made.Image.Key)}
 	p.Definition.Internal.Plan = recorded(made)
 	p.Definition.Resolved = l.dependencies()
 	p.Details.Builder.ID = "https://sconce.dev/sconce"
@@ -153,7 +158,7 @@ func (l *Locked) dependencies() []dependency {
 }
 
 // Describe attaches to an image, which lies in a repository under its digest, what it was made from and what is in it: signed with key, or
-// unsigned without one; with one, also its facts. named is the image in the store, of the plan p; notes are annotations of both.
+// unsigned without one; with one, also its key and its facts. named is the image in the store, of the plan p; notes are annotations of both.
 func (s *Session) Describe(ctx context.Context, repository string, im *image.Image, named string, r *Recipe, p *Plan, sign *attest.PrivateKey, notes map[string]string) error {
 	made, err := s.provenanceOf(r, named, p)
 	if err != nil {
@@ -180,6 +185,9 @@ func (s *Session) Describe(ctx context.Context, repository string, im *image.Ima
 	}
 	if sign == nil {
 		return nil
+	}
+	if err := attachKey(ctx, book, im.Digest, p.Image.Key); err != nil {
+		return err
 	}
 	return s.AttachFacts(ctx, repository, im, sign)
 }

@@ -325,7 +325,7 @@ func (b *Book) AttachFile(ctx context.Context, image store.Digest, kind, mediaTy
 }
 
 // kindLetters are what the kind of an attachment is made of.
-const kindLetters = "abcdefghijklmnopqrstuvwxyz-"
+const kindLetters = "abcdefghijklmnopqrstuvwxyz0123456789-"
 
 // Attach keeps a document about an image, of which there is one of each kind: "provenance", "sbom". The same document is not written
 // twice. Without a key it is kept unsigned, for people and scanners; nothing here believes it.

@@ -107,7 +107,7 @@ func TestTags(image store.Digest) string { return testPrefix + image.Hex()[:dige
 func AttachmentTags(image store.Digest) string { return attPrefix + image.Hex()[:digestPart] + "." }
 
 // tagForm are the tags of all kinds.
-var tagForm = regexp.MustCompile(`^(?:(?:t|log)\.([0-9a-f]{12})\.[0-9a-f]{16}\.[A-Za-z0-9_][A-Za-z0-9_.-]*|att\.([0-9a-f]{12})\.[a-z-]+)$`)
+var tagForm = regexp.MustCompile(`^(?:(?:t|log)\.([0-9a-f]{12})\.[0-9a-f]{16}\.[A-Za-z0-9_][A-Za-z0-9_.-]*|att\.([0-9a-f]{12})\.[a-z0-9-]+)$`)
 
 // ImageOf returns the first digits of the digest of the image that a tag says something about: twelve of them. ok is false for all tags
 // that are not made here.

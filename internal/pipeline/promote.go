@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/cluster"
@@ -14,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/promote"
+	"sconce.dev/sconce/internal/store"
 )
 
 // Promote gives an image of the pipeline its stable tags, or those of how.To, when there is evidence for each test of its recipe as it is
@@ -28,31 +30,74 @@ func (p *Pipeline) Promote(ctx context.Context, s *engine.Session, i *Image, how
 	if len(how.To) == 0 {
 		return nil, fault.Usage(fault.Hint(fmt.Errorf("nothing says where %s is promoted to", i.Ref), "add stable to "+p.Path+", or [publish] repository to the recipe"))
 	}
-	own, err := engine.SigningKey(p.Sign)
-	if err != nil {
+	var err error
+	if how.Trust, err = p.trusted(how.Trust); err != nil {
 		return nil, err
 	}
-	if own != nil {
-		how.Trust = append([]*attest.PublicKey{own.Public()}, how.Trust...)
-	}
 	how.Mutable = how.Mutable || i.Mutable
-	if how.Required, err = p.required(ctx, s, i); err != nil {
+	if how.Required, err = p.required(ctx, s, i, how.Trust); err != nil {
 		return nil, err
 	}
 	how.Untested = true // beyond what its recipes ask for
 	how.DryRun = how.DryRun || p.onlyTell(ctx, "nothing is promoted")
-	im, err := s.Find(ctx, i.Canonical)
+	im, err := p.current(ctx, s, i, how.Trust)
 	if err != nil {
-		return nil, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", i.Ref, err), "run `sconce pipeline run "+i.Ref+"` first")
+		return nil, err
 	}
 	return s.Promote(ctx, im, how)
 }
 
+// trusted are keys whose signatures are believed: the pipeline's own, and more.
+func (p *Pipeline) trusted(more []*attest.PublicKey) ([]*attest.PublicKey, error) {
+	own, err := engine.SigningKey(p.Sign)
+	if err != nil || own == nil {
+		return more, err
+	}
+	return append([]*attest.PublicKey{own.Public()}, more...), nil
+}
+
+// current returns what is under the canonical reference of an image, and refuses what belongs under another one.
+func (p *Pipeline) current(ctx context.Context, s *engine.Session, i *Image, trust []*attest.PublicKey) (engine.InRegistry, error) {
+	im, err := s.Find(ctx, i.Canonical)
+	if err != nil {
+		return im, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", i.Ref, err), "run `sconce pipeline run "+i.Ref+"` first")
+	}
+	if i.Parts != nil {
+		return im, p.checkParts(ctx, s, i, im, trust)
+	}
+	return im, s.CheckKey(ctx, im, i.Key, trust)
+}
+
+// checkParts refuses an index that lists other images than its parts.
+func (p *Pipeline) checkParts(ctx context.Context, s *engine.Session, i *Image, im engine.InRegistry, trust []*attest.PublicKey) error {
+	repo, err := s.Repository(im.Repository)
+	if err != nil {
+		return err
+	}
+	_, listed, err := repo.Reach(ctx, string(im.Digest))
+	if err != nil {
+		return err
+	}
+	var parts []store.Digest
+	for _, part := range i.Parts {
+		found, err := p.current(ctx, s, part, trust)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, found.Digest)
+	}
+	if !slices.Equal(listed, parts) {
+		err := fmt.Errorf("%s is not what its name says: it lists other images than those of today", i.Canonical)
+		return fault.Hint(err, "somebody has moved the tag, or one of a part of it: find out who, delete it, and run `sconce pipeline run`")
+	}
+	return nil
+}
+
 // required lists the verdicts that there must be about an image and all that it stands on.
-func (p *Pipeline) required(ctx context.Context, s *engine.Session, i *Image) ([]promote.Required, error) {
+func (p *Pipeline) required(ctx context.Context, s *engine.Session, i *Image, trust []*attest.PublicKey) ([]promote.Required, error) {
 	var all []promote.Required
 	for _, part := range i.Parts {
-		some, err := p.required(ctx, s, part)
+		some, err := p.required(ctx, s, part, trust)
 		if err != nil {
 			return nil, err
 		}
@@ -68,9 +113,9 @@ func (p *Pipeline) required(ctx context.Context, s *engine.Session, i *Image) ([
 		if len(at.Recipe.Tests) == 0 {
 			continue
 		}
-		im, err := s.Find(ctx, at.Canonical)
+		im, err := p.current(ctx, s, at, trust)
 		if err != nil {
-			return nil, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", at.Ref, err), "run `sconce pipeline run "+at.Ref+"` first")
+			return nil, err
 		}
 		tests, err := p.Tests(ctx, at)
 		if err != nil {

@@ -164,7 +164,11 @@ func (r *runner) build(ctx context.Context, st *Status) error {
 	if planned.Image.Key != st.Key {
 		return errors.New("its files changed while the pipeline ran: run it again")
 	}
-	made, err := r.session.Build(ctx, planned, r.opts.Build)
+	how := r.opts.Build
+	if how.Trust, err = r.trusted(how.Trust); err != nil {
+		return err
+	}
+	made, err := r.session.Build(ctx, planned, how)
 	if err != nil {
 		return err
 	}

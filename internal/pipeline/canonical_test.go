@@ -1,0 +1,112 @@
+package pipeline_test
+
+import (
+	"strings"
+	"testing"
+
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/evidence/evidencetest"
+	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/pipeline"
+	"sconce.dev/sconce/internal/registry/registrytest"
+)
+
+// newSigned is a pipeline whose images are signed and have no tests.
+func newSigned(t *testing.T) *validated {
+	t.Helper()
+	locktest.Isolate(t)
+	registrytest.Isolate(t)
+	for _, name := range []string{"CI_COMMIT_BRANCH", "GITHUB_REF_NAME"} { // of whoever runs this test
+		t.Setenv(name, "")
+	}
+	v := &validated{session: newSession(t)}
+	v.dir = write(t, v.session, registrytest.Start(t, false))
+	_, private, _ := evidencetest.Key(t)
+	change(t, v.dir, "pipeline.toml", "mutable =", "sign = \"file:"+private+"\"\nmutable =")
+	return v
+}
+
+// run builds what is missing, and returns how far images are then, by their references.
+func (v *validated) run(t *testing.T) map[string]*pipeline.Status {
+	t.Helper()
+	if _, err := open(t, v.dir).Run(t.Context(), v.session, look(t, v.session, v.dir), pipeline.RunOptions{Jobs: 4}); err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]*pipeline.Status)
+	for _, st := range look(t, newSession(t), v.dir) {
+		all[st.Image.Ref] = st
+	}
+	return all
+}
+
+// retag moves the canonical tag of an image to another one.
+func (v *validated) retag(t *testing.T, st, to *pipeline.Status) {
+	t.Helper()
+	if _, err := v.session.Push(t.Context(), imageOf(t, v.session, to), st.Canonical); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A canonical tag that was moved to an image of yesterday is an error: that image is not promoted as today's, and nothing is built on it.
+func TestMovedCanonical(t *testing.T) {
+	const moved = "was made from something else"
+	v := newSigned(t)
+	old := v.run(t)
+	change(t, v.dir, "images/base/file", "first", "second")
+	now := v.run(t)
+	stack, app := now["images/stack"], now["apps/app:small"]
+	promote := func(st *pipeline.Status) error {
+		_, err := open(t, v.dir).Promote(t.Context(), v.session, st.Image, engine.Promoting{})
+		return err
+	}
+	v.retag(t, stack, old["images/stack"])
+	if err := promote(stack); err == nil || !strings.Contains(err.Error(), moved) || !strings.Contains(err.Error(), stack.Canonical) {
+		t.Errorf("promote what was moved: %v", err)
+	}
+	change(t, v.dir, "apps/app/sconce.toml", "small = {}", "small = { image.env = { SIZE = \"small\" } }")
+	_, err := open(t, v.dir).Run(t.Context(), newSession(t), look(t, v.session, v.dir), pipeline.RunOptions{})
+	if err == nil || !strings.Contains(err.Error(), moved) {
+		t.Errorf("build on what was moved: %v", err)
+	}
+	v.retag(t, stack, stack)
+	for _, st := range []*pipeline.Status{stack, app} {
+		if err := promote(st); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// An image that several keys make is right under each of them.
+func TestSameImageOfTwoKeys(t *testing.T) {
+	v := newSigned(t)
+	one := v.run(t)["images/stack"]
+	change(t, v.dir, "images/stack/sconce.toml", "/etc/os-release", "/etc/os-releas?")
+	lock(t, v.session, v.dir)
+	two := v.run(t)["images/stack"]
+	if one.Digest != two.Digest || one.Key == two.Key {
+		t.Fatalf("%s of key %s, and %s of key %s", one.Digest, one.Key, two.Digest, two.Key)
+	}
+	for _, st := range []*pipeline.Status{one, two} {
+		if _, err := open(t, v.dir).Promote(t.Context(), v.session, st.Image, engine.Promoting{}); err != nil {
+			t.Errorf("under key %s: %v", st.Key, err)
+		}
+	}
+}
+
+// An index whose tag was moved to that of other parts is not promoted.
+func TestMovedIndex(t *testing.T) {
+	registrytest.Isolate(t)
+	locktest.Isolate(t)
+	for _, name := range []string{"CI_COMMIT_BRANCH", "GITHUB_REF_NAME"} {
+		t.Setenv(name, "")
+	}
+	v := &validated{session: newSession(t)}
+	v.dir = writePlatforms(t, v.session, registrytest.Start(t, false))
+	all := v.run(t)
+	tool, big := all["tools/tool"], all["tools/tool:big"]
+	registrytest.Skopeo(t, "copy", "--all", "--src-tls-verify=false", "--dest-tls-verify=false", "docker://"+big.Canonical, "docker://"+tool.Canonical)
+	_, err := open(t, v.dir).Promote(t.Context(), v.session, tool.Image, engine.Promoting{})
+	if err == nil || !strings.Contains(err.Error(), tool.Canonical) || !strings.Contains(err.Error(), "other images than those of today") {
+		t.Error(err)
+	}
+}
