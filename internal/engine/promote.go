@@ -191,7 +191,7 @@ type Verification struct {
 	Image    string       `json:"image"` // HOST/PATH:TAG
 	Digest   store.Digest `json:"digest"`
 	Evidence []Verdict    `json:"evidence"`
-	Signed   []string     `json:"signed"`   // kinds of documents that are signed, about each image of an index: "provenance", "sbom", "facts"
+	Signed   []string     `json:"signed"`   // kinds of documents that are signed, about each image of an index: "provenance", "sbom", "spdx", "facts"
 	Problems []string     `json:"problems"` // why it is not to be trusted; none: it is
 }
 
@@ -287,7 +287,7 @@ func (v *Verification) verdicts(ctx context.Context, b *evidence.Book, image sto
 // attachments looks for the documents about an image that are signed.
 func (v *Verification) attachments(ctx context.Context, b *evidence.Book, image store.Digest) (signed []string, err error) {
 	signed = []string{}
-	for _, kind := range []string{Provenance, SBOM, Facts} {
+	for _, kind := range []string{Provenance, SBOM, SPDX, Facts} {
 		statement, err := b.Attachment(ctx, image, kind)
 		if err := v.note(err); err != nil {
 			return nil, err
@@ -312,5 +312,6 @@ func (v *Verification) note(err error) error {
 // The kinds of documents that are attached to images.
 const (
 	Provenance = "provenance"
-	SBOM       = "sbom"
+	SBOM       = "sbom" // CycloneDX
+	SPDX       = "spdx" // the same list
 )

@@ -10,7 +10,9 @@ import (
 
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/ospackages"
 	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/sbom"
 	"sconce.dev/sconce/internal/store"
 )
@@ -19,6 +21,7 @@ import (
 const (
 	provenanceType = "https://slsa.dev/provenance/v1"
 	cycloneDXType  = "https://cyclonedx.org/bom"
+	spdxType       = "https://spdx.dev/Document"
 )
 
 // provenance says what an image was made from (SLSA, "Provenance" v1). There is no time and no machine in it: the same image has the
@@ -81,7 +84,7 @@ func (s *Session) MadeBy(ctx context.Context, repository string, image store.Dig
 	return p.Definition.Internal.Plan, nil
 }
 
-// dependency is something that went into an image (in-toto, "ResourceDescriptor").
+// dependency is something that went into an image (in-toto, "ResourceDescriptor"), with its digests by their names in in-toto's "DigestSet".
 type dependency struct {
 	URI    string            `json:"uri"`
 	Digest map[string]string `json:"digest,omitempty"`
@@ -95,7 +98,7 @@ func from(uri string, d store.Digest) dependency {
 }
 
 // provenanceOf tells what a recipe's lock has decided.
-func (s *Session) provenanceOf(r *Recipe, name string, made *Plan) (*provenance, error) {
+func (s *Session) provenanceOf(ctx context.Context, r *Recipe, name string, made *Plan) (*provenance, error) {
 	state, err := r.ReadLock()
 	if err != nil {
 		return nil, err
@@ -111,14 +114,37 @@ func (s *Session) provenanceOf(r *Recipe, name string, made *Plan) (*provenance,
 	p.Definition.Type = "https://sconce.dev/recipe/v1"
 	p.Definition.Parameters = map[string]string{"image": name, "platform": r.Target.Platform, parameterKey: string(made.Image.Key)}
 	p.Definition.Internal.Plan = recorded(made)
-	p.Definition.Resolved = l.dependencies()
+	below, err := s.below(ctx, made)
+	if err != nil {
+		return nil, err
+	}
+	p.Definition.Resolved = l.dependencies(below)
 	p.Details.Builder.ID = "https://sconce.dev/sconce"
 	p.Details.Builder.Version = map[string]string{"sconce": s.Version}
 	return p, nil
 }
 
-// dependencies are the base and all packages, as purls (package-url specification) where there are such.
-func (l *Locked) dependencies() []dependency {
+// below is the image that a plan's recipe stands on, as far as it is known: where others take it from and what that is, else what the store
+// has.
+func (s *Session) below(ctx context.Context, p *Plan) (dependency, error) {
+	if p.Below == nil {
+		return dependency{}, nil
+	}
+	if ref := p.Below.Canonical; ref != "" {
+		if digest, found, err := s.Head(ctx, ref); found || err != nil {
+			return from(ref, digest), err
+		}
+	}
+	im, err := s.Made(ctx, p.Below)
+	if im == nil {
+		return dependency{URI: p.Recipe.BaseRecipe()}, err
+	}
+	return from(p.Recipe.BaseRecipe(), im.Digest), err
+}
+
+// dependencies are the base, all packages and sources, and what is there only while something is built, as purls (package-url specification)
+// where there are such. below is the base that is another recipe.
+func (l *Locked) dependencies(below dependency) []dependency {
 	all := []dependency{}
 	switch b := l.Base; {
 	case b.Digest != "":
@@ -128,14 +154,12 @@ func (l *Locked) dependencies() []dependency {
 			p := &b.Bootstrap.Packages[i]
 			all = append(all, from(sbom.PURL("deb", p.Name, p.Version, url.Values{"arch": {p.Architecture}}), p.SHA256))
 		}
-	case b.ImageKey != "":
-		all = append(all, dependency{URI: b.Recipe})
+	case b.Recipe != "":
+		all = append(all, below)
 	}
-	if l.System != nil {
-		for i := range l.System.Packages {
-			p := &l.System.Packages[i]
-			all = append(all, from(sbom.PURL("generic", p.Name, p.Version, url.Values{"arch": {p.Architecture}}), p.SHA256))
-		}
+	all = append(all, ofSystem(l.System)...)
+	for _, name := range slices.Sorted(maps.Keys(l.Component)) {
+		all = append(all, ofSystem(l.Component[name].System)...)
 	}
 	for i := range l.Conda.Packages {
 		p := &l.Conda.Packages[i]
@@ -147,20 +171,52 @@ func (l *Locked) dependencies() []dependency {
 	}
 	for i := range l.Compiles {
 		c := &l.Compiles[i]
-		all = append(all, dependency{URI: sbom.PURL("pypi", c.Name, c.Version, nil)})
+		all = append(all, ofCompiled(c.Name, c.Version, c.Source))
+		for _, w := range c.Requires {
+			all = append(all, from(sbom.PURL("pypi", w.Name, w.Version, nil), w.Digest))
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.Source)) {
 		for _, f := range l.Source[name].Files {
 			all = append(all, from("pkg:generic/"+name+"?file="+f.Name, f.SHA256))
 		}
 	}
+	seen := make(map[dependencyID]bool) // components may be built with the same packages
+	return slices.DeleteFunc(all, func(d dependency) bool {
+		id := dependencyID{d.URI, d.Digest["sha256"]}
+		again := seen[id]
+		seen[id] = true
+		return again
+	})
+}
+
+type dependencyID struct{ uri, sha256 string }
+
+func ofSystem(pinned *ospackages.Pinned) []dependency {
+	if pinned == nil {
+		return nil
+	}
+	var all []dependency
+	for i := range pinned.Packages {
+		p := &pinned.Packages[i]
+		all = append(all, from(sbom.PURL("generic", p.Name, p.Version, url.Values{"arch": {p.Architecture}}), p.SHA256))
+	}
 	return all
+}
+
+// ofCompiled is a package that is built, by its archive or commit. A directory has neither: its content is in the plan's key.
+func ofCompiled(name, version string, src python.Source) dependency {
+	d := from(sbom.PURL("pypi", name, version, nil), src.Digest)
+	if src.Kind == python.SourceGit {
+		d.Digest = map[string]string{"gitCommit": src.Commit}
+	}
+	return d
 }
 
 // Describe attaches to an image, which lies in a repository under its digest, what it was made from and what is in it: signed with key, or
 // unsigned without one; with one, also its key and its facts. named is the image in the store, of the plan p; notes are annotations of both.
 func (s *Session) Describe(ctx context.Context, repository string, im *image.Image, named string, r *Recipe, p *Plan, sign *attest.PrivateKey, notes map[string]string) error {
-	made, err := s.provenanceOf(r, named, p)
+	made, err := s.provenanceOf(ctx, r, named, p)
 	if err != nil {
 		return err
 	}
@@ -169,7 +225,7 @@ func (s *Session) Describe(ctx context.Context, repository string, im *image.Ima
 		return err
 	}
 	defer subject.Close()
-	list, err := s.SBOM(ctx, subject, sbom.CycloneDX)
+	lists, err := s.sboms(ctx, subject, sbom.CycloneDX, sbom.SPDX)
 	if err != nil {
 		return err
 	}
@@ -180,8 +236,10 @@ func (s *Session) Describe(ctx context.Context, repository string, im *image.Ima
 	if err := book.Attach(ctx, im.Digest, Provenance, provenanceType, made, notes); err != nil {
 		return fmt.Errorf("attach the provenance: %w", err)
 	}
-	if err := book.Attach(ctx, im.Digest, SBOM, cycloneDXType, json.RawMessage(list), notes); err != nil {
-		return fmt.Errorf("attach the list of packages: %w", err)
+	for i, of := range []struct{ kind, documentType string }{{SBOM, cycloneDXType}, {SPDX, spdxType}} {
+		if err := book.Attach(ctx, im.Digest, of.kind, of.documentType, json.RawMessage(lists[i]), notes); err != nil {
+			return fmt.Errorf("attach the list of packages: %w", err)
+		}
 	}
 	if sign == nil {
 		return nil

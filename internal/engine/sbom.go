@@ -13,6 +13,15 @@ import (
 // SBOM lists what is installed in an image, as a document of a format. What could not be read is warned of, and the document says that
 // it is incomplete.
 func (s *Session) SBOM(ctx context.Context, from *Subject, format sbom.Format) ([]byte, error) {
+	all, err := s.sboms(ctx, from, format)
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// sboms reads an image once and writes the list in each format.
+func (s *Session) sboms(ctx context.Context, from *Subject, formats ...sbom.Format) ([][]byte, error) {
 	f, err := from.listed(ctx)
 	if err != nil {
 		return nil, err
@@ -28,7 +37,15 @@ func (s *Session) SBOM(ctx context.Context, from *Subject, format sbom.Format) (
 	if len(l.Unread) > 0 {
 		progress.Warn(ctx, "the list is incomplete: it lacks\n  "+strings.Join(l.Unread, "\n  "), "")
 	}
-	return l.Write(format, s.Version)
+	var all [][]byte
+	for _, format := range formats {
+		text, err := l.Write(format, s.Version)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, text)
+	}
+	return all, nil
 }
 
 // listed tells of the image what takes no look into its programs, wherever it is. The caller closes it before the subject.

@@ -1,14 +1,17 @@
 package pipeline_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
+	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/evidence/evidencetest"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/pipeline"
 	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/store"
 )
 
 // newSigned is a pipeline whose images are signed and have no tests.
@@ -21,7 +24,8 @@ func newSigned(t *testing.T) *validated {
 	}
 	v := &validated{session: newSession(t)}
 	v.dir = write(t, v.session, registrytest.Start(t, false))
-	_, private, _ := evidencetest.Key(t)
+	_, private, public := evidencetest.Key(t)
+	v.public = public
 	change(t, v.dir, "pipeline.toml", "mutable =", "sign = \"file:"+private+"\"\nmutable =")
 	return v
 }
@@ -73,6 +77,43 @@ func TestMovedCanonical(t *testing.T) {
 		if err := promote(st); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Beside an image lies what it was made from, as its plan and lock say, and what is in it in both formats: cosign believes all of it.
+func TestDescribed(t *testing.T) {
+	v := newSigned(t)
+	all := v.run(t)
+	base, stack := all["images/base"], all["images/stack"]
+	name, _ := store.SplitImageName(stack.Canonical)
+	judged := map[string]json.RawMessage{}
+	for _, kind := range []string{attest.Provenance, attest.CycloneDX, "https://spdx.dev/Document"} {
+		said, err := evidencetest.Cosign(t, v.public, kind, name+"@"+string(stack.Digest))
+		if err != nil || len(said) != 1 || !said[0].IsAbout(stack.Digest) {
+			t.Fatalf("%s: %v, %v", kind, said, err)
+		}
+		judged[kind] = said[0].Predicate
+	}
+	var made struct {
+		Definition struct {
+			Parameters struct{ Key string } `json:"externalParameters"`
+			Resolved   []struct {
+				URI    string
+				Digest map[string]string
+			} `json:"resolvedDependencies"`
+		} `json:"buildDefinition"`
+	}
+	if err := json.Unmarshal(judged[attest.Provenance], &made); err != nil || made.Definition.Parameters.Key != string(stack.Key) {
+		t.Errorf("%v, made by key %q, and that of the image is %s", err, made.Definition.Parameters.Key, stack.Key)
+	}
+	if on := made.Definition.Resolved; len(on) != 1 || on[0].URI != base.Canonical || on[0].Digest["sha256"] != base.Digest.Hex() {
+		t.Errorf("it stands on %v, want %s, %s", on, base.Canonical, base.Digest)
+	}
+	if text := string(judged["https://spdx.dev/Document"]); !strings.Contains(text, "SPDX-2.3") {
+		t.Errorf("no SPDX document: %s", text)
+	}
+	if text := string(judged[attest.CycloneDX]); !strings.Contains(text, "CycloneDX") {
+		t.Errorf("no CycloneDX document: %s", text)
 	}
 }
 

@@ -27,6 +27,7 @@ const (
 type validated struct {
 	dir     string
 	session *engine.Session
+	public  string                  // file of the public key
 	digests map[string]store.Digest // by Ref
 }
 

@@ -6,9 +6,12 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +22,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // Key makes a P-256 key, and returns it and the files of its two halves.
@@ -47,6 +51,43 @@ func Key(t testing.TB) (key *attest.PrivateKey, private, public string) {
 		t.Fatal(err)
 	}
 	return key, private, public
+}
+
+// noRoots is a list of whom to trust besides the key, without which cosign asks the network for one.
+const noRoots = `{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`
+
+// Cosign has cosign judge the statements of a type about an image, HOST/PATH@DIGEST, by a key and without network. It returns those that it
+// believes.
+func Cosign(t testing.TB, public, predicateType, image string) ([]attest.Statement, error) {
+	t.Helper()
+	home := t.TempDir()
+	roots := filepath.Join(home, "roots.json")
+	if err := os.WriteFile(roots, []byte(noRoots), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(tooltest.Path(t, "cosign"), "verify-attestation", "--key", public, "--type", predicateType, "--new-bundle-format",
+		"--insecure-ignore-tlog", "--trusted-root", roots, image)
+	cmd.Env = append(os.Environ(), "TUF_ROOT="+filepath.Join(home, "tuf"))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	t.Logf("%s%s", stderr.String(), out)
+	if err != nil {
+		return nil, err
+	}
+	var all []attest.Statement
+	for line := range strings.Lines(string(out)) {
+		var envelope struct{ Payload []byte }
+		var s attest.Statement
+		if err := json.Unmarshal([]byte(line), &envelope); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		if err := json.Unmarshal(envelope.Payload, &s); err != nil {
+			t.Fatalf("%v in %s", err, envelope.Payload)
+		}
+		all = append(all, s)
+	}
+	return all, nil
 }
 
 // Client returns a store of its own and a client that waits for nothing.
