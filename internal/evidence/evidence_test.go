@@ -19,8 +19,9 @@ import (
 )
 
 var registries = map[string]func(testing.TB) string{
-	"docker":    func(t testing.TB) string { return registrytest.Start(t, false) },
-	"referrers": registrytest.StartWithReferrers,
+	"docker":     func(t testing.TB) string { return registrytest.Start(t, false) },
+	"referrers":  registrytest.StartWithReferrers,
+	"conditions": registrytest.StartWithConditions,
 }
 
 // hash is the hash of a test that says text.

@@ -371,14 +371,38 @@ func (r *promoter) withdraw(ctx context.Context, mine []*claim, err error) error
 	return err
 }
 
+// putTag writes a tag. One that is written once is not moved any more, where the registry looks: somebody may have written it by other means.
+func (r *promoter) putTag(ctx context.Context, m registry.Manifest, i int) error {
+	t, only := r.To[i], registry.Condition{}
+	if !t.Mutable {
+		only = registry.IfAbsent()
+	}
+	err := r.targets[i].PutManifestIf(ctx, only, m.Data, m.MediaType, t.Tag)
+	if registry.IsRefused(err) {
+		is, unknown := r.targets[i].Resolve(ctx, t.Tag)
+		switch {
+		case unknown != nil:
+			return unknown
+		case is == r.Image: // written by an earlier try, of which the answer was lost, or by somebody with the same image
+			return nil
+		case is != "":
+			return &WrittenError{t, is, r.Image}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("promote to %s: %w", t, err)
+	}
+	return nil
+}
+
 // put writes the tags that are missing and reads all of them back.
 func (r *promoter) put(ctx context.Context, m registry.Manifest, missing []int, since time.Time) error {
 	for _, i := range missing {
 		if r.opts.Now().Sub(since) > claimLife/2 {
 			return fmt.Errorf("promote to %s: it took so long that others may believe nobody does: run it again", r.To[i])
 		}
-		if err := r.targets[i].PutManifest(ctx, m.Data, m.MediaType, r.To[i].Tag); err != nil {
-			return fmt.Errorf("promote to %s: %w", r.To[i], err)
+		if err := r.putTag(ctx, m, i); err != nil {
+			return err
 		}
 		o := &r.report.Targets[i]
 		o.State = map[string]string{"would write": "written", "would move": "moved"}[o.State]

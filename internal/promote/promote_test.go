@@ -24,8 +24,9 @@ import (
 )
 
 var registries = map[string]func(testing.TB) string{
-	"docker":    func(t testing.TB) string { return registrytest.Start(t, false) },
-	"referrers": registrytest.StartWithReferrers,
+	"docker":     func(t testing.TB) string { return registrytest.Start(t, false) },
+	"referrers":  registrytest.StartWithReferrers,
+	"conditions": registrytest.StartWithConditions,
 }
 
 // hash is the hash of a test that says text.
@@ -223,7 +224,7 @@ func TestUntested(t *testing.T) {
 }
 
 // TestRaces has two promoters of different images go for the same tags at once, sixty times: never do both win, and in the end one
-// has. The registries know no conditions.
+// has. Most registries know no conditions.
 func TestRaces(t *testing.T) {
 	for name, start := range registries {
 		t.Run(name, func(t *testing.T) {
@@ -456,6 +457,42 @@ func TestForeignWriter(t *testing.T) {
 	_, err = Run(t.Context(), Promotion{From: from, Image: one, To: []Target{{proxy.Host + "/images", "1.0", false}}}, quick(t))
 	if err == nil || !strings.Contains(err.Error(), "read back") {
 		t.Errorf("told that it is published: %v", err)
+	}
+}
+
+// TestForeignWriterBefore has somebody write the tag by other means between the promotion's last look and its own writing, in a registry that
+// knows conditions: what they wrote stays, and the promotion says so. An answer that was lost on the way is no such thing.
+func TestForeignWriterBefore(t *testing.T) {
+	registrytest.Isolate(t)
+	inner := registrytest.StartWithConditions(t)
+	from := inner + "/ci"
+	one, two := evidencetest.Image(t, from, "one", "one"), evidencetest.Image(t, inner+"/images", "two", "two")
+	foreign := repository(t, inner+"/images")
+	for tag, image := range map[string]store.Digest{"other": two, "same": one} {
+		evidencetest.Image(t, inner+"/images", "here", map[store.Digest]string{one: "one", two: "two"}[image])
+		data, mediaType, err := foreign.Manifest(t.Context(), string(image))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var once sync.Once
+		proxy := registrytest.NewProxy(t, inner, func(_ http.ResponseWriter, req *http.Request) bool {
+			if req.Method == http.MethodPut && strings.HasSuffix(req.URL.Path, "/manifests/"+tag) {
+				once.Do(func() {
+					if err := foreign.PutManifest(context.Background(), data, mediaType, tag); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			return false
+		})
+		_, err = Run(t.Context(), Promotion{From: from, Image: one, To: []Target{{proxy.Host + "/images", tag, false}}}, quick(t))
+		var written *WrittenError
+		if image == one && err != nil || image == two && (!errors.As(err, &written) || written.Is != two) {
+			t.Errorf("%s: %v", tag, err)
+		}
+		if d := resolve(t, Target{inner + "/images", tag, false}); d != image {
+			t.Errorf("%s is %s, and was %s", tag, d, image)
+		}
 	}
 }
 

@@ -17,10 +17,11 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// registries are those that tests run against: one without conditions and referrers, and one with referrers.
+// registries are those that tests run against: one without conditions and referrers, and one with each.
 var registries = map[string]func(testing.TB) string{
-	"docker":    func(t testing.TB) string { return registrytest.Start(t, false) },
-	"referrers": registrytest.StartWithReferrers,
+	"docker":     func(t testing.TB) string { return registrytest.Start(t, false) },
+	"referrers":  registrytest.StartWithReferrers,
+	"conditions": registrytest.StartWithConditions,
 }
 
 // send sends a tiny artifact under a tag.
@@ -209,6 +210,9 @@ func TestReferrers(t *testing.T) {
 				wg.Go(func() { _ = r.AddReferrer(t.Context(), image, entry) }) // which may lose, and says so
 			}
 			wg.Wait()
+			if list, err := r.Referrers(t.Context(), image); name != "docker" && (err != nil || len(list) != len(entries)) {
+				t.Errorf("%d of %d are in the list: %v", len(list), len(entries), err)
+			}
 			for _, entry := range entries { // what a later run of each does
 				if err := r.AddReferrer(t.Context(), image, entry); err != nil {
 					t.Error(err)

@@ -40,7 +40,10 @@ func FallbackTag(subject store.Digest) string { return "sha256-" + subject.Hex()
 // Referrers lists what is about a manifest. In a registry without an API for that, the list is a tag that everybody rewrites, in
 // which entries get lost: it is for finding things, never for deciding.
 func (r *Repository) Referrers(ctx context.Context, subject store.Digest) ([]Referrer, error) {
-	list, _, err := r.referrers(ctx, subject)
+	list, err := r.listReferrers(ctx, subject)
+	if hasNoAPI(err) {
+		list, _, err = r.fallback(ctx, subject)
+	}
 	return list, err
 }
 
@@ -51,16 +54,6 @@ func (r *Repository) ListsReferrers(ctx context.Context, subject store.Digest) (
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// referrers also reports whether the registry has the API.
-func (r *Repository) referrers(ctx context.Context, subject store.Digest) (list []Referrer, api bool, err error) {
-	list, err = r.listReferrers(ctx, subject)
-	if !hasNoAPI(err) {
-		return list, true, err
-	}
-	list, err = r.fallback(ctx, subject)
-	return list, false, err
 }
 
 // hasNoAPI reports whether a registry's answer means that it lists no referrers: one that does has a list, perhaps empty, for
@@ -118,47 +111,60 @@ func (r *Repository) referrerPage(ctx context.Context, at string) (list []Referr
 	return index.Manifests, next, err
 }
 
-func (r *Repository) fallback(ctx context.Context, subject store.Digest) ([]Referrer, error) {
+// fallback reads the list that is a tag, and returns its digest as well: "" when there is none.
+func (r *Repository) fallback(ctx context.Context, subject store.Digest) ([]Referrer, store.Digest, error) {
 	data, _, err := r.Manifest(ctx, FallbackTag(subject))
 	if IsAbsent(err) {
-		return nil, nil
+		return nil, "", nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	var index referrerIndex
 	if err := json.Unmarshal(data, &index); err != nil {
-		return nil, fmt.Errorf("the list of what is about %s in %s is damaged: %w", subject.Short(), r.Name(), err)
+		return nil, "", fmt.Errorf("the list of what is about %s in %s is damaged: %w", subject.Short(), r.Name(), err)
 	}
-	return index.Manifests, nil
+	return index.Manifests, store.DigestOf(data), nil
 }
 
 // fallbackTries is how often an entry is put into a list that others write at the same time.
-const fallbackTries = 8
+const fallbackTries = 16
 
 // AddReferrer makes an artifact that was sent be found by its subject. A registry with an API for that has seen it already.
-// Elsewhere the list is read, written and read again until the entry is in it; others may still write it out afterwards.
+// Elsewhere the list is read, written if it is still the same, and read again until the entry is in it. Where the registry knows no conditions
+// others may still write it out afterwards.
 func (r *Repository) AddReferrer(ctx context.Context, subject store.Digest, entry Referrer) error {
+	if api, err := r.ListsReferrers(ctx, subject); api || err != nil {
+		return err
+	}
+	var before store.Digest
+	refused := false
 	for try := range fallbackTries {
 		if try > 1 { // somebody else wrote: do not meet again
 			if err := pause(ctx, rand.N(time.Duration(try)*20*time.Millisecond)); err != nil {
 				return err
 			}
 		}
-		list, api, err := r.referrers(ctx, subject)
+		list, is, err := r.fallback(ctx, subject)
 		if err != nil {
 			return err
 		}
-		if api || slices.ContainsFunc(list, func(d Referrer) bool { return d.Digest == entry.Digest }) {
+		if slices.ContainsFunc(list, func(d Referrer) bool { return d.Digest == entry.Digest }) {
 			return nil
 		}
 		data, err := marshalReferrers(append(list, entry))
 		if err != nil {
 			return err
 		}
-		if err := r.PutManifest(ctx, data, string(types.OCIImageIndex), FallbackTag(subject)); err != nil {
+		condition := IfStill(is)
+		if refused && is == before { // nobody has written: its entity tags are something else
+			condition = Condition{}
+		}
+		err = r.PutManifestIf(ctx, condition, data, string(types.OCIImageIndex), FallbackTag(subject))
+		if refused = IsRefused(err); err != nil && !refused {
 			return err
 		}
+		before = is
 	}
 	return fmt.Errorf("the list of what is about %s in %s is written by many at once: entry %s is not in it", subject.Short(), r.Name(), entry.Digest)
 }
@@ -178,7 +184,19 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // PutManifest writes a manifest, whose blobs are there, under a tag or its digest.
 func (r *Repository) PutManifest(ctx context.Context, data []byte, mediaType, reference string) error {
-	resp, err := r.send(ctx, http.MethodPut, "manifests/"+reference, data, mediaType, http.StatusCreated, http.StatusOK, http.StatusAccepted)
+	return r.PutManifestIf(ctx, Condition{}, data, mediaType, reference)
+}
+
+// PutManifestIf writes a manifest on a condition. That it is not met is an error, where the registry looks.
+func (r *Repository) PutManifestIf(ctx context.Context, c Condition, data []byte, mediaType, reference string) error {
+	req, err := r.request(ctx, http.MethodPut, "manifests/"+reference, data, mediaType)
+	if err != nil {
+		return fmt.Errorf("manifest: %w", err)
+	}
+	if c != (Condition{}) {
+		req.Header.Set(c.field, c.value)
+	}
+	resp, err := r.Do(req, http.StatusCreated, http.StatusOK, http.StatusAccepted)
 	if err != nil {
 		return fmt.Errorf("manifest: %w", err)
 	}
@@ -192,6 +210,14 @@ func (r *Repository) PutManifest(ctx context.Context, data []byte, mediaType, re
 
 // send sends a small body to a part of the repository.
 func (r *Repository) send(ctx context.Context, method, part string, body []byte, mediaType string, want ...int) (*http.Response, error) {
+	req, err := r.request(ctx, method, part, body, mediaType)
+	if err != nil {
+		return nil, err
+	}
+	return r.Do(req, want...)
+}
+
+func (r *Repository) request(ctx context.Context, method, part string, body []byte, mediaType string) (*http.Request, error) {
 	at, err := r.URL(ctx, part)
 	if err != nil {
 		return nil, err
@@ -203,5 +229,5 @@ func (r *Repository) send(ctx context.Context, method, part string, body []byte,
 	if mediaType != "" {
 		req.Header.Set("Content-Type", mediaType)
 	}
-	return r.Do(req, want...)
+	return req, nil
 }
