@@ -110,6 +110,12 @@ func TestPipelineKilled(t *testing.T) {
 	}
 	moments := []struct{ name, at string }{
 		{"the image is made, and nothing of it is sent", `POST /v2/ci/tiny/blobs/uploads/`},
+		{"it is sent, and nothing says what it is made from", `PUT /v2/ci/tiny/manifests/att\.[0-9a-f]{12}\.provenance`},
+		{"nothing says what is in it", `PUT /v2/ci/tiny/manifests/att\.[0-9a-f]{12}\.sbom`},
+		{"nothing says so in the other format", `PUT /v2/ci/tiny/manifests/att\.[0-9a-f]{12}\.spdx`},
+		{"its key is not signed", `PUT /v2/ci/tiny/manifests/att\.[0-9a-f]{12}\.key-[0-9a-f]{24}`},
+		{"its facts are not there", `PUT /v2/ci/tiny/manifests/att\.[0-9a-f]{12}\.facts-file`},
+		{"its facts are not signed", `PUT /v2/ci/tiny/manifests/att\.[0-9a-f]{12}\.facts`},
 		{"it is sent, and has no name", `PUT /v2/ci/tiny/manifests/1-[0-9a-f]{24}`},
 		{"nothing is submitted", "before"},
 		{"the job is submitted, and its number not noted", "behind"},
