@@ -219,6 +219,51 @@ func TestComponents(t *testing.T) {
 	}
 }
 
+// A component finds the compilers that go through ccache before all others, with a cache that outlives the build, and as many of them run as
+// its memory-per-job allows. The compiler is another component, which lies where distributions have ccache's links.
+func TestComponentCompiler(t *testing.T) {
+	begin(t)
+	p := newPlace(t, ordinary(t))
+	archive := packed(t, "x", map[string]string{"x.txt": "x\n"})
+	p.write("app/x.tar.gz", string(archive))
+	write := func(comment string) {
+		p.write("app/sconce.toml", fmt.Sprintf(`name = "compiled"
+version = "1"
+base.image = %q
+source.x = { url = "x.tar.gz", sha256 = %q }
+[component.compiler]
+sources = ["x"]
+prefix = "/usr/lib/ccache"
+run = """
+mkdir $PREFIX
+printf '#!/bin/sh\\necho call >> $CCACHE_DIR/calls\\n' > $PREFIX/testcc
+chmod 755 $PREFIX/testcc
+"""
+[component.program]
+sources = ["x"]
+needs = ["compiler"]
+memory-per-job = "100GiB"
+run = """
+%s
+testcc
+mkdir $PREFIX
+cp $CCACHE_DIR/calls $PREFIX
+echo jobs $JOBS > $PREFIX/jobs
+"""
+`, small(t), store.DigestOf(archive).Hex(), comment))
+	}
+	write("# first")
+	p.making("app")
+	if r := p.must("run", "compiled:1", "--", "cat", "/opt/program/calls", "/opt/program/jobs"); r.stdout != "call\njobs 1\n" {
+		t.Errorf("%v", r)
+	}
+	write("# second")
+	p.making("app")
+	if r := p.must("run", "compiled:1", "--", "cat", "/opt/program/calls"); r.stdout != "call\ncall\n" {
+		t.Errorf("the cache did not stay: %v", r)
+	}
+}
+
 // What a component came to on one machine is another's download, and so is that a step came out the same.
 func TestComponentsFromTheRegistry(t *testing.T) {
 	begin(t)

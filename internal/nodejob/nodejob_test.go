@@ -56,7 +56,8 @@ func TestOnNode(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	t.Setenv("OF_THE_NODE", "yes")
-	writeTask(t, dir, task{Args: []string{"build", "x"}, Dir: work, Env: []string{"TOKEN=t"}, Secrets: map[string][]byte{"a": []byte("b")}, Places: []place{p}, Local: t.TempDir()})
+	local := t.TempDir()
+	writeTask(t, dir, task{Args: []string{"build", "x"}, Dir: work, Env: []string{"TOKEN=t"}, Secrets: map[string][]byte{"a": []byte("b")}, Places: []place{p}, Local: local})
 	err = OnNode(t.Context(), dir, func(_ context.Context, n Node) int {
 		if _, err := os.Stat(filepath.Join(dir, taskFile)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the command is still there: %v", err)
@@ -65,6 +66,9 @@ func TestOnNode(t *testing.T) {
 		_, other := os.LookupEnv("OF_THE_NODE")
 		if err != nil || here != work || other || os.Getenv("TOKEN") != "t" || string(n.Secrets["a"]) != "b" || !slices.Equal(n.Args, []string{"build", "x"}) {
 			t.Errorf("in %s (%v) with %q: %+v", here, err, os.Environ(), n)
+		}
+		if scratch := os.Getenv("SCONCE_SCRATCH"); !strings.HasPrefix(scratch, local+"/") {
+			t.Errorf("it writes to %q, and the node's own disk is %s", scratch, local)
 		}
 		fmt.Fprintln(n.Stdout, "said")
 		return 7
