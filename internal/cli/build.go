@@ -215,7 +215,7 @@ func (o buildOptions) how() (engine.BuildOptions, error) {
 		}
 	}
 	for _, out := range o.outputs {
-		if err := engine.CheckOutput(out); err != nil {
+		if err := engine.CheckOutput(out, o.force); err != nil {
 			return b, err
 		}
 	}

@@ -172,8 +172,8 @@ func (a *app) sayMade(o slimOptions, made *engine.Slimmed) string {
 	}
 	if made.Pushed != "" {
 		a.say("pushed %s", made.Pushed)
-	} else if o.output != "" {
-		a.sayWritten(o.output)
+	} else if made.Output != "" {
+		a.sayWritten(made.Output)
 	}
 	if made.Named.Name == "" {
 		return ""

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -80,6 +81,11 @@ type Built struct {
 // Build builds what is planned, names it, checks it for its recipe's target, and brings it where it shall go. After an error, one
 // that the check has found included, the result says how far it came; without an image it is nil.
 func (s *Session) Build(ctx context.Context, p *Plan, o BuildOptions) (*Built, error) {
+	if made, err := s.Made(ctx, p); err != nil || made == nil { // else the outputs may hold that very image, under another name
+		if err = errors.Join(err, checkOutputs(o.Outputs, p.Name, o.Write.Force)); err != nil {
+			return nil, err
+		}
+	}
 	result, err := s.run(ctx, p, o)
 	if err != nil {
 		return nil, err

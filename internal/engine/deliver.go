@@ -46,10 +46,29 @@ func (s *Session) writing(w Writing) export.Options {
 	return export.Options{Store: s.Store, Force: w.Force, Squashfs: w.Squashfs, NoReuse: w.NoReuse, Uenv: w.Uenv}
 }
 
-// CheckOutput finds a mistake in a destination that is no registry before anything is made for it.
-func CheckOutput(to string) error {
-	_, err := OutputPath(to)
-	return err
+// CheckOutput finds a mistake in a destination that is no registry before anything is made for it, and refuses one that may not be
+// replaced, whatever image it will be.
+func CheckOutput(to string, force bool) error {
+	t, err := export.ParseTarget(to)
+	if err != nil {
+		return err
+	}
+	return export.CheckTarget(t, "", force)
+}
+
+// checkOutputs refuses outputs that hold another image before one of this name is made.
+func checkOutputs(outputs []string, name string, force bool) error {
+	own, _ := store.SplitImageName(name)
+	for _, out := range outputs {
+		t, err := export.ParseTarget(out)
+		if err == nil {
+			err = export.CheckTarget(t, own, force)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // OutputPath is the file or directory that an output is written to.
@@ -120,6 +139,9 @@ func (s *Session) Copy(ctx context.Context, from *Subject, to string, w Writing)
 	}
 	t, err := export.ParseTarget(to)
 	if err != nil {
+		return "", err
+	}
+	if err := export.CheckTarget(t, "", w.Force); err != nil {
 		return "", err
 	}
 	if t.Transport == export.Plain || t.Transport == export.Uenv { // which say nothing about a platform

@@ -30,6 +30,7 @@ type Slimmed struct {
 	Same   bool           // there was nothing to remove
 	Named  store.ImageRef // zero: in the store it has no name
 	Pushed string         // what it is called in a registry
+	Output string         // the destination that was written; "": none was
 }
 
 // Slim makes an image without what the options say, and brings it where they say. What was made is returned beside an error about
@@ -40,7 +41,7 @@ func (s *Session) Slim(ctx context.Context, from *Subject, o SlimOptions) (*Slim
 		return nil, err
 	}
 	if o.Output != "" && !strings.HasPrefix(o.Output, dockerPrefix) {
-		if err := CheckOutput(o.Output); err != nil {
+		if err := CheckOutput(o.Output, o.Write.Force); err != nil {
 			return nil, err
 		}
 	}
@@ -62,7 +63,9 @@ func (s *Session) Slim(ctx context.Context, from *Subject, o SlimOptions) (*Slim
 		if known, _ := store.SplitImageName(cmp.Or(o.Name, from.knownName())); known != "" {
 			how.Name = known + ":" + tag
 		}
-		err = export.Write(ctx, r.Image, o.Output, how)
+		if err = export.Write(ctx, r.Image, o.Output, how); err == nil {
+			r.Output = o.Output
+		}
 	}
 	if err != nil || name == "" {
 		return r, err

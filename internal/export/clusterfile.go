@@ -117,14 +117,13 @@ func (c *clusterWriter) mayWrite() error {
 	case err != nil:
 		return err
 	case st.IsDir():
-		return fault.Hint(errors.New("there is a directory of this name"), "choose another name")
+		return errIsDir()
 	case c.in.Digest != "" && holds(c.target, c.in, c.o):
 		return errWritten
 	case c.o.Force || c.holdsEarlier():
 		return nil
 	}
-	return fault.Hint(errors.New("there is a file of this name, which holds something else"),
-		"choose another name, or replace it with --force; jobs that run from the old file keep it")
+	return errHoldsElse()
 }
 
 // holdsEarlier reports whether the target holds an image of the same name, as one that was built before the recipe was changed.
@@ -132,15 +131,8 @@ func (c *clusterWriter) holdsEarlier() bool {
 	if c.in.Name == "" {
 		return false
 	}
-	if holdsTree(c.target.Transport) {
-		return plainName(c.target.Path, c.target.Transport) == c.in.Name
-	}
-	f, err := source.OpenClusterFile(c.target.Path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return (f.SIF != nil) == (c.target.Transport == source.SIF) && clusterfile.Name(f.FS) == c.in.Name
+	name, ours := writtenBefore(c.target)
+	return ours && name == c.in.Name
 }
 
 // holds reports whether the target holds the image already, compressed as asked. It reads a few blocks.

@@ -224,8 +224,8 @@ func (w *writer) stamp() string {
 const stampPrefix = "sconce "
 
 // mayReplace refuses to replace what sconce has not written.
-func (w *writer) mayReplace(stamp string) error {
-	if w.force || strings.HasPrefix(stamp, stampPrefix) {
+func mayReplace(stamp string, force bool) error {
+	if force || strings.HasPrefix(stamp, stampPrefix) {
 		return nil
 	}
 	return fault.Hint(errors.New("something else is there"), "choose another name, or replace it with --force")
@@ -233,16 +233,22 @@ func (w *writer) mayReplace(stamp string) error {
 
 // file writes a single file beside the target and moves it there.
 func (w *writer) file(fill func(*os.File) error) error {
-	st, err := os.Lstat(w.target.Path)
-	switch {
-	case err == nil && st.IsDir():
-		return fault.Hint(errors.New("there is a directory of this name"), "choose another name")
-	case err == nil:
-		if err := w.mayReplace(fileStamp(w.target.Path)); err != nil {
-			return err
-		}
+	if err := mayReplaceFile(w.target.Path, w.force); err != nil {
+		return err
 	}
 	return atomicfile.Fill(w.target.Path, 0o644, fill)
+}
+
+// mayReplaceFile refuses a directory, and a file that sconce has not written.
+func mayReplaceFile(path string, force bool) error {
+	st, err := os.Lstat(path)
+	switch {
+	case err != nil:
+		return nil //nolint:nilerr // there is nothing, or writing says what is wrong
+	case st.IsDir():
+		return errIsDir()
+	}
+	return mayReplace(fileStamp(path), force)
 }
 
 // tempPattern names what is being written so that a person sees what it is.

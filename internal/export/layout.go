@@ -159,7 +159,7 @@ func (w *writer) layout() error {
 		}
 	}
 	if !st.IsDir() {
-		return fault.Hint(errors.New("there is a file of this name"), "choose another name, or remove it")
+		return errIsFile()
 	}
 	return w.updateLayout()
 }
@@ -190,7 +190,7 @@ func (w *writer) updateLayout() error {
 		return err
 	}
 	if index == nil {
-		if err := w.mayFill(); err != nil {
+		if err := mayFill(w.target.Path, w.force); err != nil {
 			return err
 		}
 		index = &v1.IndexManifest{}
@@ -203,13 +203,13 @@ func (w *writer) updateLayout() error {
 }
 
 // mayFill refuses a directory that holds something else than the beginning of a layout.
-func (w *writer) mayFill() error {
-	found, err := os.ReadDir(w.target.Path)
+func mayFill(dir string, force bool) error {
+	found, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range found {
-		if name := e.Name(); name != "blobs" && name != layoutFile && !w.force {
+		if name := e.Name(); name != "blobs" && name != layoutFile && !force {
 			return fault.Hint(fmt.Errorf("the directory holds %q and is no OCI layout", name), "choose another name, or write into it with --force")
 		}
 	}
@@ -222,7 +222,7 @@ func (w *writer) merge(index *v1.IndexManifest) ([]v1.Descriptor, error) {
 	own := w.entry()
 	if w.target.Tag == "" {
 		if !writtenAlone(index) && !w.force {
-			return nil, fault.Hint(errors.New("the layout holds other images"), "give this one a tag, oci:DIR:TAG, or replace them all with --force")
+			return nil, errOtherImages()
 		}
 		return []v1.Descriptor{own}, nil
 	}

@@ -38,15 +38,15 @@ func holdsPlain(path string, kind source.Transport, in clusterfile.Input, o squa
 	return err == nil && st.Mode().IsRegular() && dirStamp(path) == plainStamp(st.Size(), kind, in, o)
 }
 
-// plainName is the name of the image that the plain file at path was made of; "" for anything else.
-func plainName(path string, kind source.Transport) string {
+// plainName reports whether the file at path is one that sconce wrote, and the name of the image that it was made of, which may be "".
+func plainName(path string, kind source.Transport) (name string, ours bool) {
 	st, err := os.Lstat(path)
 	if err != nil || !st.Mode().IsRegular() {
-		return ""
+		return "", false
 	}
 	fields := strings.SplitN(dirStamp(path), " ", plainFields)
 	if len(fields) < plainFields || fields[1] != string(kind) || fields[2] != fmt.Sprint(st.Size()) {
-		return ""
+		return "", false
 	}
-	return fields[plainFields-1]
+	return fields[plainFields-1], true
 }

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
@@ -42,7 +41,7 @@ func (w *writer) dir() error {
 	_, err := os.Lstat(w.target.Path)
 	exists := err == nil
 	if exists {
-		if err := w.mayReplaceDir(); err != nil {
+		if err := mayReplaceDir(w.target.Path, w.force); err != nil {
 			return err
 		}
 	}
@@ -62,18 +61,18 @@ func (w *writer) dir() error {
 	return replaceDir(tmp, w.target.Path)
 }
 
-func (w *writer) mayReplaceDir() error {
-	st, err := os.Lstat(w.target.Path)
+func mayReplaceDir(path string, force bool) error {
+	st, err := os.Lstat(path)
 	if err != nil {
 		return err
 	}
 	if !st.IsDir() {
-		return fault.Hint(errors.New("there is a file of this name"), "choose another name, or remove it")
+		return errIsFile()
 	}
-	if found, err := os.ReadDir(w.target.Path); err == nil && len(found) == 0 {
+	if found, err := os.ReadDir(path); err == nil && len(found) == 0 {
 		return nil
 	}
-	return w.mayReplace(dirStamp(w.target.Path))
+	return mayReplace(dirStamp(path), force)
 }
 
 // moveDir gives a directory its name unless that is taken. File systems that cannot look and move in one step refuse at

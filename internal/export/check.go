@@ -1,0 +1,138 @@
+package export
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/clusterfile"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/source"
+)
+
+// CheckTarget looks at what is at a destination before anything is made for it, so that nobody waits for an image to be told that it has
+// no place. name is that of the image, whose earlier files are replaced; "" passes the files of any image that sconce wrote, as long as
+// it is open which image it will be. What passes is looked at again when it is written.
+func CheckTarget(t Target, name string, force bool) error {
+	return explain(t, checkTarget(t, name, force))
+}
+
+func checkTarget(t Target, name string, force bool) error {
+	path, err := filepath.Abs(t.Path)
+	if err != nil {
+		return err
+	}
+	t.Path = path
+	_, err = os.Lstat(t.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR):
+		return checkParent(t.Path)
+	case err != nil:
+		return err
+	case t.IsClusterFile():
+		return checkClusterFile(t, name, force)
+	case t.Transport == source.OCI:
+		return checkLayout(t, force)
+	case t.Transport == source.Dir:
+		return mayReplaceDir(t.Path, force)
+	}
+	return mayReplaceFile(t.Path, force)
+}
+
+// checkParent looks whether a file can be made at a path. Directories that are missing are made with it.
+func checkParent(path string) error {
+	dir := filepath.Dir(path)
+	for {
+		st, err := os.Stat(dir)
+		switch {
+		case err == nil && !st.IsDir():
+			return fault.Hint(fmt.Errorf("%s is not a directory", dir), "choose another name")
+		case err == nil:
+			if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+				return fault.Hint(fmt.Errorf("nothing can be written in %s: %w", dir, err), "choose another directory")
+			}
+			return nil
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR):
+			return err
+		}
+		dir = filepath.Dir(dir) // which ends at the root: that exists
+	}
+}
+
+// checkClusterFile looks at a squashfs or SIF file that exists.
+func checkClusterFile(t Target, name string, force bool) error {
+	st, err := os.Lstat(t.Path)
+	switch {
+	case err != nil:
+		return err
+	case st.IsDir():
+		return errIsDir()
+	case force:
+		return nil
+	}
+	there, ours := writtenBefore(t)
+	if ours && (name == "" || there == name) {
+		return nil
+	}
+	return errHoldsElse()
+}
+
+// writtenBefore reports whether sconce has written the file at a target, as the kind of file that the target is, and the name of its
+// image, "" where it had none.
+func writtenBefore(t Target) (name string, ours bool) {
+	if holdsTree(t.Transport) {
+		return plainName(t.Path, t.Transport)
+	}
+	f, err := source.OpenClusterFile(t.Path)
+	if err != nil {
+		return "", false
+	}
+	defer f.Close()
+	name = clusterfile.Name(f.FS)
+	_, err = clusterfile.Digest(f.FS)
+	return name, (name != "" || err == nil) && (f.SIF != nil) == (t.Transport == source.SIF)
+}
+
+// checkLayout looks at what an OCI layout would be written to.
+func checkLayout(t Target, force bool) error {
+	st, err := os.Stat(t.Path)
+	switch {
+	case err != nil:
+		return err
+	case !st.IsDir():
+		return errIsFile()
+	case force:
+		return nil
+	}
+	index, err := readIndex(t.Path)
+	switch {
+	case err != nil:
+		return err
+	case index == nil:
+		return mayFill(t.Path, force)
+	case t.Tag == "" && len(index.Manifests) > 1:
+		return errOtherImages()
+	}
+	return nil
+}
+
+func errIsDir() error {
+	return fault.Hint(errors.New("there is a directory of this name"), "choose another name")
+}
+
+func errIsFile() error {
+	return fault.Hint(errors.New("there is a file of this name"), "choose another name, or remove it")
+}
+
+func errHoldsElse() error {
+	return fault.Hint(errors.New("there is a file of this name, which holds something else"),
+		"choose another name, or replace it with --force; jobs that run from the old file keep it")
+}
+
+func errOtherImages() error {
+	return fault.Hint(errors.New("the layout holds other images"), "give this one a tag, oci:DIR:TAG, or replace them all with --force")
+}
