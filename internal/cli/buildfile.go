@@ -123,7 +123,7 @@ func checkBuildFlags(o buildOptions, isFile bool) error {
 
 // inRecipe is by which keys a recipe says what flags say of a Containerfile.
 var inRecipe = map[string]string{
-	"--tag": "name and version; `sconce copy IMAGE NAME:TAG` gives an image further names", "--label": "labels under [image]", "--network none": "network = false in a [[step]]",
+	"--tag": "name and version; `sconce pull IMAGE --name NAME:TAG` gives an image further names", "--label": "labels under [image]", "--network none": "network = false in a [[step]]",
 	"--build-arg": "env under [image] or of a [[step]], and by [variant]", "--target": "[variant]",
 }
 

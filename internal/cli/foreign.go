@@ -21,7 +21,7 @@ var foreignCommands = map[string]string{
 	"containers": "nothing runs in the background here; `sconce jobs` lists jobs on the cluster",
 	"cp":         "`sconce copy IMAGE dir:DIR` unpacks an image; files get into one by `copy` in a [[step]], or are bound with `sconce run -B SRC:DST`",
 	"create":     "there are no containers to be created first: `sconce run IMAGE`",
-	"def":        "sconce reads recipes (sconce.toml) and Containerfiles",
+	"def":        "`sconce build FILE.def` builds a definition file; `sconce init` writes a recipe (sconce.toml), which does more",
 	"diff":       "`sconce plan --why` says what changed and what is made again; `sconce inspect` shows an image's layers",
 	"exec":       "there is no container that runs: `sconce run IMAGE -- COMMAND`, or `sconce shell IMAGE`",
 	"history":    "`sconce inspect IMAGE` lists the layers, and what made them",

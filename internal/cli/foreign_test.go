@@ -58,6 +58,7 @@ func TestForeignCommandLines(t *testing.T) {
 		"tag a b":              "sconce pull IMAGE --name",
 		"rmi x":                "sconce images rm",
 		"ps":                   "sconce jobs",
+		"def":                  "sconce build FILE.def",
 		"exec x":               "sconce run",
 		"run --gpus all x":     "--gpu",
 		"run -v /a:/b x":       "-B /a:/b",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"time"
 
@@ -32,6 +33,14 @@ func (e *unknownServerError) Unwrap() error { return e.err }
 // NeverAnswered marks err, with which another program's request failed, as that of a server that never answered it: [Client.Retry] is patient
 // with it for as long as with such a server of its own.
 func NeverAnswered(err error) error { return &unknownServerError{err} }
+
+// Unreached reports whether err is that of a request that never came to its server: there was no connection, to it or to the proxy
+// before it, or nobody knew the name.
+func Unreached(err error) bool {
+	var conn *net.OpError
+	var name *net.DNSError
+	return errors.As(err, &conn) && (conn.Op == "dial" || conn.Op == "proxyconnect") || errors.As(err, &name)
+}
 
 // unknown marks err, with which a request to host failed, if nothing ever came from there.
 func (c *Client) unknown(host string, err error) error {
@@ -63,9 +72,11 @@ func (r *retry) wait(ctx context.Context, err error) error {
 		return fmt.Errorf("%w (gave up after %d attempts)", err, r.failures)
 	}
 	if r.failures > 1 && left <= 0 {
-		took := time.Since(r.since).Round(time.Second)
-		return fault.Hint(fmt.Errorf("%w (gave up after %d attempts in %s)", plain(err), r.failures, took),
-			"a longer --patience, or SCONCE_PATIENCE, has sconce wait longer for servers in trouble")
+		gaveUp := fmt.Errorf("%w (gave up after %d attempts in %s)", plain(err), r.failures, time.Since(r.since).Round(time.Second))
+		if Unreached(err) {
+			return gaveUp // the way there is a likelier cause than the server, and has a hint of its own
+		}
+		return fault.Hint(gaveUp, "a longer --patience, or SCONCE_PATIENCE, has sconce wait longer for servers in trouble")
 	}
 	delay := r.delay(err)
 	if left > 0 {

@@ -1,15 +1,18 @@
 package source
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/store"
 )
@@ -92,7 +95,8 @@ func Parse(s string) (Ref, error) {
 // ParseIn is Parse for a user who also names images of a store: such a name goes before a registry's, and after the path of
 // an image. A directory that is not an image, such as the one that an image was built from, does not count.
 func ParseIn(s string, st *store.Store) (Ref, error) {
-	if _, err := os.Lstat(s); err == nil || hasPrefix(s) || looksLikePath(s) {
+	other := isOtherFile(s)
+	if _, err := os.Lstat(s); !other && err == nil || hasPrefix(s) || looksLikePath(s) {
 		ref, err := Parse(s)
 		if err != nil || ref.Transport != Docker || hasPrefix(s) {
 			return ref, err
@@ -101,21 +105,61 @@ func ParseIn(s string, st *store.Store) (Ref, error) {
 	if found, err := st.FindImage(s); err == nil {
 		return Ref{Transport: Store, Value: found.Name, Tag: found.Tag, Digest: found.Digest}, nil
 	}
-	if err := otherTag(s, st); err != nil {
+	if other {
+		return Ref{}, fault.Usage(fault.Hint(fmt.Errorf("the file %q holds no image", s),
+			"`sconce build` makes one of a recipe, a Containerfile or a definition file; docker://NAME asks a registry for the image of a name"))
+	}
+	if err := slip(s, st); err != nil {
 		return Ref{}, err
 	}
 	return Parse(s)
 }
 
-// otherTag is an error when the store has images of this very name with other tags: a slip in a tag must not lead to somebody else's
-// image, as Docker Hub has one for nearly every short name.
+// isOtherFile reports whether s is the path of a file that no image is in.
+func isOtherFile(s string) bool {
+	there, err := os.Stat(s)
+	if err != nil || !there.Mode().IsRegular() || looksLikePath(s) {
+		return false
+	}
+	_, err = recognise(s)
+	return isNothing(err)
+}
+
+// slip is an error when s is a mistyped name of an image of the store: that must not lead to somebody else's image, as Docker Hub has one
+// for nearly every short name.
+func slip(s string, st *store.Store) error {
+	if strings.Contains(s, "/") {
+		return nil
+	}
+	if err := otherTag(s, st); err != nil {
+		return err
+	}
+	return otherName(s, st)
+}
+
+// otherTag is an error when the store has images of this very name with other tags.
 func otherTag(s string, st *store.Store) error {
 	name, _ := store.SplitImageName(s)
 	similar, err := st.SimilarImages(s)
-	if err != nil || len(similar) == 0 || similar[0].Name != name || strings.Contains(name, "/") {
+	if err != nil || len(similar) == 0 || similar[0].Name != name {
 		return nil //nolint:nilerr // a store that cannot be listed has no such image
 	}
-	return fault.Hint(fmt.Errorf("there is no image %q in the store, but there is %s", s, nameSome(similar)),
+	return slipped(s, similar)
+}
+
+// otherName is an error when the store has an image of nearly this name with this very tag.
+func otherName(s string, st *store.Store) error {
+	_, tag := store.SplitImageName(s)
+	similar, err := st.SimilarImages(s)
+	similar = slices.DeleteFunc(similar, func(r store.ImageRef) bool { return r.Tag != cmp.Or(tag, store.DefaultTag) })
+	if err != nil || len(similar) == 0 {
+		return nil //nolint:nilerr // a store that cannot be listed has no such image
+	}
+	return slipped(s, similar)
+}
+
+func slipped(s string, meant []store.ImageRef) error {
+	return fault.Hint(fmt.Errorf("there is no image %q in the store, but there is %s", s, nameSome(meant)),
 		"docker://"+s+" asks Docker Hub for its image of that name")
 }
 
@@ -141,6 +185,9 @@ func Explain(err error, written string, ref Ref, st *store.Store) error {
 	if listErr != nil || len(similar) == 0 {
 		if host, _, ok := strings.Cut(written, "/"); ok && strings.ContainsAny(host, ".:#@") {
 			return err // it was meant for that registry
+		}
+		if fetch.Unreached(err) { // which has a hint of its own
+			return fmt.Errorf("there is no image %q in the store, and the registry that may have it was not reached: %w", written, err)
 		}
 		return fault.Hint(err, fmt.Sprintf("there is no image %q in the store (see `sconce images`), so it was looked for in a registry", written))
 	}

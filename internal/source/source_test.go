@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -679,10 +680,44 @@ func TestOtherTag(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `no image "app:v2" in the store, but there is app:v1`) || !strings.Contains(fault.HintOf(err), "docker://app:v2") {
 		t.Errorf("%v, %s", err, fault.HintOf(err))
 	}
-	for _, name := range []string{"docker://app:v2", "team/app:v2", "apps"} {
+	for _, name := range []string{"docker://app:v2", "team/app:v2", "apps", "apps:v2", "docker://apps:v1"} {
 		if ref, err := ParseIn(name, st); err != nil || ref.Transport != Docker {
 			t.Errorf("%s: %v, %v", name, ref, err)
 		}
+	}
+	// Nor does one in the name, when the tag is right.
+	_, err = ParseIn("apps:v1", st)
+	if err == nil || !strings.Contains(err.Error(), `no image "apps:v1" in the store, but there is app:v1`) || !strings.Contains(fault.HintOf(err), "docker://apps:v1") {
+		t.Errorf("%v, %s", err, fault.HintOf(err))
+	}
+}
+
+// A file that is no image is not looked for in a registry, whose image of that name would be somebody else's.
+func TestFileWithoutImage(t *testing.T) {
+	st := openStore(t)
+	t.Chdir(t.TempDir())
+	put(t, "sconce.toml", []byte("name = \"app\"\n"))
+	_, err := ParseIn("sconce.toml", st)
+	if err == nil || !strings.Contains(err.Error(), `the file "sconce.toml" holds no image`) || !strings.Contains(fault.HintOf(err), "`sconce build`") {
+		t.Errorf("%v, %s", err, fault.HintOf(err))
+	}
+	if err := os.Mkdir("debian", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"docker://sconce.toml", "debian"} {
+		if ref, err := ParseIn(name, st); err != nil || ref.Transport != Docker {
+			t.Errorf("%s: %v, %v", name, ref, err)
+		}
+	}
+}
+
+// A registry that was not reached is told as such: what can be done about the network is the better hint.
+func TestExplainsNoWayOut(t *testing.T) {
+	st := openStore(t)
+	nobody := fmt.Errorf("read the manifest: %w", &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "registry.invalid"}})
+	err := Explain(nobody, "python", Ref{Transport: Docker, Value: "registry.invalid/library/python"}, st)
+	if !errors.Is(err, nobody) || !strings.Contains(err.Error(), `no image "python" in the store`) || fault.HintOf(err) != "" {
+		t.Errorf("%v, %q", err, fault.HintOf(err))
 	}
 }
 

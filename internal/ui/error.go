@@ -157,10 +157,12 @@ func networkHint(err error) string {
 	switch {
 	case errors.As(err, &signer):
 		return "nobody that this machine trusts has signed the server's certificate: SSL_CERT_FILE names a file with your site's authority"
+	case errors.As(err, &dial) && dial.Op == "proxyconnect":
+		return "HTTPS_PROXY or HTTP_PROXY names a proxy that cannot be reached: correct or unset it; NO_PROXY names servers that need none"
 	case errors.As(err, &name):
 		return "is the name right, and " + wayOut
 	case errors.As(err, &dial) && dial.Op == "dial":
-		return wayOut
+		return wayOut + "; a longer --patience waits for a server that is only away for a while"
 	}
 	return ""
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -18,15 +19,20 @@ import (
 func TestNetworkHints(t *testing.T) {
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	defer server.Close()
-	get := func(url string, dial func(context.Context, string, string) (net.Conn, error)) error {
-		client := &http.Client{Transport: &http.Transport{DialContext: dial}}
-		resp, err := client.Get(url)
+	getBy := func(proxy *url.URL, address string, dial func(context.Context, string, string) (net.Conn, error)) error {
+		client := &http.Client{Transport: &http.Transport{DialContext: dial, Proxy: http.ProxyURL(proxy)}}
+		resp, err := client.Get(address)
 		if err == nil {
 			resp.Body.Close()
-			t.Fatalf("%s answered", url)
+			t.Fatalf("%s answered", address)
 		}
 		return fmt.Errorf("read the manifest: %w", err)
 	}
+	get := func(address string, dial func(context.Context, string, string) (net.Conn, error)) error {
+		return getBy(nil, address, dial)
+	}
+	const registry = "http://registry.invalid/v2/"
+	proxy := &url.URL{Scheme: "http", Host: "proxy.invalid:3128"}
 	fails := func(err error) func(context.Context, string, string) (net.Conn, error) {
 		return func(context.Context, string, string) (net.Conn, error) { return nil, err }
 	}
@@ -38,8 +44,10 @@ func TestNetworkHints(t *testing.T) {
 	}{
 		"a signer nobody knows":  {get(server.URL, nil), "SSL_CERT_FILE"},
 		"a name nobody knows":    {get("https://registry.invalid/v2/", fails(noName)), "is the name right"},
-		"nobody there":           {get("http://registry.invalid/v2/", fails(refused)), "HTTPS_PROXY"},
-		"another hint":           {fault.Hint(get("http://registry.invalid/v2/", fails(refused)), "wait"), "hint: wait\n"},
+		"nobody there":           {get(registry, fails(refused)), "HTTPS_PROXY"},
+		"a proxy that is gone":   {getBy(proxy, registry, fails(refused)), "names a proxy"},
+		"a proxy nobody knows":   {getBy(proxy, registry, fails(noName)), "names a proxy"},
+		"another hint":           {fault.Hint(get(registry, fails(refused)), "wait"), "hint: wait\n"},
 		"nothing of the network": {errors.New("broken"), "error: broken\n"},
 	} {
 		var out bytes.Buffer
