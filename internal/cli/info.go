@@ -14,24 +14,27 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/ui"
 	"sconce.dev/sconce/internal/units"
 )
 
 func newInfoCmd(a *app) *cobra.Command {
-	var asJSON bool
+	var asJSON, network bool
 	cmd := &cobra.Command{
 		Use:   "info",
 		Short: "Show what this machine offers: sandbox, cores, memory, disk, programs",
 		Long: `Show what matters to sconce on this machine: whether commands can be run in images (it is tried, and where it is refused
 the setting that refuses is named), the cores and the memory that are really available under the limits of cgroups and Slurm,
-the disk under the store, and which other programs were found.`,
-		Example: examples("sconce info", "sconce info --json | jq .cores.available"),
+the disk under the store with your quota there, where you are logged in, and which other programs were found. With --network,
+the registries that you are logged in at and the package indexes that you have configured are asked whether they answer.`,
+		Example: examples("sconce info", "sconce info --network", "sconce info --json | jq .cores.available"),
 		Args:    wants(),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runInfo(cmd.Context(), asJSON) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runInfo(cmd.Context(), asJSON, network) },
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&network, "network", false, "ask your registries and package indexes whether they answer")
 	return cmd
 }
 
@@ -40,7 +43,10 @@ type hostInfo struct {
 	Sconce  versionInfo  `json:"sconce"`
 	Sandbox sandboxState `json:"sandbox"`
 	host.Report
-	Scratch *scratchState `json:"scratch,omitempty"` // where it is not the store
+	Scratch *scratchState    `json:"scratch,omitempty"` // where it is not the store
+	Quota   *host.Quota      `json:"quota,omitempty"`   // on the store's file system, where one is set
+	Logins  []registry.Known `json:"logins"`            // where there are logins for, without them
+	Network []answer         `json:"network,omitempty"` // who answers, where that was asked
 }
 
 // sandboxState says whether commands can be run in images.
@@ -53,7 +59,7 @@ type sandboxState struct {
 	Network string `json:"networkError,omitempty"` // why steps have this machine's network and none of their own
 }
 
-func (a *app) runInfo(ctx context.Context, asJSON bool) error {
+func (a *app) runInfo(ctx context.Context, asJSON, network bool) error {
 	dir, err := a.storeDir()
 	if err != nil {
 		return err
@@ -63,6 +69,11 @@ func (a *app) runInfo(ctx context.Context, asJSON bool) error {
 		return err
 	}
 	in.Scratch = scratchOf(dir)
+	a.findUV(ctx, dir, in.Tools)
+	in.Quota, in.Logins = host.QuotaOf(dir), registry.Logins()
+	if network {
+		in.Network = a.askNetwork(ctx, in.Logins)
+	}
 	if err := sandbox.Check(); err != nil {
 		in.Sandbox = sandboxState{Error: err.Error(), Hint: fault.HintOf(err)}
 	}
@@ -78,7 +89,7 @@ func (a *app) runInfo(ctx context.Context, asJSON bool) error {
 	if asJSON {
 		return a.printJSON(in)
 	}
-	_, err = a.out.Write([]byte(in.text()))
+	_, err = a.out.Write([]byte(in.text(terminalWidth(a.out))))
 	return err
 }
 
@@ -106,10 +117,18 @@ func scratchOf(storeDir string) *scratchState {
 	return &scratchState{place, "layers are unpacked, and steps write, there for the time of a command, as the store cannot hold them: " + reason.Error()}
 }
 
-func (in hostInfo) text() string {
+// titleColumns is how wide the column of titles is.
+const titleColumns = 10
+
+// text is what a person reads, in lines of at most width columns; 0 is any number.
+func (in hostInfo) text(width int) string {
 	var b strings.Builder
 	line := func(title, format string, args ...any) {
-		fmt.Fprintf(&b, "%-9s %s\n", title, ui.Clean(fmt.Sprintf(format, args...)))
+		text := ui.Clean(fmt.Sprintf(format, args...))
+		if width > 0 {
+			text = wrap(text, width, strings.Repeat(" ", titleColumns), titleColumns)
+		}
+		fmt.Fprintf(&b, "%-*s%s\n", titleColumns, title, text)
 	}
 	line("Sconce:", "%s (%s, %s)", in.Sconce.Version, in.Sconce.Platform, in.Sconce.Go)
 	line("Kernel:", "%s", in.Kernel)
@@ -137,35 +156,39 @@ func (in hostInfo) text() string {
 		line("", "%s allows %s", l.Source, units.Size(l.Value))
 	}
 	line("Store:", "%s", in.Store.Dir)
-	line("", "%s, %s of %s free", in.Store.Type, units.Size(in.Store.Free), units.Size(in.Store.Size))
-	if in.Store.Advice != "" {
-		line("", "%s", in.Store.Advice)
+	for _, said := range in.storeRoom() {
+		line("", "%s", said)
 	}
 	if in.Scratch != nil {
 		line("Scratch:", "%s (%s, room for %s): %s", in.Scratch.Dir, in.Scratch.Type, units.Size(in.Scratch.Room), in.Scratch.Why)
 	}
-	b.WriteString(in.programs())
+	in.sayLogins(line)
+	in.sayNetwork(line)
+	b.WriteString(in.programs(width))
 	return b.String()
 }
 
 // programs lists what was found, and how to install what was not.
-func (in hostInfo) programs() string {
+func (in hostInfo) programs(width int) string {
 	rows := [][]string{{"PROGRAM", "FOR", "FOUND"}}
-	var missing []host.Tool
+	var missing []string
 	for _, t := range in.Tools {
 		found := "missing"
 		if t.Path != "" {
 			found = strings.TrimSpace(t.Path + "  " + t.Version)
 		} else {
-			missing = append(missing, t)
+			missing = append(missing, "missing "+t.Name+": "+t.Install)
 		}
 		rows = append(rows, []string{t.Name, t.Purpose, found})
 	}
 	var b strings.Builder
 	b.WriteString("\n")
-	_ = printTable(&b, rows) // a strings.Builder takes everything
-	for _, t := range missing {
-		fmt.Fprintf(&b, "missing %s: %s\n", t.Name, t.Install)
+	_ = printTableIn(&b, rows, width) // a strings.Builder takes everything
+	for _, said := range missing {
+		if width > 0 {
+			said = wrap(said, width, continued, 0)
+		}
+		b.WriteString(said + "\n")
 	}
 	return b.String()
 }

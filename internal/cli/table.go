@@ -18,13 +18,16 @@ const tableGap = 3
 
 // printTable prints rows in columns, the first row being the heads. On a terminal that is too narrow cells are broken into
 // lines, and where that is not enough each row becomes a paragraph; elsewhere, where programs read it, a row is a line.
-func printTable(w io.Writer, rows [][]string) error {
+func printTable(w io.Writer, rows [][]string) error { return printTableIn(w, rows, terminalWidth(w)) }
+
+// printTableIn prints a table into so many columns; 0 is any number.
+func printTableIn(w io.Writer, rows [][]string, width int) error {
 	for _, row := range rows {
 		for i := range row {
 			row[i] = ui.Clean(row[i])
 		}
 	}
-	if width := terminalWidth(w); width > 0 {
+	if width > 0 {
 		if rows = fitTable(rows, width); tableWidth(rows) > width {
 			_, err := io.WriteString(w, paragraphs(rows, width))
 			return err

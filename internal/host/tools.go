@@ -25,7 +25,7 @@ var tools = []struct {
 	Tool
 	versionFlag string // "" for a program that has none
 }{
-	{Tool{Name: "uv", Purpose: "resolves Python packages (sconce lock, the first sconce build)", Install: "it comes by itself from the Python index"}, "--version"},
+	{Tool{Name: "uv", Purpose: "resolves Python packages (sconce lock, the first sconce build)", Install: "it comes by itself, from your Python index, when it is needed first"}, "--version"},
 	{Tool{Name: "git", Purpose: "fetches Python packages that a recipe names by a git URL", Install: "apt-get install git"}, "--version"},
 }
 

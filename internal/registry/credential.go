@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -243,12 +244,13 @@ func machines(host string) []string {
 	return out
 }
 
+// enrootCredentials is the file of enroot's logins.
+func enrootCredentials() string {
+	return filepath.Join(cmp.Or(os.Getenv("ENROOT_CONFIG_PATH"), filepath.Join(configHome(), "enroot")), ".credentials")
+}
+
 func readEnroot() (fetch.Netrc, error) {
-	dir := os.Getenv("ENROOT_CONFIG_PATH")
-	if dir == "" {
-		dir = filepath.Join(configHome(), "enroot")
-	}
-	logins, err := fetch.ReadNetrcFile(filepath.Join(dir, ".credentials"))
+	logins, err := fetch.ReadNetrcFile(enrootCredentials())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

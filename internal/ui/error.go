@@ -145,11 +145,11 @@ func hintFor(err error) string {
 	case errors.Is(err, syscall.EMFILE):
 		return fmt.Sprintf("too many files are open; `ulimit -n` should say %d or more", wantedFiles)
 	}
-	return networkHint(err)
+	return NetworkHint(err)
 }
 
-// networkHint is for what comes of the network between this machine and a server.
-func networkHint(err error) string {
+// NetworkHint says what to do about what comes of the network between this machine and a server, "" for anything else.
+func NetworkHint(err error) string {
 	var name *net.DNSError
 	var dial *net.OpError
 	var signer x509.UnknownAuthorityError

@@ -60,7 +60,7 @@ func (f Finder) Path(ctx context.Context) (string, error) {
 	if !ok {
 		return "", missing(errors.New("uv is not on PATH"))
 	}
-	dir, err := f.Store.Tree(ctx, "uv-"+Version+"-"+runtime.GOARCH, func(dir string) error {
+	dir, err := f.Store.Tree(ctx, TreeName(), func(dir string) error {
 		if err := f.bring(ctx, w); err != nil {
 			return missing(fmt.Errorf("uv is not on PATH, and uv %s could not be brought: %w", Version, err))
 		}
@@ -72,9 +72,19 @@ func (f Finder) Path(ctx context.Context) (string, error) {
 	return filepath.Join(dir, "uv"), nil
 }
 
+// TreeName is what the store calls the directory of the pinned program.
+func TreeName() string { return "uv-" + Version + "-" + runtime.GOARCH }
+
+// Stored returns the pinned program in the store, if it has come.
+func Stored(st *store.Store) (path string, ok bool) {
+	dir, ok := st.FindTree(TreeName())
+	return filepath.Join(dir, "uv"), ok
+}
+
 func missing(err error) error {
 	return fault.Hint(err,
-		"install it with `pip install uv` or `pipx install uv`, or bring your own lock: pylock.toml with `lock = \"pylock.toml\"` under [python]")
+		"name a package index that has it in UV_DEFAULT_INDEX; or get uv yourself, `python3 -m venv ~/.uv && ~/.uv/bin/pip install uv`, and put ~/.uv/bin on PATH; "+
+			"or bring your own lock: pylock.toml with `lock = \"pylock.toml\"` under [python]")
 }
 
 // bring downloads the wheel from the first index that has it.

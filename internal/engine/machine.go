@@ -1,0 +1,16 @@
+package engine
+
+import (
+	"sconce.dev/sconce/internal/lock"
+	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/uv"
+)
+
+// StoredUV returns the uv that sconce has brought into the store, and its version, when it has.
+func (s *Session) StoredUV() (path, version string, ok bool) {
+	path, ok = uv.Stored(s.Store)
+	return path, uv.Version, ok
+}
+
+// Indexes lists the package indexes that count on this machine for a recipe that names none.
+func Indexes() []string { return lock.Indexes(&recipe.Recipe{}) }
