@@ -1,6 +1,6 @@
 # sconce: build, test and measure. `make help` lists the targets.
 
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+VERSION ?= $(shell scripts/version.sh)
 LDFLAGS := -s -w -X sconce.dev/sconce/internal/cli.version=$(VERSION)
 GO      ?= go
 export PATH := $(CURDIR)/.tools/bin:$(PATH)
@@ -56,7 +56,7 @@ demo: bin/sconce ## build and run an image with PyTorch
 	scripts/demo.sh
 
 # For make demo, which finds in less than a second that there is nothing to do: go build alone takes longer to find out.
-bin/sconce: $(shell find cmd internal -type f -not -name '*_test.go') go.mod go.sum
+bin/sconce: VERSION $(shell find cmd internal -type f -not -name '*_test.go') go.mod go.sum
 	$(MAKE) build
 
 bench: bench-builds bench-containerfile bench-files ## measure sconce and its peers in one run

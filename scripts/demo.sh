@@ -1,15 +1,10 @@
 #!/bin/sh
-# Builds examples/pytorch and runs it. Called by `make demo`, which has built bin/sconce.
-#
-# Everything that is needed is installed by the ordinary clients: Debian packages by apt-get, uv by pip. A second run finds
-# nothing to do.
+# Builds examples/pytorch and runs it. Called by `make demo`, which has built bin/sconce: that brings all it needs itself.
+# A second run finds nothing to do.
 set -eu
 cd "$(dirname "$0")/.."
 recipe=examples/pytorch
 result=.cache/demo.txt
-
-. scripts/tools.sh
-need_uv
 
 now() { date +%s.%N; }
 took() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.1f s", b - a }'; }

@@ -9,10 +9,7 @@ need_debian dpkg-deb dpkg
 need_debian rpmbuild rpm
 
 version=$1
-# What packages take for a version: 1.2.0, or 0.0.0 with what git says behind it.
-number=${version#v}
-[[ $number =~ ^[0-9] ]] || number=0.0.0+$number
-number=${number//-/.}
+number=${version#v} # of packages: 1.2.0, or 1.2.0+COMMIT
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH TZ=UTC LC_ALL=C
 umask 022
