@@ -93,7 +93,7 @@ func rulesPage(t *testing.T) string {
 	}
 	for _, r := range Rules() {
 		if !grouped[r.ID] {
-			t.Errorf("%s belongs to no group of this page", r.ID)
+			t.Errorf("%s belongs to no group of this page: add it to one in ruleGroups (rules_doc_test.go)", r.ID)
 		}
 	}
 	b.WriteString("\n## Ten traps\n\nWhat guides to images for GPUs get wrong most often, and what notices it:\n\n| trap | noticed by |\n|---|---|\n")

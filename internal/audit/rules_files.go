@@ -186,6 +186,9 @@ var usualSetuid = []string{
 	"chrome-sandbox", "Xorg.wrap", "snap-confine", "pppd", "vmware-user-suid-wrapper", "locate", "plocate", "mlocate", "ch-run", "exim4",
 }
 
+// NothingToDo begins the remedy of what is found in nearly every image and asks for nothing: it is worth a line, and no more.
+const NothingToDo = "nothing needs to be done"
+
 func lookSetuid(s *Subject, report func(Finding)) error {
 	var usual, other []string
 	for _, i := range s.Paths {
@@ -209,7 +212,7 @@ func lookSetuid(s *Subject, report func(Finding)) error {
 	if len(usual) > 0 {
 		report(Finding{
 			Severity: Note, Message: units.Number(len(usual), "program") + " of the distribution with setuid or setgid, such as su", Seen: usual,
-			Remedy: "nothing needs to be done; they do not work in a container that is started without root",
+			Remedy: NothingToDo + "; they do not work in a container that is started without root",
 		})
 	}
 	return nil

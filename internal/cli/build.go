@@ -340,6 +340,9 @@ func (a *app) reportBuild(o buildOptions, made *engine.Built) error {
 	} else {
 		a.say("built %s for %s: %s, %s, in %s", b.Name, b.Platform, units.Number(b.Layers, "layer"), units.Size(b.Size), units.Duration(time.Since(o.began)))
 	}
+	if n := b.Check; n != nil && n.Errors == 0 && n.Warnings == 0 {
+		a.say("checked for %s: nothing speaks against running it there", made.Target)
+	}
 	a.sayWritten(b.Outputs...)
 	if o.json {
 		return a.printJSON(b)

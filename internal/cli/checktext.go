@@ -79,6 +79,7 @@ const dim = "2"
 
 func (p *findingsText) group(findings []audit.Finding) {
 	first := findings[0]
+	brief := strings.HasPrefix(first.Remedy, audit.NothingToDo) && !p.all
 	for i, f := range findings {
 		if i == ruleFindings && !p.all {
 			fmt.Fprintf(p, "%s %d more\n", p.paint(severityColors[first.Severity], string(first.Severity)+":"), len(findings)-i)
@@ -88,7 +89,13 @@ func (p *findingsText) group(findings []audit.Finding) {
 		text := wrap(ui.Clean(f.Message)+" ["+f.Rule+"]", p.width, "  ", len(head))
 		text = strings.Replace(text, "["+f.Rule+"]", p.paint(dim, "["+f.Rule+"]"), 1)
 		p.WriteString(p.paint(severityColors[f.Severity], head[:len(head)-1]) + " " + text + "\n")
-		p.seen(f.Seen)
+		if !brief {
+			p.seen(f.Seen)
+		}
+	}
+	if brief {
+		p.WriteString("\n")
+		return
 	}
 	p.advice("why", first.Why)
 	p.advice("fix", first.Remedy)

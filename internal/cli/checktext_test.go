@@ -42,6 +42,7 @@ func TestPrintFindings(t *testing.T) {
 		audit.Finding{Rule: "r", Severity: audit.Error, Message: "another of it", Why: "for another reason", Remedy: "do that"},
 		audit.Finding{Rule: "s", Severity: audit.Warning, Message: strings.Repeat("word ", 60), Why: "so", Remedy: "do"},
 		audit.Finding{Rule: "t", Severity: audit.Error, Message: "known", Allowed: "we know"},
+		audit.Finding{Rule: "u", Severity: audit.Note, Message: "usual", Seen: []string{"/usr/bin/su"}, Why: "w", Remedy: audit.NothingToDo + ", for a reason"},
 	)
 	c := &checked{Image: "app:1", Platform: "linux/amd64", Target: cluster.Profile{Name: "x", GPU: []string{"9.0"}}, Findings: findings, Count: audit.CountOf(findings)}
 	var out bytes.Buffer
@@ -52,7 +53,7 @@ func TestPrintFindings(t *testing.T) {
 	text := out.String()
 	for _, want := range []string{
 		"error: file 0 is bad [r]\n    a\n", "    … and 4 more\n", "error: 4 more\n  why  it is so\n  fix  do that\n", "error: another of it [r]\n",
-		"allowed: known [t]\n  why  we know\n", "13 errors, 1 warning, 1 allowed: app:1 (linux/amd64), for x: GPU 9.0\n",
+		"allowed: known [t]\n  why  we know\n", "note: usual [u]\n\n", "13 errors, 1 warning, 1 note, 1 allowed: app:1 (linux/amd64), for x: GPU 9.0\n",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("lacks %q:\n%s", want, text)
@@ -62,6 +63,9 @@ func TestPrintFindings(t *testing.T) {
 		if len(strings.TrimRight(line, "\n")) > textColumns+len("…") {
 			t.Errorf("too wide: %q", line)
 		}
+	}
+	if strings.Contains(text, "nothing speaks") {
+		t.Errorf("something does:\n%s", text)
 	}
 	if strings.Contains(text, "\x1b") {
 		t.Errorf("an escape sequence got through: %q", text)

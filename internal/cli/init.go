@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/config"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fileop"
@@ -36,7 +37,7 @@ func newInitCmd(a *app) *cobra.Command {
 		Use:   "init [DIR]",
 		Short: "Write a recipe to start from",
 		Long: `Write ` + recipe.FileName + ` into DIR, by default the current directory. The recipe works as it is, and its comments show
-what else there is.
+what else there is. It stands on Debian's packages, or on an image where no mirror of those is known.
 
 With --from, it is the recipe that builds what is there already: the environment of environment.yml files or of a conda
 lock, the packages of requirements.txt files, the dependencies of a pyproject.toml, or the image of a Containerfile. What a
@@ -78,7 +79,8 @@ func (a *app) runInit(ctx context.Context, o initOptions) error {
 	if _, err := os.Lstat(path); err == nil && !o.force {
 		return exists(path)
 	}
-	text := recipe.Starter(filepath.Base(dir))
+	onImage := !engine.HasMirror(recipe.StarterSuite)
+	text := recipe.Starter(filepath.Base(dir), onImage)
 	if len(o.from) > 0 || o.base != "" {
 		if text, err = a.recipeFrom(ctx, o, dir); err != nil {
 			return err
@@ -89,6 +91,9 @@ func (a *app) runInit(ctx context.Context, o initOptions) error {
 	}
 	if err := writeRecipe(path, text, o.force); err != nil {
 		return err
+	}
+	if onImage && len(o.from) == 0 {
+		a.say("it stands on an image of Docker Hub, as no mirror of Debian is known here: `mirrors` in %s names one", config.Site)
 	}
 	a.say("wrote %s; `sconce build %s` builds it", path, job.Word(o.dir))
 	return nil

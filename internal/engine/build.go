@@ -74,6 +74,7 @@ type Built struct {
 	Slimmed  *slim.Report // what slimming took out, if there was anything to slim now
 	Wheels   []string     // files of wheels; nil when nobody asked for them
 	Check    *audit.Count // what the check for the recipe's target found; nil: nobody looked
+	Target   string       // what was checked for, in words
 	Outputs  []string     // that were written
 	Pushed   []string     // references that were pushed to
 }
@@ -104,6 +105,7 @@ func (s *Session) Build(ctx context.Context, p *Plan, o BuildOptions) (*Built, e
 		b.Size = named.Size
 	}
 	if p.Recipe != nil && p.Recipe.Recipe.Target.Named() && !p.unchecked {
+		b.Target = p.Recipe.Target.Title()
 		if b.Check, err = s.checkBuilt(ctx, p.Recipe, b.Image); err != nil {
 			return b, err
 		}

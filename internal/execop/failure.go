@@ -73,6 +73,9 @@ func (f *Failure) Hint() string {
 		return "a step has a network of its own, whose localhost is not this machine's: --network host gives it this machine's; " + whole
 	case !f.hostCA && untrusted.MatchString(strings.Join(f.Tail, "\n")):
 		return "a certificate is not trusted in the image: --host-config ca gives steps those that this machine trusts; " + whole
+	case f.Code == CommandNotFound && missingPip.MatchString(strings.Join(f.Tail, "\n")):
+		return "the image has no pip: one of a recipe's has it with \"pip\" among the packages under [python]; of a distribution's, " +
+			"`apt-get install python3-pip python3-venv` brings it; " + whole
 	case f.Code == CommandNotFound:
 		return "exit code 127 mostly means that a command is not in the image; " + whole
 	case f.Code == 126:
@@ -80,6 +83,9 @@ func (f *Failure) Hint() string {
 	}
 	return whole
 }
+
+// missingPip is how shells say that they do not find pip, or uv in its place.
+var missingPip = regexp.MustCompile(`\b(pip3?|uv)['"]?: (command )?not found|command not found: (pip3?|uv)\b`)
 
 // untrusted is how programs say that they do not know who signed a certificate: OpenSSL and Python, curl and Git, GnuTLS in apt,
 // Go, rustls in uv, Node, wget.

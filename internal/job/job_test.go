@@ -115,7 +115,7 @@ func golden(t *testing.T, file, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s; go test -update ./internal/job writes it (-file +now):\n%s", path, diff)
+		t.Errorf("%s; go test ./internal/job -update writes it (-file +now):\n%s", path, diff)
 	}
 }
 

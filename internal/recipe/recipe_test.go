@@ -35,7 +35,7 @@ func checkGolden(t *testing.T, path, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s is stale; go test -update ./internal/recipe writes it (-file +now):\n%s", path, diff)
+		t.Errorf("%s is stale; go test ./internal/recipe -update writes it (-file +now):\n%s", path, diff)
 	}
 }
 
@@ -312,7 +312,7 @@ func TestRequirementProblem(t *testing.T) {
 
 func TestStarter(t *testing.T) {
 	for _, name := range []string{"llm-train", "My Project (2)", "", "…"} {
-		data := Starter(name)
+		data := Starter(name, false)
 		r, err := parse(data, FileName, t.TempDir())
 		if err != nil {
 			t.Fatalf("%q:\n%s", name, render(err))
@@ -323,6 +323,18 @@ func TestStarter(t *testing.T) {
 		if !strings.HasPrefix(string(data), "#:schema ./"+SchemaFile+"\n") {
 			t.Error("the starter does not name its schema")
 		}
+	}
+	data := Starter("x", true)
+	r, err := parse(data, FileName, t.TempDir())
+	if err != nil {
+		t.Fatal(render(err))
+	}
+	if r.Base.Bootstrap != nil || !strings.HasPrefix(r.Base.Image, "docker://") || strings.Count(string(data), "bootstrap =") != 1 {
+		t.Errorf("on an image:\n%s", data)
+	}
+	packages := func(text string) string { _, rest, _ := strings.Cut(text, "[target]"); return rest }
+	if packages(string(data)) != packages(string(Starter("x", false))) {
+		t.Errorf("on an image, more than the base is another:\n%s", data)
 	}
 	if got := ImageName("My Project (2)"); got != "my-project-2" {
 		t.Errorf("image name %q", got)
@@ -335,7 +347,7 @@ func TestStarterComments(t *testing.T) {
 	write(t, filepath.Join(dir, "requirements.txt"), "")
 	write(t, filepath.Join(dir, "pyproject.toml"), "")
 	write(t, filepath.Join(dir, "src"), "")
-	lines := strings.Split(string(Starter("x")), "\n")
+	lines := strings.Split(string(Starter("x", false)), "\n")
 	tried := 0
 	for i, line := range lines {
 		bare, commented := strings.CutPrefix(line, "# ")
