@@ -28,15 +28,26 @@ need_tests() {
 		there "$command" || [ -e "$command" ] || missing+=("$package")
 	done < <(tools_of_tests)
 	uv_can_come || missing+=(python3-venv)
-	have_npm playwright-core "$PLAYWRIGHT_VERSION" && have_npm gitlab-ci-local "$GITLAB_CI_LOCAL_VERSION" || there npm || missing+=(npm)
+	have_npms || there npm || missing+=(npm)
+	# What needs no administrator comes first: that one of them is missing is no reason to have nothing.
+	need_go actionlint github.com/rhysd/actionlint/cmd/actionlint "$ACTIONLINT_VERSION"
+	! uv_can_come || need_uv
+	! there npm || need_npms
 	if [ "${#missing[@]}" -gt 0 ]; then
 		need_debian no-such-command "${missing[@]}"
 	fi
 	need_uv
+	need_npms
+	need_judges
+}
+
+have_npms() {
+	have_npm playwright-core "$PLAYWRIGHT_VERSION" && have_npm gitlab-ci-local "$GITLAB_CI_LOCAL_VERSION"
+}
+
+need_npms() {
 	need_npm playwright-core "$PLAYWRIGHT_VERSION"
 	need_npm gitlab-ci-local "$GITLAB_CI_LOCAL_VERSION"
-	need_go actionlint github.com/rhysd/actionlint/cmd/actionlint "$ACTIONLINT_VERSION"
-	need_judges
 }
 
 # need_judges: brings cosign and oras of Debian 13, which Debian 12 does not have, into .tools, from the mirror that apt uses.
@@ -125,7 +136,7 @@ need_lint() {
 }
 
 again go mod download
-[ $# -gt 0 ] || set -- tests lint
+[ $# -gt 0 ] || set -- lint tests # tests may want an administrator
 for part; do
 	case $part in
 	tests | lint) "need_$part" ;;

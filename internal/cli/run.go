@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -290,9 +292,25 @@ func (a *app) runSandbox(ctx context.Context, st *store.Store, o sandbox.Options
 		return err
 	}
 	if code != 0 {
+		warnOfInstaller(progress.With(ctx, warnings), o.Args)
 		return exitStatus(code)
 	}
 	return nil
+}
+
+// installers are the programs that put packages into a distribution, and the words by which they do.
+var installers = map[string]string{"apt-get": "install", "apt": "install", "dnf": "install", "yum": "install", "microdnf": "install", "zypper": "install", "apk": "add"}
+
+// warnOfInstaller says where packages belong when a command that installs some has failed.
+func warnOfInstaller(ctx context.Context, args []string) {
+	if len(args) == 0 {
+		return
+	}
+	name := path.Base(args[0])
+	if word := installers[name]; word != "" && slices.Contains(args, word) {
+		progress.Warn(ctx, name+" installs nothing in an image that runs: no root is emulated here, and what is written is gone when the command ends",
+			"name the packages in the recipe, under [system] packages, or in a RUN of a Containerfile, and build")
+	}
 }
 
 // commandLine returns what runs: the command given, after the entrypoint if that was asked for; else what the image says.

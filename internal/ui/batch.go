@@ -50,16 +50,28 @@ func (b *batch) due(now time.Time) bool {
 func (b *batch) take(s style) string {
 	done := *b
 	*b = batch{}
-	took := units.Duration(done.last.Sub(done.first))
 	switch {
 	case done.count == 0:
 		return ""
 	case done.count == 1:
 		return done.line
-	case done.bytes > 0:
-		return fmt.Sprintf("%s: %d %s, %s in %s\n", done.verb, done.count, s.done(), units.Size(done.bytes), took)
 	}
-	return fmt.Sprintf("%s: %d %s in %s\n", done.verb, done.count, s.done(), took)
+	return fmt.Sprintf("%s: %d tasks %s%s\n", done.verb, done.count, s.done(), figuresOf(done.bytes, done.last.Sub(done.first)))
+}
+
+// worthTelling is how long a task takes whose time is worth telling.
+const worthTelling = 100 * time.Millisecond
+
+// figuresOf is what follows "done": how many bytes, and in what time.
+func figuresOf(bytes int64, took time.Duration) string {
+	text := ""
+	if bytes > 0 {
+		text = ", " + units.Size(bytes)
+	}
+	if took >= worthTelling {
+		text += " in " + units.Duration(took)
+	}
+	return text
 }
 
 // ended returns what is to be said now that a task has ended: nothing yet if it joins the batch.

@@ -112,13 +112,10 @@ func progressText(t *task, now time.Time) string {
 // ending says how a task ended, in whole lines, or "" when that is not worth one: nothing had to be done, or the user
 // interrupted.
 func ending(t *task, e progress.Event, verbose bool, s style) string {
-	took := units.Duration(e.Time.Sub(t.started))
+	took := e.Time.Sub(t.started)
 	switch e.Kind {
 	case progress.Done:
-		if e.Current > 0 {
-			return fmt.Sprintf("%s: %s, %s in %s\n", t.title, s.done(), units.Size(e.Current), took)
-		}
-		return fmt.Sprintf("%s: %s in %s\n", t.title, s.done(), took)
+		return fmt.Sprintf("%s: %s%s\n", t.title, s.done(), figuresOf(e.Current, took))
 	case progress.Cached:
 		if verbose {
 			return t.title + ": nothing to do\n"
@@ -127,7 +124,7 @@ func ending(t *task, e progress.Event, verbose bool, s style) string {
 		if strings.HasSuffix(e.Err, "context canceled") && !verbose {
 			return ""
 		}
-		return failure(t, took, verbose, s)
+		return failure(t, units.Duration(took), verbose, s)
 	}
 	return ""
 }

@@ -190,7 +190,7 @@ func TestPlainView(t *testing.T) {
 	v.event(at(26, progress.Progress, "1", "large", 1000e6, 1000e6)) // too late
 	wantText(t, out.String(), `
 pull large (1.0 GB)
-pull: 4 done, 30.0 MB in 0.70s
+pull: 4 tasks done, 30.0 MB in 0.70s
 pull large: 600.0 MB of 1.0 GB, 10.0 MB/s, 40s left
 pull large: 700.0 MB of 1.0 GB, 10.0 MB/s, 30s left
 by the way
@@ -198,6 +198,21 @@ pull large: done, 1.0 GB in 26.0s
 pull compile
 pull compile: running for 11.0s | cc b.c
 `)
+}
+
+// A time of next to nothing is not told, of one task or of several.
+func TestPlainViewOfMoments(t *testing.T) {
+	var out bytes.Buffer
+	v := newPlain(&out, Options{})
+	v.event(at(0, progress.Start, "1", "one", 0, 0))
+	v.event(at(0.002, progress.Done, "1", "one", 0, 0))
+	v.flush()
+	for _, id := range []string{"2", "3"} {
+		v.event(at(1, progress.Start, id, id, 0, 0))
+		v.event(at(1.05, progress.Done, id, id, 5e6, 5e6))
+	}
+	v.close()
+	wantText(t, out.String(), "pull one: done\npull: 2 tasks done, 10.0 MB\n")
 }
 
 func TestQuietView(t *testing.T) {
