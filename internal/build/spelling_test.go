@@ -17,14 +17,32 @@ import (
 type meaning struct {
 	version, variable, label, content, dest, command string
 	patched, entrypoint                              bool
+	script, mount                                    string // of a step that runs; "" is none
 }
 
 func randomMeaning(r *rand.Rand) meaning {
 	one := func(of ...string) string { return of[r.IntN(len(of))] }
-	return meaning{
+	m := meaning{
 		version: one("1", "2"), variable: one("x", "y"), label: one("x", "y"), content: one("one\n", "two\n"), dest: one("/opt/a.txt", "/opt/b.txt"),
 		command: one("", "true", "false"), patched: r.IntN(2) == 0, entrypoint: r.IntN(2) == 0,
 	}
+	if r.IntN(runs) == 0 {
+		m.script, m.mount = one("one", "two"), one("", "a.txt", "cache", "tmpfs")
+	}
+	return m
+}
+
+// One recipe in so many runs a command, which takes longer than all else.
+const runs = 8
+
+// looks is what a script does with a mount, so that it shows in the layer.
+var looks = map[string]string{"a.txt": "cat /m/a >>/ran", "cache": "cd /cache; echo $PWD >>/ran", "tmpfs": "cd /t; echo $PWD >>/ran"}
+
+// mounts are the ways to write a mount.
+var mounts = map[string][]string{
+	"a.txt": {`"bind:a.txt:/m/a"`, `'bind:./a.txt:/m/a'`, `"bind:sub/../a.txt:/m/a"`},
+	"cache": {`"cache:/cache"`, `'cache:/cache/'`},
+	"tmpfs": {`"tmpfs:/t"`},
 }
 
 // spell writes a recipe that says m, in one of many ways.
@@ -40,6 +58,13 @@ func (m meaning) spell(r *rand.Rand) map[string]string {
 	steps := note + "[[step]]\n" + name + copies + "\n"
 	if m.patched {
 		steps += note + "[[step]]\n" + name + one(`patch = ["fix.patch:/opt"]`, `patch = ["./fix.patch:/opt/"]`) + "\n"
+	}
+	if m.script != "" {
+		run := []string{fmt.Sprintf(one(`run = "%s"`, `run = '%s'`), "echo "+m.script+" >/ran; "+looks[m.mount])}
+		if all := mounts[m.mount]; all != nil {
+			run = append(run, "mounts = ["+one(all...)+"]")
+		}
+		steps += note + "[[step]]\n" + name + shuffled(append(run, one("", "network = true"))...)
 	}
 	image := shuffled(
 		fmt.Sprintf(one(`env = { A = "1", B = %q }`, `env = { B = %q, A = '1' }`), m.variable),
@@ -81,20 +106,26 @@ func TestSpellingDecidesNothing(t *testing.T) {
 	locktest.Isolate(t)
 	const seed = 20261122
 	r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // the same recipes every time
-	warm := locktest.Store(t)
+	warm, shell := locktest.Store(t), locktest.Shell(t)
 	type outcome struct {
 		key    plan.Key
 		digest store.Digest
 	}
 	known := make(map[meaning]outcome)
 	keys, digests := make(map[plan.Key]meaning), make(map[store.Digest]meaning)
+	var m meaning
 	for i := range 60 {
-		m := randomMeaning(r)
-		files := m.spell(r)
+		if i%4 != 3 { // else the last one is said again
+			m = randomMeaning(r)
+		}
+		files, base := m.spell(r), locktest.Base{}
+		if m.script != "" {
+			base.Files = shell
+		}
 		var got outcome
-		got.key, got.digest = keyAndDigest(t, warm, locktest.Dir(t, locktest.Base{}, files))
+		got.key, got.digest = keyAndDigest(t, warm, locktest.Dir(t, base, files))
 		if i%6 == 0 {
-			_, fresh := keyAndDigest(t, locktest.Store(t), locktest.Dir(t, locktest.Base{}, files))
+			_, fresh := keyAndDigest(t, locktest.Store(t), locktest.Dir(t, base, files))
 			if fresh != got.digest {
 				t.Fatalf("%+v: %s in a fresh store, %s in a warm one\n%s", m, fresh, got.digest, files[recipe.FileName])
 			}

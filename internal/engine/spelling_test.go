@@ -14,11 +14,18 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
+// One Containerfile in so many runs a command, which takes longer than all else.
+const often = 16
+
 // randomContainerfile writes one of many Containerfiles, in one of many ways: some of what is random changes the image, and some
 // only how it is said.
-func randomContainerfile(r *rand.Rand, base string) string {
+func randomContainerfile(r *rand.Rand, base, shell string) string {
 	one := func(of ...string) string { return of[r.IntN(len(of))] }
 	noise := func() string { return one("", "", "\n", "# a note\n") }
+	runs := r.IntN(often) == 0
+	if runs {
+		base = shell
+	}
 	lines := []string{
 		fmt.Sprintf("FROM %s AS %s", base, one("first", "FIRST")),
 		one("ENV A=1", "ENV A=2", "env A=1", "ENV A 1"),
@@ -31,6 +38,13 @@ func randomContainerfile(r *rand.Rand, base string) string {
 		fmt.Sprintf("COPY --from=%s /etc /%s/", one("first", "0"), one("a", "b")),
 		one("WORKDIR /w", "WORKDIR /w/", "WORKDIR /v"),
 		one("CMD [\"x\"]", "CMD [\"y\"]", "CMD x"),
+		one("", "ARG VALUE=1\nLABEL argument=$VALUE", "ARG VALUE=1\nLABEL argument=${VALUE}", "ARG VALUE=2\nLABEL argument=$VALUE"),
+	}
+	if runs {
+		lines = append(lines,
+			one("ARG TEXT=a", "ARG TEXT=b", "ARG TEXT='a'"),
+			one(`RUN echo "$TEXT" >/ran`, `RUN --mount=type=cache,target=/cache echo "$TEXT" >/ran`, `RUN --mount=target=/m cat /m/file >/ran`,
+				`RUN --mount=type=bind,target=/m,source=. cat /m/file >/ran`, `RUN --mount=type=tmpfs,target=/t echo "$TEXT" >/ran`))
 	}
 	text := ""
 	for _, line := range lines {
@@ -47,6 +61,7 @@ func TestContainerfileKeyIsItsDigest(t *testing.T) {
 	const seed = 20261122
 	r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // the same files every time
 	dir := locktest.Dir(t, locktest.Base{Files: map[string]string{"etc/os-release": "ID=test\n"}}, map[string]string{"file": "hello"})
+	shell := locktest.Dir(t, locktest.Base{Files: locktest.Shell(t)}, nil)
 	warm := newSession(t)
 	keys, digests := make(map[plan.Key]store.Digest), make(map[store.Digest]plan.Key)
 	build := func(s *engine.Session, text string) (plan.Key, store.Digest) {
@@ -66,7 +81,7 @@ func TestContainerfileKeyIsItsDigest(t *testing.T) {
 		return p.Image.Key, b.Image.Digest
 	}
 	for i := range 120 {
-		text := randomContainerfile(r, "tar:"+filepath.Join(dir, "base.tar"))
+		text := randomContainerfile(r, "tar:"+filepath.Join(dir, "base.tar"), "tar:"+filepath.Join(shell, "base.tar"))
 		key, digest := build(warm, text)
 		if i%6 == 0 {
 			if _, fresh := build(newSession(t), text); fresh != digest {

@@ -337,6 +337,18 @@ type Base struct {
 
 const libc = "GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36.\n"
 
+// Shell is what a base needs to run a script: a shell and cat, both of busybox.
+func Shell(t testing.TB) map[string]string {
+	t.Helper()
+	busybox, err := os.ReadFile(tooltest.Path(t, "busybox"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]string{
+		"bin/busybox": string(busybox), "bin/sh": "-> busybox", "bin/cat": "-> busybox", "etc/passwd": "root:x:0:0:root:/root:/bin/sh\n",
+	}
+}
+
 // Tar returns the base as a tar.
 func (b Base) Tar(t testing.TB) []byte {
 	t.Helper()
