@@ -30,7 +30,7 @@ type Index struct {
 	format format
 	chunks []mark // where each chunk starts, then the end; nil when the blob is not made of chunks
 
-	from origin
+	from backing
 
 	seeks      func() (seeks, error)    // of chunks that are longer than ChunkSize; nil: there are none
 	pointsBlob func() (*os.File, error) // has their windows
@@ -220,7 +220,7 @@ func scanBlob(ctx context.Context, st *store.Store, d Descriptor, visit Visitor)
 }
 
 // scan makes the index of a layer's bytes, compressed or not, and shows the entries to visit, unless that is nil.
-func scan(ctx context.Context, from origin, r io.Reader, visit Visitor) (*Index, error) {
+func scan(ctx context.Context, from backing, r io.Reader, visit Visitor) (*Index, error) {
 	hash := sha256.New()
 	tar, err := decompressAhead(ctx, r, hash)
 	if err != nil {

@@ -84,7 +84,7 @@ func (ix *Index) rawLen(number int) int64 { return ix.chunks[number+1].raw - ix.
 
 // chunkID names a chunk in this process.
 type chunkID struct {
-	from   origin
+	from   backing
 	number int
 }
 

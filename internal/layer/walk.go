@@ -36,7 +36,7 @@ func explain(doing string, err error) error {
 }
 
 // show calls visit for an entry with the given content, which is readable until visit returns.
-func show(from origin, e IndexEntry, visit Visitor, content func() (io.Reader, error)) error {
+func show(from backing, e IndexEntry, visit Visitor, content func() (io.Reader, error)) error {
 	var given *lent
 	err := visit(e, func() (io.ReadCloser, error) {
 		if e.Type != Regular {
@@ -65,7 +65,7 @@ func show(from origin, e IndexEntry, visit Visitor, content func() (io.Reader, e
 // lent is the content of the entry that is being visited.
 type lent struct {
 	r    io.Reader // nil when the visit is over
-	from origin
+	from backing
 	path string
 }
 
@@ -90,7 +90,7 @@ func (l *lent) Close() error {
 }
 
 // readEntries reads a tar to its end and shows each entry to visit, unless that is nil.
-func readEntries(ctx context.Context, from origin, tr *tarReader, visit Visitor) ([]IndexEntry, error) {
+func readEntries(ctx context.Context, from backing, tr *tarReader, visit Visitor) ([]IndexEntry, error) {
 	var entries []IndexEntry
 	for {
 		e, err := tr.next()

@@ -278,7 +278,7 @@ func tryLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler 
 	if compiler != nil {
 		e = openEarlier(st, g, t, o)
 	}
-	p := newPress(w, t, compiler, e, cmp.Or(o.ReadAhead, defaultReadAhead), task)
+	p := newGroupWriter(w, t, compiler, e, cmp.Or(o.ReadAhead, defaultReadAhead), task)
 	if err := p.write(ctx, s.files); err != nil {
 		return layer.Descriptor{}, Manifest{}, err
 	}

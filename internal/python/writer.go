@@ -18,10 +18,10 @@ import (
 	"sconce.dev/sconce/internal/progress"
 )
 
-// press writes the files of a group into a layer. Unpacking, checking and compiling run ahead of the writer on all
+// groupWriter writes the files of a group into a layer. Unpacking, checking and compiling run ahead of the writer on all
 // cores, in the order of the layer, holding at most readAhead bytes; the writer only takes what is ready. Where it can, it
 // puts a file into the layer as the wheel has compressed it; unpacking it is what proves that this is the file.
-type press struct {
+type groupWriter struct {
 	w        *layer.Writer
 	target   Target
 	compiler Compiler
@@ -43,13 +43,13 @@ const (
 	maxSource = 16 << 20
 )
 
-func newPress(w *layer.Writer, t Target, c Compiler, e *earlier, readAhead int64, task *progress.Task) *press {
+func newGroupWriter(w *layer.Writer, t Target, c Compiler, e *earlier, readAhead int64, task *progress.Task) *groupWriter {
 	slots := int64(runtime.GOMAXPROCS(0))
 	if c != nil {
 		slots *= 2 // half of them only wait for byte code
 	}
 	readAhead = max(readAhead, 2*streamAhead*chunkSize)
-	return &press{
+	return &groupWriter{
 		w: w, target: t, compiler: c, earlier: e, task: task, ahead: readAhead,
 		budget: semaphore.NewWeighted(readAhead), slots: semaphore.NewWeighted(slots), dirs: make(map[string]bool),
 	}
@@ -78,7 +78,7 @@ type part struct {
 }
 
 // write writes files, which CheckConflicts has passed, in the layer's order.
-func (p *press) write(ctx context.Context, files []*File) error {
+func (p *groupWriter) write(ctx context.Context, files []*File) error {
 	jobs := p.jobs(files)
 	var total int64
 	for _, j := range jobs {
@@ -102,7 +102,7 @@ func (p *press) write(ctx context.Context, files []*File) error {
 }
 
 // jobs lists what is written, in order. Of files that several packages share, one remains.
-func (p *press) jobs(files []*File) []*job {
+func (p *groupWriter) jobs(files []*File) []*job {
 	jobs := make([]*job, 0, 2*len(files))
 	for _, f := range files {
 		at := p.target.Root + "/" + f.Path
@@ -130,7 +130,7 @@ func newJob(at string, f *File, compiled bool) *job {
 }
 
 // bytecodePath says where the byte code of f goes, if f is a module to be compiled.
-func (p *press) bytecodePath(f *File) (string, bool) {
+func (p *groupWriter) bytecodePath(f *File) (string, bool) {
 	if p.compiler == nil || f.Size > maxSource {
 		return "", false
 	}
@@ -153,7 +153,7 @@ func (t Target) bytecodePath(file string) (string, bool) {
 
 // runAhead starts the jobs in order. A job gets its share of the budget before any later one, so the one that the
 // writer waits for can always go on.
-func (p *press) runAhead(ctx context.Context, working *sync.WaitGroup, jobs []*job) {
+func (p *groupWriter) runAhead(ctx context.Context, working *sync.WaitGroup, jobs []*job) {
 	for _, j := range jobs {
 		j.cost = min(j.cost, p.ahead)
 		if p.budget.Acquire(ctx, j.cost) != nil {
@@ -175,7 +175,7 @@ func (p *press) runAhead(ctx context.Context, working *sync.WaitGroup, jobs []*j
 }
 
 // run makes the whole content of a small file.
-func (p *press) run(ctx context.Context, j *job) {
+func (p *groupWriter) run(ctx context.Context, j *job) {
 	if j.data, j.err = j.file.read(); j.err != nil || !j.compiled {
 		return
 	}
@@ -200,7 +200,7 @@ func (f *File) read() ([]byte, error) {
 var chunks = sync.Pool{New: func() any { return new([chunkSize]byte) }}
 
 // stream hands the content of a large file on in chunks.
-func (p *press) stream(ctx context.Context, j *job) {
+func (p *groupWriter) stream(ctx context.Context, j *job) {
 	send := func(x part) bool {
 		select {
 		case j.parts <- x:
@@ -250,7 +250,7 @@ func fill(r io.Reader, p []byte) (int, error) {
 }
 
 // take writes one file to the layer as soon as it is ready.
-func (p *press) take(ctx context.Context, j *job) error {
+func (p *groupWriter) take(ctx context.Context, j *job) error {
 	if j.parts == nil {
 		select {
 		case <-j.ready:
@@ -314,7 +314,7 @@ func (j *job) deflated() layer.Deflated {
 }
 
 // makeDirs writes the directories of path that are not there yet. Since files come in the layer's order, so do they.
-func (p *press) makeDirs(dir string) error {
+func (p *groupWriter) makeDirs(dir string) error {
 	if dir == "." || p.dirs[dir] {
 		return nil
 	}

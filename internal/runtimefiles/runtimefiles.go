@@ -4,7 +4,7 @@
 // /.singularity.d, enroot in /etc/rc, /etc/environment and /etc/fstab. This package writes both, as one small layer on top
 // of an image, and reads them back from files that somebody else made.
 //
-//	personality.go  the layer and what is in it      record.go    the image's own configuration, kept in the file
+//	runtimefiles.go the layer and what is in it      record.go    the image's own configuration, kept in the file
 //	place.go        where in the image a path leads  recover.go   a configuration from whatever a root file system has
 //	apptainer.go    /.singularity.d                  warnings.go  what an image has that a runtime will not show
 //	enroot.go       /etc/rc and its friends          metadata.go  what a SIF says beside its file system

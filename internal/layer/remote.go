@@ -23,7 +23,7 @@ func KnownIndex(st *store.Store, d Descriptor, bring func() error) (*Index, erro
 	if err := ix.promised(d); err != nil {
 		return nil, fmt.Errorf("read layer %s: %w", d.Digest.Short(), err)
 	}
-	ix.from = &awayBlob{storedBlob{st, d.Digest}, bring}
+	ix.from = &remoteBlob{storedBlob{st, d.Digest}, bring}
 	return ix, nil
 }
 
@@ -50,13 +50,13 @@ func Arriving(ctx context.Context, st *store.Store, d Descriptor, r io.Reader, v
 	return ix, nil
 }
 
-// awayBlob is a layer that is brought into the store when it is wanted.
-type awayBlob struct {
+// remoteBlob is a layer that is brought into the store when it is wanted.
+type remoteBlob struct {
 	storedBlob
 	bring func() error
 }
 
-func (b *awayBlob) open() (blob, error) {
+func (b *remoteBlob) open() (blob, error) {
 	f, err := b.storedBlob.open()
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err

@@ -9,14 +9,14 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// origin is where a layer's bytes, compressed or not, are kept.
-type origin interface {
+// backing is where a layer's bytes, compressed or not, are kept.
+type backing interface {
 	open() (blob, error)        // all of them; may be called again and again
 	scratch() (*os.File, error) // an empty file without a name, for what is worth keeping while the process runs
 	String() string             // for messages
 }
 
-// blob is an origin's bytes from their beginning.
+// blob is the bytes of a backing, from their beginning.
 type blob interface {
 	io.Reader
 	io.ReaderAt
