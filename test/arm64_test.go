@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,7 +68,24 @@ func TestImageForAnotherArchitecture(t *testing.T) {
 	if config.Architecture != "arm64" || config.OS != "linux" {
 		t.Errorf("the image says that it is for %s on %s", config.OS, config.Architecture)
 	}
-	first.fails(1, []string{"arm64"}, "run", "app:1", "--", "python", "-V")
+	trees := namesIn(t, filepath.Join(first.store, "trees-v1"))
+	first.fails(1, []string{"the image is for linux/arm64, and this machine is linux/amd64"}, "run", "app:1", "--", "python", "-V")
+	if after := namesIn(t, filepath.Join(first.store, "trees-v1")); !slices.Equal(after, trees) {
+		t.Errorf("before it was refused, it was unpacked: %q, and then %q", trees, after)
+	}
+}
+
+// namesIn lists a directory.
+func namesIn(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
 }
 
 // wantByteCode: a Python of this machine compiles, if there is one of the image's minor version.
