@@ -12,6 +12,7 @@ import (
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/progress"
@@ -337,6 +338,20 @@ func TestCondaChain(t *testing.T) {
 	_, err = build(t.Context(), s, dir, engine.PlanOptions{}, engine.BuildOptions{})
 	if err == nil || !strings.Contains(err.Error(), "greet==1.0+conda") || !strings.Contains(err.Error(), "greet>=9") {
 		t.Errorf("two versions of greet: %v", err)
+	}
+
+	// So is a lock of Python packages that was not made for what conda brings.
+	locktest.Write(t, dir, map[string]string{
+		recipe.FileName: "name = \"env\"\n[base]\nimage = \"tar:root.tar\"\n[conda]\npackages = [\"python\", \"greet\"]\nchannels = [\"" + server.URL + "\"]\n[python]\nlock = \"own.toml\"\n",
+		"own.toml":      x.Pylock(t, locktest.Wheel{Name: "beta", Version: "0.1"}, locktest.Wheel{Name: "greet", Version: "9.0"}),
+	})
+	_, err = build(t.Context(), s, dir, engine.PlanOptions{}, engine.BuildOptions{})
+	if err == nil || !strings.Contains(err.Error(), "own.toml has greet 9.0, which the conda package greet-1.0-py_0.conda brings in version 1.0") || fault.HintOf(err) != "take it out of one of the two" {
+		t.Errorf("a lock with another greet: %v", err)
+	}
+	locktest.Write(t, dir, map[string]string{"own.toml": x.Pylock(t, locktest.Wheel{Name: "beta", Version: "0.1"})})
+	if _, err = build(t.Context(), s, dir, engine.PlanOptions{}, engine.BuildOptions{}); err != nil {
+		t.Errorf("a lock without it: %v", err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/torecipe"
 )
 
 // plain is a package of one file.
@@ -121,6 +122,44 @@ func TestCondaLockParts(t *testing.T) {
 			t.Errorf("%s: built with --locked: %v", test.table, err)
 		}
 	}
+}
+
+// What `sconce init` writes for an environment file, for a conda-lock.yml and for a pixi.lock means what these say.
+func TestCondaInit(t *testing.T) {
+	locktest.UV(t)
+	channel := condatest.NewChannel(t, plain("a", "1.0"), plain("a", "2.0"), plain("b", "1.0"))
+	server := channel.Serve(t)
+	dir := condaRecipe(t, "", map[string]string{
+		"first.yml": environmentFile(server.URL, "name: first\ndependencies: [a=1.0]\n"), "second.yml": environmentFile(server.URL, "dependencies: [b]\n"),
+	})
+	s := newSession(t)
+	how := torecipe.Options{Name: "env", Base: "tar:root.tar", Dir: dir}
+	want := func(text []byte, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		locktest.Write(t, dir, map[string]string{recipe.FileName: string(text)})
+		if got := lockedPackages(t, s, dir, engine.LockOptions{Upgrade: true}); got != "a 1.0, b 1.0" {
+			t.Errorf("locked: %s, of\n%s", got, text)
+		}
+		built, err := build(t.Context(), s, dir, engine.PlanOptions{Locked: true}, engine.BuildOptions{})
+		if err != nil || runIn(t, s, built.Image, "cat", "/opt/conda/share/a") != "1.0" {
+			t.Errorf("built: %v", err)
+		}
+	}
+	want(torecipe.FromEnvironments([]string{filepath.Join(dir, "first.yml"), filepath.Join(dir, "second.yml")}, how))
+
+	pixi, packages := "version: 6\nenvironments:\n  default:\n    channels: []\n    packages:\n      "+condatest.Subdir()+":\n", "packages:\n"
+	for _, p := range channel.Packages(server.URL) {
+		if p.Version == "1.0" {
+			pixi += "      - conda: " + p.URL + "\n"
+			packages += fmt.Sprintf("- conda: %s\n  sha256: %s\n  size: %d\n", p.URL, p.SHA256.Hex(), p.Size)
+		}
+	}
+	locktest.Write(t, dir, map[string]string{"my-conda-lock.yml": read(t, filepath.Join(dir, "conda-lock.yml")), "pixi.lock": pixi + packages})
+	want(torecipe.FromCondaLock(filepath.Join(dir, "my-conda-lock.yml"), how))
+	want(torecipe.FromCondaLock(filepath.Join(dir, "pixi.lock"), how))
 }
 
 // Of packages without a SHA-256 the channel is asked for one; where that has none either, they are brought, and the MD5 has to be right.
