@@ -80,6 +80,7 @@ func TestCondaWheels(t *testing.T) {
 	if r := p.must("run", "app", "--", "python", "-c", "import numpy, markupsafe._speedups, idna; print(numpy.arange(4).sum(), numpy.__file__)"); !strings.HasPrefix(r.stdout, "6 /opt/conda/") {
 		t.Errorf("numpy says %q", r.stdout)
 	}
+	wantPipAgrees(p, packages[:len(packages)-1])
 
 	server.Requests()
 	if again := p.build("--locked", "--offline", "app"); again != first {
@@ -117,6 +118,27 @@ func TestCondaWheels(t *testing.T) {
 	}
 	p.wantSound()
 	p.wantTidy()
+}
+
+// wantPipAgrees compares what pip finds in the image with the Python packages that were asked for, and these with the lock.
+func wantPipAgrees(p *place, packages []condatest.Package) {
+	p.t.Helper()
+	lock := p.read("app/conda-lock.yml")
+	var want []string
+	for _, c := range packages {
+		if !strings.Contains(lock, "/"+c.File()+"\n") {
+			p.t.Errorf("the lock has no %s", c.File())
+		}
+		if c.Name != "python" {
+			want = append(want, c.Name+"=="+c.Version)
+		}
+	}
+	slices.Sort(want)
+	r := p.must("run", "app", "--", "python", "-m", "pip", "list", "--format=freeze", "--disable-pip-version-check")
+	got := slices.Sorted(strings.Lines(strings.ReplaceAll(strings.ToLower(r.stdout), "_", "-")))
+	if text := strings.Join(got, ""); text != strings.Join(want, "\n")+"\n" {
+		p.t.Errorf("pip finds\n%s\nand the lock has\n%s", text, strings.Join(want, "\n"))
+	}
 }
 
 // wantAsRattler compares an environment with what rattler installs, file by file, and returns what only the environment has, beside the
