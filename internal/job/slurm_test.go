@@ -1,8 +1,11 @@
 package job
 
 import (
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -16,7 +19,7 @@ import (
 // twoNodes is the profile of the cluster that slurmtest starts.
 func twoNodes(starts string) cluster.Profile {
 	return cluster.Profile{
-		Name: "two", Platform: "linux/amd64", Starts: []string{starts},
+		Name: "two", Platform: "linux/amd64", Starts: []string{starts}, PMI: "pmix",
 		Slurm: cluster.Slurm{Partition: "debug", GPUsPerNode: 4, CPUsPerNode: 8, MaxTime: "30m", Constraint: "thp_never&nvidia_vboost_enabled"},
 		Paths: cluster.Paths{Images: "/shared/images", Local: "/tmp"},
 	}
@@ -41,12 +44,7 @@ var forUenvs = map[string][]string{"uenv": {"sbatch --uenv=pytorch/v2.6.0:v1", "
 func TestSlurmAccepts(t *testing.T) {
 	c := slurmtest.Start(t, slurmtest.Options{StandIn: true})
 	for name, r := range requests(t) {
-		r.Runtime = first(r.Runtime, r.Cluster.Starter())
-		mounts := r.Cluster.Container.SqshMount
-		r.Cluster = twoNodes("pyxis")
-		r.Cluster.Container.SqshMount = mounts
-		r.Image.Arch, r.Job.Time = "amd64", "20m"
-		r.Job.Nodes = min(r.Job.Nodes, 2)
+		r = onTwoNodes(r)
 		for _, request := range []string{"gpus-per-node", "gres"} {
 			r.Cluster.Slurm.GPURequest = request
 			text, err := Sbatch(r)
@@ -63,6 +61,71 @@ func TestSlurmAccepts(t *testing.T) {
 			}
 		}
 	}
+}
+
+// onTwoNodes is a request as the cluster that slurmtest starts can fulfil it.
+func onTwoNodes(r Request) Request {
+	r.Runtime = first(r.Runtime, r.Cluster.Starter())
+	mounts := r.Cluster.Container.SqshMount
+	r.Cluster = twoNodes("pyxis")
+	r.Cluster.Container.SqshMount = mounts
+	r.Image.Arch, r.Job.Time = "amd64", "20m"
+	r.Job.Nodes = min(r.Job.Nodes, 2)
+	r.Job.Reservation = ""
+	if r.Job.Array != "" {
+		r.Job.Array = "0-1"
+	}
+	return r
+}
+
+// inContainer are lines that need what only a container has.
+var inContainer = regexp.MustCompile(`\. /(venv|user-tools)/bin/activate|cd /data`)
+
+// The scripts of all runtimes run to their end in a real Slurm, and their steps give the plug-ins what each is to be given. The plug-ins
+// are a stand-in that records it, and so are the programs that start containers, which run the command on the node itself.
+func TestSlurmSteps(t *testing.T) {
+	c := slurmtest.Start(t, slurmtest.Options{StandIn: true})
+	for _, starter := range []string{"apptainer", "podman-hpc", "sconce"} {
+		put(t, c, "bin/"+starter, "#!/bin/bash\nwhile [ \"$1\" != bash ]; do [ \"$1\" ] || exit 9; shift; done\nexec \"$@\"\n")
+	}
+	put(t, c, "bin/python", "#!/bin/bash\necho \"$SLURM_JOB_ID task $SLURM_PROCID\" >> /shared/ran\n")
+	put(t, c, "scratch/venvs/exp/bin/activate", "")
+	c.Run(slurmtest.Alice, "mkdir -p logs home/my-app")
+	all := requests(t)
+	var recorded strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		r := onTwoNodes(all[name])
+		text, err := Sbatch(r)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		put(t, c, name+".sbatch", inContainer.ReplaceAllString(text, ":"))
+		c.Run(slurmtest.Alice, ": > ran; chmod a+w ran")
+		id := strings.TrimSpace(c.Run(slurmtest.Alice, "HOME=/shared/home SCRATCH=/shared/scratch sbatch --parsable "+name+".sbatch"))
+		waitFor(t, c, name+" has ended", `[ -z "$(squeue -h)" ]`)
+		out, _ := c.Try(slurmtest.Alice, "scontrol -o show job "+id+"; sort -u ran | wc -l; cat ran; tail -n 20 *-"+id+"*.log logs/*-"+id+"*.log")
+		tasks := 1
+		for _, n := range []int{strings.Count(out, "JobState=COMPLETED"), max(1, r.Job.Nodes), tasksOf(t, r)} {
+			tasks *= n
+		}
+		if tasks == 0 || !strings.Contains(out, fmt.Sprintf("\n%d\n", tasks)) {
+			t.Errorf("%s, of %d tasks:\n%s\n%s", name, tasks, out, text)
+		}
+		for _, line := range slices.Compact(slices.Sorted(slices.Values(c.Recorded()))) {
+			recorded.WriteString(name + ": " + line + "\n")
+		}
+	}
+	golden(t, "recorded", recorded.String())
+}
+
+// tasksOf is how many tasks a job has on a node.
+func tasksOf(t *testing.T, r Request) int {
+	t.Helper()
+	s, err := r.settle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.tasks
 }
 
 // The program of a job that trains, saves when it is warned, and goes on from there in the next job.
