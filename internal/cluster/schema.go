@@ -248,7 +248,7 @@ var keys = []Key{
 		field: func(p *Profile) any { return &p.Container.SqshMount },
 	},
 	{
-		Name: "container.slurm-inside", Doc: "Whether Slurm's commands work in containers of the first of `runtimes`, by a hook or by what `mounts` names. `sconce lint` goes by it.", Example: `true`,
+		Name: "container.slurm-inside", Doc: "Whether Slurm's commands work in containers of the first of `runtimes`, by a hook or by what `mounts` names. `sconce lint` goes by it, and environments for the Sarus Suite turn its hook on.", Example: `true`,
 		field: func(p *Profile) any { return &p.Container.SlurmInside },
 	},
 	{

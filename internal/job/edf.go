@@ -16,6 +16,7 @@ const (
 	hookNCCL    = "com.hooks.aws_ofi_nccl.enabled"
 	hookVariant = "com.hooks.aws_ofi_nccl.variant"
 	hookCXI     = "com.hooks.cxi.enabled"
+	hookSlurm   = "com.hooks.slurm.enabled" // of the Sarus Suite, where it is off unless it is named
 )
 
 // EDF writes the environment definition file of a job. Errors are of exit code 2.
@@ -103,6 +104,10 @@ func (s *settled) annotations() (all map[string]string, reasons map[string]strin
 	if s.runtime == cluster.Sarus && s.Cluster.Fabric == cluster.Slingshot && all[hookCXI] == "" {
 		all[hookCXI] = "true"
 		reasons[hookCXI] = "the hook for NCCL does not turn it on here"
+	}
+	if inside := s.Cluster.Container.SlurmInside; s.runtime == cluster.Sarus && s.Cluster.Starter() == cluster.Sarus && inside != nil && *inside && all[hookSlurm] == "" {
+		all[hookSlurm] = "true"
+		reasons[hookSlurm] = "the cluster's profile has Slurm's commands in containers"
 	}
 	if s.runtime == cluster.Sarus {
 		delete(all, hookVariant) // which it does not look at

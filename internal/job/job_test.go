@@ -202,6 +202,26 @@ func TestEDF(t *testing.T) {
 	}
 }
 
+// The hook for Slurm's commands is turned on where the profile says that these work in the containers that are usual there.
+func TestSlurmInside(t *testing.T) {
+	on, off := true, false
+	for _, c := range []struct {
+		usual  string
+		inside *bool
+		want   bool
+	}{{cluster.Sarus, &on, true}, {cluster.Sarus, &off, false}, {cluster.Sarus, nil, false}, {"container-engine", &on, false}} {
+		p := ours(c.usual)
+		p.Container.SlurmInside = c.inside
+		text, err := EDF(Request{Name: "train", Image: image, Cluster: p, Runtime: cluster.Sarus})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(text, `com.hooks.slurm.enabled = "true"`); got != c.want {
+			t.Errorf("%+v: %v\n%s", c, got, text)
+		}
+	}
+}
+
 // A script does what it says: run by bash, with programs in place of Slurm's that write down how they are called. There is no Slurm here.
 func TestScriptRuns(t *testing.T) {
 	for name, r := range requests(t) {

@@ -79,6 +79,9 @@ func (s *settled) imageNote(b *script) {
 		b.line("#   mkdir -p %s && lfs setstripe %s %s", dir, stripe, dir)
 	}
 	b.line("# The image is put there by:\n#   %s", s.Image.Put)
+	if s.Cluster.Paths.Stripe != "" {
+		b.line("# Over how many servers it is spread says:\n#   lfs getstripe %s", s.Image.File)
+	}
 }
 
 // readsFile reports whether the image is a file that all nodes read.
