@@ -274,8 +274,32 @@ func TestVenvOnTop(t *testing.T) {
 				if got := runIn(t, s, merged, "torch-run"); got != "torch /venv True" {
 					t.Errorf("merged: %q", got)
 				}
+				wantMergedFile(t, s, merged)
 			}
 		})
+	}
+}
+
+// wantMergedFile writes an image with an environment to a file, which has the environment in it, and active in its variables.
+func wantMergedFile(t *testing.T, s *engine.Session, merged *image.Image) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "merged.sqsh")
+	if err := s.WriteImage(t.Context(), merged, file, "merged:1", engine.Writing{}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := open(t, s, file).ClusterFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := c.Config()
+	if err != nil || !slices.Contains(config.Config.Env, "VIRTUAL_ENV=/venv") {
+		t.Errorf("variables of the file: %q, %v", config.Config.Env, err)
+	}
+	if _, err := c.FS.Lookup("venv/bin/alpha-run", false); err != nil {
+		t.Errorf("the file: %v", err)
+	}
+	if err := c.FS.CheckData(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

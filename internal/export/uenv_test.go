@@ -100,6 +100,26 @@ func TestUenv(t *testing.T) {
 	})
 }
 
+// Where nobody says which directory it is, a uenv is the environment that the image's variables name, mounted where that is.
+func TestUenvOfEnvironment(t *testing.T) {
+	st := openStore(t)
+	for variable, marker := range map[string]string{"VIRTUAL_ENV": "pyvenv.cfg", "CONDA_PREFIX": "conda-meta/history"} {
+		im := assemble(t, st, makeLayer(t, st, layer.Zstd, regular("etc/passwd", "root"), regular("user-environment/bin/tool", "it"), regular("user-environment/"+marker, "")))
+		im.Config.Config.Env = append(im.Config.Config.Env, variable+"=/user-environment")
+		file := filepath.Join(t.TempDir(), "x.squashfs")
+		if err := Write(t.Context(), im, "uenv:"+file, clusterOptions(st)); err != nil {
+			t.Fatal(err)
+		}
+		env := map[string]string{}
+		if mount := readUenv(t, contentOf(t, file, "meta/env.json"), "default", env); mount != "/user-environment" || env[variable] != mount || env["PATH"] != mount+"/bin" {
+			t.Errorf("%s: mounted at %s, with %v", variable, mount, env)
+		}
+		if got := contentOf(t, file, "bin/tool"); got != "it" {
+			t.Errorf("%s: the tool is %q", variable, got)
+		}
+	}
+}
+
 // TestUenvJudged has uenv itself start a program of a file, with its view and without, where it is on PATH. It mounts, which takes root.
 func TestUenvJudged(t *testing.T) {
 	uenv, err := exec.LookPath("uenv")
