@@ -29,12 +29,12 @@ func (s *subject) stack(all []onTop, at place, file, image string) []onTop {
 	if !ok || !known {
 		return all
 	}
-	im, err := s.linter.image(name)
-	if err != nil || !im.known() {
-		return all
-	}
 	rec := recordOf(path)
 	if rec == nil {
+		return all
+	}
+	im, err := s.linter.image(name)
+	if err != nil || !im.known() {
 		return all
 	}
 	return append(all, onTop{at, path, rec, name, im})
@@ -110,14 +110,15 @@ func (s *subject) packedInEDF() []onTop {
 	return all
 }
 
-// packedInUenv are the files that are mounted beside the first one: --uenv=FILE,FILE:DIR.
+// packedInUenv are the files that are mounted beside the first one: --uenv=FILE,FILE:DIR. A label in place of that is no image that anybody
+// but uenv finds.
 func (s *subject) packedInUenv(options []sbatch.Option) []onTop {
 	o, ok := sbatch.Find(options, "uenv")
-	if !ok {
+	files := strings.Split(o.Value, ",")
+	if !ok || !isPath(files[0]) {
 		return nil
 	}
 	var all []onTop
-	files := strings.Split(o.Value, ",")
 	for _, beside := range files[1:] {
 		all = s.stack(all, s.in(o.At), beforeTarget(beside), beforeTarget(files[0]))
 	}

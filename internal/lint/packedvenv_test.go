@@ -49,6 +49,7 @@ func TestPackedVenvs(t *testing.T) {
 		"uenv":                           {"a.sbatch", "srun --uenv=IMAGE,EXP:/user-tools ./a\n", "/other.sqsh", changed},
 		"uenv as a directive":            {"a.sbatch", "#SBATCH --uenv=IMAGE,EXP:/user-tools\nsrun ./a\n", "/other.sqsh", changed},
 		"uenv and the base":              {"a.sbatch", "#SBATCH --uenv=IMAGE,EXP:/user-tools\nsrun ./a\n", "/base.sqsh", nil},
+		"beside a label":                 {"a.sbatch", "srun --uenv=pytorch/v2.6.0:v1,EXP:/user-tools ./a\n", "", nil},
 		"sconce run":                     {"a.sbatch", "srun sconce run --gpu --env A --venv=EXP IMAGE -- ./a\n", "/other.sqsh", changed},
 		"sconce run and the base":        {"a.sbatch", "srun sconce run --gpu --env A --venv EXP:/v IMAGE -- ./a\n", "/base.sqsh", nil},
 		"packed by hand":                 {"a.sbatch", "srun sconce run --venv=" + byHand + " IMAGE -- ./a\n", "/other.sqsh", nil},
@@ -67,6 +68,9 @@ func TestPackedVenvs(t *testing.T) {
 				Lookup: func(name string) (string, bool) { return filepath.Dir(exp), name == "EXPDIR" },
 				Coming: map[string]string{"/base.sqsh": "", "/other.sqsh": "", "/torch.sqsh": "", "/nobody.sqsh": ""}, // nobody misses them
 				Image: func(_ context.Context, name string) (*facts.Facts, string, error) {
+					if !strings.HasPrefix(name, "/") {
+						t.Errorf("%s is taken for an image", name)
+					}
 					return images[name], "", nil
 				},
 			})
