@@ -1,6 +1,7 @@
 package test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -101,6 +102,55 @@ func TestSlurmTraining(t *testing.T) {
 		want := []string{"rank 0 on n1 by gloo: sum 3, weights 1\n", "rank 1 on n2 by gloo: sum 3, weights 1\n"}
 		if !slices.Equal(said, want) {
 			t.Errorf("the ranks say %q, want %q", said, want)
+		}
+	}
+	kitTestsTheNetwork(t, c)
+}
+
+// kitRecipe has the kit's operations between the processors of the two nodes, with little to send.
+const kitRecipe = `name = "torch"
+version = "1"
+base.image = "squashfs:/shared/torch.sqsh"
+target.cluster = "two.toml"
+[[test]]
+use = "all-reduce"
+nodes = 2
+time = "4m"
+repeat = 3
+env = { USE_LIBUV = "0", SCONCE_TEST_SIZE = "1048576" }
+expect = { busbw = ">= 0 GB/s" }
+log = ["^all-reduce of 1048576 bytes by 2 ranks, gloo$"]
+[[test]]
+use = "sendrecv"
+nodes = 2
+time = "4m"
+env = { USE_LIBUV = "0", SCONCE_TEST_SIZE = "1048576" }
+log = ["^sendrecv of 1048576 bytes by 2 ranks, gloo$"]
+[[test]]
+use = "all-to-all"
+nodes = 2
+time = "4m"
+env = { USE_LIBUV = "0", SCONCE_TEST_SIZE = "1048576" }
+log = ["^all-to-all of 1048576 bytes by 2 ranks, gloo$"]
+`
+
+// kitTestsTheNetwork runs the kit's operations with PyTorch: the results are right, and measured.
+func kitTestsTheNetwork(t *testing.T, c *slurmtest.Cluster) {
+	t.Helper()
+	dir := filepath.Join(c.SharedDir, "kit")
+	if err := errors.Join(os.Mkdir(dir, 0o777), os.Chmod(dir, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	writeShared(t, c, "kit/sconce.toml", kitRecipe)
+	writeShared(t, c, "kit/two.toml", trainingCluster)
+	out, err := c.Try(slurmtest.Alice, `cd kit; sconce -q pull /shared/torch.sqsh --name torch:1 && sconce test || { cat .sconce/tests/*/*; exit 1; }`)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	words := strings.Join(strings.Fields(out), " ")
+	for _, name := range []string{"all-reduce", "sendrecv", "all-to-all"} {
+		if !regexp.MustCompile(name + ` PASSED [^|]*busbw [0-9.e-]+ GB/s[^|]* n1,n2`).MatchString(words) {
+			t.Errorf("%s did not pass:\n%s", name, out)
 		}
 	}
 }
