@@ -45,7 +45,8 @@ where that file is a script (pyxis adds "get URI" or "release" to the name it is
 get prints the path of a squashfs file of the image. The file is named after the digest of the image's manifest and made
 once: all nodes that share the directory wait for the first of them, so a job of a thousand nodes converts an image once,
 and the next job not at all. The directory is that of --dir, else $` + pyxisDirEnv + `, else $SCRATCH/.sconce-pyxis, else
-one beside the store (--store, $SCONCE_STORE, store in config.toml). What the site's mirror has (images in config.toml, see sconce mirror) is taken from there.
+one beside the store (--store, $SCONCE_STORE, store in config.toml). What the site's mirror has (images in
+config.toml, see sconce mirror) is taken from there.
 
 release is what pyxis calls when a job step ends, perhaps twice. It leaves the images for the next job, but for those that no
 job has asked for in the time that --keep or $` + pyxisKeepEnv + ` gives.`,
