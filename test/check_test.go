@@ -85,7 +85,11 @@ func TestCheckFromAnywhere(t *testing.T) {
 	otherPlatform := map[string]string{"amd64": "linux/arm64", "arm64": "linux/amd64"}[goArch()]
 	refs := []string{ref, "stubbed:1", "stubbed.sqsh", "stubbed.sif"}
 	host := registrytest.Start(t, false)
-	p.must("push", "stubbed:1", host+"/stubbed:1")
+	var sent struct{ Pushed []string }
+	pushed := p.must("push", "stubbed:1", host+"/stubbed:1", "--json")
+	if err := json.Unmarshal([]byte(pushed.stdout), &sent); err != nil || len(sent.Pushed) != 1 || !strings.HasPrefix(sent.Pushed[0], host+"/stubbed:1@sha256:") {
+		t.Errorf("push --json: %v, %s", err, pushed.stdout)
+	}
 	refs = append(refs, "docker://"+host+"/stubbed:1")
 	for _, ref := range refs {
 		v := p.check(3, ref, "--gpu", "9.0", "--driver", "550.54")

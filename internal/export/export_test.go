@@ -512,16 +512,24 @@ func TestParseTarget(t *testing.T) {
 		"x.squashfs":             "sqsh:x.squashfs",
 		"x.sif":                  "sif:x.sif",
 		"sif:odd":                "sif:odd",
+		"x.SQSH":                 "sqsh:x.SQSH",
+		"X.Sif":                  "sif:X.Sif",
+		"X.TAR":                  "oci-archive:X.TAR",
+		"./b:3":                  "oci:./b:3",
+		"oci:b:3":                "oci:b:3",
 	} {
 		got, err := ParseTarget(s)
 		if err != nil || got.String() != want {
 			t.Errorf("%s: %s, %v, want %s", s, got, err, want)
 		}
 	}
-	for _, s := range []string{"", "oci:", "sif:", "docker://host/x", "x.tar.gz", "x.zip"} {
+	for _, s := range []string{"", "oci:", "sif:", "docker://host/x", "x.tar.gz", "x.zip", "b:3"} {
 		if _, err := ParseTarget(s); fault.CodeOf(err) != fault.CodeUsage {
 			t.Errorf("%q: error %v, want a mistake of usage", s, err)
 		}
+	}
+	if _, err := ParseTarget("b:3"); !strings.Contains(fault.HintOf(err), "`sconce pull IMAGE --name b:3`") {
+		t.Errorf("a second name: %v, %s", err, fault.HintOf(err))
 	}
 }
 

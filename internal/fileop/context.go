@@ -18,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -144,8 +145,32 @@ func (c *Context) missing(p string, err error) error {
 		return fault.Hint(fmt.Errorf("%s of the build context %s is a symlink to %s, which leads out of it", quote(link.Path), c.dir, quote(link.Link)),
 			"nothing outside of the build context can be copied: copy it there, or take a directory above both as the context")
 	}
+	if near := c.near(p); near != "" {
+		return fault.Hint(fmt.Errorf("the build context %s has no %s: %w", c.dir, quote(p), cause(err)), fmt.Sprintf("did you mean %q?", near))
+	}
 	return fault.Hint(fmt.Errorf("the build context %s has no %s: %w", c.dir, quote(p), cause(err)),
 		"paths are relative to the build context, and nothing outside of it can be copied")
+}
+
+// near is the path of what is in the directory of p and nearly called like it, or "".
+func (c *Context) near(p string) string {
+	dir, err := c.kept.find(path.Dir(p), true)
+	if err != nil || dir.Type != dirType {
+		return ""
+	}
+	children, err := dir.children()
+	if err != nil {
+		return ""
+	}
+	names := make([]string, len(children))
+	for i, n := range children {
+		names[i] = n.name
+	}
+	name := spelling.Nearest(path.Base(p), names)
+	if name == "" {
+		return ""
+	}
+	return path.Join(path.Dir(p), name)
 }
 
 // stamp is by what a file is known to be as it was.

@@ -341,7 +341,11 @@ func (c *checker) checkString(n *node, s *shape, path string) {
 	case s.key.Enum != nil && !slices.Contains(s.key.Enum, n.text):
 		c.add(n.value, didYouMean(spelling.Nearest(n.text, s.key.Enum)), "%s must be %s, not %q", path, oneOf(s.key.Enum), n.text)
 	case s.key.Form != nil && !s.key.Form.MatchString(n.text):
-		c.add(n.value, "", "%s must be %s, not %q", path, s.key.FormName, n.text)
+		hint := ""
+		if s.key.Form == formComponent && n.text != "" {
+			hint = fmt.Sprintf("write %s = %q", s.name, ImageName(n.text))
+		}
+		c.add(n.value, hint, "%s must be %s, not %q", path, s.key.FormName, n.text)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/registry"
+	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -263,9 +264,29 @@ func parseBare(s string) (Ref, error) {
 			return Ref{}, err
 		}
 	} else if looksLikePath(s) {
-		return Ref{}, fmt.Errorf("no such file: %s", path)
+		return Ref{}, fault.Hint(fmt.Errorf("no such file: %s", path), nearPath(path))
 	}
 	return parseRegistry(s)
+}
+
+// nearPath asks whether somebody meant what is beside path and nearly called so, "" where nothing is.
+func nearPath(path string) string {
+	if _, err := os.Lstat(path); err == nil {
+		return ""
+	}
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return ""
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	near := spelling.Nearest(filepath.Base(path), names)
+	if near == "" {
+		return ""
+	}
+	return fmt.Sprintf("did you mean %q?", filepath.Join(filepath.Dir(path), near))
 }
 
 func looksLikePath(s string) bool {

@@ -59,7 +59,11 @@ func Open(ctx context.Context, ref Ref, o Options) (v1.Image, error) {
 	o = o.withDefaults()
 	img, err := open(ctx, ref, o)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", ref, err)
+		err = fmt.Errorf("open %s: %w", ref, err)
+		if near := nearPath(ref.Value); near != "" && errors.Is(err, fs.ErrNotExist) && ref.Transport != Docker && ref.Transport != Store {
+			err = fault.Hint(err, near)
+		}
+		return nil, err
 	}
 	if err := checkImage(img, ref, o.Platform); err != nil {
 		return nil, fmt.Errorf("open %s: %w", ref, err)
