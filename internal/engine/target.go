@@ -57,7 +57,7 @@ func TargetOf(r *recipe.Recipe, instead string) (Target, error) {
 	if r.Target.Cluster != "" {
 		found, err := cluster.Find(r.Target.Cluster, r.Dir)
 		if err != nil {
-			return t, fmt.Errorf("%s: target.cluster: %w", r.Path, err)
+			return t, r.Mistake(err, "target", "cluster")
 		}
 		t.Profile, t.From = found.Profile, found.From
 	}

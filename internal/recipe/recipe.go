@@ -322,6 +322,21 @@ func Validate(text []byte, file, dir string) error {
 	return err
 }
 
+// Mistake is the error of a key of the recipe's file whose value only others can know to be wrong, with the line of it. Where that cannot
+// be said, as of a variant's key, it names the file alone.
+func (r *Recipe) Mistake(err error, key ...string) error {
+	name := strings.Join(key, ".")
+	data, readErr := os.ReadFile(r.Path)
+	c := newChecker(data, r.Path, r.Dir)
+	c.doc = readDocument(c.source)
+	at := c.find(key...)
+	if readErr != nil || at == nil {
+		return fmt.Errorf("%s: %s: %w", r.Path, name, err)
+	}
+	c.add(at.value, fault.HintOf(err), "%s: %v", name, err)
+	return c.err()
+}
+
 // New completes a recipe that a program has put together: what it leaves out gets its default, as in a file. Path names it in
 // messages and nothing is there; Dir is where its relative paths start. What only a file can get wrong is not looked at.
 func New(r Recipe) (*Recipe, error) {
