@@ -50,10 +50,10 @@ func (b *batch) due(now time.Time) bool {
 func (b *batch) take(s style) string {
 	done := *b
 	*b = batch{}
-	switch {
-	case done.count == 0:
+	switch done.count {
+	case 0:
 		return ""
-	case done.count == 1:
+	case 1:
 		return done.line
 	}
 	return fmt.Sprintf("%s: %d tasks %s%s\n", done.verb, done.count, s.done(), figuresOf(done.bytes, done.last.Sub(done.first)))
