@@ -77,6 +77,7 @@ func TestHelpOnWhatIsNotThere(t *testing.T) {
 		"help cache prun": `no command "prun"`,
 		"help rmi":        `unknown command "rmi"`,
 		"help build":      "",
+		"help recipes":    "", // packages, by its name before
 		"help":            "",
 	} {
 		root := newRootCmd(&app{stdout: new(strings.Builder), stderr: new(strings.Builder)})

@@ -372,16 +372,16 @@ var keys = withProfile(map[string]key{
 	"python.compile.NAME.isolation": {
 		Doc: "Whether it is built in an environment of its own. `false` builds it on top of what it depends on, such as `torch`, " +
 			"as `pip install --no-build-isolation` does; its build requirements are there only while it is built.",
-		Default: "what is known of the package (`sconce recipes`), else true", Example: `false`,
+		Default: "what is known of the package (`sconce packages`), else true", Example: `false`,
 	},
 	"python.compile.NAME.cuda": {
 		Doc: "Whether it has code for GPUs that goes with torch's: nvcc must then be of the CUDA that torch was built with. Where the base has no nvcc, " +
 			"it comes from the package index (CUDA 13 and newer), for the time of the build.",
-		Default: "what is known of the package (`sconce recipes`), else false", Example: `true`,
+		Default: "what is known of the package (`sconce packages`), else false", Example: `true`,
 	},
 	"python.compile.NAME.network": {
 		Doc:     "Whether it may download while it is built, as Rust and Go do with crates and modules that are not in its source. What they take is checked by the `Cargo.lock` or `go.sum` in the source, which the lock names; where there is none, locking warns.",
-		Default: "what is known of the package (`sconce recipes`), else false", Example: `true`,
+		Default: "what is known of the package (`sconce packages`), else false", Example: `true`,
 	},
 	"python.compile.NAME.requires": {
 		Doc: "Requirements (PEP 508) that must be there while it is built, besides those that it names itself.", Example: `["ninja", "packaging"]`,

@@ -15,21 +15,22 @@ import (
 	"sconce.dev/sconce/internal/wheelbuild/catalog"
 )
 
-func newRecipesCmd(a *app) *cobra.Command {
+func newPackagesCmd(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "recipes [PACKAGE]",
-		Short: "Show what is known of packages that have to be compiled",
+		Use:     "packages [PACKAGE]",
+		Aliases: []string{"recipes"}, // its name before, which lists no recipes
+		Short:   "Show what is known of packages that have to be compiled",
 		Long: `Show the packages whose compilation sconce knows: whether they are built against the torch in the image, what has to be
 there meanwhile, which variables are set, how much memory one compiler takes. With the name of one, show all of it, as the
 table [python.compile.PACKAGE] of a recipe would say it. A recipe's own keys go before these facts.`,
-		Example: examples("sconce recipes", "sconce recipes flash-attn", "sconce recipes --json | jq '.[].name'"),
+		Example: examples("sconce packages", "sconce packages flash-attn", "sconce packages --json | jq '.[].name'"),
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return a.runRecipes(asJSON)
+				return a.listPackages(asJSON)
 			}
-			return a.runRecipe(args[0], asJSON)
+			return a.showPackage(args[0], asJSON)
 		},
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
@@ -50,7 +51,7 @@ func knownNames() []string {
 	return names
 }
 
-func (a *app) runRecipes(asJSON bool) error {
+func (a *app) listPackages(asJSON bool) error {
 	if asJSON {
 		return a.printJSON(catalog.All())
 	}
@@ -68,10 +69,10 @@ func (a *app) runRecipes(asJSON bool) error {
 	return printTable(a.out, rows)
 }
 
-func (a *app) runRecipe(name string, asJSON bool) error {
+func (a *app) showPackage(name string, asJSON bool) error {
 	p, ok := catalog.Lookup(python.NormalizeName(name))
 	if !ok {
-		hint := "`sconce recipes` lists those that are; a recipe says by itself how others are compiled, under [python.compile.NAME]"
+		hint := "`sconce packages` lists those that are; a recipe says by itself how others are compiled, under [python.compile.NAME]"
 		if near := spelling.Nearest(python.NormalizeName(name), knownNames()); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
