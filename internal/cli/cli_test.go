@@ -120,7 +120,7 @@ func TestFirstSteps(t *testing.T) {
 		{"build file --tag a:b:c/d:", 2, "cannot be an image's name"},
 		{"slim file --gpu 9.0 --name :x", 2, "cannot be an image's name"},
 		{"export containerfil", 2, "did you mean `sconce export containerfile`?"},
-		{"run fiel -- true", 1, `no image "fiel" in the store, but there is file:latest;`},
+		{"run fiel -- true", 1, `no image "fiel" in the store, but there is file:latest`},
 		{"images rm absent", 1, "error: no image \"absent\" in the store\n"},
 	} {
 		var out, errs bytes.Buffer
