@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -123,7 +124,9 @@ func TestParallelOfOthers(t *testing.T) {
 			t.Run(program+" of "+name, func(t *testing.T) {
 				t.Parallel()
 				tooltest.Path(t, command[0])
-				judgeParallel(t, run(t, plain, command...), small)
+				src := run(t, plain, command...)
+				judgeParallel(t, src, small)
+				judgeDamaged(t, src)
 			})
 		}
 	}
@@ -218,6 +221,41 @@ func TestParallelIsParallel(t *testing.T) {
 	}
 	if guessed < total/2 {
 		t.Errorf("trials have %d of %d bytes", guessed, total)
+	}
+}
+
+// TestOpenGzip opens a file as the product does on a machine with many cores and with few, with chunks of the size they have there.
+func TestOpenGzip(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(leastWorkers))
+	plain := kinds(6 << 20)["changing"]
+	whole := zipped(t, gzip.Header{}, plain)
+	if len(whole) < 8*chunkSize {
+		t.Fatalf("%d bytes are too few chunks", len(whole))
+	}
+	open := func(src []byte, wide bool) ([]byte, error) {
+		z, err := OpenGzip(bytes.NewReader(src))
+		if err != nil {
+			return nil, err
+		}
+		defer z.Close()
+		if _, is := z.(*ParallelGzipReader); is != wide {
+			t.Fatalf("on %d cores it is a %T", runtime.GOMAXPROCS(0), z)
+		}
+		return io.ReadAll(z)
+	}
+	torn := bytes.Clone(whole)
+	torn[len(torn)/2] ^= 0x10
+	for name, src := range map[string][]byte{"whole": whole, "cut": whole[:len(whole)*2/3], "damaged": torn} {
+		runtime.GOMAXPROCS(leastWorkers)
+		got, err := open(src, true)
+		runtime.GOMAXPROCS(2)
+		want, wantErr := open(src, false)
+		if fmt.Sprint(err) != fmt.Sprint(wantErr) || !bytes.Equal(got, want) {
+			t.Errorf("%s: %d bytes, %v; on two cores %d, %v", name, len(got), err, len(want), wantErr)
+		}
+		if name == "whole" && !bytes.Equal(got, plain) {
+			t.Errorf("it begins to differ at %d", common(got, plain))
+		}
 	}
 }
 
