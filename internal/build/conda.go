@@ -19,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -138,11 +139,13 @@ func (r *stageRun) makeCondaScripts(ctx context.Context, t *plan.Step, op *plan.
 	prefix := op.Activation.Prefix
 	var scripts []conda.Script
 	var names []string
-	for _, s := range conda.LinkScripts(op.Packages, r.condaManifests(), prefix, op.Activation.Root) {
+	all := conda.LinkScripts(op.Packages, r.condaManifests(), prefix, op.Activation.Root)
+	for _, s := range all {
 		if op.Only == nil || slices.Contains(*op.Only, s.Package) {
 			scripts, names = append(scripts, s), append(names, s.Package)
 		}
 	}
+	warnOfNoScript(ctx, op.Only, all)
 	if len(scripts) == 0 {
 		return layer.Descriptor{}, nil
 	}
@@ -157,6 +160,27 @@ func (r *stageRun) makeCondaScripts(ctx context.Context, t *plan.Step, op *plan.
 		})
 	})
 	return d, err
+}
+
+// warnOfNoScript tells of packages that are asked for by name and have no script: most are slips.
+func warnOfNoScript(ctx context.Context, only *[]string, all []conda.Script) {
+	if only == nil {
+		return
+	}
+	var have []string
+	for _, s := range all {
+		have = append(have, s.Package)
+	}
+	for _, name := range *only {
+		if slices.Contains(have, name) {
+			continue
+		}
+		hint := "take it out of link-scripts in [conda]"
+		if near := spelling.Nearest(name, have); near != "" {
+			hint = "did you mean " + near + "?"
+		}
+		progress.Warn(ctx, "link-scripts names "+name+", and the environment has no package of that name with a link script", hint)
+	}
 }
 
 // linkCommand is what a shell does to run scripts. Prefixes and names of packages are plain words.

@@ -78,6 +78,14 @@ func TestCondaLinkScripts(t *testing.T) {
 			t.Errorf("got %v\n%s", err, events.Everything())
 		}
 	})
+	t.Run("a name that no script has", func(t *testing.T) {
+		_, told := made(condaRecipe(t, "", table(`"one", "quiet"`, "link-scripts = [\"on\", \"quiet\"]\n")))
+		for _, want := range []string{"link-scripts names on, and the environment has no package", "did you mean one?", "link-scripts names quiet, and", "take it out of link-scripts"} {
+			if !strings.Contains(told, want) {
+				t.Errorf("%q is not told:\n%s", want, told)
+			}
+		}
+	})
 	t.Run("without a bash", func(t *testing.T) {
 		files := table(`"one"`, "")
 		machine := map[string]uint16{"amd64": locktest.AMD64, "arm64": locktest.ARM64}[runtime.GOARCH]
