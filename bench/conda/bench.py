@@ -104,7 +104,7 @@ class Bench:
         app.mkdir()
         shutil.copy(self.out / "env.yml", app)
         (app / "sconce.toml").write_text(
-            f'name = "app"\n[base]\nimage = "dir:{base}"\n[conda]\nenvironment = ["env.yml"]\nprefix = "{PREFIX}"\n[image]\ncompression = "none"\n'
+            f'name = "app"\n[base]\nimage = "dir:{base}"\n[conda]\nenvironment = ["env.yml"]\nprefix = "{PREFIX}"\n[image]\ncompression = "zstd"\n'
         )
         build = f"SCONCE_STORE={self.out}/store {SCONCE} --quiet build app"
         self.run("a recipe of it", build, None)
