@@ -28,24 +28,34 @@ type module struct {
 // earlierRoom is how many bytes of layers stay decompressed. Modules are asked for in about the order in which they lie there.
 const earlierRoom = 4 * layer.ChunkSize
 
-// openEarlier finds the layers that had the packages of g last.
+// openEarlier finds the layers that had the packages of g last. Small packages share layers, each of which is opened once.
 func openEarlier(st *store.Store, g Group, t Target, o LayerOptions) *earlier {
 	e := &earlier{modules: make(map[string]module), pieces: layer.NewPieces(earlierRoom)}
+	wanted := make(map[layerRecord]map[string]bool) // normalised names, by the layer that has them
 	for _, it := range g.Items {
 		var r layerRecord
-		var m Manifest
-		if found, err := st.GetRecord(store.KindBytecode, bytecodeKey(it.Name, t, o), &r); err != nil || !found || r.readManifest(st, &m) != nil {
+		if found, err := st.GetRecord(store.KindBytecode, bytecodeKey(it.Name, t, o), &r); err != nil || !found {
 			continue // then everything is compiled
 		}
+		if wanted[r] == nil {
+			wanted[r] = make(map[string]bool)
+		}
+		wanted[r][NormalizeName(it.Name)] = true
+	}
+	for r, names := range wanted {
+		var m Manifest
+		if r.readManifest(st, &m) != nil {
+			continue
+		}
 		if ix, err := layer.SeekableIndex(st, r.Layer); err == nil && ix != nil {
-			e.add(it.Name, m, ix, t)
+			e.add(names, m, ix, t)
 		}
 	}
 	return e
 }
 
-// add notes the modules of one package of a layer.
-func (e *earlier) add(name string, m Manifest, ix *layer.Index, t Target) {
+// add notes the modules of packages of a layer.
+func (e *earlier) add(names map[string]bool, m Manifest, ix *layer.Index, t Target) {
 	entries := make(map[string]layer.IndexEntry, len(ix.Entries))
 	for _, entry := range ix.Entries {
 		entries[entry.Path] = entry
@@ -56,7 +66,7 @@ func (e *earlier) add(name string, m Manifest, ix *layer.Index, t Target) {
 		}
 	}
 	for _, p := range m.Packages {
-		if NormalizeName(p.Name) != NormalizeName(name) {
+		if !names[NormalizeName(p.Name)] {
 			continue
 		}
 		for _, f := range p.Files {
