@@ -2,13 +2,15 @@ package cli
 
 import (
 	"github.com/spf13/cobra"
+
+	"sconce.dev/sconce/internal/engine"
 )
 
 // bestShell starts bash where the image has it, else its sh.
 var bestShell = []string{"/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; fi; exec sh"}
 
 func newShellCmd(a *app) *cobra.Command {
-	o := runOptions{command: bestShell}
+	o := runFlags{RunOptions: engine.RunOptions{Command: bestShell}}
 	cmd := &cobra.Command{
 		Use: "shell [FLAGS] IMAGE",
 
@@ -23,7 +25,7 @@ func newShellCmd(a *app) *cobra.Command {
 		Args:              wants("IMAGE"),
 		ValidArgsFunction: a.completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.image = args[0]
+			o.Image = args[0]
 			return a.runRun(cmd.Context(), o)
 		},
 	}

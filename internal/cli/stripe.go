@@ -62,7 +62,7 @@ func (a *app) runStripe(ctx context.Context, o stripeOptions) error {
 		if t.Paths.Images == "" {
 			return fault.Usage(fault.Hint(fmt.Errorf("the profile of %s names no directory of images", t.Name), "name a DIR"))
 		}
-		dir, err := expandHere(t.Paths.Images)
+		dir, err := engine.ExpandHere(t.Paths.Images)
 		if err != nil {
 			return fmt.Errorf("paths.images of %s: %w", t.Name, err)
 		}

@@ -108,7 +108,7 @@ func (a *app) runSubmit(ctx context.Context, o submitOptions) error {
 		return err
 	}
 	r.From = ""
-	if r.Job.Logs, err = expandHere(r.Job.Logs); err != nil {
+	if r.Job.Logs, err = engine.ExpandHere(r.Job.Logs); err != nil {
 		return fmt.Errorf("job %s: logs: %w", r.Name, err)
 	}
 	if _, err := job.Sbatch(r); err != nil { // which nobody need build an image for
@@ -161,7 +161,7 @@ func (a *app) imageForJob(ctx context.Context, r *job.Request, o submitOptions) 
 	if o.image != "" || !r.StartsFiles() || r.Image.File == "" {
 		return none, nil
 	}
-	target, err := expandHere(cmp.Or(r.Cluster.Paths.Images, "${PWD}/.sconce/images"))
+	target, err := engine.ExpandHere(cmp.Or(r.Cluster.Paths.Images, "${PWD}/.sconce/images"))
 	if err != nil {
 		return none, fmt.Errorf("paths.images of %s: %w", cmp.Or(r.Cluster.Name, "the cluster"), err)
 	}
@@ -200,11 +200,11 @@ func (a *app) opener(o submitOptions) func(context.Context) (*engine.Session, er
 // filesForJob refuses what the nodes would look for in vain: the file that --image names, and the virtual environment.
 func (a *app) filesForJob(ctx context.Context, r job.Request, image engine.Placed, o submitOptions) error {
 	if ext := filepath.Ext(o.image); r.Image.File == o.image && (isPath(o.image) || ext == ".sqsh" || ext == ".squashfs" || ext == ".sif") {
-		if path, err := expandHere(o.image); err == nil && isMissing(path) {
+		if path, err := engine.ExpandHere(o.image); err == nil && isMissing(path) {
 			return fault.Usage(fmt.Errorf("--image: there is no file %s", path))
 		}
 	}
-	path, err := expandHere(r.Job.VenvSource())
+	path, err := engine.ExpandHere(r.Job.VenvSource())
 	if path == "" || err != nil {
 		return nil // a variable that is set on the nodes alone
 	}
@@ -258,7 +258,7 @@ func (a *app) venvForJob(ctx context.Context, path string, r job.Request, image 
 	defer v.Close()
 	on := image.Name
 	if image.Digest == "" {
-		on, err = expandHere(r.Image.File)
+		on, err = engine.ExpandHere(r.Image.File)
 		if _, missing := os.Stat(on); err != nil || missing != nil {
 			return nil // the nodes alone have it, or know its name
 		}
@@ -292,28 +292,6 @@ func (a *app) placeForJob(ctx context.Context, r *job.Request, image engine.Plac
 	return s.Place(ctx, image)
 }
 
-// expandHere puts values in place of ${NAME}.
-func expandHere(text string) (string, error) {
-	var missing []string
-	out := os.Expand(text, func(name string) string {
-		if name == "PWD" {
-			dir, err := os.Getwd()
-			if err == nil {
-				return dir
-			}
-		}
-		value, ok := os.LookupEnv(name)
-		if !ok {
-			missing = append(missing, name)
-		}
-		return value
-	})
-	if len(missing) > 0 {
-		return "", fault.Usage(fault.Hint(fmt.Errorf("the variable %s is not set here", missing[0]), "set it, or name a path without it in the profile"))
-	}
-	return out, nil
-}
-
 // lintJob judges the files of a job as `sconce lint` does, before they are written and the image, of which the digest is given if it is known,
 // is copied. What cannot work is not submitted; a warning is told.
 func (a *app) lintJob(ctx context.Context, o submitOptions, r *job.Request, files jobFiles, digest string) error {
@@ -325,7 +303,7 @@ func (a *app) lintJob(ctx context.Context, o submitOptions, r *job.Request, file
 		judged.files, judged.texts[f.path] = append(judged.files, f.path), f.text
 	}
 	if o.image == "" && r.Image.File != "" {
-		if path, err := expandHere(r.Image.File); err == nil {
+		if path, err := engine.ExpandHere(r.Image.File); err == nil {
 			judged.coming[path] = digest
 		}
 	}

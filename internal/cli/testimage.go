@@ -425,7 +425,7 @@ func (a *app) placeForTest(ctx context.Context, p *imagetest.Plan, name, referen
 	dir := ""
 	starts := job.Request{Cluster: p.Cluster, Runtime: p.Runtime}
 	if p.Place != imagetest.Here && starts.StartsFiles() && len(p.Tests) > 0 {
-		if dir, err = expandHere(cmp.Or(p.Cluster.Paths.Images, "${PWD}/.sconce/images")); err != nil {
+		if dir, err = engine.ExpandHere(cmp.Or(p.Cluster.Paths.Images, "${PWD}/.sconce/images")); err != nil {
 			return fmt.Errorf("paths.images of %s: %w", cmp.Or(p.Cluster.Name, "the cluster"), err)
 		}
 	}

@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/progress"
-	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/units"
 	"sconce.dev/sconce/internal/venv"
 )
@@ -333,50 +329,4 @@ func (a *app) runVenvMerge(ctx context.Context, s *engine.Session, v *engine.Ven
 	}
 	a.say("wrote %s", output)
 	return nil
-}
-
-// openRunVenv opens the environment of --venv, and refuses one of another image.
-func (a *app) openRunVenv(ctx context.Context, s *engine.Session, image *engine.Subject, o runOptions) (*engine.Venv, error) {
-	name, _ := venvPlace(o.venv)
-	v, err := s.OpenVenv(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	if err := v.Check(ctx, image, false); err != nil {
-		if !o.anyBase {
-			v.Close()
-			return nil, err
-		}
-		progress.Warn(ctx, err.Error(), "")
-	}
-	return v, nil
-}
-
-// venvPlace cuts FILE[:DIR].
-func venvPlace(text string) (name, at string) {
-	if _, err := os.Lstat(text); err == nil {
-		return text, ""
-	}
-	if i := strings.LastIndex(text, ":/"); i > 0 {
-		return text[:i], text[i+1:]
-	}
-	return text, ""
-}
-
-// withVenv puts an environment on top of the root that use gets.
-func withVenv(ctx context.Context, v *engine.Venv, o runOptions, use func(*engine.Session, *engine.Root) error) func(*engine.Session, *engine.Root) error {
-	return func(s *engine.Session, root *engine.Root) error {
-		_, at := venvPlace(o.venv)
-		m, err := v.Mount(ctx, at)
-		if err != nil {
-			return err
-		}
-		with := *root
-		with.Mounts = append([]sandbox.Mount{}, root.Mounts...)
-		with.Mounts = append(with.Mounts, m)
-		config := *root.Config
-		config.Config.Env = v.Enter(config.Config.Env, at)
-		with.Config = &config
-		return use(s, &with)
-	}
 }

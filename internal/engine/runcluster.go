@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"fmt"
@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 
-	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/sandbox"
 )
@@ -14,7 +13,7 @@ import (
 // ofCluster puts what a cluster's profile says of containers below what the user gave: mounts that are not among the user's, and
 // variables, of which one that is set here keeps its value.
 func ofCluster(name string, env []string, binds []sandbox.Bind) ([]string, []sandbox.Bind, error) {
-	t, err := engine.FindTarget(name, ".")
+	t, err := FindTarget(name, ".")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -22,7 +21,7 @@ func ofCluster(name string, env []string, binds []sandbox.Bind) ([]string, []san
 	for _, name := range slices.Sorted(maps.Keys(t.Env)) {
 		value, set := os.LookupEnv(name)
 		if !set {
-			if value, err = expandHere(t.Env[name]); err != nil {
+			if value, err = ExpandHere(t.Env[name]); err != nil {
 				return nil, nil, fmt.Errorf("env.%s of %s: %w", name, t.Name, err)
 			}
 		}
@@ -30,7 +29,7 @@ func ofCluster(name string, env []string, binds []sandbox.Bind) ([]string, []san
 	}
 	var mounts []sandbox.Bind
 	for _, spec := range t.Container.Mounts {
-		text, err := expandHere(spec)
+		text, err := ExpandHere(spec)
 		if err != nil {
 			return nil, nil, fmt.Errorf("container.mounts of %s: %w", t.Name, err)
 		}

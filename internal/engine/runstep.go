@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"context"
@@ -16,11 +16,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
-	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/jobstep"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
-	"sconce.dev/sconce/internal/ui"
 	"sconce.dev/sconce/internal/users"
 )
 
@@ -41,10 +39,13 @@ const (
 	keeperSeat     = 4
 )
 
+// InJobModes are whether a command runs as a task of a job step: where a launcher's variables tell of one, always, never.
+var InJobModes = []string{"auto", "yes", "no"}
+
 // step returns the job step that this process is a task of, if it is to run as one.
-func (o *runOptions) step() (jobstep.Step, bool, error) {
+func (r *running) step() (jobstep.Step, bool, error) {
 	step, found := jobstep.Find(os.Getenv)
-	switch o.inJob {
+	switch r.InJob {
 	case "auto":
 		return step, found, nil
 	case "no":
@@ -55,7 +56,7 @@ func (o *runOptions) step() (jobstep.Step, bool, error) {
 		}
 		return step, true, nil
 	}
-	return step, false, fmt.Errorf("--in-job %q: it is one of auto, yes, no", o.inJob)
+	return step, false, fmt.Errorf("--in-job %q: it is one of %s", r.InJob, strings.Join(InJobModes, ", "))
 }
 
 // stepRoot is what the keeper tells tasks of the root file system.
@@ -67,80 +68,60 @@ type stepRoot struct {
 	Self *users.Account `json:"self,omitempty"`
 }
 
-// runInStep runs a command as a task of a job step.
-func (a *app) runInStep(ctx context.Context, step jobstep.Step, o runOptions, binds []sandbox.Bind, given []string) error {
-	name, err := a.stepName(step, o, binds)
+// inStep runs the command as a task of a job step.
+func (r *running) inStep(ctx context.Context, step jobstep.Step) (code int, err error) {
+	name, err := r.stepName(step)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	a.closeView() // the terminal is the command's, and till then the keeper's
-	seat, welcome, err := jobstep.Meet(ctx, name, startKeeper)
+	r.caller.Leave() // till the command runs, the terminal is the keeper's
+	seat, welcome, err := jobstep.Meet(ctx, name, r.startKeeper)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer seat.Leave()
 	var root stepRoot
 	if err := json.Unmarshal(welcome.Payload, &root); err != nil {
-		return fmt.Errorf("hear of the root file system: %w", err)
+		return 0, fmt.Errorf("hear of the root file system: %w", err)
 	}
-	warnings := ui.New(a.stderr, ui.Options{Mode: ui.Quiet, Color: ui.WantColor(a.stderr)})
-	defer warnings.Close()
 	ended := make(chan struct{})
 	defer close(ended)
 	go func() {
 		select {
 		case <-ended:
 		case <-seat.Gone():
-			progress.Warn(progress.With(ctx, warnings), "the process that holds the image for this job step has ended before the command",
+			progress.Warn(progress.With(ctx, r.caller.Warnings), "the process that holds the image for this job step has ended before the command",
 				"was it killed, for want of memory perhaps?")
 		}
 	}()
-	a.signals.release()
-	code, err := sandbox.Join(ctx, sandbox.JoinOptions{
-		Spaces: welcome.Files, UserNS: root.UserNS, Args: commandLine(root.Config, o), WorkDir: workDir(root.Config, o),
-		Env:  root.GPUs.environment(environment(root.Self, root.Config.Env, slices.Concat(jobstep.Variables(os.Environ()), given))),
+	r.caller.Release()
+	return sandbox.Join(ctx, sandbox.JoinOptions{
+		Spaces: welcome.Files, UserNS: root.UserNS, Args: r.commandLine(root.Config), WorkDir: r.workdir(root.Config),
+		Env:  root.GPUs.environment(environment(root.Self, root.Config.Env, slices.Concat(jobstep.Variables(os.Environ()), r.env))),
 		Pass: jobstep.Descriptors(os.Getenv),
 	})
-	if err != nil {
-		return err
-	}
-	if code != 0 {
-		return exitStatus(code)
-	}
-	return nil
-}
-
-func workDir(c v1.Config, o runOptions) string {
-	if o.workdir != "" {
-		return o.workdir
-	}
-	return c.WorkingDir
 }
 
 // stepName is the name under which those tasks of a step meet that want the same sandbox: not all have to.
-func (a *app) stepName(step jobstep.Step, o runOptions, binds []sandbox.Bind) (string, error) {
+func (r *running) stepName(step jobstep.Step) (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
-	store, err := a.storeDir()
+	wanted := r.RunOptions // but for what is a task's own
+	wanted.Command, wanted.Entrypoint, wanted.Binds, wanted.Env, wanted.EnvFiles, wanted.Cluster, wanted.InJob = nil, false, nil, nil, nil, "", ""
+	text, err := json.Marshal([]any{r.caller.Same, dir, r.caller.Store, os.Getenv("SCONCE_SHARED_STORES"), wanted, r.binds})
 	if err != nil {
 		return "", err
 	}
-	wanted, err := json.Marshal([]any{
-		currentVersion(), dir, store, os.Getenv("SCONCE_SHARED_STORES"), a.flags.offline, o.image, o.platform, o.workdir, o.hostname, o.user, o.readOnly, o.noNetwork, o.gpu, binds, o.venv, o.anyBase, o.unpack,
-	})
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("%s %x", step.Name, sha256.Sum256(wanted)), nil
+	return fmt.Sprintf("%s %x", step.Name, sha256.Sum256(text)), nil
 }
 
 // startKeeper starts the keeper. Its stderr is this task's, for what it has to say of an image that comes from a registry or is unpacked.
-func startKeeper(listener, seat *os.File) error {
+func (r *running) startKeeper(listener, seat *os.File) error {
 	// What the launcher handed to this task is for this task.
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
-	if err := keeperProcess(startsKeeper, listener, seat).Run(); err != nil {
+	if err := r.keeperProcess(startsKeeper, listener, seat).Run(); err != nil { //nolint:forbidigo // what it starts outlives this process, and should
 		return fmt.Errorf("start a process that holds the image for this job step: %w", err)
 	}
 	return nil
@@ -148,51 +129,52 @@ func startKeeper(listener, seat *os.File) error {
 
 // keeperProcess prepares this program to be started once more, as what the variable says, in a session of its own: neither a terminal's
 // end nor a task's is the keeper's.
-func keeperProcess(as string, listener, seat *os.File) *exec.Cmd {
+func (r *running) keeperProcess(as string, listener, seat *os.File) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Env = append(os.Environ(), keeperVariable+"="+as)
-	cmd.Stderr = os.Stderr
+	cmd.Stderr = r.caller.Stderr
 	cmd.ExtraFiles = []*os.File{listener, seat}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd
 }
 
 // keepStep is all that the keeper does. Launchers send signals to everything that a step has started; the keeper ends when no task is left.
-func (a *app) keepStep(ctx context.Context, o runOptions, binds []sandbox.Bind) error {
+func (r *running) keepStep(ctx context.Context) error {
 	listener, seat := os.NewFile(keeperListener, "listener"), os.NewFile(keeperSeat, "seat")
 	if os.Getenv(keeperVariable) == startsKeeper {
-		return keeperProcess(isKeeper, listener, seat).Start()
+		return r.keeperProcess(isKeeper, listener, seat).Start() //nolint:forbidigo // it outlives this process, and should
 	}
-	a.signals.release()
+	r.caller.Release()
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
 	useAllProcessors()
 	k, ctx, err := jobstep.Keep(ctx, listener, seat)
 	if err != nil {
 		return err
 	}
+	binds := r.binds
 	for _, dir := range jobstep.Directories(os.Getenv) {
 		binds = append(binds, sandbox.Bind{Source: dir, Target: dir})
 	}
-	err = a.withRoot(ctx, o, func(_ *engine.Session, root *engine.Root) error {
-		run, gpus, err := sandboxOf(ctx, root, o, binds)
+	err = r.withRoot(ctx, func(_ *Session, root *Root) error {
+		run, gpus, err := r.sandboxOf(ctx, root, binds)
 		if err != nil {
 			return err
 		}
-		a.closeView()
+		r.caller.Leave()
 		held, err := sandbox.Hold(ctx, run)
 		if err != nil {
 			return err
 		}
 		defer held.Close()
-		if err := k.Welcome(stepRoot{root.Config.Config, held.UserNS(), gpus, o.self}, held.Spaces()); err != nil {
+		if err := k.Welcome(stepRoot{root.Config.Config, held.UserNS(), gpus, r.self}, held.Spaces()); err != nil {
 			return err
 		}
 		<-ctx.Done()
 		return nil
 	})
 	if err != nil {
-		a.closeView()
+		r.caller.Leave()
 		k.Fail(err) // the tasks print it
 		<-ctx.Done()
 	}

@@ -1,9 +1,8 @@
-package cli
+package engine
 
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -11,7 +10,6 @@ import (
 
 	"sconce.dev/sconce/internal/device"
 	"sconce.dev/sconce/internal/fatbin"
-	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
@@ -19,17 +17,6 @@ import (
 
 // libraryPath is where the loader looks before all other places.
 const libraryPath = "LD_LIBRARY_PATH"
-
-// gpuRequest is what may stand behind --gpu= and is no name of an image.
-var gpuRequest = regexp.MustCompile(`^(all|\d{1,2}(,\d{1,2})*|[\w.-]+/[\w.-]+=[^/]+)$`)
-
-// checkGPUFlag finds "--gpu 0 IMAGE". The flag's value is optional, so that it needs a "=", and 0 is taken for the image.
-func checkGPUFlag(o runOptions) error {
-	if o.gpu != device.All || !gpuRequest.MatchString(o.image) {
-		return nil
-	}
-	return fault.Usage(fault.Hint(fmt.Errorf("%q is no image, and --gpu takes its value with a =", o.image), "write --gpu="+o.image))
-}
 
 // gpus is what the environment of a command needs to use GPUs. It is plain data; nil is for none.
 type gpus struct {

@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"sconce.dev/sconce/internal/device"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/progress"
 )
@@ -45,19 +44,5 @@ func TestSearchPath(t *testing.T) {
 	}
 	if got := searchPath([]string{"/a"}, []string{"LD_LIBRARY_PATH="}); got != "/a" {
 		t.Error(got)
-	}
-}
-
-func TestGPUFlagWithoutEquals(t *testing.T) {
-	for image, wrong := range map[string]bool{
-		"0": true, "0,1": true, "all": true, "nvidia.com/gpu=0": true, "llm-train": false, "9b3c1f0e77aa": false, "123456": false,
-		"docker://debian:12": false, "./a=b/x.sqsh": false,
-	} {
-		if err := checkGPUFlag(runOptions{gpu: device.All, image: image}); (err != nil) != wrong {
-			t.Errorf("--gpu %s: %v", image, err)
-		}
-		if err := checkGPUFlag(runOptions{image: image}); err != nil {
-			t.Errorf("%s without --gpu: %v", image, err)
-		}
 	}
 }

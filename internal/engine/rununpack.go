@@ -1,11 +1,11 @@
-package cli
+package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"runtime"
 	"slices"
@@ -13,11 +13,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/config"
-	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/host"
@@ -25,7 +23,6 @@ import (
 	"sconce.dev/sconce/internal/imagefs"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
-	"sconce.dev/sconce/internal/store"
 )
 
 // A command in an image whose layers are not unpacked yet begins at once, on the layers as they are. When it has run for some time,
@@ -37,49 +34,44 @@ import (
 const unpackAfter = 15 * time.Second
 
 // chooseUnpack decides when layers are unpacked.
-func (a *app) chooseUnpack(o *runOptions) error {
-	if o.unpack == "" {
-		o.unpack = a.config.Unpack
-	}
-	if o.unpack == "" {
-		o.unpack = config.UnpackBehind
-	}
-	if !slices.Contains(config.UnpackModes, o.unpack) {
-		return fault.Usage(fmt.Errorf("--unpack %q: it is one of %s", o.unpack, strings.Join(config.UnpackModes, ", ")))
+func (r *running) chooseUnpack() error {
+	r.Unpack = cmp.Or(r.Unpack, config.UnpackBehind)
+	if !slices.Contains(config.UnpackModes, r.Unpack) {
+		return fault.Usage(fmt.Errorf("--unpack %q: it is one of %s", r.Unpack, strings.Join(config.UnpackModes, ", ")))
 	}
 	return nil
 }
 
 // useLayers calls use with a root file system that is read from the layers, if that can be and is worth it.
-func (a *app) useLayers(ctx context.Context, s *engine.Session, im *image.Image, o runOptions, use func(*engine.Session, *engine.Root) error) (done bool, err error) {
+func (r *running) useLayers(ctx context.Context, s *Session, im *image.Image, use func(*Session, *Root) error) (done bool, err error) {
 	root, err := s.RootFromLayers(im)
 	if err != nil || root == nil {
 		return false, err
 	}
 	err = fuse.Check() // here already, while what is done instead can be shown
 	if err == nil {
-		if o.unpack == config.UnpackBehind {
-			defer a.unpackBehind(s, root)()
+		if r.Unpack == config.UnpackBehind {
+			defer r.unpackBehind(s, root)()
 		}
-		allowMemory(imagefs.KeptBytes())
+		r.caller.Keep(imagefs.KeptBytes())
 		err = use(s, root)
 		if !errors.Is(err, sandbox.ErrNoFUSE) {
 			return true, err
 		}
 	}
-	progress.Notef(ctx, fmt.Sprintf("%s is unpacked first, since its files cannot be read from its layers here: %v", o.image, err))
+	progress.Notef(ctx, fmt.Sprintf("%s is unpacked first, since its files cannot be read from its layers here: %v", r.Image, err))
 	return false, nil
 }
 
 // unpackBehind has the layers of a root file system unpacked after a while, until stop is called.
-func (a *app) unpackBehind(s *engine.Session, root *engine.Root) (stop func()) {
+func (r *running) unpackBehind(s *Session, root *Root) (stop func()) {
 	digest, ok := s.ToUnpack(root)
 	if !ok {
 		return func() {}
 	}
 	ended := make(chan struct{})
 	timer := time.AfterFunc(unpackAfter, func() {
-		if stdin, err := startIdle(exec.Command("/proc/self/exe", "--store", s.Store.Dir(), "unpack", string(digest))); err == nil {
+		if stdin, err := startIdle(exec.Command("/proc/self/exe", r.caller.Unpack(s.Store.Dir(), digest)...)); err == nil {
 			<-ended
 			stdin.Close()
 		}
@@ -103,7 +95,7 @@ func startIdle(cmd *exec.Cmd) (stdin io.Closer, err error) {
 		// Priorities are a thread's, and a new process has those of the thread that made it. This one ends with the goroutine.
 		runtime.LockOSThread()
 		beIdle()
-		started <- cmd.Start()
+		started <- cmd.Start() //nolint:forbidigo // package child knows no priorities; the pipe ends it with this process
 	}()
 	if err := <-started; err != nil {
 		pipe.Close()
@@ -117,36 +109,4 @@ func startIdle(cmd *exec.Cmd) (stdin io.Closer, err error) {
 func beIdle() {
 	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0)
 	host.StepBackThread(0)
-}
-
-// newUnpackCmd is what sconce run starts.
-func newUnpackCmd(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:    "unpack DIGEST",
-		Hidden: true,
-		Short:  "Unpack the layers of an image of the store",
-		Args:   wants("DIGEST"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.runUnpack(cmd.Context(), args[0])
-		},
-	}
-}
-
-// runUnpack unpacks until standard input ends.
-func (a *app) runUnpack(ctx context.Context, digest string) error {
-	d, err := store.ParseDigest(digest)
-	if err != nil {
-		return fault.Usage(err)
-	}
-	s, err := a.open(ctx)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
-	return s.Unpack(ctx, d)
 }
