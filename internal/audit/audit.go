@@ -39,6 +39,14 @@ type Finding struct {
 	Allowed  string   `json:"allowed,omitempty"` // the reason that the recipe gives for living with it
 }
 
+// Placed is the message with its place in front, as compilers write it.
+func (f Finding) Placed() string {
+	if f.Line == 0 {
+		return f.Path + ": " + f.Message
+	}
+	return fmt.Sprintf("%s:%d: %s", f.Path, f.Line, f.Message)
+}
+
 // Rule looks for one thing that keeps an image from running well.
 type Rule struct {
 	ID       string // "gpu-no-code"; stable, as recipes name it

@@ -97,7 +97,7 @@ func (a *app) runExportConda(ctx context.Context, o exportCondaOptions) error {
 
 // condaExport reads the environment of a recipe or an image.
 func (a *app) condaExport(ctx context.Context, o exportCondaOptions) (*engine.CondaExport, error) {
-	if isRecipe(o.subject) {
+	if engine.IsRecipe(o.subject) {
 		if o.prefix != "" {
 			return nil, fault.Usage(fmt.Errorf("--prefix is for an image, and %s is a recipe", o.subject))
 		}

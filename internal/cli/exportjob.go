@@ -7,34 +7,20 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
-	"mvdan.cc/sh/v3/syntax"
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/job"
-	"sconce.dev/sconce/internal/recipe"
 )
 
-// jobOptions say which job of which image is meant, and what is different from what its recipe says.
+// jobOptions are the options of the commands that write the files of a job.
 type jobOptions struct {
-	subject  string // a recipe or an image
-	command  []string
-	cluster  string
-	job      string
-	runtime  string
-	image    string // where the nodes read it
-	nodes    int
-	gpus     int // -1: not given
-	time     string
-	launcher string
-	edf      string
+	engine.JobOptions
 
 	output string
 	diff   bool
@@ -77,7 +63,7 @@ before the end on to the command, and submits the next job.
 			return a.runExportJob(cmd.Context(), o, "sbatch", job.Sbatch)
 		},
 	}
-	addJobFlags(cmd, &o)
+	addJobFlags(cmd, &o.JobOptions)
 	addJobOutputFlags(cmd, &o)
 	return cmd
 }
@@ -103,7 +89,7 @@ it has what every job of the image needs.
 			return a.runExportJob(cmd.Context(), o, "edf", job.EDF)
 		},
 	}
-	addJobFlags(cmd, &o)
+	addJobFlags(cmd, &o.JobOptions)
 	addJobOutputFlags(cmd, &o)
 	return cmd
 }
@@ -128,7 +114,7 @@ options, program and the variables to set apart.
 			return a.runExportSrunArgs(cmd.Context(), o)
 		},
 	}
-	addJobFlags(cmd, &o)
+	addJobFlags(cmd, &o.JobOptions)
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
 }
@@ -137,9 +123,9 @@ options, program and the variables to set apart.
 func jobArguments(o *jobOptions) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if at := cmd.ArgsLenAtDash(); at >= 0 {
-			args, o.command = args[:at], args[at:]
+			args, o.Command = args[:at], args[at:]
 		}
-		o.subject = recipeArgument(args)
+		o.Subject = recipeArgument(args)
 		if len(args) > 1 {
 			err := fmt.Errorf("%s: one argument too many: %q", cmd.CommandPath(), args[1])
 			return fault.Usage(fault.Hint(err, "a command stands behind --"))
@@ -148,17 +134,17 @@ func jobArguments(o *jobOptions) cobra.PositionalArgs {
 	}
 }
 
-func addJobFlags(cmd *cobra.Command, o *jobOptions) {
+func addJobFlags(cmd *cobra.Command, o *engine.JobOptions) {
 	f := cmd.Flags()
-	f.StringVar(&o.cluster, "cluster", "", "write for this `CLUSTER` (a name, or a profile's file) instead of the recipe's")
-	f.StringVar(&o.job, "job", "", "the job `NAME` of the recipe")
-	f.StringVar(&o.runtime, "runtime", "", "what starts the image: "+strings.Join(cluster.Starters, ", "))
-	f.StringVar(&o.image, "image", "", "`PATH` from which the nodes read the image, or its name in a registry")
-	f.IntVar(&o.nodes, "nodes", 0, "run on `N` nodes")
-	f.IntVar(&o.gpus, "gpus-per-node", -1, "take `N` GPUs of each node (default: all)")
-	f.StringVar(&o.time, "time", "", "run for at most this `TIME`, such as 90m or 12h")
-	f.StringVar(&o.launcher, "launcher", "", "what starts the processes: srun, torchrun")
-	f.StringVar(&o.edf, "edf", "", "`NAME` or path by which srun finds the environment definition file")
+	f.StringVar(&o.Cluster, "cluster", "", "write for this `CLUSTER` (a name, or a profile's file) instead of the recipe's")
+	f.StringVar(&o.Job, "job", "", "the job `NAME` of the recipe")
+	f.StringVar(&o.Runtime, "runtime", "", "what starts the image: "+strings.Join(cluster.Starters, ", "))
+	f.StringVar(&o.Image, "image", "", "`PATH` from which the nodes read the image, or its name in a registry")
+	f.IntVar(&o.Nodes, "nodes", 0, "run on `N` nodes")
+	f.IntVar(&o.GPUs, "gpus-per-node", -1, "take `N` GPUs of each node (default: all)")
+	f.StringVar(&o.Time, "time", "", "run for at most this `TIME`, such as 90m or 12h")
+	f.StringVar(&o.Launcher, "launcher", "", "what starts the processes: srun, torchrun")
+	f.StringVar(&o.EDF, "edf", "", "`NAME` or path by which srun finds the environment definition file")
 	complete(cmd, "runtime", cluster.Starters...)
 	complete(cmd, "launcher", job.Launchers...)
 }
@@ -216,173 +202,36 @@ func (a *app) runExportSrunArgs(ctx context.Context, o jobOptions) error {
 	return err
 }
 
-// isRecipe reports whether somebody means a recipe, and not an image.
-func isRecipe(path string) bool {
-	if strings.HasSuffix(path, ".toml") {
-		return true
-	}
-	info, err := os.Stat(path)
-	if err != nil || !info.IsDir() {
-		return false
-	}
-	_, err = os.Stat(filepath.Join(path, recipe.FileName))
-	return err == nil || path == "."
-}
-
-// jobRequest puts together what a job's files are written from.
+// jobRequest puts together what a job's files are written from, and by which command they are written again.
 func (a *app) jobRequest(ctx context.Context, o jobOptions, what string) (job.Request, error) {
-	r := job.Request{Runtime: o.runtime, EDF: o.edf, From: o.again(what)}
-	var err error
-	if isRecipe(o.subject) {
-		err = a.recipeRequest(ctx, &r, o)
-	} else {
-		err = a.imageRequest(ctx, &r, o)
-	}
-	if err != nil {
-		return r, err
-	}
-	if err := o.change(&r); err != nil {
-		return r, err
-	}
-	placeImage(&r, o)
-	return r, nil
-}
-
-func (a *app) recipeRequest(ctx context.Context, r *job.Request, o jobOptions) error {
-	from, err := loadRecipe(o.subject, "", "")
-	if err != nil {
-		return err
-	}
-	if o.cluster != "" {
-		if from.Target, err = engine.TargetOf(from.Recipe, o.cluster); err != nil {
-			return err
-		}
-	}
-	if r.Name, r.Job, err = from.Job(o.job); err != nil {
-		return err
-	}
-	r.Cluster, r.Image = from.Target.Profile, from.JobImage()
-	return a.lookAtFile(ctx, r, o.image)
-}
-
-// lookAtFile has a job go by what is in the file of its image, where that is here: a recipe does not say whether there is a bash.
-func (a *app) lookAtFile(ctx context.Context, r *job.Request, file string) error {
-	if !slices.Contains([]string{".sqsh", ".sif"}, filepath.Ext(file)) {
-		return nil
-	}
-	if _, err := os.Stat(file); err != nil {
-		return nil // only the nodes have it
-	}
-	_, subject, err := a.openImage(ctx, file, r.Cluster.Platform)
-	if err != nil {
-		return err
-	}
-	defer subject.Close()
-	found, err := subject.JobImage(ctx)
-	found.Name, found.Reference = r.Image.Name, r.Image.Reference
-	r.Image = found
-	return err
-}
-
-func (a *app) imageRequest(ctx context.Context, r *job.Request, o jobOptions) error {
-	if o.job != "" {
-		return fault.Usage(fault.Hint(fmt.Errorf("%s is an image, and has no job %q", o.subject, o.job), "jobs are a recipe's; a command of an image stands behind --"))
-	}
-	target, err := engine.FindTarget(o.cluster, ".")
-	if err != nil {
-		return err
-	}
-	_, subject, err := a.openImage(ctx, o.subject, target.Platform)
-	if err != nil {
-		return err
-	}
-	defer subject.Close()
-	r.Cluster = target.Profile
-	r.Image, err = subject.JobImage(ctx)
-	r.Name = r.EDFName()
-	return err
-}
-
-// change puts what flags say in place of what the recipe does.
-func (o jobOptions) change(r *job.Request) error {
-	if o.nodes < 0 || o.gpus < -1 {
-		return fault.Usage(errors.New("--nodes and --gpus-per-node take whole numbers"))
-	}
-	if o.nodes > 0 {
-		r.Job.Nodes = o.nodes
-	}
-	if o.gpus >= 0 {
-		r.Job.GPUsPerNode = &o.gpus
-	}
-	if o.time != "" {
-		r.Job.Time = o.time
-	}
-	if o.launcher != "" && o.launcher != job.Srun && o.launcher != job.Torchrun {
-		return fault.Usage(fmt.Errorf("--launcher %q is neither srun nor torchrun", o.launcher))
-	}
-	if o.launcher != "" {
-		r.Job.Launcher = o.launcher
-	}
-	if len(o.command) == 0 {
-		return nil
-	}
-	command, err := shellWords(o.command)
-	r.Job.Command = command
-	return err
-}
-
-// shellWords writes words so that a shell reads the same words.
-func shellWords(words []string) (string, error) {
-	quoted := make([]string, len(words))
-	for i, w := range words {
-		var err error
-		if quoted[i], err = syntax.Quote(w, syntax.LangBash); err != nil {
-			return "", fault.Usage(fmt.Errorf("%q cannot be a part of a command: %w", w, err))
-		}
-	}
-	return strings.Join(quoted, " "), nil
-}
-
-// placeImage decides where the nodes read the image, unless it is a file already.
-func placeImage(r *job.Request, o jobOptions) {
-	switch {
-	case o.image != "" && (isPath(o.image) || r.StartsFiles()):
-		r.Image.File = o.image
-	case o.image != "":
-		r.Image.Reference = o.image
-	case r.Image.File == "":
-		r.Image.File = r.DefaultFile()
-	}
-	if isRecipe(o.subject) && r.Image.File != "" {
-		r.Image.Put = strings.TrimSpace("sconce build "+strings.TrimPrefix(o.subject, ".")) + " -o " + r.Image.File
-	} else if !strings.HasSuffix(r.Image.File, o.subject) {
-		r.Image.Put = "sconce copy " + o.subject + " " + r.Image.File
-	}
+	r, err := engine.JobRequest(ctx, o.JobOptions, a.open)
+	r.From = o.again(what)
+	return r, err
 }
 
 // again is the command by which a file is written once more.
 func (o jobOptions) again(what string) string {
 	words := []string{"sconce", "export", what}
-	if o.subject != "." {
-		words = append(words, o.subject)
+	if o.Subject != "." {
+		words = append(words, o.Subject)
 	}
 	for _, f := range []struct{ flag, value string }{
-		{"cluster", o.cluster}, {"job", o.job}, {"runtime", o.runtime}, {"image", o.image}, {"time", o.time}, {"launcher", o.launcher}, {"edf", o.edf},
+		{"cluster", o.Cluster}, {"job", o.Job}, {"runtime", o.Runtime}, {"image", o.Image}, {"time", o.Time}, {"launcher", o.Launcher}, {"edf", o.EDF},
 	} {
 		if f.value != "" {
 			words = append(words, "--"+f.flag, f.value)
 		}
 	}
-	if o.nodes > 0 {
-		words = append(words, "--nodes", fmt.Sprint(o.nodes))
+	if o.Nodes > 0 {
+		words = append(words, "--nodes", fmt.Sprint(o.Nodes))
 	}
-	if o.gpus >= 0 {
-		words = append(words, "--gpus-per-node", fmt.Sprint(o.gpus))
+	if o.GPUs >= 0 {
+		words = append(words, "--gpus-per-node", fmt.Sprint(o.GPUs))
 	}
-	if len(o.command) > 0 {
-		words = append(append(words, "--"), o.command...)
+	if len(o.Command) > 0 {
+		words = append(append(words, "--"), o.Command...)
 	}
-	text, err := shellWords(words)
+	text, err := job.Words(words)
 	if err != nil || strings.ContainsAny(text, "\r\n") {
 		return ""
 	}

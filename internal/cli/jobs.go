@@ -3,14 +3,12 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"io"
-	"io/fs"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/slurm"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
@@ -96,47 +94,27 @@ it, as sconce explain does.`,
 				return err
 			}
 			if follow {
-				return a.follow(cmd.Context(), r)
+				return a.followJob(cmd.Context(), r, a.out)
 			}
-			err = a.printLogs(r)
-			if err == nil {
-				a.explainFailed(cmd.Context(), r)
+			if err := engine.CopyLogs(a.out, r); err != nil {
+				return err
 			}
-			return err
+			a.sayWhy(engine.ExplainFailed(cmd.Context(), r))
+			return nil
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on as it grows, to the job's end")
 	return cmd
 }
 
-// printLogs prints the log of a job, or the logs of an array.
-func (a *app) printLogs(r slurm.Record) error {
-	files, err := logsOf(r)
-	if err != nil {
-		return err
+// followJob tells what a job does until it has ended, and prints its log to log, if that is wanted.
+func (a *app) followJob(ctx context.Context, r slurm.Record, log io.Writer) error {
+	why, err := engine.FollowJob(ctx, r, log, a.say)
+	a.sayWhy(why)
+	if err == nil {
+		a.say("job %s (%s) has ended", r.ID, r.Name)
 	}
-	for _, file := range files {
-		if _, err := a.printFrom(file, 0); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// printFrom prints a file from a byte on, and returns how much there was. A file that is not there yet is empty.
-func (a *app) printFrom(file string, at int64) (int64, error) {
-	f, err := os.Open(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	if _, err := f.Seek(at, io.SeekStart); err != nil {
-		return 0, err
-	}
-	return io.Copy(a.out, f)
+	return err
 }
 
 func newCancelCmd(a *app) *cobra.Command {

@@ -31,8 +31,6 @@ type lintOptions struct {
 	json      bool
 	sarif     string // a file, or toStdout; "": none is written
 	listRules bool
-
-	texts, coming map[string]string // see lint.Options
 }
 
 func newLintCmd(a *app) *cobra.Command {
@@ -158,8 +156,8 @@ func (a *app) runLint(ctx context.Context, o lintOptions) error {
 }
 
 func (a *app) judge(ctx context.Context, o lintOptions, t cluster.Profile) (*lint.Result, error) {
-	options := lint.Options{Target: t, Dialect: edf.Dialect(o.dialect), Kind: lint.Kind(o.as), Lookup: os.LookupEnv, Texts: o.texts, Coming: o.coming}
-	return engine.Lint(ctx, o.files, engine.LintOptions{Options: options, Remote: o.remote}, func() (*engine.Session, error) { return a.open(ctx) })
+	options := lint.Options{Target: t, Dialect: edf.Dialect(o.dialect), Kind: lint.Kind(o.as), Lookup: os.LookupEnv}
+	return engine.Lint(ctx, o.files, engine.LintOptions{Options: options, Remote: o.remote}, a.open)
 }
 
 // mend writes what was mended, if that is wanted.
@@ -205,7 +203,7 @@ func (a *app) printLint(o lintOptions, c *linted) error {
 	}
 	findings := c.Audit()
 	for i := range findings {
-		findings[i].Message = placed(findings[i])
+		findings[i].Message = findings[i].Placed()
 	}
 	counted, allowed := split(findings)
 	for _, group := range groups(counted) {
@@ -217,14 +215,6 @@ func (a *app) printLint(o lintOptions, c *linted) error {
 	p.lintSummary(o, c)
 	_, err := a.out.Write([]byte(p.String()))
 	return err
-}
-
-// placed is a finding's message with its place in front, as compilers write it.
-func placed(f audit.Finding) string {
-	if f.Line == 0 {
-		return f.Path + ": " + f.Message
-	}
-	return fmt.Sprintf("%s:%d: %s", f.Path, f.Line, f.Message)
 }
 
 func (p *findingsText) lintSummary(o lintOptions, c *linted) {

@@ -217,7 +217,7 @@ func (a *app) testedImage(ctx context.Context, o *testOptions) (tested, error) {
 	switch {
 	case o.canonical:
 		return a.canonicalImage(ctx, o)
-	case !isRecipe(o.subject):
+	case !engine.IsRecipe(o.subject):
 		return tested{name: o.subject}, nil
 	}
 	from, err := loadRecipe(o.subject, "", "")

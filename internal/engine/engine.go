@@ -43,6 +43,9 @@ type Session struct {
 	repos map[string]*registry.Repository // by name, see Repository
 }
 
+// Opener opens a session, for what may turn out to need none.
+type Opener func(context.Context) (*Session, error)
+
 // New opens the store, and makes it when it is missing.
 func New(ctx context.Context, o Options) (*Session, error) {
 	st, err := store.OpenShared(ctx, o.Dir, o.Shared)

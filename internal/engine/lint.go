@@ -22,7 +22,7 @@ type LintOptions struct {
 
 // Lint judges the files by which jobs run. open gives the session in which images are looked at; it is called when there is one to look
 // at. An image that cannot be had is not judged, and is no error.
-func Lint(ctx context.Context, paths []string, o LintOptions, open func() (*Session, error)) (result *lint.Result, err error) {
+func Lint(ctx context.Context, paths []string, o LintOptions, open Opener) (result *lint.Result, err error) {
 	var opened []io.Closer
 	defer func() {
 		for _, c := range opened {
@@ -42,7 +42,7 @@ func Lint(ctx context.Context, paths []string, o LintOptions, open func() (*Sess
 			}
 			name = path
 		}
-		s, err := open()
+		s, err := open(ctx)
 		if err != nil {
 			return nil, "", err
 		}

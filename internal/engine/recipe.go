@@ -2,7 +2,9 @@ package engine
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock"
@@ -73,6 +75,19 @@ func withTargetOn(r *recipe.Recipe, way []string) (*Recipe, error) {
 	}
 	made := &Recipe{Recipe: r, Target: t, pinned: whole}
 	return made, made.loadBelow(way)
+}
+
+// IsRecipe reports whether somebody means a recipe, and not an image.
+func IsRecipe(path string) bool {
+	if strings.HasSuffix(path, ".toml") {
+		return true
+	}
+	info, err := os.Stat(path)
+	if err != nil || !info.IsDir() {
+		return false
+	}
+	_, err = os.Stat(filepath.Join(path, recipe.FileName))
+	return err == nil || path == "."
 }
 
 // Ref is how the recipe is named: PATH, or PATH:VARIANT, where PATH is the directory of a sconce.toml.

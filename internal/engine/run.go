@@ -62,9 +62,9 @@ type Caller struct {
 	Release func()           // leaves signals to the command
 	Keep    func(size int64) // is told how many bytes are kept in memory while the command runs
 
-	Open   func(context.Context) (*Session, error) // the session; a task for which another process holds the image needs none
-	Store  string                                  // the directory of its store
-	Same   any                                     // of the caller, what tasks that share a root file system have in common besides the options
+	Open   Opener // the session; a task for which another process holds the image needs none
+	Store  string // the directory of its store
+	Same   any    // of the caller, what tasks that share a root file system have in common besides the options
 	Unpack func(store string, image store.Digest) []string
 }
 

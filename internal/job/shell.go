@@ -1,8 +1,13 @@
 package job
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+
+	"sconce.dev/sconce/internal/fault"
 )
 
 // variable is a reference that all that reads our texts expands alike: bash, and both readers of environment definition files.
@@ -56,4 +61,16 @@ func comment(text string) string {
 // fileName is a name as files and jobs have it: "team/llm:25.11" is "team+llm+25.11".
 func fileName(name string) string {
 	return strings.NewReplacer("/", "+", ":", "+", "@", "+").Replace(name)
+}
+
+// Words writes words so that a shell reads the same words.
+func Words(words []string) (string, error) {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		var err error
+		if quoted[i], err = syntax.Quote(w, syntax.LangBash); err != nil {
+			return "", fault.Usage(fmt.Errorf("%q cannot be a part of a command: %w", w, err))
+		}
+	}
+	return strings.Join(quoted, " "), nil
 }
