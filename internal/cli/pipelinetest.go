@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -30,7 +29,7 @@ const testsAtOnce = 16
 // atOnce is how many images are tested side by side: one in an allocation, where tests would take the nodes and the network from each
 // other that they measure.
 func (v *validation) atOnce() int {
-	if place, err := testPlace(testOptions{}); err != nil || place != imagetest.Submitted {
+	if place, err := imagetest.FindPlace(false, false); err != nil || place != imagetest.Submitted {
 		return 1
 	}
 	return testsAtOnce
@@ -96,17 +95,17 @@ func (v *validation) testOnClusters(ctx context.Context, i *pipeline.Image) (pas
 // testOn runs the tests of an image on a cluster, and returns the exit code of `sconce test` for it.
 func (v *validation) testOn(ctx context.Context, i *pipeline.Image, cluster string) (int, error) {
 	say := func(format string, args ...any) { v.say("%s: %s", i.Ref, fmt.Sprintf(format, args...)) }
-	r, err := v.runTests(ctx, testOptions{subject: i.Ref, canonical: true, cluster: cluster, say: say})
+	t, err := v.test(ctx, testOptions{subject: i.Ref, canonical: true, TestOptions: engine.TestOptions{Cluster: cluster, Say: say}})
 	if err != nil {
 		return 0, err
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.say("%s on %s:", i.Ref, cluster)
-	var status exitStatus
-	if err = v.reportTests(ctx, r); err != nil && !errors.As(err, &status) {
+	code, err := v.reportTests(ctx, t, false)
+	if err != nil {
 		return 0, err
 	}
-	v.code = worse(v.code, int(status))
-	return int(status), nil
+	v.code = worse(v.code, code)
+	return code, nil
 }
