@@ -54,6 +54,19 @@ var knownTo = map[string][]string{
 	"cli":           {},
 }
 
+// onlyFrom says of some packages what they may import of this house, and nothing else: cli takes flags apart, calls the engine once and
+// prints, so that it knows the engine and those types that flags fill or that it prints. What decides something belongs into the engine.
+var onlyFrom = map[string][]string{
+	"cli": {
+		"engine", "pipeline", "cotainr", // which it calls
+		"ui", "units", "fault", "progress", "spelling", // how it talks
+		"recipe", "config", "cluster", "containerfile", "edf", "job", "tocontainerfile", "torecipe", "hostconfig", "squashfs", "venv", // what flags and arguments are read into
+		"audit", "build", "facts", "fatbin", "imagetest", "joblog", "lint", "plan", "promote", "report", "sbom", "slim", "slurm", "wheelbuild/catalog", // what it prints
+		"store", "tempdir", "users", "registry", "nodejob", "attest", // of cache, login and --on: what is no image's
+		"host", "fileop", "atomicfile",
+	},
+}
+
 // without lists what a package must not import although it is below.
 var without = map[string][]string{
 	"facts":       {"cluster"},                                         // facts are the same for every target
@@ -117,6 +130,11 @@ func TestFloors(t *testing.T) {
 		if isTestHelper(name) {
 			continue
 		}
+		for _, allowed := range onlyFrom[name] {
+			if !imports[name][allowed] {
+				t.Errorf("%s may import %s, and does not: take it out of onlyFrom", name, allowed)
+			}
+		}
 		own, ok := floor[name]
 		if !ok {
 			t.Errorf("%s has no floor: give it one in this file, and a line in docs/architecture/00-map.md", name)
@@ -128,6 +146,9 @@ func TestFloors(t *testing.T) {
 			}
 			if to, limited := knownTo[imported]; limited && !slices.Contains(to, name) {
 				t.Errorf("%s imports %s, which is for %s alone", name, imported, strings.Join(to, ", "))
+			}
+			if some, limited := onlyFrom[name]; limited && !slices.Contains(some, imported) {
+				t.Errorf("%s imports %s, which is not among what it may: see onlyFrom", name, imported)
 			}
 			if slices.Contains(without[name], imported) {
 				t.Errorf("%s imports %s, and is to do without", name, imported)

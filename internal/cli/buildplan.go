@@ -12,11 +12,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"sconce.dev/sconce/internal/engine"
-	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/hostconfig"
 	"sconce.dev/sconce/internal/progress"
-	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/ui"
 )
 
@@ -204,16 +202,15 @@ func keyValues(flag, text string, known ...string) (map[string]string, error) {
 }
 
 // openShell lets the user look around where a step failed.
-func (a *app) openShell(ctx context.Context, f *execop.Failure, o sandbox.Options) {
+func (a *app) openShell(ctx context.Context, failed error, look engine.Look) {
 	if in, ok := a.stdin.(*os.File); !ok || !ui.IsTerminal(in) {
 		progress.Warn(ctx, "--shell-on-failure: standard input is no terminal, so no shell was opened", "")
 		return
 	}
 	a.closeView() // the terminal is the shell's now
-	a.say("%v", f)
+	a.say("%v", failed)
 	a.say("a shell in the failed step's file system; what is changed there is forgotten when it ends (exit or Ctrl-D)")
-	o.Args, o.Stdin, o.Stdout, o.Stderr = bestShell, a.stdin, a.stdout, a.stderr
-	if _, err := sandbox.Run(ctx, o); err != nil {
+	if err := look(ctx, bestShell, a.stdin, a.stdout, a.stderr); err != nil {
 		progress.Warn(ctx, fmt.Sprintf("the shell could not be opened: %v", err), "")
 	}
 }

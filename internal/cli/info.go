@@ -2,20 +2,12 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/fuse"
-	"sconce.dev/sconce/internal/host"
-	"sconce.dev/sconce/internal/registry"
-	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/ui"
 	"sconce.dev/sconce/internal/units"
 )
@@ -40,23 +32,8 @@ the registries that you are logged in at and the package indexes that you have c
 
 // hostInfo is what `sconce info` shows.
 type hostInfo struct {
-	Sconce  versionInfo  `json:"sconce"`
-	Sandbox sandboxState `json:"sandbox"`
-	host.Report
-	Scratch *scratchState    `json:"scratch,omitempty"` // where it is not the store
-	Quota   *host.Quota      `json:"quota,omitempty"`   // on the store's file system, where one is set
-	Logins  []registry.Known `json:"logins"`            // where there are logins for, without them
-	Network []answer         `json:"network,omitempty"` // who answers, where that was asked
-}
-
-// sandboxState says whether commands can be run in images.
-type sandboxState struct {
-	Works bool   `json:"works"`
-	Error string `json:"error,omitempty"`
-	Hint  string `json:"hint,omitempty"`
-	FUSE  string `json:"fuseError,omitempty"` // why images have to be unpacked before they run
-
-	Network string `json:"networkError,omitempty"` // why steps have this machine's network and none of their own
+	Sconce versionInfo `json:"sconce"`
+	engine.Machine
 }
 
 func (a *app) runInfo(ctx context.Context, asJSON, network bool) error {
@@ -64,57 +41,20 @@ func (a *app) runInfo(ctx context.Context, asJSON, network bool) error {
 	if err != nil {
 		return err
 	}
-	in := hostInfo{Sconce: currentVersion(), Sandbox: sandboxState{Works: true}, Report: host.Collect(ctx, dir)}
-	if err := ctx.Err(); err != nil {
+	in := hostInfo{Sconce: currentVersion()}
+	if in.Machine, err = engine.LookAround(ctx, dir, network && !a.flags.offline, a.open); err != nil {
 		return err
 	}
-	in.Scratch = scratchOf(dir)
-	a.findUV(ctx, dir, in.Tools)
-	in.Quota, in.Logins = host.QuotaOf(dir), registry.Logins()
-	if network {
-		in.Network = a.askNetwork(ctx, in.Logins)
-	}
-	if err := sandbox.Check(); err != nil {
-		in.Sandbox = sandboxState{Error: err.Error(), Hint: fault.HintOf(err)}
-	}
-	if err := fuse.Check(); err != nil {
-		in.Sandbox.FUSE = err.Error()
-	}
-	if err := sandbox.CheckNetwork(); err != nil && in.Sandbox.Works {
-		in.Sandbox.Network = err.Error()
-	}
-	if in.Refusals == nil {
-		in.Refusals = []host.Refusal{} // [] rather than null
+	for n := range in.Network {
+		if an := &in.Network[n]; an.Err != nil && an.Hint == "" {
+			an.Hint = ui.NetworkHint(an.Err)
+		}
 	}
 	if asJSON {
 		return a.printJSON(in)
 	}
 	_, err = a.out.Write([]byte(in.text(terminalWidth(a.out))))
 	return err
-}
-
-// scratchState is where layers are unpacked and steps write. Without a directory it is the store.
-type scratchState struct {
-	host.LocalPlace
-	Why string `json:"why"`
-}
-
-func scratchOf(storeDir string) *scratchState {
-	if dir := os.Getenv("SCONCE_SCRATCH"); dir != "" {
-		return &scratchState{host.LocalPlace{Dir: dir, Type: host.FileSystemOf(dir).Type, Room: host.FileSystemOf(dir).Free}, "as SCONCE_SCRATCH says"}
-	}
-	tmp := filepath.Join(storeDir, "tmp-v1")
-	if _, err := os.Stat(tmp); err != nil { // no store yet, or one of a group
-		tmp = storeDir
-	}
-	place, reason, err := host.PlaceInstead(tmp)
-	if reason == nil || errors.Is(reason, fs.ErrNotExist) || errors.Is(reason, fs.ErrPermission) {
-		return nil
-	}
-	if err != nil {
-		return &scratchState{host.LocalPlace{}, err.Error()}
-	}
-	return &scratchState{place, "layers are unpacked, and steps write, there for the time of a command, as the store cannot hold them: " + reason.Error()}
 }
 
 // titleColumns is how wide the column of titles is.

@@ -7,7 +7,6 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"sconce.dev/sconce/internal/clusterfile"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/units"
@@ -46,9 +45,7 @@ func inspectClusterFile(subject *engine.Subject) (*inspection, error) {
 	if c.SIF != nil {
 		in.MediaType = "SIF"
 	}
-	if digest, err := clusterfile.Digest(c.FS); err == nil {
-		in.Digest = string(digest)
-	}
+	in.Digest = string(subject.Digest())
 	info := c.FS.Info()
 	in.Size = c.Partition.Size()
 	in.File = &inspectedFile{

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/ui"
 	"sconce.dev/sconce/internal/wheelbuild/catalog"
@@ -70,10 +69,10 @@ func (a *app) listPackages(asJSON bool) error {
 }
 
 func (a *app) showPackage(name string, asJSON bool) error {
-	p, ok := catalog.Lookup(python.NormalizeName(name))
+	p, ok := catalog.Lookup(spelling.Distribution(name))
 	if !ok {
 		hint := "`sconce packages` lists those that are; a recipe says by itself how others are compiled, under [python.compile.NAME]"
-		if near := spelling.Nearest(python.NormalizeName(name), knownNames()); near != "" {
+		if near := spelling.Nearest(spelling.Distribution(name), knownNames()); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 		return fault.Usage(fault.Hint(fmt.Errorf("nothing is known of a package %q", name), hint))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,7 +39,24 @@ type BuildOptions struct {
 	Pass        []string          // variables of the environment
 	Host        HostFunc          // its configuration of pip, npm, …; nil: nothing
 	HostNetwork bool              // its network, also what it offers to itself alone
-	OnFailure   func(ctx context.Context, f *execop.Failure, o sandbox.Options)
+	OnFailure   func(ctx context.Context, failed error, look Look)
+}
+
+// Look runs a command in the file system of a step that has failed, over what the step has left. What it changes is forgotten.
+type Look func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error
+
+// onFailure lets somebody look around where a step has failed, if anybody wants to.
+func (o BuildOptions) onFailure() func(context.Context, *execop.Failure, sandbox.Options) {
+	if o.OnFailure == nil {
+		return nil
+	}
+	return func(ctx context.Context, f *execop.Failure, run sandbox.Options) {
+		o.OnFailure(ctx, f, func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+			run.Args, run.Stdin, run.Stdout, run.Stderr = args, stdin, stdout, stderr
+			_, err := sandbox.Run(ctx, run)
+			return err
+		})
+	}
 }
 
 // HostFunc reads what commands may see of this machine's configuration. asked are the kinds that a recipe asks for.
@@ -129,7 +147,7 @@ func (s *Session) run(ctx context.Context, p *Plan, o BuildOptions) (*build.Resu
 	how.Store, how.Fetch, how.Offline = s.Store, s.Fetch, s.Offline
 	how.Again, how.WantBuilt = o.Again, o.Wheels != ""
 	how.Cores, how.Memory = s.Cores, s.memory()
-	how.Secrets, how.SSH, how.Host, how.HostNetwork, how.OnFailure = o.Secrets, o.SSH, host, o.HostNetwork, o.OnFailure
+	how.Secrets, how.SSH, how.Host, how.HostNetwork, how.OnFailure = o.Secrets, o.SSH, host, o.HostNetwork, o.onFailure()
 	how.Pass = append(how.Pass[:len(how.Pass):len(how.Pass)], o.Pass...)
 	return build.Run(ctx, p.Plan, how)
 }

@@ -6,9 +6,11 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sconce.dev/sconce/internal/clusterfile"
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/store"
 )
 
 // Subject is an image that somebody has named, wherever it is. It is opened no further than a question needs: its manifest, its
@@ -62,6 +64,19 @@ func (s *Subject) ClusterFile() (*source.ClusterFile, error) {
 		s.file, err = source.OpenClusterFile(s.Ref.Value)
 	}
 	return s.file, err
+}
+
+// Digest is what a squashfs or SIF file that sconce wrote says of the image that it was made from; "" where nothing does.
+func (s *Subject) Digest() store.Digest {
+	c, err := s.ClusterFile()
+	if err != nil {
+		return ""
+	}
+	digest, err := clusterfile.Digest(c.FS)
+	if err != nil {
+		return ""
+	}
+	return digest
 }
 
 // View opens the image as far as its manifest. Nothing is kept.
