@@ -36,17 +36,14 @@ func (s *Session) Root(ctx context.Context, im *image.Image) (*Root, error) {
 	return &Root{Config: &im.Config, Options: sandbox.Options{Layers: layers}}, nil
 }
 
-// RootFromLayers is Root for an image with layers that are not unpacked yet: its files are read from the layers. It is nil when all
-// are unpacked, or one of them cannot be read so: then Root is how to do it.
-func (s *Session) RootFromLayers(im *image.Image) (*Root, error) {
-	if len(sandbox.Missing(s.Store, im.Layers)) == 0 {
-		return nil, nil
-	}
-	tree, err := imagefs.Open(s.Store, im.Layers, sandbox.Unpacked())
-	if err != nil || tree == nil {
+// RootFromLayers is Root for an image with layers that are not unpacked yet: their files are read from them, but for the layers that
+// cannot be read so, which are unpacked. It is nil when that leaves none: then Root is how to do it.
+func (s *Session) RootFromLayers(ctx context.Context, im *image.Image) (*Root, error) {
+	layers, served, err := imagefs.Stack(ctx, s.Store, im.Layers)
+	if err != nil || len(served) == 0 {
 		return nil, err
 	}
-	return &Root{Config: &im.Config, Options: sandbox.Options{Tree: tree}, packed: im}, nil
+	return &Root{Config: &im.Config, Options: sandbox.Options{Layers: layers, Served: served}, packed: im}, nil
 }
 
 // RootInPlace is Root for a squashfs or SIF file, which is not unpacked: its files are read from where they are, until Close.

@@ -191,7 +191,7 @@ func (r *running) sandboxOf(ctx context.Context, root *Root, binds []sandbox.Bin
 	}
 	config := root.Config.Config
 	run := sandbox.Options{
-		Layers: root.Layers, Tree: root.Tree, Mounts: root.Mounts, Binds: binds, Hostname: r.Hostname, ReadOnly: r.ReadOnly, NoNetwork: r.NoNetwork,
+		Layers: root.Layers, Served: root.Served, Tree: root.Tree, Mounts: root.Mounts, Binds: binds, Hostname: r.Hostname, ReadOnly: r.ReadOnly, NoNetwork: r.NoNetwork,
 		WorkDir: r.workdir(config), Self: r.self,
 	}
 	if r.ReadOnly {

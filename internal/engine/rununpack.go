@@ -44,7 +44,7 @@ func (r *running) chooseUnpack() error {
 
 // useLayers calls use with a root file system that is read from the layers, if that can be and is worth it.
 func (r *running) useLayers(ctx context.Context, s *Session, im *image.Image, use func(*Session, *Root) error) (done bool, err error) {
-	root, err := s.RootFromLayers(im)
+	root, err := s.RootFromLayers(ctx, im)
 	if err != nil || root == nil {
 		return false, err
 	}

@@ -13,10 +13,11 @@ import (
 type treeBuilder struct {
 	root   *Node
 	inodes int
+	above  bool // there are layers below: what hides files of theirs stays, see [UpperTreeOf]
 }
 
-func newTreeBuilder() *treeBuilder {
-	b := &treeBuilder{}
+func newTreeBuilder(above bool) *treeBuilder {
+	b := &treeBuilder{above: above}
 	b.root = b.impliedDir(".", 0)
 	return b
 }
@@ -25,7 +26,11 @@ func newTreeBuilder() *treeBuilder {
 // stand, so they come first.
 func (b *treeBuilder) apply(number int, entries []layer.IndexEntry) error {
 	for i := range entries {
-		b.hide(entries[i].Path)
+		if b.above {
+			b.hideBelow(number, entries[i].Path)
+		} else {
+			b.hide(entries[i].Path)
+		}
 	}
 	for i := range entries {
 		e := &entries[i]
@@ -58,6 +63,22 @@ func (b *treeBuilder) hide(p string) {
 	}
 }
 
+// hideBelow does what the whiteout p says to the layers that are here, and leaves a mark for those below them.
+func (b *treeBuilder) hideBelow(number int, p string) {
+	if path.Base(p) == layer.WhiteoutOpaque {
+		dir := b.parent(number, p)
+		dir.building, dir.Hides = nil, EverythingBelow
+		return
+	}
+	hidden := layer.WhitesOut(p)
+	if hidden == "" {
+		return
+	}
+	n := b.node(number, &layer.IndexEntry{Entry: layer.Entry{Path: hidden, Type: layer.Char, ModTime: layer.DefaultModTime}})
+	n.Hides = NameBelow
+	b.parent(number, hidden).put(n)
+}
+
 // find returns the node at p, following nothing, or nil.
 func (b *treeBuilder) find(p string) *Node {
 	n := b.root
@@ -79,8 +100,10 @@ func (b *treeBuilder) parent(number int, p string) *Node {
 		name := path.Base(dir)
 		next := n.building[name]
 		if next == nil || next.Type != layer.Dir {
-			next = b.impliedDir(dir, number)
-			n.put(next)
+			made := b.impliedDir(dir, number)
+			b.takesPlace(made, next)
+			n.put(made)
+			next = made
 		}
 		n = next
 	}
@@ -110,15 +133,27 @@ func (n *Node) put(child *Node) {
 func (b *treeBuilder) put(number int, e *layer.IndexEntry) {
 	n := b.node(number, e)
 	if e.Path == "." {
-		n.building = b.root.building
+		n.building, n.Hides = b.root.building, b.root.Hides
 		b.root = n
 		return
 	}
 	dir := b.parent(number, e.Path)
-	if old := dir.building[n.name]; old != nil && old.Type == layer.Dir && n.Type == layer.Dir {
-		n.building = old.building
+	if old := dir.building[n.name]; n.Type == layer.Dir {
+		b.takesPlace(n, old)
 	}
 	dir.put(n)
+}
+
+// takesPlace puts a directory in the place of what is there, nil for nothing. What was there and is not a directory has hidden what layers
+// below have in that place.
+func (b *treeBuilder) takesPlace(dir, old *Node) {
+	switch {
+	case old == nil:
+	case old.Type == layer.Dir:
+		dir.building, dir.Hides = old.building, old.Hides
+	case b.above:
+		dir.Hides = EverythingBelow
+	}
 }
 
 // link adds another name of a file and reports whether the file was found.

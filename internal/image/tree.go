@@ -38,6 +38,7 @@ type Node struct {
 	Layer int // which layer it is from, 0 the lowest; for the other names of a file, the one that named it
 	Inode int // number of the file, the same for all its names; unique in the tree
 	Links int // how many names of the file the tree has, at least 1
+	Hides Hides
 
 	content  layer.IndexEntry // where its bytes are: Offset and Sparse only
 	from     int              // the layer that holds them
@@ -45,6 +46,17 @@ type Node struct {
 	children []*Node // of a directory, by name
 	building map[string]*Node
 }
+
+// Hides says what a node of an [UpperTreeOf] hides of the layers below.
+type Hides byte
+
+// What a node can hide, besides what everything hides: a directory hides files of its name, and everything else hides what has its
+// name.
+const (
+	NothingMore     Hides = iota
+	EverythingBelow       // a directory: what layers below have in it
+	NameBelow             // what has its name; there is no such file
+)
 
 // Name returns the last component of the node's path.
 func (n *Node) Name() string { return n.name }
@@ -73,7 +85,7 @@ func NewTree(ctx context.Context, st *store.Store, layers []layer.Descriptor) (*
 
 // mergeIndexes merges the layers of an image, and takes the entries from their indexes.
 func mergeIndexes(indexes []*layer.Index, layers []layer.Descriptor) (*Tree, error) {
-	b := newTreeBuilder()
+	b := newTreeBuilder(false)
 	for i, ix := range indexes {
 		if err := b.apply(i, ix.Entries); err != nil {
 			return nil, fmt.Errorf("merge layer %s: %w", layers[i].Digest.Short(), err)
@@ -89,8 +101,14 @@ func mergeIndexes(indexes []*layer.Index, layers []layer.Descriptor) (*Tree, err
 
 // TreeOf merges layers whose indexes are there, lowest first. It leaves the indexes as they are; contents are read through
 // them.
-func TreeOf(indexes []*layer.Index) (*Tree, error) {
-	b := newTreeBuilder()
+func TreeOf(indexes []*layer.Index) (*Tree, error) { return mergedTree(indexes, false) }
+
+// UpperTreeOf merges layers that stand on others, which are not here. Its nodes say what they hide of those: the tree over the one of
+// the layers below, by these marks, is the tree of all.
+func UpperTreeOf(indexes []*layer.Index) (*Tree, error) { return mergedTree(indexes, true) }
+
+func mergedTree(indexes []*layer.Index, above bool) (*Tree, error) {
+	b := newTreeBuilder(above)
 	for i, ix := range indexes {
 		if err := b.apply(i, ix.Entries); err != nil {
 			return nil, fmt.Errorf("merge layer %d: %w", i+1, err)

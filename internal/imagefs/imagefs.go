@@ -1,7 +1,10 @@
 // Package imagefs shows the files of an image to a sandbox without unpacking its layers: the merged tree, as a file system that
 // package fuse serves, whose contents are decompressed when they are read.
 //
-// It can be had of images whose layers were all made here: see layer.SeekableIndex.
+// It can be had of layers that were made here: see layer.SeekableIndex. In an image that has others too, these are unpacked, and the rest
+// is served to an overlay that puts them together.
+//
+//	imagefs.go  layers as a tree      stack.go  which layers of an image are served      below.go  what layers hide of others
 package imagefs
 
 import (
@@ -9,6 +12,7 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -38,6 +42,19 @@ const (
 // It differs from unpacked layers in one thing that only a build step needs: there is no note of what unpacking without owners took
 // from a file, see layer.Original.
 func Open(st *store.Store, layers []layer.Descriptor, as layer.UnpackOptions) (fuse.Node, error) {
+	indexes, err := seekable(st, layers)
+	if err != nil || slices.Contains(indexes, nil) {
+		return nil, err
+	}
+	tree, err := newTree(indexes, nil, as, layer.NewPieces(KeptBytes()))
+	if err != nil {
+		return nil, err
+	}
+	return tree, nil
+}
+
+// seekable returns the indexes of layers that can be read from anywhere, nil for each of the others.
+func seekable(st *store.Store, layers []layer.Descriptor) ([]*layer.Index, error) {
 	indexes := make([]*layer.Index, len(layers))
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
@@ -47,31 +64,34 @@ func Open(st *store.Store, layers []layer.Descriptor, as layer.UnpackOptions) (f
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return nil, err
+	return indexes, g.Wait()
+}
+
+// newTree returns the tree of layers that stand on others, or on nothing. It uses up the entries of the indexes.
+func newTree(indexes []*layer.Index, on below, as layer.UnpackOptions, pieces *layer.Pieces) (*file, error) {
+	merge := image.TreeOf
+	if len(on) > 0 {
+		merge = image.UpperTreeOf
 	}
-	for _, ix := range indexes {
-		if ix == nil {
-			return nil, nil
-		}
-	}
-	tree, err := image.TreeOf(indexes)
+	tree, err := merge(indexes)
 	if err != nil {
 		return nil, err
 	}
 	for _, ix := range indexes {
 		ix.Entries = nil // the nodes hold what is needed of them
 	}
-	fs := &fileSystem{indexes: indexes, as: as, pieces: layer.NewPieces(KeptBytes())}
+	fs := &fileSystem{indexes: indexes, root: tree.Root(), on: on, as: as, pieces: pieces}
 	if fs.xattrs, err = fs.anyXattrs(tree); err != nil {
 		return nil, err
 	}
-	return file{fs, tree.Root()}, nil
+	return &file{fs, tree.Root()}, nil
 }
 
 // fileSystem is what all files share.
 type fileSystem struct {
 	indexes []*layer.Index
+	root    *image.Node
+	on      below
 	as      layer.UnpackOptions
 	pieces  *layer.Pieces
 	xattrs  bool // some file has extended attributes
@@ -80,7 +100,7 @@ type fileSystem struct {
 func (fs *fileSystem) anyXattrs(tree *image.Tree) (bool, error) {
 	found := errors.New("found")
 	err := tree.Walk(func(n *image.Node) error {
-		if len(n.Xattrs) > 0 && len(fs.as.ShownXattrs(n.Entry)) > 0 {
+		if len(fs.xattrsOf(n)) > 0 {
 			return found
 		}
 		return nil
@@ -88,7 +108,29 @@ func (fs *fileSystem) anyXattrs(tree *image.Tree) (bool, error) {
 	if errors.Is(err, found) {
 		return true, nil
 	}
-	return len(fs.as.ShownXattrs(tree.Root().Entry)) > 0, err
+	return len(fs.xattrsOf(tree.Root())) > 0, err
+}
+
+// xattrsOf returns the extended attributes of a file: those that it would have unpacked, and what an overlay looks for.
+func (fs *fileSystem) xattrsOf(n *image.Node) map[string]string {
+	if n.Hides != image.EverythingBelow {
+		if len(n.Xattrs) == 0 {
+			return nil
+		}
+		return fs.as.ShownXattrs(n.Entry)
+	}
+	all := fs.as.ShownXattrs(n.Entry)
+	all[opaque] = "y"
+	return all
+}
+
+// shows reports whether a file is there for who looks. Overlay lists the whiteouts of a directory that is in one layer alone, so one
+// that hides nothing must not be there.
+func (fs *fileSystem) shows(n *image.Node) bool {
+	if n.Hides == image.NameBelow {
+		return fs.on.has(fs.root, n.Path)
+	}
+	return fs.as.Unpacks(n.Entry)
 }
 
 // file is a file of the tree.
@@ -114,7 +156,7 @@ func (f file) Lookup(name string) (fuse.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !f.fs.as.Unpacks(n.Entry) {
+	if !f.fs.shows(n) {
 		return nil, unix.ENOENT
 	}
 	return file{f.fs, n}, nil
@@ -124,7 +166,7 @@ func (f file) ReadDir() ([]fuse.Entry, error) {
 	children := f.n.Children()
 	list := make([]fuse.Entry, 0, len(children))
 	for _, n := range children {
-		if f.fs.as.Unpacks(n.Entry) {
+		if f.fs.shows(n) {
 			list = append(list, fuse.Entry{
 				Name: n.Name(), Ino: uint64(n.Inode), Mode: n.Type.Bits(), //nolint:gosec // counts of a tree
 				Node: func() (fuse.Node, error) { return file{f.fs, n}, nil },
@@ -164,5 +206,5 @@ func (f file) Xattrs() (map[string]string, error) {
 	if !f.fs.xattrs {
 		return nil, errors.ErrUnsupported
 	}
-	return f.fs.as.ShownXattrs(f.n.Entry), nil
+	return f.fs.xattrsOf(f.n), nil
 }

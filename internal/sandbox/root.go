@@ -95,6 +95,10 @@ func (b *builder) openHost() (err error) {
 		return failed("find the host's /proc", err)
 	}
 	for _, l := range b.spec.Layers {
+		if l == ServedLayer {
+			h.layers = append(h.layers, -1) // once it is mounted
+			continue
+		}
 		fd, err := openPath(l)
 		if err != nil {
 			return failed("open a layer of the image", err)

@@ -53,11 +53,15 @@ type Bind struct {
 
 // Options says what to run, and in what.
 type Options struct {
-	Layers  []string  // unpacked layers, lowest first; see [Layers]
-	Tree    fuse.Node // instead of Layers: the files of the image, served by this process; see [Squashfs] and [ErrNoFUSE]
-	Args    []string  // the command; Args[0] is looked up in the image, along the PATH of Env
-	Env     []string  // the whole environment, as KEY=VALUE
-	WorkDir string    // absolute, made when missing; "" is /
+	// Layers are unpacked ones, lowest first; see [Layers]. Where one is [ServedLayer], the next tree of Served has its place, which this
+	// process serves; see [ErrNoFUSE].
+	Layers []string
+	Served []fuse.Node
+	Tree   fuse.Node // instead of Layers: the files of the image, served by this process; see [Squashfs] and [ErrNoFUSE]
+
+	Args    []string // the command; Args[0] is looked up in the image, along the PATH of Env
+	Env     []string // the whole environment, as KEY=VALUE
+	WorkDir string   // absolute, made when missing; "" is /
 
 	// UID, GID and Groups are who the command starts as; 0, 0 and nil is root. For anybody else this process must be root
 	// itself, or root be emulated (Owners).

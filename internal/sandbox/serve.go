@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"sync"
 
@@ -131,7 +130,7 @@ func (b *builder) treePath(number int) string {
 	return filepath.Join(b.base, treesName, strconv.Itoa(number))
 }
 
-// mountTrees mounts the trees that the caller serves. One of them may be the image, as the only layer.
+// mountTrees mounts the trees that the caller serves. The first of them are layers of the image.
 func (b *builder) mountTrees() error {
 	if len(b.spec.Trees) == 0 {
 		return nil
@@ -151,23 +150,39 @@ func (b *builder) mountTrees() error {
 	if err != nil {
 		return failed("serve the image's files", err)
 	}
-	if number := slices.Index(b.spec.Trees, ofImage); number >= 0 {
-		fd, err := openPath(b.treePath(number))
-		if err != nil {
+	number := 0
+	for i, l := range b.spec.Layers {
+		if l != ServedLayer {
+			continue
+		}
+		if b.host.layers[i], err = openPath(b.treePath(number)); err != nil {
 			return noFUSE("open the image's files", err)
 		}
-		b.host.layers = []int{fd}
+		number++
 	}
 	return nil
 }
 
+// ServedLayer stands in Options.Layers for a tree that is served.
+const ServedLayer = ""
+
 // ofImage stands in spec.Trees for the image; other numbers are those of mounts, from 1.
 const ofImage = 0
 
-// treesOf lists the trees that are served, and what they are of.
-func treesOf(o Options) (trees []fuse.Node, of []int) {
+// imageLayers are the layers of an image, and those of them that are served.
+func imageLayers(o Options) (layers []string, served []fuse.Node) {
 	if o.Tree != nil {
-		trees, of = append(trees, o.Tree), append(of, ofImage)
+		return []string{ServedLayer}, []fuse.Node{o.Tree}
+	}
+	return withoutRepeats(o.Layers), o.Served
+}
+
+// treesOf lists the trees that are served, and what they are of. Those of the image come first.
+func treesOf(o Options) (trees []fuse.Node, of []int) {
+	_, trees = imageLayers(o)
+	of = make([]int, len(trees))
+	for i := range of {
+		of[i] = ofImage
 	}
 	for i, m := range o.Mounts {
 		if m.Tree != nil {

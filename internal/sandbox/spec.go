@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/rootemu"
 	"sconce.dev/sconce/internal/users"
 )
@@ -98,17 +99,21 @@ type exit struct {
 
 func newSpec(o Options, count int) (*spec, error) {
 	s := &spec{
-		Layers: withoutRepeats(o.Layers), Count: count, Args: o.Args, Env: o.Env, Binds: o.Binds, Tmpfs: o.Tmpfs, Mounts: o.Mounts, Limit: o.MaxProcesses, NoMounts: o.NoMounts,
+		Count: count, Args: o.Args, Env: o.Env, Binds: o.Binds, Tmpfs: o.Tmpfs, Mounts: o.Mounts, Limit: o.MaxProcesses, NoMounts: o.NoMounts,
 		WorkDir: path.Join("/", o.WorkDir), UID: o.UID, GID: o.GID, Groups: o.Groups, Self: o.Self, Hostname: o.Hostname, ReadOnly: o.ReadOnly, Loopback: o.NoNetwork || o.OwnNetwork, Outside: o.OwnNetwork && !o.NoNetwork, Shared: o.Shared,
 		Resolv: hostFile("/etc/resolv.conf"), Hosts: hostFile("/etc/hosts"),
 	}
+	var served []fuse.Node
+	s.Layers, served = imageLayers(o)
 	_, s.Trees = treesOf(o)
 	switch {
 	case len(s.Trees) > maxTrees:
 		return nil, fmt.Errorf("more than %d trees of files", maxTrees)
-	case o.Tree != nil && len(s.Layers) > 0:
+	case o.Tree != nil && len(o.Layers) > 0:
 		return nil, errors.New("the image is given twice, as layers and as a tree")
-	case o.Tree == nil && len(s.Layers) == 0:
+	case len(served) != servedAmong(s.Layers):
+		return nil, errors.New("there must be a tree for each layer that is served")
+	case len(s.Layers) == 0:
 		return nil, &Error{What: "the image has no layers, so there is nothing to run", Code: codeNotMade}
 	case len(s.Layers) > MaxLayers:
 		return nil, &Error{What: fmt.Sprintf("the image has %d layers; the kernel can stack %d", len(s.Layers), MaxLayers), Code: codeNotMade}
@@ -144,11 +149,21 @@ func checkBinds(binds []Bind) error {
 func withoutRepeats(layers []string) []string {
 	var kept []string
 	for i, l := range layers {
-		if !slices.Contains(layers[i+1:], l) {
+		if l == ServedLayer || !slices.Contains(layers[i+1:], l) {
 			kept = append(kept, l)
 		}
 	}
 	return kept
+}
+
+// servedAmong counts the layers that are served.
+func servedAmong(layers []string) (n int) {
+	for _, l := range layers {
+		if l == ServedLayer {
+			n++
+		}
+	}
+	return n
 }
 
 // maxHostFile bounds the files of /etc that are given to the image.
