@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -34,11 +33,5 @@ func (a *app) runUnpack(ctx context.Context, digest string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
-	return s.Unpack(ctx, d)
+	return s.UnpackUntil(ctx, d, os.Stdin)
 }

@@ -20,11 +20,28 @@ import (
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/slim"
+	"sconce.dev/sconce/internal/store"
 )
 
 func TestMain(m *testing.M) {
 	sandbox.Init() // the sandbox starts this very binary again
+	if os.Args[0] == "sconce" {
+		os.Exit(unpack(os.Args[1], os.Args[2]))
+	}
 	os.Exit(m.Run())
+}
+
+// unpack is what runs behind a command: this binary stands for the program, and understands this much of it.
+func unpack(dir, digest string) (code int) {
+	s, err := engine.New(context.Background(), engine.Options{Dir: dir})
+	if err == nil {
+		defer s.Close()
+		err = s.UnpackUntil(context.Background(), store.Digest(digest), os.Stdin)
+	}
+	if err != nil {
+		return 1
+	}
+	return 0
 }
 
 // python is the [python] of the recipes here: the base has no Python that could run.

@@ -23,6 +23,7 @@ import (
 	"sconce.dev/sconce/internal/imagefs"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/store"
 )
 
 // A command in an image whose layers are not unpacked yet begins at once, on the layers as they are. When it has run for some time,
@@ -51,7 +52,7 @@ func (r *running) useLayers(ctx context.Context, s *Session, im *image.Image, us
 	err = fuse.Check() // here already, while what is done instead can be shown
 	if err == nil {
 		if r.Unpack == config.UnpackBehind {
-			defer r.unpackBehind(s, root)()
+			defer unpackBehind(s, root, r.caller.Unpack, unpackAfter)()
 		}
 		r.caller.Keep(imagefs.KeptBytes())
 		err = use(s, root)
@@ -63,15 +64,16 @@ func (r *running) useLayers(ctx context.Context, s *Session, im *image.Image, us
 	return false, nil
 }
 
-// unpackBehind has the layers of a root file system unpacked after a while, until stop is called.
-func (r *running) unpackBehind(s *Session, root *Root) (stop func()) {
+// unpackBehind has the layers of a root file system unpacked after a while, until stop is called, by this program with the arguments
+// for a store and an image.
+func unpackBehind(s *Session, root *Root, arguments func(store string, image store.Digest) []string, after time.Duration) (stop func()) {
 	digest, ok := s.ToUnpack(root)
 	if !ok {
 		return func() {}
 	}
 	ended := make(chan struct{})
-	timer := time.AfterFunc(unpackAfter, func() {
-		if stdin, err := startIdle(exec.Command("/proc/self/exe", r.caller.Unpack(s.Store.Dir(), digest)...)); err == nil {
+	timer := time.AfterFunc(after, func() {
+		if stdin, err := startIdle(unpacking(arguments(s.Store.Dir(), digest))); err == nil {
 			<-ended
 			stdin.Close()
 		}
@@ -80,6 +82,13 @@ func (r *running) unpackBehind(s *Session, root *Root) (stop func()) {
 		timer.Stop()
 		close(ended)
 	}
+}
+
+// unpacking is this program again.
+func unpacking(arguments []string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", arguments...)
+	cmd.Args[0] = "sconce" // what a list of processes shows
+	return cmd
 }
 
 // startIdle starts a command that gets only what nobody else wants of processors and disk. It is to end when its standard input does,

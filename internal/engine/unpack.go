@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/image"
@@ -31,6 +32,17 @@ func roomFor(st *store.Store, layers []layer.Descriptor) bool {
 		need += d.RawSize + d.RawSize/8
 	}
 	return need+spare <= host.FileSystemOf(st.Dir()).Free
+}
+
+// UnpackUntil is Unpack until input ends: what a command that runs on layers starts, and what is to end with it.
+func (s *Session) UnpackUntil(ctx context.Context, digest store.Digest, input io.Reader) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, input)
+		cancel()
+	}()
+	return s.Unpack(ctx, digest)
 }
 
 // Unpack unpacks the layers of an image of the store one after the other, until ctx ends or the disk has no more room to spare.
