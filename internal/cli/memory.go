@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -15,6 +16,7 @@ const (
 	memoryBase    = 160 << 20 // with two cores
 	memoryPerCore = 48 << 20  // for each core more
 	memoryShare   = 4         // at most one part in as many of what there is
+	workersShare  = 2         // what the cores used can hold is at most one part in as many of it
 )
 
 // memoryTarget says when that is on so many cores, of so many bytes that may be used.
@@ -23,16 +25,27 @@ func memoryTarget(cores int, available int64) int64 {
 	return max(memoryBase, min(wanted, available/memoryShare))
 }
 
-// limitMemory sets the target, unless the user has.
+// coresFor says how many of the cores can be used where so many bytes may be: what works on a core holds buffers that the collector
+// cannot take away, and a job with many cores and little memory would be killed for them.
+func coresFor(cores int, available int64) int {
+	return min(cores, int(max(0, available/workersShare-memoryBase)/memoryPerCore)+2)
+}
+
+// limitMemory sets the number of cores and the target, unless the user has.
 func limitMemory() {
-	if os.Getenv("GOMEMLIMIT") != "" {
-		return
-	}
-	cores, available := runtime.GOMAXPROCS(0), int64(0)
+	cores, available := runtime.GOMAXPROCS(0), int64(math.MaxInt64)
 	if cores > 2 { // else it makes no difference
-		available = host.AvailableMemory().Available
+		if m := host.AvailableMemory(); m.Total > 0 {
+			available = m.Available
+		}
+		if n := coresFor(cores, available); n < cores && os.Getenv("GOMAXPROCS") == "" {
+			cores = n
+			runtime.GOMAXPROCS(n)
+		}
 	}
-	debug.SetMemoryLimit(memoryTarget(cores, available))
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryTarget(cores, available))
+	}
 }
 
 // allowMemory moves the target for a command that also keeps so many bytes. As all of them come and go, there is room for as many that

@@ -220,3 +220,12 @@ func TestArriveTwice(t *testing.T) {
 		t.Errorf("layers %v were brought", b.begun)
 	}
 }
+
+// With little memory, fewer layers are on their way at once.
+func TestBroughtAtOnce(t *testing.T) {
+	for available, want := range map[int64]int{0: 2, 256 << 20: 2, 512 << 20: 4, 1 << 30: maxBrought, 1 << 40: maxBrought} {
+		if got := broughtAtOnce(available); got != want {
+			t.Errorf("%d bytes: %d layers, want %d", available, got, want)
+		}
+	}
+}

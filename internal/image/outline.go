@@ -10,6 +10,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
 
+	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
 )
@@ -68,6 +69,18 @@ type Look func(number int) layer.Visitor
 // maxBrought is how many layers are on their way at once. Whoever brings them may allow fewer.
 const maxBrought = 8
 
+// What a layer on its way holds, in bytes: its part of the download, what is decompressed ahead, and the window of zstd. All together take
+// at most one part in broughtShare of the memory that there is.
+const (
+	broughtMemory = 16 << 20
+	broughtShare  = 8
+)
+
+// broughtAtOnce says how many layers are on their way at once where so many bytes may be used.
+func broughtAtOnce(available int64) int {
+	return int(min(maxBrought, max(2, available/broughtShare/broughtMemory)))
+}
+
 // Tree merges the layers, and brings those of which the store does not know what they hold. These are read from beginning
 // to end as they arrive, side by side, and shown to look, unless that is nil. Others are brought while ctx lasts, when a
 // content in them is opened.
@@ -88,7 +101,7 @@ func (o *Outline) indexes(ctx context.Context, look Look) ([]*layer.Index, error
 	}
 	indexes := make([]*layer.Index, len(o.Image.Layers))
 	group, working := errgroup.WithContext(ctx)
-	group.SetLimit(maxBrought)
+	group.SetLimit(broughtAtOnce(host.AvailableMemory().Available))
 	for i, d := range o.Image.Layers {
 		// What is opened in the tree comes after the group has ended.
 		ix, err := layer.KnownIndex(o.st, d, o.bringer(ctx, i, nil))

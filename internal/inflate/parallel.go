@@ -67,7 +67,7 @@ const leastWorkers = 8
 
 // trialsAtOnce bounds the trials whose memory is in use, in all streams together. A trial may wait for another stream's, the
 // sequencer may not: when it comes to a chunk that is still waiting, it decodes it itself.
-var trialsAtOnce = make(chan struct{}, 4*runtime.GOMAXPROCS(0))
+var trialsAtOnce = sync.OnceValue(func() chan struct{} { return make(chan struct{}, 4*runtime.GOMAXPROCS(0)) })
 
 // OpenGzip decompresses a gzip file, on as many cores as there are if that is faster. It may read ahead of what it returns,
 // until it is closed.
@@ -335,7 +335,7 @@ func (z *ParallelGzipReader) try(c *chunk) {
 	}
 	c.begun = true
 	if c.made = try(c.src, c.size, z.stopped); c.made == nil {
-		<-trialsAtOnce
+		<-trialsAtOnce()
 	}
 }
 
@@ -348,7 +348,7 @@ func (z *ParallelGzipReader) room(c *chunk) bool {
 		default:
 		}
 		select {
-		case trialsAtOnce <- struct{}{}:
+		case trialsAtOnce() <- struct{}{}:
 			return true
 		case p, ok := <-z.solves:
 			if !ok {
@@ -392,7 +392,7 @@ func (p *piece) resolve() {
 	meaningsPool.Put(p.meanings)
 	markedBuffers.Put(g.marked)
 	p.meanings, g.marked = nil, nil
-	<-trialsAtOnce // what is left is bounded by what may wait for Read
+	<-trialsAtOnce() // what is left is bounded by what may wait for Read
 	close(p.ready)
 }
 

@@ -113,7 +113,7 @@ func (s *sequencer) waste() {
 
 func (s *sequencer) dropGuess(g *guess) {
 	g.drop()
-	<-trialsAtOnce
+	<-trialsAtOnce()
 }
 
 // wait waits for the trial of a chunk. One that has not begun does not begin any more.
