@@ -45,6 +45,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("SCONCE", self)
 			env.Setenv("LC_ALL", "C.UTF-8")
 			env.Setenv("TZ", "UTC")
+			env.Setenv("GORACE", os.Getenv("GORACE"))
 			schema, err := filepath.Abs(filepath.Join("..", "..", "schema", "sconce.schema.json"))
 			if err != nil {
 				return err
