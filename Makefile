@@ -10,8 +10,17 @@ export GOFLAGS := -trimpath -buildvcs=false $(GOFLAGS)
 # make test PACKAGES=./internal/store TESTFLAGS=-v; -short leaves out what takes long. What the tests need is installed first; from
 # then on, a tool that is missing fails a test. Plain `go test` leaves out tests whose tools are not there.
 # The two that wait most, for mirrors and other programs, come first, so that others compute beside them.
-PACKAGES  ?= ./test ./internal/wheelbuild ./...
+# make test RACE=yes runs the tests of packages in which goroutines run with the race detector, where that costs little, instead of without.
+RACE      ?=
+PACKAGES  ?= $(if $(RACE),$(shell scripts/concurrent.sh rest),./test ./internal/wheelbuild ./...)
 TESTFLAGS ?=
+
+# Without what debuggers need, which takes a third of the time to link; vet is a part of make lint. A program with the race detector sleeps
+# for a second before it ends, in case a goroutine races meanwhile, and tests start many.
+GORACE    ?= atexit_sleep_ms=0
+RUN        = SCONCE_REQUIRE_TOOLS=1 scripts/test.sh
+RUN_RACE   = SCONCE_REQUIRE_TOOLS=1 CGO_ENABLED=1 GORACE='$(GORACE)' scripts/test.sh
+FLAGS      = -vet=off -ldflags=-w -timeout 80m $(TESTFLAGS)
 
 .PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-containerfile bench-files bench-conda bench-scale bench-start bench-gpu release clean
 
@@ -27,16 +36,16 @@ cross: ## build for both architectures
 	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/sconce-linux-arm64 ./cmd/sconce
 	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) vet -asmdecl -buildtag -shift -unsafeptr ./...
 
-# Without what debuggers need, which takes a third of the time to link; vet is a part of make lint.
 test: ## install what the tests need (on Debian), and run them all
 	scripts/setup.sh tests
-	SCONCE_REQUIRE_TOOLS=1 scripts/test.sh test -vet=off -ldflags=-w -timeout 80m $(TESTFLAGS) $(PACKAGES)
+	$(RUN) test $(FLAGS) $(PACKAGES)
+	$(if $(RACE),$(RUN_RACE) test-race -race $(FLAGS) ./internal/build $(shell scripts/concurrent.sh quick))
 
 # The race detector has nothing to say where one goroutine runs. What takes longest comes first, so that nothing waits for it at the end.
 race: PACKAGES = ./internal/sandbox ./internal/build $(shell scripts/concurrent.sh)
 race: ## run the quick tests with the race detector
 	scripts/setup.sh tests
-	SCONCE_REQUIRE_TOOLS=1 CGO_ENABLED=1 scripts/test.sh race -race -short -vet=off -ldflags=-w -timeout 60m $(TESTFLAGS) $(PACKAGES)
+	$(RUN_RACE) race -race -short $(FLAGS) $(PACKAGES)
 
 fuzz: ## run each fuzz target for a few seconds
 	scripts/fuzz.sh
