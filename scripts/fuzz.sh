@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# fuzz.sh [DIR...]: runs every fuzz target of the packages (default: all) for a few seconds: FUZZ_SECONDS in all (default 150),
-# 5 at most for each.
+# fuzz.sh [DIR...]: runs every fuzz target of the packages (default: all) for a few seconds: FUZZ_SECONDS on each processor (default 100),
+# 5 at most for each target. As many run side by side as there are processors, each with one worker: what a target does before its
+# workers begin takes as long as the fuzzing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,31 +11,42 @@ ran_out() {
 	grep -q '^ *context deadline exceeded$' "$1" && ! grep -qE 'Failing input|panic|hung or terminated|_test\.go:' "$1"
 }
 
+program_of() { echo "$programs/$(tr / - <<< "$1").test"; }
+
+# One program for each package, as go test -fuzz would link it again for each target.
+compile() { go test -c -vet=off -ldflags=-w -fuzz=. -o "$(program_of "$1")" "./$1"; }
+
+# fuzz DIR TARGET fuzzes, and says what was found if anything was. With 255, xargs starts nothing more.
+fuzz() {
+	local program log
+	program=$(program_of "$1")
+	log=$program.$2.log
+	echo "./$1 $2 for ${seconds}s"
+	cd "$1"
+	"$program" -test.run='^$' -test.fuzz="^$2\$" -test.fuzztime="${seconds}s" -test.fuzzminimizetime=1x \
+		-test.fuzzcachedir="$corpus/$(go list .)" -test.parallel=1 > "$log" 2>&1 || ran_out "$log" || {
+		cat "$log"
+		exit 255
+	}
+}
+
 [ $# -gt 0 ] || set -- internal cmd
 programs=$(mktemp -d)
 trap 'rm -rf "$programs"' EXIT
-log=$programs/log
 corpus=$(go env GOCACHE)/fuzz # where go test keeps what it found interesting
+export programs corpus seconds
+export -f ran_out program_of compile fuzz
 
-# One program for each package, as go test -fuzz would link it again for each target.
+dirs=$(grep -rl --include='*_test.go' '^func Fuzz' "$@" | xargs -n 1 dirname | sort -u)
+xargs -P "$(nproc)" -n 1 bash -euo pipefail -c 'compile "$1"' - <<< "$dirs"
+
 targets=()
-while read -r dir; do
-	program=$programs/$(tr / - <<< "$dir").test
-	go test -c -vet=off -ldflags=-w -fuzz=. -o "$program" "./$dir"
-	while read -r name; do
-		targets+=("$dir $program $name")
-	done < <(cd "$dir" && "$program" -test.list='^Fuzz')
-done < <(grep -rl --include='*_test.go' '^func Fuzz' "$@" | xargs -n 1 dirname | sort -u)
-
-seconds=$((${FUZZ_SECONDS:-150} / ${#targets[@]}))
-seconds=$((seconds > 5 ? 5 : seconds < 1 ? 1 : seconds))
-for t in "${targets[@]}"; do
-	read -r dir program name <<< "$t"
-	echo "./$dir $name for ${seconds}s"
-	(cd "$dir" && "$program" -test.run='^$' -test.fuzz="^$name\$" -test.fuzztime="${seconds}s" -test.fuzzminimizetime=1x \
-		-test.fuzzcachedir="$corpus/$(go list .)" -test.parallel="$(nproc)") > "$log" 2>&1 || ran_out "$log" || {
-		cat "$log"
-		exit 1
-	}
+for dir in $dirs; do
+	for name in $(cd "$dir" && "$(program_of "$dir")" -test.list='^Fuzz'); do
+		targets+=("$dir $name")
+	done
 done
+seconds=$((${FUZZ_SECONDS:-100} * $(nproc) / ${#targets[@]}))
+seconds=$((seconds > 5 ? 5 : seconds < 1 ? 1 : seconds))
+printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -n 2 bash -euo pipefail -c 'fuzz "$1" "$2"' -
 echo "${#targets[@]} fuzz targets, ${seconds}s each: nothing found"
