@@ -16,9 +16,10 @@ PACKAGES  ?= $(if $(RACE),$(shell scripts/concurrent.sh rest),./test ./internal/
 TESTFLAGS ?=
 
 # Without what debuggers need, which takes a third of the time to link; vet is a part of make lint. A program with the race detector sleeps
-# for a second before it ends, in case a goroutine races meanwhile, and tests start many.
+# for a second before it ends, in case a goroutine races meanwhile, and tests start many. Without it tests are made without cgo, as sconce
+# is: what make build compiles is there for the tests.
 GORACE    ?= atexit_sleep_ms=0
-RUN        = SCONCE_REQUIRE_TOOLS=1 scripts/test.sh
+RUN        = SCONCE_REQUIRE_TOOLS=1 CGO_ENABLED=0 scripts/test.sh
 RUN_RACE   = SCONCE_REQUIRE_TOOLS=1 CGO_ENABLED=1 GORACE='$(GORACE)' scripts/test.sh
 FLAGS      = -vet=off -ldflags=-w -timeout 80m $(TESTFLAGS)
 
