@@ -89,11 +89,17 @@ func condaImages(b binaries) []ailing {
 			files: map[string]string{"bin/tool": "#!" + prefix + "/bin/python\n"},
 		}
 	}
+	library := func(prefix string) condaPackage { // what is read of it lies in the middle, beyond the first piece that is looked at
+		return condaPackage{
+			name: "libtool", version: "2.0", placeholder: placeholder,
+			files: map[string]string{"lib/libtool.so.2": strings.Repeat("\x7fELF", 1<<18) + prefix + "/share/tool\x00", "lib/pkgconfig/tool.pc": "prefix=" + prefix + "\n"},
+		}
+	}
 	shared := func(data string) condaPackage {
 		return condaPackage{name: "second", version: "3.1", files: map[string]string{"etc/solver.conf": data}}
 	}
 	first := condaPackage{name: "first", version: "1.0", files: map[string]string{"etc/solver.conf": "one"}}
-	library := condaPackage{name: "tool", version: "2.0", files: map[string]string{"bin/tool": "tool"}}
+	program := condaPackage{name: "tool", version: "2.0", files: map[string]string{"bin/tool": "tool"}}
 	const dist = condaDir + "lib/python3.12/site-packages/"
 	numpy := condaPackage{name: "numpy", version: "2.1.0", files: map[string]string{
 		strings.TrimPrefix(dist, condaDir) + "numpy-2.1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: numpy\nVersion: 2.1.0\n",
@@ -125,8 +131,12 @@ func condaImages(b binaries) []ailing {
 			severity: "error", path: recordOf("tool", "2.0"), message: "the environment was somewhere else before, for scripts of tool 2.0 in /opt/conda",
 		},
 		{
-			rule: "conda-files", from: "sqsh", image: content{files: withoutFile(installed(library), condaDir+"bin/tool")},
-			cure: instead(library), severity: "warning", path: recordOf("tool", "2.0"), message: "tool 2.0 in /opt/conda lacks 1 file",
+			rule: "conda-prefix", from: "oci", image: one(library(placeholder)), cure: instead(library("/opt/conda")),
+			severity: "warning", path: recordOf("libtool", "2.0"), message: "a placeholder stands for the prefix in files of libtool 2.0 in /opt/conda",
+		},
+		{
+			rule: "conda-files", from: "sqsh", image: content{files: withoutFile(installed(program), condaDir+"bin/tool")},
+			cure: instead(program), severity: "warning", path: recordOf("tool", "2.0"), message: "tool 2.0 in /opt/conda lacks 1 file",
 		},
 		{
 			rule: "conda-clobbered", from: "oci", image: content{files: installed(first, shared("two"))}, cure: instead(shared("one")),

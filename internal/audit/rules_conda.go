@@ -62,9 +62,9 @@ var condaRules = []Rule{
 	},
 	{
 		ID: "conda-prefix", Severity: Error,
-		Title: "Conda environments whose scripts name another directory",
+		Title: "Conda environments whose files name another directory",
 		Why: "Packages are built with a placeholder, which the installer replaces by the environment's directory. A script that still has it, or the directory that the environment " +
-			"was copied from, names an interpreter that does not exist.",
+			"was copied from, names an interpreter that does not exist. A library or program that has it looks for its own files where nothing is, and so does what reads a .pc or .cmake file: a warning.",
 		Remedy: "install the environment again, where it is to be, with conda, mamba, pixi or sconce, or run conda-unpack if it was packed by conda-pack",
 		look:   condaPrefix,
 	},
@@ -306,6 +306,18 @@ func condaPrefix(s *Subject, report func(Finding)) error {
 			return ""
 		}
 		return "has it in " + rooted(p.Unpatched.First[0])
+	})
+	s.condaPackages(func(f Finding) {
+		f.Severity = Warning
+		report(f)
+	}, "a placeholder stands for the prefix in files of %s", func(p *facts.CondaPackage) string {
+		switch p.Held.Count {
+		case 0:
+			return ""
+		case 1:
+			return "has it in " + rooted(p.Held.First[0])
+		}
+		return fmt.Sprintf("has it in %s and %s", rooted(p.Held.First[0]), units.Number(p.Held.Count-1, "other file"))
 	})
 	s.condaPackages(report, "the environment was somewhere else before, for scripts of %s", func(p *facts.CondaPackage) string {
 		if p.Moved.Count == 0 {

@@ -163,6 +163,24 @@ func TestCondaRules(t *testing.T) {
 			want:  []found{{Error, "a placeholder stands for the prefix in scripts of tool 1 in " + env}},
 		},
 		{
+			name: "a placeholder in a library", rule: "conda-prefix",
+			files: install(condaPkg{name: "libx", version: "1", placeholder: placeholder, files: map[string]string{
+				"lib/libx.so": strings.Repeat("\x7fELF", 1<<18) + placeholder + "/share/x\x00", "share/x/x.dat": placeholder, "lib/liby.so": env + "/share/y",
+			}}),
+			want: []found{{Warning, "a placeholder stands for the prefix in files of libx 1 in " + env}},
+		},
+		{
+			name: "a placeholder that the package does not tell of", rule: "conda-prefix",
+			files: install(condaPkg{name: "old", version: "1", files: map[string]string{"lib/pkgconfig/old.pc": "prefix=/opt/anaconda1anaconda2anaconda3\n"}},
+				condaPkg{name: "x", version: "1", files: map[string]string{"lib/cmake/x/xConfig.cmake": "set(X " + placeholder + ")\n", "lib/x.la": "libdir='" + env + "/lib'\n"}}),
+			want: []found{{Warning, "a placeholder stands for the prefix in files of 2 packages in " + env + " (old 1 and others)"}},
+		},
+		{
+			name: "a placeholder in what only tells of one", rule: "conda-prefix",
+			files: install(condaPkg{name: "conda-build", version: "1", files: map[string]string{"lib/python3.12/build.py": "old = '/opt/anaconda1anaconda2anaconda3'\n"}},
+				condaPkg{name: "x", version: "1", placeholder: placeholder, files: map[string]string{"lib/pkgconfig/x.pc": "prefix=" + env + "\n", "lib/x.so": "\x7fELF" + env}}),
+		},
+		{
 			name: "the prefix in a script", rule: "conda-prefix",
 			files: install(condaPkg{name: "tool", version: "1", placeholder: placeholder, files: map[string]string{"bin/tool": "#!" + env + "/bin/python\n"}}),
 		},

@@ -15,7 +15,7 @@ import (
 
 // factsVersion is part of all keys of what is kept. It is to be raised when the same bytes give other facts than before: by a
 // change of [look] or what it calls, of findLinks, findPythons or findConda. A change of the types themselves is noticed without.
-const factsVersion = 3
+const factsVersion = 4
 
 // maxRecord is how much JSON is kept under one key, in bytes. An image that needs more is read each time.
 const maxRecord = 64 << 20
@@ -133,7 +133,7 @@ func comparePlaces(a, b place) int {
 }
 
 // factsShape names the fields of everything that is kept.
-var factsShape = shapeOf(reflect.TypeFor[layerFacts]()) + shapeOf(reflect.TypeFor[pathFacts]()) + shapeOf(reflect.TypeFor[imageFacts]())
+var factsShape = shapeOf(reflect.TypeFor[layerFacts]()) + shapeOf(reflect.TypeFor[pathFacts]()) + shapeOf(reflect.TypeFor[imageFacts]()) + shapeOf(reflect.TypeFor[heldFacts]())
 
 func shapeOf(t reflect.Type) string {
 	switch t.Kind() {

@@ -44,6 +44,7 @@ type CondaPackage struct {
 	Missing       FileNames `json:"missing,omitzero"`
 	Altered       FileNames `json:"altered,omitzero"`      // of another size than recorded
 	Unpatched     FileNames `json:"unpatched,omitzero"`    // scripts that have the placeholder still where the prefix belongs
+	Held          FileNames `json:"held,omitzero"`         // other files that have one: libraries, programs, what compilers and build systems read
 	Moved         FileNames `json:"moved,omitzero"`        // scripts whose interpreter is not there: it was in the directory from which the environment comes
 	Interpreter   string    `json:"interpreter,omitempty"` // of the first of these
 }
@@ -86,8 +87,9 @@ type condaPath struct {
 	FileMode       string `json:"file_mode"`
 }
 
-// findConda lists the conda environments of an image, by prefix. A record that cannot be read is passed over, as conda does.
-func findConda(ctx context.Context, f *Facts) ([]CondaEnvironment, error) {
+// findConda lists the conda environments of an image, by prefix, and the files in which placeholders may have been left. A record that
+// cannot be read is passed over, as conda does.
+func findConda(ctx context.Context, f *Facts) ([]CondaEnvironment, []held, error) {
 	records := map[string][]string{} // by prefix
 	count := 0
 	for _, n := range f.Paths {
@@ -102,26 +104,28 @@ func findConda(ctx context.Context, f *Facts) ([]CondaEnvironment, error) {
 		}
 	}
 	if len(records) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
-	files := make(map[string]*Info, len(f.Paths))
+	infos := make(map[string]*Info, len(f.Paths))
 	for i := range f.Paths {
-		files[f.Paths[i].Path] = &f.Paths[i]
+		infos[f.Paths[i].Path] = &f.Paths[i]
 	}
 	var all []CondaEnvironment
+	var files []held
 	for _, prefix := range slices.Sorted(maps.Keys(records)) {
-		c := condaFinder{root: f.Root, files: files, prefix: prefix, owners: map[string][]condaOwner{}}
+		c := condaFinder{root: f.Root, files: infos, prefix: prefix, owners: map[string][]condaOwner{}}
 		for _, name := range slices.Sorted(slices.Values(records[prefix])) {
 			if err := ctx.Err(); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			c.read(name)
 		}
 		if e := c.environment(); len(e.Packages) > 0 {
 			all = append(all, e)
+			files = append(files, c.held...)
 		}
 	}
-	return all, nil
+	return all, files, nil
 }
 
 // condaFinder compares the records of one environment with its files.
@@ -132,6 +136,8 @@ type condaFinder struct {
 	records []condaRecord
 	owners  map[string][]condaOwner // by path in the prefix
 	scripts int                     // that were read
+	held    []held                  // files that may have a placeholder
+	texts   int                     // of these, such that the record says nothing of
 }
 
 // condaOwner is a package that has a file with a content.
@@ -144,7 +150,7 @@ func (c *condaFinder) read(name string) {
 	}
 	r.Record = name
 	// These are found below, whatever the record says.
-	r.Distributions, r.Missing, r.Altered, r.Unpatched, r.Moved, r.Interpreter = nil, FileNames{}, FileNames{}, FileNames{}, FileNames{}, ""
+	r.Distributions, r.Missing, r.Altered, r.Unpatched, r.Held, r.Moved, r.Interpreter = nil, FileNames{}, FileNames{}, FileNames{}, FileNames{}, FileNames{}, ""
 	c.records = append(c.records, r)
 	for _, p := range r.PathsData.Paths {
 		if sum := cmp.Or(p.SHA256InPrefix, p.SHA256); sum != "" && p.Type == "hardlink" {
@@ -177,10 +183,16 @@ func (c *condaFinder) compare(pkg *CondaPackage, p condaPath, clobbered bool) {
 	if dir, name := path.Split(at); name == "METADATA" || name == "PKG-INFO" {
 		pkg.Distributions = append(pkg.Distributions, strings.TrimSuffix(dir, "/"))
 	}
-	if !c.inside(p.Path) || !vital(p.Path) {
+	if !c.inside(p.Path) {
 		return
 	}
 	info := c.find(at)
+	if info != nil && info.Type == layer.Regular && !clobbered {
+		c.hold(pkg.Record, info, p)
+	}
+	if !vital(p.Path) {
+		return
+	}
 	switch {
 	case info == nil:
 		pkg.Missing.add(at)
@@ -224,13 +236,15 @@ func (c *condaFinder) script(pkg *CondaPackage, info *Info, placeholder string) 
 	}
 }
 
-// unpatched says whether a script has the placeholder. An environment may lie where the package was built.
+// unpatched says whether a script has the placeholder.
 func (c *condaFinder) unpatched(text []byte, placeholder string) bool {
+	return c.foreign(placeholder) && bytes.Contains(text, []byte(placeholder))
+}
+
+// foreign says whether a placeholder has no place in the environment's files. An environment may lie where the package was built.
+func (c *condaFinder) foreign(placeholder string) bool {
 	prefix := "/" + c.prefix
-	if len(placeholder) < 8 || strings.Contains(prefix, placeholder) || strings.HasPrefix(placeholder, prefix) {
-		return false
-	}
-	return bytes.Contains(text, []byte(placeholder))
+	return len(placeholder) >= 8 && !strings.Contains(prefix, placeholder) && !strings.HasPrefix(placeholder, prefix)
 }
 
 // systemBins are where programs of the distribution are: one that is missing there was in no other environment.

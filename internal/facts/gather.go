@@ -131,12 +131,18 @@ func (f *Facts) Close() error {
 
 var _ io.Closer = (*Facts)(nil)
 
-// FindPackages adds which Python and conda packages there are. A sketch has none before.
-func (f *Facts) FindPackages(ctx context.Context) (err error) {
-	if f.Pythons, err = findPythons(ctx, f); err == nil {
-		f.Conda, err = findConda(ctx, f)
-	}
+// FindPackages adds which Python and conda packages there are. A sketch has none before. Only packages are looked for: which of their files
+// have placeholders is found when all facts are gathered.
+func (f *Facts) FindPackages(ctx context.Context) error {
+	_, err := f.findPackages(ctx)
 	return err
+}
+
+func (f *Facts) findPackages(ctx context.Context) (files []held, err error) {
+	if f.Pythons, err = findPythons(ctx, f); err == nil {
+		f.Conda, files, err = findConda(ctx, f)
+	}
+	return files, err
 }
 
 // Missing returns why a part of the image could not be brought. Files there were taken for damaged ones.
@@ -216,7 +222,10 @@ func (g *gatherer) together(ctx context.Context) error {
 		return nil
 	}
 	task := progress.Begin(ctx, "scan", "Python packages and linked libraries", 0)
-	err := f.FindPackages(ctx)
+	files, err := f.findPackages(ctx)
+	if err == nil {
+		err = g.findPlaceholders(ctx, files)
+	}
 	if err == nil {
 		f.Links, err = findLinks(ctx, f)
 	}

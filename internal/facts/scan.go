@@ -112,6 +112,7 @@ var textual = map[string]bool{
 	".map": true, ".ts": true, ".csv": true, ".svg": true, ".png": true, ".jpg": true, ".gif": true, ".ttf": true, ".pem": true,
 	".crt": true, ".gz": true, ".xz": true, ".bz2": true, ".zst": true, ".zip": true, ".whl": true, ".npy": true, ".npz": true,
 	".mo": true, ".po": true, ".pm": true, ".pl": true, ".sh": true, ".conf": true, ".list": true, ".md5sums": true, ".tcl": true,
+	".pc": true, ".la": true,
 }
 
 // mayHoldCode is whether a file is worth reading its first bytes.
@@ -119,7 +120,7 @@ func mayHoldCode(name string) bool { return !textual[path.Ext(name)] && !isMetad
 
 // isReadLater is whether a file may be wanted when all are looked at together.
 func isReadLater(name string, size int64) bool {
-	return isMetadataText(name) || isSmallScript(name, size)
+	return isMetadataText(name) || isSmallScript(name, size) || namesPrefix(name) && size <= maxHeldText
 }
 
 // isSmallScript is whether a file is a program too small for machine code that is worth a look: one that findConda may want.
