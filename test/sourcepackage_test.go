@@ -242,6 +242,11 @@ func TestSourcePackage(t *testing.T) {
 	t.Run("elsewhere", func(t *testing.T) { a.toolElsewhere(t, p, digestOf(t, first)) })
 	t.Run("upgraded", func(t *testing.T) {
 		p := p.in(t)
+		more := packed(t, "more", map[string]string{"more.txt": "more\n"})
+		p.write("app/more.tar.gz", string(more))
+		p.write("app/sconce.toml", p.read("app/sconce.toml")+fmt.Sprintf("sources = [\"tool\", \"more\"]\n[source.more]\nurl = \"more.tar.gz\"\nsha256 = %q\n", store.DigestOf(more).Hex()))
+		p.must("lock", "app")
+		a.wantLocked(p, "1.0-1") // another source is none of its business
 		p.write("app/patches/ours.patch", strings.ReplaceAll(fmt.Sprintf(toolPatch, "second"), "1.0", "1.1"))
 		p.must("lock", "--upgrade", "app")
 		a.wantLocked(p, "1.1-1")
