@@ -3,7 +3,15 @@
 set -e # half a machine makes tests fail now and then, and nobody knows why
 umount -l /mnt
 ip link set lo up
-ip address add 192.0.2.1/32 dev lo # getaddrinfo(3) finds no address to listen on where there is none but 127.0.0.1
+# An address besides 127.0.0.1, without which getaddrinfo(3) finds none to listen on; of an interface besides loopback, where the kernel has any,
+# as nodes have: to libfabric, addresses of loopback reach no other node.
+net=lo
+if ip link add d0 type veth peer name d1; then
+	ip link set d0 up
+	ip link set d1 up
+	net=d0
+fi
+ip address add 192.0.2.1/24 dev $net
 export SLURM_CONF=/etc/slurm/slurm.conf PATH=/shared/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 as=
 if [ "$(cat /etc/slurm/user)" = alice ]; then as="unshare --user --map-user=1000 --map-group=1000"; fi
