@@ -47,6 +47,22 @@ run = "nc 192.0.2.1 7000 < /dev/null; test -s /run/secrets/token; echo held > /h
 mounts = ["secret:token"]
 `,
 	"one": componentRecipe("one"), "other": componentRecipe("other"),
+	"cached": madeRecipe("cached") + "[cache]\nregistry = \"127.0.0.1:5000/cache\"\n",
+	"shared": madeRecipe("shared"),
+}
+
+// madeRecipe is an image with a component and a step, of which the logs of the store say that they ran there.
+func madeRecipe(name string) string {
+	return `name = "` + name + `"
+version = "1"
+base.image = "dir:../rootfs"
+[source.greet]
+url = "../greet.tar"
+[component.greet]
+run = "mkdir -p $PREFIX; cat word > $PREFIX/` + name + `; echo made ` + name + `"
+[[step]]
+run = "cat /opt/greet/` + name + ` > /seen; echo then ` + name + `"
+`
 }
 
 // componentRecipe is an image with a component and a step that others have, too.
@@ -174,6 +190,7 @@ func TestBuildOnNode(t *testing.T) {
 			t.Run("secrets", func(t *testing.T) { secretsThere(t, c) })
 			t.Run("interrupted", func(t *testing.T) { interruptedThere(t, c) })
 			t.Run("the same component", func(t *testing.T) { componentThere(t, c) })
+			t.Run("made elsewhere", func(t *testing.T) { madeElsewhere(t, c) })
 			t.Run("a pipeline", func(t *testing.T) { pipelineThere(t, c) })
 			t.Run("refused", func(t *testing.T) { refusedThere(t, c) })
 		})
@@ -301,6 +318,31 @@ func componentThere(t *testing.T, c *slurmtest.Cluster) {
 	wantIn(t, parts["component"], "submitted job", "code 0 ", "built one:1", "built other:1", "came 1 made 1")
 	if strings.Count(parts["component"], "code 0") != 2 {
 		t.Error("not both were built")
+	}
+}
+
+// What another cluster has made, with another store, comes to the nodes from the registry of [cache]; what a site has made, from its store, which
+// stays as it is.
+func madeElsewhere(t *testing.T, c *slurmtest.Cluster) {
+	parts := scriptOn(t, c, `
+		made() { echo "$1 in $2: $(grep -hx "made $1\|then $1" "$2"/logs-v1/* 2> /dev/null | wc -l)"; }
+		echo "== first"; sconce build cached --on two && SCONCE_STORE=/shared/site sconce build shared --on two; echo code $?
+		made cached /shared/store; made shared /shared/site
+		echo "== registry"; SCONCE_STORE=/shared/fourth sconce build cached --on two; echo code $?; made cached /shared/fourth
+		SCONCE_STORE=/shared/fourth sconce -q run cached:1 -- cat /seen
+		echo "== site"; chmod -R a-w /shared/site
+		export SCONCE_STORE=/shared/fifth SCONCE_SHARED_STORES=/shared/site
+		sconce build shared --on two; echo code $?; made shared /shared/fifth; sconce -q run shared:1 -- cat /seen
+		unset SCONCE_SHARED_STORES
+		echo "== alone"; SCONCE_STORE=/shared/sixth sconce build shared --on two; echo code $?; made shared /shared/sixth
+		chmod -R u+w /shared/site; idle; left; echo "== end"`, "first", "registry", "site", "alone", "end")
+	wantIn(t, parts["first"], "code 0", "cached in /shared/store: 2", "shared in /shared/site: 2")
+	wantIn(t, parts["registry"], "built cached:1", "code 0", "cached in /shared/fourth: 0", "hello")
+	wantIn(t, parts["site"], "shared:1 is up to date", "code 0", "shared in /shared/fifth: 0", "hello")
+	wantIn(t, parts["alone"], "built shared:1", "code 0", "shared in /shared/sixth: 2")
+	alone := digestForm.FindString(parts["alone"])
+	if alone == "" || digestForm.FindString(parts["site"]) != alone {
+		t.Errorf("by the site's store it is another image than %s", alone)
 	}
 }
 
