@@ -124,6 +124,7 @@ chromium chromium
 shellcheck shellcheck
 rpmbuild rpm
 rsync rsync
+ip iproute2
 zsh zsh
 fish fish
 tcsh tcsh

@@ -3,7 +3,6 @@ package pipeline_test
 import (
 	"bytes"
 	"encoding/json"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/pipeline"
-	"sconce.dev/sconce/internal/tooltest"
 )
 
 const site = `clusters = ["here", "there"]
@@ -142,6 +140,13 @@ func TestGitlab(t *testing.T) {
 	}
 }
 
+func idsOf(jobs []pipeline.Job) (ids []string) {
+	for _, j := range jobs {
+		ids = append(ids, j.ID)
+	}
+	return ids
+}
+
 // Only what is missing becomes jobs.
 func TestJobsOfState(t *testing.T) {
 	p, all := withSite(t)
@@ -152,10 +157,7 @@ func TestJobsOfState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ids []string
-	for _, j := range jobs {
-		ids = append(ids, j.ID)
-	}
+	ids := idsOf(jobs)
 	want := []string{"test stack:2 on here", "test stack:2 on there", "promote stack:2", "build app:small", "promote app:small", "promote app:large-dev"}
 	if !slices.Equal(ids, want) {
 		t.Errorf("%q", ids)
@@ -199,12 +201,7 @@ func TestGithub(t *testing.T) {
 	if !slices.Equal(strs(build["runs-on"]), []string{"self-hosted", "gh200"}) {
 		t.Errorf("%v", build)
 	}
-	// What a linter of workflows says, which does not know the runners of a site.
-	cmd := exec.CommandContext(t.Context(), tooltest.Path(t, "actionlint"), "-no-color", "-ignore", "label .* is unknown", "-")
-	cmd.Stdin = bytes.NewReader(text)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("actionlint: %v\n%s", err, out)
-	}
+	actionlint(t, text)
 }
 
 // Matrices are on one line, each with the jobs of a stage, and there is none without a job.

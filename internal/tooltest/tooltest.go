@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 	"testing"
 
@@ -38,6 +39,31 @@ func Path(t testing.TB, name string) string {
 	}
 	return path
 }
+
+// GitlabCI is the command of a program that runs pipelines of GitLab without GitLab, and compares them with GitLab's schema first; offline is
+// the command of unshare that goes before it, or before a script with it: it has no network then, and no need of one. Tests that ask for it
+// are in packages like internal/pipeline, two levels below the top.
+func GitlabCI(t testing.TB) (offline, command []string) {
+	t.Helper()
+	script, err := filepath.Abs("../../.tools/gitlab-ci-local/node_modules/gitlab-ci-local/src/index.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(script); err != nil {
+		Missing(t, "gitlab-ci-local is not installed: scripts/setup.sh tests")
+	}
+	for _, program := range []string{"git", "rsync"} {
+		Path(t, program)
+	}
+	return []string{Path(t, "unshare"), "--user", "--map-root-user", "--net"}, []string{Path(t, "node"), script}
+}
+
+// CommitAll are lines of a shell script that make a directory a repository of git with all that is in it, which [GitlabCI] wants.
+const CommitAll = `git init --quiet --initial-branch=main
+git remote add origin git@gitlab.example.org:team/images.git
+git add .
+git -c user.name=a -c user.email=a@example.org commit --quiet --message=images
+`
 
 // SmallDisk mounts a disk in memory, with options of tmpfs such as "size=1m". Only root can.
 func SmallDisk(t testing.TB, options string) (dir string) {
