@@ -10,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/units"
 )
 
 // verifyOptions are the options of `sconce verify`.
@@ -27,6 +28,7 @@ func newVerifyCmd(a *app) *cobra.Command {
 		Short: "Tell which tests an image in a registry has passed, by signed evidence",
 		Long: `Tell which tests an image in a registry has passed, on which clusters. Only evidence counts that one of the keys has signed,
 about exactly the image that the tag leads to now. No layer is downloaded, and nothing but the registry is asked.
+Of an index there has to be evidence about each image that it lists; what is signed about the index itself is told beside it.
 
 Evidence is looked for beside the image, and among what refers to it in registries that keep a list of that; --evidence names
 the repository that it was promoted from, where neither holds any.
@@ -88,10 +90,19 @@ func (a *app) printVerification(v *engine.Verification) error {
 			return err
 		}
 	}
-	signed := "nothing besides"
-	if len(v.Signed) > 0 {
-		signed = strings.Join(v.Signed, ", ")
+	signed := kindsOf(v.Signed, "nothing besides")
+	if v.Index != nil {
+		signed = fmt.Sprintf("about the index %s, about each of %s %s",
+			kindsOf(v.Index.Signed, "nothing"), units.Number(len(v.Index.Images), "image"), kindsOf(v.Signed, "nothing"))
 	}
 	a.say("%s@%s; signed: %s", v.Image, v.Digest, signed)
 	return nil
+}
+
+// kindsOf are kinds of signed documents in words.
+func kindsOf(signed []string, none string) string {
+	if len(signed) == 0 {
+		return none
+	}
+	return strings.Join(signed, ", ")
 }

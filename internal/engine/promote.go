@@ -191,8 +191,15 @@ type Verification struct {
 	Image    string       `json:"image"` // HOST/PATH:TAG
 	Digest   store.Digest `json:"digest"`
 	Evidence []Verdict    `json:"evidence"`
-	Signed   []string     `json:"signed"`   // kinds of documents that are signed, about each image of an index: "provenance", "sbom", "spdx", "facts"
-	Problems []string     `json:"problems"` // why it is not to be trusted; none: it is
+	Signed   []string     `json:"signed"`          // kinds of documents that are signed, about each image of an index: "provenance", "sbom", "spdx", "facts"
+	Index    *Index       `json:"index,omitempty"` // nil: it is an image of its own
+	Problems []string     `json:"problems"`        // why it is not to be trusted; none: it is
+}
+
+// Index is what is known of an index besides what is known of its images.
+type Index struct {
+	Images []store.Digest `json:"images"`
+	Signed []string       `json:"signed"` // kinds of documents that are signed, about itself
 }
 
 // Verdict is the result of a test that is signed.
@@ -221,8 +228,13 @@ func (s *Session) Verify(ctx context.Context, name, where string, trust []*attes
 	if err != nil {
 		return nil, err
 	}
-	images, err := s.imagesOf(ctx, im)
+	images, err := s.listed(ctx, im)
 	if err != nil {
+		return nil, err
+	}
+	if len(images) == 0 {
+		images = []store.Digest{im.Digest}
+	} else if v.Index, err = v.index(ctx, b, images); err != nil {
 		return nil, err
 	}
 	for n, image := range images {
@@ -241,17 +253,20 @@ func (s *Session) Verify(ctx context.Context, name, where string, trust []*attes
 	return v, nil
 }
 
-// imagesOf lists the images that an index lists, or the image itself.
-func (s *Session) imagesOf(ctx context.Context, im InRegistry) ([]store.Digest, error) {
+// listed are the images that an index lists; none of an image.
+func (s *Session) listed(ctx context.Context, im InRegistry) ([]store.Digest, error) {
 	repo, err := registry.OpenForWriting(im.Repository, registry.Options{Fetch: s.Fetch})
 	if err != nil {
 		return nil, err
 	}
 	_, listed, err := repo.Reach(ctx, string(im.Digest))
-	if err != nil || len(listed) > 0 {
-		return listed, err
-	}
-	return []store.Digest{im.Digest}, nil
+	return listed, err
+}
+
+// index looks for what is said about an index itself.
+func (v *Verification) index(ctx context.Context, b *evidence.Book, images []store.Digest) (*Index, error) {
+	signed, err := v.attachments(ctx, b, v.Digest)
+	return &Index{Images: images, Signed: signed}, err
 }
 
 // verdicts notes the evidence about an image.
@@ -287,13 +302,13 @@ func (v *Verification) verdicts(ctx context.Context, b *evidence.Book, image sto
 // attachments looks for the documents about an image that are signed.
 func (v *Verification) attachments(ctx context.Context, b *evidence.Book, image store.Digest) (signed []string, err error) {
 	signed = []string{}
-	for _, kind := range []string{Provenance, SBOM, SPDX, Facts} {
-		statement, err := b.Attachment(ctx, image, kind)
+	for _, of := range []struct{ kind, documentType string }{{Provenance, provenanceType}, {SBOM, cycloneDXType}, {SPDX, spdxType}, {Facts, factsType}} {
+		statement, err := b.Find(ctx, image, of.kind, of.documentType)
 		if err := v.note(err); err != nil {
 			return nil, err
 		}
 		if statement != nil {
-			signed = append(signed, kind)
+			signed = append(signed, of.kind)
 		}
 	}
 	return signed, nil

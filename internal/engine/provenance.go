@@ -110,7 +110,7 @@ func (s *Session) provenanceOf(ctx context.Context, r *Recipe, name string, made
 	if err != nil {
 		return nil, err
 	}
-	p := &provenance{}
+	p := s.builder()
 	p.Definition.Type = "https://sconce.dev/recipe/v1"
 	p.Definition.Parameters = map[string]string{"image": name, "platform": r.Target.Platform, parameterKey: string(made.Image.Key)}
 	p.Definition.Internal.Plan = recorded(made)
@@ -119,8 +119,6 @@ func (s *Session) provenanceOf(ctx context.Context, r *Recipe, name string, made
 		return nil, err
 	}
 	p.Definition.Resolved = l.dependencies(below)
-	p.Details.Builder.ID = "https://sconce.dev/sconce"
-	p.Details.Builder.Version = map[string]string{"sconce": s.Version}
 	return p, nil
 }
 
@@ -211,6 +209,36 @@ func ofCompiled(name, version string, src python.Source) dependency {
 		d.Digest = map[string]string{"gitCommit": src.Commit}
 	}
 	return d
+}
+
+// indexBuild is the build type of an index, whose parameters are its name and its key, and whose dependencies are its images.
+const indexBuild = "https://sconce.dev/index/v1"
+
+// DescribeIndex says beside an index which images it was put together from, by the references that they have. Notes are as in
+// [evidence.Book.Attach]. There is no time and no machine in it.
+func (s *Session) DescribeIndex(ctx context.Context, im InRegistry, key plan.Key, images []InRegistry, sign *attest.PrivateKey, notes map[string]string) error {
+	p := s.builder()
+	p.Definition.Type = indexBuild
+	p.Definition.Parameters = map[string]string{"image": im.Repository + ":" + im.Tag, parameterKey: string(key)}
+	for _, i := range images {
+		p.Definition.Resolved = append(p.Definition.Resolved, from(i.Repository+":"+i.Tag, i.Digest))
+	}
+	book, err := s.Evidence(im.Repository, sign, nil)
+	if err != nil {
+		return err
+	}
+	if err := book.Attach(ctx, im.Digest, Provenance, provenanceType, p, notes); err != nil {
+		return fmt.Errorf("attach the provenance: %w", err)
+	}
+	return nil
+}
+
+// builder is a provenance that says who has made something, and not yet what.
+func (s *Session) builder() *provenance {
+	p := &provenance{}
+	p.Details.Builder.ID = "https://sconce.dev/sconce"
+	p.Details.Builder.Version = map[string]string{"sconce": s.Version}
+	return p
 }
 
 // Describe attaches to an image, which lies in a repository under its digest, what it was made from and what is in it: signed with key, or

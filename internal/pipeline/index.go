@@ -126,20 +126,39 @@ func (r *runner) join(ctx context.Context, st *Status) error {
 	if err != nil {
 		return err
 	}
+	key, err := engine.SigningKey(r.Sign)
+	if err != nil {
+		return err
+	}
 	index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}
+	var parts []engine.InRegistry
 	for _, part := range st.Parts {
 		entry, err := describePart(ctx, r.session, repo, part)
 		if err != nil {
 			return fmt.Errorf("%s: %w", part.Ref, err)
 		}
 		index.Manifests = append(index.Manifests, entry)
+		_, partTag := store.SplitImageName(part.Canonical)
+		parts = append(parts, engine.InRegistry{Repository: name, Tag: partTag, Digest: store.Digest(entry.Digest.String())})
 	}
 	data, err := json.Marshal(index)
 	if err != nil {
 		return err
 	}
 	st.Digest = store.DigestOf(data)
-	return r.untilKept(ctx, st, func() error { return repo.PutManifest(ctx, data, string(types.OCIImageIndex), tag) })
+	put := func(reference string) error {
+		return repo.PutManifest(ctx, data, string(types.OCIImageIndex), reference)
+	}
+	im := engine.InRegistry{Repository: name, Tag: tag, Digest: st.Digest}
+	return r.untilKept(ctx, st, func() error { // its tag comes last, as that of an image does
+		if err := put(string(st.Digest)); err != nil {
+			return err
+		}
+		if err := r.session.DescribeIndex(ctx, im, st.Key, parts, key, createdNow()); err != nil {
+			return err
+		}
+		return put(tag)
+	})
 }
 
 // describePart is an index's entry of an image, with the platform that its configuration says.

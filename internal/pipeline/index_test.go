@@ -2,18 +2,22 @@ package pipeline_test
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/evidence/evidencetest"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/pipeline"
 	"sconce.dev/sconce/internal/promote"
 	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/store"
 )
 
 // twoPlatforms is a pipeline of a tool for two platforms, and for each of them a second form of it.
@@ -135,6 +139,123 @@ func wantIndexJobs(t *testing.T, p *pipeline.Pipeline, all []*pipeline.Status) {
 	if !strings.HasPrefix(strings.TrimSpace(job), "extends: .light") || strings.Contains(string(text), "promote tool:3-amd64") {
 		t.Errorf("%s", text)
 	}
+}
+
+// productOfPlatforms is a recipe whose index comes of a matrix.
+const productOfPlatforms = `name = "tool"
+version = "3"
+publish.index = true
+[matrix]
+size = ["small", "big"]
+arch = ["amd64", "arm64"]
+[variant]
+small = {}
+big = { image.env.SIZE = "big" }
+amd64 = { base.image = "tar:../../base.tar", target.platform = "linux/amd64" }
+arm64 = { base.image = "tar:../../arm64.tar", target.platform = "linux/arm64" }
+[[test]]
+use = "env"
+`
+
+// A matrix becomes two indexes of two platforms each, of which this machine can run one: built, tested, promoted, and judged from outside, where
+// the index itself is signed and so is each of its images. Another program believes what is said about the index, and no other key.
+func TestIndexIsSigned(t *testing.T) {
+	for name, start := range map[string]func(testing.TB) string{
+		"without referrers": func(t testing.TB) string { return registrytest.Start(t, false) }, "with referrers": registrytest.StartWithReferrers,
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newSignedIndexes(t, start(t))
+			all := v.run(t)
+			index := all["tools/tool:big"]
+			var images []store.Digest
+			for _, ref := range []string{"tools/tool:big-amd64", "tools/tool:big-arm64"} {
+				images = append(images, all[ref].Digest)
+				v.digests[ref] = all[ref].Digest
+				v.test(t, ref, imagetest.Passed)
+			}
+			v.digests[index.Ref] = index.Digest
+			v.promote(t, index.Ref, "")
+			of, where := index.Canonical, ""
+			verify := func(public string) *engine.Verification {
+				t.Helper()
+				trust, err := engine.TrustedKeys([]string{public})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := v.session.Verify(t.Context(), of, where, trust)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return got
+			}
+			whole := []string{engine.Provenance, engine.SBOM, engine.SPDX, engine.Facts}
+			for of, where = range map[string]string{index.Canonical: "", index.Stable[0]: stagingOf(index, name)} {
+				got := verify(v.public)
+				if !got.Good() || got.Digest != index.Digest || got.Index == nil || !slices.Equal(got.Index.Images, images) || len(got.Evidence) != 2 {
+					t.Fatalf("%s: %+v", of, got)
+				}
+				if !slices.Equal(got.Index.Signed, whole[:1]) || !slices.Equal(got.Signed, whole) {
+					t.Errorf("%s: about the index %q, about its images %q", of, got.Index.Signed, got.Signed)
+				}
+			}
+			repository, _ := store.SplitImageName(index.Canonical)
+			said, err := evidencetest.Cosign(t, v.public, attest.Provenance, repository+"@"+string(index.Digest))
+			if err != nil || len(said) != 1 || !said[0].IsAbout(index.Digest) {
+				t.Fatalf("%v, %v", said, err)
+			}
+			for n, ref := range []string{"tools/tool:big-amd64", "tools/tool:big-arm64"} {
+				if text := string(said[0].Predicate); !strings.Contains(text, `"`+all[ref].Canonical+`"`) || !strings.Contains(text, images[n].Hex()) {
+					t.Errorf("%s is not named: %s", ref, text)
+				}
+			}
+			_, _, stranger := evidencetest.Key(t)
+			if _, err := evidencetest.Cosign(t, stranger, attest.Provenance, repository+"@"+string(index.Digest)); err == nil {
+				t.Error("believed with another key")
+			}
+			of, where = index.Canonical, ""
+			if got := verify(stranger); got.Good() || len(got.Index.Signed) > 0 {
+				t.Errorf("with another key: %+v", got)
+			}
+			// The same parts and key give the same documents, and a tag for neither is written twice.
+			v.session = newSession(t)
+			if again := v.run(t)[index.Ref]; again.Digest != index.Digest || again.Action != pipeline.Fine {
+				t.Errorf("%s, %s: %q", again.Digest, again.Action, again.Reasons)
+			}
+		})
+	}
+}
+
+// stagingOf is where evidence about what users pull is: beside it where the registry keeps a list, else where it was tested.
+func stagingOf(st *pipeline.Status, registry string) string {
+	if registry == "with referrers" {
+		return ""
+	}
+	name, _ := store.SplitImageName(st.Canonical)
+	return name
+}
+
+// newSignedIndexes is a pipeline of [productOfPlatforms] with a key.
+func newSignedIndexes(t *testing.T, registry string) *validated {
+	t.Helper()
+	locktest.Isolate(t)
+	registrytest.Isolate(t)
+	for _, name := range []string{"CI_COMMIT_BRANCH", "GITHUB_REF_NAME"} { // of whoever runs this test
+		t.Setenv(name, "")
+	}
+	_, private, public := evidencetest.Key(t)
+	text, err := os.ReadFile(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SCONCE_TEST_KEY", string(text))
+	v := &validated{session: newSession(t), public: public, digests: map[string]store.Digest{}}
+	v.dir = writePlatforms(t, v.session, registry)
+	change(t, v.dir, "pipeline.toml", "clusters", "sign = \"env:SCONCE_TEST_KEY\"\nclusters")
+	locktest.Write(t, v.dir, map[string]string{"tools/tool/sconce.toml": productOfPlatforms})
+	for _, ref := range open(t, v.dir).Refs()[:4] {
+		upgrade(t, v.session, filepath.Join(v.dir, ref))
+	}
+	return v
 }
 
 // An index is promoted when all of its parts have passed, and one whose variant does not say its platform is no part.

@@ -238,6 +238,11 @@ func (r *runner) wait(ctx context.Context) error {
 	}
 }
 
+// createdNow are the notes of what is sent for the first time now.
+func createdNow() map[string]string {
+	return map[string]string{promote.NoteCreated: time.Now().UTC().Format(time.RFC3339Nano)}
+}
+
 // send brings an image to its canonical reference. That comes last: first the image under its digest, and what tells of it, so that what is
 // killed on the way leaves nothing that is taken for done.
 func (r *runner) send(ctx context.Context, st *Status, planned *engine.Plan, made *engine.Built) error {
@@ -249,7 +254,7 @@ func (r *runner) send(ctx context.Context, st *Status, planned *engine.Plan, mad
 	if err := r.session.PushUntagged(ctx, made.Image, repository); err != nil {
 		return err
 	}
-	notes := map[string]string{promote.NoteCreated: time.Now().UTC().Format(time.RFC3339Nano)}
+	notes := createdNow()
 	if st.Base != nil {
 		notes[promote.NoteBase] = st.Base.Canonical
 	}
