@@ -174,6 +174,7 @@ func (a *app) open(ctx context.Context) (*engine.Session, error) {
 	}
 	a.session, err = engine.New(ctx, engine.Options{
 		Dir: dir, Shared: a.sharedDirs(), Scratch: os.Getenv("SCONCE_SCRATCH"), Offline: a.flags.offline, Patience: patience, Version: currentVersion().Version,
+		UV: a.config.UV,
 	})
 	return a.session, err
 }

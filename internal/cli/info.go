@@ -42,7 +42,7 @@ func (a *app) runInfo(ctx context.Context, asJSON, network bool) error {
 		return err
 	}
 	in := hostInfo{Sconce: currentVersion()}
-	if in.Machine, err = engine.LookAround(ctx, dir, network && !a.flags.offline, a.open); err != nil {
+	if in.Machine, err = engine.LookAround(ctx, dir, engine.LookOptions{Network: network && !a.flags.offline, UV: a.config.UV}, a.open); err != nil {
 		return err
 	}
 	for n := range in.Network {
@@ -116,6 +116,9 @@ func (in hostInfo) programs(width int) string {
 		found := "missing"
 		if t.Path != "" {
 			found = strings.TrimSpace(t.Path + "  " + t.Version)
+			if t.Why != "" {
+				found += ", " + t.Why
+			}
 		} else {
 			missing = append(missing, "missing "+t.Name+": "+t.Install)
 		}

@@ -35,6 +35,7 @@ type Config struct {
 	Images       string    // directory of a site's mirror of images
 
 	Mirrors map[string]string // addresses of mirrors by archive, one of mirrors
+	UV      *UV               // the release of uv to use; nil: nothing is said
 
 	Files []string // that were read, the later one wins
 }
@@ -51,10 +52,11 @@ type file struct {
 	Images       *string   `toml:"images"`
 
 	Mirrors map[string]string `toml:"mirrors"`
+	UV      *UV               `toml:"uv"`
 }
 
 // keys are those of a file.
-var keys = []string{"store", "shared-stores", "store-size", "patience", "progress", "host-config", "unpack", "images", "mirrors"}
+var keys = []string{"store", "shared-stores", "store-size", "patience", "progress", "host-config", "unpack", "images", "mirrors", "uv"}
 
 // The values of the key unpack: when the layers of an image are unpacked that a command runs in.
 const (
@@ -110,9 +112,20 @@ func (c *Config) add(path string) error {
 		return err
 	}
 	c.Files = append(c.Files, path)
-	if err := c.addMirrors(f.Mirrors); err != nil {
-		return err
+	if f.UV != nil {
+		f.UV.File = path
 	}
+	for _, part := range []func(file) error{c.addStores, c.addManners, c.addMirrors, c.addUV} {
+		if err := part(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addStores takes what f says of directories and sizes.
+func (c *Config) addStores(f file) error {
+	var err error
 	if f.Store != nil {
 		if c.Store, err = directory("store", *f.Store); err != nil {
 			return err
@@ -134,6 +147,14 @@ func (c *Config) add(path string) error {
 		}
 		c.StoreSize = &size
 	}
+	if f.Images != nil {
+		c.Images, err = directory("images", *f.Images)
+	}
+	return err
+}
+
+// addManners takes what f says of how commands go about their work.
+func (c *Config) addManners(f file) error {
 	if f.Patience != nil {
 		if d, err := time.ParseDuration(*f.Patience); err != nil || d <= 0 {
 			return fmt.Errorf("patience %q: it is a time like 90s, 20m or 1h", *f.Patience)
@@ -145,11 +166,6 @@ func (c *Config) add(path string) error {
 			return err
 		}
 		c.HostConfig = f.HostConfig
-	}
-	if f.Images != nil {
-		if c.Images, err = directory("images", *f.Images); err != nil {
-			return err
-		}
 	}
 	if f.Progress != nil {
 		c.Progress = *f.Progress
@@ -208,9 +224,9 @@ func directory(key, path string) (string, error) {
 }
 
 // addMirrors puts mirrors above those that are known.
-func (c *Config) addMirrors(named map[string]string) error {
-	for _, archive := range slices.Sorted(maps.Keys(named)) {
-		address := named[archive]
+func (c *Config) addMirrors(f file) error {
+	for _, archive := range slices.Sorted(maps.Keys(f.Mirrors)) {
+		address := f.Mirrors[archive]
 		if !slices.Contains(mirrors, archive) {
 			return fmt.Errorf("mirrors: there is no archive %q: they are %s", archive, strings.Join(mirrors, ", "))
 		}

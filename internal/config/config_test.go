@@ -52,6 +52,36 @@ func TestMirrors(t *testing.T) {
 	}
 }
 
+// A release of uv comes with its hashes, and knows which file asks for it; a user's takes the place of the site's as a whole.
+func TestUV(t *testing.T) {
+	hash := strings.Repeat("0a", 32)
+	c, err := load(t, "[uv]\nversion = \"0.14.1\"\nsha256 = { amd64 = \""+hash+"\" }\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.UV == nil || c.UV.Version != "0.14.1" || c.UV.SHA256["amd64"] != hash || c.UV.File != c.Files[0] {
+		t.Errorf("%+v", c.UV)
+	}
+	user := filepath.Join(t.TempDir(), "user.toml")
+	if err := os.WriteFile(user, []byte("[uv]\nversion = \"1\"\nsha256 = { arm64 = \""+hash+"\" }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.add(user); err != nil || c.UV.Version != "1" || len(c.UV.SHA256) != 1 || c.UV.File != user {
+		t.Errorf("%+v, %v", c.UV, err)
+	}
+	for text, want := range map[string]string{
+		`version = "0.14.1"`:                                         "sha256 is missing",
+		`sha256 = { amd64 = "` + hash + `" }`:                        "version",
+		"version = \"../x\"\nsha256 = { amd64 = \"" + hash + "\" }":  `version = "../x"`,
+		"version = \"1\"\nsha256 = { x86_64 = \"" + hash + "\" }":    `"x86_64"`,
+		"version = \"1\"\nsha256 = { amd64 = \"" + hash[2:] + "\" }": "64 hexadecimal digits",
+	} {
+		if _, err := load(t, "[uv]\n"+text+"\n"); err == nil || !strings.Contains(err.Error(), want) || fault.CodeOf(err) != fault.CodeUsage {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 // The user's file goes before the site's, key by key; what neither says stays open.
 func TestUserBeforeSite(t *testing.T) {
 	dir := t.TempDir()

@@ -20,6 +20,7 @@ type property struct {
 	Enum        []string            `json:"enum,omitempty"`
 	Items       *property           `json:"items,omitempty"`
 	Properties  map[string]property `json:"properties,omitempty"`
+	Required    []string            `json:"required,omitempty"`
 	Additional  *bool               `json:"additionalProperties,omitempty"`
 	Examples    []any               `json:"examples,omitempty"`
 }
@@ -41,6 +42,10 @@ func Schema() ([]byte, error) {
 	addresses := map[string]property{}
 	for _, archive := range mirrors {
 		addresses[archive] = property{Type: "string", Pattern: formAddress, Description: "The address of a mirror of the archive " + archive + "."}
+	}
+	hashes := map[string]property{}
+	for _, arch := range uvArchitectures {
+		hashes[arch] = property{Type: "string", Pattern: formSHA256, Description: "The SHA-256 of the wheel for musl on " + arch + "."}
 	}
 	s := property{
 		Schema: "https://json-schema.org/draft/2020-12/schema", ID: SchemaFile, Title: "sconce configuration",
@@ -73,6 +78,14 @@ func Schema() ([]byte, error) {
 			},
 			"mirrors": {
 				Type: "object", Properties: addresses, Additional: &closed, Description: "Mirrors of the archives of distributions.",
+			},
+			"uv": {
+				Type: "object", Additional: &closed, Required: []string{"version", "sha256"},
+				Description: "The release of uv to use, whatever is on PATH; it comes from the package index.",
+				Properties: map[string]property{
+					"version": {Type: "string", Pattern: formVersion, Description: "The release.", Examples: []any{"0.13.8"}},
+					"sha256":  {Type: "object", Properties: hashes, Additional: &closed, Description: "The hashes of its wheels, by architecture."},
+				},
 			},
 		},
 	}

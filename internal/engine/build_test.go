@@ -2,7 +2,9 @@ package engine_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sconce.dev/sconce/internal/config"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock/locktest"
@@ -21,6 +24,7 @@ import (
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 func TestMain(m *testing.M) {
@@ -176,6 +180,47 @@ func TestBuildOfWhatWillNotRun(t *testing.T) {
 
 	if b, err = build(t.Context(), s, dir, engine.PlanOptions{NoCheck: true}, o); err != nil || b.Check != nil || len(b.Outputs) != 1 {
 		t.Errorf("unchecked: %+v, %v", b, err)
+	}
+}
+
+// The uv that a configuration asks for is the one that locks, also without a network once it has come.
+func TestLockWithAnotherUV(t *testing.T) {
+	real, said := tooltest.Path(t, "uv"), filepath.Join(t.TempDir(), "said")
+	locktest.Isolate(t)
+	wheel := locktest.File(t, map[string]string{"uv-9.9.9.data/scripts/uv": "#!/bin/sh\necho \"$@\" >>'" + said + "'\nexec '" + real + "' \"$@\"\n"})
+	x := locktest.NewIndex(t, locktest.Wheel{Name: "alpha", Version: "1.0"})
+	for _, machine := range []string{"x86_64", "aarch64"} {
+		x.AddFile("uv-9.9.9-py3-none-musllinux_1_1_"+machine+".whl", wheel)
+	}
+	t.Setenv("UV_DEFAULT_INDEX", x.URL)
+	hash := fmt.Sprintf("%x", sha256.Sum256(wheel))
+	o := engine.Options{
+		Dir: filepath.Join(t.TempDir(), "store"),
+		UV:  &config.UV{Version: "9.9.9", SHA256: map[string]string{"amd64": hash, "arm64": hash}, File: "config.toml"},
+	}
+	for _, o.Offline = range []bool{false, true} {
+		if err := os.RemoveAll(said); err != nil {
+			t.Fatal(err)
+		}
+		s, err := engine.New(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		r, err := engine.LoadRecipe(locktest.Dir(t, locktest.Base{}, map[string]string{recipe.FileName: locktest.Head + "[python]\npackages = [\"alpha\"]\n"}), engine.Changes{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l, err := s.Lock(t.Context(), r, engine.LockOptions{}); !o.Offline && (err != nil || len(l.Wheels) != 1) { // the sizes of packages that are not in the store are asked for
+			t.Fatalf("%+v, %v", l, err)
+		}
+		if _, err := os.Stat(said); err != nil {
+			t.Errorf("offline %t: another uv has locked: %v", o.Offline, err)
+		}
+		if path, version, ok := s.StoredUV(); !ok || version != "9.9.9" {
+			t.Errorf("offline %t: the store has uv %s, %q, %t", o.Offline, version, path, ok)
+		}
+		s.Close()
 	}
 }
 

@@ -13,10 +13,12 @@ import (
 	"sync"
 	"time"
 
+	"sconce.dev/sconce/internal/config"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/uv"
 )
 
 // Options say where a session works and what it may use.
@@ -26,6 +28,7 @@ type Options struct {
 	Scratch  string        // directory on a local disk for what is unpacked and what steps write; "": the store's, see [store.Store.UseScratch]
 	Offline  bool          // use no network
 	Version  string        // of sconce: servers are told, and what a check has found holds for it alone
+	UV       *config.UV    // the release of uv to use; nil: nobody asks for one
 	Patience time.Duration // how long servers in trouble are asked again; 0: see [fetch.Options]
 }
 
@@ -39,6 +42,7 @@ type Session struct {
 	Cores  int   // that a build may use
 	Memory int64 // likewise, in bytes; 0: what there is when it begins
 
+	uv    *uv.Release // that is asked for; nil: none
 	mu    sync.Mutex
 	repos map[string]*registry.Repository // by name, see Repository
 }
@@ -61,7 +65,7 @@ func New(ctx context.Context, o Options) (*Session, error) {
 	}
 	return &Session{
 		Store: st, Fetch: fetch.New(st, fetch.Options{Offline: o.Offline, Patience: o.Patience, UserAgent: "sconce/" + o.Version}),
-		Offline: o.Offline, Version: o.Version, Cores: runtime.GOMAXPROCS(0),
+		Offline: o.Offline, Version: o.Version, Cores: runtime.GOMAXPROCS(0), uv: releaseOf(o.UV),
 	}, nil
 }
 

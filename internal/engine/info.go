@@ -9,10 +9,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"sconce.dev/sconce/internal/config"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/fuse"
@@ -41,17 +43,22 @@ type SandboxState struct {
 	Network string `json:"networkError,omitempty"` // why steps have this machine's network and none of their own
 }
 
-// LookAround finds out what this machine offers to a store in dir, which stays missing if it is. With network, the servers that the user
-// works with are asked whether they answer.
-func LookAround(ctx context.Context, dir string, network bool, open Opener) (Machine, error) {
+// LookOptions say what counts on a machine.
+type LookOptions struct {
+	Network bool       // ask the servers that the user works with whether they answer
+	UV      *config.UV // the release of uv that is asked for; nil: none
+}
+
+// LookAround finds out what this machine offers to a store in dir, which stays missing if it is.
+func LookAround(ctx context.Context, dir string, o LookOptions, open Opener) (Machine, error) {
 	m := Machine{Sandbox: SandboxState{Works: true}, Report: host.Collect(ctx, dir)}
 	if err := ctx.Err(); err != nil {
 		return m, err
 	}
 	m.Scratch = scratchOf(dir)
-	findUV(ctx, dir, m.Tools, open)
+	findUV(ctx, dir, m.Tools, o.UV, open)
 	m.Quota, m.Logins = host.QuotaOf(dir), registry.Logins()
-	if network {
+	if o.Network {
 		m.Network = askNetwork(ctx, m.Logins)
 	}
 	if err := sandbox.Check(); err != nil {
@@ -93,23 +100,29 @@ func scratchOf(storeDir string) *ScratchState {
 	return &ScratchState{place, "layers are unpacked, and steps write, there for the time of a command, as the store cannot hold them: " + reason.Error()}
 }
 
-// findUV adds the uv that the store has where PATH has none. A store that is not there yet stays so.
-func findUV(ctx context.Context, dir string, tools []host.Tool, open Opener) {
+// findUV says which uv is used, and why: the one that is asked for, else the one on PATH, else the one that comes by itself. A store
+// that is not there yet stays so.
+func findUV(ctx context.Context, dir string, tools []host.Tool, asked *config.UV, open Opener) {
+	t := &tools[slices.IndexFunc(tools, func(t host.Tool) bool { return t.Name == "uv" })]
+	switch {
+	case asked != nil:
+		t.Path, t.Version, t.Why = "", "", "as [uv] in "+asked.File+" says"
+		t.Install = fmt.Sprintf("uv %s, %s, comes by itself, from your Python index, when it is needed first", asked.Version, t.Why)
+	case t.Path != "":
+		t.Why = "the one on PATH"
+		return
+	default:
+		t.Why = "as there is none on PATH"
+	}
 	if _, err := os.Stat(dir); err != nil {
 		return
 	}
-	for i := range tools {
-		t := &tools[i]
-		if t.Name != "uv" || t.Path != "" {
-			continue
-		}
-		s, err := open(ctx)
-		if err != nil {
-			return // what is wrong with the store is told by the commands that need it
-		}
-		if path, version, ok := s.StoredUV(); ok {
-			t.Path, t.Version = path, "uv "+version+", brought by sconce"
-		}
+	s, err := open(ctx)
+	if err != nil {
+		return // what is wrong with the store is told by the commands that need it
+	}
+	if path, version, ok := s.StoredUV(); ok {
+		t.Path, t.Version, t.Why = path, "uv "+version, "brought by sconce, "+t.Why
 	}
 }
 

@@ -151,6 +151,7 @@ func (s *Session) makeLock(ctx context.Context, r *Recipe, below *Plan, o LockOp
 	before := r.earlier()
 	l, err := lock.Make(ctx, r.pinned, lock.Options{
 		Store: s.Store, Fetch: s.Fetch, Offline: s.Offline, Upgrade: o.Upgrade, UpgradePackages: o.Packages, Without: slim.Without(s.Store),
+		UV: s.uv,
 	})
 	if err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ type Tool struct {
 	Purpose string `json:"purpose"`
 	Path    string `json:"path,omitempty"`    // "" when it is not on PATH
 	Version string `json:"version,omitempty"` // first line of what it prints when asked
+	Why     string `json:"why,omitempty"`     // why it is this one, where another may be meant
 	Install string `json:"install"`           // a command that installs it
 }
 

@@ -15,10 +15,10 @@ import (
 	"sconce.dev/sconce/internal/uv"
 )
 
-// uv finds uv, which comes from the indexes that r's packages come from when this machine has none.
+// uv finds uv. Where it has to be brought it comes from the indexes that r's packages come from.
 func (o Options) uv(r *recipe.Recipe) uv.Finder {
 	return uv.Finder{
-		Store: o.Store, Fetch: o.Fetch, Header: Authorizer(r),
+		Store: o.Store, Fetch: o.Fetch, Asked: o.UV, Header: Authorizer(r),
 		Indexes: func() []string { return Indexes(r) },
 	}
 }

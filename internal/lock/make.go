@@ -24,6 +24,7 @@ import (
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/uv"
 )
 
 // Options says how to lock.
@@ -33,6 +34,8 @@ type Options struct {
 	Offline         bool
 	Upgrade         bool     // take the newest of everything, the base included
 	UpgradePackages []string // take the newest of these Python packages
+
+	UV *uv.Release // that resolves Python packages; nil: see [uv.Finder]
 
 	// Without takes files out of an image, see [base.Options].
 	Without func(ctx context.Context, im *image.Image, patterns []string) (*image.Image, error)

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"runtime"
+	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/fetch"
@@ -20,16 +22,16 @@ const maxPage = 64 << 20
 // pageTypes are the two forms of a page (PEP 691, PEP 503).
 const pageTypes = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 
-// addressOf asks an index where a wheel of uv is.
-func (f Finder) addressOf(ctx context.Context, w wheel, index string) (string, error) {
+// addressOf asks an index where the wheel of a release is.
+func (f Finder) addressOf(ctx context.Context, version, index string) (string, error) {
 	page := strings.TrimSuffix(index, "/") + "/uv/"
 	text, at, err := f.page(ctx, page)
 	if err != nil {
 		return "", fmt.Errorf("ask %s for uv: %w", fetch.Redact(page), err)
 	}
-	link := findLink(text, w.file)
+	link := findLink(text, func(file string) bool { return isWheel(file, version) })
 	if link == "" {
-		return "", fmt.Errorf("%s does not have %s", fetch.Redact(page), w.file)
+		return "", fmt.Errorf("%s does not have uv %s for musl on %s", fetch.Redact(page), version, machines[runtime.GOARCH])
 	}
 	u, err := at.Parse(link)
 	if err != nil {
@@ -37,6 +39,15 @@ func (f Finder) addressOf(ctx context.Context, w wheel, index string) (string, e
 	}
 	u.Fragment = ""
 	return u.String(), nil
+}
+
+// isWheel reports whether a file is the wheel of a release of uv for musl on this machine's architecture (PEP 427, PEP 656).
+func isWheel(file, version string) bool {
+	platforms, ok := strings.CutPrefix(file, "uv-"+version+"-py3-none-")
+	platforms, wheel := strings.CutSuffix(platforms, ".whl")
+	return ok && wheel && slices.ContainsFunc(strings.Split(platforms, "."), func(platform string) bool {
+		return strings.HasPrefix(platform, "musllinux_") && strings.HasSuffix(platform, "_"+machines[runtime.GOARCH])
+	})
 }
 
 // page reads a page, and says where it was in the end.
@@ -70,8 +81,8 @@ func (f Finder) page(ctx context.Context, address string) (text []byte, at *url.
 // anchor is a link of a page in HTML, as far as PEP 503 decides it.
 var anchor = regexp.MustCompile(`(?is)<a\s[^>]*?href\s*=\s*["']([^"']*)["'][^>]*>\s*([^<]*?)\s*</a>`)
 
-// findLink returns the link to a file on a page of either form, "" when it is not there.
-func findLink(page []byte, file string) string {
+// findLink returns the link to the first file on a page of either form that is wanted, "" when there is none.
+func findLink(page []byte, wanted func(file string) bool) string {
 	var listed struct {
 		Files []struct {
 			Filename string `json:"filename"`
@@ -80,14 +91,14 @@ func findLink(page []byte, file string) string {
 	}
 	if json.Unmarshal(page, &listed) == nil {
 		for _, f := range listed.Files {
-			if f.Filename == file {
+			if wanted(f.Filename) {
 				return f.URL
 			}
 		}
 		return ""
 	}
 	for _, m := range anchor.FindAllSubmatch(page, -1) {
-		if html.UnescapeString(string(m[2])) == file {
+		if wanted(html.UnescapeString(string(m[2]))) {
 			return html.UnescapeString(string(m[1]))
 		}
 	}

@@ -163,6 +163,12 @@ func padding(seed string, n int) string {
 	return b.String()[:n]
 }
 
+// File is a wheel that holds files, whatever they are.
+func File(t testing.TB, files map[string]string) []byte {
+	t.Helper()
+	return zipOf(t, files)
+}
+
 func zipOf(t testing.TB, files map[string]string) []byte {
 	t.Helper()
 	var b bytes.Buffer
