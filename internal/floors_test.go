@@ -60,7 +60,7 @@ var onlyFrom = map[string][]string{
 	"cli": {
 		"engine", "pipeline", "cotainr", // which it calls
 		"ui", "units", "fault", "progress", "spelling", // how it talks
-		"recipe", "config", "cluster", "containerfile", "edf", "job", "tocontainerfile", "torecipe", "hostconfig", "squashfs", "venv", // what flags and arguments are read into
+		"recipe", "config", "cluster", "containerfile", "edf", "job", "tocontainerfile", "torecipe", "hostconfig", "squashfs", "tomltext", "venv", // what flags and arguments are read into
 		"audit", "build", "facts", "fatbin", "imagetest", "joblog", "lint", "plan", "promote", "report", "sbom", "slim", "slurm", "wheelbuild/catalog", // what it prints
 		"store", "tempdir", "users", "registry", "nodejob", "attest", // of cache, login and --on: what is no image's
 		"host", "fileop", "atomicfile",

@@ -173,8 +173,8 @@ func (a *app) open(ctx context.Context) (*engine.Session, error) {
 		return nil, err
 	}
 	a.session, err = engine.New(ctx, engine.Options{
-		Dir: dir, Shared: a.sharedDirs(), Scratch: os.Getenv("SCONCE_SCRATCH"), Offline: a.flags.offline, Patience: patience, Version: currentVersion().Version,
-		UV: a.config.UV,
+		Dir: dir, Shared: a.sharedDirs(), Scratch: a.scratchDir(), Offline: a.flags.offline, Patience: patience, Version: currentVersion().Version,
+		Check: a.config.Check, UV: a.config.UV,
 	})
 	return a.session, err
 }

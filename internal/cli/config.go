@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tomltext"
 	"sconce.dev/sconce/internal/units"
 )
 
@@ -31,7 +35,49 @@ func (a *app) configure(cmd *cobra.Command) error {
 	if a.config.Progress != "" && os.Getenv("SCONCE_PROGRESS") == "" && !cmd.Flags().Changed("progress") {
 		a.flags.progress = a.config.Progress
 	}
+	configureFiles(cmd, a.config.Files)
 	return nil
+}
+
+// variables stand in for keys of the configuration.
+var variables = map[string]string{
+	"store": "SCONCE_STORE", "shared-stores": "SCONCE_SHARED_STORES", "store-size": "SCONCE_STORE_SIZE",
+	"scratch": "SCONCE_SCRATCH", "patience": "SCONCE_PATIENCE", "progress": "SCONCE_PROGRESS",
+}
+
+// settings lists what counts on this machine: what files say, and variables in place of them.
+func (a *app) settings() []config.Setting {
+	all := []config.Setting{} // [] rather than null
+	for _, s := range a.config.Settings {
+		if _, set := variable(s.Key); !set {
+			all = append(all, s)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(variables)) {
+		if value, set := variable(key); set {
+			all = append(all, config.Setting{Key: key, Value: tomltext.String(value), From: variables[key]})
+		}
+	}
+	return all
+}
+
+// variable is what stands in for a key. One that is empty says nothing, but that there are no shared stores.
+func variable(key string) (value string, set bool) {
+	value, set = os.LookupEnv(variables[key])
+	return value, set && (value != "" || key == "shared-stores")
+}
+
+// scratchDir is the directory of a local disk that somebody has named for what is unpacked; "" when nobody has.
+func (a *app) scratchDir() string {
+	return cmp.Or(os.Getenv("SCONCE_SCRATCH"), a.config.Scratch)
+}
+
+// believed are the keys whose evidence counts, as flags or else the configuration has them.
+func (a *app) believed(flags []string) []string {
+	if len(flags) == 0 && a.config.Keys != nil {
+		return *a.config.Keys
+	}
+	return flags
 }
 
 // storeDir is where the store is, which need not exist.

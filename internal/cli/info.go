@@ -3,10 +3,12 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/config"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/ui"
 	"sconce.dev/sconce/internal/units"
@@ -19,8 +21,9 @@ func newInfoCmd(a *app) *cobra.Command {
 		Short: "Show what this machine offers: sandbox, cores, memory, disk, programs",
 		Long: `Show what matters to sconce on this machine: whether commands can be run in images (it is tried, and where it is refused
 the setting that refuses is named), the cores and the memory that are really available under the limits of cgroups and Slurm,
-the disk under the store with your quota there, where you are logged in, and which other programs were found. With --network,
-the registries that you are logged in at and the package indexes that you have configured are asked whether they answer.`,
+the disk under the store with your quota there, what configuration says, where you are logged in, and which other programs
+were found. With --network, the registries that you are logged in at and the package indexes that you have configured are
+asked whether they answer.`,
 		Example: examples("sconce info", "sconce info --network", "sconce info --json | jq .cores.available"),
 		Args:    wants(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runInfo(cmd.Context(), asJSON, network) },
@@ -34,6 +37,7 @@ the registries that you are logged in at and the package indexes that you have c
 type hostInfo struct {
 	Sconce versionInfo `json:"sconce"`
 	engine.Machine
+	Config []config.Setting `json:"config"` // that count here, each with the file or the variable that says so
 }
 
 func (a *app) runInfo(ctx context.Context, asJSON, network bool) error {
@@ -41,8 +45,12 @@ func (a *app) runInfo(ctx context.Context, asJSON, network bool) error {
 	if err != nil {
 		return err
 	}
-	in := hostInfo{Sconce: currentVersion()}
-	if in.Machine, err = engine.LookAround(ctx, dir, engine.LookOptions{Network: network && !a.flags.offline, UV: a.config.UV}, a.open); err != nil {
+	in := hostInfo{Sconce: currentVersion(), Config: a.settings()}
+	o := engine.LookOptions{Network: network && !a.flags.offline, UV: a.config.UV, Scratch: a.config.Scratch, ScratchBy: "the configuration"}
+	if variable := "SCONCE_SCRATCH"; os.Getenv(variable) != "" {
+		o.Scratch, o.ScratchBy = os.Getenv(variable), variable
+	}
+	if in.Machine, err = engine.LookAround(ctx, dir, o, a.open); err != nil {
 		return err
 	}
 	for n := range in.Network {
@@ -101,6 +109,11 @@ func (in hostInfo) text(width int) string {
 	}
 	if in.Scratch != nil {
 		line("Scratch:", "%s (%s, room for %s): %s", in.Scratch.Dir, in.Scratch.Type, units.Size(in.Scratch.Room), in.Scratch.Why)
+	}
+	title := "Config:"
+	for _, s := range in.Config {
+		line(title, "%s = %s (%s)", s.Key, s.Value, s.From)
+		title = ""
 	}
 	in.sayLogins(line)
 	in.sayNetwork(line)

@@ -28,10 +28,10 @@ bound directory are yours. With --user=self it runs under your own name. Everyth
 Without a command, the image's own entrypoint and command run. sconce ends with the command's exit code, 128+N when signal N
 ended it.
 
-An image that was built here starts at once: files of layers that are not unpacked are read from them, and these are unpacked behind the
-running command for the next one; --unpack says otherwise. Layers that were made elsewhere, as those of most bases, are unpacked first, once
-for all images that have them. A .sqsh or .sif file is not unpacked: its files are read from where they
-are. Both take /dev/fuse; where that is not open, layers are unpacked first.
+An image that was built here starts at once: files of layers that are not unpacked are read from them, and these are
+unpacked behind the running command for the next one; --unpack says otherwise. Layers that were made elsewhere, as those of
+most bases, are unpacked first, once for all images that have them. A .sqsh or .sif file is not unpacked: its files are
+read from where they are. Both take /dev/fuse; where that is not open, layers are unpacked first.
 
 With --gpu it gets this machine's GPUs, with --gpu=0,1 those: their devices and the driver's libraries, as a specification of
 the Container Device Interface (CDI) in /etc/cdi says, or else as they are found. The image needs nothing of the driver.

@@ -2,9 +2,11 @@ package cli
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/config"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/squashfs"
@@ -33,13 +35,24 @@ func addSquashfsFlags(cmd *cobra.Command, o *squashfsOptions) {
 	complete(cmd, "sqsh-block-size", "64KiB", "128KiB", "256KiB", "1MiB")
 }
 
+// configureFiles sets what the flags of cmd leave open as the configuration has it. A level is one of the compression that it was named with.
+func configureFiles(cmd *cobra.Command, c config.Files) {
+	set := func(name, value string) {
+		if f := cmd.Flags().Lookup(name); f != nil && !f.Changed && value != "" && value != "0" {
+			_ = f.Value.Set(value) // which was checked where it was read
+		}
+	}
+	if f := cmd.Flags().Lookup("sqsh-compression"); f != nil && !f.Changed {
+		set("sqsh-compression", c.Compression)
+		set("sqsh-level", strconv.Itoa(c.Level))
+	}
+	set("sqsh-block-size", c.BlockSize)
+}
+
 // addStartFlag adds the flag that orders a file by what is read at the start.
 func addStartFlag(cmd *cobra.Command, o *squashfsOptions) {
 	cmd.Flags().StringArrayVar(&o.start, "start", nil, "write what `CMD` reads together in .sqsh and .sif files, to start fast from slow disks (repeatable)")
 }
-
-// The highest level of each compression that has levels.
-var maxLevels = map[squashfs.Compressor]int{squashfs.Zstd: 22, squashfs.Gzip: 9, squashfs.LZ4: 9}
 
 // parse checks the flags.
 func (o squashfsOptions) parse() (squashfs.Options, error) {
@@ -47,7 +60,7 @@ func (o squashfsOptions) parse() (squashfs.Options, error) {
 	if err != nil {
 		return squashfs.Options{}, fault.Usage(fmt.Errorf("--sqsh-compression: %w", err))
 	}
-	switch most := maxLevels[c]; {
+	switch most := c.MaxLevel(); {
 	case most == 0 && o.level != 0:
 		return squashfs.Options{}, fault.Usage(fmt.Errorf("--sqsh-level %d: without compression there are no levels", o.level))
 	case o.level < 0 || o.level > most:
@@ -57,7 +70,7 @@ func (o squashfsOptions) parse() (squashfs.Options, error) {
 	if err != nil {
 		return squashfs.Options{}, fault.Usage(fmt.Errorf("--sqsh-block-size: %w", err))
 	}
-	if size < squashfs.MinBlockSize || size > squashfs.MaxBlockSize || size&(size-1) != 0 {
+	if !squashfs.ValidBlockSize(size) {
 		return squashfs.Options{}, fault.Usage(fault.Hint(fmt.Errorf("--sqsh-block-size %s: it is no power of two from 4KiB to 1MiB", o.blockSize), "128KiB is a good choice"))
 	}
 	return squashfs.Options{Compression: c, Level: o.level, BlockSize: int(size), TailPacking: o.tailPacking}, nil

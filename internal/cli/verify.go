@@ -24,7 +24,7 @@ type verifyOptions struct {
 func newVerifyCmd(a *app) *cobra.Command {
 	var o verifyOptions
 	cmd := &cobra.Command{
-		Use:   "verify IMAGE --key FILE",
+		Use:   "verify IMAGE [--key FILE]",
 		Short: "Tell which tests an image in a registry has passed, by signed evidence",
 		Long: `Tell which tests an image in a registry has passed, on which clusters. Only evidence counts that one of the keys has signed,
 about exactly the image that the tag leads to now. No layer is downloaded, and nothing but the registry is asked.
@@ -54,10 +54,11 @@ Exit code 3 means that there is no evidence, that a test has failed, or that wha
 }
 
 func (a *app) runVerify(ctx context.Context, o verifyOptions) error {
-	if len(o.keys) == 0 {
-		return fault.Hint(fault.Usage(errors.New("no key says whose evidence counts")), "add --key team.pub")
+	keys := a.believed(o.keys)
+	if len(keys) == 0 {
+		return fault.Hint(fault.Usage(errors.New("no key says whose evidence counts")), "add --key team.pub, or keys in the configuration")
 	}
-	trust, err := engine.TrustedKeys(o.keys)
+	trust, err := engine.TrustedKeys(keys)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,8 @@
 // Package config reads what a site and a user decide once, for every command: /etc/sconce/config.toml, and above it
 // $XDG_CONFIG_HOME/sconce/config.toml (~/.config/sconce/config.toml). Flags and variables of the environment go before both.
 //
-// Nothing here changes what an image holds: an image is decided by its recipe and lock alone.
+// Nothing here changes what an image holds, nor its digest: these are decided by recipe and lock alone. What is decided here is where
+// things are kept and come from, how files that hold an image are written, and what of an image is accepted.
 package config
 
 import (
@@ -33,11 +34,16 @@ type Config struct {
 	HostConfig   *[]string // as --host-config; nil: nothing is said
 	Unpack       string    // as sconce run's --unpack
 	Images       string    // directory of a site's mirror of images
+	Scratch      string    // directory on a local disk for what is unpacked and what steps write
+	Keys         *[]string // files of public keys, as --key of commands that need one; nil: nothing is said
 
 	Mirrors map[string]string // addresses of mirrors by archive, one of mirrors
 	UV      *UV               // the release of uv to use; nil: nothing is said
+	Files   Files
+	Check   Check
 
-	Files []string // that were read, the later one wins
+	Read     []string  // the files that were read, the later one wins
+	Settings []Setting // what they say, that of the winning file for each key
 }
 
 // file is one file. Pointers tell "empty" from "not said".
@@ -50,13 +56,20 @@ type file struct {
 	HostConfig   *[]string `toml:"host-config"`
 	Unpack       *string   `toml:"unpack"`
 	Images       *string   `toml:"images"`
+	Scratch      *string   `toml:"scratch"`
+	Keys         *[]string `toml:"keys"`
 
 	Mirrors map[string]string `toml:"mirrors"`
 	UV      *UV               `toml:"uv"`
+	Files   files             `toml:"files"`
+	Check   check             `toml:"check"`
 }
 
 // keys are those of a file.
-var keys = []string{"store", "shared-stores", "store-size", "patience", "progress", "host-config", "unpack", "images", "mirrors", "uv"}
+var keys = []string{"store", "shared-stores", "store-size", "patience", "progress", "host-config", "unpack", "images", "scratch", "keys", "mirrors", "uv", "files", "check"}
+
+// innerKeys are those of its tables.
+var innerKeys = []string{"mirrors", "uv.version", "uv.sha256", "files.compression", "files.level", "files.block-size", "check.allow", "check.require"}
 
 // The values of the key unpack: when the layers of an image are unpacked that a command runs in.
 const (
@@ -81,7 +94,7 @@ const maxFile = 64 << 10
 // code 2 and name file and line.
 func Load() (Config, error) {
 	var c Config
-	for _, path := range paths() {
+	for _, path := range places() {
 		err := c.add(path)
 		if err != nil && (!errors.Is(err, fs.ErrNotExist) || os.Getenv("SCONCE_CONFIG") != "") {
 			return c, fault.Usage(fmt.Errorf("configuration %s: %w", path, err))
@@ -90,7 +103,7 @@ func Load() (Config, error) {
 	return c, nil
 }
 
-func paths() []string {
+func places() []string {
 	if only, given := os.LookupEnv("SCONCE_CONFIG"); given {
 		if only == "" {
 			return nil
@@ -107,20 +120,20 @@ func paths() []string {
 // add reads a file on top of what the ones before it say.
 func (c *Config) add(path string) error {
 	var f file
-	err := read(path, &f, keys)
+	data, err := read(path, &f, append(slices.Clone(keys), innerKeys...))
 	if err != nil {
 		return err
 	}
-	c.Files = append(c.Files, path)
+	c.Read = append(c.Read, path)
 	if f.UV != nil {
 		f.UV.File = path
 	}
-	for _, part := range []func(file) error{c.addStores, c.addManners, c.addMirrors, c.addUV} {
+	for _, part := range []func(file) error{c.addStores, c.addManners, c.addMirrors, c.addUV, c.addFiles} {
 		if err := part(f); err != nil {
 			return err
 		}
 	}
-	return nil
+	return errors.Join(c.addCheck(f, path), c.remember(data, path))
 }
 
 // addStores takes what f says of directories and sizes.
@@ -132,13 +145,19 @@ func (c *Config) addStores(f file) error {
 		}
 	}
 	if f.SharedStores != nil {
-		dirs := make([]string, len(*f.SharedStores))
-		for i, d := range *f.SharedStores {
-			if dirs[i], err = directory("shared-stores", d); err != nil {
-				return err
-			}
+		if c.SharedStores, err = paths("shared-stores", *f.SharedStores); err != nil {
+			return err
 		}
-		c.SharedStores = &dirs
+	}
+	if f.Keys != nil {
+		if c.Keys, err = paths("keys", *f.Keys); err != nil {
+			return err
+		}
+	}
+	if f.Scratch != nil {
+		if c.Scratch, err = directory("scratch", *f.Scratch); err != nil {
+			return err
+		}
 	}
 	if f.StoreSize != nil {
 		size, err := ParseSize(*f.StoreSize)
@@ -179,21 +198,33 @@ func (c *Config) addManners(f file) error {
 	return nil
 }
 
-// read reads a file of some keys into the struct into.
-func read(path string, into any, keys []string) error {
+// paths is directory for each of several.
+func paths(key string, said []string) (*[]string, error) {
+	all := make([]string, len(said))
+	for i, path := range said {
+		var err error
+		if all[i], err = directory(key, path); err != nil {
+			return nil, err
+		}
+	}
+	return &all, nil
+}
+
+// read reads a file of some keys into the struct into, and returns its text as well.
+func read(path string, into any, keys []string) ([]byte, error) {
 	r, err := os.Open(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer r.Close()
 	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(data) > maxFile {
-		return fmt.Errorf("it is larger than %d KiB", maxFile>>10)
+		return nil, fmt.Errorf("it is larger than %d KiB", maxFile>>10)
 	}
-	return tomltext.Decode(data, into, keys, func(key string) string { return spelling.Nearest(key, keys) })
+	return data, tomltext.Decode(data, into, keys, func(key string) string { return spelling.Nearest(key, keys) })
 }
 
 // directory replaces variables, as $USER, and a leading ~. An administrator's file speaks of directories of whoever reads it, so

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,7 +39,7 @@ debian = "http://m.example.org/debian"
 		t.Fatal(err)
 	}
 	if c.Store != "/scratch/ada/sconce" || !slices.Equal(*c.SharedStores, []string{"/apps/sconce", "/home/ada/old"}) ||
-		c.StoreSize.Of(1000) != 250 || c.Patience != "20m" || c.Progress != "plain" || !slices.Equal(*c.HostConfig, []string{"ca", "pip"}) || c.Images != "/srv/images" || c.Mirrors["debian"] != "http://m.example.org/debian" || len(c.Files) != 1 {
+		c.StoreSize.Of(1000) != 250 || c.Patience != "20m" || c.Progress != "plain" || !slices.Equal(*c.HostConfig, []string{"ca", "pip"}) || c.Images != "/srv/images" || c.Mirrors["debian"] != "http://m.example.org/debian" || len(c.Read) != 1 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -52,6 +53,86 @@ func TestMirrors(t *testing.T) {
 	}
 }
 
+// both reads two files, the site's and above it the user's.
+func both(t *testing.T, site, user string) (c Config, err error) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, f := range [][2]string{{"site.toml", site}, {"user.toml", user}} {
+		path := filepath.Join(dir, f[0])
+		if err := os.WriteFile(path, []byte(f[1]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err = errors.Join(err, c.add(path)); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// A user's file goes before the site's in how files are written; a level goes with the compression that it was named for.
+func TestFiles(t *testing.T) {
+	for _, c := range []struct {
+		site, user string
+		want       Files
+	}{
+		{"compression = \"gzip\"\nlevel = 9", "", Files{"gzip", 9, ""}},
+		{"compression = \"zstd\"\nlevel = 19", "compression = \"gzip\"", Files{"gzip", 0, ""}},
+		{"compression = \"gzip\"\nlevel = 9\nblock-size = \"1MiB\"", "block-size = \"64KiB\"", Files{"gzip", 9, "64KiB"}},
+	} {
+		got, err := both(t, "[files]\n"+c.site+"\n", "[files]\n"+c.user+"\n")
+		if err != nil || got.Files != c.want {
+			t.Errorf("%q, %q: %+v, %v", c.site, c.user, got.Files, err)
+		}
+	}
+	for text, want := range map[string]string{
+		`compression = "xz"`:                 "zstd, gzip, lz4, none",
+		"compression = \"gzip\"\nlevel = 10": "the highest of gzip is 9",
+		"compression = \"none\"\nlevel = 1":  "the highest of none is 0",
+		"compression = \"lz4\"\nlevel = 0":   "begin with 1",
+		"level = 3":                          "name the compression",
+		`block-size = "3KiB"`:                "power of two",
+		`levl = 3`:                           `unknown key "files.levl"`,
+	} {
+		if _, err := load(t, "[files]\n"+text+"\n"); err == nil || !strings.Contains(err.Error(), want) || fault.CodeOf(err) != fault.CodeUsage {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// What a site requires a user's file does not take back; what it allows a user's file says otherwise.
+func TestCheck(t *testing.T) {
+	c, err := both(t, "[check]\nallow = { a = \"theirs\", b = \"theirs\" }\nrequire = [\"c\"]\n", "[check]\nallow = { a = \"mine\", c = \"mine\" }\nrequire = []\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Check.Allow["a"] != "mine" || c.Check.Allow["b"] != "theirs" || c.Check.Require["c"] != c.Read[0] || len(c.Check.Require) != 1 {
+		t.Errorf("%+v", c.Check)
+	}
+	if _, err := load(t, "[check]\nallow = { a = \" \" }\n"); err == nil || !strings.Contains(err.Error(), "a: the reason is missing") {
+		t.Error(err)
+	}
+}
+
+// Each setting is listed once, with the file that has the last word.
+func TestSettings(t *testing.T) {
+	c, err := both(t, "store = \"/site\"\npatience = \"1m\"\n[check]\nrequire = [\"x\"]\n[files]\ncompression = \"zstd\"\nlevel = 9\n",
+		"store = \"/user\"\nshared-stores = [\"/a\"]\n[check]\nrequire = [\"y\"]\n[files]\ncompression = \"gzip\"\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range c.Settings {
+		got = append(got, s.Key+"="+s.Value+" "+filepath.Base(s.From))
+	}
+	want := []string{
+		`check.require=["x"] site.toml`, `patience="1m" site.toml`, `check.require=["y"] user.toml`,
+		`files.compression="gzip" user.toml`, `shared-stores=["/a"] user.toml`, `store="/user" user.toml`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // A release of uv comes with its hashes, and knows which file asks for it; a user's takes the place of the site's as a whole.
 func TestUV(t *testing.T) {
 	hash := strings.Repeat("0a", 32)
@@ -59,7 +140,7 @@ func TestUV(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.UV == nil || c.UV.Version != "0.14.1" || c.UV.SHA256["amd64"] != hash || c.UV.File != c.Files[0] {
+	if c.UV == nil || c.UV.Version != "0.14.1" || c.UV.SHA256["amd64"] != hash || c.UV.File != c.Read[0] {
 		t.Errorf("%+v", c.UV)
 	}
 	user := filepath.Join(t.TempDir(), "user.toml")
@@ -128,7 +209,7 @@ func TestMistakes(t *testing.T) {
 		t.Error("a file that was named may be missing")
 	}
 	t.Setenv("SCONCE_CONFIG", "")
-	if c, err := Load(); err != nil || len(c.Files) > 0 {
+	if c, err := Load(); err != nil || len(c.Read) > 0 {
 		t.Errorf("%+v, %v", c, err)
 	}
 }

@@ -37,7 +37,7 @@ var policyKeys = []string{"max-size", "max-age", "user-size", "users"}
 func LoadPolicy(dir string) (Policy, error) {
 	path := filepath.Join(dir, PolicyFile)
 	var f policy
-	err := read(path, &f, policyKeys)
+	_, err := read(path, &f, policyKeys)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Policy{}, nil
 	}

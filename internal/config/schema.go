@@ -18,10 +18,11 @@ type property struct {
 	Type        string              `json:"type,omitempty"`
 	Pattern     string              `json:"pattern,omitempty"`
 	Enum        []string            `json:"enum,omitempty"`
+	Minimum     int                 `json:"minimum,omitempty"`
 	Items       *property           `json:"items,omitempty"`
 	Properties  map[string]property `json:"properties,omitempty"`
 	Required    []string            `json:"required,omitempty"`
-	Additional  *bool               `json:"additionalProperties,omitempty"`
+	Additional  any                 `json:"additionalProperties,omitempty"` // false, or what further properties are
 	Examples    []any               `json:"examples,omitempty"`
 }
 
@@ -38,7 +39,7 @@ var progressModes = []string{"auto", "tty", "plain", "json", "quiet"}
 
 // Schema returns the JSON Schema of config.toml, by which editors complete and check it.
 func Schema() ([]byte, error) {
-	closed := false
+	const closed = false
 	addresses := map[string]property{}
 	for _, archive := range mirrors {
 		addresses[archive] = property{Type: "string", Pattern: formAddress, Description: "The address of a mirror of the archive " + archive + "."}
@@ -49,7 +50,7 @@ func Schema() ([]byte, error) {
 	}
 	s := property{
 		Schema: "https://json-schema.org/draft/2020-12/schema", ID: SchemaFile, Title: "sconce configuration",
-		Description: "What a site and a user decide once; see docs/guide/site.md.", Type: "object", Additional: &closed,
+		Description: "What a site and a user decide once; see docs/guide/site.md.", Type: "object", Additional: closed,
 		Properties: map[string]property{
 			"store": {
 				Type: "string", Pattern: formDir, Description: "The directory of the store; variables and ~ are replaced.",
@@ -76,15 +77,38 @@ func Schema() ([]byte, error) {
 				Type: "string", Pattern: formDir, Description: "The directory of a mirror of images, from which the importer of pyxis takes what is there.",
 				Examples: []any{"/capstor/images"},
 			},
+			"scratch": {
+				Type: "string", Pattern: formDir, Description: "A directory on a local disk for what is unpacked and what steps write, as SCONCE_SCRATCH.",
+				Examples: []any{"/local/$USER"},
+			},
+			"keys": {
+				Type: "array", Items: &property{Type: "string", Pattern: formDir}, Description: "Files of public keys whose evidence sconce verify and promote believe, as --key.",
+				Examples: []any{[]string{"/etc/sconce/team.pub"}},
+			},
+			"files": {
+				Type: "object", Additional: closed, Description: "How .sqsh and .sif files are written.",
+				Properties: map[string]property{
+					"compression": {Type: "string", Enum: []string{"zstd", "gzip", "lz4", "none"}, Description: "As --sqsh-compression."},
+					"level":       {Type: "integer", Minimum: 1, Description: "The level of that compression, as --sqsh-level."},
+					"block-size":  {Type: "string", Description: "As --sqsh-block-size.", Examples: []any{"128KiB", "1MiB"}},
+				},
+			},
+			"check": {
+				Type: "object", Additional: closed, Description: "How images are judged on this machine, whatever their recipes say.",
+				Properties: map[string]property{
+					"allow":   {Type: "object", Additional: property{Type: "string"}, Description: "Rules that find no error here, each with the reason, as --allow."},
+					"require": {Type: "array", Items: &property{Type: "string"}, Description: "Rules that no recipe, flag or other file may allow."},
+				},
+			},
 			"mirrors": {
-				Type: "object", Properties: addresses, Additional: &closed, Description: "Mirrors of the archives of distributions.",
+				Type: "object", Properties: addresses, Additional: closed, Description: "Mirrors of the archives of distributions.",
 			},
 			"uv": {
-				Type: "object", Additional: &closed, Required: []string{"version", "sha256"},
+				Type: "object", Additional: closed, Required: []string{"version", "sha256"},
 				Description: "The release of uv to use, whatever is on PATH; it comes from the package index.",
 				Properties: map[string]property{
 					"version": {Type: "string", Pattern: formVersion, Description: "The release.", Examples: []any{"0.13.8"}},
-					"sha256":  {Type: "object", Properties: hashes, Additional: &closed, Description: "The hashes of its wheels, by architecture."},
+					"sha256":  {Type: "object", Properties: hashes, Additional: closed, Description: "The hashes of its wheels, by architecture."},
 				},
 			},
 		},

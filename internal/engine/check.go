@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,8 +32,11 @@ type Checked struct {
 
 // Check tells whether an image will run on a target. What the target allows is marked in the findings.
 func (s *Session) Check(ctx context.Context, subject *Subject, t Target) (found *Checked, err error) {
+	if err := s.checkPolicy(); err != nil {
+		return nil, err
+	}
 	used, err := s.useTrusted(ctx, subject, func(f *facts.Facts) (err error) {
-		found, err = judge(ctx, f, subject.Name, t)
+		found, err = s.judge(ctx, f, subject.Name, t)
 		return err
 	})
 	if err != nil {
@@ -46,17 +50,53 @@ func (s *Session) Check(ctx context.Context, subject *Subject, t Target) (found 
 	if err != nil {
 		return nil, err
 	}
-	return judge(ctx, gathered, subject.Name, t)
+	return s.judge(ctx, gathered, subject.Name, t)
 }
 
 // judge judges facts, and closes them.
-func judge(ctx context.Context, gathered *facts.Facts, name string, t Target) (*Checked, error) {
+func (s *Session) judge(ctx context.Context, gathered *facts.Facts, name string, t Target) (*Checked, error) {
 	findings, err := audit.Check(ctx, gathered, t.Profile)
 	if err = errors.Join(err, gathered.Close()); err != nil {
 		return nil, fmt.Errorf("check %s: %w", name, err)
 	}
-	audit.Allow(findings, t.Allow)
+	s.allow(ctx, findings, t.Allow)
 	return &Checked{Facts: gathered, Findings: findings, Count: audit.CountOf(findings)}, nil
+}
+
+// checkPolicy refuses a policy about rules that do not exist: what is misspelt must not pass for what is meant.
+func (s *Session) checkPolicy() error {
+	for _, rule := range slices.Sorted(maps.Keys(s.check.Allow)) {
+		if err := audit.KnownRule(rule); err != nil {
+			return fmt.Errorf("configuration: check.allow: %w", err)
+		}
+	}
+	for _, rule := range slices.Sorted(maps.Keys(s.check.Require)) {
+		if err := audit.KnownRule(rule); err != nil {
+			return fmt.Errorf("configuration %s: check.require: %w", s.check.Require[rule], err)
+		}
+	}
+	return nil
+}
+
+// allow marks the findings that somebody allows: this machine's configuration, or asked, which goes before. What the configuration
+// requires nobody allows, and who tried is told.
+func (s *Session) allow(ctx context.Context, findings []audit.Finding, asked map[string]string) {
+	reasons := maps.Clone(s.check.Allow)
+	if reasons == nil {
+		reasons = map[string]string{}
+	}
+	maps.Copy(reasons, asked)
+	told := map[string]bool{}
+	for _, f := range findings {
+		by := s.check.Require[f.Rule]
+		if by == "" || reasons[f.Rule] == "" || told[f.Rule] {
+			continue
+		}
+		told[f.Rule] = true
+		progress.Warn(ctx, fmt.Sprintf("%s counts, although it is allowed: %s requires it", f.Rule, by), "")
+	}
+	maps.DeleteFunc(reasons, func(rule, _ string) bool { return s.check.Require[rule] != "" })
+	audit.Allow(findings, reasons)
 }
 
 // findingsIn checks an image of the store, unless the same rules have judged it for the same target before. Nothing is marked as
@@ -100,11 +140,14 @@ func (s *Session) checkKey(im *image.Image, t cluster.Profile) (string, error) {
 
 // checkBuilt looks whether an image that was built will run on its recipe's target. What was found is told in short.
 func (s *Session) checkBuilt(ctx context.Context, r *Recipe, im *image.Image) (*audit.Count, error) {
+	if err := s.checkPolicy(); err != nil {
+		return nil, err
+	}
 	findings, err := s.findingsIn(ctx, im, r.FullName(), r.Target.Profile)
 	if err != nil {
 		return nil, err
 	}
-	audit.Allow(findings, r.Target.Allow)
+	s.allow(ctx, findings, r.Target.Allow)
 	n := audit.CountOf(findings)
 	again := fmt.Sprintf("`sconce check --recipe %s` shows all of it", filepath.Dir(r.Path))
 	if n.Warnings > 0 {

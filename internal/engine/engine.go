@@ -28,6 +28,7 @@ type Options struct {
 	Scratch  string        // directory on a local disk for what is unpacked and what steps write; "": the store's, see [store.Store.UseScratch]
 	Offline  bool          // use no network
 	Version  string        // of sconce: servers are told, and what a check has found holds for it alone
+	Check    config.Check  // how this machine wants images judged
 	UV       *config.UV    // the release of uv to use; nil: nobody asks for one
 	Patience time.Duration // how long servers in trouble are asked again; 0: see [fetch.Options]
 }
@@ -42,6 +43,7 @@ type Session struct {
 	Cores  int   // that a build may use
 	Memory int64 // likewise, in bytes; 0: what there is when it begins
 
+	check config.Check
 	uv    *uv.Release // that is asked for; nil: none
 	mu    sync.Mutex
 	repos map[string]*registry.Repository // by name, see Repository
@@ -65,7 +67,7 @@ func New(ctx context.Context, o Options) (*Session, error) {
 	}
 	return &Session{
 		Store: st, Fetch: fetch.New(st, fetch.Options{Offline: o.Offline, Patience: o.Patience, UserAgent: "sconce/" + o.Version}),
-		Offline: o.Offline, Version: o.Version, Cores: runtime.GOMAXPROCS(0), uv: releaseOf(o.UV),
+		Offline: o.Offline, Version: o.Version, Cores: runtime.GOMAXPROCS(0), check: o.Check, uv: releaseOf(o.UV),
 	}, nil
 }
 

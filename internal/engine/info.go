@@ -47,6 +47,8 @@ type SandboxState struct {
 type LookOptions struct {
 	Network bool       // ask the servers that the user works with whether they answer
 	UV      *config.UV // the release of uv that is asked for; nil: none
+
+	Scratch, ScratchBy string // what [Options] have, and who says so
 }
 
 // LookAround finds out what this machine offers to a store in dir, which stays missing if it is.
@@ -55,7 +57,7 @@ func LookAround(ctx context.Context, dir string, o LookOptions, open Opener) (Ma
 	if err := ctx.Err(); err != nil {
 		return m, err
 	}
-	m.Scratch = scratchOf(dir)
+	m.Scratch = scratchOf(dir, o)
 	findUV(ctx, dir, m.Tools, o.UV, open)
 	m.Quota, m.Logins = host.QuotaOf(dir), registry.Logins()
 	if o.Network {
@@ -82,9 +84,9 @@ type ScratchState struct {
 	Why string `json:"why"`
 }
 
-func scratchOf(storeDir string) *ScratchState {
-	if dir := os.Getenv("SCONCE_SCRATCH"); dir != "" {
-		return &ScratchState{host.LocalPlace{Dir: dir, Type: host.FileSystemOf(dir).Type, Room: host.FileSystemOf(dir).Free}, "as SCONCE_SCRATCH says"}
+func scratchOf(storeDir string, o LookOptions) *ScratchState {
+	if dir := o.Scratch; dir != "" {
+		return &ScratchState{host.LocalPlace{Dir: dir, Type: host.FileSystemOf(dir).Type, Room: host.FileSystemOf(dir).Free}, "as " + o.ScratchBy + " says"}
 	}
 	tmp := filepath.Join(storeDir, "tmp-v1")
 	if _, err := os.Stat(tmp); err != nil { // no store yet, or one of a group

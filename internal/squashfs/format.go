@@ -67,6 +67,20 @@ func ParseCompressor(s string) (Compressor, error) {
 	return 0, fmt.Errorf("compression %q: it is one of zstd, gzip, lz4, none", s)
 }
 
+// MaxLevel is the highest level of c, the lowest being 1; 0: it has none.
+func (c Compressor) MaxLevel() int {
+	switch c {
+	case Zstd:
+		return 22
+	case Gzip, LZ4:
+		return 9
+	}
+	return 0
+}
+
+// ValidBlockSize reports whether files can have blocks of n bytes.
+func ValidBlockSize(n int64) bool { return n >= MinBlockSize && n <= MaxBlockSize && n&(n-1) == 0 }
+
 // The flags of a superblock.
 const (
 	flagInodesStored    = 0x0001
