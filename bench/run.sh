@@ -19,4 +19,5 @@ if [ "$(id -u)" != 0 ]; then
 	echo "bench: run as root: the peers are measured at their fastest, which is buildah with native overlay and chroot isolation" >&2
 	exit 1
 fi
-exec python3 -B "$here/bench.py" "$@"
+python3 -B "$here/bench.py" "$@"
+exec python3 -B "$here/bootstrap.py"
