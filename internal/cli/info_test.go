@@ -32,7 +32,7 @@ func TestInfoFitsATerminal(t *testing.T) {
 		}
 	}
 	text := in.text(0)
-	for _, want := range []string{"50000 of 1000000 inodes", "9.0 GB of 10.0 GB used", "10 of 1000 files used", "that is little", "registry.example.org/team, by /home/me"} {
+	for _, want := range []string{"50,000 of 1,000,000 inodes", "9.0 GB of 10.0 GB used", "10 of 1,000 files used", "that is little", "registry.example.org/team, by /home/me"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("nothing says %q in\n%s", want, text)
 		}

@@ -18,7 +18,7 @@ func (in hostInfo) storeRoom() []string {
 	said := []string{fmt.Sprintf("%s, %s of %s free", at.Type, units.Size(at.Free), units.Size(at.Size))}
 	room, files, limited := at.Free, at.FreeFiles, at.Files > 0
 	if limited {
-		said[0] += fmt.Sprintf(", %d of %d inodes", at.FreeFiles, at.Files)
+		said[0] += fmt.Sprintf(", %s of %s inodes", units.Count(at.FreeFiles), units.Count(at.Files))
 	}
 	if q := in.Quota; q != nil && q.MaxBytes > 0 {
 		room = min(room, max(0, q.MaxBytes-q.Bytes))
@@ -26,7 +26,7 @@ func (in hostInfo) storeRoom() []string {
 	}
 	if q := in.Quota; q != nil && q.MaxFiles > 0 {
 		files, limited = max(0, q.MaxFiles-q.Files), true
-		said = append(said, fmt.Sprintf("your quota there: %d of %d files used", q.Files, q.MaxFiles))
+		said = append(said, fmt.Sprintf("your quota there: %s of %s files used", units.Count(q.Files), units.Count(q.MaxFiles)))
 	}
 	if at.Size > 0 && room < littleRoom || limited && files < littleFiles {
 		said = append(said, "that is little for images with PyTorch: `sconce cache prune` makes room, SCONCE_STORE names a directory on a larger disk")

@@ -39,7 +39,7 @@ type Solver struct {
 	Offline bool          // take the indexes that are in the store, and nothing from the network
 	Timeout time.Duration // for one answer; 0 means usualTimeout
 
-	// UV returns the path of uv. nil takes the one on PATH.
+	// UV returns the path of uv.
 	UV func(ctx context.Context) (string, error)
 	// Env are more variables for uv, such as UV_DEFAULT_INDEX: py-rattler comes from the user's Python package index.
 	Env []string
@@ -403,9 +403,13 @@ func (s *Solver) write(dir string, a *ask) error {
 
 // run runs the script in dir, with request.json, until it has written answer.json.
 func (s *Solver) run(ctx context.Context, dir string) error {
-	program, err := s.uv(ctx)
+	program, err := s.UV(ctx)
 	if err != nil {
-		return err
+		hint := "bring a lock of the conda packages: conda-lock.yml, pixi.lock or an @EXPLICIT file"
+		if above := fault.HintOf(err); above != "" {
+			hint = above + "; or " + hint
+		}
+		return fault.Hint(fmt.Errorf("choosing conda packages needs uv: %w", err), hint)
 	}
 	args := []string{"run", "--quiet", "--no-project", "--isolated", "--python", ">=3.10", "--with", "py-rattler==" + Rattler}
 	if s.Offline {
@@ -429,18 +433,6 @@ func (s *Solver) run(ctx context.Context, dir string) error {
 		return s.died(err, stderr.String())
 	}
 	return nil
-}
-
-func (s *Solver) uv(ctx context.Context) (string, error) {
-	if s.UV != nil {
-		return s.UV(ctx)
-	}
-	program, err := exec.LookPath("uv")
-	if err != nil {
-		return "", fault.Hint(errors.New("choosing conda packages needs uv, which is not on PATH"),
-			"install it with `pip install uv` or `pipx install uv`, or bring a lock: conda-lock.yml, pixi.lock or an @EXPLICIT file")
-	}
-	return program, nil
 }
 
 var errTimeout = errors.New("the solver takes too long")

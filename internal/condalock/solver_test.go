@@ -480,9 +480,11 @@ func TestSolverDies(t *testing.T) {
 
 func TestSolveWithoutUV(t *testing.T) {
 	s := solver(t, config(t, nil))
-	t.Setenv("PATH", t.TempDir())
+	s.UV = func(context.Context) (string, error) {
+		return "", fault.Hint(errors.New("no index has it"), "name an index")
+	}
 	_, err := s.Solve(t.Context(), oneChannel(t, "https://channel.example.org/x"))
-	if err == nil || !strings.Contains(err.Error(), "needs uv") || !strings.Contains(fault.HintOf(err), "conda-lock.yml") {
+	if err == nil || !strings.Contains(err.Error(), "needs uv: no index has it") || !strings.HasPrefix(fault.HintOf(err), "name an index; or ") || !strings.Contains(fault.HintOf(err), "conda-lock.yml") {
 		t.Errorf("error: %v, hint %s", err, fault.HintOf(err))
 	}
 }

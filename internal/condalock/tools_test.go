@@ -1,6 +1,7 @@
 package condalock
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -135,7 +136,7 @@ func solver(t testing.TB, c *Config) *Solver {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { st.Close() })
-	return &Solver{Store: st, Config: c}
+	return &Solver{Store: st, Config: c, UV: func(context.Context) (string, error) { return exec.LookPath("uv") }}
 }
 
 var uvCache = uvDir("cache", "dir")

@@ -155,6 +155,22 @@ func twoUnits(large time.Duration, largeUnit string, small time.Duration, smallU
 	return fmt.Sprintf("%d %s %d %s", large, largeUnit, small, smallUnit)
 }
 
+// Count returns a number in groups of three digits: "1,000,000".
+func Count(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	first := len(digits) - 3
+	if n < 0 {
+		digits, first = digits[1:], first-1
+	}
+	for ; first > 0; first -= 3 {
+		digits = digits[:first] + "," + digits[first:]
+	}
+	if n < 0 {
+		return "-" + digits
+	}
+	return digits
+}
+
 // Number returns n of a thing: "1 layer", "2 layers".
 func Number(n int, thing string) string {
 	if n == 1 {

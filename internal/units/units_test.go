@@ -30,6 +30,14 @@ func TestSize(t *testing.T) {
 	}
 }
 
+func TestCount(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 12345: "12,345", 1234567: "1,234,567", -999: "-999", -1000: "-1,000"} {
+		if got := Count(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
+
 func TestNumber(t *testing.T) {
 	for n, want := range map[int]string{0: "0 layers", 1: "1 layer", 12: "12 layers"} {
 		if got := Number(n, "layer"); got != want {
