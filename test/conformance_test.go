@@ -154,14 +154,8 @@ func conformanceImages(t *testing.T) map[string]v1.Image {
 		t.Fatal(err)
 	}
 	l.add(tar.Header{Name: "bin/busybox", Mode: 0o755}, string(busybox))
-	applets, err := exec.Command("busybox", "--list").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, applet := range strings.Fields(string(applets)) {
-		if applet != "busybox" {
-			l.symlink("bin/"+applet, "busybox")
-		}
+	for _, applet := range usedApplets(t) {
+		l.symlink("bin/"+applet, "busybox")
 	}
 	l.symlink("lib", "usr/lib")
 	l.file("etc/passwd", "root:x:0:0:root:/root:/bin/sh\napp:x:1000:1001:app:/home/app:/bin/sh\nother:x:1002:1002::/nowhere:/bin/sh\n")
@@ -195,6 +189,30 @@ func conformanceImages(t *testing.T) map[string]v1.Image {
 		images[name] = image
 	}
 	return images
+}
+
+// usedApplets are those commands of busybox that a case names: buildah's driver vfs copies every file of an image for each layer.
+func usedApplets(t *testing.T) []string {
+	list, err := exec.Command("busybox", "--list").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{"sh": true}
+	err = fs.WalkDir(os.DirFS("conformance"), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(filepath.Join("conformance", path))
+		for _, word := range regexp.MustCompile(`[\w.[-]+`).FindAllString(string(text), -1) {
+			named[word] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(named, "busybox")
+	return slices.DeleteFunc(strings.Fields(string(list)), func(applet string) bool { return !named[applet] })
 }
 
 func configFile(t *testing.T, image v1.Image, config v1.Config) *v1.ConfigFile {
