@@ -23,7 +23,7 @@ RUN        = SCONCE_REQUIRE_TOOLS=1 CGO_ENABLED=0 scripts/test.sh
 RUN_RACE   = SCONCE_REQUIRE_TOOLS=1 CGO_ENABLED=1 GORACE='$(GORACE)' scripts/test.sh
 FLAGS      = -vet=off -ldflags=-w -timeout 80m $(TESTFLAGS)
 
-.PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-containerfile bench-files bench-conda bench-scale bench-start bench-gpu release clean
+.PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-containerfile bench-files bench-conda bench-scale bench-facts bench-start bench-gpu release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -93,6 +93,12 @@ SIZE ?= 4
 
 bench-scale: build ## the same on 1, 2, 4, ... cores
 	. scripts/tools.sh && need_debian mksquashfs squashfs-tools && python3 -B bench/scale/bench.py --size $(SIZE)
+
+# make bench-facts FACTS_SIZE=5 makes an image of 5 GB.
+FACTS_SIZE ?= 20
+
+bench-facts: build ## a check of a large image in a registry, by signed facts and by its layers
+	. scripts/tools.sh && need_debian docker-registry docker-registry && need_debian openssl openssl && python3 -B bench/facts/bench.py --size $(FACTS_SIZE)
 
 # make bench-start IMAGE=pytorch:1 START="python3 -c 'import torch'", as root.
 bench-start: build ## a start of an image from a file on a slow disk, with and without --start

@@ -73,6 +73,7 @@ class Layer:
         self.out = open(self.path, "wb")
         self.digest, self.diff = hashlib.sha256(), hashlib.sha256()
         self.crc, self.size, self.before, self.waiting = 0, 0, b"", []
+        self.job, self.deflated = None, None
         self.write(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03")
         self.parts = Parts(self.take)
         self.tar = tarfile.open(fileobj=self.parts, mode="w|", format=tarfile.GNU_FORMAT, bufsize=PART)
@@ -84,7 +85,10 @@ class Layer:
     def take(self, part, last):
         self.diff.update(part)
         self.crc, self.size = zlib.crc32(part, self.crc), self.size + len(part)
-        self.waiting.append(self.pool.apply_async(deflate, ((part, self.before, last),)))
+        job = (part, self.before, last)
+        if job != self.job:  # of what repeats, the last one is taken again
+            self.job, self.deflated = job, self.pool.apply_async(deflate, (job,))
+        self.waiting.append(self.deflated)
         self.before = part[-WINDOW:]
         while len(self.waiting) > (0 if last else 4 * os.cpu_count()):
             self.write(self.waiting.pop(0).get())
@@ -95,6 +99,12 @@ class Layer:
             st = os.fstat(f.fileno())
             info.size, info.mode, info.mtime = st.st_size, 0o755 if st.st_mode & 0o100 else 0o644, 1_700_000_000
             self.tar.addfile(info, f)
+
+    def add_made(self, path, size, content):
+        """Adds a file of this size with what content, which has read(n), gives."""
+        info = tarfile.TarInfo(path)
+        info.size, info.mode, info.mtime = size, 0o644, 1_700_000_000
+        self.tar.addfile(info, content)
 
     def close(self):
         self.tar.close()
@@ -115,25 +125,14 @@ def blob(directory, document, media):
     return {"mediaType": media, "digest": "sha256:" + name, "size": len(data)}
 
 
-def main():
-    target, wanted = Path(sys.argv[1]) / "oci", float(sys.argv[2]) * 1e9
-    if (target / "index.json").exists():
-        return
+def write(target, layers_of):
+    """Writes an image as the OCI layout target. layers_of is called with a function that returns a new layer, and yields layers that are
+    full, lowest first."""
     blobs = target / "blobs" / "sha256"
     blobs.mkdir(parents=True, exist_ok=True)
-    source = files(sys.argv[3:] or ROOTS)
     layers, diffs = [], []
     with multiprocessing.Pool() as pool:
-        for share in SHARES:
-            room, layer = wanted * share / sum(SHARES), Layer(blobs, pool)
-            for path, size in source:
-                try:
-                    layer.add(path)
-                except OSError as e:
-                    sys.exit(f"image: {e}")
-                room -= size
-                if room <= 0:
-                    break
+        for layer in layers_of(lambda: Layer(blobs, pool)):
             descriptor, diff = layer.close()
             layers.append(descriptor)
             diffs.append(diff)
@@ -150,4 +149,27 @@ def main():
     (target / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
 
 
-main()
+def main():
+    target, wanted = Path(sys.argv[1]) / "oci", float(sys.argv[2]) * 1e9
+    if (target / "index.json").exists():
+        return
+    source = files(sys.argv[3:] or ROOTS)
+
+    def layers_of(new):
+        for share in SHARES:
+            room, layer = wanted * share / sum(SHARES), new()
+            for path, size in source:
+                try:
+                    layer.add(path)
+                except OSError as e:
+                    sys.exit(f"image: {e}")
+                room -= size
+                if room <= 0:
+                    break
+            yield layer
+
+    write(target, layers_of)
+
+
+if __name__ == "__main__":
+    main()
