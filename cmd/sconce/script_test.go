@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "rewrite the golden parts of the scripts
 
 func TestMain(m *testing.M) {
 	sandbox.Init() // the sandbox starts this very binary again
-	testscript.Main(m, map[string]func(){"sconce": main, "cotainr": main, "killing-proxy": killingProxy})
+	testscript.Main(m, map[string]func(){"sconce": main, "cotainr": main, "killing-proxy": killingProxy, "token-registry": tokenRegistry})
 }
 
 // TestScripts runs the scripts in testdata/script through the real command. Each has a store of its own.
