@@ -2,11 +2,16 @@ package pipeline_test
 
 import (
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/engine"
@@ -223,6 +228,49 @@ func TestIndexIsSigned(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An index that nothing is said about yet has no name: what ends in between is done again.
+func TestIndexIsNamedLast(t *testing.T) {
+	var mu sync.Mutex
+	broken := true
+	digest := regexp.MustCompile(`/manifests/(sha256:|att\.)([0-9a-f]{12})`)
+	indexes := map[string]bool{} // by what their digests begin with
+	proxy := registrytest.NewProxy(t, registrytest.Start(t, false), func(w http.ResponseWriter, r *http.Request) bool {
+		m := digest.FindStringSubmatch(r.URL.Path)
+		if r.Method != http.MethodPut || m == nil {
+			return false
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if r.Header.Get("Content-Type") == string(types.OCIImageIndex) {
+			indexes[m[2]] = true
+		}
+		if m[1] != "att." || !indexes[m[2]] || !broken {
+			return false
+		}
+		w.WriteHeader(http.StatusForbidden)
+		return true
+	})
+	v := newSignedIndexes(t, proxy.Host)
+	all := look(t, v.session, v.dir)
+	if _, err := open(t, v.dir).Run(t.Context(), v.session, all, pipeline.RunOptions{Jobs: 1}); err == nil {
+		t.Fatal("the registry refused, and nobody says so")
+	}
+	named := func(when string, want bool) {
+		t.Helper()
+		for _, st := range all[4:] {
+			if _, found, err := v.session.Head(t.Context(), st.Canonical); err != nil || found != want {
+				t.Errorf("%s, %s is there: %v, %v", when, st.Canonical, found, err)
+			}
+		}
+	}
+	named("when it was refused", false)
+	mu.Lock()
+	broken = false
+	mu.Unlock()
+	v.run(t)
+	named("in the end", true)
 }
 
 // stagingOf is where evidence about what users pull is: beside it where the registry keeps a list, else where it was tested.

@@ -106,9 +106,13 @@ func (st *Status) heldUp() []string {
 	return reasons
 }
 
-// blameParts says of an index what is due to its parts.
+// blameParts says of an index what is due to its parts. One that is not there is put together before they are tested.
 func (st *Status) blameParts(all []*Status) {
-	for _, action := range []Action{Build, Wait, Test} {
+	first := []Action{Build, Wait, Test}
+	if st.Action == Build {
+		first = first[:2]
+	}
+	for _, action := range first {
 		var reasons []string
 		for _, other := range all {
 			if other.Image.PartOf == st.Image.Ref && other.Action == action {
