@@ -176,16 +176,33 @@ func (s *siteFinder) distribution(n Info) (Distribution, bool) {
 	return d, true
 }
 
-// wheelTags returns the values of "Tag:" in a WHEEL file.
+// wheelTags returns the values of "Tag:" in a WHEEL file. One that stands for several, as the names of wheels have them and maturin writes
+// them here too, is taken apart (PEP 425, "Compressed Tag Sets").
 func wheelTags(data []byte) []string {
 	var tags []string
 	for line := range strings.Lines(string(data)) {
-		if tag, ok := strings.CutPrefix(line, "Tag:"); ok {
+		tag, ok := strings.CutPrefix(line, "Tag:")
+		if !ok {
+			continue
+		}
+		parts := strings.Split(strings.TrimSpace(tag), "-")
+		if len(parts) != 3 || strings.Count(tag, ".") > maxCompressed {
 			tags = append(tags, strings.TrimSpace(tag))
+			continue
+		}
+		for interpreter := range strings.SplitSeq(parts[0], ".") {
+			for abi := range strings.SplitSeq(parts[1], ".") {
+				for platform := range strings.SplitSeq(parts[2], ".") {
+					tags = append(tags, interpreter+"-"+abi+"-"+platform)
+				}
+			}
 		}
 	}
 	return tags
 }
+
+// maxCompressed is how many dots a tag may have that is taken apart: that of a wheel for three Pythons and all manylinux has fewer.
+const maxCompressed = 30
 
 // eggRequirements returns the lines of a requires.txt of setuptools as Requires-Dist would have them: a section
 // "[extra:marker]" applies to the lines below it, either part may be missing.
