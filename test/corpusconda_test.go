@@ -92,7 +92,7 @@ func condaImages(b binaries) []ailing {
 	library := func(prefix string) condaPackage { // what is read of it lies in the middle, beyond the first piece that is looked at
 		return condaPackage{
 			name: "libtool", version: "2.0", placeholder: placeholder,
-			files: map[string]string{"lib/libtool.so.2": strings.Repeat("\x7fELF", 1<<18) + prefix + "/share/tool\x00", "lib/pkgconfig/tool.pc": "prefix=" + prefix + "\n"},
+			files: map[string]string{"share/tool/tool.db": strings.Repeat("data\x00", 1<<18) + prefix + "/share/tool\x00", "lib/pkgconfig/tool.pc": "prefix=" + prefix + "\n"},
 		}
 	}
 	shared := func(data string) condaPackage {
