@@ -36,12 +36,25 @@ func (im *image) region(offset, size uint64) region {
 	return region{int64(offset), int64(min(size, uint64(im.size)-offset))}
 }
 
-// mapped returns what of the file is loaded from address on, at most size bytes.
+// mapped returns what of the file is loaded from address on, at most size bytes. It may go on in the next segment, where that follows in
+// memory and in the file: patchelf puts a segment for its tables before the others, and what does not fit in a page of it lies beyond.
 func (im *image) mapped(address, size uint64) region {
-	for _, s := range im.loads {
-		if skip := address - s.address; address >= s.address && skip < uint64(s.size) {
-			return region{s.offset + int64(skip), int64(min(size, uint64(s.size)-skip))}
+	for i, s := range im.loads {
+		skip := address - s.address
+		if address < s.address || skip >= uint64(s.size) {
+			continue
 		}
+		end := s.address + uint64(s.size)
+		r := region{s.offset + int64(skip), s.size - int64(skip)}
+		for _, next := range im.loads[i+1:] { // in the order of addresses (System V ABI, "Program header")
+			if next.address != end || next.offset != r.offset+r.size {
+				break
+			}
+			end += uint64(next.size)
+			r.size += next.size
+		}
+		r.size = int64(min(size, uint64(r.size)))
+		return r
 	}
 	return region{}
 }

@@ -263,3 +263,25 @@ prog q 'int _start() {}' $musl a/liba.so a/libb.so -Wl,-rpath,'$LIB/x:$ORIGIN/a'
 		}
 	}
 }
+
+// A table goes on in the next segment where that follows in memory and in the file, and not otherwise.
+func TestMappedAcrossSegments(t *testing.T) {
+	im := &image{size: 0x9000, loads: []segment{
+		{0x1000, region{0, 0x1000}}, {0x2000, region{0x1000, 0x800}}, {0x2800, region{0x4000, 0x1000}}, {0x9000, region{0x5000, 0x1000}},
+	}}
+	for _, test := range []struct {
+		address, size uint64
+		want          region
+	}{
+		{0x1100, 0x200, region{0x100, 0x200}},
+		{0x1100, 0x1200, region{0x100, 0x1200}},
+		{0x1100, 0x5000, region{0x100, 0x1700}},
+		{0x2800, 0x5000, region{0x4000, 0x1000}},
+		{0x3800, 1, region{}},
+		{0x9fff, 0x10, region{0x5fff, 1}},
+	} {
+		if got := im.mapped(test.address, test.size); got != test.want {
+			t.Errorf("%#x bytes at %#x: %+v, want %+v", test.size, test.address, got, test.want)
+		}
+	}
+}
