@@ -105,6 +105,7 @@ file file
 git git
 ssh openssh-client
 readelf binutils
+patchelf patchelf
 tmux tmux
 python3 python3
 gcc gcc

@@ -101,8 +101,8 @@ func TestCotainrChain(t *testing.T) {
 	})
 }
 
-// extensionIndex makes the files of an index: the solver, a torch with a header, and the source of an extension.
-func extensionIndex(t *testing.T, wheels string) string {
+// solverIndex makes the files of an index: the solver, and what is given.
+func solverIndex(t *testing.T, wheels string, files map[string][]byte) string {
 	t.Helper()
 	machine := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
 	downloadWheels(t, wheels, machine, []string{condatest.Rattler})
@@ -111,19 +111,28 @@ func extensionIndex(t *testing.T, wheels string) string {
 	for _, file := range solver {
 		err = errors.Join(err, os.Link(file, filepath.Join(dir, filepath.Base(file))))
 	}
-	torch := locktest.Wheel{Name: "torch", Version: "2.7.0", Files: map[string]string{"torch/include/torch/version.h": "#define TORCH_VERSION \"2.7.0\"\n"}}
-	err = errors.Join(err,
-		os.WriteFile(filepath.Join(dir, torch.File()), torch.Bytes(t), 0o644),
-		os.WriteFile(filepath.Join(dir, "made_here-2.8.tar.gz"), sourceOf(t, "made_here-2.8", map[string]string{
-			"PKG-INFO":       extensionMetadata,
-			"pyproject.toml": "[project]\nname = \"made-here\"\nversion = \"2.8\"\ndependencies = [\"torch\"]\n[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n",
-			"backend.py":     "METADATA = \"\"\"" + extensionMetadata + "\"\"\"\n" + extensionBackend,
-			"made_here.c":    extensionC,
-		}), 0o644))
+	for name, data := range files {
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), data, 0o644))
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// extensionIndex makes the files of an index: the solver, a torch with a header, and the source of an extension.
+func extensionIndex(t *testing.T, wheels string) string {
+	t.Helper()
+	torch := locktest.Wheel{Name: "torch", Version: "2.7.0", Files: map[string]string{"torch/include/torch/version.h": "#define TORCH_VERSION \"2.7.0\"\n"}}
+	return solverIndex(t, wheels, map[string][]byte{
+		torch.File(): torch.Bytes(t),
+		"made_here-2.8.tar.gz": sourceOf(t, "made_here-2.8", map[string]string{
+			"PKG-INFO":       extensionMetadata,
+			"pyproject.toml": "[project]\nname = \"made-here\"\nversion = \"2.8\"\ndependencies = [\"torch\"]\n[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n",
+			"backend.py":     "METADATA = \"\"\"" + extensionMetadata + "\"\"\"\n" + extensionBackend,
+			"made_here.c":    extensionC,
+		}),
+	})
 }
 
 // sourceOf packs a source distribution.

@@ -45,7 +45,7 @@ func Subdir() string {
 // leftOut are the parts of a standard library that no test needs.
 var leftOut = []string{
 	"test", "tests", "site-packages", "dist-packages", "__pycache__", "idlelib", "tkinter", "ensurepip", "lib2to3", "pydoc_data", "turtledemo",
-	"distutils", "unittest", "xmlrpc", "wsgiref", "sqlite3", "curses", "dbm",
+	"distutils", "xmlrpc", "wsgiref", "sqlite3", "curses", "dbm",
 }
 
 // RealPython is this machine's Python as the conda package "python" for this machine: its program, by the usual names, and the
