@@ -67,11 +67,11 @@ func planned(ctx context.Context, st *store.Store, dir string, o *build.Options)
 		return nil, nil, err
 	}
 	client := fetch.New(st, fetch.Options{Attempts: 2, Backoff: time.Millisecond})
-	l, err := lock.Make(ctx, r, lock.Options{Store: st, Fetch: client})
+	f, err := lock.Update(ctx, r, lock.Options{Store: st, Fetch: client})
 	if err != nil {
 		return nil, nil, err
 	}
-	wheels, err := l.Wheels(r)
+	l, err := f.Locked(r)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -95,12 +95,12 @@ func planned(ctx context.Context, st *store.Store, dir string, o *build.Options)
 	if !how.RunsHere {
 		how.Compiler = l.Python.Version
 	}
-	p, err := plan.New(context.Background(), r, l, wheels, how)
+	p, err := plan.New(context.Background(), r, l.Lock, l.Wheels, how)
 	if err != nil {
 		closeAll()
 		return nil, nil, err
 	}
-	o.Store, o.Fetch, o.Cores, o.Wheels, o.Authorize, o.Open = st, client, 2, wheels, lock.Authorizer(r), open
+	o.Store, o.Fetch, o.Cores, o.Wheels, o.Authorize, o.Open = st, client, 2, l.Wheels, lock.Authorizer(r), open
 	if l.Python != nil {
 		o.Protect = l.Python.Protected
 	}
@@ -542,15 +542,15 @@ func TestCancelled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := lock.Make(ctx, r, lock.Options{Store: st, Fetch: fetch.New(st, fetch.Options{})})
+	f, err := lock.Update(ctx, r, lock.Options{Store: st, Fetch: fetch.New(st, fetch.Options{})})
 	if err != nil {
 		t.Fatal(err)
 	}
-	wheels, err := l.Wheels(r)
+	l, err := f.Locked(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := plan.New(t.Context(), r, l, wheels, plan.Options{RunsHere: true})
+	p, err := plan.New(t.Context(), r, l.Lock, l.Wheels, plan.Options{RunsHere: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -559,7 +559,7 @@ func TestCancelled(t *testing.T) {
 		<-req.Context().Done()
 		return nil, req.Context().Err()
 	})})
-	if _, err := build.Run(ctx, p, build.Options{Store: st, Fetch: hangs, Wheels: wheels}); !errors.Is(err, context.Canceled) {
+	if _, err := build.Run(ctx, p, build.Options{Store: st, Fetch: hangs, Wheels: l.Wheels}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	verify(t, st)

@@ -63,20 +63,21 @@ func (l *Lock) For(platform string) (*Platform, error) {
 		"lock it for that platform too: --platform "+platform+" for conda-lock, platforms in pixi.toml")
 }
 
-// Read reads a lock in any of the forms that sconce knows: conda-lock.yml (CEP 37), pixi.lock (versions 6 and 7), @EXPLICIT
-// (CEP 23). What these leave out stays empty: an @EXPLICIT file has no dependencies and often no SHA-256, for which
-// [Solver.Complete] asks.
+// Read reads a lock in any of the forms that sconce knows, see [Parse].
 func Read(file string, s Selection) (*Lock, error) {
 	text, err := readLimited(file)
 	if err != nil {
 		return nil, fmt.Errorf("conda lock: %w", err)
 	}
-	return parseLock(file, text, s)
+	return Parse(file, text, s)
 }
 
 var explicitLine = regexp.MustCompile(`(?m)^[ \t]*@EXPLICIT[ \t]*\r?$`)
 
-func parseLock(file string, text []byte, s Selection) (*Lock, error) {
+// Parse reads a lock in any of the forms that sconce knows: conda-lock.yml (CEP 37), pixi.lock (versions 6 and 7), @EXPLICIT
+// (CEP 23). What these leave out stays empty: an @EXPLICIT file has no dependencies and often no SHA-256, for which
+// [Solver.Complete] asks. file names the text in messages.
+func Parse(file string, text []byte, s Selection) (*Lock, error) {
 	if explicitLine.Match(text) {
 		return parseExplicit(file, text)
 	}

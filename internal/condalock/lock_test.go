@@ -54,7 +54,7 @@ func TestLockRoundTrip(t *testing.T) {
 	if err != nil || !bytes.Equal(text, again) {
 		t.Errorf("written twice, it differs (%v)", err)
 	}
-	back, err := parseLock("conda-lock.yml", text, Selection{})
+	back, err := Parse("conda-lock.yml", text, Selection{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ https://me:secret@conda.example.org/t/TOKEN/conda-forge/noarch/pip-24.0-pyhd8ed1
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			l, err := parseLock("lock", []byte(test.text), test.selection)
+			l, err := Parse("lock", []byte(test.text), test.selection)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -277,7 +277,7 @@ func TestReadLockErrors(t *testing.T) {
 		{"two platforms", "@EXPLICIT\nhttps://x/c/linux-64/a-1-0.conda\nhttps://x/c/osx-64/b-1-0.conda\n", "lock:3:1: b-1-0.conda is for osx-64"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := parseLock("lock", []byte(test.text), Selection{})
+			_, err := Parse("lock", []byte(test.text), Selection{})
 			if err == nil || !strings.Contains(err.Error(), test.want) || fault.CodeOf(err) != fault.CodeUsage {
 				t.Errorf("error: %v, want one with %q", err, test.want)
 			}
@@ -287,7 +287,7 @@ func TestReadLockErrors(t *testing.T) {
 
 // A category that no package has is a slip.
 func TestUnknownCategory(t *testing.T) {
-	_, err := parseLock("conda-lock.yml", []byte(withCategories), Selection{Categories: []string{"dve"}})
+	_, err := Parse("conda-lock.yml", []byte(withCategories), Selection{Categories: []string{"dve"}})
 	if err == nil || !strings.Contains(err.Error(), `no package is of the category "dve", only of dev, main`) {
 		t.Errorf("error: %v", err)
 	}
@@ -297,7 +297,7 @@ func TestExplicit(t *testing.T) {
 	part := sample().Platforms[0]
 	part.Packages[0].SHA256 = ""
 	text := part.Explicit()
-	back, err := parseLock("explicit.txt", text, Selection{})
+	back, err := Parse("explicit.txt", text, Selection{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +318,7 @@ func FuzzLock(f *testing.F) {
 	f.Add("@EXPLICIT\nhttps://x/c/noarch/a-1-0.conda#" + hash1 + "\n")
 	f.Add("version: 7\nplatforms: [{name: a, subdir: linux-64}]\nenvironments: {default: {packages: {a: [{conda: 'https://x/c/noarch/a-1-0.conda'}]}}}\npackages: [{conda: 'https://x/c/noarch/a-1-0.conda', md5: " + hash2 + "}]\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		l, err := parseLock("lock", []byte(text), Selection{})
+		l, err := Parse("lock", []byte(text), Selection{})
 		if err != nil {
 			return
 		}
@@ -336,7 +336,7 @@ func FuzzLock(f *testing.F) {
 		if slices.ContainsFunc(l.Platforms, func(p Platform) bool { return p.Name == "" }) {
 			return // an @EXPLICIT file that does not say for which platform
 		}
-		if _, err := parseLock("again", written, Selection{}); err != nil {
+		if _, err := Parse("again", written, Selection{}); err != nil {
 			t.Errorf("what is written cannot be read: %v\n%s", err, written)
 		}
 	})

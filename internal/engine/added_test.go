@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -73,13 +72,13 @@ func TestAddedToTheBasesEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := lock.Read(filepath.Join(dir, "sconce.lock"))
+	l, err := lock.Read(r.Recipe)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wheels, err := l.Wheels(r.Recipe)
-	if err != nil || len(wheels) != 1 || l.Python.Environment != "/opt/venv" {
-		t.Errorf("the lock has %d packages for %s, %v", len(wheels), l.Python.Environment, err)
+	locked, err := l.Locked(r.Recipe)
+	if err != nil || len(locked.Wheels) != 1 || l.Python.Environment != "/opt/venv" {
+		t.Errorf("the lock has %+v for %s, %v", locked, l.Python.Environment, err)
 	}
 	if told := events.Texts(progress.Warning); !slices.ContainsFunc(told, func(text string) bool {
 		return strings.Contains(text, "beta replaces /opt/venv/lib/python3.11/site-packages/shared.py of the base")

@@ -57,8 +57,8 @@ func (r *Recipe) JobImage() job.Image {
 		return i
 	}
 	i.Musl = state.Lock.Python != nil && state.Lock.Python.Musl != ""
-	if wheels, err := state.Lock.Wheels(r.pinned); err == nil {
-		for _, w := range wheels {
+	if locked, err := state.Lock.Locked(r.pinned); err == nil {
+		for _, w := range locked.Wheels {
 			i.CUDA = max(i.CUDA, cudaOf(w.Name, w.Version))
 		}
 	}

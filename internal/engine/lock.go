@@ -18,9 +18,9 @@ import (
 
 // LockState is the lock of a recipe as it is found.
 type LockState struct {
-	Lock  *lock.Lock // nil: there is none that can be read
-	Drift []string   // how the recipe has moved away from it, a line for each difference
-	Err   error      // why it cannot be read
+	Lock  *lock.Files // nil: there is none that can be read
+	Drift []string    // how the recipe has moved away from it, a line for each difference
+	Err   error       // why it cannot be read
 }
 
 // Fits reports whether there is a lock and it is one of the recipe as it is.
@@ -32,7 +32,7 @@ func (r *Recipe) ReadLock() (LockState, error) {
 	if r.lockless {
 		return LockState{}, nil
 	}
-	l, err := lock.Read(lock.Path(r.pinned))
+	l, err := lock.Read(r.pinned)
 	if errors.Is(err, fs.ErrNotExist) {
 		return LockState{}, nil
 	}
@@ -82,12 +82,10 @@ type LockOptions struct {
 
 // Locked is what a recipe means, pinned: all that is planned and built from it. Nothing more is read of the lock's files.
 type Locked struct {
-	*lock.Lock
-	Wheels   []lock.Wheel
-	Compiles []lock.Compile // packages that have to be built
-	Conda    plan.Conda     // what the conda environment is made of, if there is one
-	Fresh    bool           // nothing had to be decided
-	Changes  []LockChange   // what was decided now, against the lock before; without one, all
+	*lock.Locked
+	Conda   plan.Conda   // what the conda environment is made of, if there is one
+	Fresh   bool         // nothing had to be decided
+	Changes []LockChange // what was decided now, against the lock before; without one, all
 }
 
 // Lock decides what the recipe leaves open, and writes the lock. One that fits stays as it is; one that cannot be read is written
@@ -105,9 +103,9 @@ func (s *Session) Lock(ctx context.Context, r *Recipe, o LockOptions) (*Locked, 
 		return nil, err
 	}
 	if state.Fits() && !o.Upgrade && len(o.Packages) == 0 {
-		return r.locked(state.Lock, true)
+		return r.pinnedBy(state.Lock)
 	}
-	return s.makeLock(ctx, r, below, o)
+	return s.makeLock(ctx, r, below, state.Lock, o)
 }
 
 // fittingLock returns the lock of r, made or brought up to date unless only one that fits will do. One that cannot be read is an
@@ -120,9 +118,9 @@ func (s *Session) fittingLock(ctx context.Context, r *Recipe, below *Plan, only 
 	case state.Err != nil:
 		return nil, state.Err
 	case state.Fits():
-		return r.locked(state.Lock, true)
+		return r.pinnedBy(state.Lock)
 	case !only:
-		return s.makeLock(ctx, r, below, LockOptions{})
+		return s.makeLock(ctx, r, below, state.Lock, LockOptions{})
 	case r.lockless:
 		return nil, fault.Usage(errors.New("--locked: what is built here has no lock"))
 	case state.Lock == nil:
@@ -131,25 +129,15 @@ func (s *Session) fittingLock(ctx context.Context, r *Recipe, below *Plan, only 
 	return nil, fault.Problem(fmt.Errorf("--locked: %w", r.driftError(state.Drift)))
 }
 
-// makeLock makes the lock of r, for which what it stands on is there.
-func (s *Session) makeLock(ctx context.Context, r *Recipe, below *Plan, o LockOptions) (*Locked, error) {
+// makeLock makes the lock of r, for which what it stands on is there. found is the one that there is, nil where there is none or it is of no use.
+func (s *Session) makeLock(ctx context.Context, r *Recipe, below *Plan, found *lock.Files, o LockOptions) (*Locked, error) {
 	if below != nil && r.pinned.ResolvesOnBase() {
 		if _, err := s.Bring(ctx, below, BuildOptions{}); err != nil {
 			return nil, err
 		}
 	}
-	if r.lockless {
-		kept := *r.pinned
-		dir, remove, err := tempdir.Make("lock")
-		if err != nil {
-			return nil, err
-		}
-		defer remove()
-		kept.LockFile = filepath.Join(dir, "sconce.lock")
-		r = &Recipe{Recipe: r.Recipe, Target: r.Target, pinned: &kept}
-	}
-	before := r.earlier()
-	l, err := lock.Make(ctx, r.pinned, lock.Options{
+	before := r.earlier(found)
+	l, err := s.decide(ctx, r, lock.Options{
 		Store: s.Store, Fetch: s.Fetch, Offline: s.Offline, Upgrade: o.Upgrade, UpgradePackages: o.Packages, Without: slim.Without(s.Store),
 		UV: s.uv,
 	})
@@ -167,41 +155,59 @@ func (s *Session) makeLock(ctx context.Context, r *Recipe, below *Plan, o LockOp
 		made.Changes = changes(before, made)
 		tellChanges(ctx, r, made.Changes)
 	} else {
-		made.Changes = changes(&Locked{Lock: &lock.Lock{}}, made)
+		made.Changes = changes(&Locked{Locked: &lock.Locked{Lock: &lock.Lock{}}}, made)
 	}
 	return made, nil
 }
 
-// earlier is what the lock that is there has decided, whether or not it fits; nil when there is none or it is of no use.
-func (r *Recipe) earlier() *Locked {
-	l, err := lock.Read(lock.Path(r.pinned))
+// decide makes the lock of r. That of a recipe that keeps none is written nowhere; uv works in a directory of its own for it.
+func (s *Session) decide(ctx context.Context, r *Recipe, o lock.Options) (*lock.Locked, error) {
+	if !r.lockless {
+		f, err := lock.Update(ctx, r.pinned, o)
+		if err != nil {
+			return nil, err
+		}
+		return f.Locked(r.pinned)
+	}
+	dir, remove, err := tempdir.Make("lock")
 	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	kept := *r.pinned
+	kept.LockFile = filepath.Join(dir, "sconce.lock")
+	f, err := lock.Make(ctx, &kept, nil, o)
+	if err != nil {
+		return nil, err
+	}
+	return f.Locked(&kept)
+}
+
+// earlier is what the lock that was found has decided, whether or not it fits; nil when it is of no use.
+func (r *Recipe) earlier(found *lock.Files) *Locked {
+	if found == nil {
 		return nil
 	}
-	locked, err := r.locked(l, true)
+	locked, err := r.pinnedBy(found)
 	if err != nil {
 		return nil
 	}
 	return locked
 }
 
-func (r *Recipe) locked(l *lock.Lock, fresh bool) (*Locked, error) {
-	wheels, err := l.Wheels(r.pinned)
+// pinnedBy is what the lock that was found says that r means.
+func (r *Recipe) pinnedBy(found *lock.Files) (*Locked, error) {
+	l, err := found.Locked(r.pinned)
 	if err != nil {
 		return nil, err
 	}
-	compiles, err := l.Compiles(r.pinned)
-	if err != nil {
-		return nil, err
-	}
-	locked := &Locked{Lock: l, Wheels: wheels, Compiles: compiles, Fresh: fresh}
+	return r.locked(l, true)
+}
+
+func (r *Recipe) locked(l *lock.Locked, fresh bool) (locked *Locked, err error) {
+	locked = &Locked{Locked: l, Fresh: fresh}
 	if l.Conda != nil {
-		if locked.Conda.Packages, err = l.CondaPackages(r.pinned); err != nil {
-			return nil, err
-		}
-		if locked.Conda.Variables, err = lock.Variables(r.pinned); err != nil {
-			return nil, err
-		}
+		locked.Conda = plan.Conda{Packages: l.CondaPackages, Variables: l.Variables}
 		inside := locked.condaLock(r)
 		inside.Sources = nil // paths of this machine
 		locked.Conda.Lock, err = inside.Write()
@@ -220,5 +226,5 @@ func (s *Session) Containerfile(ctx context.Context, r *Recipe, locked bool, o t
 		return "", err
 	}
 	o.GPU = r.Target.GPU
-	return tocontainerfile.Write(r.pinned, l.Lock, o)
+	return tocontainerfile.Write(r.pinned, l.Locked, o)
 }

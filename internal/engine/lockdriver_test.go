@@ -36,7 +36,7 @@ func TestDriverOfALock(t *testing.T) {
 		{"550.54.15", "nvidia-cuda-runtime", "x", false},
 	} {
 		var said notes
-		l := &Locked{Wheels: []lock.Wheel{wheelOf(c.name, c.version)}}
+		l := &Locked{Locked: &lock.Locked{Wheels: []lock.Wheel{wheelOf(c.name, c.version)}}}
 		r := &Recipe{Target: Target{Profile: cluster.Profile{Driver: c.driver}}}
 		l.warnOfDriver(progress.With(context.Background(), &said), r)
 		if (len(said) == 1) != c.warns || c.warns && !strings.Contains(said[0].Hint, `torch-backend = "target"`) {
@@ -46,10 +46,10 @@ func TestDriverOfALock(t *testing.T) {
 }
 
 func TestChangesOfALock(t *testing.T) {
-	before := &Locked{Lock: &lock.Lock{}, Wheels: []lock.Wheel{wheelOf("numpy", "2.0"), wheelOf("six", "1.17"), wheelOf("torch", "2.7")}}
+	before := &Locked{Locked: &lock.Locked{Lock: &lock.Lock{}, Wheels: []lock.Wheel{wheelOf("numpy", "2.0"), wheelOf("six", "1.17"), wheelOf("torch", "2.7")}}}
 	after := &Locked{
-		Lock: &lock.Lock{}, Wheels: []lock.Wheel{wheelOf("numpy", "2.1"), wheelOf("torch", "2.7"), wheelOf("tqdm", "4.70.1")},
-		Conda: plan.Conda{Packages: []conda.Package{{Name: "zlib", Version: "1.3"}}},
+		Locked: &lock.Locked{Lock: &lock.Lock{}, Wheels: []lock.Wheel{wheelOf("numpy", "2.1"), wheelOf("torch", "2.7"), wheelOf("tqdm", "4.70.1")}},
+		Conda:  plan.Conda{Packages: []conda.Package{{Name: "zlib", Version: "1.3"}}},
 	}
 	want := "~ numpy 2.0 → 2.1|- six 1.17|+ tqdm 4.70.1|+ zlib 1.3 (conda)"
 	var lines []string

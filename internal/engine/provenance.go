@@ -106,7 +106,7 @@ func (s *Session) provenanceOf(ctx context.Context, r *Recipe, name string, made
 	if !state.Fits() {
 		return nil, fmt.Errorf("the lock of %s does not fit it any more", r.Path)
 	}
-	l, err := r.locked(state.Lock, true)
+	l, err := r.pinnedBy(state.Lock)
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ func TestDependencies(t *testing.T) {
 		return lock.Compile{Package: wheelbuild.Package{Name: name, Version: "2", Source: src, Requires: requires}}
 	}
 	tools := &ospackages.Pinned{Packages: []ospackages.Package{{Name: "gcc", Version: "14", Architecture: "amd64", SHA256: sum("b")}}}
-	l := &Locked{
+	l := &Locked{Locked: &lock.Locked{
 		Lock: &lock.Lock{
 			Base: base.Pinned{Recipe: "../base", ImageKey: "k"}, System: &ospackages.Pinned{Packages: []ospackages.Package{{Name: "git", Version: "2", Architecture: "amd64", SHA256: sum("a")}}},
 			Component: map[string]*lock.Component{"ucx": {System: tools}, "ucc": {System: tools}},
@@ -38,7 +38,7 @@ func TestDependencies(t *testing.T) {
 			compile("cloned", python.Source{Kind: python.SourceGit, Commit: "0123"}),
 			compile("mine", python.Source{Kind: python.SourceDirectory, Path: "/home/ada/mine"}),
 		},
-	}
+	}}
 	by := func(digit string) map[string]string { return map[string]string{"sha256": hex(digit)} }
 	want := []dependency{
 		{"registry.example.org/ci/base:1-k", by("f")},

@@ -376,19 +376,15 @@ func (s *Session) buildVenv(ctx context.Context, dir string, m *venv.Manifest, r
 	if l.Base.Digest != m.Digest {
 		return nil, fmt.Errorf("%s: %s is %s now, and was %s when the environment was made", dir, m.Image, l.Base.Digest.Short(), m.Digest.Short())
 	}
-	wheels, err := l.Wheels(r.pinned)
+	locked, err := l.Locked(r.pinned)
 	if err != nil {
 		return nil, err
 	}
 	v := &Venv{Name: dir, session: s, Record: venv.Record{Base: m.Base}, layers: result.Image.Layers[l.Base.Layers:]}
-	for _, w := range wheels {
+	for _, w := range locked.Wheels {
 		v.Record.Packages = append(v.Record.Packages, venv.Package{Name: python.NormalizeName(w.Name), Version: w.Version})
 	}
-	compiles, err := l.Compiles(r.pinned)
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range compiles {
+	for _, c := range locked.Compiles {
 		v.Record.Packages = append(v.Record.Packages, venv.Package{Name: c.Name, Version: c.Version})
 	}
 	slices.SortFunc(v.Record.Packages, func(a, b venv.Package) int { return strings.Compare(a.Name, b.Name) })

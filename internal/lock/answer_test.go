@@ -65,7 +65,7 @@ func TestDriftOfForeignAnswer(t *testing.T) {
 	foreign := other.read("pylock.toml")
 	b.write(map[string]string{"pylock.toml": foreign})
 	l.Python.Digest = store.DigestOf([]byte(foreign))
-	drift, err := l.Drift(r)
+	drift, err := driftOf(l, r)
 	if err != nil || len(drift) != 1 || !strings.Contains(drift[0], "alpha is not in it") {
 		t.Errorf("drift %q, %v", drift, err)
 	}

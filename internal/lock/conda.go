@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -74,46 +73,6 @@ func (c *Conda) path(r *recipe.Recipe) string {
 // selection is what counts of a lock. One that sconce wrote has main alone.
 func selection(r *recipe.Recipe) condalock.Selection {
 	return condalock.Selection{Environment: r.Conda.LockEnvironment, Categories: r.Conda.LockCategories}
-}
-
-// CondaPackages lists the packages of the conda environment, each after those that it depends on. It reads only the lock's files.
-func (l *Lock) CondaPackages(r *recipe.Recipe) ([]conda.Package, error) {
-	if l.Conda == nil {
-		return nil, nil
-	}
-	return l.Conda.packages(r)
-}
-
-func (c *Conda) packages(r *recipe.Recipe) ([]conda.Package, error) {
-	all, err := condalock.Read(c.path(r), selection(r))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Hint(err, "run `sconce lock` to write it")
-	}
-	if err != nil {
-		return nil, err
-	}
-	part, err := all.For(c.Platform)
-	if err != nil {
-		return nil, err
-	}
-	return c.merge(part.Packages), nil
-}
-
-// changed says what of the packages' file is not as this lock has it. What the user brings is among the inputs.
-func (c *Conda) changed(r *recipe.Recipe) ([]string, error) {
-	if c == nil || r.Conda.Lock != "" || !r.Conda.Asked() {
-		return nil, nil
-	}
-	data, err := readFile(c.path(r))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return []string{"- " + c.File + " (it is gone)"}, nil
-	case err != nil:
-		return nil, err
-	case store.DigestOf(data) != c.Digest:
-		return []string{"+ " + c.File + " (it was changed by hand)"}, nil
-	}
-	return nil, nil
 }
 
 // merge adds to packages what this lock knows of them.
@@ -250,7 +209,7 @@ func libc(ctx context.Context, st *store.Store, im *image.Image, platform v1.Pla
 // condaLocker locks the conda packages of one recipe.
 type condaLocker struct {
 	recipe *recipe.Recipe
-	old    *Lock // nil: none
+	old    *Files // nil: none
 	inputs Inputs
 	opts   Options
 	config *condalock.Config
@@ -259,7 +218,7 @@ type condaLocker struct {
 }
 
 // lockConda decides on the conda packages of r. The text is that of the file of packages, nil when the user brings it.
-func lockConda(ctx context.Context, r *recipe.Recipe, old *Lock, inputs Inputs, im *image.Image, o Options) (*Conda, []conda.Package, []byte, error) {
+func lockConda(ctx context.Context, r *recipe.Recipe, old *Files, inputs Inputs, im *image.Image, o Options) (*Conda, []conda.Package, []byte, error) {
 	c := im.Platform()
 	lib, err := libc(ctx, o.Store, im, c)
 	if err != nil {
@@ -307,25 +266,21 @@ func (k *condaLocker) kept() (bool, []conda.Package, []byte) {
 		old.Conda.Glibc != k.conda.Glibc || !slices.Equal(old.Inputs.Conda, k.inputs.Conda) {
 		return false, nil, nil
 	}
-	data, err := readFile(old.Conda.path(k.recipe))
-	if err != nil || store.DigestOf(data) != old.Conda.Digest {
+	data := old.conda.text
+	if old.conda.err != nil || store.DigestOf(data) != old.Conda.Digest {
 		return false, nil, nil
 	}
-	packages, err := old.Conda.packages(k.recipe)
+	packages, err := old.condaPackages(k.recipe)
 	if err != nil {
 		return false, nil, nil
 	}
 	k.conda = *old.Conda
-	if k.recipe.Conda.Lock != "" {
-		return true, packages, nil
-	}
 	return true, packages, data
 }
 
 func (k *condaLocker) lock(ctx context.Context, machine *condalock.Machine) ([]conda.Package, []byte, error) {
 	if k.recipe.Conda.Lock != "" {
-		packages, err := k.take(ctx)
-		return packages, nil, err
+		return k.take(ctx)
 	}
 	request, err := k.request(machine)
 	if err != nil {
@@ -371,7 +326,7 @@ func (k *condaLocker) request(machine *condalock.Machine) (condalock.Request, er
 		}
 	}
 	if k.old != nil && k.old.Conda != nil && !k.opts.Upgrade {
-		if r.Locked, err = k.old.CondaPackages(k.recipe); err != nil {
+		if r.Locked, err = k.old.condaPackages(k.recipe); err != nil {
 			r.Locked = nil // it is made anew
 		}
 		for _, name := range k.opts.UpgradePackages {
@@ -437,21 +392,21 @@ func checkCondaWheels(r *recipe.Recipe) error {
 }
 
 // take takes the user's own lock as it is.
-func (k *condaLocker) take(ctx context.Context) ([]conda.Package, error) {
+func (k *condaLocker) take(ctx context.Context) ([]conda.Package, []byte, error) {
 	k.conda.File = k.recipe.Conda.Lock
 	file := k.recipe.Resolve(k.conda.File)
 	data, err := readFile(file)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	k.conda.Digest = store.DigestOf(data)
-	all, err := condalock.Read(file, selection(k.recipe))
+	all, err := condalock.Parse(file, data, selection(k.recipe))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	part, err := all.For(k.conda.Platform)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	k.conda.Channels = all.Channels
 	k.config.Learn(nil, part.Packages)
@@ -461,16 +416,16 @@ func (k *condaLocker) take(ctx context.Context) ([]conda.Package, error) {
 	}
 	packages, err := k.lookUp(ctx, part.Packages)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if packages, err = k.hash(ctx, packages); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if packages, err = k.measure(ctx, packages); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	k.conda.note(packages, func(p conda.Package) bool { return hashed[p.File] })
-	return k.conda.merge(packages), nil
+	return k.conda.merge(packages), data, nil
 }
 
 // lookUp asks channels about packages of which the user's lock has no SHA-256. Where they cannot be asked, an MD5 has to do.

@@ -173,7 +173,7 @@ func TestCondaCLibrary(t *testing.T) {
 	refused := func(files map[string]string) error {
 		dir := locktest.Dir(t, locktest.Base{Files: files}, nil)
 		r := locktest.Load(t, dir, locktest.Head+"[conda]\npackages = [\"python\"]\nchannels = [\"http://127.0.0.1:9/none\"]\n")
-		_, err := Make(t.Context(), r, Options{Store: st, Fetch: fetch.New(st, fetch.Options{Attempts: 1}), Offline: true})
+		_, err := Update(t.Context(), r, Options{Store: st, Fetch: fetch.New(st, fetch.Options{Attempts: 1}), Offline: true})
 		return err
 	}
 	const glibc = "usr/lib/x86_64-linux-gnu/libc.so.6"

@@ -92,7 +92,7 @@ func TestLogins(t *testing.T) {
 func (b *bench) checkLogin(text string) {
 	b.t.Helper()
 	r, l := b.lock(text)
-	wheels, err := l.Wheels(r)
+	wheels, err := wheelsOf(l, r)
 	if err != nil {
 		b.t.Fatal(err)
 	}

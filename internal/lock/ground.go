@@ -13,7 +13,7 @@ import (
 
 // lockSystem pins the system packages that r asks for on the base im, and returns the base together with them: its Python
 // may be one of them. What old has pinned stays as long as base and packages are the same.
-func lockSystem(ctx context.Context, r *recipe.Recipe, l, old *Lock, im *image.Image, o Options) (*ospackages.Pinned, *image.Image, error) {
+func lockSystem(ctx context.Context, r *recipe.Recipe, l *Lock, old *Files, im *image.Image, o Options) (*ospackages.Pinned, *image.Image, error) {
 	pinned, err := pinSystem(ctx, r, l, old, im, o)
 	if err != nil || pinned.Empty() || !r.Python.Asked() {
 		return pinned, im, err
@@ -29,7 +29,7 @@ func lockSystem(ctx context.Context, r *recipe.Recipe, l, old *Lock, im *image.I
 	return pinned, im, err
 }
 
-func pinSystem(ctx context.Context, r *recipe.Recipe, l, old *Lock, im *image.Image, o Options) (*ospackages.Pinned, error) {
+func pinSystem(ctx context.Context, r *recipe.Recipe, l *Lock, old *Files, im *image.Image, o Options) (*ospackages.Pinned, error) {
 	if old != nil && old.System != nil && !o.Upgrade && old.Base.Key() == l.Base.Key() && slices.Equal(old.Inputs.System, l.Inputs.System) {
 		return old.System, nil
 	}

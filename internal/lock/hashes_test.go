@@ -184,7 +184,7 @@ func TestHashesChoose(t *testing.T) {
 	b.write(map[string]string{"r.txt": fmt.Sprintf("native==1.0 --hash=sha256:%x\n", sha256.Sum256(plain.Bytes(t)))})
 	const text = "[python]\nrequirements = [\"r.txt\"]\n"
 	r, l := b.lock(text)
-	wheels, err := l.Wheels(r)
+	wheels, err := wheelsOf(l, r)
 	if err != nil || len(wheels) != 1 || wheels[0].File != plain.File() {
 		t.Errorf("wheels %+v, %v", wheels, err)
 	}
@@ -209,15 +209,15 @@ func TestHashesOutdateLocks(t *testing.T) {
 	b.write(map[string]string{"r.txt": right})
 	const text = "[python]\nrequirements = [\"r.txt\"]\n"
 	r, l := b.lock(text)
-	if drift, err := l.Drift(r); err != nil || len(drift) > 0 {
+	if drift, err := driftOf(l, r); err != nil || len(drift) > 0 {
 		t.Fatalf("%q, %v", drift, err)
 	}
 	b.write(map[string]string{"r.txt": strings.Replace(right, "sha256:", "sha256:0", 1)})
-	if _, err := l.Drift(r); err == nil {
+	if _, err := driftOf(l, r); err == nil {
 		t.Error("a broken hash goes unseen")
 	}
 	b.write(map[string]string{"r.txt": "beta==1.0 --hash=sha256:" + strings.Repeat("0", 64) + "\n"})
-	if drift, err := l.Drift(r); err != nil || len(drift) != 2 {
+	if drift, err := driftOf(l, r); err != nil || len(drift) != 2 {
 		t.Errorf("%q, %v", drift, err)
 	}
 	b.fails(text, "does not allow")
@@ -225,11 +225,11 @@ func TestHashesOutdateLocks(t *testing.T) {
 	b.lock(text)
 	old := regexp.MustCompile(`.hashes checked.,?`).ReplaceAllString(b.read("sconce.lock"), "")
 	b.write(map[string]string{"sconce.lock": old})
-	unchecked, err := lock.Read(lock.Path(r))
+	unchecked, err := lock.Read(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if drift, err := unchecked.Drift(r); err != nil || len(drift) != 1 || drift[0] != "+ python.hashes checked" {
+	if drift, err := driftOf(unchecked, r); err != nil || len(drift) != 1 || drift[0] != "+ python.hashes checked" {
 		t.Errorf("a lock made without looking at the hashes: %q, %v", drift, err)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -31,8 +30,8 @@ import (
 // formatVersion is the layout of sconce.lock. A reader refuses another one.
 const formatVersion = 1
 
-// maxSize bounds what is read as a lock: thousands of packages fit many times over.
-const maxSize = 16 << 20
+// maxSize bounds what is read as a lock, in bytes: thousands of packages fit many times over.
+const maxSize = 64 << 20
 
 // Lock is the content of sconce.lock.
 type Lock struct {
@@ -158,8 +157,8 @@ func (p *Python) pylock(r *recipe.Recipe) string {
 	return besideLock(r, p.File)
 }
 
-// Read reads the lock at path. The error wraps fs.ErrNotExist when there is none.
-func Read(path string) (*Lock, error) {
+// readLock reads sconce.lock at path.
+func readLock(path string) (*Lock, error) {
 	data, err := readFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read lock: %w", err)
@@ -218,18 +217,6 @@ func readFile(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-const header = "# What sconce.toml means, pinned. Written by `sconce lock`; commit it beside the recipe.\n\n"
-
-// write puts the lock at path, whole or not at all.
-func (l *Lock) write(path string) error {
-	var b bytes.Buffer
-	b.WriteString(header)
-	if err := toml.NewEncoder(&b).SetIndentTables(false).Encode(l); err != nil {
-		return fmt.Errorf("write lock %s: %w", path, err)
-	}
-	return writeFile(path, b.Bytes())
-}
-
 func writeFile(path string, data []byte) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
 		return nil
@@ -238,43 +225,6 @@ func writeFile(path string, data []byte) error {
 		return fmt.Errorf("write lock %s: %w", path, err)
 	}
 	return nil
-}
-
-// Drift says how what r asks differs from what the lock was made for, a line for each difference: "+ " and "- " before
-// what is new and what is gone. No lines: the lock holds.
-func (l *Lock) Drift(r *recipe.Recipe) ([]string, error) {
-	now, err := InputsOf(r)
-	if err != nil {
-		return nil, err
-	}
-	drift := append(l.Inputs.diff(now), l.movedBase(r)...)
-	if l.Platform != r.Target.Platform {
-		drift = append(drift, "- target.platform "+l.Platform, "+ target.platform "+r.Target.Platform)
-	}
-	if gone, err := l.Conda.changed(r); err != nil || len(gone) > 0 {
-		return append(drift, gone...), err
-	}
-	if l.Python == nil {
-		return drift, nil
-	}
-	data, err := readFile(l.Python.pylock(r))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		drift = append(drift, "- "+l.Python.File+" (it is gone)")
-	case err != nil:
-		return nil, err
-	case store.DigestOf(data) != l.Python.Digest && r.Python.Lock == "": // the user's own is among the inputs
-		drift = append(drift, "+ "+l.Python.File+" (it was changed by hand)")
-	case r.Python.Lock == "" && len(drift) == 0:
-		asked, err := requested(r)
-		if err != nil {
-			return nil, err
-		}
-		for _, text := range l.Python.unmet(r, asked, data) {
-			drift = append(drift, "+ "+text)
-		}
-	}
-	return drift, nil
 }
 
 // movedBase says how the image of the recipe that r stands on is another one than what this lock was resolved on, where somebody has

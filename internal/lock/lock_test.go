@@ -49,13 +49,13 @@ func (b *bench) recipe(text string) *recipe.Recipe {
 	return locktest.Load(b.t, b.dir, locktest.Head+text)
 }
 
-func (b *bench) make(r *recipe.Recipe, o lock.Options) (*lock.Lock, error) {
+func (b *bench) make(r *recipe.Recipe, o lock.Options) (*lock.Files, error) {
 	b.t.Helper()
 	o.Store, o.Fetch = b.store, fetch.New(b.store, fetch.Options{Attempts: 1})
-	return lock.Make(progress.With(b.t.Context(), &b.events), r, o)
+	return lock.Update(progress.With(b.t.Context(), &b.events), r, o)
 }
 
-func (b *bench) lock(text string) (*recipe.Recipe, *lock.Lock) {
+func (b *bench) lock(text string) (*recipe.Recipe, *lock.Files) {
 	b.t.Helper()
 	r := b.recipe(text)
 	l, err := b.make(r, lock.Options{})
@@ -86,10 +86,26 @@ func wantError(t testing.TB, err error, parts ...string) {
 	}
 }
 
+func wheelsOf(f *lock.Files, r *recipe.Recipe) ([]lock.Wheel, error) {
+	l, err := f.Locked(r)
+	if err != nil {
+		return nil, err
+	}
+	return l.Wheels, nil
+}
+
+func compilesOf(f *lock.Files, r *recipe.Recipe) ([]lock.Compile, error) {
+	l, err := f.Locked(r)
+	if err != nil {
+		return nil, err
+	}
+	return l.Compiles, nil
+}
+
 // pins returns what a lock holds as name==version.
-func pins(t testing.TB, l *lock.Lock, r *recipe.Recipe) []string {
+func pins(t testing.TB, l *lock.Files, r *recipe.Recipe) []string {
 	t.Helper()
-	wheels, err := l.Wheels(r)
+	wheels, err := wheelsOf(l, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +121,7 @@ func pins(t testing.TB, l *lock.Lock, r *recipe.Recipe) []string {
 	return all
 }
 
-func wantPins(t testing.TB, l *lock.Lock, r *recipe.Recipe, want ...string) {
+func wantPins(t testing.TB, l *lock.Files, r *recipe.Recipe, want ...string) {
 	t.Helper()
 	if diff := cmp.Diff(want, pins(t, l, r)); diff != "" {
 		t.Errorf("pins (-want +got)\n%s", diff)
@@ -132,11 +148,11 @@ func TestLockKeepsWhatItSaid(t *testing.T) {
 	if l.Base.Layers != 1 || l.Python.Version != "3.11.2" || l.Python.SystemSitePackages || l.Platform != "linux/amd64" {
 		t.Errorf("lock %+v", l)
 	}
-	on, err := lock.Read(lock.Path(r))
+	on, err := lock.Read(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(l, on); diff != "" {
+	if diff := cmp.Diff(l.Lock, on.Lock); diff != "" {
 		t.Errorf("what was returned and what was written differ (-returned +written)\n%s", diff)
 	}
 	if entries, _ := filepath.Glob(filepath.Join(b.dir, "*")); len(entries) != 4 { // base.tar, sconce.toml, sconce.lock, pylock.toml
@@ -202,7 +218,7 @@ func TestDrift(t *testing.T) {
 				}
 			}
 			b.write(test.files)
-			got, err := l.Drift(locktest.Load(t, b.dir, test.recipe))
+			got, err := driftOf(l, locktest.Load(t, b.dir, test.recipe))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -223,12 +239,12 @@ func TestDrift(t *testing.T) {
 		})
 	}
 	os.Remove(filepath.Join(b.dir, "pylock.toml"))
-	got, err := l.Drift(b.recipe(text))
+	got, err := driftOf(l, b.recipe(text))
 	if err != nil || !slices.Equal(got, []string{"- pylock.toml (it is gone)"}) {
 		t.Errorf("without pylock.toml: %q, %v", got, err)
 	}
 	os.Remove(filepath.Join(b.dir, "sub/c.txt"))
-	_, err = l.Drift(b.recipe(text))
+	_, err = driftOf(l, b.recipe(text))
 	wantError(t, err, "requirements", "included by r.txt", "c.txt")
 }
 
@@ -247,7 +263,7 @@ func TestRequirementsFiles(t *testing.T) {
 	}
 	r, l := b.lock(fmt.Sprintf("[python]\nrequirements = [\"r/top.txt\", %q, \"local.txt\"]\n", outside))
 	wantPins(t, l, r, "alpha==1.0 requested", "beta==1.0 requested", "delta==1.0", "gamma==1.0 requested", "local==3.0 requested")
-	wheels, err := l.Wheels(r)
+	wheels, err := wheelsOf(l, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,11 +367,11 @@ func TestProjectItself(t *testing.T) {
 	itself := func(t *testing.T) {
 		t.Helper()
 		r, l := b.lock(text + "install-project = true\n")
-		builds, err := l.Compiles(r)
+		builds, err := compilesOf(l, r)
 		if err != nil || len(builds) != 1 || builds[0].Name != "my-app" || builds[0].Source.Path != b.dir {
 			t.Fatalf("built: %+v, %v", builds, err)
 		}
-		if wheels, err := l.Wheels(r); err != nil || len(wheels) != 1 || wheels[0].Name != "alpha" {
+		if wheels, err := wheelsOf(l, r); err != nil || len(wheels) != 1 || wheels[0].Name != "alpha" {
 			t.Errorf("wheels %v, %v", wheels, err)
 		}
 		if strings.Contains(b.read("pylock.toml"), b.dir) {
@@ -364,7 +380,7 @@ func TestProjectItself(t *testing.T) {
 		if strings.Count(b.events.Everything(), note) != 1 {
 			t.Error("the note comes although the project is installed")
 		}
-		if drift, err := l.Drift(b.recipe(text)); err != nil || len(drift) == 0 {
+		if drift, err := driftOf(l, b.recipe(text)); err != nil || len(drift) == 0 {
 			t.Errorf("without the key, the lock fits as well: %v, %v", drift, err)
 		}
 	}
@@ -462,7 +478,7 @@ func TestOwnLock(t *testing.T) {
 		t.Errorf("exit code %d", fault.CodeOf(err))
 	}
 	b.write(map[string]string{"my/pylock.mine.toml": x.Pylock(t)})
-	drift, err := l.Drift(r)
+	drift, err := driftOf(l, r)
 	if err != nil || len(drift) != 2 || !strings.HasPrefix(drift[0], "- python.lock my/pylock.mine.toml (") {
 		t.Errorf("drift %q, %v", drift, err)
 	}
@@ -595,7 +611,7 @@ func TestTwoAtOnce(t *testing.T) {
 	b, _ := newBench(t, locktest.Base{}, w("alpha", "1.0"))
 	r := b.recipe("[python]\npackages = [\"alpha\"]\n")
 	var group sync.WaitGroup
-	locks := make([]*lock.Lock, 4)
+	locks := make([]*lock.Files, 4)
 	for i := range locks {
 		group.Go(func() {
 			var err error
@@ -606,7 +622,7 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 	group.Wait()
 	for _, l := range locks {
-		if diff := cmp.Diff(locks[0], l); diff != "" {
+		if diff := cmp.Diff(locks[0].Lock, l.Lock); diff != "" {
 			t.Error(diff)
 		}
 	}
@@ -633,7 +649,7 @@ func TestInterrupted(t *testing.T) {
 			}
 		}
 	}()
-	_, err := lock.Make(ctx, r, lock.Options{Store: b.store, Fetch: fetch.New(b.store, fetch.Options{})})
+	_, err := lock.Update(ctx, r, lock.Options{Store: b.store, Fetch: fetch.New(b.store, fetch.Options{})})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
@@ -657,7 +673,7 @@ func TestForAnotherMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantPins(t, l, r, "chooser==1.0 requested", "native==1.0", "only-there==1.0")
-	chosen, err := l.Wheels(r)
+	chosen, err := wheelsOf(l, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -668,3 +684,6 @@ func TestForAnotherMachine(t *testing.T) {
 	}
 	b.fails("[python]\npackages = [\"chooser\"]\n", "linux/amd64")
 }
+
+// driftOf is how a recipe differs from a lock and the files beside it as they are now.
+func driftOf(f *lock.Files, r *recipe.Recipe) ([]string, error) { return f.Files(r).Drift(r) }

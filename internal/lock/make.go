@@ -45,14 +45,9 @@ func (o Options) base() base.Options {
 	return base.Options{Store: o.Store, Fetch: o.Fetch, Offline: o.Offline, Without: o.Without}
 }
 
-// Make decides what r leaves open and writes the lock. What an earlier lock decided stays, as far as r still asks for it;
-// when that is everything and nothing shall be upgraded, nothing is done. One process at a time locks a recipe.
-//
-// The base is brought into the store on the way: which Python it has is found by reading it.
-//
-// The package lock is written first and sconce.lock, which holds its digest, last: a process killed between the two leaves
-// a lock that does not fit, and the next one locks again, keeping the versions.
-func Make(ctx context.Context, r *recipe.Recipe, o Options) (*Lock, error) {
+// Update brings the lock of r, beside the recipe, up to date, see [Make]. When what is there still holds and nothing shall be upgraded, nothing
+// is done. One process at a time locks a recipe.
+func Update(ctx context.Context, r *recipe.Recipe, o Options) (*Files, error) {
 	if err := o.check(ctx, r); err != nil {
 		return nil, err
 	}
@@ -61,22 +56,28 @@ func Make(ctx context.Context, r *recipe.Recipe, o Options) (*Lock, error) {
 		return nil, err
 	}
 	defer busy.Unlock()
-	old := readOld(ctx, r)
+	old := readOld(ctx, r) // now, as another process may have made it while this one waited
 	if old != nil && !o.Upgrade && len(o.UpgradePackages) == 0 {
 		if drift, err := old.Drift(r); err == nil && len(drift) == 0 {
-			return old, nil // another process made it while this one waited
+			return old, nil
 		}
 	}
-	l, files, err := decide(ctx, r, old, o)
+	f, err := decide(ctx, r, old, o)
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range files {
-		if err := writeFile(f.path, f.text); err != nil {
-			return nil, err
-		}
+	return f, f.Write(filepath.Dir(Path(r)))
+}
+
+// Make decides what r leaves open, and returns what is to be written, see [Files.Write]. What an earlier lock decided stays, as far as r
+// still asks for it; old is nil where there is none.
+//
+// The base is brought into the store on the way: which Python it has is found by reading it.
+func Make(ctx context.Context, r *recipe.Recipe, old *Files, o Options) (*Files, error) {
+	if err := o.check(ctx, r); err != nil {
+		return nil, err
 	}
-	return l, l.write(Path(r))
+	return decide(ctx, r, old, o)
 }
 
 // backendOfTarget is the torch-backend that the target's driver decides.
@@ -117,8 +118,8 @@ func upgradable(r *recipe.Recipe) error {
 }
 
 // readOld returns the lock of r as it is, or nil when it cannot be used.
-func readOld(ctx context.Context, r *recipe.Recipe) *Lock {
-	old, err := Read(Path(r))
+func readOld(ctx context.Context, r *recipe.Recipe) *Files {
+	old, err := Read(r)
 	if err == nil {
 		return old
 	}
@@ -128,49 +129,44 @@ func readOld(ctx context.Context, r *recipe.Recipe) *Lock {
 	return nil
 }
 
-// written is a file that is part of a lock.
-type written struct {
-	path string
-	text []byte
-}
-
-// decide makes the lock of r, and the files of packages beside it, unless the user brings them.
-func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock, []written, error) {
+// decide makes the lock of r, and the lists of packages beside it, unless the user brings them.
+func decide(ctx context.Context, r *recipe.Recipe, old *Files, o Options) (*Files, error) {
 	inputs, err := InputsOf(r)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	platform, err := v1.ParsePlatform(r.Target.Platform)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	f := &Files{name: filepath.Base(Path(r))}
 	l := &Lock{Version: formatVersion, Platform: r.Target.Platform, Inputs: inputs}
+	f.Lock = l
 	pinned, err := pinBase(ctx, r, old, inputs, *platform, o)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	l.Base = *pinned
 	onBase := sync.OnceValues(func() (*image.Image, error) { return pinned.Image(ctx, r.BaseReference(), *platform, o.base()) })
 	if err := lockAllComponents(ctx, r, l, old, onBase, o); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if !r.ResolvesOnBase() {
 		l.Base.ImageKey = ""
 	}
 	if !r.Python.Asked() && len(r.System.Packages) == 0 && !r.Conda.Asked() {
-		return l, nil, nil
+		return f, nil
 	}
 	im, err := onBase()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	l.Base.Layers = len(im.Layers)
 	if len(r.System.Packages) > 0 {
 		if l.System, im, err = lockSystem(ctx, r, l, old, im, o); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	var files []written
 	k := &locker{recipe: r, old: old, opts: o, logins: LoginsOf(r), settings: settingsFile(r), image: im}
 	k.interpreter = func(ctx context.Context) (*python.Interpreter, error) {
 		return interpreterOf(ctx, o.Store, im, *platform)
@@ -184,31 +180,27 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Lock, o Options) (*Lock,
 	if r.Conda.Asked() {
 		env, packages, text, err := lockConda(ctx, r, old, inputs, im, o)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		if text != nil {
-			files = append(files, written{condaLockPath(r), text})
-		}
+		f.conda = listing{path: env.path(r), text: text, own: r.Conda.Lock != ""}
 		l.Conda, k.condaPackages = env, packages
 		k.interpreter = func(context.Context) (*python.Interpreter, error) { return env.condaPython(packages) }
 	}
 	if !r.Python.Asked() {
-		return l, files, k.checkUpgraded(nil)
+		return f, k.checkUpgraded(nil)
 	}
 	k.tree = sync.OnceValues(func() (*image.Tree, error) { return im.Tree(ctx, o.Store) })
 	pylock, err := k.lock(ctx)
 	if err != nil {
-		return nil, nil, err
-	}
-	if pylock != nil {
-		files = append(files, written{pylockPath(r), pylock})
+		return nil, err
 	}
 	l.Python = &k.python
-	return l, files, nil
+	f.pylock = listing{path: l.Python.pylock(r), text: pylock, own: r.Python.Lock != ""}
+	return f, nil
 }
 
 // lockAllComponents pins what components are built from and with.
-func lockAllComponents(ctx context.Context, r *recipe.Recipe, l, old *Lock, im func() (*image.Image, error), o Options) error {
+func lockAllComponents(ctx context.Context, r *recipe.Recipe, l *Lock, old *Files, im func() (*image.Image, error), o Options) error {
 	if len(r.Source)+len(r.Component) == 0 {
 		return nil
 	}
@@ -223,7 +215,7 @@ func lockAllComponents(ctx context.Context, r *recipe.Recipe, l, old *Lock, im f
 	return err
 }
 
-func pinBase(ctx context.Context, r *recipe.Recipe, old *Lock, now Inputs, platform v1.Platform, o Options) (*base.Pinned, error) {
+func pinBase(ctx context.Context, r *recipe.Recipe, old *Files, now Inputs, platform v1.Platform, o Options) (*base.Pinned, error) {
 	if old != nil && !o.Upgrade && r.Base.Recipe == "" && old.Platform == r.Target.Platform && slices.Equal(oneBase(old.Inputs.Base), oneBase(now.Base)) {
 		kept := old.Base
 		kept.Remove = r.Base.Remove
@@ -240,7 +232,7 @@ func oneBase(inputs []string) []string {
 // locker locks the Python packages of one recipe.
 type locker struct {
 	recipe   *recipe.Recipe
-	old      *Lock // nil: none
+	old      *Files // nil: none
 	opts     Options
 	logins   Logins
 	settings string       // the uv.toml that counts, or ""
@@ -268,7 +260,7 @@ type locker struct {
 	bringsPython bool           // uv found no Python to work with, and may bring one
 }
 
-// lock fills in k.python and returns the text of uv's answer, nil when the user brings the package lock.
+// lock fills in k.python and returns the text of the package lock: uv's answer, or the user's own.
 func (k *locker) lock(ctx context.Context) ([]byte, error) {
 	found, err := k.interpreter(ctx)
 	if err != nil {
@@ -295,19 +287,19 @@ func (k *locker) lock(ctx context.Context) ([]byte, error) {
 		k.protect(ctx, *found)
 	}
 	if k.recipe.Python.Lock != "" {
-		return nil, k.take(ctx)
+		return k.take(ctx)
 	}
 	return k.resolve(ctx)
 }
 
 // take takes the user's own package lock as it is.
-func (k *locker) take(ctx context.Context) error {
+func (k *locker) take(ctx context.Context) ([]byte, error) {
 	k.python.File = k.recipe.Python.Lock
 	text, err := readFile(k.recipe.Resolve(k.python.File))
 	if err != nil {
-		return fmt.Errorf("read lock: %w", err)
+		return nil, fmt.Errorf("read lock: %w", err)
 	}
-	return k.settle(ctx, text)
+	return text, k.settle(ctx, text)
 }
 
 // resolve asks uv.
@@ -375,9 +367,9 @@ func (k *locker) checkUpgraded(wheels []Wheel) error {
 		names[python.NormalizeName(p.Name)] = true
 	}
 	if k.old != nil && k.old.Python != nil { // what an upgrade drops was upgraded
-		if before, err := k.old.Python.wheels(k.recipe); err == nil {
-			for _, w := range before {
-				names[python.NormalizeName(w.Name)] = true
+		if before, err := k.old.packages(k.recipe); err == nil {
+			for _, p := range before {
+				names[python.NormalizeName(p.Name)] = true
 			}
 		}
 	}

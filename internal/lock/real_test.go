@@ -23,7 +23,7 @@ func realBench(t *testing.T, b locktest.Base) *bench {
 }
 
 // tryLock locks; that no index can be reached fails the test only where everything must be there.
-func (b *bench) tryLock(t *testing.T, platform, text string) (*lock.Lock, []lock.Wheel) {
+func (b *bench) tryLock(t *testing.T, platform, text string) (*lock.Files, []lock.Wheel) {
 	t.Helper()
 	r := locktest.Load(t, b.dir, strings.Replace(locktest.Head, "amd64", platform, 1)+text)
 	l, err := b.make(r, lock.Options{})
@@ -31,7 +31,7 @@ func (b *bench) tryLock(t *testing.T, platform, text string) (*lock.Lock, []lock
 		b.skipUnreachable(t, err)
 		t.Fatal(err)
 	}
-	wheels, err := l.Wheels(r)
+	wheels, err := wheelsOf(l, r)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func TestSilentRepository(t *testing.T) {
 		t.Setenv("UV_CACHE_DIR", t.TempDir())
 		server.SilentAt(n)
 		r := other.recipe(recipe)
-		if _, err := lock.Make(t.Context(), r, lock.Options{Store: other.store, Fetch: fetch.New(other.store, fetch.Options{Backoff: time.Millisecond})}); err != nil {
+		if _, err := lock.Update(t.Context(), r, lock.Options{Store: other.store, Fetch: fetch.New(other.store, fetch.Options{Backoff: time.Millisecond})}); err != nil {
 			t.Fatalf("silent at request %d: %v", n, err)
 		}
 		if got := other.read("pylock.toml"); got != want {

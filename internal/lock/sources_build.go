@@ -42,36 +42,6 @@ type Compile struct {
 	Base      *CompileBase // the image to build it in, see [CompileReference]; nil is the recipe's own
 }
 
-// Compiles lists the packages of the lock that are built, in the order of the lock. It reads only the lock's files.
-func (l *Lock) Compiles(r *recipe.Recipe) ([]Compile, error) {
-	if l.Python == nil {
-		return nil, nil
-	}
-	text, err := readFile(l.Python.pylock(r))
-	if err != nil {
-		return nil, fmt.Errorf("read lock: %w", err)
-	}
-	packages, err := l.Python.read(r, text)
-	if err != nil {
-		return nil, err
-	}
-	var all []Compile
-	for _, p := range packages {
-		if p.Source == nil {
-			continue
-		}
-		c, err := l.Python.compile(r, p)
-		if err != nil {
-			return nil, err
-		}
-		if l.Conda != nil {
-			c.Conda = string(l.Conda.Digest)
-		}
-		all = append(all, c)
-	}
-	return all, nil
-}
-
 func (p *Python) compile(r *recipe.Recipe, pkg python.Package) (Compile, error) {
 	name := python.NormalizeName(pkg.Name)
 	i := slices.IndexFunc(p.Compiled, func(c Compiled) bool { return c.Name == name })

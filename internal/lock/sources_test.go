@@ -68,17 +68,17 @@ func trap(t *testing.T) string {
 }
 
 // names are what a lock installs and what it builds, with versions.
-func (b *bench) names(text string) (wheels, compiled []string, l *lock.Lock) {
+func (b *bench) names(text string) (wheels, compiled []string, l *lock.Files) {
 	b.t.Helper()
 	r, l := b.lock(text)
-	all, err := l.Wheels(r)
+	all, err := wheelsOf(l, r)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	for _, w := range all {
 		wheels = append(wheels, w.Name+" "+w.Version)
 	}
-	builds, err := l.Compiles(r)
+	builds, err := compilesOf(l, r)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestSources(t *testing.T) {
 		t.Errorf("what was pinned is not kept: %+v", again.Python.Compiled)
 	}
 	r := b.recipe(text + "[python.compile.src]\nrequires = [\"dep\"]\n")
-	if drift, err := l.Drift(r); err != nil || len(drift) != 1 || !strings.Contains(drift[0], "src requires dep") {
+	if drift, err := driftOf(l, r); err != nil || len(drift) != 1 || !strings.Contains(drift[0], "src requires dep") {
 		t.Errorf("drift %q, %v", drift, err)
 	}
 }
@@ -166,7 +166,7 @@ func TestDirectSources(t *testing.T) {
 	if !slices.Equal(wheels, []string{"dep 1.0"}) || !slices.Equal(compiled, []string{"one 3.0", "three ", "two 4.0"}) {
 		t.Errorf("wheels %q, compiled %q", wheels, compiled)
 	}
-	builds, err := l.Compiles(b.recipe(text))
+	builds, err := compilesOf(l, b.recipe(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestCompileBase(t *testing.T) {
 	b.write(map[string]string{"builder.tar": string(locktest.Base{Files: map[string]string{"usr/bin/gcc": "x"}}.Tar(t))})
 	const text = "[python]\npackages = [\"src\"]\n[python.compile.src]\nbase = \"tar:builder.tar\"\n"
 	r, l := b.lock(text)
-	builds, err := l.Compiles(r)
+	builds, err := compilesOf(l, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -360,7 +360,7 @@ func TestPinsOfDownloads(t *testing.T) {
 		t.Errorf("without network: %q, %+v", warned, offline.Python.Compiled)
 	}
 	const network = text + "[python.compile.loose]\nnetwork = true\n[python.compile.rusty]\nnetwork = true\n"
-	if drift, err := offline.Drift(b.recipe(network)); err != nil || len(drift) != 2 {
+	if drift, err := driftOf(offline, b.recipe(network)); err != nil || len(drift) != 2 {
 		t.Errorf("drift %q, %v", drift, err)
 	}
 	_, _, l := b.names(network)

@@ -30,7 +30,7 @@ func TestToolkit(t *testing.T) {
 		x.AddFile("torch_scatter-2.1.2.tar.gz", sdist(t, "torch_scatter", "2.1.2", "", trap(t), nil))
 		return b
 	}
-	nvidia := func(l *lock.Lock) (names []string) {
+	nvidia := func(l *lock.Files) (names []string) {
 		for _, r := range l.Python.Compiled[0].Requires {
 			if name, ok := strings.CutPrefix(r.Name, "nvidia-"); ok {
 				names = append(names, name+" "+r.Version)

@@ -26,7 +26,7 @@ func TestIndexWithOtherHashes(t *testing.T) {
 			x.HashBy(hash)
 			r, l := b.lock(text)
 			wantPins(t, l, r, "alpha==1.0 requested", "beta==1.0")
-			wheels, err := l.Wheels(r)
+			wheels, err := wheelsOf(l, r)
 			if err != nil || string(wheels[0].Digest) != "sha256:"+sum(t, w("alpha", "1.0", "beta")) {
 				t.Errorf("%+v, %v", wheels, err)
 			}

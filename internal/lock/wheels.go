@@ -4,16 +4,13 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"path/filepath"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
 
-	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
@@ -23,25 +20,6 @@ import (
 type Wheel struct {
 	python.Item
 	URL string
-}
-
-// Wheels lists the packages of the lock of r, each with the wheel for the lock's Python. It reads only the lock's files.
-func (l *Lock) Wheels(r *recipe.Recipe) ([]Wheel, error) {
-	if l.Python == nil {
-		return nil, nil
-	}
-	return l.Python.wheels(r)
-}
-
-func (p *Python) wheels(r *recipe.Recipe) ([]Wheel, error) {
-	text, err := readFile(p.pylock(r))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Hint(fmt.Errorf("read lock: %w", err), "run `sconce lock` to write it")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read lock: %w", err)
-	}
-	return p.choose(r, text)
 }
 
 // read reads the PEP 751 lock of r and selects what is installed for the interpreter: of each package a wheel, or the source
@@ -62,35 +40,35 @@ func (p *Python) read(r *recipe.Recipe, text []byte) ([]python.Package, error) {
 	return packages, nil
 }
 
-// choose returns the packages of the PEP 751 lock of r that have a wheel; those that are built are left out, see
-// [Lock.Compiles].
+// choose returns the packages of the PEP 751 lock of r that have a wheel, without those that are built.
 func (p *Python) choose(r *recipe.Recipe, text []byte) ([]Wheel, error) {
 	packages, err := p.read(r, text)
 	if err != nil {
 		return nil, err
 	}
-	packages = slices.DeleteFunc(packages, func(p python.Package) bool { return p.Source != nil })
-	requested := make(map[string]bool)
-	for _, name := range p.Requested {
-		requested[name] = true
-	}
-	wheels := make([]Wheel, len(packages))
-	for i, pkg := range packages {
-		wheels[i] = Wheel{
-			Item: python.Item{
-				Name: pkg.Name, Version: pkg.Version, File: pkg.Wheel.Name, Digest: pkg.Wheel.Digest, Size: pkg.Wheel.Size,
-				Requested: requested[python.NormalizeName(pkg.Name)], DirectURL: pkg.DirectURL,
-			},
-			URL: cmp.Or(pkg.Wheel.URL, pkg.Wheel.Path),
-		}
-		if pkg.Wheel.URL == "" && pkg.DirectURL != nil {
-			wheels[i].DirectURL = withoutDirectory(*pkg.DirectURL, pkg.Wheel.Name)
-		}
-		if wheels[i].Size == 0 {
-			wheels[i].Size = p.Sizes[pkg.Wheel.Name]
+	var wheels []Wheel
+	for _, pkg := range packages {
+		if pkg.Source == nil {
+			wheels = append(wheels, p.wheel(pkg))
 		}
 	}
 	return wheels, nil
+}
+
+// wheel is what is laid down of a package that has a wheel.
+func (p *Python) wheel(pkg python.Package) Wheel {
+	w := Wheel{
+		Item: python.Item{
+			Name: pkg.Name, Version: pkg.Version, File: pkg.Wheel.Name, Digest: pkg.Wheel.Digest, Size: pkg.Wheel.Size,
+			Requested: slices.Contains(p.Requested, python.NormalizeName(pkg.Name)), DirectURL: pkg.DirectURL,
+		},
+		URL: cmp.Or(pkg.Wheel.URL, pkg.Wheel.Path),
+	}
+	if pkg.Wheel.URL == "" && pkg.DirectURL != nil {
+		w.DirectURL = withoutDirectory(*pkg.DirectURL, pkg.Wheel.Name)
+	}
+	w.Size = cmp.Or(w.Size, p.Sizes[pkg.Wheel.Name])
+	return w
 }
 
 // withoutDirectory leaves only the file's name of where a local wheel was: the directory of the machine that built is

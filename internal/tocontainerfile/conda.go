@@ -10,7 +10,6 @@ import (
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/condalock"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/lock"
 )
 
 //go:embed conda.py
@@ -27,14 +26,7 @@ func (w *writer) conda(p *packages) error {
 		return fault.Hint(fmt.Errorf("%s: a Containerfile has no way to compile Python packages against a conda environment as the recipe does: %s", w.recipe.Path, p.compiled[0].Name),
 			"build the image with `sconce build`, and begin the Containerfile with it")
 	}
-	all, err := w.lock.CondaPackages(w.recipe)
-	if err != nil {
-		return err
-	}
-	variables, err := lock.Variables(w.recipe)
-	if err != nil {
-		return err
-	}
+	all, variables := w.lock.CondaPackages, w.lock.Variables
 	var lines []string
 	for _, one := range all {
 		lines = append(lines, one.URL+"#"+one.SHA256.Hex())

@@ -51,7 +51,7 @@ func TestWriteConda(t *testing.T) {
 	r, l := load(t, condaText), locked()
 	l.System, l.Python.Executable = nil, "/opt/conda/bin/python3.11"
 	lockConda(t, r, l, channel, server.URL)
-	text, err := Write(r, l, Options{})
+	text, err := write(r, l, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestWriteConda(t *testing.T) {
 func TestWriteCondaCompiled(t *testing.T) {
 	r, l := loadCompiled(t)
 	lockConda(t, r, l, condatest.NewChannel(t, condatest.Package{Name: "data", Version: "0.1", Noarch: "generic"}), "https://conda.example.org/c")
-	_, err := Write(r, l, Options{})
+	_, err := write(r, l, Options{})
 	if err == nil || !strings.Contains(err.Error(), "no way to compile Python packages against a conda environment") || fault.HintOf(err) == "" {
 		t.Errorf("error: %v", err)
 	}

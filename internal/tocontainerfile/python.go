@@ -33,27 +33,20 @@ func (w *writer) readPython() (*packages, error) {
 	if w.lock.Python == nil {
 		return nil, nil
 	}
-	wheels, err := w.lock.Wheels(w.recipe)
-	if err != nil {
-		return nil, err
-	}
 	p := &packages{versions: make(map[string]string)}
-	for _, wheel := range wheels {
+	for _, wheel := range w.lock.Wheels {
 		p.versions[python.NormalizeName(wheel.Name)] = wheel.Version
 		if err := w.addLocal(p, wheel.URL); err != nil {
 			return nil, fmt.Errorf("%s: %w", wheel.Name, err)
 		}
 	}
-	all, err := w.lock.Compiles(w.recipe)
-	if err != nil {
-		return nil, err
-	}
-	if p.compiled, err = inOrder(all); err != nil {
+	var err error
+	if p.compiled, err = inOrder(w.lock.Compiles); err != nil {
 		return nil, err
 	}
 	for i := range p.compiled {
 		c := &p.compiled[i]
-		c.Requires = slices.DeleteFunc(c.Requires, func(r wheelbuild.Wheel) bool { return p.versions[python.NormalizeName(r.Name)] == r.Version })
+		c.Requires = slices.DeleteFunc(slices.Clone(c.Requires), func(r wheelbuild.Wheel) bool { return p.versions[python.NormalizeName(r.Name)] == r.Version })
 		if c.Source.Kind == python.SourceGit && (filepath.IsAbs(c.Source.URL) || strings.HasPrefix(c.Source.URL, "file:")) {
 			return nil, fmt.Errorf("%s: %s is a repository of this machine, which a Containerfile does not see", c.Name, c.Source.URL)
 		}

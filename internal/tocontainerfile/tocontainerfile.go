@@ -32,7 +32,7 @@ type Options struct {
 const DefaultUV = "ghcr.io/astral-sh/uv:latest"
 
 // Write returns the Containerfile of r as l pins it. It is built with the recipe's directory as its context.
-func Write(r *recipe.Recipe, l *lock.Lock, o Options) (string, error) {
+func Write(r *recipe.Recipe, l *lock.Locked, o Options) (string, error) {
 	if len(r.Component) > 0 {
 		return "", fault.Hint(fmt.Errorf("%s: a Containerfile has no way to pin and patch sources as [component] does", r.Path),
 			"build the image with `sconce build`, and begin the Containerfile with it")
@@ -69,7 +69,7 @@ func Write(r *recipe.Recipe, l *lock.Lock, o Options) (string, error) {
 
 type writer struct {
 	recipe *recipe.Recipe
-	lock   *lock.Lock
+	lock   *lock.Locked
 	opts   Options
 	out    strings.Builder
 }

@@ -99,8 +99,17 @@ func locked() *lock.Lock {
 	}
 }
 
+// write is Write of a lock whose files are beside the recipe.
+func write(r *recipe.Recipe, l *lock.Lock, o Options) (string, error) {
+	locked, err := l.Files(r).Locked(r)
+	if err != nil {
+		return "", err
+	}
+	return Write(r, locked, o)
+}
+
 func TestWrite(t *testing.T) {
-	got, err := Write(load(t, text), locked(), Options{GPU: []string{"9.0"}})
+	got, err := write(load(t, text), locked(), Options{GPU: []string{"9.0"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,18 +176,18 @@ func TestSystemPackages(t *testing.T) {
 	l.System = &ospackages.Pinned{Manager: "apt", Remove: []string{"exim4"}, Packages: []ospackages.Package{
 		{Name: "git", Version: "1", Architecture: "amd64"}, {Name: "libc6", Version: "2", Architecture: "i386"}, {Name: "tzdata", Version: "3", Architecture: "all"},
 	}}
-	got, err := Write(r, l, Options{})
+	got, err := write(r, l, Options{})
 	if err != nil || !strings.Contains(got, "    dpkg --add-architecture i386 && apt-get update") ||
 		!strings.Contains(got, "        git=1 \\\n        libc6:i386=2 \\\n        tzdata=3 \\\n        exim4-\n") {
 		t.Errorf("%v\n%s", err, got)
 	}
 	l.System = &ospackages.Pinned{Manager: "dnf", Packages: []ospackages.Package{{Name: "git", Version: "1:2.3-4.el9", Architecture: "x86_64"}}}
-	got, err = Write(r, l, Options{})
+	got, err = write(r, l, Options{})
 	if err != nil || strings.Contains(got, "apt-get") || !strings.Contains(got, "dnf install") || !strings.Contains(got, " git-1:2.3-4.el9.x86_64\n") {
 		t.Errorf("%v\n%s", err, got)
 	}
 	l.System.Manager = "pacman"
-	if _, err = Write(r, l, Options{}); err == nil {
+	if _, err = write(r, l, Options{}); err == nil {
 		t.Error("packages of a manager that is not known")
 	}
 }
@@ -188,7 +197,7 @@ func TestOddNames(t *testing.T) {
 	r, l := load(t, "name = \"demo\"\n[base]\nimage = \"x\"\n[[step]]\nrun = \"id\"\n[image]\nworkdir = '/w$k'\nvolumes = ['/v$v']\n"), locked()
 	l.Python, l.System = nil, nil
 	r.Steps[0].Copy = []string{`it's$b\*"x":/x$y z\q/`}
-	got, err := Write(r, l, Options{})
+	got, err := write(r, l, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +219,7 @@ func TestOddNames(t *testing.T) {
 	}
 	for _, mount := range []string{"bind:data:/a,b", "bind:data:/a b", "cache:c:/a$b"} {
 		r.Steps[0].Mounts = []string{mount}
-		if _, err := Write(r, l, Options{}); err == nil || !strings.Contains(err.Error(), "cannot stand in a mount") {
+		if _, err := write(r, l, Options{}); err == nil || !strings.Contains(err.Error(), "cannot stand in a mount") {
 			t.Errorf("%s: %v", mount, err)
 		}
 	}
@@ -219,11 +228,11 @@ func TestOddNames(t *testing.T) {
 func TestBootstrapped(t *testing.T) {
 	r := load(t, "name = \"demo\"\n[base]\nbootstrap = { suite = \"noble\", packages = [\"python3\"] }\n")
 	l := &lock.Lock{Base: base.Pinned{Bootstrap: &bootstrap.Pinned{Suite: "noble"}}}
-	got, err := Write(r, l, Options{})
+	got, err := write(r, l, Options{})
 	if err != nil || !strings.Contains(got, "FROM docker.io/library/ubuntu:noble\n") || !strings.Contains(got, "python3") {
 		t.Errorf("%v\n%s", err, got)
 	}
-	if got, err = Write(r, l, Options{Base: "mine:1"}); err != nil || !strings.Contains(got, "FROM mine:1\n") {
+	if got, err = write(r, l, Options{Base: "mine:1"}); err != nil || !strings.Contains(got, "FROM mine:1\n") {
 		t.Errorf("%v\n%s", err, got)
 	}
 }
@@ -235,7 +244,7 @@ func TestOutsideTheContext(t *testing.T) {
 	} {
 		r := load(t, "name = \"demo\"\n[base]\nimage = \"x\"\n[[step]]\nrun = \"id\"\n")
 		change(&r.Steps[0])
-		if _, err := Write(r, locked(), Options{}); err == nil || !strings.Contains(err.Error(), "not below the recipe's directory") {
+		if _, err := write(r, locked(), Options{}); err == nil || !strings.Contains(err.Error(), "not below the recipe's directory") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -308,7 +317,7 @@ func loadCompiled(t *testing.T) (*recipe.Recipe, *lock.Lock) {
 // TestCompiled: each package that has no wheel gets what its build needs, in the order in which they need each other.
 func TestCompiled(t *testing.T) {
 	r, l := loadCompiled(t)
-	got, err := Write(r, l, Options{UV: "uv:1"})
+	got, err := write(r, l, Options{UV: "uv:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +337,7 @@ func TestCompiled(t *testing.T) {
 func TestCompiledElsewhere(t *testing.T) {
 	r, l := loadCompiled(t)
 	l.Python.Compiled[0].Base = &lock.CompileBase{Executable: "/opt/bin/python3", Image: base.Pinned{Name: "registry.example.org/devel:1", Digest: l.Base.Digest}}
-	got, err := Write(r, l, Options{})
+	got, err := write(r, l, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +366,7 @@ func TestSourceOutsideTheContext(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(r.Dir, "pylock.toml"), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Write(r, l, Options{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := write(r, l, Options{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", change[1], err)
 		}
 	}

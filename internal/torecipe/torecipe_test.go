@@ -157,16 +157,16 @@ func TestFromPythonLocks(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := load(t, o.Dir, append(text, "\n[target]\nplatform = \"linux/amd64\"\n"...))
-		l, err := lock.Make(t.Context(), r, lock.Options{Store: st, Fetch: fetch.New(st, fetch.Options{})})
+		f, err := lock.Update(t.Context(), r, lock.Options{Store: st, Fetch: fetch.New(st, fetch.Options{})})
 		if err != nil {
 			t.Fatalf("%v in:\n%s", err, text)
 		}
-		wheels, err := l.Wheels(r)
+		l, err := f.Locked(r)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, w := range wheels {
+		for _, w := range l.Wheels {
 			got = append(got, w.Name+" "+w.Version)
 		}
 		if strings.Join(got, " ") != want {

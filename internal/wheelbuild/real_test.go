@@ -171,14 +171,15 @@ func (b *bench) buildOn(dir, text string) (*built, error) {
 		b.t.Fatal(err)
 	}
 	client := fetch.New(b.store, fetch.Options{})
-	l, err := lock.Make(b.ctx, r, lock.Options{Store: b.store, Fetch: client})
+	f, err := lock.Update(b.ctx, r, lock.Options{Store: b.store, Fetch: client})
 	if err != nil {
 		return nil, err
 	}
-	made := &built{ground: b.ground(r, l, client)}
-	if made.compiles, err = l.Compiles(r); err != nil {
+	l, err := f.Locked(r)
+	if err != nil {
 		return nil, err
 	}
+	made := &built{ground: b.ground(r, l, client), compiles: l.Compiles}
 	builder := &wheelbuild.Builder{
 		Runner: &execop.Runner{Store: b.store, Layer: layer.Options{ModTime: layer.DefaultModTime}}, Fetch: client,
 		Jobs: wheelbuild.NewJobs(host.AvailableCores().Available, host.AvailableMemory().Available),
@@ -211,7 +212,7 @@ func (b *bench) mustBuild(dir, text string) *built {
 }
 
 // ground is the base with the layers of the lock's wheels.
-func (b *bench) ground(r *recipe.Recipe, l *lock.Lock, client *fetch.Client) wheelbuild.Ground {
+func (b *bench) ground(r *recipe.Recipe, l *lock.Locked, client *fetch.Client) wheelbuild.Ground {
 	b.t.Helper()
 	platform := v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	im, err := l.Base.Image(b.ctx, r.BaseReference(), platform, base.Options{Store: b.store, Fetch: client})
@@ -219,11 +220,7 @@ func (b *bench) ground(r *recipe.Recipe, l *lock.Lock, client *fetch.Client) whe
 		b.t.Fatal(err)
 	}
 	g := wheelbuild.Ground{Layers: im.Layers, Python: l.Python.Interpreter(), Root: "opt/venv", SystemSite: l.Python.SystemSitePackages}
-	wheels, err := l.Wheels(r)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	for _, w := range wheels {
+	for _, w := range l.Wheels {
 		if err := client.Blob(b.ctx, fetch.Request{URL: w.URL, Digest: w.Digest, Size: w.Size}); err != nil {
 			b.t.Fatal(err)
 		}
