@@ -23,7 +23,7 @@ var floors = [][]string{
 	{"attest", "cluster", "config", "fetch", "layer", "tempdir", "ui", "venv"},
 	{"job", "slurm"},
 	{"imagetest", "nodejob"},
-	{"conda", "image", "recipe", "registry", "sandbox"},
+	{"conda", "image", "recipe", "registry", "rpm", "sandbox"},
 	{"imagefs"},
 	{"bootstrap", "evidence", "runtimefiles", "python", "execop", "fileop", "uv"},
 	{"containerfile", "source", "ospackages", "promote", "wheelbuild"},

@@ -124,6 +124,8 @@ node nodejs
 chromium chromium
 shellcheck shellcheck
 rpmbuild rpm
+createrepo_c createrepo-c
+gpg gpg
 rsync rsync
 ip iproute2
 zsh zsh
