@@ -130,7 +130,7 @@ var goodHashes = []crypto.Hash{crypto.SHA256, crypto.SHA384, crypto.SHA512}
 
 // verify wants one good signature of several.
 func (k *Keyring) verify(text []byte, signatures io.Reader, now time.Time) error {
-	packets := packet.NewReader(signatures)
+	packets := packet.NewOpaqueReader(signatures)
 	var unknown UnknownKeyError
 	var bad error
 	for range maxSignatures {
@@ -141,20 +141,16 @@ func (k *Keyring) verify(text []byte, signatures io.Reader, now time.Time) error
 		if err != nil {
 			return fmt.Errorf("its signature is damaged: %w", err)
 		}
-		sig, ok := p.(*packet.Signature)
-		if !ok || sig.IssuerKeyId == nil {
+		if p.Tag != signatureTag {
 			continue
 		}
-		if !slices.Contains(goodHashes, sig.Hash) {
-			bad = errors.New("it is signed with a hash that is no longer safe")
-			continue
-		}
-		err = k.verifyOne(text, sig, now)
+		id, err := k.verifyPacket(text, p, now)
 		switch {
 		case err == nil:
 			return nil
+		case errors.Is(err, errNoSignature):
 		case errors.Is(err, pgperrors.ErrUnknownIssuer):
-			unknown.IDs = append(unknown.IDs, fmt.Sprintf("%016X", *sig.IssuerKeyId))
+			unknown.IDs = append(unknown.IDs, fmt.Sprintf("%016X", id))
 		default:
 			bad = err
 		}
@@ -166,6 +162,38 @@ func (k *Keyring) verify(text []byte, signatures io.Reader, now time.Time) error
 		return &unknown
 	}
 	return ErrUnsigned
+}
+
+const signatureTag = 2 // of packets, RFC 9580, section 5
+
+// errNoSignature says of a packet that nobody can check it here.
+var errNoSignature = errors.New("it is no signature that is known here")
+
+// verifyPacket checks one signature, and returns the id of the key that it names.
+func (k *Keyring) verifyPacket(text []byte, p *packet.OpaquePacket, now time.Time) (id uint64, err error) {
+	if isSignature3(p) {
+		s, err := parseSignature3(p.Contents)
+		if err != nil {
+			return 0, err
+		}
+		return s.key, k.verify3(text, s, now)
+	}
+	parsed, err := p.Parse()
+	var unsupported pgperrors.UnsupportedError
+	if errors.As(err, &unsupported) {
+		return 0, errNoSignature
+	}
+	if err != nil {
+		return 0, err
+	}
+	sig, ok := parsed.(*packet.Signature)
+	if !ok || sig.IssuerKeyId == nil {
+		return 0, errNoSignature
+	}
+	if !slices.Contains(goodHashes, sig.Hash) {
+		return *sig.IssuerKeyId, errors.New("it is signed with a hash that is no longer safe")
+	}
+	return *sig.IssuerKeyId, k.verifyOne(text, sig, now)
 }
 
 func (k *Keyring) verifyOne(text []byte, sig *packet.Signature, now time.Time) error {
