@@ -16,6 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"sconce.dev/sconce/internal/conda/condatest"
+	"sconce.dev/sconce/internal/rpm/rpmtest"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/tooltest"
 )
@@ -58,6 +59,7 @@ func TestScripts(t *testing.T) {
 			"json":     checkJSON,
 			"spoil":    spoil,
 			"setenv":   setFromStdout,
+			"testland": func(ts *testscript.TestScript, _ bool, args []string) { testland(t, ts, args) },
 			"explicit": func(ts *testscript.TestScript, _ bool, args []string) { explicitList(ts, channel, args) },
 		},
 		Condition: condition,
@@ -151,4 +153,18 @@ func explicitList(ts *testscript.TestScript, channel *condatest.Channel, args []
 		}
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text), 0o644))
+}
+
+// testland makes a signed repository of a small distribution of RPM packages, and the file of its key: testland DIR KEY.
+func testland(t *testing.T, ts *testscript.TestScript, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: testland DIR KEY")
+	}
+	dir, signer := ts.MkAbs(args[0]), rpmtest.NewSigner(t)
+	rpmtest.Build(t, dir, rpmtest.Testland(t)...)
+	rpmtest.Repository(t, dir)
+	signer.SignIndex(t, dir)
+	key, err := os.ReadFile(signer.File)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), key, 0o644))
 }

@@ -75,7 +75,7 @@ func pin(ctx context.Context, r *recipe.Recipe, platform v1.Platform, o Options)
 			keys[i] = r.Resolve(file)
 		}
 		p, err := bootstrap.Resolve(ctx, o.Store, o.Fetch, bootstrap.Request{
-			Suite: b.Suite, Packages: b.Packages, Mirror: b.Mirror, Sources: b.Sources, Components: b.Components, Variant: b.Variant,
+			Suite: b.Suite, Dnf: b.Dnf, Packages: b.Packages, Mirror: b.Mirror, Sources: b.Sources, Components: b.Components, Variant: b.Variant,
 			Architecture: platform.Architecture, Keys: keys, Trusted: b.Trusted,
 		})
 		if err != nil {

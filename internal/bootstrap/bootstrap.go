@@ -1,5 +1,5 @@
-// Package bootstrap makes a Debian or Ubuntu base from the distribution's own packages, without a registry, root or subuid, and
-// without any program of this machine.
+// Package bootstrap makes a base from a distribution's own packages, Debian's, Ubuntu's or those of RPM, without a registry, root or
+// subuid, and without any program of this machine.
 //
 // It works in two halves, so that the second needs no network but for files whose hashes are known:
 //
@@ -14,6 +14,13 @@
 //	resolve.go   which packages are needed      unpack.go   files of packages into a directory
 //	index.go     an archive's signed indices    database.go what dpkg knows of them
 //	                                            install.sh  what the new system does itself
+//
+// RPM packages go the same way. A repository's index is signed, or each package is; and rpm installs into a root of its own, for which
+// it runs in a first small root.
+//
+//	rpmarchives.go  where packages come from       rpmbuild.go   from pinned packages to a layer
+//	rpmresolve.go   which packages are needed      rpmunpack.go  files of packages into the first root
+//	rpmindex.go     a repository's indices         rpm-install.sh, rpm-database.sh  what rpm does there
 package bootstrap
 
 import (
@@ -25,9 +32,10 @@ import (
 // Request is what a recipe asks for.
 type Request struct {
 	Suite        string   // "bookworm", "noble", …
+	Dnf          string   // instead of Suite: a release such as "rocky:9", or the address of a repository of RPM packages
 	Packages     []string // beside the essential and required ones: NAME or NAME=VERSION
 	Mirror       string   // URL; "" for the distribution's own, as this machine or its configuration names it
-	Sources      []string // further archives: URL SUITE COMPONENT…
+	Sources      []string // further archives: URL SUITE COMPONENT…; with Dnf, addresses of repositories
 	Components   []string // none for main
 	Variant      string   // apt, minbase (also when empty), important, standard, …
 	Architecture string   // Debian's name: amd64, arm64
@@ -49,9 +57,11 @@ type Package struct {
 
 // Pinned is a request resolved: everything that decides the root file system.
 type Pinned struct {
-	Suite        string    `toml:"suite"`
+	Manager      string    `toml:"manager,omitempty" json:",omitempty"` // rpm; "" for Debian's
+	Suite        string    `toml:"suite"`                               // of RPM packages what Request.Dnf says
 	Architecture string    `toml:"architecture"`
-	Sources      string    `toml:"sources,multiline"` // sources.list(5) of the finished image
-	Epoch        time.Time `toml:"epoch"`             // newest Release file's date: no file of the image is younger
+	Sources      string    `toml:"sources,multiline"`                          // sources.list(5) of the finished image; of RPM packages a .repo file, "" for the distribution's own
+	Keys         string    `toml:"keys,multiline,omitempty" json:",omitempty"` // OpenPGP, armored: whose signatures the image's package manager believes
+	Epoch        time.Time `toml:"epoch"`                                      // newest Release file's date: no file of the image is younger
 	Packages     []Package `toml:"packages"`
 }

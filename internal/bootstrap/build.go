@@ -34,7 +34,11 @@ func Build(ctx context.Context, st *store.Store, fetcher *fetch.Client, p *Pinne
 		return layer.Descriptor{}, err
 	}
 	task := progress.Begin(ctx, "bootstrap", p.Suite, 0)
-	d, err := build(ctx, task, st, p, o)
+	with := build
+	if p.Manager == managerRPM {
+		with = buildRPM
+	}
+	d, err := with(ctx, task, st, p, o)
 	if err != nil && ctx.Err() == nil {
 		err = fmt.Errorf("bootstrap %s: %w", p.Suite, err)
 	}
@@ -120,7 +124,7 @@ func (m *making) prepare(ctx context.Context) error {
 	if err := m.orders(all, x.given); err != nil {
 		return err
 	}
-	return m.lay(rest)
+	return m.lay(rest, "deb")
 }
 
 const databaseDir = "var/lib/dpkg"
@@ -260,14 +264,14 @@ func (m *making) orders(all []*unpacked, files []given) error {
 	return nil
 }
 
-// lay puts package files where apt finds them.
-func (m *making) lay(packages []Package) error {
+// lay puts package files where the package manager finds them.
+func (m *making) lay(packages []Package, ending string) error {
 	for i, pkg := range packages {
 		from, err := m.store.BlobPath(pkg.SHA256)
 		if err != nil {
 			return err
 		}
-		to := filepath.Join(m.packages, fmt.Sprintf("%04d_%s.deb", i, pkg.Name)) // no epoch's colon
+		to := filepath.Join(m.packages, fmt.Sprintf("%04d_%s.%s", i, pkg.Name, ending)) // no epoch's colon
 		if os.Link(from, to) == nil {
 			continue
 		}
@@ -290,21 +294,34 @@ const dpkgForce = "security-mac,downgrade,unsafe-io"
 
 // install lets the new system's own programs do the rest.
 func (m *making) install(ctx context.Context) error {
+	err := m.inSandbox(ctx, []string{filepath.Join(m.work, "below")}, installScript, []sandbox.Bind{
+		{Source: m.run, Target: "/run/sconce-bootstrap"},
+		{Source: m.packages, Target: "/run/sconce-packages", ReadOnly: true},
+	}, "/"+databaseDir)
+	if err != nil {
+		return err
+	}
+	database := filepath.Join(m.upper, databaseDir)
+	if err := os.RemoveAll(database); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(m.run, "dpkg"), database)
+}
+
+// inSandbox runs a script on layers, and keeps what it changes in m.upper. It has no network.
+func (m *making) inSandbox(ctx context.Context, layers []string, script string, binds []sandbox.Bind, inMemory ...string) error {
 	tail := &tailWriter{task: m.task}
 	code, err := sandbox.Run(ctx, sandbox.Options{
-		Layers: []string{filepath.Join(m.work, "below")}, UpperDir: m.work, Owners: &m.owners,
-		Args: []string{"/bin/sh", "-c", installScript, "sh"},
+		Layers: layers, UpperDir: m.work, Owners: &m.owners,
+		Args: []string{"/bin/sh", "-c", script, "sh"},
 		Env: []string{
 			"PATH=" + searchpath.Default, "HOME=/root", "LC_ALL=C.UTF-8", "TZ=UTC", "DEBIAN_FRONTEND=noninteractive", "DPKG_FORCE=" + dpkgForce,
 			"PYTHONHASHSEED=0", // byte code holds sets in the order of their hashes
 			fmt.Sprintf("SOURCE_DATE_EPOCH=%d", m.p.Epoch.Unix()),
 		},
 		Stdout: tail, Stderr: tail, Hostname: "sconce", NoNetwork: true, NoMounts: true, MaxProcesses: sandbox.DefaultProcesses(),
-		Tmpfs: []string{"/" + databaseDir},
-		Binds: []sandbox.Bind{
-			{Source: m.run, Target: "/run/sconce-bootstrap"},
-			{Source: m.packages, Target: "/run/sconce-packages", ReadOnly: true},
-		},
+		Tmpfs:  inMemory,
+		Binds:  binds,
 		Mounts: []sandbox.Mount{{Target: "/usr/sbin/policy-rc.d", Content: []byte(policy), Mode: 0o755}},
 	})
 	switch {
@@ -319,9 +336,5 @@ func (m *making) install(ctx context.Context) error {
 	case code != 0:
 		return fmt.Errorf("its packages cannot be installed: exit code %d\n%s", code, strings.Join(tail.lines, "\n"))
 	}
-	database := filepath.Join(m.upper, databaseDir)
-	if err := os.RemoveAll(database); err != nil {
-		return err
-	}
-	return os.Rename(filepath.Join(m.run, "dpkg"), database)
+	return nil
 }

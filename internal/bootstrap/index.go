@@ -254,7 +254,8 @@ func (x *indices) read(ctx context.Context, a archive, r *debian.Release, p stri
 // lies explains files that are not what the signed index says.
 func lies(err error) error {
 	var mismatch *store.MismatchError
-	if errors.As(err, &mismatch) {
+	var size *fetch.SizeError
+	if errors.As(err, &mismatch) || errors.As(err, &size) {
 		return fault.Hint(err, "the mirror has other bytes than the signed index says: it is being updated, or is not to be trusted; try again later, or another one")
 	}
 	if missing(err) {

@@ -22,15 +22,19 @@ import (
 // Resolve asks the distribution's archives which packages r needs today. What their indices were is kept in the store, so that asking
 // again costs little.
 func Resolve(ctx context.Context, st *store.Store, f *fetch.Client, r Request) (*Pinned, error) {
-	task := progress.Begin(ctx, "resolve", r.Suite+" packages", 0)
-	p, err := resolve(ctx, st, f, r)
+	with, name := resolve, r.Suite
+	if r.Dnf != "" {
+		with, name = resolveRPM, r.Dnf
+	}
+	if r.Now.IsZero() {
+		r.Now = time.Now()
+	}
+	task := progress.Begin(ctx, "resolve", name+" packages", 0)
+	p, err := with(ctx, st, f, r)
 	return p, task.End(err)
 }
 
 func resolve(ctx context.Context, st *store.Store, f *fetch.Client, r Request) (*Pinned, error) {
-	if r.Now.IsZero() {
-		r.Now = time.Now()
-	}
 	archives, err := archivesOf(r)
 	if err != nil {
 		return nil, err

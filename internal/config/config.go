@@ -82,7 +82,7 @@ const (
 var UnpackModes = []string{UnpackBehind, UnpackFirst, UnpackNever}
 
 // mirrors are the archives whose mirrors can be named.
-var mirrors = []string{"debian", "debian-security", "ubuntu", "ubuntu-security"}
+var mirrors = []string{"debian", "debian-security", "ubuntu", "ubuntu-security", "rocky", "alma", "fedora", "opensuse"}
 
 // Site is the file of the machine's administrators.
 const Site = "/etc/sconce/config.toml"

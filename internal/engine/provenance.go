@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -148,9 +149,10 @@ func (l *Locked) dependencies(below dependency) []dependency {
 	case b.Digest != "":
 		all = append(all, from(b.Reference, b.Digest))
 	case b.Bootstrap != nil:
+		kind := cmp.Or(b.Bootstrap.Manager, "deb")
 		for i := range b.Bootstrap.Packages {
 			p := &b.Bootstrap.Packages[i]
-			all = append(all, from(sbom.PURL("deb", p.Name, p.Version, url.Values{"arch": {p.Architecture}}), p.SHA256))
+			all = append(all, from(sbom.PURL(kind, p.Name, p.Version, url.Values{"arch": {p.Architecture}}), p.SHA256))
 		}
 	case b.Recipe != "":
 		all = append(all, below)

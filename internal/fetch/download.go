@@ -64,7 +64,7 @@ func cutOff(err error) error {
 // again reports whether another attempt makes sense after err. Bytes that are wrong as a whole are worth one.
 func (d *download) again(err error) bool {
 	var mismatch *store.MismatchError
-	var size *sizeError
+	var size *SizeError
 	if errors.As(err, &mismatch) || errors.As(err, &size) {
 		d.wrong++
 		return d.wrong == 1
@@ -171,7 +171,7 @@ func (d *download) checkSize(total int64) (int64, error) {
 		return d.request.Size, nil
 	}
 	if want := d.request.Size; want > 0 && total != want {
-		return 0, errors.Join(&sizeError{want: want, got: total}, d.part.Reset())
+		return 0, errors.Join(&SizeError{want: want, got: total}, d.part.Reset())
 	}
 	d.task.SetTotal(total)
 	return total, nil
@@ -186,7 +186,7 @@ func (d *download) receive(ctx context.Context, first *stream, size int64) error
 		s := spare.current()
 		p, readErr := s.read(buf, d.part.Size())
 		if want := d.request.Size; want > 0 && d.part.Size()+int64(len(p)) > want {
-			return errors.Join(&sizeError{want: want, got: d.part.Size() + int64(len(p))}, d.part.Reset())
+			return errors.Join(&SizeError{want: want, got: d.part.Size() + int64(len(p))}, d.part.Reset())
 		}
 		if _, err := d.part.Write(p); err != nil {
 			return &diskError{err}

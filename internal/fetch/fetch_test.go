@@ -408,7 +408,7 @@ func TestEndlessBodyIsCut(t *testing.T) {
 		}
 	})
 	err := fast(openStore(t)).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(nil), Size: 1 << 20})
-	var size *sizeError
+	var size *SizeError
 	if !errors.As(err, &size) {
 		t.Errorf("error %v, want a size error", err)
 	}

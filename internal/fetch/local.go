@@ -51,7 +51,7 @@ func (c *Client) copyLocal(ctx context.Context, r Request, path string) error {
 			return err
 		}
 		if r.Size > 0 && w.Size() != r.Size {
-			return &sizeError{want: r.Size, got: w.Size()}
+			return &SizeError{want: r.Size, got: w.Size()}
 		}
 		_, err := w.Commit(r.Digest)
 		return err

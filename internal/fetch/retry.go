@@ -23,10 +23,10 @@ type diskError struct{ err error }
 func (e *diskError) Error() string { return "write to the store: " + e.err.Error() }
 func (e *diskError) Unwrap() error { return e.err }
 
-// sizeError says that the server has a file of another size.
-type sizeError struct{ want, got int64 }
+// SizeError says that the server has a file of another size.
+type SizeError struct{ want, got int64 }
 
-func (e *sizeError) Error() string {
+func (e *SizeError) Error() string {
 	return fmt.Sprintf("wrong size: expected %d bytes, the server has %d", e.want, e.got)
 }
 

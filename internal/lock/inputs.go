@@ -98,7 +98,11 @@ func baseItself(b recipe.Base) []string {
 	case b.Bootstrap == nil:
 		return []string{"image " + b.Image}
 	}
-	lines := []string{"suite " + b.Bootstrap.Suite, "variant " + b.Bootstrap.Variant}
+	release := "suite " + b.Bootstrap.Suite
+	if b.Bootstrap.Dnf != "" {
+		release = "dnf " + b.Bootstrap.Dnf
+	}
+	lines := []string{release, "variant " + b.Bootstrap.Variant}
 	if b.Bootstrap.Mirror != "" {
 		lines = append(lines, "mirror "+b.Bootstrap.Mirror)
 	}

@@ -50,7 +50,14 @@ var (
 	formArea   = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
 	formMirror = regexp.MustCompile(`^(https?|file)://[^\s]+$`)
 	formSource = regexp.MustCompile(`^(https?|file)://[^\s@\[\]]+ [a-z0-9][a-z0-9./-]*( [a-z][a-z0-9./-]*)+$`)
-	formImage  = regexp.MustCompile(`^[^\s]([^\r\n\t]*[^\s])?$`)
+	// formDnf is a release, or the address of a repository.
+	formDnf = regexp.MustCompile(`^([a-z][a-z0-9]*:[0-9][0-9.]*|(https?|file)://[^\s@\[\]]+)$`)
+	// formBasePackage is a package of Debian or of a distribution of RPM packages; which of them, validateBootstrap knows.
+	formBasePackage = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._-]+(:[a-z0-9-]+)?(=[A-Za-z0-9.+:~^_-]+)?$`)
+	formRPM         = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._-]+(=[A-Za-z0-9.+:~^_-]+)?$`)
+	formBaseSource  = regexp.MustCompile(`^(https?|file)://[^\s@\[\]]+( [a-z0-9][a-z0-9./-]*( [a-z][a-z0-9./-]*)+)?$`)
+	formRPMSource   = regexp.MustCompile(`^(https?|file)://[^\s@\[\]]+$`)
+	formImage       = regexp.MustCompile(`^[^\s]([^\r\n\t]*[^\s])?$`)
 	// formPackage is a Python project name; extras and dependency groups have the same form (PEP 508, PEP 735).
 	formPackage    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 	formOnlyBinary = regexp.MustCompile(`^(:all:|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)$`)
@@ -117,42 +124,48 @@ var keys = withProfile(map[string]key{
 		Form:    formImage, FormName: "an image reference without spaces around it",
 	},
 	"base.bootstrap": {
-		Doc: "A Debian or Ubuntu root file system made from the distribution's own signed packages: no registry is needed, and no program of this machine.",
+		Doc: "A root file system made from the distribution's own signed packages: Debian's or Ubuntu's with `suite`, RPM's with `dnf`, exactly one of them. No registry is needed, and no program of this machine.",
 	},
 	"base.bootstrap.suite": {
-		Doc: "The release by its code name.", Example: `"bookworm"`,
+		Doc: "The release of Debian or Ubuntu by its code name.", Example: `"bookworm"`,
 		Form: formSuite, FormName: `the code name of a release, such as "bookworm" or "noble"`,
+	},
+	"base.bootstrap.dnf": {
+		Doc: "The release of a distribution of RPM packages: `rocky:9`, `rocky:10`, `alma:9`, `alma:10`, `fedora:41` to `fedora:44`, `opensuse:15.6`. " +
+			"Or the address of any repository, the directory in which `repodata` is, with `keys`.",
+		Example: `"rocky:9"`,
+		Form:    formDnf, FormName: `a release, such as "rocky:9", or the address of a repository: http://…, https://… or file://…`,
 	},
 	"base.bootstrap.packages": {
 		Doc:     "Packages to install besides those of the variant. The image's Python is one of them. `NAME=VERSION` asks for a version.",
 		Example: `["python3", "ca-certificates"]`,
-		Form:    formDebian, FormName: `names of Debian packages, such as "python3" or "libibverbs1=44.0-2"`,
+		Form:    formBasePackage, FormName: `names of packages, such as "python3" or "libibverbs1=44.0-2"`,
 	},
 	"base.bootstrap.mirror": {
 		Doc:     "Where the packages come from: an address that starts with `http://`, `https://` or `file://`. The date in that of a snapshot is when its index has to be good.",
-		Default: "the configuration's, or this machine's own, with updates and security updates",
+		Default: "the configuration's, or this machine's own, with updates and security updates; for RPM packages the distribution's own servers",
 		Example: `"https://mirror.example.org/debian"`,
 		Form:    formMirror, FormName: "the address of a mirror: http://…, https://… or file://…",
 	},
 	"base.bootstrap.components": {
-		Doc: "The archive areas to use.", Default: `["main"]`, Example: `["main", "contrib", "non-free-firmware"]`,
+		Doc: "The archive areas of Debian or Ubuntu to use.", Default: `["main"]`, Example: `["main", "contrib", "non-free-firmware"]`,
 		Form: formArea, FormName: `names of archive areas, such as "main" or "universe"`,
 	},
 	"base.bootstrap.sources": {
-		Doc:     "Further archives, each as a line of sources.list has it behind `deb`: address, suite, components.",
+		Doc:     "Further archives, each as a line of sources.list has it behind `deb`: address, suite, components. With `dnf`, addresses of further repositories.",
 		Example: `["https://mirror.example.org/debian bookworm-backports main"]`,
-		Form:    formSource, FormName: "an address, a suite and components, with blanks between them",
+		Form:    formBaseSource, FormName: "an address, a suite and components, with blanks between them; with dnf an address alone",
 	},
 	"base.bootstrap.keys": {
-		Doc:     "Files with the OpenPGP keys (`.gpg`, `.asc`) of which one must have signed each index, relative to the recipe's directory. No other key counts then.",
-		Default: "those of Debian and Ubuntu, and those that this machine's apt trusts", Example: `["archive.asc"]`,
+		Doc:     "Files with the OpenPGP keys (`.gpg`, `.asc`) of which one must have signed each index, or with `dnf` each package, relative to the recipe's directory. No other key counts then.",
+		Default: "those of Debian and Ubuntu, and those that this machine's apt trusts; with `dnf` those of the release", Example: `["archive.asc"]`,
 		Form: formAny, FormName: "paths of files",
 	},
 	"base.bootstrap.trusted": {
-		Doc: "Whether indices are believed without a signature. Whoever is on the way to the mirror can then change the packages.", Default: "false", Example: "true",
+		Doc: "Whether indices and packages are believed without a signature. Whoever is on the way to the mirror can then change the packages.", Default: "false", Example: "true",
 	},
 	"base.bootstrap.variant": {
-		Doc: "How much is installed before `packages`: the essential packages (`apt`, `essential`), those that are required too (`minbase`, `required`), or of a higher priority. apt is among all of them.", Default: DefaultVariant, Example: `"apt"`,
+		Doc: "How much is installed before `packages`: the essential packages (`apt`, `essential`), those that are required too (`minbase`, `required`), or of a higher priority. apt is among all of them. With `dnf`: `essential` has rpm and a shell, `minbase` the distribution's package manager and certificates too.", Default: DefaultVariant, Example: `"apt"`,
 		Enum: []string{"essential", "apt", "minbase", "required", "buildd", "important", "standard"},
 	},
 

@@ -78,14 +78,16 @@ type Base struct {
 	Key string `toml:"-"` // of the image of Recipe: what its plan is; "" as long as nobody has planned it
 }
 
-// Bootstrap asks for a Debian or Ubuntu root file system made from the distribution's packages.
+// Bootstrap asks for a root file system made from the distribution's packages: Debian's or Ubuntu's, by Suite, or RPM's, by Dnf. One of
+// the two is set.
 type Bootstrap struct {
 	Suite      string   `toml:"suite"`
+	Dnf        string   `toml:"dnf"` // a release, NAME:RELEASE, or the address of a repository
 	Packages   []string `toml:"packages"`
 	Mirror     string   `toml:"mirror"` // "" is the distribution's own
 	Components []string `toml:"components"`
 	Variant    string   `toml:"variant"`
-	Sources    []string `toml:"sources"` // further archives: ADDRESS SUITE COMPONENT…
+	Sources    []string `toml:"sources"` // further archives: ADDRESS SUITE COMPONENT…; with Dnf, addresses of repositories
 	Keys       []string `toml:"keys"`    // files; see Recipe.Resolve. None: those of the distributions
 	Trusted    bool     `toml:"trusted"` // no signature is asked for
 }
@@ -374,7 +376,7 @@ func (r *Recipe) fillDefaults() {
 		if b.Variant == "" {
 			b.Variant = DefaultVariant
 		}
-		if len(b.Components) == 0 {
+		if len(b.Components) == 0 && b.Dnf == "" {
 			b.Components = []string{"main"}
 		}
 	}

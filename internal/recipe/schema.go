@@ -49,7 +49,7 @@ func Schema() ([]byte, error) {
 	s.Description = "What a container image shall hold; see docs/recipe.md."
 	base := s.Properties["base"]
 	base.OneOf = []*property{{Required: []string{"image"}}, {Required: []string{"bootstrap"}}, {Required: []string{"recipe"}}}
-	base.Properties["bootstrap"].Required = []string{"suite"}
+	base.Properties["bootstrap"].OneOf = []*property{{Required: []string{"suite"}}, {Required: []string{"dnf"}}}
 	addVariants(s)
 	s.Properties["step"].Items.AnyOf = []*property{{Required: []string{"run"}}, {Required: []string{"copy"}}, {Required: []string{"patch"}}}
 	return s.write()

@@ -159,7 +159,7 @@ func TestSchemaJudge(t *testing.T) {
 	good := append(examples(t), "starter.toml", "testdata/everything.toml", "testdata/errors/extras.toml", "testdata/errors/step-mounts.toml", "testdata/errors/compile-twice.toml")
 	var bad []string
 	for _, name := range []string{
-		"unknown-key", "unknown-table", "wrong-type", "values", "base-both", "base-none", "bootstrap-suite", "empty",
+		"unknown-key", "unknown-table", "wrong-type", "values", "base-both", "base-none", "bootstrap-suite", "bootstrap-dnf", "bootstrap-release", "empty",
 		"step-brackets", "step-keys", "step-types", "step-inline", "step-scripts", "compile", "system", "slim-remove", "job", "test",
 	} {
 		bad = append(bad, "testdata/errors/"+name+".toml")

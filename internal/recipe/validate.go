@@ -203,9 +203,15 @@ func (c *checker) validateImage(image, name string, at span) {
 }
 
 func (c *checker) validateBootstrap(b *Bootstrap) {
-	if b == nil || b.Suite == "" {
-		c.addMissing("base.bootstrap", "suite", `suite = "bookworm"`)
+	if b == nil || b.Suite == "" && b.Dnf == "" {
+		c.addMissing("base.bootstrap", "suite", `suite = "bookworm" or dnf = "rocky:9"`)
 		return
+	}
+	if b.Dnf != "" {
+		c.validateDnf(b)
+	} else {
+		c.validateItems(b.Packages, formDebian, `names of Debian packages, such as "python3" or "libibverbs1=44.0-2"`, "base", "bootstrap", "packages")
+		c.validateItems(b.Sources, formSource, "an address, a suite and components, with blanks between them", "base", "bootstrap", "sources")
 	}
 	u, err := url.Parse(b.Mirror)
 	at := c.at("base", "bootstrap", "mirror")
@@ -220,6 +226,37 @@ func (c *checker) validateBootstrap(b *Bootstrap) {
 	}
 	if b.Trusted && len(b.Keys) > 0 {
 		c.add(c.at("base", "bootstrap", "trusted"), "keep one of them", "base.bootstrap.trusted asks for no signature, and base.bootstrap.keys says whose")
+	}
+}
+
+// validateDnf checks what means something else, or nothing, for RPM packages.
+func (c *checker) validateDnf(b *Bootstrap) {
+	isAddress := strings.Contains(b.Dnf, "://")
+	if b.Suite != "" {
+		c.add(c.at("base", "bootstrap", "dnf"), "keep one of them", "base.bootstrap has both \"suite\", of Debian's or Ubuntu's packages, and \"dnf\", of RPM's")
+	}
+	if len(b.Components) > 0 {
+		c.add(c.at("base", "bootstrap", "components"), "name further repositories by their addresses in sources", "base.bootstrap.components are areas of Debian's archives, and repositories of RPM packages have none")
+	}
+	if b.Mirror != "" && isAddress {
+		c.add(c.at("base", "bootstrap", "mirror"), "keep one of them", "base.bootstrap.mirror says where a release is, and base.bootstrap.dnf names an address itself")
+	}
+	if isAddress && len(b.Keys) == 0 && !b.Trusted {
+		c.add(c.at("base", "bootstrap", "dnf"), "name the file of the key that the distribution publishes: keys = [\"RPM-GPG-KEY\"]", "base.bootstrap.keys is missing: nobody says who signs the packages of %s", b.Dnf)
+	}
+	if b.Variant != "" && b.Variant != "essential" && b.Variant != "minbase" {
+		c.add(c.at("base", "bootstrap", "variant"), "write \"essential\", or \"minbase\" with a package manager", "base.bootstrap.variant = %q is one of Debian's", b.Variant)
+	}
+	c.validateItems(b.Packages, formRPM, `names of RPM packages, such as "python3" or "python3=3.9.18"`, "base", "bootstrap", "packages")
+	c.validateItems(b.Sources, formRPMSource, "addresses of repositories", "base", "bootstrap", "sources")
+}
+
+// validateItems checks a list whose form depends on another key.
+func (c *checker) validateItems(items []string, form *regexp.Regexp, are string, path ...string) {
+	for i, item := range items {
+		if !form.MatchString(item) {
+			c.add(c.atItem(i, path...), "", "%s must be %s, not %q", strings.Join(path, "."), are, item)
+		}
 	}
 }
 

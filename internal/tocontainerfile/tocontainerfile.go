@@ -48,7 +48,9 @@ func Write(r *recipe.Recipe, l *lock.Locked, o Options) (string, error) {
 	}
 	w.header()
 	w.compileStage(python)
-	w.base()
+	if err := w.base(); err != nil {
+		return "", err
+	}
 	if err := w.system(); err != nil {
 		return "", err
 	}
@@ -85,12 +87,14 @@ func (w *writer) header() {
 	}
 }
 
-func (w *writer) base() {
+func (w *writer) base() error {
 	w.line("")
 	pinned := w.lock.Base
 	switch {
 	case w.opts.Base != "":
 		w.line("FROM %s", w.opts.Base)
+	case pinned.Bootstrap != nil && pinned.Bootstrap.Manager != "":
+		return w.rpmBase(pinned.Bootstrap.Suite)
 	case pinned.Bootstrap != nil:
 		w.line("# The recipe's base is made from packages of %s; this is the distribution's own image of it.", pinned.Bootstrap.Suite)
 		w.line("FROM %s", distributionImage(pinned.Bootstrap.Suite))
@@ -98,6 +102,33 @@ func (w *writer) base() {
 	default:
 		w.line("FROM %s", reference(pinned, w.recipe.Base.Image))
 	}
+	return nil
+}
+
+// rpmImages are the distributions' own images, by how recipes name their releases.
+var rpmImages = map[string]string{
+	"rocky": "docker.io/rockylinux/rockylinux", "alma": "docker.io/library/almalinux", "fedora": "docker.io/library/fedora", "opensuse": "docker.io/opensuse/leap",
+}
+
+// rpmBase stands for a base that is made from RPM packages.
+func (w *writer) rpmBase(suite string) error {
+	name, release, _ := strings.Cut(suite, ":")
+	image, ok := rpmImages[name]
+	if !ok {
+		return fault.Hint(fmt.Errorf("the recipe's base is made from packages of %s, of which no image is known that a Containerfile could begin with", suite),
+			"--base names one")
+	}
+	w.line("# The recipe's base is made from packages of %s; this is the distribution's own image of it.", suite)
+	w.line("FROM %s:%s", image, release)
+	packages := w.recipe.Base.Bootstrap.Packages
+	switch {
+	case len(packages) == 0:
+	case name == "opensuse":
+		w.line("RUN zypper --non-interactive install --no-recommends \\\n        %s", strings.Join(packages, " \\\n        "))
+	default:
+		w.dnfInstall(packages)
+	}
+	return nil
 }
 
 // reference is how FROM names a pinned image: one of a registry by its digest, another one as the recipe says it.
@@ -183,8 +214,13 @@ func (w *writer) dnfPinned(pinned *ospackages.Pinned) {
 	for _, p := range pinned.Packages {
 		packages = append(packages, p.Name+"-"+p.Version+"."+p.Architecture)
 	}
+	w.dnfInstall(packages)
+}
+
+// dnfInstall writes an installation by dnf, which wants NAME-VERSION where recipes have NAME=VERSION.
+func (w *writer) dnfInstall(packages []string) {
 	w.line("RUN --mount=type=cache,target=/var/cache/dnf,sharing=locked \\\n    dnf install -y --setopt=install_weak_deps=False \\\n        %s",
-		strings.Join(packages, " \\\n        "))
+		strings.ReplaceAll(strings.Join(packages, " \\\n        "), "=", "-"))
 }
 
 func (w *writer) step(s recipe.Step) error {

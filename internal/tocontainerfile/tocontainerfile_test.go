@@ -14,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/base"
 	"sconce.dev/sconce/internal/bootstrap"
 	"sconce.dev/sconce/internal/containerfile"
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/ospackages"
 	"sconce.dev/sconce/internal/recipe"
@@ -233,6 +234,29 @@ func TestBootstrapped(t *testing.T) {
 		t.Errorf("%v\n%s", err, got)
 	}
 	if got, err = write(r, l, Options{Base: "mine:1"}); err != nil || !strings.Contains(got, "FROM mine:1\n") {
+		t.Errorf("%v\n%s", err, got)
+	}
+}
+
+// A base of RPM packages becomes the distribution's image, where there is one that is known.
+func TestBootstrappedRPM(t *testing.T) {
+	for release, want := range map[string]string{
+		"rocky:9": "FROM docker.io/rockylinux/rockylinux:9\nRUN --mount=type=cache,target=/var/cache/dnf,sharing=locked \\\n    dnf install -y --setopt=install_weak_deps=False \\\n        python3 \\\n        git-2.4\n",
+		"alma:10": "FROM docker.io/library/almalinux:10\n", "fedora:42": "FROM docker.io/library/fedora:42\n",
+		"opensuse:15.6": "FROM docker.io/opensuse/leap:15.6\nRUN zypper --non-interactive install --no-recommends \\\n        python3 \\\n        git=2.4\n",
+	} {
+		r := load(t, "name = \"demo\"\n[base]\nbootstrap = { dnf = \""+release+"\", packages = [\"python3\", \"git=2.4\"] }\n")
+		l := &lock.Lock{Base: base.Pinned{Bootstrap: &bootstrap.Pinned{Manager: "rpm", Suite: release}}}
+		if got, err := Write(r, l, Options{}); err != nil || !strings.Contains(got, want) {
+			t.Errorf("%s: %v\n%s", release, err, got)
+		}
+	}
+	r := load(t, "name = \"demo\"\n[base]\nbootstrap = { dnf = \"https://mirror.example.org/os\", trusted = true }\n")
+	l := &lock.Lock{Base: base.Pinned{Bootstrap: &bootstrap.Pinned{Manager: "rpm", Suite: "testland:7"}}}
+	if _, err := Write(r, l, Options{}); err == nil || !strings.Contains(fault.HintOf(err), "--base") {
+		t.Errorf("%v", err)
+	}
+	if got, err := Write(r, l, Options{Base: "mine:1"}); err != nil || !strings.Contains(got, "FROM mine:1\n") {
 		t.Errorf("%v\n%s", err, got)
 	}
 }
