@@ -501,3 +501,33 @@ func TestRPMFirstRootStaysInside(t *testing.T) {
 		t.Error("nothing is a package")
 	}
 }
+
+// A mirror that goes back in time is noticed, however good its signature is.
+func TestRPMMirrorThatGoesBack(t *testing.T) {
+	r := newTestland(t, little()...)
+	st, f := openStore(t)
+	resolve := func(date time.Time, q Request) error {
+		rpmtest.Repository(t, r.dir, "--revision", fmt.Sprint(date.Unix()))
+		r.signer.SignIndex(t, r.dir)
+		p, err := Resolve(t.Context(), st, f, q)
+		if err == nil && !p.Epoch.Equal(date) {
+			t.Errorf("it is of %s", p.Epoch)
+		}
+		return err
+	}
+	now := time.Unix(1720000000, 0)
+	for _, date := range []time.Time{now, now.Add(-day / 2), now.Add(time.Hour)} {
+		if err := resolve(date, r.request()); err != nil {
+			t.Errorf("%s: %v", date, err)
+		}
+	}
+	err := resolve(now.Add(-day), r.request())
+	if err == nil || !strings.Contains(err.Error(), "it hides newer packages") || !strings.Contains(fault.HintOf(err), "base.bootstrap.mirror") {
+		t.Errorf("%v\nhint: %s", err, fault.HintOf(err))
+	}
+	q := r.request()
+	q.Keys, q.Trusted = nil, true
+	if err := resolve(now.Add(-day), q); err != nil {
+		t.Error(err)
+	}
+}

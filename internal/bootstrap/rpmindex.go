@@ -2,6 +2,8 @@ package bootstrap
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -47,7 +49,30 @@ func (x *indices) repomd(ctx context.Context, repo *rpmRepository) (*rpm.Repomd,
 		return nil, fault.Hint(fmt.Errorf("the index of %s is of %s, which is in the future", fetch.Redact(repo.url), r.Date.Format(time.DateOnly)),
 			"the clock of this machine may be wrong")
 	}
-	return r, nil
+	if !x.r.Trusted {
+		err = x.noOlder(repo, r.Date)
+	}
+	return r, err
+}
+
+// noOlder refuses an index that is older than one that was seen at the same address: a good signature does not say that an index is the
+// newest. Servers of one name may be a day apart.
+func (x *indices) noOlder(repo *rpmRepository, date time.Time) error {
+	sum := sha256.Sum256([]byte(repo.url))
+	key := hex.EncodeToString(sum[:])
+	var seen int64
+	if _, err := x.store.GetRecord(store.KindRepomd, key, &seen); err != nil {
+		return err
+	}
+	newest := time.Unix(seen, 0).UTC()
+	switch {
+	case date.Before(newest.Add(-day)):
+		return fault.Hint(fmt.Errorf("the index of %s is of %s, and one of %s was there before: it hides newer packages", fetch.Redact(repo.url), date.Format(time.DateOnly), newest.Format(time.DateOnly)),
+			"take another mirror with base.bootstrap.mirror; a repository of your own that goes back in time is believed with trusted = true")
+	case date.After(newest):
+		return x.store.PutRecord(store.KindRepomd, key, nil, date.Unix())
+	}
+	return nil
 }
 
 const day = 24 * time.Hour
