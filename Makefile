@@ -23,7 +23,7 @@ RUN        = SCONCE_REQUIRE_TOOLS=1 CGO_ENABLED=0 scripts/test.sh
 RUN_RACE   = SCONCE_REQUIRE_TOOLS=1 CGO_ENABLED=1 GORACE='$(GORACE)' scripts/test.sh
 FLAGS      = -vet=off -ldflags=-w -timeout 80m $(TESTFLAGS)
 
-.PHONY: help build cross test race fuzz lint format setup demo bench bench-builds bench-containerfile bench-files bench-conda bench-scale bench-facts bench-start bench-gpu release clean
+.PHONY: help build cross test test-stack race fuzz lint format setup demo bench bench-builds bench-containerfile bench-files bench-conda bench-scale bench-facts bench-start bench-gpu release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -41,6 +41,10 @@ test: ## install what the tests need (on Debian), and run them all
 	scripts/setup.sh tests
 	$(RUN) test $(FLAGS) $(PACKAGES)
 	$(if $(RACE),$(RUN_RACE) test-race -race $(FLAGS) ./internal/build $(shell scripts/concurrent.sh quick))
+
+test-stack: ## compile examples/hpc-stack/debian, and run its tests on a Slurm of two nodes: half an hour
+	scripts/setup.sh tests
+	SCONCE_REQUIRE_TOOLS=1 SCONCE_TEST_STACK=1 $(GO) test -count=1 -vet=off -v -timeout 3h -run TestStackFromSources ./test
 
 # The race detector has nothing to say where one goroutine runs. What takes longest comes first, so that nothing waits for it at the end.
 race: PACKAGES = ./internal/sandbox ./internal/build $(shell scripts/concurrent.sh)
