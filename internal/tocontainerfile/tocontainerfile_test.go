@@ -247,16 +247,16 @@ func TestBootstrappedRPM(t *testing.T) {
 	} {
 		r := load(t, "name = \"demo\"\n[base]\nbootstrap = { dnf = \""+release+"\", packages = [\"python3\", \"git=2.4\"] }\n")
 		l := &lock.Lock{Base: base.Pinned{Bootstrap: &bootstrap.Pinned{Manager: "rpm", Suite: release}}}
-		if got, err := Write(r, l, Options{}); err != nil || !strings.Contains(got, want) {
+		if got, err := write(r, l, Options{}); err != nil || !strings.Contains(got, want) {
 			t.Errorf("%s: %v\n%s", release, err, got)
 		}
 	}
 	r := load(t, "name = \"demo\"\n[base]\nbootstrap = { dnf = \"https://mirror.example.org/os\", trusted = true }\n")
 	l := &lock.Lock{Base: base.Pinned{Bootstrap: &bootstrap.Pinned{Manager: "rpm", Suite: "testland:7"}}}
-	if _, err := Write(r, l, Options{}); err == nil || !strings.Contains(fault.HintOf(err), "--base") {
+	if _, err := write(r, l, Options{}); err == nil || !strings.Contains(fault.HintOf(err), "--base") {
 		t.Errorf("%v", err)
 	}
-	if got, err := Write(r, l, Options{Base: "mine:1"}); err != nil || !strings.Contains(got, "FROM mine:1\n") {
+	if got, err := write(r, l, Options{Base: "mine:1"}); err != nil || !strings.Contains(got, "FROM mine:1\n") {
 		t.Errorf("%v\n%s", err, got)
 	}
 }
