@@ -119,6 +119,9 @@ unsquashfs squashfs-tools
 sqfs2tar squashfs-tools-ng
 squashfuse squashfuse
 bindfs bindfs
+mkfs.ext4 e2fsprogs
+mkfs.xfs xfsprogs
+mkfs.btrfs btrfs-progs
 umoci umoci
 node nodejs
 chromium chromium

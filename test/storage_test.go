@@ -1,0 +1,230 @@
+package test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/tooltest"
+)
+
+// mounted is a directory of the place with a file system of its own, which its user may write to.
+func (p *place) mounted(name string, mount func(dir string) error) string {
+	p.t.Helper()
+	needRoot(p.t)
+	dir := p.path(name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := mount(dir); err != nil {
+		p.t.Skipf("nothing can be mounted here: %v", err)
+	}
+	p.t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			p.t.Error(err)
+		}
+	})
+	p.own()
+	return dir
+}
+
+// disk mounts an image of bytes that a program has made a file system in.
+func (p *place) disk(name string, bytes int64, program string, args ...string) string {
+	p.t.Helper()
+	needRoot(p.t)
+	mkfs, image := tooltest.Path(p.t, program), p.path(name+".img")
+	f, err := os.Create(image)
+	if err == nil {
+		err = f.Truncate(bytes)
+		f.Close()
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if out, err := exec.Command(mkfs, append(args, image)...).CombinedOutput(); err != nil {
+		p.t.Fatalf("%s: %v\n%s", program, err, out)
+	}
+	return p.mounted(name, func(dir string) error { return runMount("-o", "loop", image, dir) })
+}
+
+func runMount(args ...string) error {
+	out, err := exec.Command("mount", args...).CombinedOutput()
+	if err != nil {
+		return &mountError{string(out)}
+	}
+	return nil
+}
+
+type mountError struct{ said string }
+
+func (e *mountError) Error() string { return strings.TrimSpace(e.said) }
+
+// storages are the file systems that a store can be on, each as a directory of the place.
+var storages = map[string]func(p *place) string{
+	"ext4":  func(p *place) string { return p.disk("disk", 2<<30, "mkfs.ext4", "-q") },
+	"xfs":   func(p *place) string { return p.disk("disk", 2<<30, "mkfs.xfs", "-q") },
+	"btrfs": func(p *place) string { return p.disk("disk", 2<<30, "mkfs.btrfs", "-q") },
+	"tmpfs": func(p *place) string {
+		return p.mounted("disk", func(dir string) error { return runMount("-t", "tmpfs", "-o", "mode=755", "tmpfs", dir) })
+	},
+	"an overlay": func(p *place) string { // whose upper layer has a file system that allows one
+		top := p.mounted("top", func(dir string) error { return runMount("-t", "tmpfs", "-o", "mode=755", "tmpfs", dir) })
+		for _, name := range []string{"lower", "upper", "work"} {
+			if err := os.Mkdir(filepath.Join(top, name), 0o755); err != nil {
+				p.t.Fatal(err)
+			}
+		}
+		return p.mounted("disk", func(dir string) error {
+			return runMount("-t", "overlay", "-o", "lowerdir="+top+"/lower,upperdir="+top+"/upper,workdir="+top+"/work", "overlay", dir)
+		})
+	},
+	"slow FUSE": func(p *place) string {
+		bindfs(p.t.(*testing.T), p, "--read-rate=20M", "--write-rate=20M")
+		return p.path("shown")
+	},
+}
+
+// The same image comes of the same recipe wherever the store is, however often it is made; nothing in the store is damaged, and
+// nothing that was unpacked stays elsewhere.
+func TestStorages(t *testing.T) {
+	begin(t)
+	b := base(t)
+	usual := newPlace(t, nil)
+	usual.writeStepped(b.ref)
+	want := usual.build("app")
+	for name, mount := range storages {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t, ordinary(t))
+			p.store = filepath.Join(mount(p), "store")
+			p.writeStepped(b.ref)
+			for _, flags := range [][]string{nil, {"--no-cache"}} {
+				if got := p.build(append(flags, "app")...); got != want {
+					t.Errorf("with %q: %s, elsewhere %s", flags, got, want)
+				}
+			}
+			if r := p.must("run", "stepped:1", "--", "hello"); r.stdout != "HELLO world\n" {
+				t.Errorf("%v", r)
+			}
+			p.wantSound()
+			p.wantTidy()
+		})
+	}
+}
+
+// Where a lock holds on one node only, as with NFS mounted with localflock, two nodes that build the same at once each come to the image, and
+// the store that they share is whole.
+func TestLocksOfOneNode(t *testing.T) {
+	begin(t)
+	b := base(t)
+	p := newPlace(t, ordinary(t))
+	bindfs(t, p)
+	other := p.mounted("other", func(dir string) error {
+		out, err := exec.Command(tooltest.Path(t, "bindfs"), "--xattr-none", p.path("real"), dir).CombinedOutput()
+		if err != nil {
+			return &mountError{string(out)}
+		}
+		return nil
+	})
+	there := *p
+	there.store = filepath.Join(other, "store")
+	if locksHold(t, filepath.Join(p.path("shown"), "lock"), filepath.Join(other, "lock")) {
+		t.Skip("locks of one mount hold in the other")
+	}
+	p.writeStepped(b.ref)
+	for range 3 {
+		digests := make([]string, 2)
+		var both sync.WaitGroup
+		for i, at := range []*place{p, &there} {
+			both.Go(func() {
+				r := at.sconce("build", "--no-cache", "app")
+				if digests[i] = digestLine.FindString(r.stdout); r.code != 0 {
+					t.Error(r)
+				}
+			})
+		}
+		both.Wait()
+		if digests[0] != digests[1] {
+			t.Errorf("built %q", digests)
+		}
+	}
+	p.wantSound()
+	there.wantSound()
+	if r := there.must("run", "stepped:1", "--", "hello"); r.stdout != "HELLO world\n" {
+		t.Errorf("%v", r)
+	}
+	p.wantTidy()
+}
+
+// locksHold reports whether a lock on a file keeps others from it under another name of the file.
+func locksHold(t *testing.T, name, other string) bool {
+	t.Helper()
+	one, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.Close()
+	two, err := os.Open(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer two.Close()
+	if err := unix.Flock(int(one.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	return unix.Flock(int(two.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
+}
+
+// A home that cannot be written to is no trouble where the store is elsewhere.
+func TestReadOnlyHome(t *testing.T) {
+	begin(t)
+	b := base(t)
+	p := newPlace(t, ordinary(t))
+	p.writeStepped(b.ref)
+	home := p.mounted("home", func(dir string) error { return runMount("-t", "tmpfs", "-o", "mode=755", "tmpfs", dir) })
+	if err := runMount("-o", "remount,ro", home); err != nil {
+		t.Fatal(err)
+	}
+	p.build("app")
+	if r := p.must("run", "stepped:1", "--", "hello"); r.stdout != "HELLO world\n" {
+		t.Errorf("%v", r)
+	}
+	p.wantSound()
+	p.wantTidy()
+}
+
+// A quota that is used up is called one, and the store is as good as before once there is room.
+func TestFullQuota(t *testing.T) {
+	begin(t)
+	b := base(t)
+	p := newPlace(t, ordinary(t))
+	btrfs := tooltest.Path(t, "btrfs")
+	disk := p.disk("disk", 2<<30, "mkfs.btrfs", "-q")
+	home := filepath.Join(disk, "home")
+	limit := func(most string) {
+		t.Helper()
+		for _, args := range [][]string{{"qgroup", "limit", most, home}, {"filesystem", "sync", disk}} {
+			if out, err := exec.Command(btrfs, args...).CombinedOutput(); err != nil {
+				t.Fatalf("btrfs %q: %v\n%s", args, err, out)
+			}
+		}
+	}
+	for _, args := range [][]string{{"subvolume", "create", home}, {"quota", "enable", disk}} {
+		if out, err := exec.Command(btrfs, args...).CombinedOutput(); err != nil {
+			t.Skipf("btrfs %q: %v\n%s", args, err, out)
+		}
+	}
+	p.own()
+	p.store = filepath.Join(home, "store")
+	p.writeStepped(b.ref)
+	limit("8M")
+	p.fails(1, []string{"quota", "is used up"}, "build", "app")
+	limit("none")
+	p.build("app")
+	p.wantSound()
+	p.wantTidy()
+}
