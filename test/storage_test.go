@@ -215,7 +215,7 @@ func TestFullQuota(t *testing.T) {
 	}
 	for _, args := range [][]string{{"subvolume", "create", home}, {"quota", "enable", disk}} {
 		if out, err := exec.Command(btrfs, args...).CombinedOutput(); err != nil {
-			t.Skipf("btrfs %q: %v\n%s", args, err, out)
+			t.Skipf("there are no quotas of btrfs here: btrfs %q: %v\n%s", args, err, out)
 		}
 	}
 	p.own()
