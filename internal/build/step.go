@@ -100,13 +100,15 @@ func (r *stageRun) changeFiles(ctx context.Context, t *plan.Step) (layer.Descrip
 	switch op := t.Op.(type) {
 	case *plan.Copy:
 		return r.copyFiles(ctx, op, onto, o)
-	case *plan.MakeDir:
-		d, _, err := fileop.MakeDir(ctx, r.opts.Store, op.Path, op.Owner, onto, o)
-		return d, err
-	case *plan.Patch:
+	case layered:
 		return op.Layer(ctx, r.opts.Store, onto, o)
 	}
 	panic(fmt.Sprintf("build: no maker for %T", t.Op))
+}
+
+// layered is an op that makes its layer itself, of the tree below it and of what it says.
+type layered interface {
+	Layer(ctx context.Context, st *store.Store, onto *image.Tree, o layer.Options) (layer.Descriptor, error)
 }
 
 func (r *stageRun) copyFiles(ctx context.Context, c *plan.Copy, onto *image.Tree, o layer.Options) (layer.Descriptor, error) {

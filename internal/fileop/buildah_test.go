@@ -126,12 +126,12 @@ func TestLikeBuildah(t *testing.T) {
 	} {
 		t.Run(c.lines, func(t *testing.T) {
 			theirs := b.build(t, c.lines)
-			d, made, err := MakeDir(t.Context(), b.st, c.dir, c.owner, b.tree, layer.Options{})
+			d, err := Dir{Path: c.dir, Owner: c.owner}.Layer(t.Context(), b.st, b.tree, layer.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			layers := []layer.Descriptor{b.base}
-			if made {
+			if d != (layer.Descriptor{}) {
 				layers = append(layers, d)
 			}
 			if diff := cmp.Diff(theirs, b.changes(t, layers)); diff != "" {

@@ -465,19 +465,53 @@ func (w *warnings) Emit(e progress.Event) {
 	}
 }
 
+// A link is what it says and nothing else: its target is not looked at, and what had its name is gone but for a directory.
+func TestLink(t *testing.T) {
+	r := newRig(t)
+	made := func(l Link) []string {
+		t.Helper()
+		d, err := l.Layer(t.Context(), r.st, r.tree, layer.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d == (layer.Descriptor{}) {
+			return nil
+		}
+		return list(t, makeTree(t, r.st, d))
+	}
+	for _, test := range []struct {
+		link Link
+		want []string
+	}{
+		{Link{"../lib/nowhere", "/abslink/x/l", "u"}, []string{"d 755 0:0 opt", "d 2770 1001:1002 opt/existing", "d 755 1001:1002 opt/existing/x", "l 777 1001:1002 opt/existing/x/l -> ../lib/nowhere"}},
+		{Link{"/opt/other", "/abslink", ""}, []string{"l 777 0:0 abslink -> /opt/other"}},
+		{Link{"shadow", "/etc/passwd", ""}, []string{"d 755 0:0 etc", "l 777 0:0 etc/passwd -> shadow"}},
+		{Link{"/opt/existing", "/abslink", ""}, nil}, // which is there
+	} {
+		if diff := cmp.Diff(test.want, made(test.link)); diff != "" {
+			t.Errorf("%+v (-want +got)\n%s", test.link, diff)
+		}
+	}
+	for _, l := range []Link{{"x", "/", ""}, {"x", "/opt", ""}, {"x", "/etc/passwd/x", ""}, {"x", "/x", "nobody-here"}} {
+		if _, err := l.Layer(t.Context(), r.st, r.tree, layer.Options{}); err == nil {
+			t.Errorf("%+v: no error", l)
+		}
+	}
+}
+
 func TestMakeDir(t *testing.T) {
 	r := newRig(t)
 	for _, dir := range []string{"/", "/opt/existing", "/abslink/", "/lib"} {
-		if _, made, err := MakeDir(t.Context(), r.st, dir, "u", r.tree, layer.Options{}); made || err != nil {
-			t.Errorf("%s: got %v, %v", dir, made, err)
+		if d, err := (Dir{Path: dir, Owner: "u"}).Layer(t.Context(), r.st, r.tree, layer.Options{}); d != (layer.Descriptor{}) || err != nil {
+			t.Errorf("%s: got %v, %v", dir, d, err)
 		}
 	}
-	if _, _, err := MakeDir(t.Context(), r.st, "/etc/passwd/x", "", r.tree, layer.Options{}); err == nil {
+	if _, err := (Dir{Path: "/etc/passwd/x"}).Layer(t.Context(), r.st, r.tree, layer.Options{}); err == nil {
 		t.Error("no error below a file")
 	}
-	d, made, err := MakeDir(t.Context(), r.st, "/abslink/x/y", "u", r.tree, layer.Options{})
-	if err != nil || !made {
-		t.Fatalf("got %v, %v", made, err)
+	d, err := Dir{Path: "/abslink/x/y", Owner: "u"}.Layer(t.Context(), r.st, r.tree, layer.Options{})
+	if err != nil {
+		t.Fatal(err)
 	}
 	want := []string{"d 755 0:0 opt", "d 2770 1001:1002 opt/existing", "d 755 1001:1002 opt/existing/x", "d 755 1001:1002 opt/existing/x/y"}
 	if diff := cmp.Diff(want, list(t, makeTree(t, r.st, d))); diff != "" {

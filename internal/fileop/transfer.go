@@ -658,21 +658,3 @@ func (j *job) keep(r io.Reader, want store.Digest) (*node, error) {
 		return io.NopCloser(io.NewSectionReader(f, 0, size)), nil
 	}}, nil
 }
-
-// MakeDir makes the directory dir, a path that is followed inside the image onto, and what is missing above it. They get the
-// permissions 0755 and belong to owner, USER[:GROUP], or to root when that is empty. made is false, and there is no layer, when
-// the image has the directory.
-func MakeDir(ctx context.Context, st *store.Store, dir, owner string, onto *image.Tree, o layer.Options) (d layer.Descriptor, made bool, err error) {
-	j, err := Copy{Dest: dir, Chown: owner}.newJob(ctx, st, onto)
-	if err != nil {
-		return layer.Descriptor{}, false, err
-	}
-	if _, err := j.stage.enter(dir, j.maker()); err != nil {
-		return layer.Descriptor{}, false, fmt.Errorf("make the directory %s: %w", quote(dir), err)
-	}
-	if !j.stage.root.touched {
-		return layer.Descriptor{}, false, nil
-	}
-	d, err = j.stage.layer(ctx, st, o)
-	return d, err == nil, err
-}

@@ -192,7 +192,7 @@ func (c *containerfilePlan) step(ctx context.Context, s *containerfile.Stage, op
 		t.Op = copied
 		return t, copied.hash(ctx, c.opts.Open)
 	case op.WorkDir != nil:
-		t.Op = &MakeDir{Path: op.WorkDir.Dir, Owner: op.WorkDir.User}
+		t.Op = &MakeDir{fileop.Dir{Path: op.WorkDir.Dir, Owner: op.WorkDir.User}}
 	}
 	return t, nil
 }

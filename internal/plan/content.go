@@ -15,7 +15,7 @@ import (
 // contentOp reports whether an op is one of those that have a content key.
 func contentOp(op Op) bool {
 	switch op.(type) {
-	case *Exec, *Copy, *MakeDir, *Patch, *Output:
+	case *Exec, *Copy, *MakeDir, *Link, *Patch, *Output:
 		return true
 	}
 	return false

@@ -19,7 +19,8 @@ import (
 
 // Op is what a step does: plain data. Package build has one maker for each type.
 //
-// A new one is a type here, with its inputs and its key, and a maker there.
+// A new one is a type here, with its inputs and its key, and a maker there unless it makes its layer itself, as
+// [Patch] does by [fileop.Patch].
 type Op interface {
 	// Kind names the type, for people and in keys: "exec", "wheels".
 	Kind() string
@@ -286,8 +287,7 @@ func (c *Copy) key(s *Stage, inputs []Input) (Key, []Key) { return onAll(c, s, i
 
 // MakeDir makes a directory, unless there is one.
 type MakeDir struct {
-	Path  string // absolute
-	Owner string // USER[:GROUP]; "" is root
+	fileop.Dir
 }
 
 // Kind implements [Op].
@@ -296,6 +296,20 @@ func (*MakeDir) Kind() string { return "directory" }
 func (d *MakeDir) inputs() []Input { return []Input{{"directory", d.Path}, {"owner", d.Owner}} }
 
 func (d *MakeDir) key(s *Stage, inputs []Input) (Key, []Key) { return onAll(d, s, inputs) }
+
+// Link makes a symlink.
+type Link struct {
+	fileop.Link
+}
+
+// Kind implements [Op].
+func (*Link) Kind() string { return "link" }
+
+func (l *Link) inputs() []Input {
+	return []Input{{"link", l.Path}, {"target", l.Target}, {"owner", l.Owner}}
+}
+
+func (l *Link) key(s *Stage, inputs []Input) (Key, []Key) { return onAll(l, s, inputs) }
 
 // Patch applies a patch.
 type Patch struct {

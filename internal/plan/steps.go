@@ -14,7 +14,7 @@ import (
 	"sconce.dev/sconce/internal/recipe"
 )
 
-// recipeSteps are the recipe's own steps: of each, what is copied, then what is patched, then what is run.
+// recipeSteps are the recipe's own steps: of each, what is copied, then what is patched, then what is linked, then what is run.
 //
 // Their titles are the user's words, for progress and messages. The history says what they do in a form that does not depend on
 // how it is spelled, so that a step's name or ./ before a path change neither key nor image.
@@ -47,6 +47,13 @@ func (n *planner) stepsOf(ctx context.Context, s recipe.Step) ([]*Step, error) {
 		t, err := n.patchStep(s, text)
 		if err != nil {
 			return nil, fmt.Errorf("patch %q: %w", text, err)
+		}
+		steps = append(steps, t)
+	}
+	for _, text := range s.Link {
+		t, err := linkStep(s, text)
+		if err != nil {
+			return nil, fmt.Errorf("link %q: %w", text, err)
 		}
 		steps = append(steps, t)
 	}
@@ -84,6 +91,15 @@ func (n *planner) patchStep(s recipe.Step, text string) (*Step, error) {
 	}
 	op := &Patch{fileop.Patch{Text: data, Dir: parsed.Dir, Strip: 1}}
 	return &Step{Title: "patch " + text, History: "patch " + path.Base(parsed.File) + ":" + parsed.Dir, Op: op}, nil
+}
+
+func linkStep(s recipe.Step, text string) (*Step, error) {
+	l, err := s.ParseLink(text)
+	if err != nil {
+		return nil, err
+	}
+	op := &Link{fileop.Link{Target: l.Target, Path: l.Path, Owner: s.User}}
+	return &Step{Title: "link " + text, History: "link " + l.Target + ":" + l.Path, Op: op}, nil
 }
 
 func (n *planner) runStep(ctx context.Context, s recipe.Step) (*Step, error) {

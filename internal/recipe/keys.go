@@ -530,6 +530,12 @@ var keys = withProfile(map[string]key{
 		Example: `["fix-build.patch:/opt/src"]`,
 		Form:    formAny, FormName: `"FILE:DIR"`,
 	},
+	"step.link": {
+		Doc: "Symlinks to make, each `TARGET:NAME`. `TARGET` is what the link says, from the root or from the link's directory; there need be no such file. " +
+			"`NAME` is the link's, or a directory when it ends in `/`; a relative one starts at `workdir`. What has the name is replaced, unless it is a directory.",
+		Example: `["/opt/app/bin/app:/usr/local/bin/"]`,
+		Form:    formAny, FormName: `"TARGET:NAME"`,
+	},
 	"step.env": {
 		Doc: "Environment variables of the script alone, besides those of the base. Those of the finished image are under `[image]`. `TORCH_CUDA_ARCH_LIST` has the GPUs of the target unless it is given here.", Example: `{ CC = "gcc-12" }`,
 		NameForm: formEnvName, NameFormName: "a letter or underscore, then letters, digits and underscores",

@@ -12,13 +12,14 @@ import (
 	"sconce.dev/sconce/internal/fault"
 )
 
-// Step is one change of the image: files copied, then patches applied, then a script run. At least one of Run, Copy and
-// Patch is given.
+// Step is one change of the image: files copied, then patches applied, then links made, then a script run. At least one of Run, Copy,
+// Patch and Link is given.
 type Step struct {
 	Name    string            `toml:"name"`  // see Step.Title
 	Run     string            `toml:"run"`   // see Step.Args
 	Copy    []string          `toml:"copy"`  // see Step.ParseCopy
 	Patch   []string          `toml:"patch"` // see Step.ParsePatch
+	Link    []string          `toml:"link"`  // see Step.ParseLink
 	Env     map[string]string `toml:"env"`
 	Workdir string            `toml:"workdir"` // absolute; "" is /
 	User    string            `toml:"user"`    // USER[:GROUP]; "" is root
@@ -72,8 +73,10 @@ func (s Step) Title() string {
 		title, _, _ = strings.Cut(strings.TrimSpace(s.Run), "\n")
 	case len(s.Copy) > 0:
 		title = "copy " + strings.Join(s.Copy, " ")
-	default:
+	case len(s.Patch) > 0:
 		title = "patch " + strings.Join(s.Patch, " ")
+	default:
+		title = "link " + strings.Join(s.Link, " ")
 	}
 	if runes := []rune(printable(title)); len(runes) > maxTitle {
 		return string(runes[:maxTitle-1]) + "…"
@@ -182,6 +185,44 @@ func (s Step) ParsePatch(text string) (Patch, error) {
 	return Patch{File: file, Dir: path.Clean(full)}, nil
 }
 
+// Link is one element of [Step.Link].
+type Link struct {
+	Target string // what the link says
+	Path   string // its name, absolute
+}
+
+// maxTarget bounds what a link may say, in bytes: PATH_MAX of Linux, without the zero at its end.
+const maxTarget = 4095
+
+// ParseLink reads "TARGET:NAME" or, for a step with a workdir, "TARGET".
+func (s Step) ParseLink(text string) (Link, error) {
+	i := strings.LastIndexByte(text, ':')
+	target, name := text, "./"
+	if i >= 0 {
+		target, name = text[:i], text[i+1:]
+	}
+	if target == "" || name == "" {
+		return Link{}, fault.Hint(fmt.Errorf("%q names nothing on one side of the colon", text), `write TARGET:NAME, such as "/opt/app/bin/app:/usr/local/bin/app"`)
+	}
+	if strings.ContainsRune(text, 0) {
+		return Link{}, fmt.Errorf("%q: no name has a zero in it", text)
+	}
+	if len(target) > maxTarget {
+		return Link{}, fmt.Errorf("the target has %d bytes, and %d are the most", len(target), maxTarget)
+	}
+	full, err := s.inWorkdir(name, fmt.Sprintf("write %s:/usr/local/bin/%s, or add workdir", target, path.Base(target)))
+	if err != nil {
+		return Link{}, err
+	}
+	if strings.HasSuffix(full, "/") {
+		full += path.Base(target)
+	}
+	if full = path.Clean(full); full == "/" {
+		return Link{}, fault.Hint(fmt.Errorf("%q names no link", text), "give it a name: "+target+":/NAME")
+	}
+	return Link{Target: target, Path: full}, nil
+}
+
 func (c *checker) validateSteps(steps []Step) {
 	list := c.find("step")
 	if list == nil || len(list.items) != len(steps) {
@@ -213,6 +254,10 @@ func (c *checker) validateStep(s Step, n *node, label string) {
 		}
 		return err
 	}, label)
+	c.eachItem(n, "link", func(text string, _ span) error {
+		_, err := s.ParseLink(text)
+		return err
+	}, label)
 	c.validateMounts(n, label)
 }
 
@@ -234,13 +279,13 @@ func (c *checker) eachItem(n *node, name string, f func(text string, at span) er
 
 // validateWork wants the step to do something.
 func (c *checker) validateWork(s Step, n *node, label string) {
-	for _, name := range []string{"run", "copy", "patch"} {
+	for _, name := range []string{"run", "copy", "patch", "link"} {
 		if n.table.misspells(root().fields["step"], name) {
 			return
 		}
 	}
-	if s.Run == "" && len(s.Copy)+len(s.Patch) == 0 && n.table.nodes["run"] == nil {
-		c.add(n.key, `add run = "make install", copy = ["src:/opt/src"] or patch = ["fix.patch:/opt/src"]`, "%s does nothing: it has no \"run\", \"copy\" or \"patch\"", label)
+	if s.Run == "" && len(s.Copy)+len(s.Patch)+len(s.Link) == 0 && n.table.nodes["run"] == nil {
+		c.add(n.key, `add run = "make install", copy = ["src:/opt/src"] or patch = ["fix.patch:/opt/src"]`, "%s does nothing: it has no \"run\", \"copy\", \"patch\" or \"link\"", label)
 	}
 }
 

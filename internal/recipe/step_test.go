@@ -78,6 +78,26 @@ func TestStepArgs(t *testing.T) {
 	}
 }
 
+func TestParseLink(t *testing.T) {
+	for text, want := range map[string]Link{
+		"/opt/app/bin/app:/usr/local/bin/":    {"/opt/app/bin/app", "/usr/local/bin/app"},
+		"../lib/./x.so.1:/opt/lib/../x.so":    {"../lib/./x.so.1", "/opt/x.so"},
+		"libmpi.so.40":                        {"libmpi.so.40", "/w/libmpi.so.40"},
+		"a:b:c":                               {"a:b", "/w/c"},
+		"/opt/cuda-12.8:/usr/local/cuda":      {"/opt/cuda-12.8", "/usr/local/cuda"},
+		strings.Repeat("x", maxTarget) + ":y": {strings.Repeat("x", maxTarget), "/w/y"},
+	} {
+		if got, err := (Step{Workdir: "/w"}).ParseLink(text); got != want || err != nil {
+			t.Errorf("%s: %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", ":", "x:", ":/x", "x", "x:y", "/:/", "..:/", "a\x00:/b", strings.Repeat("x", maxTarget+1) + ":/y"} {
+		if got, err := (Step{}).ParseLink(text); err == nil {
+			t.Errorf("%s: %+v, want an error", text, got)
+		}
+	}
+}
+
 func TestStepTitle(t *testing.T) {
 	for want, s := range map[string]Step{
 		"tools":             {Name: "tools", Run: "make"},

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -249,10 +250,30 @@ func (w *writer) step(s recipe.Step) error {
 		w.line("# This needs the program patch in the image, which sconce itself does without.")
 		w.line("RUN --mount=type=bind,source=%s,target=/run/sconce.patch patch -p1 -d %s -i /run/sconce.patch", p.File, quote(p.Dir))
 	}
+	for _, text := range s.Link {
+		l, err := s.ParseLink(text)
+		if err != nil {
+			return err
+		}
+		if err := w.link(l, s.User); err != nil {
+			return err
+		}
+	}
 	if s.Run == "" {
 		return nil
 	}
 	return w.run(s)
+}
+
+// link makes a link by the image's own programs, and the directory that it is in.
+func (w *writer) link(l recipe.Link, owner string) error {
+	script, args := `mkdir -p "$0" && ln -sfn "$1" "$2"`, []string{path.Dir(l.Path), l.Target, l.Path}
+	if owner != "" {
+		script, args = script+` && chown -h "$3" "$2"`, append(args, owner)
+	}
+	command, err := json.Marshal(append([]string{"/bin/sh", "-c", script}, args...))
+	w.line("RUN %s", unescapeHTML(string(command)))
+	return err
 }
 
 // outside says that a file cannot be reached: a Containerfile sees nothing but its context.

@@ -44,6 +44,7 @@ workdir = "/opt/src"
 mounts = ["cache:ccache", "bind:data:/data", "secret:token:env=TOKEN", "ssh", "tmpfs:/scratch:size=1GiB"]
 network = false
 [[step]]
+link = ["../src/it's$1:/usr/local/bin/it"]
 run = "id"
 user = "nobody"
 [image]
