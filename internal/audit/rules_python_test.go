@@ -191,8 +191,8 @@ func TestPythonRules(t *testing.T) {
 		},
 		{
 			name: "wheels that fit", rule: "python-abi",
-			files: basePython(taggedWheel(site12, "torch", "2", "cp312-cp312-linux_x86_64", "torch/_C.cpython-312-x86_64-linux-gnu.so"), taggedWheel(site12, "six", "1", "py2.py3-none-any"), taggedWheel(site12, "seven", "1", "py3-none-any")),
-			want:  []found{{Note, "six 1 was installed from a wheel for py2.py3-none-any"}},
+			files: basePython(taggedWheel(site12, "torch", "2", "cp312-cp312-linux_x86_64", "torch/_C.cpython-312-x86_64-linux-gnu.so"), taggedWheel(site12, "six", "1", "py2.py3-none-any"), taggedWheel(site12, "seven", "1", "py3-none-any"), taggedWheel(site12, "old", "1", "py2-none-any")),
+			want:  []found{{Note, "old 1 was installed from a wheel for py2-none-any"}},
 		},
 		{
 			name: "PYTHONPATH into another environment", rule: "python-abi",

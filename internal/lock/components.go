@@ -54,7 +54,7 @@ func sourceInput(name string, s recipe.Source) string {
 }
 
 // lockSources pins the sources of r. Those that an earlier lock pinned, for the same base where that decides, stay.
-func lockSources(ctx context.Context, r *recipe.Recipe, l *Lock, old *Files, im func() (*image.Image, error), o Options) (map[string]*upstream.Pinned, error) {
+func lockSources(ctx context.Context, r *recipe.Recipe, l, old *Lock, im func() (*image.Image, error), o Options) (map[string]*upstream.Pinned, error) {
 	all := make(map[string]*upstream.Pinned)
 	for _, name := range slices.Sorted(maps.Keys(r.Source)) {
 		s := r.Source[name]
@@ -109,7 +109,7 @@ func asker(o Options, im func() (*image.Image, error)) upstream.Asker {
 }
 
 // lockComponents pins the packages that are there while components are built. Components that ask for the same have the same.
-func lockComponents(ctx context.Context, r *recipe.Recipe, l *Lock, old *Files, im func() (*image.Image, error), o Options) (map[string]*Component, error) {
+func lockComponents(ctx context.Context, r *recipe.Recipe, l, old *Lock, im func() (*image.Image, error), o Options) (map[string]*Component, error) {
 	all := make(map[string]*Component)
 	resolved := make(map[string]*ospackages.Pinned)
 	for _, name := range r.ComponentOrder() {

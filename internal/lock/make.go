@@ -148,7 +148,11 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Files, o Options) (*File
 	}
 	l.Base = *pinned
 	onBase := sync.OnceValues(func() (*image.Image, error) { return pinned.Image(ctx, r.BaseReference(), *platform, o.base()) })
-	if err := lockAllComponents(ctx, r, l, old, onBase, o); err != nil {
+	var before *Lock
+	if old != nil {
+		before = old.Lock
+	}
+	if err := lockAllComponents(ctx, r, l, before, onBase, o); err != nil {
 		return nil, err
 	}
 	if !r.ResolvesOnBase() {
@@ -200,7 +204,7 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Files, o Options) (*File
 }
 
 // lockAllComponents pins what components are built from and with.
-func lockAllComponents(ctx context.Context, r *recipe.Recipe, l *Lock, old *Files, im func() (*image.Image, error), o Options) error {
+func lockAllComponents(ctx context.Context, r *recipe.Recipe, l, old *Lock, im func() (*image.Image, error), o Options) error {
 	if len(r.Source)+len(r.Component) == 0 {
 		return nil
 	}
