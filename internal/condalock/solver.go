@@ -201,7 +201,7 @@ func (w *withoutCUDA) warning(m *Machine) Warning {
 	if cuda := m.version("__cuda"); cuda != "" {
 		return Warning{
 			Text: text + "the target's driver runs CUDA up to " + cuda,
-			Hint: "ask for an older version, which has a build for that driver, or for a build without CUDA by its name: " + w.Name + "=*=cpu*",
+			Hint: fmt.Sprintf("if that is enough, ask for a build with CUDA by its name: %[1]s=*=cuda*; if not, for an older version, which has one for that driver, or for a build without: %[1]s=*=cpu*", w.Name),
 		}
 	}
 	return Warning{Text: text + "no driver of the target is known", Hint: cudaHint}
