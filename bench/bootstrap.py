@@ -1,6 +1,6 @@
 """A minimal Debian as a tar, by sconce and by mmdebstrap, from one mirror and in one run.
 
-Environment: BENCH_RUNS (rounds, 3), BENCH_DIR (working directory, bench/out), BENCH_MIRROR (a mirror of Debian), BENCH_STRICT
+Environment: BENCH_RUNS (rounds, 3), BENCH_DIR (working directory, bench/out), BENCH_MIRROR (the first one of apt here), BENCH_STRICT
 (1: exit 1 when the target is missed), SCONCE (the binary, bin/sconce).
 
 The mirror is one on 127.0.0.1 that keeps what it has served, so that only a first round, which is not measured, asks another
@@ -133,11 +133,17 @@ def show(rounds):
     return met
 
 
+def apts_mirror():
+    """Where apt of this machine gets packages from."""
+    out = subprocess.run(["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"], capture_output=True, text=True, check=True)
+    return out.stdout.split()[0]
+
+
 def main():
     if os.geteuid() != 0:
         raise SystemExit("bench: run as root: mmdebstrap is then at its fastest")
     work = pathlib.Path(os.environ.get("BENCH_DIR", HERE / "out")).resolve()
-    mirror = Mirror(os.environ.get("BENCH_MIRROR", "http://mirror.example.org/debian"), work / "mirror")
+    mirror = Mirror(os.environ.get("BENCH_MIRROR") or apts_mirror(), work / "mirror")
     tools, rounds = commands(mirror.address), []
     for number in range(int(os.environ.get("BENCH_RUNS", "3")) + 1):
         done = {name: once(work / "bootstrap", name, command) for name, command in tools.items()}

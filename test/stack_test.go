@@ -3,6 +3,7 @@ package test
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/slurmtest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // stackEnv asks for what compiles MPI and its networks: half an hour on two cores.
@@ -40,6 +42,7 @@ func TestStackFromSources(t *testing.T) {
 	}
 	p := newPlace(t, ordinary(t))
 	p.take("../examples/hpc-stack/debian", "app")
+	p.write("app/sconce.toml", strings.Replace(p.read("app/sconce.toml"), stackArchive, aptsMirror(t), 1))
 	p.must("lock", "app")
 	first := p.making("app")
 	wantBuilt(t, "at first", first, "libfabric", "openmpi", "ucx")
@@ -60,6 +63,20 @@ func TestStackFromSources(t *testing.T) {
 		t.Errorf("a comment makes another image: %v", comment)
 	}
 	p.wantTidy()
+}
+
+// stackArchive is where the recipe takes an archive from, which apt's mirror has too, and is nearer.
+const stackArchive = "https://mirror.example.org/debian"
+
+// aptsMirror is where apt of this machine gets packages from.
+func aptsMirror(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command(tooltest.Path(t, "apt-get"), "indextargets", "--format", "$(SITE)", "Created-By: Packages").Output()
+	mirror, _, _ := strings.Cut(string(out), "\n")
+	if err != nil || mirror == "" {
+		t.Fatalf("apt names no mirror: %q, %v", out, err)
+	}
+	return mirror
 }
 
 // commentLibfabric adds a patch to the recipe that adds a comment.
@@ -102,6 +119,7 @@ func stackOnNodes(t *testing.T, p *place) {
 	p.must("copy", "hpc-stack-debian:1", "oci:"+filepath.Join(c.SharedDir, "layout")+":stack")
 	for to, from := range map[string]string{
 		"bin/sconce": filepath.Join(workshop, "bin", "sconce"), "app/sconce.toml": p.path("app/sconce.toml"),
+		"app/patches/openmpi-libfabric-2.patch": p.path("app/patches/openmpi-libfabric-2.patch"),
 	} {
 		to = filepath.Join(c.SharedDir, to)
 		if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
