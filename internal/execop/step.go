@@ -31,6 +31,10 @@ type Command struct {
 	Mounts    []Mount
 	NoNetwork bool
 	Files     []File
+
+	// Answer is an exit code by which the command answers instead of doing what it is for: a [Failure] to the caller, and none to who
+	// watches. 0 is none.
+	Answer int
 }
 
 // File is a small file that the command sees, read-only, and that no layer keeps.

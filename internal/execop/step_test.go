@@ -2,13 +2,16 @@ package execop
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
 )
@@ -124,6 +127,23 @@ func TestUser(t *testing.T) {
 	want := []string{"tmp 1777 0:0", "tmp/file 644 1000:100"}
 	if got := b.entries(d); asRoot() && strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("layer %q, want %q", got, want)
+	}
+}
+
+// An exit code by which a command answers is an error to who asked, and no failure to who watches.
+func TestAnswer(t *testing.T) {
+	b := newBench(t)
+	for code, want := range map[string]progress.Kind{"64": progress.Done, "65": progress.Failed} {
+		c := sh("exit " + code)
+		c.Answer = 64
+		_, err := b.try(c)
+		var f *Failure
+		if !errors.As(err, &f) || strconv.Itoa(f.Code) != code {
+			t.Errorf("%s: %v", code, err)
+		}
+		if last := b.events.all[len(b.events.all)-1]; last.Kind != want {
+			t.Errorf("%s: the last event is %+v, want %s", code, last, want)
+		}
 	}
 }
 

@@ -154,7 +154,8 @@ func (s *site) command(dir string, g grant, p phase) (execop.Command, error) {
 			{Kind: execop.Bind, Target: workDir, Dir: dir},
 			{Kind: execop.Bind, Target: archive, Dir: blob, ReadOnly: true},
 		},
-		Files: []execop.File{{Target: driverPath, Content: driver}, {Target: orderPath, Content: text}},
+		Files:  []execop.File{{Target: driverPath, Content: driver}, {Target: orderPath, Content: text}},
+		Answer: exitMissing,
 	}
 	if s.ccache {
 		c.Mounts = append(c.Mounts, execop.Mount{Kind: execop.Cache, Target: ccacheDir, ID: "ccache"})
