@@ -1,4 +1,4 @@
-// Package ctxio lets long copies end when they are no longer wanted.
+// Package ctxio has what package io lacks: copies that can be stopped, and reads that tell an end from one that came too early.
 package ctxio
 
 import (
@@ -20,4 +20,18 @@ func (r reader) Read(p []byte) (int, error) {
 		return 0, context.Cause(r.ctx)
 	}
 	return r.r.Read(p)
+}
+
+// Fill reads until p is full or r ends. Unlike [io.ReadFull] it returns r's own error: io.EOF where r has ended, and what r says where it was
+// cut, so that the one cannot be taken for the other.
+func Fill(r io.Reader, p []byte) (int, error) {
+	n := 0
+	for n < len(p) {
+		m, err := r.Read(p[n:])
+		n += m
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }

@@ -67,7 +67,7 @@ func (a *aheadReader) fill(r io.Reader) {
 			a.err = os.ErrClosed
 			return
 		}
-		n, err := fillUp(r, p.data[:cap(p.data)])
+		n, err := ctxio.Fill(r, p.data[:cap(p.data)])
 		p.data = p.data[:n]
 		a.pass(p)
 		if err != nil {
@@ -99,20 +99,6 @@ func (a *aheadReader) release(p *piece) {
 	if p.users.Add(-1) == 0 {
 		a.empty <- p
 	}
-}
-
-// fillUp reads until p is full or r ends. Unlike io.ReadFull it returns r's own error, so that the end of the source and one
-// that came too early stay different.
-func fillUp(r io.Reader, p []byte) (int, error) {
-	n := 0
-	for n < len(p) {
-		m, err := r.Read(p[n:])
-		n += m
-		if err != nil {
-			return n, err
-		}
-	}
-	return n, nil
 }
 
 func (a *aheadReader) Read(p []byte) (int, error) {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/inflate"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
@@ -217,7 +218,7 @@ func (p *groupWriter) stream(ctx context.Context, j *job) {
 	defer r.Close()
 	for {
 		buf := chunks.Get().(*[chunkSize]byte)
-		n, err := fill(r, buf[:])
+		n, err := ctxio.Fill(r, buf[:])
 		if errors.Is(err, io.EOF) && inflater != nil {
 			j.points = inflater.r.Points()
 		}
@@ -233,20 +234,6 @@ func (j *job) spacing() int64 {
 		return 0
 	}
 	return layer.SeekSpacing
-}
-
-// fill reads until p is full. Unlike io.ReadFull it returns r's own error, so that a stream which is cut cannot be taken for
-// one that has ended.
-func fill(r io.Reader, p []byte) (int, error) {
-	n := 0
-	for n < len(p) {
-		m, err := r.Read(p[n:])
-		n += m
-		if err != nil {
-			return n, err
-		}
-	}
-	return n, nil
 }
 
 // take writes one file to the layer as soon as it is ready.
