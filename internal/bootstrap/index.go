@@ -231,6 +231,11 @@ func (x *indices) read(ctx context.Context, a archive, r *debian.Release, p stri
 	if err != nil {
 		return lies(err)
 	}
+	return x.readList(digest, maxIndex, fmt.Sprintf("%d MiB", maxIndex>>20), func(text io.Reader) error { return u.Read(text, number) })
+}
+
+// readList reads a list of packages that is in the store, decompressed; it is an error when it has most bytes or more, which are called size.
+func (x *indices) readList(digest store.Digest, most int64, size string, read func(io.Reader) error) error {
 	f, err := x.store.OpenBlob(digest)
 	if err != nil {
 		return err
@@ -241,12 +246,12 @@ func (x *indices) read(ctx context.Context, a archive, r *debian.Release, p stri
 		return err
 	}
 	defer in.Close()
-	text := &io.LimitedReader{R: in, N: maxIndex}
-	if err := u.Read(text, number); err != nil {
+	text := &io.LimitedReader{R: in, N: most}
+	if err := read(text); err != nil {
 		return err
 	}
 	if text.N <= 0 {
-		return fmt.Errorf("it is larger than %d MiB", maxIndex>>20)
+		return errors.New("it is larger than " + size)
 	}
 	return nil
 }

@@ -12,7 +12,6 @@ import (
 	"sconce.dev/sconce/internal/debian"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
-	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/rpm"
 	"sconce.dev/sconce/internal/store"
 )
@@ -100,21 +99,7 @@ func (x *indices) list(ctx context.Context, repo *rpmRepository, index rpm.Index
 	if err != nil {
 		return lies(err)
 	}
-	f, err := x.store.OpenBlob(digest)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	in, err := layer.Decompress(f)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	text := &io.LimitedReader{R: in, N: maxLists}
-	if err = read(text); err == nil && text.N <= 0 {
-		err = fmt.Errorf("it is larger than %d GiB", maxLists>>30)
-	}
-	if err != nil {
+	if err := x.readList(digest, maxLists, fmt.Sprintf("%d GiB", maxLists>>30), read); err != nil {
 		return fault.Hint(fmt.Errorf("the %s of %s: %w", what, fetch.Redact(repo.url), err), "the repository is damaged: take another mirror")
 	}
 	return nil
