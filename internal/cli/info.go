@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -46,9 +45,9 @@ func (a *app) runInfo(ctx context.Context, asJSON, network bool) error {
 		return err
 	}
 	in := hostInfo{Sconce: currentVersion(), Config: a.settings()}
-	o := engine.LookOptions{Network: network && !a.flags.offline, UV: a.config.UV, Scratch: a.config.Scratch, ScratchBy: "the configuration"}
-	if variable := "SCONCE_SCRATCH"; os.Getenv(variable) != "" {
-		o.Scratch, o.ScratchBy = os.Getenv(variable), variable
+	o := engine.LookOptions{Network: network && !a.flags.offline, UV: a.config.UV, Scratch: a.scratchDir(), ScratchBy: "the configuration"}
+	if _, set := variable("scratch"); set {
+		o.ScratchBy = variables["scratch"]
 	}
 	if in.Machine, err = engine.LookAround(ctx, dir, o, a.open); err != nil {
 		return err

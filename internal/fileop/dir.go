@@ -19,28 +19,12 @@ type Dir struct {
 // layer when the image has the directory, whatever it is like.
 func (d Dir) Layer(ctx context.Context, st *store.Store, onto *image.Tree, o layer.Options) (layer.Descriptor, error) {
 	s := newStage(onto)
-	mk, err := makerFor(d.Owner, onto)
+	who, err := findOwner(d.Owner, onto)
 	if err != nil {
 		return layer.Descriptor{}, err
 	}
-	if _, err := s.enter(d.Path, mk); err != nil {
+	if _, err := s.enter(d.Path, newMaker(who)); err != nil {
 		return layer.Descriptor{}, fmt.Errorf("make the directory %s: %w", quote(d.Path), err)
 	}
-	if !s.root.touched {
-		return layer.Descriptor{}, nil
-	}
-	return s.layer(ctx, st, o)
-}
-
-// makerFor makes directories that belong to an owner, USER[:GROUP].
-func makerFor(name string, onto *image.Tree) (*maker, error) {
-	mk := &maker{mode: 0o755}
-	o, err := findOwner(name, onto)
-	if err != nil {
-		return nil, fmt.Errorf("give files to %q: %w", name, err)
-	}
-	if o != nil {
-		mk.owner = *o
-	}
-	return mk, nil
+	return s.changes(ctx, st, o)
 }

@@ -25,17 +25,15 @@ func (l Link) Layer(ctx context.Context, st *store.Store, onto *image.Tree, o la
 	if err := l.put(s, onto); err != nil {
 		return layer.Descriptor{}, fmt.Errorf("make the link %s: %w", quote(l.Path), err)
 	}
-	if !s.root.touched {
-		return layer.Descriptor{}, nil
-	}
-	return s.layer(ctx, st, o)
+	return s.changes(ctx, st, o)
 }
 
 func (l Link) put(s *stage, onto *image.Tree) error {
-	mk, err := makerFor(l.Owner, onto)
+	who, err := findOwner(l.Owner, onto)
 	if err != nil {
 		return err
 	}
+	mk := newMaker(who)
 	dir, name, err := s.reach(l.Path, false, mk)
 	if err != nil {
 		return err

@@ -20,6 +20,14 @@ func findOwner(text string, tree *image.Tree) (*owner, error) {
 	if text == "" {
 		return nil, nil
 	}
+	o, err := readOwner(text, tree)
+	if err != nil {
+		return nil, fmt.Errorf("give files to %q: %w", text, err)
+	}
+	return o, nil
+}
+
+func readOwner(text string, tree *image.Tree) (*owner, error) {
 	user, group, hasGroup := strings.Cut(text, ":")
 	var o owner
 	if user != "" {

@@ -178,6 +178,15 @@ type maker struct {
 	mode uint32
 }
 
+// newMaker makes directories with the permissions 0755, of an owner, or of root when that is nil.
+func newMaker(o *owner) *maker {
+	mk := &maker{mode: 0o755}
+	if o != nil {
+		mk.owner = *o
+	}
+	return mk
+}
+
 func notDir(p *place) error {
 	return fault.Hint(fmt.Errorf("%s is not a directory in the image", quote("/"+p.Path)), "remove it in a step before, or copy to another place")
 }

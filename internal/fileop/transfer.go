@@ -100,6 +100,14 @@ func (s *stage) layer(ctx context.Context, st *store.Store, o layer.Options) (la
 	return w.Close()
 }
 
+// changes is the layer of what has changed, none when nothing has.
+func (s *stage) changes(ctx context.Context, st *store.Store, o layer.Options) (layer.Descriptor, error) {
+	if !s.root.touched {
+		return layer.Descriptor{}, nil
+	}
+	return s.layer(ctx, st, o)
+}
+
 // job is a Copy under way.
 type job struct {
 	Copy
@@ -118,7 +126,7 @@ func (c Copy) newJob(ctx context.Context, st *store.Store, onto *image.Tree) (*j
 	j := &job{Copy: c, ctx: ctx, st: st, stage: newStage(onto)}
 	var err error
 	if j.owner, err = findOwner(c.Chown, onto); err != nil {
-		return nil, fmt.Errorf("give files to %q: %w", c.Chown, err)
+		return nil, err
 	}
 	if j.chmod, err = parseChmod(c.Chmod); err != nil {
 		return nil, err
@@ -496,11 +504,7 @@ func (j *job) maker() *maker {
 
 // unpacker makes the directories on the way to what an archive holds, for which nobody can ask for permissions.
 func (j *job) unpacker() *maker {
-	mk := &maker{mode: 0o755}
-	if j.owner != nil {
-		mk.owner = *j.owner
-	}
-	return mk
+	return newMaker(j.owner)
 }
 
 // entry is what a file of the source becomes, but for its path.
