@@ -2,6 +2,7 @@ package test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,7 +34,7 @@ const stackComment = `--- a/src/fabric.c
 +/* a comment */
 `
 
-// The stack of examples/hpc-stack/debian, as it stands there, is compiled by an ordinary user, and its tests pass between two nodes. Then there is
+// The stack of examples/hpc-stack/debian, with one archive in place of a repository, is compiled by an ordinary user, and its tests pass between two nodes. Then there is
 // nothing to do, and a comment in a patch of libfabric makes libfabric again, and nothing that stands on it.
 func TestStackFromSources(t *testing.T) {
 	begin(t)
@@ -42,7 +43,7 @@ func TestStackFromSources(t *testing.T) {
 	}
 	p := newPlace(t, ordinary(t))
 	p.take("../examples/hpc-stack/debian", "app")
-	p.write("app/sconce.toml", strings.Replace(p.read("app/sconce.toml"), stackArchive, aptsMirror(t), 1))
+	p.archiveLibfabric()
 	p.must("lock", "app")
 	first := p.making("app")
 	wantBuilt(t, "at first", first, "libfabric", "openmpi", "ucx")
@@ -65,11 +66,25 @@ func TestStackFromSources(t *testing.T) {
 	p.wantTidy()
 }
 
-// stackArchive is where the recipe takes an archive from, which apt's mirror has too, and is nearer.
-const stackArchive = "https://mirror.example.org/debian"
+// stackGit is where the recipe takes libfabric from, and stackArchive the same release as Debian 13 builds its package from it, on apt's
+// mirror, which is nearer.
+const (
+	stackGit     = "git = \"https://github.com/ofiwg/libfabric.git\"\ncommit = \"v2.1.0\"\n"
+	stackArchive = "url = \"%s/pool/main/libf/libfabric/libfabric_2.1.0.orig.tar.xz\"\nsha256 = \"1a66369772d5bb151737214af1c478993e969cf298e8f9ed369e7a2ab8d8c6df\"\n"
+)
+
+// archiveLibfabric has the recipe take libfabric from the archive.
+func (p *place) archiveLibfabric() {
+	p.t.Helper()
+	text := p.read("app/sconce.toml")
+	if !strings.Contains(text, stackGit) {
+		p.t.Fatalf("the recipe has no\n%s", stackGit)
+	}
+	p.write("app/sconce.toml", strings.Replace(text, stackGit, fmt.Sprintf(stackArchive, aptsMirror(p.t)), 1))
+}
 
 // aptsMirror is where apt of this machine gets packages from.
-func aptsMirror(t *testing.T) string {
+func aptsMirror(t testing.TB) string {
 	t.Helper()
 	out, err := exec.Command(tooltest.Path(t, "apt-get"), "indextargets", "--format", "$(SITE)", "Created-By: Packages").Output()
 	mirror, _, _ := strings.Cut(string(out), "\n")
