@@ -205,8 +205,11 @@ func tasksStandOnOneTree(t *testing.T, c *slurmtest.Cluster) {
 	if strings.Count(out, "\n") != 1 {
 		t.Errorf("eight tasks have these mounts:\n%s", out)
 	}
-	// --in-job=no takes each apart.
-	out = c.Run(slurmtest.Alice, settings+`srun -Q -N1 -n2 sconce -q run --in-job=no $IMAGE sh -c 'readlink /proc/self/ns/pid; echo "$SLURM_PROCID"' | sort -u`)
+	// --in-job=no takes each apart. The first waits for the second, for the kernel gives the number of a name space that is gone to the next.
+	out = c.Run(slurmtest.Alice, settings+`srun -Q -N1 -n2 sconce -q run --in-job=no -B /shared $IMAGE sh -c '
+			mktemp /shared/apart-XXXXXX > /dev/null
+			while [ "$(ls /shared | grep -c ^apart-)" -lt 2 ]; do sleep 0.02; done
+			readlink /proc/self/ns/pid; echo "$SLURM_PROCID"' | sort -u`)
 	if strings.Count(out, "\n") != 3 {
 		t.Errorf("two tasks apart print\n%s", out)
 	}
