@@ -31,21 +31,41 @@ type condaLayer struct {
 
 // beginConda starts the steps that lay conda packages down.
 func (r *stageRun) beginConda(ctx context.Context, g *errgroup.Group) {
+	runsOn := r.condaPythonRunsOn()
 	for _, t := range r.stage.Steps {
 		if op, ok := t.Op.(*plan.CondaPackages); ok {
 			run := sync.OnceValues(func() (condaLayer, error) { return r.makeCondaPackages(ctx, op) })
 			r.conda[t] = run
-			if op.Group.HasPython() {
-				r.condaPython = run
+			if runsOn(op.Group) {
+				r.condaPython = append(r.condaPython, run)
 			}
+		}
+	}
+	for _, t := range r.stage.Steps {
+		if run := r.conda[t]; run != nil {
 			g.Go(func() error { _, err := run(); return err })
 		}
 	}
 }
 
+// condaPythonRunsOn returns what tells the layers that the environment's Python runs on: its own, and those of what it needs, so far as none
+// of these waits for Python itself.
+func (r *stageRun) condaPythonRunsOn() func(conda.Group) bool {
+	var all []conda.Package
+	for _, t := range r.stage.Steps {
+		if op, ok := t.Op.(*plan.CondaPackages); ok {
+			all = append(all, op.Group.Packages...)
+		}
+	}
+	needed := conda.Needed(all, "python")
+	return func(g conda.Group) bool {
+		return g.HasPython() || !g.UsesPython() && slices.ContainsFunc(g.Packages, func(p conda.Package) bool { return needed[p.Name] })
+	}
+}
+
 func (r *stageRun) makeCondaPackages(ctx context.Context, op *plan.CondaPackages) (condaLayer, error) {
 	var compiler conda.Compiler
-	if op.Bytecode && !op.Group.HasPython() {
+	if op.Bytecode && op.Group.UsesPython() && !op.Group.HasPython() {
 		compiler = r.bytecode
 	}
 	bring := func(ctx context.Context) (func(), error) {
@@ -66,14 +86,15 @@ func (r *stageRun) makeCondaPackages(ctx context.Context, op *plan.CondaPackages
 	return condaLayer{d, m}, err
 }
 
-// pythonLaid waits until the conda environment's Python is there, if there is one. Whoever makes byte code waits for it before he
-// takes one of the places for making layers: all of these may wait for byte code, and Python's own layer wants one, too.
+// pythonLaid waits until the conda environment's Python is there with what it runs on, if there is one. Whoever makes byte code waits for
+// it before he takes one of the places for making layers: all of these may wait for byte code, and Python's own layers want some, too.
 func (r *stageRun) pythonLaid() error {
-	if r.condaPython == nil {
-		return nil
+	for _, run := range r.condaPython {
+		if _, err := run(); err != nil {
+			return err
+		}
 	}
-	_, err := r.condaPython()
-	return err
+	return nil
 }
 
 func (b *builder) downloadConda(ctx context.Context, packages []conda.Package) error {
@@ -92,17 +113,19 @@ func (b *builder) downloadConda(ctx context.Context, packages []conda.Package) e
 }
 
 // condaGround is what the Python of the conda environment runs on to make byte code: all that is below the environment, and the
-// layer with Python itself. Its packages need not be there.
+// layers with Python itself and its libraries. Its packages need not be there.
 func (r *stageRun) condaGround(ctx context.Context) (*made, error) {
 	if err := wait(ctx, r.founded); err != nil {
 		return nil, err
 	}
-	python, err := r.condaPython()
-	if err != nil {
-		return nil, err
-	}
 	m := r.foundation.top()
-	m.add(python.layer, &plan.Step{History: "python"})
+	for _, run := range r.condaPython {
+		l, err := run()
+		if err != nil {
+			return nil, err
+		}
+		m.add(l.layer, &plan.Step{History: "python"})
+	}
 	return m, nil
 }
 

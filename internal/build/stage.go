@@ -128,7 +128,7 @@ type stageRun struct {
 	founded    chan struct{} // closed when foundation is there
 
 	conda       map[*plan.Step]func() (condaLayer, error) // steps that lay conda packages down; they wait for nothing
-	condaPython func() (condaLayer, error)                // the one of them with Python; nil: none
+	condaPython []func() (condaLayer, error)              // those of them that its Python runs on; empty: there is no Python
 	laid        []condaLayer                              // so far
 
 	places   python.Places                            // of the wheels that are in the store

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -95,6 +96,45 @@ func TestGroupPackages(t *testing.T) {
 	}
 	if few := conda.GroupPackages(packages, 2); len(few) != 2 || few[0].Name != "python" {
 		t.Errorf("a small budget: got %d groups, the first %s", len(few), few[0].Name)
+	}
+}
+
+// Small packages with Python code and those without, on which Python may run, share no layer; where there is room for one, all do.
+func TestGroupsWaitForPythonOrDoNot(t *testing.T) {
+	packages := []conda.Package{{Name: "python", Size: 1}}
+	for i := range 40 {
+		packages = append(packages,
+			conda.Package{Name: fmt.Sprint("lib-", i)}, conda.Package{Name: fmt.Sprint("pure-", i), Noarch: "python"},
+			conda.Package{Name: fmt.Sprint("module-", i), Depends: []string{"python >=3.11"}})
+	}
+	for budget, shared := range map[int]int{60: 12, 12: 3, 2: 1} {
+		groups := conda.GroupPackages(packages, budget)
+		if len(groups) != 1+shared {
+			t.Errorf("of %d layers are used %d, want %d", budget, len(groups), 1+shared)
+		}
+		for _, g := range groups[1:] {
+			for _, p := range g.Packages {
+				if lib := strings.HasPrefix(p.Name, "lib-"); shared > 1 && lib == g.UsesPython() {
+					t.Errorf("of %d layers, %s is among %s", budget, p.Name, g.Name)
+				}
+			}
+		}
+	}
+}
+
+func TestNeeded(t *testing.T) {
+	packages := []conda.Package{
+		{Name: "python", Depends: []string{"openssl >=3", "pip", "libgcc", "tzdata", "__glibc >=2.17"}},
+		{Name: "openssl", Depends: []string{"ca-certificates", "libgcc >=13", "openssl-legacy"}}, {Name: "openssl-legacy", Depends: []string{"openssl"}},
+		{Name: "ca-certificates"}, {Name: "libgcc"}, {Name: "libcurl"}, {Name: "pip", Noarch: "python", Depends: []string{"libcurl"}},
+		{Name: "tzdata", Subdir: "noarch", Noarch: "generic"},
+	}
+	got := slices.Sorted(maps.Keys(conda.Needed(packages, "python")))
+	if want := []string{"ca-certificates", "libgcc", "openssl", "openssl-legacy", "tzdata"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := conda.Needed(packages, "ruby"); len(got) != 0 {
+		t.Errorf("what nobody has needs %v", got)
 	}
 }
 

@@ -33,6 +33,10 @@ func (g Group) HasPython() bool {
 	return slices.ContainsFunc(g.Packages, func(p Package) bool { return p.Name == "python" })
 }
 
+// UsesPython reports whether a package of the group may have byte code. A group that does not wait for Python may be what Python itself
+// runs on.
+func (g Group) UsesPython() bool { return slices.ContainsFunc(g.Packages, usesPython) }
+
 // ownLayerSize is the size of an archive, in bytes, from which a package gets a layer of its own: large enough that the round trip
 // for one more blob does not matter, small enough that nothing heavy is sent again because a small neighbour changed.
 const ownLayerSize = 4 << 20
@@ -42,7 +46,8 @@ const sharedLayers = 12
 
 // GroupPackages distributes packages over at most budget layers. Where one goes depends on its own name and size, and on the
 // others only when there are more large ones than the budget allows: the smallest of the large then go with the small. Python is
-// large, whatever its size. The order of the groups is stable: large packages by name, then the shared layers.
+// large, whatever its size. Small packages with Python code and those without share no layer where there is room for both: Python runs on
+// some of these while it compiles those. The order of the groups is stable: large packages by name, then the shared layers.
 func GroupPackages(packages []Package, budget int) []Group {
 	shared := max(1, min(sharedLayers, budget/4))
 	sorted := slices.SortedFunc(slices.Values(packages), func(a, b Package) int {
@@ -59,7 +64,20 @@ func GroupPackages(packages []Package, budget int) []Group {
 	for _, p := range large {
 		groups = append(groups, Group{Name: p.Name, Packages: []Package{p}})
 	}
-	return append(groups, share(small, shared)...)
+	libraries := shared / 3
+	if libraries == 0 {
+		return append(groups, share("small packages", small, shared)...)
+	}
+	var uses, others []Package
+	for _, p := range small {
+		if usesPython(p) {
+			uses = append(uses, p)
+		} else {
+			others = append(others, p)
+		}
+	}
+	groups = append(groups, share("small libraries", others, libraries)...)
+	return append(groups, share("small packages", uses, shared-libraries)...)
 }
 
 // weight is what a package is sorted by.
@@ -74,8 +92,8 @@ func byName(a, b Package) int {
 	return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(string(a.SHA256), string(b.SHA256)))
 }
 
-// share spreads packages over n groups by a hash of their names. Groups that get nothing are left out.
-func share(packages []Package, n int) []Group {
+// share spreads packages over n groups of a name by a hash of their own. Groups that get nothing are left out.
+func share(name string, packages []Package, n int) []Group {
 	groups := make([]Group, n)
 	for _, p := range packages {
 		sum := sha256.Sum256([]byte(p.Name))
@@ -85,7 +103,7 @@ func share(packages []Package, n int) []Group {
 	var used []Group
 	for i, g := range groups {
 		if len(g.Packages) > 0 {
-			g.Name = fmt.Sprintf("small packages %d", i+1)
+			g.Name = fmt.Sprintf("%s %d", name, i+1)
 			used = append(used, g)
 		}
 	}

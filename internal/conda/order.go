@@ -53,6 +53,28 @@ func (s *sorter) needs(p *Package) []string {
 	return names
 }
 
+// Needed returns the names of what a package of an environment depends on, and what that depends on, but for packages with Python code.
+func Needed(packages []Package, name string) map[string]bool {
+	at := make(map[string]*Package, len(packages))
+	for i := range packages {
+		at[packages[i].Name] = &packages[i]
+	}
+	needed := map[string]bool{}
+	var visit func(p *Package)
+	visit = func(p *Package) {
+		for _, d := range p.Depends {
+			if next := at[dependency(d)]; next != nil && !needed[next.Name] && !usesPython(*next) {
+				needed[next.Name] = true
+				visit(next)
+			}
+		}
+	}
+	if p := at[name]; p != nil {
+		visit(p)
+	}
+	return needed
+}
+
 // dependency returns the name in a requirement: "numpy" of "numpy >=1.26,<3" and of "conda-forge::numpy[version='>=1']" (CEP 29).
 func dependency(spec string) string {
 	if _, rest, ok := strings.Cut(spec, "::"); ok {

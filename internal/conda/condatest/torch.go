@@ -84,7 +84,7 @@ func TorchChannel(t testing.TB) *Channel {
 		if said, err := exec.CommandContext(ctx, "tar", "-xf", file, "-C", root, "--no-same-owner", "--exclude=./dev/*").CombinedOutput(); err != nil {
 			return fmt.Errorf("tar: %w\n%s", err, said)
 		}
-		d := debianTorch{t: t, root: root, patchelf: patchelf, libs: map[string]bool{}, laid: map[string]bool{}}
+		d := debianTorch{t: t, root: root, patchelf: patchelf, libs: map[string]bool{}}
 		return keep(t, dir, d.packages(PythonIn(t, file, Subdir())))
 	})
 	c := NewChannel(t)
@@ -120,7 +120,6 @@ type debianTorch struct {
 	root     string
 	patchelf string
 	libs     map[string]bool // libraries that are loaded
-	laid     map[string]bool // those that are in a package
 	python   string          // the directory lib/python3.13
 }
 
@@ -128,7 +127,6 @@ func (d *debianTorch) packages(python Package) []Package {
 	minor := python.Version[:strings.LastIndexByte(python.Version, '.')]
 	d.python = "lib/python" + minor
 	d.headers(python.Files, minor)
-	d.program(python.Files, "bin/python"+minor)
 	d.bind(python.Files)
 	python.Depends = []string{"libdebian"}
 	all := []Package{python}
@@ -151,15 +149,6 @@ func (d *debianTorch) packages(python Package) []Package {
 		}
 	}
 	return append(all, libtorch, libdebian)
-}
-
-// program adds the libraries of Python's program to its package: conda's has them in itself, and starts before other packages are there.
-func (d *debianTorch) program(files map[string]File, name string) {
-	d.bind(map[string]File{name: files[name]})
-	for name, file := range d.libraries() {
-		files["lib/"+name] = file
-		d.laid[name] = true
-	}
 }
 
 // headers adds those of Python, with the one of this architecture where that of all architectures includes it.
@@ -242,7 +231,7 @@ func (d *debianTorch) libraries() map[string]File {
 	for len(d.libs) > 0 {
 		for name := range d.libs {
 			delete(d.libs, name)
-			if _, there := all[name]; !there && !d.laid[name] {
+			if _, there := all[name]; !there {
 				all[name] = d.library(name)
 			}
 		}
