@@ -125,8 +125,12 @@ func TestGroupsWaitForPythonOrDoNot(t *testing.T) {
 func TestNeeded(t *testing.T) {
 	packages := []conda.Package{
 		{Name: "python", Depends: []string{"openssl >=3", "pip", "libgcc", "tzdata", "__glibc >=2.17"}},
-		{Name: "openssl", Depends: []string{"ca-certificates", "libgcc >=13", "openssl-legacy"}}, {Name: "openssl-legacy", Depends: []string{"openssl"}},
-		{Name: "ca-certificates"}, {Name: "libgcc"}, {Name: "libcurl"}, {Name: "pip", Noarch: "python", Depends: []string{"libcurl"}},
+		{Name: "openssl", Depends: []string{"ca-certificates", "libgcc >=13", "openssl-legacy"}},
+		{Name: "openssl-legacy", Depends: []string{"openssl"}},
+		{Name: "ca-certificates"},
+		{Name: "libgcc"},
+		{Name: "libcurl"},
+		{Name: "pip", Noarch: "python", Depends: []string{"libcurl"}},
 		{Name: "tzdata", Subdir: "noarch", Noarch: "generic"},
 	}
 	got := slices.Sorted(maps.Keys(conda.Needed(packages, "python")))
