@@ -41,9 +41,9 @@ var floors = [][]string{
 var knownTo = map[string][]string{
 	"recipe":        {"base", "lock", "plan", "tocontainerfile", "engine", "cotainr", "pipeline", "cli"}, // what makes layers knows no recipe
 	"lock":          {"plan", "build", "tocontainerfile", "engine"},
-	"plan":          {"build", "engine", "pipeline", "cli"},           // which prints it
-	"build":         {"engine", "cli"},                                // likewise
-	"containerfile": {"deffile", "torecipe", "plan", "engine", "cli"}, // of which --build-context is an option
+	"plan":          {"build", "engine", "pipeline", "cli"}, // which prints it
+	"build":         {"engine", "cli"},                      // likewise
+	"containerfile": {"deffile", "torecipe", "plan", "engine"},
 	"base":          {"lock", "plan", "build", "tocontainerfile", "engine"},
 	"bootstrap":     {"base"},
 	"export":        {"engine"},
@@ -60,10 +60,10 @@ var onlyFrom = map[string][]string{
 	"cli": {
 		"engine", "pipeline", "cotainr", // which it calls
 		"ui", "units", "fault", "progress", "spelling", // how it talks
-		"recipe", "config", "cluster", "containerfile", "edf", "job", "tocontainerfile", "torecipe", "hostconfig", "squashfs", "tomltext", "venv", // what flags and arguments are read into
+		"recipe", "config", "cluster", "edf", "job", "tocontainerfile", "squashfs", "tomltext", "venv", // what flags and arguments are read into
 		"audit", "build", "facts", "fatbin", "imagetest", "joblog", "lint", "plan", "promote", "report", "sbom", "slim", "slurm", "wheelbuild/catalog", // what it prints
 		"store", "tempdir", "users", "registry", "nodejob", "attest", // of cache, login and --on: what is no image's
-		"host", "fileop", "atomicfile",
+		"host", "atomicfile",
 	},
 }
 

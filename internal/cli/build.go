@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -237,7 +236,7 @@ func checkCompression(name string) error {
 
 // plan opens a session and plans in it what the arguments name. To how is added what they and the recipe say of it.
 func (a *app) plan(ctx context.Context, o buildOptions, how *engine.BuildOptions) (*engine.Session, *engine.Plan, error) {
-	file, dir, isFile := containerfileOf(o)
+	file, dir, isFile := buildFileOf(o)
 	if err := checkBuildFlags(o, isFile); err != nil {
 		return nil, nil, err
 	}
@@ -251,7 +250,7 @@ func (a *app) plan(ctx context.Context, o buildOptions, how *engine.BuildOptions
 func (a *app) planRecipe(ctx context.Context, o buildOptions, how *engine.BuildOptions) (*engine.Session, *engine.Plan, error) {
 	r, err := loadRecipe(o.recipe, o.platform, o.compression)
 	if err != nil {
-		return nil, nil, nothingToBuild(o, err)
+		return nil, nil, engine.NothingToBuild(o.recipe, err)
 	}
 	if o.publish {
 		ref, err := r.Published()
@@ -273,7 +272,7 @@ func (a *app) planRecipe(ctx context.Context, o buildOptions, how *engine.BuildO
 
 // loadRecipe reads a recipe, before which flags go.
 func loadRecipe(path, platform, compression string) (*engine.Recipe, error) {
-	if file := filepath.Base(path); isContainerfile(file) || isDefinition(file) {
+	if engine.IsContainerfile(path) || engine.IsDefinition(path) {
 		return nil, fault.Usage(fault.Hint(fmt.Errorf("%s: this wants a recipe (sconce.toml)", path),
 			fmt.Sprintf("`sconce build -f %[1]s` builds the file; `sconce init --from Containerfile` writes a recipe of a Containerfile", path)))
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/atomicfile"
-	"sconce.dev/sconce/internal/containerfile"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 )
@@ -173,35 +172,6 @@ func parseLabels(flags []string) (map[string]string, error) {
 		labels[name] = value
 	}
 	return labels, nil
-}
-
-// parseContexts reads --build-context NAME=DIR or NAME=docker-image://REFERENCE.
-func parseContexts(flags []string) (map[string]containerfile.Source, error) {
-	contexts := map[string]containerfile.Source{}
-	for _, text := range flags {
-		name, value, ok := strings.Cut(text, "=")
-		if !ok || name == "" || value == "" {
-			return nil, fault.Usage(fmt.Errorf("--build-context %q is not of the form NAME=DIR or NAME=docker-image://REFERENCE", text))
-		}
-		from := containerfile.Source{Stage: -1}
-		kind, rest, hasKind := strings.Cut(value, "://")
-		switch {
-		case !hasKind:
-			from.Dir = value
-			if info, err := os.Stat(value); err != nil || !info.IsDir() {
-				return nil, fault.Usage(fmt.Errorf("--build-context %s: there is no directory %s", name, value))
-			}
-		case slices.Contains([]string{"docker-image", "container-image", "docker"}, kind):
-			from.Image = rest
-		case kind == "oci-layout":
-			from.Image = "oci:" + rest
-		default:
-			err := fmt.Errorf("--build-context %s: %s:// is neither an image nor a directory", name, kind)
-			return nil, fault.Usage(fault.Hint(err, "download it first, and give the directory"))
-		}
-		contexts[strings.ToLower(name)] = from
-	}
-	return contexts, nil
 }
 
 // write writes the files that say what was built.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,84 +17,14 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/units"
 )
 
-// containerfiles are the names that a directory's build file may have, the first that exists counts.
-var containerfiles = []string{"Containerfile", "Dockerfile"}
-
-// containerfileOf says which build file and context the arguments name. found is false when they name a recipe.
-func containerfileOf(o buildOptions) (file, dir string, found bool) {
+// buildFileOf says which build file and context the arguments name. found is false when they name a recipe.
+func buildFileOf(o buildOptions) (file, dir string, found bool) {
 	if o.file != "" {
 		return o.file, o.recipe, true
 	}
-	info, err := os.Stat(o.recipe)
-	switch {
-	case err != nil:
-		return "", "", false // the recipe's reader explains it
-	case !info.IsDir():
-		if isDefinition(o.recipe) {
-			return o.recipe, ".", true // Apptainer takes files from where it is called
-		}
-		return o.recipe, filepath.Dir(o.recipe), isContainerfile(o.recipe)
-	}
-	if _, err := os.Stat(filepath.Join(o.recipe, recipe.FileName)); err == nil {
-		return "", "", false
-	}
-	for _, name := range containerfiles {
-		file := filepath.Join(o.recipe, name)
-		if _, err := os.Stat(file); err == nil {
-			return file, o.recipe, true
-		}
-	}
-	return definitionIn(o.recipe)
-}
-
-// definitionIn finds the definition file of a directory, when there is one and no other.
-func definitionIn(dir string) (file, context string, found bool) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return "", "", false // the recipe's reader explains it
-	}
-	var names []string
-	for _, e := range entries {
-		if e.Name() == "Singularity" || filepath.Ext(e.Name()) == ".def" && !e.IsDir() {
-			names = append(names, e.Name())
-		}
-	}
-	if len(names) != 1 {
-		return "", "", false
-	}
-	return filepath.Join(dir, names[0]), dir, true
-}
-
-// isDefinition goes by the usual names of definition files: train.def, Singularity, Singularity.train.
-func isDefinition(file string) bool {
-	name := filepath.Base(file)
-	return strings.HasSuffix(name, ".def") || name == "Singularity" || strings.HasPrefix(name, "Singularity.")
-}
-
-// nothingToBuild adds to err, of a directory without a recipe, that a Containerfile would do as well.
-func nothingToBuild(o buildOptions, err error) error {
-	info, statErr := os.Stat(o.recipe)
-	if statErr != nil || !info.IsDir() {
-		return err
-	}
-	if _, statErr := os.Stat(filepath.Join(o.recipe, recipe.FileName)); statErr == nil {
-		return err
-	}
-	return fault.Hint(err, "`sconce init` writes a commented one to start from; a Containerfile, Dockerfile or one definition file (NAME.def) there, or named by -f, is built as well")
-}
-
-// isContainerfile goes by the usual names: Containerfile, Dockerfile.dev, train.Dockerfile.
-func isContainerfile(file string) bool {
-	name := strings.ToLower(filepath.Base(file))
-	for _, known := range []string{"containerfile", "dockerfile"} {
-		if name == known || strings.HasPrefix(name, known+".") || strings.HasSuffix(name, "."+known) {
-			return true
-		}
-	}
-	return false
+	return engine.FindBuildFile(o.recipe)
 }
 
 // checkBuildFlags refuses flags that mean nothing to what is built.
@@ -131,7 +60,7 @@ func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (*
 	f := engine.Containerfile{File: file, Context: dir, IgnoreFile: o.ignoreFile, Stage: o.target, Compression: o.compression}
 	var err error
 	named := dir
-	if f.Definition = isDefinition(file); f.Definition {
+	if f.Definition = engine.IsDefinition(file); f.Definition {
 		if len(o.contexts) > 0 {
 			return nil, nil, fault.Usage(errors.New("--build-context: a definition file has no names for it to mean"))
 		}
@@ -153,8 +82,8 @@ func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (*
 	if f.Labels, err = parseLabels(o.labels); err != nil {
 		return nil, nil, err
 	}
-	if f.Contexts, err = parseContexts(o.contexts); err != nil {
-		return nil, nil, err
+	if f.Contexts, err = engine.ReadContexts(o.contexts); err != nil {
+		return nil, nil, fault.Usage(fmt.Errorf("--build-context %w", err))
 	}
 	lines, err := argumentLines(o.argFiles)
 	if err != nil {
@@ -163,7 +92,7 @@ func (a *app) planFile(ctx context.Context, o buildOptions, file, dir string) (*
 	if f.Args, err = buildArgs(append(lines, o.buildArgs...)); err != nil {
 		return nil, nil, err
 	}
-	if f.Text, err = a.readBuildFile(file); err != nil {
+	if f.Text, err = engine.ReadBuildFile(file, a.stdin); err != nil {
 		return nil, nil, err
 	}
 	s, err := a.open(ctx)
@@ -218,46 +147,17 @@ func wholeNames(tags []string) ([]string, error) {
 	return names, nil
 }
 
-// maxContainerfile bounds a Containerfile in bytes.
-const maxContainerfile = 4 << 20
-
-// readBuildFile reads the file, or standard input for "-".
-func (a *app) readBuildFile(file string) ([]byte, error) {
-	from := a.stdin
-	if file != "-" {
-		f, err := os.Open(file)
-		if errors.Is(err, os.ErrNotExist) {
-			return nil, fault.Usage(fault.Hint(fmt.Errorf("no file %s", file), "sconce build -f FILE [CONTEXT] builds a Containerfile, sconce build [RECIPE] a recipe"))
-		}
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		from = f
-	}
-	return readAtMost(from, maxContainerfile, file)
-}
-
-// argumentLines reads --build-arg-file: lines NAME=VALUE, and comments.
+// argumentLines reads --build-arg-file.
 func argumentLines(files []string) ([]string, error) {
-	var lines []string
+	var all []string
 	for _, name := range files {
-		f, err := os.Open(name)
+		lines, err := engine.ReadArguments(name)
 		if err != nil {
 			return nil, fault.Usage(fmt.Errorf("--build-arg-file: %w", err))
 		}
-		data, err := readAtMost(f, maxContainerfile, name)
-		f.Close()
-		if err != nil {
-			return nil, err
-		}
-		for line := range strings.Lines(string(data)) {
-			if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
-				lines = append(lines, line)
-			}
-		}
+		all = append(all, lines...)
 	}
-	return lines, nil
+	return all, nil
 }
 
 // buildArgs reads --build-arg NAME=VALUE, or NAME for a variable of this process.
@@ -276,16 +176,4 @@ func buildArgs(flags []string) (map[string]string, error) {
 		args[name] = value
 	}
 	return args, nil
-}
-
-// readAtMost reads all of r, which must not be longer than limit bytes.
-func readAtMost(r io.Reader, limit int64, name string) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(r, limit+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("read %s: it is larger than %s", name, units.Size(limit))
-	}
-	return data, nil
 }

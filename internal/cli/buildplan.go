@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -13,7 +14,6 @@ import (
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/hostconfig"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/ui"
 )
@@ -70,8 +70,8 @@ func (s stepOptions) apply(a *app, to *engine.BuildOptions) error {
 			to.Pass = append(to.Pass, name+"="+value)
 		}
 	}
-	if to.Host, err = s.readHost(a); err != nil {
-		return err
+	if to.Host, err = engine.ReadHost(s.hostConfig, a.config); err != nil {
+		return fault.Usage(err)
 	}
 	network, err := readNetwork(s.network)
 	if err != nil {
@@ -82,30 +82,6 @@ func (s stepOptions) apply(a *app, to *engine.BuildOptions) error {
 		to.OnFailure = a.openShell
 	}
 	return nil
-}
-
-// readHost finds out what commands may see of this machine's configuration. What a flag asks for must be there, and is all; what
-// config.toml and a recipe ask for is what users may have.
-func (s stepOptions) readHost(a *app) (engine.HostFunc, error) {
-	c, err := hostconfig.Load(s.hostConfig, a.config.Mirrors)
-	if err != nil {
-		return nil, fault.Usage(err)
-	}
-	for _, kind := range s.hostConfig {
-		if !c.Has(kind) {
-			return nil, fault.Usage(fmt.Errorf("--host-config %s: this machine has no configuration of it for you", kind))
-		}
-	}
-	if s.hostConfig != nil {
-		return func([]string) (*hostconfig.Config, error) { return c, nil }, nil
-	}
-	var usual []string
-	if a.config.HostConfig != nil {
-		usual = *a.config.HostConfig
-	}
-	return func(asked []string) (*hostconfig.Config, error) {
-		return hostconfig.Load(slices.Concat(usual, asked), a.config.Mirrors)
-	}, nil
 }
 
 // parseSecrets reads --secret id=ID[,src=FILE|,env=NAME]. Without a source it is the file or the variable ID. What is in known was read
@@ -131,38 +107,14 @@ func parseSecrets(flags []string, known map[string][]byte) (map[string]func() ([
 		if fields["type"] == "env" && env == "" {
 			env, file = file, ""
 		}
-		secrets[id] = sync.OnceValues(secretFrom(file, env, id)) // a pipe, as <(command) is one, gives it once
+		secrets[id] = sync.OnceValues(func() ([]byte, error) { // a pipe, as <(command) is one, gives it once
+			return engine.ReadSecret(cmp.Or(file, id), env)
+		})
 		if _, err := secrets[id](); err != nil {
 			return nil, fmt.Errorf("--secret %s: %w", id, err)
 		}
 	}
 	return secrets, nil
-}
-
-// maxSecret bounds a secret in bytes, as BuildKit does.
-const maxSecret = 500 << 10
-
-func secretFrom(file, env, id string) func() ([]byte, error) {
-	if env != "" {
-		return func() ([]byte, error) {
-			value, ok := os.LookupEnv(env)
-			if !ok {
-				return nil, fmt.Errorf("the variable %s is not set", env)
-			}
-			return []byte(value), nil
-		}
-	}
-	if file == "" {
-		file = id
-	}
-	return func() ([]byte, error) {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		return readAtMost(f, maxSecret, file)
-	}
 }
 
 // parseAgents reads --ssh default|ID[=SOCKET]. Without a socket it is SSH_AUTH_SOCK.

@@ -116,7 +116,7 @@ func (a *app) buildOn(cmd *cobra.Command, args []string, o buildOptions) error {
 	if o.file == "-" {
 		return fault.Usage(fault.Hint(errors.New("-f - and --on: standard input is this machine's"), "write it to a file"))
 	}
-	file, dir, isFile := containerfileOf(o)
+	file, dir, isFile := buildFileOf(o)
 	if !isFile {
 		dir, _, _ = strings.Cut(o.recipe, ":")
 		if info, err := os.Stat(dir); err == nil && !info.IsDir() {
@@ -149,7 +149,7 @@ func (o buildOptions) platformOn(c nodejob.Command) bool {
 	if o.canonical || c.Cluster.Platform == "" || c.Cluster.Platform == "linux/"+runtime.GOARCH {
 		return false
 	}
-	if _, _, isFile := containerfileOf(o); isFile {
+	if _, _, isFile := buildFileOf(o); isFile {
 		return true
 	}
 	r, err := loadRecipe(o.recipe, "", "")

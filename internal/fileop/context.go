@@ -38,13 +38,13 @@ type Context struct {
 	kept   *node  // without what is ignored
 }
 
-// IgnoreFiles are the names that an ignore file may have in the context's directory, the first that exists counts. With the
+// ignoreFiles are the names that an ignore file may have in the context's directory, the first that exists counts. With the
 // name of the Containerfile before them they are that file's own.
-var IgnoreFiles = []string{".containerignore", ".dockerignore"}
+var ignoreFiles = []string{".containerignore", ".dockerignore"}
 
 // IgnoreFileOf returns the ignore file that belongs to containerfile alone, or "" when it has none.
 func IgnoreFileOf(containerfile string) string {
-	for _, name := range IgnoreFiles {
+	for _, name := range ignoreFiles {
 		if info, err := os.Stat(containerfile + name); err == nil && info.Mode().IsRegular() {
 			return containerfile + name
 		}
@@ -52,8 +52,22 @@ func IgnoreFileOf(containerfile string) string {
 	return ""
 }
 
-// OpenContext opens the build context in dir. ignoreFile is the file of patterns; when it is empty, the first of [IgnoreFiles]
-// that dir has is used, if there is one.
+// FindIgnoreFile returns the ignore file that counts for containerfile with the context in dir, or "" when there is none.
+func FindIgnoreFile(dir, containerfile string) string {
+	if own := IgnoreFileOf(containerfile); own != "" {
+		return own
+	}
+	for _, name := range ignoreFiles {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+// OpenContext opens the build context in dir. ignoreFile is the file of patterns; when it is empty, the first of ".containerignore"
+// and ".dockerignore" that dir has is used, if there is one.
 func OpenContext(dir, ignoreFile string) (*Context, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -83,7 +97,7 @@ func (c *Context) readIgnore(file string) error {
 		}
 		return c.parseIgnore(file, f)
 	}
-	for _, name := range IgnoreFiles {
+	for _, name := range ignoreFiles {
 		f, err := c.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe may have nobody at its other end
 		switch {
 		case err == nil:
