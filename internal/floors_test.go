@@ -62,7 +62,7 @@ var onlyFrom = map[string][]string{
 		"ui", "units", "fault", "progress", "spelling", // how it talks
 		"recipe", "config", "cluster", "edf", "job", "tocontainerfile", "squashfs", "tomltext", "venv", // what flags and arguments are read into
 		"audit", "build", "facts", "fatbin", "imagetest", "joblog", "lint", "plan", "promote", "report", "sbom", "slim", "slurm", "wheelbuild/catalog", // what it prints
-		"store", "tempdir", "users", "registry", "nodejob", "attest", // of cache, login and --on: what is no image's
+		"store", "tempdir", "users", "nodejob", "attest", // of cache and --on: what is no image's
 		"host", "atomicfile",
 	},
 }

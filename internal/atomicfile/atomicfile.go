@@ -24,6 +24,14 @@ func Write(name string, data []byte, perm fs.FileMode) error {
 	})
 }
 
+// Replace is Write for a file that a user names: a pipe or a device, such as /dev/stdout, is written to.
+func Replace(name string, data []byte, perm fs.FileMode) error {
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		return os.WriteFile(name, data, perm)
+	}
+	return Write(name, data, perm)
+}
+
 // Fill is Write for content that fill writes itself. Until it is whole it lies beside the file under a hidden name that tells what it
 // is, and nothing is left of it when fill fails.
 func Fill(name string, perm fs.FileMode, fill func(*os.File) error) error {

@@ -111,3 +111,26 @@ func wantNames(t *testing.T, dir string, want ...string) {
 		t.Errorf("the directory holds %q, want %q", names, want)
 	}
 }
+
+// A pipe that a user names gets the text, and stays a pipe.
+func TestReplaceWritesToAPipe(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(name, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	if err := Replace(name, []byte("text"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 8)
+	if n, err := reader.Read(got); err != nil || string(got[:n]) != "text" {
+		t.Errorf("the pipe gave %q, %v, want %q", got[:n], err, "text")
+	}
+	if info, err := os.Lstat(name); err != nil || info.Mode().Type() != fs.ModeNamedPipe {
+		t.Errorf("it is now %v, %v", info.Mode(), err)
+	}
+}

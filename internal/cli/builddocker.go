@@ -3,7 +3,6 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -177,7 +176,7 @@ func parseLabels(flags []string) (map[string]string, error) {
 // write writes the files that say what was built.
 func (d dockerOptions) write(b *engine.Built) error {
 	if d.idFile != "" {
-		if err := replaceFile(d.idFile, []byte(b.Image.Digest)); err != nil {
+		if err := atomicfile.Replace(d.idFile, []byte(b.Image.Digest), 0o644); err != nil {
 			return fmt.Errorf("--iidfile: %w", err)
 		}
 	}
@@ -191,18 +190,10 @@ func (d dockerOptions) write(b *engine.Built) error {
 		"image.name":                   b.Name,
 	}, "", "  ")
 	if err == nil {
-		err = replaceFile(d.metadataFile, append(data, '\n'))
+		err = atomicfile.Replace(d.metadataFile, append(data, '\n'), 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("--metadata-file: %w", err)
 	}
 	return nil
-}
-
-// replaceFile writes a small file, whole or not at all. A pipe or a device, such as /dev/stdout, is written to.
-func replaceFile(name string, data []byte) error {
-	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
-		return os.WriteFile(name, data, 0o644)
-	}
-	return atomicfile.Write(name, data, 0o644)
 }

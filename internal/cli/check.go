@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/engine"
@@ -295,7 +296,7 @@ func (a *app) writeSARIF(to string, log []byte) (done bool, err error) {
 		_, err = a.out.Write(log)
 		return true, err
 	}
-	if err := replaceFile(to, log); err != nil {
+	if err := atomicfile.Replace(to, log, 0o644); err != nil {
 		return true, fmt.Errorf("write SARIF: %w", err)
 	}
 	return false, nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/spelling"
@@ -128,7 +129,7 @@ func (a *app) deliverText(file, text string, force bool) error {
 	if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && !force {
 		return fault.Hint(fmt.Errorf("%s exists", file), "--force replaces it")
 	}
-	if err := replaceFile(file, []byte(text)); err != nil {
+	if err := atomicfile.Replace(file, []byte(text), 0o644); err != nil {
 		return err
 	}
 	a.say("wrote %s", file)

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -176,7 +175,11 @@ func (a *app) runExportJob(ctx context.Context, o jobOptions, what string, write
 		_, err = fmt.Fprint(a.out, text)
 		return err
 	}
-	return a.writeSealed(o, text)
+	written, err := engine.WriteSealed(o.output, text, o.force)
+	if err == nil {
+		a.sayUnlessThere(o.output, written)
+	}
+	return err
 }
 
 func (a *app) runExportSrunArgs(ctx context.Context, o jobOptions) error {
@@ -257,22 +260,11 @@ func (a *app) showDiff(file, text string) error {
 	return exitStatus(1)
 }
 
-// writeSealed writes a file unless there is one that somebody has edited.
-func (a *app) writeSealed(o jobOptions, text string) error {
-	old, err := os.ReadFile(o.output)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return err
-	case bytes.Equal(old, []byte(text)):
-		a.say("%s is up to date", o.output)
-		return nil
-	case !job.Untouched(string(old)) && !o.force:
-		return fault.Hint(fmt.Errorf("%s was edited, or not written by sconce: it is left as it is", o.output), "--diff shows what would change, --force replaces it")
+// sayUnlessThere tells that a file was written, or was so already.
+func (a *app) sayUnlessThere(file string, written bool) {
+	if written {
+		a.say("wrote %s", file)
+	} else {
+		a.say("%s is up to date", file)
 	}
-	if err := replaceFile(o.output, []byte(text)); err != nil {
-		return fmt.Errorf("write %s: %w", o.output, err)
-	}
-	a.say("wrote %s", o.output)
-	return nil
 }

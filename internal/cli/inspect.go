@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/engine"
-	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/ui"
 	"sconce.dev/sconce/internal/units"
@@ -103,7 +102,11 @@ func (a *app) runInspect(ctx context.Context, o inspectOptions) error {
 		return fault.Usage(errNoFacts)
 	}
 	if o.gpu {
-		if libraries := openLibraries(o.files, fatbin.Options{SectionsOnly: o.noSearch}); libraries != nil {
+		libraries, err := engine.Libraries(ctx, o.files, engine.LibraryOptions{SectionsOnly: o.noSearch, Verify: o.verify})
+		if err != nil {
+			return err
+		}
+		if len(libraries) > 0 {
 			return a.inspectLibraries(ctx, o, libraries)
 		}
 	}

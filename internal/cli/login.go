@@ -12,13 +12,13 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/registry"
 )
 
 // loginOptions are the options of `sconce login`.
 type loginOptions struct {
-	at            registry.Endpoint
+	registry      string
 	user          string
 	passwordStdin bool
 }
@@ -41,10 +41,7 @@ Many registries want a token in its place.`,
 		),
 		Args: wants("REGISTRY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var err error
-			if o.at, err = registry.ParseLogin(args[0]); err != nil {
-				return err
-			}
+			o.registry = args[0]
 			return a.runLogin(cmd.Context(), o)
 		},
 	}
@@ -62,16 +59,12 @@ func newLogoutCmd(a *app) *cobra.Command {
 		Example: examples("sconce logout registry.example.org"),
 		Args:    wants("REGISTRY"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			at, err := registry.ParseLogin(args[0])
-			if err != nil {
-				return err
-			}
-			files, err := registry.Logout(at)
+			host, files, err := engine.LogOut(args[0])
 			for _, name := range files {
-				a.say("removed the login at %s from %s", at.Host, name)
+				a.say("removed the login at %s from %s", host, name)
 			}
 			if err == nil && len(files) == 0 {
-				a.say("there is no login at %s", at.Host)
+				a.say("there is no login at %s", host)
 			}
 			return err
 		},
@@ -79,22 +72,14 @@ func newLogoutCmd(a *app) *cobra.Command {
 }
 
 func (a *app) runLogin(ctx context.Context, o loginOptions) error {
-	c, err := a.askLogin(ctx, o)
+	in, err := engine.LogIn(ctx, o.registry, func() (string, string, error) { return a.askLogin(ctx, o) }, a.open)
 	if err != nil {
 		return err
 	}
-	s, err := a.open(ctx)
-	if err != nil {
-		return err
+	if !in.Tried {
+		a.say("%s lets everybody in, so that the login could not be tried", in.Host)
 	}
-	file, asked, err := registry.Login(ctx, o.at, c, s.Fetch)
-	if err != nil {
-		return err
-	}
-	if !asked {
-		a.say("%s lets everybody in, so that the login could not be tried", o.at.Host)
-	}
-	a.say("the login at %s is kept in %s", o.at.Host, file)
+	a.say("the login at %s is kept in %s", in.Host, in.File)
 	return nil
 }
 
@@ -102,49 +87,53 @@ func (a *app) runLogin(ctx context.Context, o loginOptions) error {
 const maxPassword = 64 << 10
 
 // askLogin gets what flags do not say from stdin or from the terminal.
-func (a *app) askLogin(ctx context.Context, o loginOptions) (registry.Credential, error) {
-	c := registry.Credential{User: o.user}
+func (a *app) askLogin(ctx context.Context, o loginOptions) (user, password string, err error) {
 	if o.passwordStdin {
 		if o.user == "" {
-			return c, fault.Usage(errors.New("--password-stdin needs --username"))
+			return "", "", fault.Usage(errors.New("--password-stdin needs --username"))
 		}
-		data, err := io.ReadAll(io.LimitReader(a.stdin, maxPassword+1))
-		c.Password = strings.TrimRight(string(data), "\r\n")
-		switch {
-		case err != nil:
-			return c, fmt.Errorf("read the password from stdin: %w", err)
-		case len(data) > maxPassword || strings.ContainsAny(c.Password, "\r\n\x00"):
-			return c, fault.Usage(errors.New("what stdin has is no password: it is one line"))
-		case c.Password == "":
-			return c, fault.Usage(errors.New("stdin has no password"))
-		}
-		return c, nil
+		password, err = a.readPassword()
+		return o.user, password, err
 	}
 	terminal, ok := a.stdin.(*os.File)
 	if !ok || !term.IsTerminal(int(terminal.Fd())) {
-		return c, fault.Usage(fault.Hint(errors.New("there is no terminal to ask for the password at"), "in a script: --username NAME --password-stdin"))
+		return "", "", fault.Usage(fault.Hint(errors.New("there is no terminal to ask for the password at"), "in a script: --username NAME --password-stdin"))
 	}
-	return a.askAtTerminal(ctx, c, terminal)
+	return a.askAtTerminal(ctx, o.user, terminal)
 }
 
-func (a *app) askAtTerminal(ctx context.Context, c registry.Credential, terminal *os.File) (registry.Credential, error) {
+// readPassword reads a password from stdin, which has nothing else.
+func (a *app) readPassword() (string, error) {
+	data, err := io.ReadAll(io.LimitReader(a.stdin, maxPassword+1))
+	password := strings.TrimRight(string(data), "\r\n")
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("read the password from stdin: %w", err)
+	case len(data) > maxPassword || strings.ContainsAny(password, "\r\n\x00"):
+		return "", fault.Usage(errors.New("what stdin has is no password: it is one line"))
+	case password == "":
+		return "", fault.Usage(errors.New("stdin has no password"))
+	}
+	return password, nil
+}
+
+func (a *app) askAtTerminal(ctx context.Context, user string, terminal *os.File) (name, password string, err error) {
 	a.closeView()
-	var err error
-	if c.User == "" {
-		c.User, err = a.ask(ctx, terminal, "Username: ", func() (string, error) { return bufio.NewReader(terminal).ReadString('\n') })
-		if c.User = strings.TrimSpace(c.User); c.User == "" {
-			return c, fault.Usage(errors.Join(errors.New("no username was given"), err))
+	if user == "" {
+		user, err = a.ask(ctx, terminal, "Username: ", func() (string, error) { return bufio.NewReader(terminal).ReadString('\n') })
+		if user = strings.TrimSpace(user); user == "" {
+			return "", "", fault.Usage(errors.Join(errors.New("no username was given"), err))
 		}
 	}
-	c.Password, err = a.ask(ctx, terminal, "Password: ", func() (string, error) {
+	password, err = a.ask(ctx, terminal, "Password: ", func() (string, error) {
 		password, err := term.ReadPassword(int(terminal.Fd()))
 		fmt.Fprintln(a.stderr)
 		return string(password), err
 	})
-	if err == nil && c.Password == "" {
+	if err == nil && password == "" {
 		err = fault.Usage(errors.New("no password was given"))
 	}
-	return c, err
+	return user, password, err
 }
 
 // ask reads an answer from the terminal, which gets its echo back when the user interrupts instead.

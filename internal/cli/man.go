@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/fault"
 )
 
@@ -42,7 +43,7 @@ func writeManPages(cmd *cobra.Command, dir string) error {
 		return nil
 	}
 	name := filepath.Join(dir, manName(cmd)+".1")
-	if err := replaceFile(name, []byte(manPage(cmd))); err != nil {
+	if err := atomicfile.Replace(name, []byte(manPage(cmd)), 0o644); err != nil {
 		return fmt.Errorf("write manual pages: %w", err)
 	}
 	for _, sub := range cmd.Commands() {

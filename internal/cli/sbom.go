@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/sbom"
 )
@@ -78,7 +79,7 @@ func (a *app) runSBOM(ctx context.Context, o sbomOptions) error {
 		return err
 	}
 	if o.to != "" {
-		return replaceFile(o.to, data)
+		return atomicfile.Replace(o.to, data, 0o644)
 	}
 	_, err = a.out.Write(data)
 	return err

@@ -1,16 +1,11 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
-	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/venv"
 )
 
@@ -50,41 +45,29 @@ With sqsh-mount = "hook" under [container] of a cluster's profile, venv = "FILE.
 }
 
 func (a *app) runVenvHook(o venvHookOptions) error {
-	text := job.Seal(venv.Hook)
-	if o.show {
-		_, err := fmt.Fprint(a.out, text)
+	switch {
+	case o.show:
+		_, err := fmt.Fprint(a.out, engine.VenvHook())
 		return err
+	case o.remove:
+		return a.removeVenvHook(o.force)
 	}
-	file, err := venv.HookFile()
-	if err != nil {
-		return err
+	file, written, err := engine.InstallVenvHook(o.force)
+	if err == nil {
+		a.sayUnlessThere(file, written)
 	}
-	if o.remove {
-		return a.removeVenvHook(file, o.force)
-	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return err
-	}
-	if err := a.writeSealed(jobOptions{output: file, force: o.force}, text); err != nil {
-		return err
-	}
-	return os.Chmod(file, 0o755) // enroot leaves out what cannot be executed
+	return err
 }
 
-func (a *app) removeVenvHook(file string, force bool) error {
-	old, err := os.ReadFile(file)
+func (a *app) removeVenvHook(force bool) error {
+	file, removed, err := engine.RemoveVenvHook(force)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		a.say("there is no hook in %s", file)
-		return nil
 	case err != nil:
 		return err
-	case !job.Untouched(string(old)) && !force:
-		return fault.Hint(fmt.Errorf("%s was edited, or not written by sconce: it is left as it is", file), "--force removes it")
+	case removed:
+		a.say("removed %s", file)
+	default:
+		a.say("there is no hook in %s", file)
 	}
-	if err := os.Remove(file); err != nil {
-		return err
-	}
-	a.say("removed %s", file)
 	return nil
 }
