@@ -60,10 +60,9 @@ var onlyFrom = map[string][]string{
 	"cli": {
 		"engine", "pipeline", "cotainr", // which it calls
 		"ui", "units", "fault", "progress", "spelling", // how it talks
-		"recipe", "config", "cluster", "edf", "job", "tocontainerfile", "squashfs", "tomltext", "venv", // what flags and arguments are read into
-		"audit", "build", "facts", "fatbin", "imagetest", "joblog", "lint", "plan", "promote", "report", "sbom", "slim", "slurm", "wheelbuild/catalog", // what it prints
-		"store", "tempdir", "users", "nodejob", "attest", // of cache and --on: what is no image's
-		"host", "atomicfile",
+		"recipe", "config", "cluster", "edf", "fatbin", "job", "sbom", "squashfs", "tocontainerfile", "venv", // what flags and arguments are read into
+		"audit", "build", "facts", "imagetest", "joblog", "lint", "plan", "promote", "report", "slim", "slurm", "store", "wheelbuild/catalog", // what it prints
+		"nodejob", "atomicfile", // a command that runs on another machine, and files of what is printed
 	},
 }
 

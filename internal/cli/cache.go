@@ -4,18 +4,15 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/tempdir"
 	"sconce.dev/sconce/internal/ui"
 	"sconce.dev/sconce/internal/units"
-	"sconce.dev/sconce/internal/users"
 )
 
 func newCacheCmd(a *app) *cobra.Command {
@@ -58,40 +55,14 @@ else's need, what the user has brought and unpacked, of how much they may have, 
 	return cmd
 }
 
-// cacheInfo is what `sconce cache info` shows.
-type cacheInfo struct {
-	Dir        string              `json:"dir"`
-	ReadOnly   bool                `json:"readOnly"`
-	Shared     string              `json:"sharedStores,omitempty"`
-	Images     int                 `json:"images"`
-	Bytes      int64               `json:"bytes"`           // of all buckets
-	Limit      int64               `json:"limit,omitempty"` // that the store is kept within, in bytes; 0: none
-	Buckets    []store.BucketUsage `json:"buckets"`
-	FileSystem host.FileSystem     `json:"fileSystem"`
-}
-
 func (a *app) runCacheInfo(ctx context.Context, asJSON bool) error {
-	tempdir.Sweep()
 	s, err := a.openThere(ctx)
 	if err != nil {
 		return err
 	}
-	in := cacheInfo{Dir: s.Store.Dir(), ReadOnly: s.Store.ReadOnly(), Shared: strings.Join(a.sharedDirs(), ":"), FileSystem: host.FileSystemOf(s.Store.Dir())}
-	limits, _, err := a.storeLimits(s.Store)
+	in, err := s.CacheInfo(a.settings())
 	if err != nil {
 		return err
-	}
-	in.Limit = limits.Bytes
-	if in.Buckets, err = s.Store.Usage(); err != nil {
-		return err
-	}
-	images, err := s.Store.Images()
-	if err != nil {
-		return err
-	}
-	in.Images = len(images)
-	for _, b := range in.Buckets {
-		in.Bytes += b.Bytes
 	}
 	if asJSON {
 		return a.printJSON(in)
@@ -99,7 +70,7 @@ func (a *app) runCacheInfo(ctx context.Context, asJSON bool) error {
 	return a.printCacheInfo(in)
 }
 
-func (a *app) printCacheInfo(in cacheInfo) error {
+func (a *app) printCacheInfo(in engine.CacheInfo) error {
 	where := in.Dir
 	if in.ReadOnly {
 		where += " (read-only)"
@@ -182,8 +153,10 @@ Prune waits until no other sconce uses the store, and new ones wait for it.`,
 	return cmd
 }
 
-func (o cachePruneOptions) store() (store.PruneOptions, error) {
-	p := store.PruneOptions{All: o.all, DryRun: o.dryRun, NoWait: o.noWait}
+func (o cachePruneOptions) parse() (engine.PruneOptions, error) {
+	p := engine.PruneOptions{
+		PruneOptions: store.PruneOptions{All: o.all, DryRun: o.dryRun, NoWait: o.noWait}, AnyAge: !o.olderGiven, AnySize: o.keepSize == "",
+	}
 	var err error
 	if p.OlderThan, err = units.ParseAge(o.older); err != nil {
 		return p, fault.Usage(fmt.Errorf("--older-than: %w", err))
@@ -204,7 +177,7 @@ func (o cachePruneOptions) store() (store.PruneOptions, error) {
 }
 
 func (a *app) runCachePrune(ctx context.Context, o cachePruneOptions) error {
-	p, err := o.store()
+	p, err := o.parse()
 	if err != nil {
 		return err
 	}
@@ -212,18 +185,9 @@ func (a *app) runCachePrune(ctx context.Context, o cachePruneOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := a.applyPolicy(s.Store, o, &p); err != nil {
-		return err
-	}
-	if !o.dryRun {
-		tempdir.Sweep()
-	}
-	r, err := s.Store.Prune(ctx, p)
+	r, err := s.Prune(ctx, a.settings(), p)
 	if err != nil {
 		return err
-	}
-	for _, over := range r.Over {
-		a.say("warning: %s has %s of at most %s: images need it", users.Name(over.UID), units.Size(over.Bytes), units.Size(over.Limit))
 	}
 	if o.json {
 		return a.printJSON(r)
@@ -242,22 +206,6 @@ type cacheVerifyOptions struct {
 	remove bool
 	slice  time.Duration
 	json   bool
-}
-
-// applyPolicy has the store's policy say what the flags do not.
-func (a *app) applyPolicy(st *store.Store, o cachePruneOptions, p *store.PruneOptions) error {
-	limits, policy, err := a.storeLimits(st)
-	if err != nil {
-		return err
-	}
-	p.OfUser = limits.OfUser
-	if !o.olderGiven && policy.MaxAge > 0 {
-		p.OlderThan = policy.MaxAge
-	}
-	if o.keepSize == "" && policy.MaxSize != nil && st.Keeps() {
-		p.KeepBytes = limits.Bytes
-	}
-	return nil
 }
 
 func newCacheVerifyCmd(a *app) *cobra.Command {
@@ -284,12 +232,6 @@ needs it; an image that lost a part loses its name.`,
 	return cmd
 }
 
-// cacheVerified is what `sconce cache verify` prints as JSON.
-type cacheVerified struct {
-	store.VerifyReport
-	Pass *store.Pass `json:"pass,omitempty"` // with --slice
-}
-
 func (a *app) runCacheVerify(ctx context.Context, o cacheVerifyOptions) error {
 	if o.slice < 0 {
 		return fault.Usage(fmt.Errorf("--slice %s: it is a time like 10m or 2h", o.slice))
@@ -298,20 +240,9 @@ func (a *app) runCacheVerify(ctx context.Context, o cacheVerifyOptions) error {
 	if err != nil {
 		return err
 	}
-	var r cacheVerified
-	if o.slice > 0 {
-		host.StepBack()
-		var pass store.Pass
-		r.VerifyReport, pass, err = s.Store.VerifySlice(ctx, o.remove, o.slice)
-		r.Pass = &pass
-	} else {
-		r.VerifyReport, err = s.Store.Verify(ctx, o.remove)
-	}
+	r, err := s.VerifyStore(ctx, o.remove, o.slice)
 	if err != nil {
 		return err
-	}
-	if r.Damaged == nil {
-		r.Damaged = []store.Damage{}
 	}
 	if o.json {
 		err = a.printJSON(r)
@@ -328,7 +259,7 @@ func (a *app) runCacheVerify(ctx context.Context, o cacheVerifyOptions) error {
 	return fault.Problem(err)
 }
 
-func (a *app) printVerify(r cacheVerified) error {
+func (a *app) printVerify(r engine.VerifiedStore) error {
 	for _, d := range r.Damaged {
 		state := "damaged"
 		if d.Removed {

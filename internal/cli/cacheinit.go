@@ -2,17 +2,13 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
-	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/ui"
-	"sconce.dev/sconce/internal/users"
 )
 
 func newCacheInitCmd(a *app) *cobra.Command {
@@ -37,22 +33,14 @@ empty directory; in one that is there, modes are set right again.`,
 }
 
 func (a *app) runCacheInit(ctx context.Context, group string) error {
-	dir, err := a.storeDir()
+	dir, err := a.settings().Dir()
 	if err != nil {
 		return err
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
 		return err
 	}
-	if group == "" {
-		err = errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755)) //nolint:gosec // for all to read
-	} else {
-		err = initGroup(dir, group)
-	}
-	if err != nil {
-		return fmt.Errorf("make store %s: %w", dir, err)
-	}
-	s, err := a.open(ctx)
+	s, err := engine.MakeStore(ctx, dir, group, a.open)
 	if err != nil {
 		return err
 	}
@@ -61,17 +49,5 @@ func (a *app) runCacheInit(ctx context.Context, group string) error {
 		text = fmt.Sprintf("%s is a store of the group %s, kept by you", dir, group)
 	}
 	_, err = fmt.Fprintln(a.out, ui.Clean(text))
-	return err
-}
-
-func initGroup(dir, group string) error {
-	gid, ok := users.GroupID(group)
-	if !ok {
-		return fault.Usage(fmt.Errorf("there is no group %q on this machine", group))
-	}
-	err := store.InitGroup(dir, int(gid))
-	if errors.Is(err, os.ErrPermission) {
-		err = fault.Hint(err, "its keeper is a member of the group, or root")
-	}
 	return err
 }

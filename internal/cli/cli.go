@@ -55,7 +55,7 @@ type globalFlags struct {
 
 // Main runs the command of this process and returns its exit code.
 func Main() int {
-	limitMemory()
+	engine.LimitMemory()
 	ctx, sig := catchSignals(context.Background())
 	defer sig.release()
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, signals: sig}
@@ -73,7 +73,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetErr(a.stderr)
 	err := root.ExecuteContext(ctx)
 	if a.session != nil {
-		a.tidy(ctx, a.session)
+		if ctx.Err() == nil {
+			a.session.Tidy(progress.With(ctx, a.view), a.settings())
+		}
 		err = errors.Join(err, a.session.Close())
 	}
 	if err != nil && ctx.Err() != nil {
@@ -164,16 +166,18 @@ func (a *app) open(ctx context.Context) (*engine.Session, error) {
 	if a.session != nil {
 		return a.session, nil
 	}
-	dir, err := a.storeDir()
+	set := a.settings()
+	dir, err := set.Dir()
 	if err != nil {
 		return nil, err
 	}
+	scratch, _ := set.Scratch()
 	patience, err := a.flags.networkPatience()
 	if err != nil {
 		return nil, err
 	}
 	a.session, err = engine.New(ctx, engine.Options{
-		Dir: dir, Shared: a.sharedDirs(), Scratch: a.scratchDir(), Offline: a.flags.offline, Patience: patience, Version: currentVersion().Version,
+		Dir: dir, Shared: set.Shared(), Scratch: scratch, Offline: a.flags.offline, Patience: patience, Version: currentVersion().Version,
 		Check: a.config.Check, UV: a.config.UV,
 	})
 	return a.session, err

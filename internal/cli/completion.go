@@ -52,7 +52,7 @@ func (a *app) completeImages(cmd *cobra.Command, args []string, _ string) ([]str
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
-	dir, err := a.storeDir()
+	dir, err := a.settings().Dir()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
@@ -61,7 +61,7 @@ func (a *app) completeImages(cmd *cobra.Command, args []string, _ string) ([]str
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
 	defer cancel()
-	st, err := store.OpenShared(ctx, dir, a.sharedDirs())
+	st, err := store.OpenShared(ctx, dir, a.settings().Shared())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveDefault
 	}

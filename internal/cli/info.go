@@ -40,15 +40,14 @@ type hostInfo struct {
 }
 
 func (a *app) runInfo(ctx context.Context, asJSON, network bool) error {
-	dir, err := a.storeDir()
+	set := a.settings()
+	dir, err := set.Dir()
 	if err != nil {
 		return err
 	}
-	in := hostInfo{Sconce: currentVersion(), Config: a.settings()}
-	o := engine.LookOptions{Network: network && !a.flags.offline, UV: a.config.UV, Scratch: a.scratchDir(), ScratchBy: "the configuration"}
-	if _, set := variable("scratch"); set {
-		o.ScratchBy = variables["scratch"]
-	}
+	in := hostInfo{Sconce: currentVersion(), Config: set.List()}
+	o := engine.LookOptions{Network: network && !a.flags.offline, UV: set.Config.UV}
+	o.Scratch, o.ScratchBy = set.Scratch()
 	if in.Machine, err = engine.LookAround(ctx, dir, o, a.open); err != nil {
 		return err
 	}

@@ -14,10 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/job"
 	"sconce.dev/sconce/internal/nodejob"
 	"sconce.dev/sconce/internal/pipeline"
 )
@@ -37,34 +35,10 @@ func (o onOptions) given() bool { return o.cluster != "" || o.time != "" }
 
 // nodeCommand prepares a command of sconce for a node; dir is that of a recipe, beside which profiles are looked for, "" for none.
 func (a *app) nodeCommand(o onOptions, dir string) (nodejob.Command, error) {
-	c := nodejob.Command{Env: attest.Environ()}
 	if o.cluster == "" {
-		return c, fault.Usage(errors.New("--time is of jobs: --on CLUSTER is missing"))
+		return nodejob.Command{}, fault.Usage(errors.New("--time is of jobs: --on CLUSTER is missing"))
 	}
-	target, err := engine.FindTarget(o.cluster, dir)
-	if err != nil {
-		return c, err
-	}
-	c.Cluster = target.Profile
-	if c.Time, err = job.ParseTime(o.time); err != nil {
-		return c, fault.Usage(fmt.Errorf("--time: %w", err))
-	}
-	if c.Dir, err = os.Getwd(); err != nil {
-		return c, err
-	}
-	root, err := a.storeDir()
-	if err != nil {
-		return c, err
-	}
-	if root, err = filepath.Abs(root); err != nil {
-		return c, err
-	}
-	c.Places = []string{root}
-	c.Args = []string{"--progress", "json", "--store", root}
-	if shared := a.sharedDirs(); len(shared) > 0 {
-		c.Env = append(c.Env, "SCONCE_SHARED_STORES="+strings.Join(shared, string(filepath.ListSeparator)))
-	}
-	return c, nil
+	return engine.NodeCommand(o.cluster, o.time, dir, a.settings())
 }
 
 // ofThisView are flags that say where a command runs, and how it is shown.
@@ -128,7 +102,7 @@ func (a *app) buildOn(cmd *cobra.Command, args []string, o buildOptions) error {
 		return err
 	}
 	for _, place := range []string{dir, filepath.Dir(file)} {
-		if err := addPlace(&c, place); err != nil {
+		if err := c.AddPlace(place); err != nil {
 			return err
 		}
 	}
@@ -176,7 +150,7 @@ func (a *app) planThere(ctx context.Context, c *nodejob.Command, o buildOptions)
 		if err != nil {
 			return err
 		}
-		if err := addPlace(c, filepath.Dir(path)); err != nil {
+		if err := c.AddPlace(filepath.Dir(path)); err != nil {
 			return err
 		}
 	}
@@ -224,24 +198,6 @@ func secretValues(secrets map[string]func() ([]byte, error)) (map[string][]byte,
 	return values, nil
 }
 
-// addPlace adds a directory that the node has to see, or the nearest above it that there is.
-func addPlace(c *nodejob.Command, dir string) error {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return err
-	}
-	for {
-		if _, err := os.Stat(dir); err == nil || dir == "/" {
-			break
-		}
-		dir = filepath.Dir(dir)
-	}
-	if !slices.Contains(c.Places, dir) && dir != c.Dir {
-		c.Places = append(c.Places, dir)
-	}
-	return nil
-}
-
 // copyOn is `sconce copy --on`.
 func (a *app) copyOn(cmd *cobra.Command, args []string, o copyOptions) error {
 	if _, err := o.squashfs.writing(o.force); err != nil {
@@ -252,12 +208,12 @@ func (a *app) copyOn(cmd *cobra.Command, args []string, o copyOptions) error {
 		return err
 	}
 	if path, err := engine.OutputPath(o.to); err == nil {
-		if err := addPlace(&c, filepath.Dir(path)); err != nil {
+		if err := c.AddPlace(filepath.Dir(path)); err != nil {
 			return err
 		}
 	}
 	if _, path, ok := strings.Cut(o.from, ":"); ok && strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "//") {
-		if err := addPlace(&c, filepath.Dir(path)); err != nil {
+		if err := c.AddPlace(filepath.Dir(path)); err != nil {
 			return err
 		}
 	}
@@ -289,7 +245,7 @@ func (a *app) pipelineOn(cmd *cobra.Command, o pipelineRunOptions, how *pipeline
 		if c.Secrets, err = secretValues(how.Build.Secrets); err != nil {
 			return err
 		}
-		if err := addPlace(&c, st.Recipe.Dir); err != nil {
+		if err := c.AddPlace(st.Recipe.Dir); err != nil {
 			return err
 		}
 		c.Name, c.Key = st.Name+":"+st.Version, st.Canonical

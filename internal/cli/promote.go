@@ -70,7 +70,7 @@ func addKeyFlag(cmd *cobra.Command, keys *[]string) {
 
 func (a *app) runPromote(ctx context.Context, o promoteOptions) error {
 	var err error
-	if o.how.Trust, err = engine.TrustedKeys(a.believed(o.keys)); err != nil {
+	if o.how.Trust, err = engine.TrustedKeys(a.settings().Believed(o.keys)); err != nil {
 		return err
 	}
 	s, err := a.open(ctx)

@@ -80,7 +80,7 @@ func (a *app) imageDir(o pyxisOptions) (string, error) {
 	if scratch := os.Getenv("SCRATCH"); filepath.IsAbs(scratch) {
 		return filepath.Join(scratch, ".sconce-pyxis"), nil
 	}
-	dir, err := a.storeDir()
+	dir, err := a.settings().Dir()
 	if err != nil {
 		return "", err
 	}

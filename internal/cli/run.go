@@ -123,7 +123,7 @@ func (a *app) runRun(ctx context.Context, o runFlags) error {
 	if o.Platform, err = parsePlatform(o.platform); err != nil {
 		return err
 	}
-	dir, err := a.storeDir()
+	dir, err := a.settings().Dir()
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (a *app) runRun(ctx context.Context, o runFlags) error {
 	defer warnings.Close()
 	code, err := engine.Run(ctx, o.RunOptions, engine.Caller{
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, Warnings: warnings,
-		Leave: a.closeView, Release: a.signals.release, Keep: allowMemory,
+		Leave: a.closeView, Release: a.signals.release, Keep: engine.AllowMemory,
 		Open: a.open, Store: dir, Same: []any{currentVersion(), a.flags.offline},
 		Unpack: func(dir string, image store.Digest) []string {
 			return []string{"--store", dir, "unpack", string(image)}

@@ -54,7 +54,7 @@ Exit code 3 means that there is no evidence, that a test has failed, or that wha
 }
 
 func (a *app) runVerify(ctx context.Context, o verifyOptions) error {
-	keys := a.believed(o.keys)
+	keys := a.settings().Believed(o.keys)
 	if len(keys) == 0 {
 		return fault.Hint(fault.Usage(errors.New("no key says whose evidence counts")), "add --key team.pub, or keys in the configuration")
 	}

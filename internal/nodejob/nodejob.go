@@ -20,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +41,24 @@ type Command struct {
 	Places  []string          // directories that the node has to see as they are here, besides Dir; absolute
 	Cluster cluster.Profile
 	Time    time.Duration // that the job may take; 0: what the profile allows, at most usualTime
+}
+
+// AddPlace adds a directory that the node has to see, or the nearest above it that there is.
+func (c *Command) AddPlace(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	for {
+		if _, err := os.Stat(dir); err == nil || dir == "/" {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	if !slices.Contains(c.Places, dir) && dir != c.Dir {
+		c.Places = append(c.Places, dir)
+	}
+	return nil
 }
 
 // Options say who is told of what happens.

@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"math"
@@ -31,8 +31,8 @@ func coresFor(cores int, available int64) int {
 	return min(cores, int(max(0, available/workersShare-memoryBase)/memoryPerCore)+2)
 }
 
-// limitMemory sets the number of cores and the target, unless the user has.
-func limitMemory() {
+// LimitMemory sets for this process how many cores it uses and from how much memory on it collects garbage, unless the user has.
+func LimitMemory() {
 	cores, available := runtime.GOMAXPROCS(0), int64(math.MaxInt64)
 	if cores > 2 { // else it makes no difference
 		if m := host.AvailableMemory(); m.Total > 0 {
@@ -48,9 +48,9 @@ func limitMemory() {
 	}
 }
 
-// allowMemory moves the target for a command that also keeps so many bytes. As all of them come and go, there is room for as many that
+// AllowMemory moves the target for a command that also keeps so many bytes. As all of them come and go, there is room for as many that
 // are no longer used.
-func allowMemory(kept int64) {
+func AllowMemory(kept int64) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(debug.SetMemoryLimit(-1) + 2*kept)
 	}
