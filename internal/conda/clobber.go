@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/pathwalk"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/units"
 )
@@ -66,35 +67,34 @@ func (t *tree) fileAbove(at string) (string, bool) {
 	return "", false
 }
 
-// maxLinks is how many links of directories are followed on one path, as Linux does.
-const maxLinks = 40
-
-// resolve follows the links of directories above a path. A link that leads out of the prefix is not followed; neither are links that
-// lead in a circle, or to where no package may have a file.
+// resolve follows the links of directories above a path. A path that would lead out of the prefix, in a circle, or to where no package may
+// have a file stays as it is.
 func (t *tree) resolve(at, prefix string) string {
-	was := at
-	for range maxLinks {
-		dir, ok := t.fileAbove(at)
-		if !ok || t.files[dir].Type != "l" {
+	dir, w := ".", pathwalk.Begin(at)
+	for part, ok := w.Next(); ok; part, ok = w.Next() {
+		if part == ".." && dir == "." {
 			return at
 		}
-		to := t.files[dir].Link
-		if rest, inside := strings.CutPrefix(to, prefix+"/"); inside {
-			to = path.Clean(rest)
-		} else if path.IsAbs(to) {
-			return at
-		} else {
-			to = path.Join(path.Dir(dir), to)
+		dir = path.Join(dir, part)
+		f := t.files[dir]
+		if f.Type != "l" || w.IsLast() {
+			continue
 		}
-		if to == ".." || strings.HasPrefix(to, "../") {
+		target, inside := strings.CutPrefix(f.Link, prefix+"/")
+		if path.IsAbs(target) {
 			return at
 		}
-		at = path.Join(to, strings.TrimPrefix(at, dir))
-		if below(at, "conda-meta") || checkPath(strings.TrimPrefix(prefix, "/")+"/"+at) != nil {
-			return was
+		if _, err := w.Follow(target); err != nil {
+			return at
+		}
+		if dir = path.Dir(dir); inside {
+			dir = "."
 		}
 	}
-	return was
+	if below(dir, "conda-meta") || checkPath(strings.TrimPrefix(prefix, "/")+"/"+dir) != nil {
+		return at
+	}
+	return dir
 }
 
 // link says what a prefix holds when packages are linked in their order, as conda does it: one after the other, through links of

@@ -104,17 +104,18 @@ func TestClobbering(t *testing.T) {
 	c := condatest.NewChannel(t,
 		pkg("z-first", map[string]condatest.File{
 			"x": text("first"), "same": text("same"), "lib64": {Link: "lib"}, "lib/own": text("own"), "abs": {Link: condatest.Placeholder[:0] + prefix + "/lib"},
-			"mode": text("mode"), "twice": text("first"),
+			"mode": text("mode"), "twice": text("first"), "lib/sub/z": text("z"), "hop": {Link: "lib/sub"}, "over": {Link: "hop/../sub"},
 		}),
 		pkg("a-last", map[string]condatest.File{
 			"x": text("last"), "same": text("same"), "lib64/libx.so": text("through a link"), "abs/y": text("through another"), "mode": {Data: "mode", Mode: 0o755},
-			"twice": text("last"),
+			"twice": text("last"), "over/y": text("beside where the first link leads"),
 		}, "z-first"),
 		pkg("m-middle", map[string]condatest.File{"own/d": text("d"), "twice": text("middle")}, "z-first"),
 	)
 	want := map[string]object{
 		"x": "last", "same": "same", "lib64": "link lib", "lib/own": "own", "abs": "link " + prefix + "/lib",
 		"lib/libx.so": "through a link", "lib/y": "through another", "own/d": "d", "mode": "mode", "twice": "middle",
+		"lib/sub/z": "z", "hop": "link lib/sub", "over": "link hop/../sub", "lib/sub/y": "beside where the first link leads",
 	}
 	for name, groups := range map[string][][]string{
 		"a layer each":              {{"z-first"}, {"a-last"}, {"m-middle"}},
