@@ -335,11 +335,11 @@ func (w *writer) merge(indexes []*layer.Index) (*image.Tree, error) {
 	if err != nil || w.in.Plain {
 		return tree, err
 	}
-	return w.personality(indexes, tree)
+	return tree, w.addPersonality(tree)
 }
 
-// personality puts the files that runtimes look for on top of the image, and warns of what they will not show.
-func (w *writer) personality(indexes []*layer.Index, tree *image.Tree) (*image.Tree, error) {
+// addPersonality puts the files that runtimes look for on top of the image, and warns of what they will not show.
+func (w *writer) addPersonality(tree *image.Tree) error {
 	for _, warning := range runtimefiles.Warnings(w.in.Config, tree) {
 		progress.Warn(w.ctx, warning.Text, warning.Hint)
 	}
@@ -347,19 +347,19 @@ func (w *writer) personality(indexes []*layer.Index, tree *image.Tree) (*image.T
 	d, err := runtimefiles.Layer(w.ctx, w.own, im, tree)
 	if errors.Is(err, unix.ENOSPC) { // taken by what is being kept for the next image, which gives it back if it does not fit
 		if err := w.reuse.wait(); err != nil {
-			return nil, err
+			return err
 		}
 		d, err = runtimefiles.Layer(w.ctx, w.own, im, tree)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	top, err := layer.OpenIndex(w.ctx, w.own, d)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	w.in.Layers = append(slices.Clone(w.in.Layers), Layer{Name: "personality"})
-	return image.TreeOf(append(indexes, top))
+	return tree.Put(top)
 }
 
 // late places contents that are seen although the walk passed them over: those of files that have another name than the one

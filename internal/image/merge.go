@@ -2,6 +2,7 @@ package image
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -50,7 +51,7 @@ func (b *treeBuilder) apply(number int, entries []layer.IndexEntry) error {
 func (b *treeBuilder) hide(p string) {
 	if path.Base(p) == layer.WhiteoutOpaque {
 		if dir := b.find(above(p)); dir != nil {
-			dir.building = nil
+			dir.building, dir.children = nil, nil
 		}
 		return
 	}
@@ -59,7 +60,7 @@ func (b *treeBuilder) hide(p string) {
 		return
 	}
 	if dir := b.find(above(hidden)); dir != nil {
-		delete(dir.building, path.Base(hidden))
+		delete(dir.names(), path.Base(hidden))
 	}
 }
 
@@ -67,7 +68,7 @@ func (b *treeBuilder) hide(p string) {
 func (b *treeBuilder) hideBelow(number int, p string) {
 	if path.Base(p) == layer.WhiteoutOpaque {
 		dir := b.parent(number, p)
-		dir.building, dir.Hides = nil, EverythingBelow
+		dir.building, dir.children, dir.Hides = nil, nil, EverythingBelow
 		return
 	}
 	hidden := layer.WhitesOut(p)
@@ -86,7 +87,7 @@ func (b *treeBuilder) find(p string) *Node {
 		return n
 	}
 	for part := range strings.SplitSeq(p, "/") {
-		if n = n.building[part]; n == nil {
+		if n = n.names()[part]; n == nil {
 			return nil
 		}
 	}
@@ -98,7 +99,7 @@ func (b *treeBuilder) parent(number int, p string) *Node {
 	n := b.root
 	for _, dir := range layer.Parents(p) {
 		name := path.Base(dir)
-		next := n.building[name]
+		next := n.names()[name]
 		if next == nil || next.Type != layer.Dir {
 			made := b.impliedDir(dir, number)
 			b.takesPlace(made, next)
@@ -123,8 +124,21 @@ func (b *treeBuilder) node(number int, e *layer.IndexEntry) *Node {
 	}
 }
 
+// names are what a directory holds, while layers are put on top. Those of a directory that was settled before come back when they are
+// asked for.
+func (n *Node) names() map[string]*Node {
+	if n.building == nil && n.children != nil {
+		n.building = make(map[string]*Node, len(n.children))
+		for _, c := range n.children {
+			n.building[c.name] = c
+		}
+		n.children = nil
+	}
+	return n.building
+}
+
 func (n *Node) put(child *Node) {
-	if n.building == nil {
+	if n.names() == nil {
 		n.building = map[string]*Node{}
 	}
 	n.building[child.name] = child
@@ -133,12 +147,12 @@ func (n *Node) put(child *Node) {
 func (b *treeBuilder) put(number int, e *layer.IndexEntry) {
 	n := b.node(number, e)
 	if e.Path == "." {
-		n.building, n.Hides = b.root.building, b.root.Hides
+		n.building, n.children, n.Hides = b.root.building, b.root.children, b.root.Hides
 		b.root = n
 		return
 	}
 	dir := b.parent(number, e.Path)
-	if old := dir.building[n.name]; n.Type == layer.Dir {
+	if old := dir.names()[n.name]; n.Type == layer.Dir {
 		b.takesPlace(n, old)
 	}
 	dir.put(n)
@@ -150,7 +164,7 @@ func (b *treeBuilder) takesPlace(dir, old *Node) {
 	switch {
 	case old == nil:
 	case old.Type == layer.Dir:
-		dir.building, dir.Hides = old.building, old.Hides
+		dir.building, dir.children, dir.Hides = old.building, old.children, old.Hides
 	case b.above:
 		dir.Hides = EverythingBelow
 	}
@@ -178,14 +192,10 @@ func (b *treeBuilder) finish() *Node {
 
 func (n *Node) settle(links []int32) {
 	links[n.Inode]++
-	if len(n.building) > 0 {
-		n.children = make([]*Node, 0, len(n.building))
+	if n.building != nil {
+		n.children = slices.SortedFunc(maps.Values(n.building), func(a, b *Node) int { return strings.Compare(a.name, b.name) })
+		n.building = nil
 	}
-	for _, c := range n.building {
-		n.children = append(n.children, c)
-	}
-	n.building = nil
-	slices.SortFunc(n.children, func(a, b *Node) int { return strings.Compare(a.name, b.name) })
 	for _, c := range n.children {
 		c.settle(links)
 	}

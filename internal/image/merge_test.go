@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -92,6 +93,28 @@ func nodes(tree *Tree) []*Node {
 	var all []*Node
 	_ = tree.Walk(func(n *Node) error { all = append(all, n); return nil })
 	return all
+}
+
+// A layer that is put on a finished tree makes what merging them all at once makes, numbers of files and counts of names included.
+func TestPutIsMerging(t *testing.T) {
+	changed := 0
+	for seed := range uint64(2000) {
+		stack := hostileStack(t, rand.New(rand.NewPCG(seed, 7)))
+		want := treeOf(t, stack)
+		got := treeOf(t, stack[:len(stack)-1])
+		if !reflect.DeepEqual(got.root, want.root) {
+			changed++
+		}
+		if err := got.Put(stack[len(stack)-1]); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("seed %d: got %d nodes, want %d, or they differ:\n%s", seed, len(nodes(got)), len(nodes(want)), describeStack(stack))
+		}
+	}
+	if changed < 1000 {
+		t.Errorf("the stacks are too simple: %d top layers change anything", changed)
+	}
 }
 
 // TestCoverIsTree walks down random stacks as a reader would, and compares what Cover says with the merged tree.

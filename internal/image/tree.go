@@ -19,14 +19,15 @@ import (
 )
 
 // Tree is what a process in the image would see: its layers merged, whiteouts taken out and hard links resolved. It
-// holds names and attributes; contents are read from the layers when opened. A Tree is not changed after it is made,
-// and its methods may be called from many goroutines.
+// holds names and attributes; contents are read from the layers when opened. A Tree is not changed after it is made
+// but by Put, and its other methods may be called from many goroutines.
 //
 // Layers are merged as the overlay file system does it, not as a tool that extracts them over each other: a directory
 // hides whatever else the layers below have under its name, a symlink to a directory included. So where the base has
 // lib -> usr/lib and a layer brings lib/x, lib is a directory with the single file x.
 type Tree struct {
 	root   *Node
+	inodes int            // the highest number of a file
 	layers []*layer.Index // for the contents; their entries are not used
 	hidden []Hidden
 }
@@ -91,7 +92,7 @@ func mergeIndexes(indexes []*layer.Index, layers []layer.Descriptor) (*Tree, err
 			return nil, fmt.Errorf("merge layer %s: %w", layers[i].Digest.Short(), err)
 		}
 	}
-	t := &Tree{root: b.finish(), layers: indexes}
+	t := &Tree{root: b.finish(), inodes: b.inodes, layers: indexes}
 	t.hidden = findHidden(t.root, indexes)
 	for _, ix := range indexes {
 		ix.Entries = nil // the nodes hold what is needed of them
@@ -114,7 +115,18 @@ func mergedTree(indexes []*layer.Index, above bool) (*Tree, error) {
 			return nil, fmt.Errorf("merge layer %d: %w", i+1, err)
 		}
 	}
-	return &Tree{root: b.finish(), layers: slices.Clone(indexes)}, nil
+	return &Tree{root: b.finish(), inodes: b.inodes, layers: slices.Clone(indexes)}, nil
+}
+
+// Put puts one more layer on top of a tree of [TreeOf], which becomes what TreeOf makes of them all. That is quicker for a layer with few
+// files, as only the directories that it changes are made anew. Nodes that somebody holds may be none of the tree's any more.
+func (t *Tree) Put(top *layer.Index) error {
+	b := &treeBuilder{root: t.root, inodes: t.inodes}
+	if err := b.apply(len(t.layers), top.Entries); err != nil {
+		return fmt.Errorf("merge layer %d: %w", len(t.layers)+1, err)
+	}
+	t.root, t.inodes, t.layers = b.finish(), b.inodes, append(t.layers, top)
+	return nil
 }
 
 func openIndexes(ctx context.Context, st *store.Store, layers []layer.Descriptor) ([]*layer.Index, error) {
