@@ -3,9 +3,11 @@ package clusterfile
 import (
 	"context"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -40,11 +42,26 @@ type beside struct {
 
 // pressed is a layer that is or was compressed beside others.
 type pressed struct {
-	done chan struct{} // closed when the rest is there
-	pack *squashfs.Pack
-	file *os.File
-	kept bool // the store has it
+	done   chan struct{} // closed when the rest is there
+	pieces map[int64]*pressedPiece
+	file   *os.File
 }
+
+// pressedPiece is a piece of such a layer. The methods are good for none.
+type pressedPiece struct {
+	segment *squashfs.Segment
+	kept    bool // the store has it
+}
+
+func (p *pressedPiece) packs() []*squashfs.Pack {
+	if p == nil {
+		return nil
+	}
+	return []*squashfs.Pack{p.segment.Pack}
+}
+
+// lost reports whether the piece is nowhere but here.
+func (p *pressedPiece) lost() bool { return p != nil && !p.kept }
 
 // startBeside begins with the layers that are worth it.
 func (w *writer) startBeside() *beside {
@@ -58,7 +75,7 @@ func (w *writer) startBeside() *beside {
 	}
 	space := int64(0)
 	for number := len(w.in.Layers) - 1; number >= 0; number-- {
-		if l := w.in.Layers[number]; l.Packed >= besideLeast && len(w.reuse.packs(l.Digest)) == 0 {
+		if l := w.in.Layers[number]; l.Packed >= besideLeast && len(w.reuse.all(l.Digest)) == 0 {
 			b.todo = append(b.todo, number)
 			space += l.Packed
 		}
@@ -120,13 +137,19 @@ func (b *beside) press(ctx context.Context, p *pressed, l Layer, workers int) {
 	if err != nil {
 		return
 	}
-	seg, err := pressTo(ctx, f, l.Source, b.w.o.Squashfs, workers)
+	pieces, err := pressTo(ctx, f, l.Source, b.w.o.Squashfs, workers)
 	if err != nil {
 		f.Close()
 		return
 	}
-	p.pack, p.file = seg.Pack, f
-	p.kept = b.w.reuse.keeps(l.Digest) && b.w.reuse.save(l.Digest, f, seg) == nil
+	p.pieces, p.file = pieces, f
+	if !b.w.reuse.keeps(l.Digest) {
+		return
+	}
+	for _, number := range slices.Sorted(maps.Keys(pieces)) {
+		one := pieces[number]
+		one.kept = b.w.reuse.save(l.Digest, f, one.segment, storedPack{Piece: number}) == nil
+	}
 }
 
 // scratch makes a file without a name in the store.
@@ -139,19 +162,25 @@ func scratch(st *store.Store) (*os.File, error) {
 	return os.OpenFile(filepath.Join(dir, "blocks"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
-func pressTo(ctx context.Context, f *os.File, from layer.Source, o squashfs.Options, workers int) (*squashfs.Segment, error) {
+// pressTo compresses the files of a layer into f.
+func pressTo(ctx context.Context, f *os.File, from layer.Source, o squashfs.Options, workers int) (map[int64]*pressedPiece, error) {
 	o.Workers, o.Scratch = workers, true
 	sq, err := squashfs.NewWriter(f, 0, o)
 	if err != nil {
 		return nil, err
 	}
 	defer sq.Close()
-	if err := sq.StartSegment(); err != nil {
-		return nil, err
-	}
+	pieces := map[int64]*pressedPiece{}
+	p := piecewise{sq: sq, packs: func(int64) []*squashfs.Pack { return nil }, done: func(piece int64, seg *squashfs.Segment) error {
+		pieces[piece] = &pressedPiece{segment: seg}
+		return nil
+	}}
 	err = from.Walk(ctx, func(e layer.IndexEntry, open func() (io.ReadCloser, error)) error {
 		if e.Type != layer.Regular || e.Size == 0 {
 			return nil
+		}
+		if err := p.enter(e.Offset); err != nil {
+			return err
 		}
 		_, err := sq.Add(ctx, placeOf(0, e).at, e.Size, open)
 		return err
@@ -159,12 +188,12 @@ func pressTo(ctx context.Context, f *os.File, from layer.Source, o squashfs.Opti
 	if err != nil {
 		return nil, err
 	}
-	return sq.EndSegment()
+	return pieces, p.end()
 }
 
-// packs returns what was compressed of a layer beside others, waiting for it, and whether the store has it. A layer that nobody has begun
-// with is left to the caller.
-func (b *beside) packs(number int) (packs []*squashfs.Pack, kept bool) {
+// packs returns what was compressed of a layer beside others, by piece, waiting for it. A layer that nobody has begun with is left to the
+// caller.
+func (b *beside) packs(number int) map[int64]*pressedPiece {
 	b.mu.Lock()
 	for i, n := range b.todo {
 		if n == number {
@@ -175,13 +204,10 @@ func (b *beside) packs(number int) (packs []*squashfs.Pack, kept bool) {
 	p := b.layers[number]
 	b.mu.Unlock()
 	if p == nil {
-		return nil, false
+		return nil
 	}
 	<-p.done
-	if p.pack == nil {
-		return nil, false
-	}
-	return []*squashfs.Pack{p.pack}, p.kept
+	return p.pieces
 }
 
 // close ends what is under way and gives the temporary files up.

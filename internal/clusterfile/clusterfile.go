@@ -239,7 +239,7 @@ func (w *writer) coverPersonality() {
 func (w *writer) layer(number int) error {
 	l := w.in.Layers[number]
 	task := progress.Begin(w.ctx, "squash", l.Name, l.Size)
-	return task.End(w.segment(number, func() error {
+	return task.End(w.inPieces(number, func(enter func(offset int64) error) error {
 		err := l.Source.Walk(w.ctx, func(e layer.IndexEntry, open opener) error {
 			task.Add(e.Size)
 			if e.Type != layer.Regular || e.Size == 0 || w.cover.Hides(e.Path) || !w.inRoot(e.Path) {
@@ -247,6 +247,9 @@ func (w *writer) layer(number int) error {
 			}
 			if w.start.takes(e) {
 				return w.start.take(number, e, open)
+			}
+			if err := enter(e.Offset); err != nil {
+				return err
 			}
 			return w.add(placeOf(number, e), e.Size, e.Path, open)
 		})
@@ -269,10 +272,11 @@ func (w *writer) hide(s layer.Source) error {
 	return nil
 }
 
-// segment writes files of one layer, and keeps them for the next image with that layer.
-func (w *writer) segment(number int, fill func() error) error {
+// inPieces writes files of one layer, and keeps them for the next image with that layer. fill calls enter before it adds a file that lies
+// at an offset of the layer's tar; when it returns, the layer has been read to its end.
+func (w *writer) inPieces(number int, fill func(enter func(offset int64) error) error) error {
 	l := w.in.Layers[number]
-	pressed, kept := w.beside.packs(number)
+	pressed := w.beside.packs(number)
 	release := func() {}
 	if len(pressed) == 0 {
 		var err error
@@ -280,20 +284,33 @@ func (w *writer) segment(number int, fill func() error) error {
 			return err
 		}
 	}
-	seg, err := w.fillSegment(slices.Concat(w.reuse.packs(l.Digest), pressed), fill)
+	kept := w.reuse.keeping(l.Digest, w.f)
+	p := piecewise{
+		sq: w.sq,
+		packs: func(piece int64) []*squashfs.Pack {
+			return slices.Concat(w.reuse.packs(l.Digest, piece), pressed[piece].packs())
+		},
+		done: func(piece int64, seg *squashfs.Segment) error {
+			if seg.Fresh > 0 || pressed[piece].lost() {
+				kept.add(piece, seg)
+			}
+			return nil
+		},
+	}
+	err := fill(p.enter)
+	if err == nil {
+		err = p.end()
+	}
 	if err != nil {
 		release()
 		return err
 	}
-	if seg.Fresh > 0 || len(pressed) > 0 && !kept {
-		w.reuse.keep(l.Digest, w.f, seg, release)
-	} else {
-		release()
-	}
+	kept.finish(release)
 	return nil
 }
 
-func (w *writer) fillSegment(packs []*squashfs.Pack, fill func() error) (*squashfs.Segment, error) {
+// segment writes a segment of files that belong together for another reason than that they lie in one layer.
+func (w *writer) segment(packs []*squashfs.Pack, fill func() error) (*squashfs.Segment, error) {
 	if err := w.sq.StartSegment(packs...); err != nil {
 		return nil, err
 	}
@@ -374,7 +391,7 @@ func (w *writer) late(tree *image.Tree) error {
 		if len(nodes) == 0 {
 			continue
 		}
-		err := w.segment(number, func() error { return w.addNodes(tree, nodes) })
+		err := w.inPieces(number, func(enter func(offset int64) error) error { return w.addNodes(tree, nodes, enter) })
 		if err != nil {
 			return err
 		}
@@ -402,9 +419,12 @@ func (w *writer) missing(tree *image.Tree) (map[int][]*image.Node, error) {
 	return found, err
 }
 
-func (w *writer) addNodes(tree *image.Tree, nodes []*image.Node) error {
+func (w *writer) addNodes(tree *image.Tree, nodes []*image.Node, enter func(offset int64) error) error {
 	for _, n := range nodes {
 		number, at := n.Content()
+		if err := enter(at.Offset); err != nil {
+			return err
+		}
 		if err := w.add(placeOf(number, at), n.Size, n.Path, func() (io.ReadCloser, error) { return tree.Open(n) }); err != nil {
 			return err
 		}

@@ -24,12 +24,14 @@ type packRecord struct {
 }
 
 type storedPack struct {
-	Index store.Digest `json:"index"` // blob: where each file is in Data
-	Data  store.Digest `json:"data"`  // blob: compressed blocks
-	Size  int64        `json:"size"`  // of Data, in bytes
+	Index store.Digest `json:"index"`           // blob: where each file is in Data
+	Data  store.Digest `json:"data"`            // blob: compressed blocks
+	Size  int64        `json:"size"`            // of Data, in bytes
+	Piece int64        `json:"piece,omitempty"` // of the layer, see pieceSize
+	Blob  string       `json:"blob,omitempty"`  // the blobState under which it counts; "": the layer was read to its end
 }
 
-// maxPacks is how many packs of a layer are kept.
+// maxPacks is how many packs of each piece of a layer are kept.
 const maxPacks = 4
 
 const verifyHint = "run `sconce cache verify --remove`"
@@ -49,12 +51,12 @@ type reuse struct {
 	off    bool
 	anew   bool // use nothing of what the store has: it is damaged
 	opened []*os.File
-	known  map[store.Digest][]*squashfs.Pack
+	known  map[store.Digest]map[int64][]*squashfs.Pack // by piece
 	saving *errgroup.Group
 }
 
 func newReuse(ctx context.Context, o Options) *reuse {
-	r := &reuse{ctx: ctx, st: o.Store, key: o.Squashfs.Key(), off: o.NoReuse, known: map[store.Digest][]*squashfs.Pack{}}
+	r := &reuse{ctx: ctx, st: o.Store, key: o.Squashfs.Key(), off: o.NoReuse, known: map[store.Digest]map[int64][]*squashfs.Pack{}}
 	r.begin()
 	return r
 }
@@ -87,30 +89,54 @@ func (r *reuse) recordKey(layer store.Digest) string {
 	return store.DigestOf([]byte(string(layer) + "\n" + r.key)).Hex()
 }
 
-// packs returns what the store has of a layer. What cannot be read is as good as nothing: it is compressed again.
-func (r *reuse) packs(layer store.Digest) []*squashfs.Pack {
+// packs returns what the store has of a piece of a layer. What cannot be read is as good as nothing: it is compressed again.
+func (r *reuse) packs(layer store.Digest, piece int64) []*squashfs.Pack {
+	return r.all(layer)[piece]
+}
+
+// all returns what the store has of a layer, by piece.
+func (r *reuse) all(layer store.Digest) map[int64][]*squashfs.Pack {
 	if r.off || r.anew || layer == "" {
 		return nil
 	}
 	if known, ok := r.known[layer]; ok {
 		return known
 	}
-	var record packRecord
-	if ok, err := r.st.GetRecord(store.KindPacks, r.recordKey(layer), &record); err != nil || !ok {
-		return nil
-	}
-	var packs []*squashfs.Pack
-	for _, stored := range record.Packs {
+	packs := map[int64][]*squashfs.Pack{}
+	for _, stored := range r.recorded(layer) {
 		p, err := r.open(stored)
 		if err != nil {
 			progress.Warn(r.ctx, fmt.Sprintf("what was compressed of layer %s before cannot be used: %v", layer.Short(), err), verifyHint)
 			continue
 		}
-		packs = append(packs, p)
+		packs[stored.Piece] = append(packs[stored.Piece], p)
 	}
-	r.known[layer] = packs
+	if len(packs) > 0 { // else another process may bring some
+		r.known[layer] = packs
+	}
 	return packs
 }
+
+// recorded lists the packs of a layer that count.
+func (r *reuse) recorded(layer store.Digest) []storedPack {
+	var record packRecord
+	if ok, err := r.st.GetRecord(store.KindPacks, r.recordKey(layer), &record); err != nil || !ok {
+		return nil
+	}
+	return counting(record.Packs, func() string { return blobState(r.st, layer) })
+}
+
+// counting returns those of a layer's packs that count now that its blob is in this state.
+func counting(packs []storedPack, state func() string) []storedPack {
+	now := ""
+	if slices.ContainsFunc(packs, storedPack.provisional) {
+		now = state()
+	}
+	return slices.DeleteFunc(packs, func(p storedPack) bool { return p.provisional() && p.Blob != now })
+}
+
+// provisional reports whether the layer has not been read to its end yet.
+func (p storedPack) provisional() bool { return p.Blob != "" }
 
 func (r *reuse) open(stored storedPack) (*squashfs.Pack, error) {
 	index, err := r.st.ReadBlob(stored.Index, maxPackIndex)
@@ -155,38 +181,70 @@ func (r *reuse) claim(ctx context.Context, l Layer) (release func(), err error) 
 	return func() { _ = lock.Unlock() }, nil
 }
 
-// has reports whether the store has anything that was compressed of a layer, and may be used.
+// has reports whether the store has what was compressed of a layer when it was last read to its end, and may be used.
 func (r *reuse) has(layer store.Digest) bool {
 	if r.off || r.anew || layer == "" {
 		return false
 	}
-	var record packRecord
-	ok, err := r.st.GetRecord(store.KindPacks, r.recordKey(layer), &record)
-	return ok && err == nil
+	return slices.ContainsFunc(r.recorded(layer), func(p storedPack) bool { return !p.provisional() })
 }
 
-// keep puts a finished segment of f, which has something new in it, into the store, in the background, and releases the layer then.
-func (r *reuse) keep(layer store.Digest, f *os.File, seg *squashfs.Segment, release func()) {
-	if !r.keeps(layer) {
+// keeping puts segments of f with something new of a layer into the store, in the background.
+type keeping struct {
+	r     *reuse
+	layer store.Digest
+	f     *os.File
+	state string         // of the layer's blob when it began to be read; "": what is kept waits until that has come to its end
+	later []func() error // what waits
+}
+
+func (r *reuse) keeping(layer store.Digest, f *os.File) *keeping {
+	k := &keeping{r: r, layer: layer, f: f}
+	if r.keeps(layer) {
+		k.state = blobState(r.st, layer)
+	}
+	return k
+}
+
+// add keeps the segment of a piece.
+func (k *keeping) add(piece int64, seg *squashfs.Segment) {
+	if !k.r.keeps(k.layer) {
+		return
+	}
+	save := func() error { return k.r.save(k.layer, k.f, seg, storedPack{Piece: piece, Blob: k.state}) }
+	if k.state == "" {
+		k.later = append(k.later, save)
+		return
+	}
+	k.r.saving.Go(save)
+}
+
+// finish says that the layer has been read to its end, and releases it when everything is kept.
+func (k *keeping) finish(release func()) {
+	if !k.r.keeps(k.layer) {
 		release()
 		return
 	}
-	r.saving.Go(func() error {
+	k.r.saving.Go(func() error {
 		defer release()
-		return r.save(layer, f, seg)
+		for _, save := range k.later {
+			if err := save(); err != nil {
+				return err
+			}
+		}
+		return k.r.confirm(k.layer, k.state)
 	})
 }
 
-func (r *reuse) save(layer store.Digest, f *os.File, seg *squashfs.Segment) error {
-	data, err := r.copyToStore(io.NewSectionReader(f, seg.Start, seg.End-seg.Start))
-	if err != nil {
+func (r *reuse) save(layer store.Digest, f *os.File, seg *squashfs.Segment, stored storedPack) (err error) {
+	stored.Size = seg.End - seg.Start
+	if stored.Data, err = r.copyToStore(io.NewSectionReader(f, seg.Start, stored.Size)); err != nil {
 		return err
 	}
-	index, err := r.copyToStore(bytes.NewReader(seg.Pack.Encode()))
-	if err != nil {
+	if stored.Index, err = r.copyToStore(bytes.NewReader(seg.Pack.Encode())); err != nil {
 		return err
 	}
-	return r.addPack(layer, seg.Pack, storedPack{Index: index, Data: data, Size: seg.End - seg.Start})
+	return r.addPack(layer, seg.Pack, stored)
 }
 
 // copyToStore makes a blob, also where the store has it: what it has may be damaged.
@@ -202,8 +260,40 @@ func (r *reuse) copyToStore(from io.Reader) (store.Digest, error) {
 	return w.Commit("")
 }
 
-// addPack adds a pack to the record of its layer. Those that have nothing more than the new one are dropped.
+// addPack adds a pack to the record of its layer. Those of the same piece that have nothing more than the new one are dropped.
 func (r *reuse) addPack(layer store.Digest, fresh *squashfs.Pack, stored storedPack) error {
+	return r.change(layer, func(packs []storedPack) []storedPack {
+		packs = slices.DeleteFunc(packs, func(old storedPack) bool {
+			return old.Piece == stored.Piece && (old.Data == stored.Data && old.Index == stored.Index || r.covered(old, fresh))
+		})
+		packs = append(packs, stored)
+		of := func(p storedPack) bool { return p.Piece == stored.Piece }
+		if have := len(packs) - len(slices.DeleteFunc(slices.Clone(packs), of)); have > maxPacks {
+			oldest := slices.IndexFunc(packs, of)
+			packs = slices.Delete(packs, oldest, oldest+1)
+		}
+		return packs
+	})
+}
+
+// confirm notes that a layer has been read to its end, from a blob in this state: what was kept on the way counts from now on, and what an
+// earlier blob has left does not.
+func (r *reuse) confirm(layer store.Digest, state string) error {
+	var record packRecord
+	if ok, err := r.st.GetRecord(store.KindPacks, r.recordKey(layer), &record); err != nil || !ok || !slices.ContainsFunc(record.Packs, storedPack.provisional) {
+		return err
+	}
+	return r.change(layer, func(packs []storedPack) []storedPack {
+		packs = counting(packs, func() string { return state })
+		for i := range packs {
+			packs[i].Blob = ""
+		}
+		return packs
+	})
+}
+
+// change changes the record of a layer.
+func (r *reuse) change(layer store.Digest, change func([]storedPack) []storedPack) error {
 	key := r.recordKey(layer)
 	lock, err := r.st.Lock(r.ctx, string(store.KindPacks)+" "+key, "keeps blocks for the next image")
 	if err != nil {
@@ -214,9 +304,7 @@ func (r *reuse) addPack(layer store.Digest, fresh *squashfs.Pack, stored storedP
 	if _, err := r.st.GetRecord(store.KindPacks, key, &record); err != nil {
 		record = packRecord{}
 	}
-	record.Packs = slices.DeleteFunc(record.Packs, func(old storedPack) bool { return old == stored || r.covered(old, fresh) })
-	record.Packs = append(record.Packs, stored)
-	record.Packs = record.Packs[max(0, len(record.Packs)-maxPacks):]
+	record.Packs = change(record.Packs)
 	var refs []store.Digest
 	for _, p := range record.Packs {
 		refs = append(refs, p.Index, p.Data)

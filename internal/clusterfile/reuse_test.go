@@ -474,14 +474,14 @@ func TestHostileRecords(t *testing.T) {
 	key, good := packOfBase(t, st, ds[0])
 	_, other := packOfBase(t, st, ds[1])
 	for name, p := range map[string]storedPack{
-		"size":          {good.Index, good.Data, good.Size - 1},
-		"negative size": {good.Index, good.Data, -1},
-		"other's data":  {good.Index, other.Data, good.Size},
-		"other's both":  {other.Index, other.Data, other.Size},
-		"swapped":       {good.Data, good.Index, good.Size},
-		"no digest":     {"", "", 0},
-		"a path":        {"sha256:../../../../etc/passwd", "../../etc/passwd", 10},
-		"not there":     {store.DigestOf([]byte("x")), store.DigestOf([]byte("y")), 10},
+		"size":          {Index: good.Index, Data: good.Data, Size: good.Size - 1},
+		"negative size": {Index: good.Index, Data: good.Data, Size: -1},
+		"other's data":  {Index: good.Index, Data: other.Data, Size: good.Size},
+		"other's both":  {Index: other.Index, Data: other.Data, Size: other.Size},
+		"swapped":       {Index: good.Data, Data: good.Index, Size: good.Size},
+		"no digest":     {Index: "", Data: "", Size: 0},
+		"a path":        {Index: "sha256:../../../../etc/passwd", Data: "../../etc/passwd", Size: 10},
+		"not there":     {Index: store.DigestOf([]byte("x")), Data: store.DigestOf([]byte("y")), Size: 10},
 	} {
 		if err := st.PutRecord(store.KindPacks, key, nil, packRecord{Packs: []storedPack{p}}); err != nil {
 			t.Fatal(err)

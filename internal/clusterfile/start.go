@@ -50,7 +50,7 @@ func (w *writer) newStartFiles() (*startFiles, error) {
 	}
 	s.found = make([]startFile, len(s.number))
 	s.key = w.startKey()
-	if len(w.reuse.packs(s.key)) > 0 {
+	if len(w.reuse.packs(s.key, 0)) > 0 {
 		return s, nil
 	}
 	var err error
@@ -127,16 +127,16 @@ func (w *writer) startSegment() error {
 	if err != nil {
 		return err
 	}
-	seg, err := w.fillSegment(w.reuse.packs(w.start.key), w.addStartFiles)
+	seg, err := w.segment(w.reuse.packs(w.start.key, 0), w.addStartFiles)
 	if err != nil {
 		release()
 		return err
 	}
-	if seg.Fresh == 0 {
-		release()
-		return nil
+	kept := w.reuse.keeping(w.start.key, w.f)
+	if seg.Fresh > 0 {
+		kept.add(0, seg)
 	}
-	w.reuse.keep(w.start.key, w.f, seg, release)
+	kept.finish(release)
 	return nil
 }
 
