@@ -82,6 +82,9 @@ func Run(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
 	once := store.Once[store.Digest]{Kind: store.KindImageStep, Key: string(p.Image.Key), Again: o.Again || o.WantBuilt, Does: "builds the same image"}
 	im, found, err := image.Once(ctx, o.Store, once, func(ctx context.Context) (*image.Image, error) {
 		b = newBuilder(p, o)
+		if err := b.checkRoom(ctx); err != nil {
+			return nil, err
+		}
 		return b.run(ctx)
 	})
 	switch {

@@ -20,7 +20,6 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/spelling"
-	"sconce.dev/sconce/internal/store"
 )
 
 // condaLayer is a layer of conda packages with the list of their files.
@@ -225,16 +224,6 @@ func linkCommand(scripts []conda.Script, shell, prefix string) string {
 
 // quote makes one word of a text, for a shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
-
-// lookForConda says what making a layer of packages would download.
-func (b *builder) lookForConda(op *plan.CondaPackages) (kind store.Kind, download int64) {
-	for _, p := range op.Group.Packages {
-		if !b.opts.Store.HasBlob(p.SHA256) {
-			download += p.Size
-		}
-	}
-	return store.KindCondaLayer, download
-}
 
 // warnReplaced says which files of conda packages lie below other files of wheels, which are laid over them.
 func (r *stageRun) warnReplaced(ctx context.Context) {

@@ -3,6 +3,7 @@ package build
 import (
 	"context"
 
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/store"
@@ -68,28 +69,18 @@ func LookAround(ctx context.Context, p *plan.Plan, o Options) (map[plan.Key]Look
 
 func (b *builder) look(ctx context.Context, t *plan.Step) (Look, error) {
 	kind := store.KindStep
-	var download int64
+	download := fetch.Needed(b.opts.Store, downloads(t.Op))
 	switch op := t.Op.(type) {
 	case *plan.Base:
-		return b.lookForBase(ctx, op), nil
+		return b.lookForBase(ctx, op, download), nil
 	case *plan.OSPackages:
 		kind = store.KindSystem
-		for _, p := range op.Pinned.Packages {
-			if !b.opts.Store.HasBlob(p.SHA256) {
-				download += p.Size
-			}
-		}
 	case *plan.CondaPackages:
-		kind, download = b.lookForConda(op)
+		kind = store.KindCondaLayer
 	case *plan.CondaActivation:
 		kind = store.KindActivation
 	case *plan.Wheels:
 		kind = store.KindWheelLayer
-		for _, it := range op.Group.Items {
-			if !b.opts.Store.HasBlob(it.Digest) {
-				download += it.Size
-			}
-		}
 	case *plan.Compile:
 		download = -1
 	}
@@ -106,7 +97,33 @@ func (b *builder) look(ctx context.Context, t *plan.Step) (Look, error) {
 	return Look{Where: ToMake, Download: download}, nil
 }
 
-func (b *builder) lookForBase(ctx context.Context, op *plan.Base) Look {
+// downloads lists the files that making a step brings, as far as the lock says.
+func downloads(op plan.Op) (files []fetch.Request) {
+	add := func(d store.Digest, size int64) { files = append(files, fetch.Request{Digest: d, Size: size}) }
+	switch op := op.(type) {
+	case *plan.Base:
+		if op.Pinned.Bootstrap != nil {
+			for _, p := range op.Pinned.Bootstrap.Packages {
+				add(p.SHA256, p.Size)
+			}
+		}
+	case *plan.OSPackages:
+		for _, p := range op.Pinned.Packages {
+			add(p.SHA256, p.Size)
+		}
+	case *plan.CondaPackages:
+		for _, p := range op.Group.Packages {
+			add(p.SHA256, p.Size)
+		}
+	case *plan.Wheels:
+		for _, it := range op.Group.Items {
+			add(it.Digest, it.Size)
+		}
+	}
+	return files
+}
+
+func (b *builder) lookForBase(ctx context.Context, op *plan.Base, download int64) Look {
 	var digest store.Digest
 	switch p := op.Pinned; {
 	case len(p.Remove) > 0:
@@ -119,18 +136,11 @@ func (b *builder) lookForBase(ctx context.Context, op *plan.Base) Look {
 			return Look{Where: Here}
 		}
 		return Look{Where: ToMake}
-	}
-	if p := op.Pinned.Bootstrap; p != nil {
-		if found, err := b.opts.Store.GetRecord(store.KindBootstrap, op.Pinned.Key(), &digest); found && err == nil {
+	case p.Bootstrap != nil:
+		if found, err := b.opts.Store.GetRecord(store.KindBootstrap, p.Key(), &digest); found && err == nil {
 			return Look{Where: Here}
 		}
-		look := Look{Where: ToMake}
-		for _, pkg := range p.Packages {
-			if !b.opts.Store.HasBlob(pkg.SHA256) {
-				look.Download += pkg.Size
-			}
-		}
-		return look
+		return Look{Where: ToMake, Download: download}
 	}
 	if _, err := image.Load(ctx, b.opts.Store, op.Pinned.Digest); err == nil {
 		return Look{Where: Here}
@@ -140,4 +150,32 @@ func (b *builder) lookForBase(ctx context.Context, op *plan.Base) Look {
 		look.Download = -1
 	}
 	return look
+}
+
+// checkRoom returns an error when the store has no room for all that the steps to be made download. Layers of a base that comes from a
+// registry do not count here, nor does what is made: how large that gets nobody knows.
+func (b *builder) checkRoom(ctx context.Context) error {
+	var steps []*plan.Step
+	var most []fetch.Request
+	for _, s := range b.wanted(ctx, b.plan.Stage, make(map[*plan.Stage]bool)) {
+		for _, t := range s.Steps {
+			if files := downloads(t.Op); len(files) > 0 {
+				steps, most = append(steps, t), append(most, files...)
+			}
+		}
+	}
+	if fetch.CheckRoom(b.opts.Store, most) == nil { // whatever has been made already
+		return nil
+	}
+	var files []fetch.Request
+	for _, t := range steps {
+		look, err := b.look(ctx, t)
+		if err != nil {
+			return err
+		}
+		if look.Where == ToMake {
+			files = append(files, downloads(t.Op)...)
+		}
+	}
+	return fetch.CheckRoom(b.opts.Store, files)
 }

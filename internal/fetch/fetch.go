@@ -158,8 +158,12 @@ func (c *Client) takeSlot(ctx context.Context) error {
 	}
 }
 
-// Blobs brings all requested files into the store, several at once and the largest first. The first error stops the rest.
+// Blobs brings all requested files into the store, several at once and the largest first. The first error stops the rest; if there is not
+// enough room for them, none comes.
 func (c *Client) Blobs(ctx context.Context, rs []Request) error {
+	if err := CheckRoom(c.store, rs); err != nil {
+		return err
+	}
 	rs = slices.Clone(rs)
 	slices.SortStableFunc(rs, func(a, b Request) int { return cmp.Compare(b.Size, a.Size) })
 	g, ctx := errgroup.WithContext(ctx)

@@ -33,18 +33,25 @@ const (
 
 // QuotaOf returns the quota of this user on the file system of path, or nil where none is set or the kernel cannot say: servers of
 // network file systems keep theirs to themselves, and what is set for a directory's project shows as the size of the file system.
-func QuotaOf(path string) *Quota {
+func QuotaOf(path string) *Quota { return diskQuotaOf(path).quota() }
+
+// diskQuotaOf asks the kernel. What it cannot say is zero.
+func diskQuotaOf(path string) (q diskQuota) {
 	f, err := os.Open(existing(path))
 	if err != nil {
-		return nil
+		return q
 	}
 	defer f.Close()
-	var q diskQuota
 	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, f.Fd(), getUserQuota, uintptr(os.Getuid()), uintptr(unsafe.Pointer(&q)), 0, 0) //nolint:gosec // the kernel fills it
 	if errno != 0 {
-		return nil
+		return diskQuota{}
 	}
-	return q.quota()
+	return q
+}
+
+// left returns how many bytes the user may still write under the limit that nobody passes. ok is false without one.
+func (q diskQuota) left() (n int64, ok bool) {
+	return max(0, int64(q.hardBlocks*quotaBlock)-int64(q.bytes)), q.hardBlocks > 0
 }
 
 func (q diskQuota) quota() *Quota {

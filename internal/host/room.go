@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -53,4 +54,21 @@ func (fs FileSystem) outOfFiles() bool {
 // scarceFiles reports whether a smaller part of the inodes than of the bytes is free.
 func (fs FileSystem) scarceFiles() bool {
 	return fs.Files > 0 && fs.Size > 0 && float64(fs.FreeFiles)/float64(fs.Files) < float64(fs.Free)/float64(fs.Size)
+}
+
+// RoomFor returns how many bytes may still be written on the file system of path by this user, and whether that is known. Nobody can write more: what is set
+// aside for root counts for root, and a quota's soft limit, which can be passed for a while, counts for nobody.
+func RoomFor(path string) (n int64, known bool) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(existing(path), &st); err != nil || st.Blocks == 0 { // which some FUSE file systems do not count
+		return 0, false
+	}
+	if os.Geteuid() == 0 {
+		return int64(st.Bfree) * st.Bsize, true
+	}
+	n = int64(st.Bavail) * st.Bsize
+	if left, limited := diskQuotaOf(path).left(); limited {
+		n = min(n, left)
+	}
+	return n, true
 }

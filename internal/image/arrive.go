@@ -50,8 +50,15 @@ func Arrive(ctx context.Context, st *store.Store, img v1.Image, jobs int, what s
 	return a, nil
 }
 
-// bring brings all layers. Of several with the same digest the others wait for the first.
+// bring brings all layers, or none if there is not enough room for them. Of several with the same digest the others wait for the first.
 func (a *Arrival) bring(ctx context.Context, jobs int) error {
+	if err := checkRoom(a.outline.st, a.Image.Manifest.Layers); err != nil {
+		a.outline.fail(err)
+		for _, d := range a.layers {
+			d.end(err)
+		}
+		return a.Err()
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(max(jobs, 1))
 	bringers := map[store.Digest]func() error{}

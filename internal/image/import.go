@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sconce.dev/sconce/internal/ctxio"
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
@@ -34,6 +35,9 @@ func importBlobs(ctx context.Context, st *store.Store, img v1.Image, manifest []
 	if err != nil {
 		return err
 	}
+	if err := checkRoom(st, m.Layers); err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(max(jobs, 1))
 	seen := map[v1.Hash]bool{}
@@ -54,6 +58,15 @@ func importBlobs(ctx context.Context, st *store.Store, img v1.Image, manifest []
 	}
 	_, err = st.PutBlob(manifest)
 	return err
+}
+
+// checkRoom looks whether there is room for layers before any of them comes.
+func checkRoom(st *store.Store, layers []v1.Descriptor) error {
+	files := make([]fetch.Request, len(layers))
+	for i, d := range layers {
+		files[i] = fetch.Request{Digest: blobDigest(d), Size: d.Size}
+	}
+	return fetch.CheckRoom(st, files)
 }
 
 // importDocuments copies the config of an image that can be had, and reads its manifest.

@@ -198,12 +198,17 @@ func (o *Outline) bringer(ctx context.Context, number int, read func(io.ReadClos
 // failed notes that a layer does not come.
 func (o *Outline) failed(number int, err error) error {
 	err = fmt.Errorf("layer %d: %w", number+1, err)
+	o.fail(err)
+	return err
+}
+
+// fail notes why layers do not come.
+func (o *Outline) fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err == nil {
 		o.err = err
 	}
-	return err
 }
 
 // Err returns why a layer did not come. What was found out about the image is then not to be believed: to whoever reads them,

@@ -47,6 +47,18 @@ func (s *Store) OpenPartial(d Digest) (*Partial, error) {
 	return p, nil
 }
 
+// Arrived returns how many bytes an earlier attempt has left of a blob that did not come to its end.
+func (s *Store) Arrived(d Digest) int64 {
+	if d.valid() != nil {
+		return 0
+	}
+	st, err := os.Stat(s.path(tmpBucket, partialPrefix+d.Hex()))
+	if err != nil {
+		return 0
+	}
+	return st.Size()
+}
+
 // Size returns how many bytes are here.
 func (p *Partial) Size() int64 { return p.size }
 
