@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
+	"sync"
 
 	"sconce.dev/sconce/internal/elfx"
-	"sconce.dev/sconce/internal/fatbin"
+	"sconce.dev/sconce/internal/host"
 )
 
 // candidate is a file that may be worth a look.
@@ -49,37 +51,73 @@ func (o contentOf) head() ([]byte, error) {
 // show asks by the first bytes of a file whether it is wanted, and then shows its content to visit: a copy of what cannot be
 // read in any order. It closes the file.
 func (o contentOf) show(ctx context.Context, f candidate, wanted Filter, visit func(elfx.Handle) error) error {
-	defer o.Close()
-	head, err := o.head()
-	switch {
-	case err != nil && !o.tolerant:
-		return fmt.Errorf("read %q: %w", f.path, err)
-	case err == nil && !wanted(f.path, head):
-		return nil
-	case o.at != nil:
-		return visit(o.at)
-	}
-	h, err := o.copies.open(ctx, f.id, f.size, func() (io.ReadCloser, error) {
-		return io.NopCloser(io.MultiReader(bytes.NewReader(head), o.stream)), nil
-	})
-	if err != nil {
-		return fmt.Errorf("read %q: %w", f.path, err)
+	h, err := o.take(ctx, f, wanted)
+	if err != nil || h == nil {
+		return err
 	}
 	defer h.Close()
-	if err := o.stream.Close(); err != nil && !errors.Is(err, io.EOF) { // the next file of the layer goes on from there
-		return fmt.Errorf("read %q: %w", f.path, err)
-	}
 	return visit(h)
 }
 
-// lookAt looks for machine code in an open file of an image that has layers, and remembers its headers for the loader. It closes the
-// file.
-func lookAt(ctx context.Context, f candidate, o contentOf, p *pages) (facts fileFacts, err error) {
-	slow := o.stream != nil
-	err = o.show(ctx, f, fatbin.MayHold, func(h elfx.Handle) error {
-		headers := &pagedFile{pages: p, id: f.id, size: f.size, file: h, slow: slow}
-		facts, err = lookThrough(ctx, File{f.path, f.size, h}, headers)
-		return err
+// take asks by the first bytes of a file whether it is wanted, and returns its content: a copy of what cannot be read in any order.
+// It is nil when the file is not wanted. The file is closed, or is what is returned.
+func (o contentOf) take(ctx context.Context, f candidate, wanted Filter) (elfx.Handle, error) {
+	head, err := o.head()
+	switch {
+	case err != nil && !o.tolerant:
+		o.Close()
+		return nil, fmt.Errorf("read %q: %w", f.path, err)
+	case err == nil && !wanted(f.path, head):
+		o.Close()
+		return nil, nil
+	case o.at != nil:
+		return o.at, nil
+	}
+	defer o.stream.Close()
+	h, err := o.copies.open(ctx, f.id, f.size, func() (io.ReadCloser, error) {
+		return io.NopCloser(io.MultiReader(bytes.NewReader(head), o.stream)), nil
 	})
-	return facts, err
+	if err == nil {
+		if err = o.stream.Close(); err == nil || errors.Is(err, io.EOF) { // the next file of the layer goes on from there
+			return h, nil
+		}
+		h.Close()
+	}
+	return nil, fmt.Errorf("read %q: %w", f.path, err)
+}
+
+// lookAt looks for machine code in a file that was taken, whose bytes may be slow to get at, and remembers its headers for the loader.
+// It closes the file.
+func lookAt(ctx context.Context, f candidate, h elfx.Handle, slow bool, p *pages) (fileFacts, error) {
+	defer h.Close()
+	headers := &pagedFile{pages: p, id: f.id, size: f.size, file: h, slow: slow}
+	return lookThrough(ctx, File{f.path, f.size, h}, headers)
+}
+
+// looks are looks at copies. Whoever reads the files of a layer one after the other goes on meanwhile: it is the one that all wait for.
+type looks struct{ slots chan struct{} }
+
+// What a look holds, in bytes: two windows on a file of 1 MiB and what is listed of it. All together take at most one part in
+// looksShare of the memory that there is.
+const (
+	lookMemory = 4 << 20
+	looksShare = 16
+)
+
+// looksAtOnce says how many looks there are at once on so many cores, where so many bytes may be used.
+func looksAtOnce(cores int, available int64) int {
+	return max(1, int(min(int64(cores), available/looksShare/lookMemory)))
+}
+
+func newLooks() looks {
+	return looks{make(chan struct{}, looksAtOnce(runtime.GOMAXPROCS(0), host.AvailableMemory().Available))}
+}
+
+// begin has a look made, and waits while there are too many.
+func (l looks) begin(group *sync.WaitGroup, look func()) {
+	l.slots <- struct{}{}
+	group.Go(func() {
+		defer func() { <-l.slots }()
+		look()
+	})
 }

@@ -1,11 +1,13 @@
 package facts
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"sync"
 
+	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
@@ -49,81 +51,125 @@ type passing struct {
 	layers []layer.Descriptor
 	copies *copies // of what is worth one
 	pages  *pages
+	looks  looks
+
+	mu   sync.Mutex
+	seen map[int]*seenLayer // the layers that were read, by number
+}
+
+// seenLayer is what is found in a layer while it is read.
+type seenLayer struct {
+	looks sync.WaitGroup // that are still under way
 
 	mu    sync.Mutex
-	known map[int]map[place]fileFacts // of the layers that were read, by number
+	known map[place]fileFacts
 }
 
 func newPassing(st *store.Store, im *image.Image, c *copies, p *pages) *passing {
-	return &passing{cache: cache{st}, layers: im.Layers, copies: c, pages: p, known: map[int]map[place]fileFacts{}}
+	return &passing{cache: cache{st}, layers: im.Layers, copies: c, pages: p, looks: newLooks(), seen: map[int]*seenLayer{}}
 }
 
 // tree merges the layers of an image, of which some are brought and looked at.
 func (p *passing) tree(ctx context.Context, o *image.Outline) (*image.Tree, error) {
 	tree, err := o.Tree(ctx, func(number int) func(layer.IndexEntry, func() (io.ReadCloser, error)) error {
-		p.begin(number)
+		s := p.begin(number)
 		return func(e layer.IndexEntry, open func() (io.ReadCloser, error)) error {
-			return p.visit(ctx, number, e, open)
+			return p.visit(ctx, s, number, e, open)
 		}
 	})
-	if err != nil {
+	for _, s := range p.seen {
+		s.looks.Wait()
+	}
+	if err = cmp.Or(err, ctx.Err()); err != nil {
 		return nil, err
 	}
-	for number, known := range p.known {
-		if err := p.cache.keepLayer(p.layers[number].DiffID, known); err != nil {
+	for number, s := range p.seen {
+		if len(s.known) == 0 {
+			continue
+		}
+		if err := p.cache.keepLayer(p.layers[number].DiffID, s.known); err != nil {
 			return nil, fmt.Errorf("keep what was found in layer %d: %w", number+1, err)
 		}
 	}
 	return tree, nil
 }
 
-// begin forgets what was seen of a layer when its reading began before.
-func (p *passing) begin(number int) {
+// known is what is known of a layer that was read, or nil.
+func (p *passing) known(number int) map[place]fileFacts {
+	if s := p.seen[number]; s != nil {
+		return s.known
+	}
+	return nil
+}
+
+// begin forgets what was seen of a layer when its reading began before. Only one goroutine reads a layer.
+func (p *passing) begin(number int) *seenLayer {
 	p.mu.Lock()
-	delete(p.known, number)
+	before := p.seen[number]
+	s := &seenLayer{known: p.cache.layer(p.layers[number].DiffID)}
+	p.seen[number] = s
 	p.mu.Unlock()
+	if before != nil {
+		before.looks.Wait()
+	}
 	p.copies.forgetLayer(number)
 	p.pages.forgetLayer(number)
+	return s
 }
 
-// of returns what is known of a layer. Only one goroutine reads a layer.
-func (p *passing) of(number int) map[place]fileFacts {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	known := p.known[number]
-	if known == nil {
-		known = p.cache.layer(p.layers[number].DiffID)
-		p.known[number] = known
-	}
-	return known
+func (s *seenLayer) has(at place) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.known[at]
+	return ok
 }
 
-func (p *passing) visit(ctx context.Context, number int, e layer.IndexEntry, open func() (io.ReadCloser, error)) error {
+func (s *seenLayer) found(at place, c fileFacts) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known[at] = c
+}
+
+func (p *passing) visit(ctx context.Context, s *seenLayer, number int, e layer.IndexEntry, open func() (io.ReadCloser, error)) error {
 	if e.Type != layer.Regular || e.Size == 0 {
 		return ctx.Err()
 	}
 	id := contentID{number, place{e.Offset, e.Sparse}}
 	if isReadLater(e.Path, e.Size) {
-		if p.copies.room == 0 || e.Size > maxLater {
-			return nil
-		}
-		h, err := p.copies.open(ctx, id, e.Size, open)
-		if err != nil {
-			return fmt.Errorf("read %q: %w", e.Path, err)
-		}
-		return h.Close()
+		return p.copy(ctx, id, e, open)
 	}
-	known := p.of(number)
-	if _, ok := known[id.place]; ok || e.Size <= minSize || !mayHoldCode(e.Path) {
+	if e.Size <= minSize || !mayHoldCode(e.Path) || s.has(id.place) {
 		return nil
 	}
 	stream, err := open()
 	if err != nil {
 		return err
 	}
-	c, err := lookAt(ctx, candidate{e.Path, e.Size, id}, contentOf{stream: stream, copies: p.copies}, p.pages)
-	if err == nil {
-		known[id.place] = c
+	f := candidate{e.Path, e.Size, id}
+	h, err := contentOf{stream: stream, copies: p.copies}.take(ctx, f, fatbin.MayHold)
+	switch {
+	case err != nil:
+		return err
+	case h == nil:
+		s.found(id.place, fileFacts{})
+		return nil
 	}
-	return err
+	p.looks.begin(&s.looks, func() {
+		if c, err := lookAt(ctx, f, h, true, p.pages); err == nil {
+			s.found(id.place, c)
+		}
+	})
+	return ctx.Err()
+}
+
+// copy keeps a copy of a file that may be wanted later.
+func (p *passing) copy(ctx context.Context, id contentID, e layer.IndexEntry, open func() (io.ReadCloser, error)) error {
+	if p.copies.room == 0 || e.Size > maxLater {
+		return nil
+	}
+	h, err := p.copies.open(ctx, id, e.Size, open)
+	if err != nil {
+		return fmt.Errorf("read %q: %w", e.Path, err)
+	}
+	return h.Close()
 }

@@ -3,11 +3,15 @@ package facts
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -294,5 +298,154 @@ func TestOutlineOfArrivingLayers(t *testing.T) {
 	a.broken = errors.New("cut")
 	if _, err := OfOutline(t.Context(), st, outlineOf(t, st, a), "test"); !errors.Is(err, a.broken) {
 		t.Errorf("a download that fails: %v", err)
+	}
+}
+
+// importing is a package with an extension module that is none, far from its __init__.py, and a linker's script.
+func importing() []content {
+	return []content{
+		{path: site + "pkg/__init__.py", data: []byte("from . import sub\n")},
+		{path: site + "pkg/sub/__init__.py", data: []byte("from .deep import _c\n")},
+		{path: site + "pkg/sub/deep/__init__.py", data: []byte("x = 1\n")},
+		{path: site + "pkg/sub/deep/_c.cpython-312-x86_64-linux-gnu.so", data: []byte("version https://git-lfs.github.com/spec/v1\n")},
+		{path: "usr/lib/libm.so", data: []byte("GROUP ( /lib/libm.so.6 )\n")},
+	}
+}
+
+// What is wanted when all files are looked at together is copied while a layer is read: it is not decompressed again.
+func TestLayersAreReadOnce(t *testing.T) {
+	from, st := testStore(t), testStore(t)
+	const gz = "application/vnd.oci.image.layer.v1.tar+gzip"
+	im := imageOf(t, from, foreign(t, from, gzipped(t, tarOf(t, importing())), gz), foreign(t, from, gzipped(t, tarOf(t, withPackage(t))), gz))
+	want := gathered(t, from, im)
+	if i := slices.IndexFunc(want.Links, func(l LinkProblem) bool { return l.Role == RoleImport }); i < 0 {
+		t.Fatalf("no import was followed: %+v", want.Links)
+	}
+	e := away(t, from, im)
+	o := outlineOf(t, st, e)
+	l := newLayered(t.Context(), st, o.Image, "test")
+	var err error
+	if l.root.tree, err = l.passing.tree(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	e.asked()
+	lose(t, st, im)
+	f, err := l.gatherTree(t.Context(), st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	sameFacts(t, want, f)
+	if n := e.asked(); n != 0 {
+		t.Errorf("%d layers were read again", n)
+	}
+}
+
+// manyLibraries are in one layer, with device code and without, damaged ones among them.
+func manyLibraries(t *testing.T) []content {
+	t.Helper()
+	lib, bad := fixture(t, "host.so"), damaged(t)
+	var list []content
+	for i := range 60 {
+		data := lib
+		if i%5 == 0 {
+			data = bad
+		}
+		list = append(list, content{path: fmt.Sprintf("opt/lib%02d.so", i), data: append(slices.Clone(data), byte(i))})
+	}
+	return list
+}
+
+// What is found in a layer, and what is kept of it, is the same bytes with one look at a time and with many, for a layer that arrives
+// and for one that is there.
+func TestFactsOfManyLooks(t *testing.T) {
+	from := testStore(t)
+	im := imageOf(t, from, foreign(t, from, gzipped(t, tarOf(t, manyLibraries(t))), "application/vnd.oci.image.layer.v1.tar+gzip"))
+	var want *Facts
+	var record []byte
+	for _, n := range []int{1, 16} {
+		arriving, there := testStore(t), testStore(t)
+		o := outlineOf(t, arriving, away(t, from, im))
+		l := newLayered(t.Context(), arriving, o.Image, "test")
+		l.passing.looks = looks{make(chan struct{}, n)}
+		first, err := l.ofOutline(t.Context(), arriving, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { first.Close() })
+		img, err := im.V1(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := image.Import(t.Context(), there, img, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l = newLayered(t.Context(), there, again, "test")
+		l.passing.looks = looks{make(chan struct{}, n)}
+		if l.root.tree, err = again.Tree(t.Context(), there); err != nil {
+			t.Fatal(err)
+		}
+		second, err := l.gatherTree(t.Context(), there)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { second.Close() })
+		if want == nil {
+			want, record = first, layerRecord(t, arriving, im)
+			if len(want.Objects) != 60 || len(want.GPU.Warnings) == 0 {
+				t.Fatalf("%d objects, warnings %q", len(want.Objects), want.GPU.Warnings)
+			}
+		}
+		sameFacts(t, want, first)
+		sameFacts(t, want, second)
+		for name, st := range map[string]*store.Store{"arrives": arriving, "is there": there} {
+			if got := layerRecord(t, st, im); !bytes.Equal(got, record) {
+				t.Errorf("%d looks at a layer that %s: another record:\n%s\n%s", n, name, got, record)
+			}
+		}
+	}
+}
+
+// layerRecord is what a store keeps of the image's only layer.
+func layerRecord(t *testing.T, st *store.Store, im *image.Image) []byte {
+	t.Helper()
+	var r json.RawMessage
+	c := cache{st}
+	if ok, err := st.GetRecord(store.KindAuditLayer, c.key(string(im.Layers[0].DiffID)), &r); !ok || err != nil {
+		t.Fatalf("what was found is not kept: %v", err)
+	}
+	return r
+}
+
+// A look does not keep the next file of the layer from being read, and no more are under way than there is memory for.
+func TestLooksAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		cores     int
+		available int64
+		want      int
+	}{{16, 64 << 30, 16}, {16, 512 << 20, 8}, {16, 128 << 20, 2}, {16, 0, 1}, {1, 64 << 30, 1}} {
+		if got := looksAtOnce(c.cores, c.available); got != c.want {
+			t.Errorf("%d cores and %d bytes: %d looks, want %d", c.cores, c.available, got, c.want)
+		}
+	}
+	l := looks{make(chan struct{}, 2)}
+	var group sync.WaitGroup
+	second := make(chan struct{})
+	l.begin(&group, func() { <-second }) // ends when the second has begun
+	l.begin(&group, func() { close(second) })
+	var now, most atomic.Int32
+	for range 20 {
+		l.begin(&group, func() {
+			n := now.Add(1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			runtime.Gosched()
+			now.Add(-1)
+		})
+	}
+	group.Wait()
+	if n := most.Load(); n > 2 {
+		t.Errorf("%d looks at once, and 2 are allowed", n)
 	}
 }

@@ -120,7 +120,18 @@ func mayHoldCode(name string) bool { return !textual[path.Ext(name)] && !isMetad
 
 // isReadLater is whether a file may be wanted when all are looked at together.
 func isReadLater(name string, size int64) bool {
-	return isMetadataText(name) || isSmallScript(name, size) || namesPrefix(name) && size <= maxHeldText
+	return isMetadataText(name) || isSmallScript(name, size) || isSmallLibrary(name, size) ||
+		namesPrefix(name) && size <= maxHeldText || isImportable(name) && size <= maxImportSize
+}
+
+// isSmallLibrary is whether a file is called a library and is too small for machine code that is worth a look: the linker asks what it is.
+func isSmallLibrary(name string, size int64) bool {
+	return size <= minSize && libraryName.MatchString(path.Base(name))
+}
+
+// isImportable is whether a file is source of an installed Python package, of which [linker.findImports] reads what others import.
+func isImportable(name string) bool {
+	return path.Ext(name) == ".py" && (strings.Contains(name, "/site-packages/") || strings.Contains(name, "/dist-packages/"))
 }
 
 // isSmallScript is whether a file is a program too small for machine code that is worth a look: one that findConda may want.

@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"sconce.dev/sconce/internal/elfx"
+	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
@@ -19,7 +21,7 @@ import (
 func (t treeFiles) scan(ctx context.Context) ([]scanned, error) {
 	c := newCopies(t.st, 0) // each is read once
 	defer c.Close()
-	return scanTree(ctx, t, &passing{copies: c, pages: newPages()})
+	return scanTree(ctx, t, &passing{copies: c, pages: newPages(), looks: newLooks()})
 }
 
 // scanTree looks at the files of an image that were not looked at in passing. What the store knows of a layer is not read
@@ -30,11 +32,11 @@ func scanTree(ctx context.Context, t treeFiles, p *passing) ([]scanned, error) {
 		return nil, err
 	}
 	nodes = slices.DeleteFunc(nodes, func(n *image.Node) bool { return !mayHoldCode(n.Path) })
-	s := treeScan{tree: t.tree, copies: p.copies, pages: p.pages, cache: cache{t.st}, ids: t.tree.DiffIDs()}
+	s := treeScan{tree: t.tree, copies: p.copies, pages: p.pages, looks: p.looks, cache: cache{t.st}, ids: t.tree.DiffIDs()}
 	s.known = make([]map[place]fileFacts, len(s.ids))
 	s.fresh = make([]int, len(s.ids))
 	for i := range s.ids {
-		if s.known[i] = p.known[i]; s.known[i] == nil {
+		if s.known[i] = p.known(i); s.known[i] == nil {
 			s.known[i] = s.cache.layer(s.ids[i])
 		}
 	}
@@ -63,6 +65,7 @@ type treeScan struct {
 	tree   *image.Tree
 	copies *copies
 	pages  *pages
+	looks  looks
 	cache  cache
 	ids    []store.Digest // the layers' DiffIDs
 
@@ -111,13 +114,21 @@ func (s *treeScan) lookAt(ctx context.Context, nodes []*image.Node) error {
 		number, _ := run[0].Content()
 		run = slices.Concat(run, later[number])
 		slices.SortFunc(run, compareContent)
-		for _, n := range run {
-			if err := s.copied(ctx, n, task); err != nil {
-				return err
-			}
-		}
-		return nil
+		return s.slowly(ctx, run, task)
 	}))
+}
+
+// slowly looks at copies of the files of a layer that can only be read from its beginning.
+func (s *treeScan) slowly(ctx context.Context, run []*image.Node, task *progress.Task) error {
+	var looking sync.WaitGroup
+	defer looking.Wait()
+	for _, n := range run {
+		if err := s.copied(ctx, n, &looking, task); err != nil {
+			return err
+		}
+	}
+	looking.Wait()
+	return ctx.Err()
 }
 
 // maxLater is how large a file may be to be copied unasked, in bytes.
@@ -215,11 +226,16 @@ func (s *treeScan) fast(ctx context.Context, n *image.Node, task *progress.Task)
 		return nil
 	}
 	defer task.Add(n.Size)
-	return s.look(ctx, n, contentOf{at: sizedHandle{r, n.Size}})
+	f := candidateOf(n)
+	h, err := contentOf{at: sizedHandle{r, n.Size}}.take(ctx, f, fatbin.MayHold)
+	if err != nil {
+		return err
+	}
+	return s.look(ctx, n, f, h, false)
 }
 
-// copied looks at a copy of a file.
-func (s *treeScan) copied(ctx context.Context, n *image.Node, task *progress.Task) error {
+// copied looks at a copy of a file. It returns when that is made.
+func (s *treeScan) copied(ctx context.Context, n *image.Node, looking *sync.WaitGroup, task *progress.Task) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -230,19 +246,32 @@ func (s *treeScan) copied(ctx context.Context, n *image.Node, task *progress.Tas
 		}
 		return h.Close()
 	}
-	defer task.Add(n.Size)
 	r, err := s.tree.Open(n)
 	if err != nil {
 		return err
 	}
-	return s.look(ctx, n, contentOf{stream: r, copies: s.copies})
+	f := candidateOf(n)
+	h, err := contentOf{stream: r, copies: s.copies}.take(ctx, f, fatbin.MayHold)
+	if err != nil {
+		return err
+	}
+	s.looks.begin(looking, func() {
+		defer task.Add(n.Size)
+		_ = s.look(ctx, n, f, h, true) // which ends with ctx alone
+	})
+	return nil
 }
 
-// look looks at an open file that is worth it, and remembers its headers for the loader.
-func (s *treeScan) look(ctx context.Context, n *image.Node, o contentOf) error {
-	c, err := lookAt(ctx, candidateOf(n), o, s.pages)
-	if err == nil {
-		s.found(n, c)
+// look looks at a file that was taken, and remembers its headers for the loader. There is nothing in one that was not. The error is
+// that of ctx.
+func (s *treeScan) look(ctx context.Context, n *image.Node, f candidate, h elfx.Handle, slow bool) error {
+	var c fileFacts
+	if h != nil {
+		var err error
+		if c, err = lookAt(ctx, f, h, slow, s.pages); err != nil {
+			return err
+		}
 	}
-	return err
+	s.found(n, c)
+	return nil
 }

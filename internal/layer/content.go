@@ -174,16 +174,21 @@ func (ix *Index) newStream() (*stream, error) {
 
 // spillOut writes the uncompressed tar to a file without a name, which goes away with this process.
 func (ix *Index) spillOut() (*os.File, error) {
-	s, err := ix.newStream()
+	b, err := ix.from.open()
 	if err != nil {
 		return nil, err
 	}
-	defer s.f.Close()
+	defer b.Close()
+	r, err := decompressWide(bufio.NewReaderSize(b, 64<<10), ix.format)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
 	f, err := ix.from.scratch()
 	if err != nil {
 		return nil, err
 	}
-	if n, err := io.Copy(f, io.LimitReader(s.r, ix.RawSize)); err != nil || n != ix.RawSize {
+	if n, err := io.Copy(f, io.LimitReader(r, ix.RawSize)); err != nil || n != ix.RawSize {
 		f.Close()
 		return nil, errors.Join(err, io.ErrUnexpectedEOF)
 	}
