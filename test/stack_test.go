@@ -156,7 +156,7 @@ func stackOnNodes(t *testing.T, p *place) {
 	}
 	words := strings.Join(strings.Fields(out), " ")
 	for _, name := range []string{"fi_pingpong", "ucx_perftest", "mpi-libfabric", "mpi-ucx"} {
-		if !regexp.MustCompile(name + ` PASSED bandwidth [0-9.e+]+ MB/s n1,n2`).MatchString(words) {
+		if !regexp.MustCompile(name + ` PASSED bandwidth [0-9.e+]+ MB/s(, samples [0-9]+, stddev [0-9.e+-]+ s)? n1,n2`).MatchString(words) {
 			t.Errorf("%s did not pass between the nodes", name)
 		}
 	}
