@@ -22,15 +22,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"path"
 	"strings"
-	"syscall"
 
-	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
@@ -146,17 +141,6 @@ func (j *job) cleanup() {
 	}
 }
 
-// picked is one source.
-type picked struct {
-	node *node
-	name string // what it is called in a directory that it is copied to
-	base *node  // with Parents: from where on directories are kept
-	rel  string // with Parents: its path below base
-	p    string // what patterns see: the name of a file, and "" for a directory, of which they see what it holds
-
-	arrived bool // it is a remote or inline file, which is never unpacked
-}
-
 func (j *job) run(from Files, open Open) error {
 	list, err := j.pick(j.ctx, from)
 	if err != nil {
@@ -200,201 +184,6 @@ func (j *job) warnOfNames(files []string) {
 		fmt.Sprintf("end the destination in / to copy them into a directory: %s/", j.Dest))
 }
 
-func inlineNode(f InlineFile) picked {
-	name := ownName(f.Name)
-	return picked{name: name, p: name, arrived: true, node: &node{
-		Entry: layer.Entry{Path: name, Mode: 0o644, Size: int64(len(f.Content))}, name: name,
-		open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(string(f.Content))), nil },
-	}}
-}
-
-// pick finds the sources, in the order in which they are copied.
-func (c Copy) pick(ctx context.Context, from Files) ([]picked, error) {
-	if len(c.Sources) == 0 {
-		return nil, nil
-	}
-	if from == nil {
-		return nil, errors.New("there is nowhere to copy files from")
-	}
-	root, err := from.top(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var list []picked
-	for _, s := range c.Sources {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		var found []picked
-		if c.Parents {
-			found, err = pickBelow(from, root, s)
-		} else {
-			found, err = pickMatches(from, root, s)
-		}
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, found...)
-	}
-	return list, nil
-}
-
-const wildcards = `*?[`
-
-// hasWildcard reports whether a component of a path is a pattern.
-func hasWildcard(s string) bool {
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' {
-			i++
-		} else if strings.IndexByte(wildcards, s[i]) >= 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// clean makes a path of a source relative to the source's root: "." is the root.
-func clean(p string) string {
-	if p = strings.TrimPrefix(path.Clean("/"+p), "/"); p == "" {
-		return "."
-	}
-	return p
-}
-
-// unescape takes out the backslashes that make characters of patterns ordinary ones.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+1 < len(s) {
-			i++
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
-}
-
-// pickMatches finds what a path or pattern names.
-func pickMatches(from Files, root *node, source string) ([]picked, error) {
-	parts := strings.Split(clean(source), "/")
-	fixed := 0
-	for fixed < len(parts) && !hasWildcard(parts[fixed]) {
-		parts[fixed] = unescape(parts[fixed])
-		fixed++
-	}
-	dir := path.Join(parts[:fixed]...)
-	top, err := root.find(dir, true)
-	if fixed == len(parts) {
-		if err != nil {
-			return nil, from.missing(dir, err)
-		}
-		return []picked{pickedNode(top, path.Base(dir))}, nil
-	}
-	if err != nil {
-		return nil, from.missing(dir, err)
-	}
-	return match(from, root, top, parts[fixed:])
-}
-
-func pickedNode(n *node, name string) picked {
-	p := picked{node: n, name: name, p: name}
-	if n.Type == dirType {
-		p.p = ""
-	}
-	return p
-}
-
-// match finds what matches below a directory, component by component. Symlinks are not passed through; one that matches at the
-// end is followed.
-func match(from Files, root, dir *node, parts []string) ([]picked, error) {
-	if dir.Type != dirType {
-		return nil, nil
-	}
-	all, err := dir.children()
-	if err != nil {
-		return nil, err
-	}
-	var list []picked
-	for _, c := range all {
-		ok, err := path.Match(parts[0], c.name)
-		if err != nil {
-			return nil, fault.Usage(fmt.Errorf("source pattern %q: its brackets or backslashes do not pair", strings.Join(parts, "/")))
-		}
-		if !ok {
-			continue
-		}
-		if len(parts) > 1 {
-			found, err := match(from, root, c, parts[1:])
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, found...)
-			continue
-		}
-		n, err := root.find(c.Path, true)
-		if err != nil {
-			return nil, from.missing(c.Path, err)
-		}
-		list = append(list, pickedNode(n, c.name))
-	}
-	return list, nil
-}
-
-// pickBelow finds what a path or pattern names, where "**" stands for any number of directories and no symlink is followed.
-func pickBelow(from Files, root *node, source string) ([]picked, error) {
-	pivot, pattern, ok := strings.Cut(source, "/./")
-	if !ok {
-		pivot, pattern = "", source
-	}
-	bases, err := pickMatches(from, root, pivot)
-	if err != nil {
-		return nil, err
-	}
-	var list []picked
-	for _, base := range bases {
-		found, err := pickInside(from, base.node, source, clean(pattern), hasWildcard(pivot))
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, found...)
-	}
-	return list, nil
-}
-
-// pickInside finds what a pattern names below one of the directories that may stand before it. Where those are several, it is
-// enough that one of them has it.
-func pickInside(from Files, base *node, source, pattern string, several bool) ([]picked, error) {
-	if !hasWildcard(pattern) {
-		p := unescape(pattern)
-		n, err := base.find(p, false)
-		if err != nil && several && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, from.missing(path.Join(base.Path, p), err)
-		}
-		if n == base {
-			p = ""
-		}
-		return []picked{{node: n, base: base, rel: p, p: p}}, nil
-	}
-	matches, err := newPattern(pattern)
-	if err != nil {
-		return nil, fault.Usage(fmt.Errorf("source pattern %q: %w", source, err))
-	}
-	var list []picked
-	err = base.walk("", func(n *node, p string) error {
-		if p == "" || !matches.match(p) {
-			return nil
-		}
-		list = append(list, picked{node: n, base: base, rel: p, p: p})
-		if n.Type == dirType {
-			return fs.SkipDir
-		}
-		return nil
-	})
-	return list, err
-}
-
 // place puts one source where it belongs, and reports whether it got the destination's name.
 func (j *job) place(p picked, intoDir bool) (named bool, err error) {
 	n, err := p.without(j.exclude)
@@ -417,20 +206,6 @@ func (j *job) place(p picked, intoDir bool) (named bool, err error) {
 		return false, j.merge(dir, n)
 	}
 	return j.placeFile(n, p.name, intoDir)
-}
-
-// without is what is left of a source when something is excluded, or nil.
-func (p picked) without(exclude *patterns) (*node, error) {
-	if len(exclude.list) == 0 || p.arrived {
-		return p.node, nil
-	}
-	if p.p == "" {
-		if p.node.Type != dirType {
-			return p.node, nil
-		}
-		return exclude.filtered(p.node, "", nil), nil
-	}
-	return exclude.without(p.node, p.p, exclude.above(p.p))
 }
 
 func (j *job) placeFile(n *node, name string, intoDir bool) (named bool, err error) {
@@ -593,72 +368,4 @@ func (j *job) merge(dir *place, n *node) error {
 		}
 	}
 	return nil
-}
-
-// tempFile makes a file for something that arrives. It is open until the layer is made.
-func (j *job) tempFile() (*os.File, error) {
-	if j.temp == "" {
-		dir, err := j.st.TempDir("copy-*")
-		if err != nil {
-			return nil, err
-		}
-		j.temp = dir
-	}
-	f, err := os.CreateTemp(j.temp, "")
-	if err == nil {
-		j.files = append(j.files, f)
-	}
-	return f, err
-}
-
-// ownName returns the last component of a name, and "" when that is none, which matters only when the destination is a directory.
-func ownName(name string) string {
-	if name = path.Base(name); name == "." || name == ".." || name == "/" {
-		return ""
-	}
-	return name
-}
-
-// maxDownload is the most bytes of a remote file.
-const maxDownload = 256 << 30
-
-// download brings a remote file here.
-func (j *job) download(u URL, open Open) (picked, error) {
-	if open == nil {
-		return picked{}, errors.New("remote files cannot be had here")
-	}
-	r, name, err := open(j.ctx, u)
-	if err != nil {
-		return picked{}, fmt.Errorf("add %s: %w", fetch.Redact(u.Address), err)
-	}
-	defer r.Close()
-	n, err := j.keep(r, u.Digest)
-	if err != nil {
-		return picked{}, fmt.Errorf("add %s: %w", fetch.Redact(u.Address), err)
-	}
-	name = ownName(name)
-	n.name, n.Path = name, name
-	return picked{node: n, name: name, p: name, arrived: true}, nil
-}
-
-// keep writes what arrives to a temporary file.
-func (j *job) keep(r io.Reader, want store.Digest) (*node, error) {
-	f, err := j.tempFile()
-	if err != nil {
-		return nil, err
-	}
-	sum := newSum()
-	size, err := io.Copy(io.MultiWriter(f, sum), ctxio.Reader(j.ctx, io.LimitReader(r, maxDownload+1)))
-	if err == nil && size > maxDownload {
-		err = fmt.Errorf("it has more than %d bytes", int64(maxDownload))
-	}
-	if err != nil {
-		return nil, err
-	}
-	if got := store.SumDigest(sum); want != "" && got != want {
-		return nil, fault.Hint(&store.MismatchError{Want: want, Got: got, Size: size}, "the file has changed, or the checksum is of another one")
-	}
-	return &node{Entry: layer.Entry{Mode: 0o600, Size: size}, open: func() (io.ReadCloser, error) {
-		return io.NopCloser(io.NewSectionReader(f, 0, size)), nil
-	}}, nil
 }
