@@ -31,6 +31,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
+	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -317,7 +318,7 @@ env = { LOWER = "1", NVIDIA_VISIBLE_DEVICES = "none" }
 labels = { lower = "1", "org.opencontainers.image.title" = "lower" }
 `, alpha))
 	layout := filepath.Join(t.TempDir(), "layout")
-	if err := export.Write(t.Context(), below.Image, "oci:"+layout, export.Options{Store: st}); err != nil {
+	if err := export.Write(t.Context(), below.Image, export.Target{Transport: source.OCI, Path: layout}, export.Options{Store: st}); err != nil {
 		t.Fatal(err)
 	}
 	build := func(text string) *image.Image {

@@ -14,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/build"
 	"sconce.dev/sconce/internal/execop"
+	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/hostconfig"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/progress"
@@ -169,7 +170,11 @@ func (s *Session) deliver(ctx context.Context, b *Built, o BuildOptions) error {
 	how := s.writing(o.Write)
 	how.Name = b.Name
 	for _, out := range o.Outputs {
-		if err := s.write(ctx, b.Image, out, how, o.Write.Start); err != nil {
+		t, err := export.ParseTarget(out)
+		if err == nil {
+			err = s.write(ctx, b.Image, t, how, o.Write.Start)
+		}
+		if err != nil {
 			return err
 		}
 		b.Outputs = append(b.Outputs, out)

@@ -156,7 +156,7 @@ func (s *Session) Copy(ctx context.Context, from *Subject, to string, w Writing)
 	how := s.writing(w)
 	how.Name = from.knownName()
 	if t.IsClusterFile() && !ordered && t.Transport != export.Uenv { // which is described before it is written
-		err := writeArriving(ctx, from, to, how)
+		err := writeArriving(ctx, from, t, how)
 		if !errors.Is(err, unix.ENOSPC) {
 			return "", err
 		}
@@ -166,23 +166,30 @@ func (s *Session) Copy(ctx context.Context, from *Subject, to string, w Writing)
 	if err != nil {
 		return "", err
 	}
-	return "", s.write(ctx, im, to, how, w.Start)
+	return "", s.write(ctx, im, t, how, w.Start)
+}
+
+func writeTo(ctx context.Context, im *image.Image, to string, how export.Options) error {
+	t, err := export.ParseTarget(to)
+	if err != nil {
+		return err
+	}
+	return export.Write(ctx, im, t, how)
 }
 
 // write writes an image to a destination, with what the commands of a start read in one place where the destination has such an order.
-func (s *Session) write(ctx context.Context, im *image.Image, to string, how export.Options, start []string) error {
-	t, err := export.ParseTarget(to)
-	if err == nil && t.IsClusterFile() {
-		how.Start, err = s.startOrder(ctx, im, start)
-	}
-	if err != nil {
-		return err
+func (s *Session) write(ctx context.Context, im *image.Image, to export.Target, how export.Options, start []string) error {
+	if to.IsClusterFile() {
+		var err error
+		if how.Start, err = s.startOrder(ctx, im, start); err != nil {
+			return err
+		}
 	}
 	return export.Write(ctx, im, to, how)
 }
 
 // writeArriving writes an image while its layers come into the store.
-func writeArriving(ctx context.Context, from *Subject, to string, how export.Options) error {
+func writeArriving(ctx context.Context, from *Subject, to export.Target, how export.Options) error {
 	a, err := from.Arrive(ctx)
 	if err != nil {
 		return err

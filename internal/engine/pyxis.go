@@ -70,7 +70,7 @@ func (s *Session) shareOnce(ctx context.Context, ref source.Ref, from source.Opt
 	if err != nil {
 		return err
 	}
-	return export.Write(ctx, im, string(kind)+":"+path, how)
+	return export.Write(ctx, im, export.Target{Transport: kind, Path: path}, how)
 }
 
 // used reports whether the file is there, and notes that it was asked for.

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/slim"
@@ -63,7 +62,7 @@ func (s *Session) Slim(ctx context.Context, from *Subject, o SlimOptions) (*Slim
 		if known, _ := store.SplitImageName(cmp.Or(o.Name, from.knownName())); known != "" {
 			how.Name = known + ":" + tag
 		}
-		if err = export.Write(ctx, r.Image, o.Output, how); err == nil {
+		if err = writeTo(ctx, r.Image, o.Output, how); err == nil {
 			r.Output = o.Output
 		}
 	}

@@ -544,5 +544,5 @@ func enterVenv(env []string, dir string) []string {
 func (s *Session) WriteImage(ctx context.Context, im *image.Image, to, name string, w Writing) error {
 	how := s.writing(w)
 	how.Name = name
-	return export.Write(ctx, im, to, how)
+	return writeTo(ctx, im, to, how)
 }

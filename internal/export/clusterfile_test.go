@@ -77,7 +77,7 @@ func TestClusterFiles(t *testing.T) {
 	for _, dest := range []string{sqsh, sif} {
 		seen := &verbs{begun: map[string]int{}}
 		ctx := progress.With(t.Context(), seen)
-		if err := Write(ctx, im, dest, clusterOptions(st)); err != nil {
+		if err := writeTo(ctx, im, dest, clusterOptions(st)); err != nil {
 			t.Fatal(err)
 		}
 		if seen.begun["squash"] != 2 {
@@ -90,7 +90,7 @@ func TestClusterFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := Write(ctx, im, dest, clusterOptions(st)); err != nil {
+		if err := writeTo(ctx, im, dest, clusterOptions(st)); err != nil {
 			t.Fatal(err)
 		}
 		if after, err := os.Stat(dest); err != nil || !os.SameFile(before, after) || seen.begun["squash"] != 2 {
@@ -125,7 +125,7 @@ func TestClusterFileRefuses(t *testing.T) {
 		for what, there := range put {
 			there()
 			before, _ := os.ReadFile(path) // of the symlink there is nothing to read
-			err := Write(t.Context(), im, path, clusterOptions(st))
+			err := writeTo(t.Context(), im, path, clusterOptions(st))
 			if err == nil || !strings.Contains(fault.HintOf(err), "--force") {
 				t.Errorf("%s over %s: %v", name, what, err)
 			}
@@ -134,7 +134,7 @@ func TestClusterFileRefuses(t *testing.T) {
 			}
 			o := clusterOptions(st)
 			o.Force = true
-			if err := Write(t.Context(), im, path, o); err != nil {
+			if err := writeTo(t.Context(), im, path, o); err != nil {
 				t.Errorf("%s over %s, by force: %v", name, what, err)
 			}
 			if got := contentOf(t, path, "etc/changed"); got != "new" {
@@ -144,7 +144,7 @@ func TestClusterFileRefuses(t *testing.T) {
 		}
 		os.Remove(path)
 	}
-	if err := Write(t.Context(), im, "sqsh:"+dir, clusterOptions(st)); err == nil || !strings.Contains(err.Error(), "directory") {
+	if err := writeTo(t.Context(), im, "sqsh:"+dir, clusterOptions(st)); err == nil || !strings.Contains(err.Error(), "directory") {
 		t.Errorf("over a directory: %v", err)
 	}
 }
@@ -159,7 +159,7 @@ func mustPut(t *testing.T, path, text string) {
 
 func mustWriteCluster(t *testing.T, st *store.Store, im *image.Image, dest string) {
 	t.Helper()
-	if err := Write(t.Context(), im, dest, clusterOptions(st)); err != nil {
+	if err := writeTo(t.Context(), im, dest, clusterOptions(st)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -268,7 +268,7 @@ func TestClusterFileAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
-			if err := Write(ctx, im, path, clusterOptions(st)); err != nil {
+			if err := writeTo(ctx, im, path, clusterOptions(st)); err != nil {
 				t.Error(err)
 			}
 		})

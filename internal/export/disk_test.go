@@ -20,7 +20,7 @@ func TestDiskFull(t *testing.T) {
 	st := openStore(t)
 	im := assemble(t, st, makeLayer(t, st, layer.Zstd, regular("a", noise(3<<20))))
 	for _, kind := range []string{"oci", "oci-archive", "docker-archive", "dir", "tar"} {
-		err := Write(t.Context(), im, kind+":"+filepath.Join(disk, "out"), Options{Store: st})
+		err := writeTo(t.Context(), im, kind+":"+filepath.Join(disk, "out"), Options{Store: st})
 		if !errors.Is(err, unix.ENOSPC) || !strings.Contains(fault.HintOf(err), ") is full") {
 			t.Errorf("%s: error %v with hint %q", kind, err, fault.HintOf(err))
 		}

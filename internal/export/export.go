@@ -121,15 +121,14 @@ func bareTarget(s string) (Target, error) {
 // imageName is NAME:TAG, without a directory before it.
 var imageName = regexp.MustCompile(`^[^/\\.][^/\\]*:[^/\\]+$`)
 
-// Write writes an image to a destination as [ParseTarget] reads it.
-func Write(ctx context.Context, im *image.Image, dest string, o Options) error {
-	t, err := ParseTarget(dest)
+// Write writes an image to a destination.
+func Write(ctx context.Context, im *image.Image, t Target, o Options) error {
+	dest := t.String()
+	path, err := filepath.Abs(t.Path)
 	if err != nil {
-		return err
-	}
-	if t.Path, err = filepath.Abs(t.Path); err != nil {
 		return fmt.Errorf("write %s: %w", t, err)
 	}
+	t.Path = path
 	if t.IsClusterFile() {
 		in := clusterfile.FromImage(o.Store, im)
 		in.Name, _ = store.SplitImageName(o.Name)

@@ -135,7 +135,7 @@ func hexSum(s string) string {
 
 func mustWrite(t *testing.T, st *store.Store, im *image.Image, dest string) {
 	t.Helper()
-	if err := Write(t.Context(), im, dest, Options{Store: st}); err != nil {
+	if err := writeTo(t.Context(), im, dest, Options{Store: st}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -179,7 +179,7 @@ func TestLayoutKeepsOtherTags(t *testing.T) {
 			t.Errorf("tag %s is %s, want %s", tag, digest, want.Digest)
 		}
 	}
-	err := Write(t.Context(), first, "oci:"+out, Options{Store: st})
+	err := writeTo(t.Context(), first, "oci:"+out, Options{Store: st})
 	if err == nil || !strings.Contains(fault.HintOf(err), "tag") {
 		t.Errorf("an image without a tag over several: %v", err)
 	}
@@ -223,7 +223,7 @@ func TestLayoutThatIsBeingWritten(t *testing.T) {
 	}
 	said := make(notes, 1)
 	done := make(chan error, 1)
-	go func() { done <- Write(progress.With(t.Context(), said), im, "oci:"+out+":b", Options{Store: st}) }()
+	go func() { done <- writeTo(progress.With(t.Context(), said), im, "oci:"+out+":b", Options{Store: st}) }()
 	select {
 	case note := <-said:
 		if !strings.HasPrefix(note, "waiting for another process that writes "+out+"; ") {
@@ -407,7 +407,7 @@ func TestUpToDate(t *testing.T) {
 			t.Fatal(err)
 		}
 		var rec outcomes
-		if err := Write(progress.With(t.Context(), &rec), im, dest, Options{Store: st}); err != nil {
+		if err := writeTo(progress.With(t.Context(), &rec), im, dest, Options{Store: st}); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Contains(rec.kinds, progress.Cached) {
@@ -437,7 +437,7 @@ func TestDamagedExportIsNotUpToDate(t *testing.T) {
 	if err := os.Truncate(name, 10_000); err != nil {
 		t.Fatal(err)
 	}
-	if err := Write(t.Context(), im, name, Options{Store: st, Force: true}); err != nil {
+	if err := writeTo(t.Context(), im, name, Options{Store: st, Force: true}); err != nil {
 		t.Fatal(err)
 	}
 	registrytest.Skopeo(t, "inspect", "oci-archive:"+name)
@@ -459,14 +459,14 @@ func TestForeignFilesAreKept(t *testing.T) {
 		if err := os.WriteFile(precious, []byte("precious"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		err := Write(t.Context(), im, kind+":"+name, Options{Store: st})
+		err := writeTo(t.Context(), im, kind+":"+name, Options{Store: st})
 		if err == nil || !strings.Contains(fault.HintOf(err), "--force") {
 			t.Errorf("%s: error %v with hint %q", kind, err, fault.HintOf(err))
 		}
 		if data, _ := os.ReadFile(precious); string(data) != "precious" {
 			t.Errorf("%s: the user's file is gone", kind)
 		}
-		if err := Write(t.Context(), im, kind+":"+name, Options{Store: st, Force: true}); err != nil {
+		if err := writeTo(t.Context(), im, kind+":"+name, Options{Store: st, Force: true}); err != nil {
 			t.Errorf("%s with force: %v", kind, err)
 		}
 		store.RemoveAll(name) // it holds what the test's own clean-up cannot remove
@@ -480,7 +480,7 @@ func TestCancelledWriteLeavesNothing(t *testing.T) {
 	cancel()
 	for _, kind := range []string{"oci", "oci-archive", "docker-archive", "dir", "tar"} {
 		tmp := t.TempDir()
-		if err := Write(ctx, im, kind+":"+filepath.Join(tmp, "x"), Options{Store: st}); !errors.Is(err, context.Canceled) {
+		if err := writeTo(ctx, im, kind+":"+filepath.Join(tmp, "x"), Options{Store: st}); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: error %v", kind, err)
 		}
 		if left, _ := os.ReadDir(tmp); len(left) > 0 {
@@ -494,7 +494,7 @@ func TestDamagedLayerIsNoticed(t *testing.T) {
 	im := sample(t, st)
 	im.Layers[0].DiffID = im.Layers[1].DiffID
 	var mismatch *store.MismatchError
-	err := Write(t.Context(), im, "docker-archive:"+filepath.Join(t.TempDir(), "x"), Options{Store: st})
+	err := writeTo(t.Context(), im, "docker-archive:"+filepath.Join(t.TempDir(), "x"), Options{Store: st})
 	if !errors.As(err, &mismatch) {
 		t.Errorf("error %v, want a MismatchError", err)
 	}
@@ -565,4 +565,13 @@ func TestStream(t *testing.T) {
 	if s := fileStamp(f.Name()); s != "sconce test" {
 		t.Errorf("stamp %q", s)
 	}
+}
+
+// writeTo writes an image to a destination as a user names it.
+func writeTo(ctx context.Context, im *image.Image, dest string, o Options) error {
+	t, err := ParseTarget(dest)
+	if err != nil {
+		return err
+	}
+	return Write(ctx, im, t, o)
 }

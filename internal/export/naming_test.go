@@ -64,7 +64,7 @@ func TestOthersLoadByName(t *testing.T) {
 		if strings.HasSuffix(dest, "both.tar") {
 			write = strings.Replace(dest, "docker-", "oci-", 1)
 		}
-		if err := Write(t.Context(), im, write, Options{Store: st, Name: "train:25.11"}); err != nil {
+		if err := writeTo(t.Context(), im, write, Options{Store: st, Name: "train:25.11"}); err != nil {
 			t.Fatal(err)
 		}
 		global := []string{"--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run"), "--storage-driver", "vfs"}
@@ -89,7 +89,7 @@ func TestOthersLoadByName(t *testing.T) {
 	}
 	registrytest.Skopeo(t, "inspect", "oci-archive:"+filepath.Join(dir, "oci.tar")+":25.11")
 	layout := filepath.Join(dir, "layout")
-	if err := Write(t.Context(), im, layout, Options{Store: st, Name: "train:25.11"}); err != nil {
+	if err := writeTo(t.Context(), im, layout, Options{Store: st, Name: "train:25.11"}); err != nil {
 		t.Fatal(err)
 	}
 	registrytest.Skopeo(t, "inspect", "oci:"+layout+":25.11")
@@ -116,17 +116,17 @@ func TestWriteAgain(t *testing.T) {
 				im = changed
 			}
 			o.Name = step.name
-			if err := Write(t.Context(), im, dest, o); err != nil {
+			if err := writeTo(t.Context(), im, dest, o); err != nil {
 				t.Fatalf("%s as %s: %v", dest, step.name, err)
 			}
 		}
 		o.Name = "other:1"
-		err := Write(t.Context(), changed, dest, o)
+		err := writeTo(t.Context(), changed, dest, o)
 		if protected := strings.HasPrefix(name, "x.s"); protected != (err != nil) {
 			t.Errorf("%s of another name: %v", dest, err)
 		}
 		o.Name = ""
-		if err := Write(t.Context(), assemble(t, st, makeLayer(t, st, layer.Zstd, regular("no", "name"))), dest, o); strings.HasPrefix(name, "x.s") != (err != nil) {
+		if err := writeTo(t.Context(), assemble(t, st, makeLayer(t, st, layer.Zstd, regular("no", "name"))), dest, o); strings.HasPrefix(name, "x.s") != (err != nil) {
 			t.Errorf("%s without a name: %v", dest, err)
 		}
 	}

@@ -58,7 +58,7 @@ func TestPlainMounted(t *testing.T) {
 	dir := t.TempDir()
 	file, tree := filepath.Join(dir, "x.sqsh"), filepath.Join(dir, "tree")
 	for _, dest := range []string{"plain:" + file, "dir:" + tree} {
-		if err := Write(t.Context(), im, dest, clusterOptions(st)); err != nil {
+		if err := writeTo(t.Context(), im, dest, clusterOptions(st)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -75,7 +75,7 @@ func TestPlainAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sqsh")
 	o := clusterOptions(st)
 	o.Name = "data:1"
-	write := func() error { return Write(t.Context(), im, "plain:"+path, o) }
+	write := func() error { return writeTo(t.Context(), im, "plain:"+path, o) }
 	if err := write(); err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,7 @@ func TestUenv(t *testing.T) {
 	file := filepath.Join(dir, "x.squashfs")
 	o := clusterOptions(st)
 	o.Name, o.Uenv = "tools:1", UenvOptions{Root: "/opt/env", Mount: "/user-environment", Description: "for the tests"}
-	if err := Write(t.Context(), im, "uenv:"+file, o); err != nil {
+	if err := writeTo(t.Context(), im, "uenv:"+file, o); err != nil {
 		t.Fatal(err)
 	}
 	text := contentOf(t, file, "meta/env.json")
@@ -107,7 +107,7 @@ func TestUenvOfEnvironment(t *testing.T) {
 		im := assemble(t, st, makeLayer(t, st, layer.Zstd, regular("etc/passwd", "root"), regular("user-environment/bin/tool", "it"), regular("user-environment/"+marker, "")))
 		im.Config.Config.Env = append(im.Config.Config.Env, variable+"=/user-environment")
 		file := filepath.Join(t.TempDir(), "x.squashfs")
-		if err := Write(t.Context(), im, "uenv:"+file, clusterOptions(st)); err != nil {
+		if err := writeTo(t.Context(), im, "uenv:"+file, clusterOptions(st)); err != nil {
 			t.Fatal(err)
 		}
 		env := map[string]string{}
@@ -135,7 +135,7 @@ exit 7
 	name, mount := filepath.Join(t.TempDir(), "x.squashfs"), t.TempDir()
 	o := clusterOptions(st)
 	o.Name, o.Uenv = "tools:1", UenvOptions{Root: "/opt/env", Mount: mount, Description: "for the tests"}
-	if err := Write(t.Context(), im, "uenv:"+name, o); err != nil {
+	if err := writeTo(t.Context(), im, "uenv:"+name, o); err != nil {
 		t.Fatal(err)
 	}
 	program := mount + "/bin/sconce-judged"
@@ -163,7 +163,7 @@ func wantSameUenv(t *testing.T, im *image.Image, file string, o Options) {
 		t.Fatal(err)
 	}
 	other := filepath.Join(t.TempDir(), "again")
-	if err := Write(t.Context(), im, "uenv:"+other, o); err != nil {
+	if err := writeTo(t.Context(), im, "uenv:"+other, o); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := os.ReadFile(other); err != nil || !bytes.Equal(first, again) || !strings.HasPrefix(string(again), "hsqs") {
@@ -209,7 +209,7 @@ func TestUenvRefuses(t *testing.T) {
 		t.Run(fmt.Sprint(c.how), func(t *testing.T) {
 			o := clusterOptions(st)
 			o.Uenv = c.how
-			err := Write(t.Context(), im, "uenv:"+filepath.Join(dir, "x"), o)
+			err := writeTo(t.Context(), im, "uenv:"+filepath.Join(dir, "x"), o)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}

@@ -18,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/tooltest"
 )
@@ -40,7 +41,7 @@ func TestSkopeoReadsDeflated(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := export.Write(t.Context(), im, "oci:"+dir+"/layout:x", export.Options{Store: st}); err != nil {
+	if err := export.Write(t.Context(), im, export.Target{Transport: source.OCI, Path: dir + "/layout", Tag: "x"}, export.Options{Store: st}); err != nil {
 		t.Fatal(err)
 	}
 	archive := filepath.Join(dir, "archive.tar") // docker-archive holds layers uncompressed
