@@ -123,6 +123,18 @@ func downloads(op plan.Op) (files []fetch.Request) {
 	return files
 }
 
+// Packages returns the bytes of all packages that an image consists of, as far as the lock says: as they are downloaded, whatever has been.
+func Packages(p *plan.Plan) (bytes int64) {
+	for s := p.Stage; s != nil; s = s.From {
+		for _, t := range s.Steps {
+			for _, f := range downloads(t.Op) {
+				bytes += f.Size
+			}
+		}
+	}
+	return bytes
+}
+
 func (b *builder) lookForBase(ctx context.Context, op *plan.Base, download int64) Look {
 	var digest store.Digest
 	switch p := op.Pinned; {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/attest"
+	"sconce.dev/sconce/internal/build"
 	"sconce.dev/sconce/internal/clusterfile"
 	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/image"
@@ -65,6 +66,31 @@ func checkOutputs(outputs []string, name string, force bool) error {
 			err = export.CheckTarget(t, own, force)
 		}
 		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// packagesShare is what the size of an image's packages is divided by for the least that a squashfs or SIF file of it takes. They are compressed
+// better than blocks are, and leave a part of what is in them out.
+const packagesShare = 2
+
+// checkOutputRoom returns an error when an image's packages alone are more than a squashfs or SIF file has room for. Of what is slimmed nobody knows
+// how much is left.
+func (s *Session) checkOutputRoom(p *Plan, outputs []string) error {
+	if p.Image.Slim != nil {
+		return nil
+	}
+	for _, out := range outputs {
+		t, err := export.ParseTarget(out)
+		if err != nil {
+			return err
+		}
+		if !t.IsClusterFile() || t.Transport == export.Uenv { // which is a part of the image
+			continue
+		}
+		if err := export.CheckRoom(t, s.Store, build.Packages(p.Plan)/packagesShare, 0); err != nil {
 			return err
 		}
 	}

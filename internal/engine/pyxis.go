@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/export"
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/filelock"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/source"
@@ -66,11 +67,27 @@ func (s *Session) shareOnce(ctx context.Context, ref source.Ref, from source.Opt
 	if used(path) {
 		return nil
 	}
+	if err := s.checkRoom(ctx, ref, from, export.Target{Transport: kind, Path: path}, how); err != nil {
+		return err
+	}
 	im, err := source.Import(ctx, ref, from)
 	if err != nil {
 		return err
 	}
 	return export.Write(ctx, im, export.Target{Transport: kind, Path: path}, how)
+}
+
+// checkRoom returns an error when the layers of an image and the file that is made of them will not fit, before any of them comes.
+func (s *Session) checkRoom(ctx context.Context, ref source.Ref, from source.Options, to export.Target, how export.Options) error {
+	if to.Transport == export.Uenv { // which is a part of the image
+		return nil
+	}
+	outline, err := source.Outline(ctx, ref, from)
+	if err != nil {
+		return nil //nolint:nilerr // importing it says what is wrong
+	}
+	coming := fetch.Needed(s.Store, outline.Image.Blobs())
+	return export.CheckRoom(to, s.Store, export.LeastSize(s.Store, outline.Image, how), coming)
 }
 
 // used reports whether the file is there, and notes that it was asked for.

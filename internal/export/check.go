@@ -11,7 +11,10 @@ import (
 
 	"sconce.dev/sconce/internal/clusterfile"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/store"
 )
 
 // CheckTarget looks at what is at a destination before anything is made for it, so that nobody waits for an image to be told that it has
@@ -136,3 +139,46 @@ func errHoldsElse() error {
 func errOtherImages() error {
 	return fault.Hint(errors.New("the layout holds other images"), "give this one a tag, oci:DIR:TAG, or replace them all with --force")
 }
+
+// CheckRoom returns an error when a file of at least size bytes will not fit where it goes, so that nothing is downloaded for it. coming is
+// how much the store is still to download, which counts where both lie on one file system. A file that is there may be the very one that is wanted.
+func CheckRoom(t Target, st *store.Store, size, coming int64) error {
+	path, err := filepath.Abs(t.Path)
+	if err != nil {
+		return explain(t, err)
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return nil
+	}
+	dir := filepath.Dir(path)
+	room, known := host.RoomFor(dir)
+	if !known {
+		return nil
+	}
+	beside := ""
+	if coming > 0 && sameFileSystem(dir, st.Dir()) {
+		size += coming
+		beside = " together with what is to be downloaded"
+	}
+	if size <= room {
+		return nil
+	}
+	return explain(t, fault.Hint(fmt.Errorf("it will take at least %s%s, and only %s are free there", megabytes(size), beside, wholeMegabytes(room)),
+		"make room, or write to another file system"))
+}
+
+// sameFileSystem reports whether what is written in one directory is missing in the other. Directories that are missing are made.
+func sameFileSystem(a, b string) bool {
+	var one, other unix.Stat_t
+	for ; unix.Stat(a, &one) != nil && a != filepath.Dir(a); a = filepath.Dir(a) {
+	}
+	return unix.Stat(b, &other) == nil && one.Dev == other.Dev
+}
+
+// LeastSize is the least that a squashfs or SIF file of an image will take, in bytes, as far as its manifest tells; 0 when that is not known.
+func LeastSize(st *store.Store, im *image.Image, o Options) int64 {
+	return clusterfile.Estimate(clusterfile.FromImage(st, im), o.Squashfs) / leastShare
+}
+
+// leastShare is what an estimate is divided by where more than the estimate itself must be certain.
+const leastShare = 2

@@ -154,7 +154,7 @@ func (c *clusterWriter) checkSpace() error {
 	expected, least := c.size, c.size
 	if expected == 0 {
 		expected = clusterfile.Estimate(c.in, c.o.Squashfs)
-		least = expected / 2
+		least = expected / leastShare
 	}
 	there := host.FileSystemOf(filepath.Dir(c.target.Path))
 	if expected == 0 || there.Size == 0 {

@@ -9,6 +9,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
 
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
 )
@@ -52,7 +53,7 @@ func Arrive(ctx context.Context, st *store.Store, img v1.Image, jobs int, what s
 
 // bring brings all layers, or none if there is not enough room for them. Of several with the same digest the others wait for the first.
 func (a *Arrival) bring(ctx context.Context, jobs int) error {
-	if err := checkRoom(a.outline.st, a.Image.Manifest.Layers); err != nil {
+	if err := fetch.CheckRoom(a.outline.st, a.Image.Blobs()); err != nil {
 		a.outline.fail(err)
 		for _, d := range a.layers {
 			d.end(err)

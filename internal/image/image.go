@@ -16,6 +16,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
 )
@@ -61,6 +62,17 @@ func load(ctx context.Context, st *store.Store, digest store.Digest) (*Image, er
 		}
 	}
 	return im, nil
+}
+
+// Blobs lists the layers by digest and size, for [fetch.CheckRoom].
+func (im *Image) Blobs() []fetch.Request { return blobsOf(im.Manifest) }
+
+func blobsOf(m v1.Manifest) []fetch.Request {
+	blobs := make([]fetch.Request, len(m.Layers))
+	for i, d := range m.Layers {
+		blobs[i] = fetch.Request{Digest: blobDigest(d), Size: d.Size}
+	}
+	return blobs
 }
 
 // checkSize makes sure that a layer is in the store and as large as the manifest says.

@@ -35,7 +35,7 @@ func importBlobs(ctx context.Context, st *store.Store, img v1.Image, manifest []
 	if err != nil {
 		return err
 	}
-	if err := checkRoom(st, m.Layers); err != nil {
+	if err := fetch.CheckRoom(st, blobsOf(m)); err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -58,15 +58,6 @@ func importBlobs(ctx context.Context, st *store.Store, img v1.Image, manifest []
 	}
 	_, err = st.PutBlob(manifest)
 	return err
-}
-
-// checkRoom looks whether there is room for layers before any of them comes.
-func checkRoom(st *store.Store, layers []v1.Descriptor) error {
-	files := make([]fetch.Request, len(layers))
-	for i, d := range layers {
-		files[i] = fetch.Request{Digest: blobDigest(d), Size: d.Size}
-	}
-	return fetch.CheckRoom(st, files)
 }
 
 // importDocuments copies the config of an image that can be had, and reads its manifest.
