@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -130,7 +131,7 @@ func readOld(ctx context.Context, r *recipe.Recipe) *Files {
 }
 
 // decide makes the lock of r, and the lists of packages beside it, unless the user brings them.
-func decide(ctx context.Context, r *recipe.Recipe, old *Files, o Options) (*Files, error) {
+func decide(ctx context.Context, r *recipe.Recipe, old *Files, o Options) (f *Files, err error) {
 	inputs, err := InputsOf(r)
 	if err != nil {
 		return nil, err
@@ -139,7 +140,7 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Files, o Options) (*File
 	if err != nil {
 		return nil, err
 	}
-	f := &Files{name: filepath.Base(Path(r))}
+	f = &Files{name: filepath.Base(Path(r))}
 	l := &Lock{Version: formatVersion, Platform: r.Target.Platform, Inputs: inputs}
 	f.Lock = l
 	pinned, err := pinBase(ctx, r, old, inputs, *platform, o)
@@ -165,6 +166,7 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Files, o Options) (*File
 	if err != nil {
 		return nil, err
 	}
+	defer func() { keepBase(ctx, r, pinned, *platform, err != nil, o) }()
 	l.Base.Layers = len(im.Layers)
 	if len(r.System.Packages) > 0 {
 		if l.System, im, err = lockSystem(ctx, r, l, old, im, o); err != nil {
@@ -225,7 +227,23 @@ func pinBase(ctx context.Context, r *recipe.Recipe, old *Files, now Inputs, plat
 		kept.Remove = r.Base.Remove
 		return &kept, nil
 	}
+	if kept, at := base.Kept(o.Store, r, platform); kept != nil && !o.Upgrade {
+		progress.Notef(ctx, fmt.Sprintf("the base's packages are those that the lock before, which failed, found %s ago; `sconce lock --upgrade` asks again", time.Since(at).Round(time.Second)))
+		return kept, nil
+	}
 	return base.Pin(ctx, r, platform, o.base())
+}
+
+// keepBase keeps the packages of a base that is made and good for the next try, when the lock has failed for another reason. Without that
+// the next try costs more time, and is as good.
+func keepBase(ctx context.Context, r *recipe.Recipe, pinned *base.Pinned, platform v1.Platform, failed bool, o Options) {
+	keep := func() error { return base.Forget(o.Store, r, platform) }
+	if failed {
+		keep = func() error { return base.Keep(o.Store, r, platform, pinned) }
+	}
+	if err := keep(); err != nil && ctx.Err() == nil {
+		progress.Notef(ctx, fmt.Sprintf("the base's packages are not kept for the next try: %v", err))
+	}
 }
 
 // oneBase drops from inputs what is taken out of the base.

@@ -9,6 +9,7 @@ const (
 	KindStep        Kind = "step"              // the layer of a step; under the step's key
 	KindContent     Kind = "step-content"      // the layer of a step; under what it really stood on and took, for when that is made in another way
 	KindBootstrap   Kind = "bootstrap"         // the image of a base made from a distribution's packages; under the base's key
+	KindBaseAnswer  Kind = "base-answer"       // the packages that a base was resolved to, for an hour after a lock that has failed; under the request
 	KindRepomd      Kind = "repomd"            // the newest date of a repository of RPM packages that was seen; under a hash of its address
 	KindBase        Kind = "base"              // the image of a base that files were taken out of; under the base's key
 	KindSystem      Kind = "system"            // the layer of system packages; under the step's key
