@@ -10,9 +10,9 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
-	"github.com/ulikunitz/xz"
 
 	"sconce.dev/sconce/internal/inflate"
+	"sconce.dev/sconce/internal/xz"
 )
 
 // codec compresses chunks. The result depends on the chunk alone.
@@ -162,10 +162,7 @@ func decompress(br *bufio.Reader, f format) (io.ReadCloser, error) {
 		}
 		return z.IOReadCloser(), nil
 	case formatXZ:
-		if err := checkXZ(br); err != nil {
-			return nil, err
-		}
-		z, err := xz.NewReader(br)
+		z, err := xz.NewReader(br, maxWindow)
 		if err != nil {
 			return nil, fmt.Errorf("read xz: %w", err)
 		}
@@ -173,34 +170,4 @@ func decompress(br *bufio.Reader, f format) (io.ReadCloser, error) {
 	default:
 		return io.NopCloser(br), nil
 	}
-}
-
-// checkXZ looks at the dictionary size that the first block asks for (xz file format 3.1 and 5.3.1), since the decoder
-// would allocate anything up to 4 GiB.
-func checkXZ(br *bufio.Reader) error {
-	const streamHeader = 12
-	head, _ := br.Peek(streamHeader + 64) // shorter: the decoder will say what is wrong
-	if len(head) < streamHeader+8 {
-		return nil
-	}
-	b := head[streamHeader+1:]
-	flags := b[0]
-	b = b[1:]
-	for _, bit := range []byte{0x40, 0x80} { // the optional sizes of the block
-		if flags&bit == 0 {
-			continue
-		}
-		for len(b) > 0 && b[0]&0x80 != 0 {
-			b = b[1:]
-		}
-		b = b[min(1, len(b)):]
-	}
-	const lzma2 = 0x21
-	if len(b) < 3 || b[0] != lzma2 || b[1] != 1 || b[2] > 40 {
-		return nil
-	}
-	if size := int64(2|b[2]&1) << (b[2]/2 + 11); size > maxWindow {
-		return fmt.Errorf("read xz: it needs a dictionary of %d bytes; at most %d are granted", size, maxWindow)
-	}
-	return nil
 }

@@ -611,7 +611,7 @@ func TestDecompressRefusesHugeWindows(t *testing.T) {
 		// RFC 8878 3.1.1.1: no single segment, window descriptor 0xa0 = 2^30 bytes, one empty raw block.
 		"zstd": {0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xa0, 0x01, 0x00, 0x00},
 		// xz file format 3.1: LZMA2 with a dictionary of 4 GiB - 1.
-		"xz": append([]byte{0xfd, '7', 'z', 'X', 'Z', 0, 0, 4, 0xe6, 0xd6, 0xb4, 0x46, 2, 0, 0x21, 1, 40, 0, 0, 0}, make([]byte, 60)...),
+		"xz": append([]byte{0xfd, '7', 'z', 'X', 'Z', 0, 0, 4, 0xe6, 0xd6, 0xb4, 0x46, 2, 0, 0x21, 1, 40, 0, 0, 0, 0xe6, 0xa0, 0x11, 0xb3}, make([]byte, 60)...),
 	} {
 		rc, err := Decompress(bytes.NewReader(data))
 		if err == nil {
