@@ -323,23 +323,27 @@ func unpackAll(t *testing.T, packages ...[]*tar.Header) (string, []*unpacked, []
 	if err := os.MkdirAll(filepath.Join(dir, "usr/bin"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	var all []Package
+	var all []*unpacked
 	for i, entries := range packages {
 		name := string(rune('a' + i))
 		digest, err := st.PutBlob(deb(t, string(control(name, "1", "")), entries))
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, Package{Name: name, Version: "1", Architecture: "amd64", SHA256: digest})
+		u, err := readControl(st, Package{Name: name, Version: "1", Architecture: "amd64", SHA256: digest})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, u)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	x := &unpacker{store: st, dir: dir, root: root, directories: map[string]directory{}, owner: map[string]string{}}
-	u, err := x.unpack(t.Context(), all)
-	return dir, u, x.given, err
+	x := newUnpacker(st, root)
+	err = x.unpack(t.Context(), all)
+	return dir, all, x.given, err
 }
 
 func TestUnpack(t *testing.T) {

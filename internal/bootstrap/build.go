@@ -105,9 +105,8 @@ func (m *making) prepare(ctx context.Context) error {
 		return err
 	}
 	defer root.Close()
-	x := &unpacker{store: m.store, dir: m.upper, root: root, directories: map[string]directory{}, owner: map[string]string{}}
-	all, err := x.unpack(ctx, first)
-	if err != nil {
+	x := newUnpacker(m.store, root)
+	if err := x.unpack(ctx, first); err != nil {
 		return err
 	}
 	// The script has the database elsewhere while it works.
@@ -118,10 +117,10 @@ func (m *making) prepare(ctx context.Context) error {
 	if err := makeDir(filepath.Join(m.upper, databaseDir), 0o755); err != nil {
 		return err
 	}
-	if err := writeDatabase(database, m.p.Architecture, all); err != nil {
+	if err := writeDatabase(database, m.p.Architecture, first); err != nil {
 		return err
 	}
-	if err := m.orders(all, x.given); err != nil {
+	if err := m.orders(first, x.given); err != nil {
 		return err
 	}
 	return m.lay(rest, "deb")
@@ -132,7 +131,7 @@ const databaseDir = "var/lib/dpkg"
 // split divides the packages: of those that every system has, and of what they need, the files are laid down here, and the others are
 // left to apt. Scripts that run before a package is unpacked find nothing to do in the first (Debian Policy 3.8), but for making
 // what they need themselves.
-func (m *making) split(ctx context.Context) (first, rest []Package, err error) {
+func (m *making) split(ctx context.Context) (first []*unpacked, rest []Package, err error) {
 	u := debian.NewUniverse(m.p.Architecture)
 	controls := make([]*unpacked, len(m.p.Packages))
 	g, _ := errgroup.WithContext(ctx)
@@ -161,11 +160,11 @@ func (m *making) split(ctx context.Context) (first, rest []Package, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("the packages that are pinned do not make a system: %w", err)
 	}
-	for _, pkg := range m.p.Packages {
-		if slices.ContainsFunc(closed, func(c *debian.Package) bool { return c.Name == pkg.Name }) {
-			first = append(first, pkg)
+	for _, c := range controls {
+		if slices.ContainsFunc(closed, func(p *debian.Package) bool { return p.Name == c.Name }) {
+			first = append(first, c)
 		} else {
-			rest = append(rest, pkg)
+			rest = append(rest, c.pinned)
 		}
 	}
 	return first, rest, nil

@@ -13,7 +13,6 @@ import (
 	"math"
 	"os"
 	"path"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -38,6 +37,7 @@ const (
 // unpacked is a package whose files lie in the root directory.
 type unpacked struct {
 	debian.Package
+	pinned    Package
 	fields    debian.Paragraph
 	multiArch bool          // it may be there for several architectures
 	control   []controlFile // but for control itself
@@ -94,36 +94,42 @@ type directory struct {
 // unpacker lays files of packages into a directory.
 type unpacker struct {
 	store *store.Store
-	dir   string
 	root  *os.Root
 
 	mu          sync.Mutex
 	directories map[string]directory
+	filled      map[string]bool   // the directories in which something was laid
 	owner       map[string]string // of each file, but directories: the package
 	given       []given
 }
 
+func newUnpacker(st *store.Store, root *os.Root) *unpacker {
+	return &unpacker{store: st, root: root, directories: map[string]directory{}, filled: map[string]bool{}, owner: map[string]string{}}
+}
+
 // readControl reads what a package says of itself.
 func readControl(st *store.Store, pkg Package) (*unpacked, error) {
-	u := &unpacked{}
-	err := u.read(st, pkg, func(string, io.Reader) error { return nil })
+	u := &unpacked{pinned: pkg}
+	err := readDeb(st, pkg, u.readControl, skip)
 	if err != nil {
 		return nil, fmt.Errorf("package %s %s: %w", pkg.Name, pkg.Version, err)
 	}
 	return u, nil
 }
 
-// read reads the control archive, and hands on that of the files.
-func (u *unpacked) read(st *store.Store, pkg Package, data func(name string, r io.Reader) error) error {
+// readDeb hands on the control archive of a package, and that of its files.
+func readDeb(st *store.Store, pkg Package, control, data func(name string, r io.Reader) error) error {
 	f, err := st.OpenBlob(pkg.SHA256)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return debian.ReadDeb(f, func(_ string, r io.Reader) error { return u.readControl(r, pkg) }, data)
+	return debian.ReadDeb(f, control, data)
 }
 
-func (u *unpacked) readControl(r io.Reader, pkg Package) error {
+func skip(string, io.Reader) error { return nil }
+
+func (u *unpacked) readControl(_ string, r io.Reader) error {
 	in, err := layer.Decompress(r)
 	if err != nil {
 		return err
@@ -155,7 +161,7 @@ func (u *unpacked) readControl(r io.Reader, pkg Package) error {
 		}
 		u.control = append(u.control, controlFile{name, h.FileInfo().Mode().Perm(), h.ModTime, content})
 	}
-	return u.understand(pkg)
+	return u.understand(u.pinned)
 }
 
 // understand reads the control fields, which must be those of the package that was pinned.
@@ -185,10 +191,8 @@ func (u *unpacked) understand(pkg Package) error {
 	return nil
 }
 
-// unpack lays down the files of packages, several at once, and returns what they are. Each file belongs to one package, so that
-// the order makes no difference.
-func (x *unpacker) unpack(ctx context.Context, packages []Package) ([]*unpacked, error) {
-	all := make([]*unpacked, len(packages))
+// unpack lays down the files of packages, several at once. Each file belongs to one package, so that the order makes no difference.
+func (x *unpacker) unpack(ctx context.Context, packages []*unpacked) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for _, i := range largestFirst(packages) {
@@ -196,27 +200,26 @@ func (x *unpacker) unpack(ctx context.Context, packages []Package) ([]*unpacked,
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			u := &unpacked{}
-			err := u.read(x.store, packages[i], func(_ string, r io.Reader) error { return x.lay(ctx, i, u, r) })
+			u := packages[i]
+			err := readDeb(x.store, u.pinned, skip, func(_ string, r io.Reader) error { return x.lay(ctx, i, u, r) })
 			if err != nil {
-				return fmt.Errorf("unpack package %s %s: %w", packages[i].Name, packages[i].Version, err)
+				return fmt.Errorf("unpack package %s %s: %w", u.Name, u.Version, err)
 			}
-			all[i] = u
 			return nil
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return nil, err
+		return err
 	}
-	return all, x.finishDirectories()
+	return x.finishDirectories()
 }
 
-func largestFirst(packages []Package) []int {
+func largestFirst(packages []*unpacked) []int {
 	order := make([]int, len(packages))
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return int(packages[b].Size>>10) - int(packages[a].Size>>10) })
+	slices.SortStableFunc(order, func(a, b int) int { return int(packages[b].pinned.Size>>10) - int(packages[a].pinned.Size>>10) })
 	return order
 }
 
@@ -317,14 +320,24 @@ func (x *unpacker) entry(number int, u *unpacked, name string, h *tar.Header, co
 	return nil
 }
 
-// claim notes whose a file is. Below merged directories it has two names, and links in the root lead from one to the other.
-func (x *unpacker) claim(pkg, name string) error {
+// merged is the one name of what lies below a merged directory. There it has two, and links in the root lead from one to the other.
+func (x *unpacker) merged(name string) string {
 	first, rest, below := strings.Cut(name, "/")
-	if target, err := x.root.Readlink(first); below && err == nil && target == "usr/"+first {
-		name = target + "/" + rest
+	if !below || first == "usr" {
+		return name
 	}
+	if target, err := x.root.Readlink(first); err == nil && target == "usr/"+first {
+		return target + "/" + rest
+	}
+	return name
+}
+
+// claim notes whose a file is.
+func (x *unpacker) claim(pkg, name string) error {
+	name = x.merged(name)
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.filled[path.Dir(name)] = true
 	if other, ok := x.owner[name]; ok && other != pkg {
 		return fmt.Errorf("package %s has the same file", other)
 	}
@@ -362,8 +375,10 @@ func (x *unpacker) directory(number int, name string, h *tar.Header) error {
 	if !info.IsDir() {
 		return errors.New("another package has something else than a directory there")
 	}
+	parent := path.Dir(x.merged(name))
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.filled[parent] = true
 	if known, ok := x.directories[name]; !ok || number < known.by {
 		x.directories[name] = directory{number, h.FileInfo().Mode(), h.ModTime, h.Uid, h.Gid}
 	}
@@ -432,11 +447,11 @@ func (x *unpacker) finishDirectories() error {
 		if d.uid != 0 || d.gid != 0 {
 			x.given = append(x.given, given{name, d.uid, d.gid, unixMode(d.mode)})
 		}
-		entries, err := os.ReadDir(filepath.Join(x.dir, name))
+		empty, err := x.isEmpty(name)
 		if err != nil {
 			return err
 		}
-		if len(entries) == 0 {
+		if empty {
 			if err := x.root.Chtimes(name, d.modTime, d.modTime); err != nil {
 				return err
 			}
@@ -444,6 +459,23 @@ func (x *unpacker) finishDirectories() error {
 	}
 	slices.SortFunc(x.given, func(a, b given) int { return strings.Compare(a.path, b.path) })
 	return nil
+}
+
+// isEmpty looks into a directory, unless something of a package is known to be there.
+func (x *unpacker) isEmpty(name string) (bool, error) {
+	if x.filled[x.merged(name)] {
+		return false, nil
+	}
+	dir, err := x.root.Open(name)
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+	_, err = dir.Readdirnames(1)
+	if errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	return false, err
 }
 
 func unixMode(m os.FileMode) uint32 {

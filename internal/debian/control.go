@@ -35,12 +35,15 @@ type Paragraph []Field
 // Get returns the value of a field, "" when there is none. Upper and lower case are the same in names.
 func (p Paragraph) Get(name string) string {
 	for _, f := range p {
-		if strings.EqualFold(f.Name, name) {
+		if sameName(f.Name, name) {
 			return f.Value
 		}
 	}
 	return ""
 }
+
+// sameName compares names, which are ASCII: of another length it is another one.
+func sameName(a, b string) bool { return len(a) == len(b) && strings.EqualFold(a, b) }
 
 // String writes the paragraph as it is read, without the empty line behind it.
 func (p Paragraph) String() string {
@@ -134,7 +137,7 @@ func (r *Reader) bad(format string, args ...any) error {
 
 func (p Paragraph) has(name string) bool {
 	for _, f := range p {
-		if strings.EqualFold(f.Name, name) {
+		if sameName(f.Name, name) {
 			return true
 		}
 	}
