@@ -1,13 +1,10 @@
 package rpm
 
 import (
-	"encoding/xml"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
-	"unique"
 )
 
 // Limits of a list of packages. The largest, Fedora's, has 70,000, and a kernel's debugging package 30,000 relations.
@@ -18,58 +15,6 @@ const (
 	maxText      = 64 << 10  // bytes of a value
 )
 
-// scanner goes through the elements of a list, which is too long to be kept.
-type scanner struct {
-	decoder *xml.Decoder
-	text    strings.Builder
-}
-
-func newScanner(r io.Reader) *scanner {
-	d := xml.NewDecoder(r)
-	d.Strict = true
-	return &scanner{decoder: d}
-}
-
-// run calls start at the beginning of each element, and end at its end with the text in it.
-func (s *scanner) run(start func(xml.StartElement) error, end func(name, text string) error) error {
-	for {
-		token, err := s.decoder.RawToken()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("it is damaged: %w", err)
-		}
-		switch token := token.(type) {
-		case xml.StartElement:
-			s.text.Reset()
-			err = start(token)
-		case xml.EndElement:
-			err = end(token.Name.Local, strings.TrimSpace(s.text.String()))
-			s.text.Reset()
-		case xml.CharData:
-			if s.text.Len()+len(token) <= maxText {
-				s.text.Write(token)
-			}
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// intern keeps one copy of a text that a list repeats.
-func intern(s string) string { return unique.Make(s).Value() }
-
-func attribute(e xml.StartElement, name string) string {
-	for _, a := range e.Attr {
-		if a.Name.Local == name {
-			return a.Value
-		}
-	}
-	return ""
-}
-
 // primary is a list of packages while it is read.
 type primary struct {
 	add       func(*Package) error
@@ -79,38 +24,49 @@ type primary struct {
 	suggests  bool
 	relations int
 	packages  int
+	texts     map[string]string
 }
 
 // ReadPrimary calls add with each package of a list, primary.xml, uncompressed. What a package recommends and suggests is kept by
 // name alone.
 func ReadPrimary(r io.Reader, add func(*Package) error) error {
-	x := &primary{add: add}
+	x := &primary{add: add, texts: map[string]string{}}
 	return newScanner(r).run(x.start, x.end)
 }
 
-func (x *primary) start(e xml.StartElement) error {
-	if e.Name.Local == "package" {
+// intern keeps one copy of a text that the list repeats.
+func (x *primary) intern(b []byte) string {
+	s, ok := x.texts[string(b)]
+	if !ok {
+		s = string(b)
+		x.texts[s] = s
+	}
+	return s
+}
+
+func (x *primary) start(e *tag) error {
+	if e.name == "package" {
 		if x.packages++; x.packages > maxPackages {
 			return fmt.Errorf("it has more than %d packages", maxPackages)
 		}
-		*x = primary{add: x.add, packages: x.packages, p: &Package{}}
+		*x = primary{add: x.add, packages: x.packages, texts: x.texts, p: &Package{}}
 		return nil
 	}
 	if x.p == nil {
 		return nil
 	}
-	switch e.Name.Local {
+	switch e.name {
 	case "version":
-		x.p.Version = versionOf(e)
+		x.p.Version = x.version(e)
 	case "checksum":
-		x.checksum = attribute(e, "type")
+		x.checksum = string(e.get("type"))
 	case "size":
 		var err error
-		if x.p.Size, err = strconv.ParseInt(attribute(e, "package"), 10, 64); err != nil || x.p.Size < 0 {
-			return fmt.Errorf("package %.80q has the size %.40q", x.p.Name, attribute(e, "package"))
+		if x.p.Size, err = strconv.ParseInt(string(e.get("package")), 10, 64); err != nil || x.p.Size < 0 {
+			return fmt.Errorf("package %.80q has the size %.40q", x.p.Name, e.get("package"))
 		}
 	case "location":
-		x.p.Location = attribute(e, "href")
+		x.p.Location = string(e.get("href"))
 	case "provides":
 		x.into = &x.p.Provides
 	case "requires":
@@ -127,57 +83,57 @@ func (x *primary) start(e xml.StartElement) error {
 	return nil
 }
 
-func versionOf(e xml.StartElement) Version {
-	v := Version{Epoch: intern(attribute(e, "epoch")), Version: intern(attribute(e, "ver")), Release: intern(attribute(e, "rel"))}
+func (x *primary) version(e *tag) Version {
+	v := Version{Epoch: x.intern(e.get("epoch")), Version: x.intern(e.get("ver")), Release: x.intern(e.get("rel"))}
 	if v.Epoch == "0" {
 		v.Epoch = ""
 	}
 	return v
 }
 
-func (x *primary) entry(e xml.StartElement) error {
+func (x *primary) entry(e *tag) error {
 	if x.relations++; x.relations > maxRelations {
 		return fmt.Errorf("package %.80q has more than %d relations", x.p.Name, maxRelations)
 	}
-	name := attribute(e, "name")
+	if x.into == nil && !x.suggests {
+		return nil
+	}
+	name := x.intern(e.get("name"))
 	if x.suggests {
-		x.p.Suggests = append(x.p.Suggests, intern(name))
+		x.p.Suggests = append(x.p.Suggests, name)
 		return nil
 	}
-	if x.into == nil {
-		return nil
-	}
-	r := Relation{Name: intern(name), sense: senses[attribute(e, "flags")]}
+	r := Relation{Name: name, sense: senses[string(e.get("flags"))]}
 	if strings.HasPrefix(name, "(") {
 		var err error
 		if r, err = ParseRelation(name); err != nil {
 			return fmt.Errorf("package %.80q: %w", x.p.Name, err)
 		}
 	} else if r.sense != 0 {
-		r.version = versionOf(e)
+		r.version = x.version(e)
 	}
 	*x.into = append(*x.into, r)
 	return nil
 }
 
-func (x *primary) end(name, text string) error {
+func (x *primary) end(name string, text []byte) error {
 	if x.p == nil {
 		return nil
 	}
 	switch name {
 	case "name":
-		x.p.Name = intern(text)
+		x.p.Name = x.intern(text)
 	case "arch":
-		x.p.Arch = intern(text)
+		x.p.Arch = x.intern(text)
 	case "checksum":
-		x.p.SHA256 = text
+		x.p.SHA256 = string(text)
 	case "provides", "requires", "conflicts", "obsoletes", "recommends", "suggests":
 		x.into, x.suggests = nil, false
 	case "file":
 		if len(x.p.Files) >= maxListed {
 			return fmt.Errorf("package %.80q has more than %d files", x.p.Name, maxListed)
 		}
-		x.p.Files = append(x.p.Files, intern(text))
+		x.p.Files = append(x.p.Files, x.intern(text))
 	case "package":
 		p := x.p
 		x.p = nil
@@ -226,14 +182,14 @@ func consistsOf(s, marks string) bool {
 // ReadFileLists calls add for those of the wanted files that packages of a list, filelists.xml, have: with the package's hash.
 func ReadFileLists(r io.Reader, wanted map[string]bool, add func(sha256, file string)) error {
 	id := ""
-	return newScanner(r).run(func(e xml.StartElement) error {
-		if e.Name.Local == "package" {
-			id = attribute(e, "pkgid")
+	return newScanner(r).run(func(e *tag) error {
+		if e.name == "package" {
+			id = string(e.get("pkgid"))
 		}
 		return nil
-	}, func(name, text string) error {
-		if name == "file" && wanted[text] {
-			add(id, text)
+	}, func(name string, text []byte) error {
+		if name == "file" && wanted[string(text)] {
+			add(id, string(text))
 		}
 		return nil
 	})
