@@ -13,6 +13,9 @@ ran_out() {
 
 program_of() { echo "$programs/$(tr / - <<< "$1").test"; }
 
+# by_imports sorts directories by how many packages they need, most first.
+by_imports() { sed 's|^|./|' | xargs go list -f '{{len .Deps}} {{.ImportPath}}' | sort -rn | sed 's|^[0-9]* sconce.dev/sconce/||'; }
+
 # One program for each package, as go test -fuzz would link it again for each target.
 compile() { go test -c -vet=off -ldflags=-w -fuzz=. -o "$(program_of "$1")" "./$1"; }
 
@@ -37,8 +40,11 @@ corpus=$(go env GOCACHE)/fuzz # where go test keeps what it found interesting
 export programs corpus seconds
 export -f ran_out program_of compile fuzz
 
-dirs=$(grep -rl --include='*_test.go' '^func Fuzz' "$@" | xargs -n 1 dirname | sort -u)
-xargs -P "$(nproc)" -n 1 bash -euo pipefail -c 'compile "$1"' - <<< "$dirs"
+# The one that imports most comes first, and alone: go compiles on all processors by itself, and two that begin at once would each compile
+# the same packages.
+dirs=$(grep -rl --include='*_test.go' '^func Fuzz' "$@" | xargs -n 1 dirname | sort -u | by_imports)
+compile "$(head -n 1 <<< "$dirs")"
+tail -n +2 <<< "$dirs" | xargs -r -P "$(nproc)" -n 1 bash -euo pipefail -c 'compile "$1"' -
 
 targets=()
 for dir in $dirs; do
