@@ -30,6 +30,7 @@ import (
 // installEverything installs packages whose scripts make users, give files away, set bits and capabilities, and become
 // somebody else; changes what the base has of that kind; and has rpm and dnf do the like.
 const installEverything = `set -e
+echo force-unsafe-io >/etc/dpkg/dpkg.cfg.d/fast # nothing here has to outlive a loss of power
 printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d # starts no services
 again() { "$@" || { sleep 10; "$@"; } || { sleep 30; "$@"; }; } # a mirror has bad moments
 again apt-get update -q
@@ -44,7 +45,7 @@ tar -C / -cf - etc/ssh var/lib/postgresql run/sudo 2>/dev/null | tar -C /opt -xp
 useradd -m -G mail builder; install -d -o builder -g mail -m 2775 /srv/team; : >/usr/bin/wall
 su builder -c 'cd && touch mine && mkdir -p a/b && touch /srv/team/theirs && git init -q repository && cd repository &&
 	git config user.email a@b && git config user.name c && git commit -q --allow-empty -m x && touch /etc/no' && exit 1
-su builder -c 'pg=/usr/lib/postgresql/15/bin; $pg/initdb -D ~/data >/dev/null && $pg/pg_ctl -D ~/data -o "-k /tmp" -w start >/dev/null && $pg/pg_ctl -D ~/data stop >/dev/null'
+su builder -c 'pg=/usr/lib/postgresql/15/bin; $pg/initdb --no-sync -D ~/data >/dev/null && $pg/pg_ctl -D ~/data -o "-k /tmp" -w start >/dev/null && $pg/pg_ctl -D ~/data stop >/dev/null'
 
 echo 'builder ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/builder; chmod 440 /etc/sudoers.d/builder
 su builder -c 'sudo install -m 600 -o www-data /dev/null /etc/by-sudo; sudo -u postgres touch /tmp/x /var/lib/postgresql/mine'
