@@ -10,9 +10,7 @@ export GOFLAGS := -trimpath -buildvcs=false $(GOFLAGS)
 # make test PACKAGES=./internal/store TESTFLAGS=-v; -short leaves out what takes long. What the tests need is installed first; from
 # then on, a tool that is missing fails a test. Plain `go test` leaves out tests whose tools are not there.
 # The two that wait most, for mirrors and other programs, come first, so that others compute beside them.
-# make test RACE=yes runs the tests of packages in which goroutines run with the race detector, where that costs little, instead of without.
-RACE      ?=
-PACKAGES  ?= $(if $(RACE),$(shell scripts/concurrent.sh rest),./test ./internal/wheelbuild ./...)
+PACKAGES  ?= ./test ./internal/wheelbuild ./...
 TESTFLAGS ?=
 
 # Without what debuggers need, which takes a third of the time to link; vet is a part of make lint. A program with the race detector sleeps
@@ -23,7 +21,7 @@ RUN        = SCONCE_REQUIRE_TOOLS=1 CGO_ENABLED=0 scripts/test.sh
 RUN_RACE   = SCONCE_REQUIRE_TOOLS=1 CGO_ENABLED=1 GORACE='$(GORACE)' scripts/test.sh
 FLAGS      = -vet=off -ldflags=-w -timeout 80m $(TESTFLAGS)
 
-.PHONY: help build cross test test-stack race fuzz lint format setup demo bench bench-builds bench-containerfile bench-files bench-conda bench-scale bench-facts bench-start bench-gpu release clean
+.PHONY: help build cross test test-stack race rest fuzz lint format setup demo bench bench-builds bench-containerfile bench-files bench-conda bench-scale bench-facts bench-start bench-gpu release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -40,17 +38,21 @@ cross: ## build for both architectures
 test: ## install what the tests need (on Debian), and run them all
 	scripts/setup.sh tests
 	$(RUN) test $(FLAGS) $(PACKAGES)
-	$(if $(RACE),$(RUN_RACE) test-race -race $(FLAGS) ./internal/build $(shell scripts/concurrent.sh quick))
 
 test-stack: ## compile examples/hpc-stack/debian, and run its tests on a Slurm of two nodes: half an hour
 	scripts/setup.sh tests
 	SCONCE_REQUIRE_TOOLS=1 SCONCE_TEST_STACK=1 $(GO) test -count=1 -vet=off -v -timeout 3h -run TestStackFromSources ./test
 
-# The race detector has nothing to say where one goroutine runs. What takes longest comes first, so that nothing waits for it at the end.
-race: PACKAGES = ./internal/sandbox ./internal/build $(shell scripts/concurrent.sh)
+# The race detector has nothing to say where one goroutine runs.
+race: PACKAGES = $(shell scripts/concurrent.sh)
 race: ## run the quick tests with the race detector
 	scripts/setup.sh tests
 	$(RUN_RACE) race -race -short $(FLAGS) $(PACKAGES)
+
+rest: ## run the tests that make race has left out, after it: both are make test
+	scripts/setup.sh tests
+	$(RUN) rest $(FLAGS) $(shell scripts/concurrent.sh rest)
+	$(RUN) left -run "$$(scripts/left.sh tests)" $(FLAGS) $$(scripts/left.sh packages)
 
 fuzz: ## run each fuzz target for a few seconds
 	scripts/fuzz.sh

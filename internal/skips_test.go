@@ -23,7 +23,7 @@ var mayLook = map[string]string{
 }
 
 // Where make test has installed what tests need, none is left out for want of it: whatever can be installed goes through tooltest, and
-// every other reason is given in words.
+// every other reason is given in words. What a short run leaves out is told, so that it can be run after it.
 func TestSkips(t *testing.T) {
 	used := map[string]bool{}
 	for _, root := range []string{".", "../test", "../cmd", "../bench"} {
@@ -45,6 +45,9 @@ func TestSkips(t *testing.T) {
 			for _, d := range file.Decls {
 				if f, ok := d.(*ast.FuncDecl); ok {
 					judgeSkips(t, path+" "+f.Name.Name, f, used)
+					if !strings.HasPrefix(path, "../test/") { // which a short run leaves out as a whole
+						judgeShort(t, path+" "+f.Name.Name, f)
+					}
 				}
 			}
 			return nil
@@ -92,6 +95,46 @@ func judgeSkips(t *testing.T, name string, f *ast.FuncDecl, used map[string]bool
 		t.Errorf("%s looks for a program and skips a test: tooltest.Path does both", name)
 	}
 	used[name] = true
+}
+
+// judgeShort wants a test that asks whether the run is short to be skipped then. One that does less asks tooltest.
+func judgeShort(t *testing.T, name string, f *ast.FuncDecl) {
+	asked, skipped := 0, 0
+	ast.Inspect(f, func(n ast.Node) bool {
+		if calls(n, "testing", "Short") {
+			asked++
+		}
+		if i, ok := n.(*ast.IfStmt); ok && contains(i.Cond, "testing", "Short") && contains(i.Body, "t", "Skip") {
+			skipped++
+		}
+		return true
+	})
+	if asked != skipped {
+		t.Errorf("%s asks testing.Short and is not skipped: tooltest.Less tells that it does less", name)
+	}
+}
+
+// calls reports whether a node is a call of a function of a package, or of a method of a variable.
+func calls(n ast.Node, from, name string) bool {
+	call, ok := n.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	of, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || of.Sel.Name != name {
+		return false
+	}
+	left, ok := of.X.(*ast.Ident)
+	return ok && left.Name == from
+}
+
+// contains reports whether there is such a call in a node.
+func contains(n ast.Node, from, name string) (found bool) {
+	ast.Inspect(n, func(n ast.Node) bool {
+		found = found || n != nil && calls(n, from, name)
+		return !found
+	})
+	return found
 }
 
 // firstText is the first string in the arguments of a call.

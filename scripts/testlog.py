@@ -1,7 +1,7 @@
 """testlog.py TIMES [-v]: shows what `go test -json` prints as go test shows it without -json, and keeps how long each test took.
 
 TIMES becomes a file with a line for each test and each package: seconds, result, package, test ("" is the package), and why it
-was left out; separated by tabs. Whether all is well, go test says: this stands last in a pipe of a shell with pipefail."""
+was left out, or that less was done of it; separated by tabs. Whether all is well, go test says: this stands last in a pipe of a shell with pipefail."""
 
 import collections
 import json
@@ -10,6 +10,8 @@ import sys
 
 # What go test shows with -v alone.
 VERBOSE = re.compile(r"=== (RUN|PAUSE|CONT|NAME) |\s*--- (PASS|SKIP): |PASS$")
+# What a test says that does less in a short run: tooltest.Less.
+LESS = "less is done in a short run"
 
 
 def main(times, verbose):
@@ -33,7 +35,8 @@ def take(said, event, out, verbose):
         said.setdefault(test, []).append(event["Output"])
     if action not in ("pass", "fail", "skip"):
         return
-    why = " ".join("".join(quiet(said.get(test, []))).split()) if action == "skip" else ""
+    lines = quiet(said.get(test, []))
+    why = " ".join("".join(lines).split()) if action == "skip" else LESS if any(LESS in line for line in lines) else ""
     print(f"{event.get('Elapsed', 0):.2f}\t{action}\t{event['Package']}\t{test}\t{why}", file=out)
     if test and action != "fail":
         said.pop(test, None)  # go test shows what fails

@@ -126,7 +126,7 @@ func upper(p string) bool {
 // Many images of random layers through one store: each has the bytes that it has without the others.
 func TestManyImages(t *testing.T) {
 	seeds := 4
-	if testing.Short() {
+	if tooltest.Less(t) {
 		seeds = 1
 	}
 	for seed := range seeds {

@@ -111,7 +111,7 @@ func TestInterrupt(t *testing.T) {
 	b := newBench(t)
 	marker := longTime()
 	scripts := []string{"sleep " + marker}
-	if !testing.Short() {
+	if !tooltest.Less(t) {
 		scripts = append(scripts, "trap '' TERM INT HUP; mkdir -p /a/b; touch /a/b/c; chmod 0 /a/b /a; while :; do sleep "+marker+"; done")
 	}
 	for _, script := range scripts {

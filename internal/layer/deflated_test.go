@@ -301,7 +301,7 @@ func TestDamagedChunks(t *testing.T) {
 		t.Fatal(err)
 	}
 	noticed, tries := 0, 80
-	if testing.Short() {
+	if tooltest.Less(t) {
 		tries = 10
 	}
 	for range tries {

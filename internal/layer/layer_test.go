@@ -170,7 +170,7 @@ func randomData(r *rand.Rand, largest int) []byte {
 func TestRoundTrip(t *testing.T) {
 	st, other := testStore(t), testStore(t)
 	seeds := uint64(25)
-	if testing.Short() {
+	if tooltest.Less(t) {
 		seeds = 4
 	}
 	for seed := range seeds {
@@ -307,7 +307,7 @@ func copyBlob(tb testing.TB, from, to *store.Store, d store.Digest) {
 func TestSameBytes(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	files := 40
-	if testing.Short() {
+	if tooltest.Less(t) {
 		files = 12
 	}
 	var objects []object

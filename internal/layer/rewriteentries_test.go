@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // someEdits removes some files and links of a layer and gives some files another content. It returns what is then there.
@@ -78,7 +79,7 @@ func (s skipped) Read([]byte) (int, error) {
 // TestRewriteEntries wants of a layer made here what would have been made of what is left.
 func TestRewriteEntries(t *testing.T) {
 	seeds := uint64(2)
-	if testing.Short() {
+	if tooltest.Less(t) {
 		seeds = 1
 	}
 	for seed := range seeds {

@@ -80,7 +80,7 @@ func some(r *rand.Rand) func(int) bool {
 func TestSources(t *testing.T) {
 	st := testStore(t)
 	seeds := uint64(9)
-	if testing.Short() {
+	if tooltest.Less(t) {
 		seeds = 3 // each compression once
 	}
 	for seed := range seeds {

@@ -111,7 +111,7 @@ func pythons(t testing.TB) []string {
 	if len(found) == 0 {
 		return []string{tooltest.Path(t, "python3")}
 	}
-	if testing.Short() {
+	if tooltest.Less(t) {
 		return found[len(found)-1:]
 	}
 	return found
@@ -140,7 +140,7 @@ func TestPoolOfEndless(t *testing.T) {
 func TestBytecodeDependsOnSourceAlone(t *testing.T) {
 	all := pythons(t)
 	limit := 4000 / len(all)
-	if testing.Short() {
+	if tooltest.Less(t) {
 		limit = 300
 	}
 	sources := append(realSources(t, limit), tricky...)

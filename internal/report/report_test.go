@@ -18,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/elfx"
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 func TestVisible(t *testing.T) {
@@ -136,7 +137,7 @@ func (j *jsonDir) sums() (size, files, named int) {
 // However many files there are, the page stays small, and no byte and no file is lost.
 func TestManyFiles(t *testing.T) {
 	for _, n := range []int{0, 1, 5000, 120_000} {
-		if n > 5000 && testing.Short() {
+		if n > 5000 && tooltest.Less(t) {
 			continue
 		}
 		r := example(n)

@@ -48,7 +48,7 @@ func TestAsOrdinaryUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := []string{"-test.v"}
-	if testing.Short() {
+	if tooltest.Less(t) {
 		args = append(args, "-test.short")
 	}
 	cmd := exec.Command(binary, args...)

@@ -50,7 +50,7 @@ func TestCodecVersion(t *testing.T) {
 
 // TestBlocksComeBack decompresses what each compressor makes of blocks of all kinds.
 func TestBlocksComeBack(t *testing.T) {
-	for _, o := range optionSets() {
+	for _, o := range optionSets(t) {
 		o = o.complete()
 		e, err := o.encoder()
 		if err != nil {

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // A sourceFile is a file of a made-up layer.
@@ -143,12 +145,12 @@ func extracted(t *testing.T, image []byte, layers [][]sourceFile) {
 }
 
 // optionSets are the settings under which the placement is tested.
-func optionSets() []Options {
+func optionSets(t testing.TB) []Options {
 	sets := []Options{
 		{Compression: Zstd, TailPacking: true},
 		{Compression: Gzip, Level: 1, BlockSize: 32 << 10},
 	}
-	if testing.Short() {
+	if tooltest.Less(t) {
 		return sets
 	}
 	return append(sets, []Options{
@@ -163,7 +165,7 @@ func optionSets() []Options {
 
 func TestWorkersDoNotChangeBytes(t *testing.T) {
 	layers := [][]sourceFile{source(1, 100), source(2, 100)}
-	for _, o := range optionSets() {
+	for _, o := range optionSets(t) {
 		t.Run(o.Key(), func(t *testing.T) {
 			o.Workers = 1
 			want, _, _ := imageOf(t, o, layers)
@@ -185,7 +187,7 @@ func TestPacksDoNotChangeBytes(t *testing.T) {
 			changed[i].key.Offset += 1 << 30
 		}
 	}
-	for _, o := range optionSets() {
+	for _, o := range optionSets(t) {
 		t.Run(o.Key(), func(t *testing.T) {
 			_, f, s := imageOf(t, o, [][]sourceFile{one, two})
 			packOne, packTwo := keepPack(t, f, s[0]).load(t), keepPack(t, f, s[1]).load(t)

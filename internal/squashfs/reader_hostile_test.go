@@ -15,6 +15,8 @@ import (
 	"github.com/pierrec/lz4/v4"
 	"github.com/ulikunitz/xz"
 	"github.com/ulikunitz/xz/lzma"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // handmade is an image of stored metadata that a test composes byte by byte.
@@ -330,7 +332,7 @@ func lzoZeros(n int) []byte {
 // TestBombs refuses blocks that decompress to more than a block, without making room for them.
 func TestBombs(t *testing.T) {
 	large := 64 << 20
-	if testing.Short() {
+	if tooltest.Less(t) {
 		large = 2 << 20
 	}
 	for _, n := range []int{10_000, metadataSize + 1, large} {

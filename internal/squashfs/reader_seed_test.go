@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // writeSeeds makes testdata/*.sqfs anew: go test -run TestSeeds -write-seeds. mksquashfs and tar2sqfs must be there.
@@ -139,7 +141,7 @@ func (w *limitedWriter) Write(p []byte) (int, error) {
 // TestDamagedSeeds changes the bytes of every image of testdata, one after the other, and cuts it off there.
 func TestDamagedSeeds(t *testing.T) {
 	places := 1000 // that are damaged in each
-	if testing.Short() {
+	if tooltest.Less(t) {
 		places = 50
 	}
 	for name, image := range seeds(t) {

@@ -225,7 +225,7 @@ func TestOptionsKey(t *testing.T) {
 		t.Errorf("%q is not %q", a, b)
 	}
 	seen := map[string]bool{}
-	for _, o := range append(optionSets(), Options{Compression: Zstd, Level: 9}, Options{Compression: Gzip}) {
+	for _, o := range append(optionSets(t), Options{Compression: Zstd, Level: 9}, Options{Compression: Gzip}) {
 		if seen[o.Key()] {
 			t.Errorf("%q is the key of two", o.Key())
 		}

@@ -169,7 +169,7 @@ func mounted(t *testing.T, image string, base int64) string {
 }
 
 func TestKernelMounts(t *testing.T) {
-	for _, o := range optionSets() {
+	for _, o := range optionSets(t) {
 		t.Run(o.Key(), func(t *testing.T) {
 			b := newBuild(t, 12288, o)
 			b.start()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // crashDir makes the test binary a process that writes into the store in the directory named by it until it is killed.
@@ -97,7 +98,7 @@ func scribblePartial(ctx context.Context, s *store.Store, data []byte) error {
 func TestKilledAtAnyMoment(t *testing.T) {
 	dir := t.TempDir()
 	kills := 40
-	if testing.Short() {
+	if tooltest.Less(t) {
 		kills = 8
 	}
 	for range kills {

@@ -44,9 +44,9 @@ func (s sources) program(name, text string) {
 }
 
 // run runs a script where nothing else is on PATH, and returns what it prints.
-func (s sources) run(shell, script string) (string, error) {
+func (s sources) run(shell, script string, args ...string) (string, error) {
 	s.t.Helper()
-	cmd := exec.Command(filepath.Join(s.dir, "path", shell), filepath.Join("scripts", script))
+	cmd := exec.Command(filepath.Join(s.dir, "path", shell), append([]string{filepath.Join("scripts", script)}, args...)...)
 	cmd.Dir, cmd.Env = s.dir, []string{"PATH=" + filepath.Join(s.dir, "path")}
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -80,6 +80,35 @@ func TestDemoNeedsTheBinaryAlone(t *testing.T) {
 	for _, want := range []string{"did run", "Nothing to do"} {
 		if out, err := s.run("sh", "demo.sh"); err != nil || !strings.Contains(out, want) {
 			t.Errorf("%v, and not %q\n%s", err, want, out)
+		}
+	}
+}
+
+// saidByGo is what go test -json says of a short run.
+const saidByGo = `{"Action":"output","Package":"sconce.dev/sconce/internal/a","Test":"TestWhole","Output":"    a_test.go:1: all of it\n"}
+{"Action":"pass","Package":"sconce.dev/sconce/internal/a","Test":"TestWhole","Elapsed":1}
+{"Action":"output","Package":"sconce.dev/sconce/internal/a","Test":"TestLess","Output":"    a_test.go:2: ` + lessSaid + `\n"}
+{"Action":"pass","Package":"sconce.dev/sconce/internal/a","Test":"TestLess","Elapsed":1}
+{"Action":"output","Package":"sconce.dev/sconce/cmd/b","Test":"TestMany/one","Output":"    b_test.go:3: takes long\n"}
+{"Action":"skip","Package":"sconce.dev/sconce/cmd/b","Test":"TestMany/one","Elapsed":0}
+{"Action":"pass","Package":"sconce.dev/sconce/cmd/b","Test":"TestMany","Elapsed":0}
+{"Action":"pass","Package":"sconce.dev/sconce/cmd/b","Elapsed":1}
+{"Action":"pass","Package":"sconce.dev/sconce/internal/a","Elapsed":1}
+{"Action":"output","Package":"sconce.dev/sconce/internal/none","Output":"?   [no test files]\n"}
+{"Action":"skip","Package":"sconce.dev/sconce/internal/none","Elapsed":0}
+`
+
+// What a short run has left out, or done less of, is run afterwards, and nothing else.
+func TestLeftByAShortRun(t *testing.T) {
+	s := newSources(t, "bash", "awk", "sed", "cut", "sort", "paste")
+	s.program("path/python3", "PATH="+os.Getenv("PATH")+" exec "+Path(t, "python3")+` "$@"`+"\n") // which may itself be a script
+	s.program("path/go", "cat <<'END'\n"+saidByGo+"END\n")
+	if out, err := s.run("bash", "test.sh", "race", "-short", "./..."); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for what, want := range map[string]string{"tests": "^(TestLess|TestMany)$\n", "packages": "./cmd/b\n./internal/a\n"} {
+		if out, err := s.run("bash", "left.sh", what); err != nil || out != want {
+			t.Errorf("left.sh %s: %v, %q, want %q", what, err, out, want)
 		}
 	}
 }

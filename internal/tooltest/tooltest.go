@@ -114,3 +114,16 @@ func WriteProgram(file string, data []byte) error {
 	defer syscall.ForkLock.RUnlock()
 	return os.WriteFile(file, data, 0o755)
 }
+
+// Less reports whether this is a short run, in which the test does less than in another, and has the test say so: what the race detector
+// has seen of it is not all of it then. A test that a short run leaves out says that by itself, with t.Skip.
+func Less(t testing.TB) bool {
+	t.Helper()
+	if testing.Short() {
+		t.Log(lessSaid)
+	}
+	return testing.Short()
+}
+
+// lessSaid is what scripts/testlog.py looks for.
+const lessSaid = "less is done in a short run"
