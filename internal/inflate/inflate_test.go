@@ -226,6 +226,9 @@ func TestRoundTrip(t *testing.T) {
 
 // TestBlocks has blocks of all types and sizes in one stream.
 func TestBlocks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many streams, one goroutine")
+	}
 	for seed := range uint64(150) {
 		judge(t, craft(seed))
 	}
@@ -435,6 +438,9 @@ func TestTruncated(t *testing.T) {
 
 // TestDamaged changes bits at random.
 func TestDamaged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many streams, one goroutine")
+	}
 	r := rand.New(rand.NewPCG(3, 4))
 	for seed := range uint64(20) {
 		src := craft(seed + 2000)

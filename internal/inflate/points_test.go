@@ -26,6 +26,9 @@ func words(n int) []byte {
 
 // Each part of a stream is decoded on its own.
 func TestPoints(t *testing.T) {
+	if testing.Short() {
+		t.Skip("large streams, one goroutine")
+	}
 	data := words(3 << 20)
 	for _, level := range []int{kflate.NoCompression, kflate.HuffmanOnly, 1, 5, 9} {
 		var packed bytes.Buffer
