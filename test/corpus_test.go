@@ -108,7 +108,7 @@ func TestCorpus(t *testing.T) {
 		t.Skip("the fixtures with device code, and the names of files here, are those of amd64")
 	}
 	p := newPlace(t, nil)
-	b := compileBinaries(t, p.path("binaries"))
+	b := corpusBinaries(t)
 	images := corpus(b)
 	wantRulesCovered(t, p, images)
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))

@@ -119,11 +119,19 @@ gcc -shared -nostdlib -Wl,--build-id=none -o hip hip.o
 for f in *.s; do code $f; done
 `
 
-// compileBinaries makes all programs and libraries of the corpus in a directory.
-func compileBinaries(t *testing.T, dir string) binaries {
+var sharedBinaries once[binaries]
+
+// corpusBinaries are all programs and libraries of the corpus, which nobody changes.
+func corpusBinaries(t *testing.T) binaries {
+	t.Helper()
+	return sharedBinaries.get(t, compileBinaries)
+}
+
+func compileBinaries(t *testing.T) binaries {
 	t.Helper()
 	tooltest.Path(t, "gcc")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	dir := filepath.Join(workshop, "binaries")
+	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	writeDeviceCode(t, dir)

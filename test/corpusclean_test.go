@@ -64,7 +64,7 @@ func TestCleanSites(t *testing.T) {
 		t.Skip(sitesEnv + " is not set")
 	}
 	p := newPlace(t, nil)
-	b := compileBinaries(t, p.path("binaries"))
+	b := corpusBinaries(t)
 	for dir := range strings.SplitSeq(sites, ":") {
 		name := filepath.Base(dir)
 		root := p.path(name)

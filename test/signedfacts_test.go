@@ -56,7 +56,7 @@ func TestSignedFactsOfCorpus(t *testing.T) {
 		t.Skip("the fixtures with device code, and the names of files here, are those of amd64")
 	}
 	author, reader := newPlace(t, nil), newPlace(t, nil)
-	binaries := compileBinaries(t, author.path("binaries"))
+	binaries := corpusBinaries(t)
 	_, private, public := evidencetest.Key(t)
 	host := registrytest.Start(t, false)
 	seen := count(t, host)
