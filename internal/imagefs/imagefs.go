@@ -1,7 +1,7 @@
 // Package imagefs shows the files of an image to a sandbox without unpacking its layers: the merged tree, as a file system that
 // package fuse serves, whose contents are decompressed when they are read.
 //
-// It can be had of layers that were made here: see layer.SeekableIndex. In an image that has others too, these are unpacked, and the rest
+// It can be had of layers that sconce has made: see layer.SeekableIndex and, after a pull, layer.FindChunks. In an image that has others too, these are unpacked, and the rest
 // is served to an overlay that puts them together.
 //
 //	imagefs.go  layers as a tree      stack.go  which layers of an image are served      below.go  what layers hide of others

@@ -3,7 +3,10 @@ package imagefs
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/layer"
@@ -20,7 +23,7 @@ const maxServed = 4
 // those that are not as trees, neighbours as one, where they can be read from anywhere. What remains is unpacked now. served is empty when
 // that is all of them, and nothing has been done then.
 func Stack(ctx context.Context, st *store.Store, layers []layer.Descriptor) (dirs []string, served []fuse.Node, err error) {
-	indexes, err := toServe(st, layers)
+	indexes, err := toServe(ctx, st, layers)
 	if err != nil || indexes == nil {
 		return nil, nil, err
 	}
@@ -63,12 +66,15 @@ func stack(indexes []*layer.Index, places []string) (dirs []string, served []fus
 }
 
 // toServe returns the indexes of the layers that are served, nil for each of the others, and nil if none is.
-func toServe(st *store.Store, layers []layer.Descriptor) ([]*layer.Index, error) {
+func toServe(ctx context.Context, st *store.Store, layers []layer.Descriptor) ([]*layer.Index, error) {
 	missing := sandbox.Missing(st, layers)
 	if len(missing) == 0 {
 		return nil, nil
 	}
 	all, err := seekable(st, layers)
+	if err == nil {
+		err = findChunks(ctx, st, layers, missing, all)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +93,57 @@ func toServe(st *store.Store, layers []layer.Descriptor) ([]*layer.Index, error)
 		return all, nil
 	}
 	return nil, nil
+}
+
+// findChunks adds the indexes of layers that sconce has made and that came from elsewhere, as those of an image do that was pushed and pulled. Those of
+// one chunk may be anybody's: they are taken where they have a neighbour that is served, so that there is no tree more.
+func findChunks(ctx context.Context, st *store.Store, layers, missing []layer.Descriptor, indexes []*layer.Index) error {
+	found := make([]*layer.Index, len(layers))
+	g, working := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, d := range layers {
+		if indexes[i] == nil && slices.Contains(missing, d) {
+			g.Go(func() (err error) {
+				found[i], err = layer.FindChunks(working, st, d)
+				return err
+			})
+		}
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for i, ix := range found {
+		if ix != nil && !ix.IsOneChunk() {
+			indexes[i] = ix
+		}
+	}
+	for i := 1; i < len(found); i++ {
+		if indexes[i] == nil && indexes[i-1] != nil {
+			indexes[i] = found[i]
+		}
+	}
+	for i := len(found) - 2; i >= 0; i-- {
+		if indexes[i] == nil && indexes[i+1] != nil {
+			indexes[i] = found[i]
+		}
+	}
+	return keepFound(st, layers, found, indexes)
+}
+
+// keepFound keeps the indexes that were found and taken.
+func keepFound(st *store.Store, layers []layer.Descriptor, found, taken []*layer.Index) error {
+	for i, ix := range found {
+		if ix == nil || taken[i] != ix {
+			continue
+		}
+		if err := ix.Keep(st, layers[i]); err != nil {
+			return fmt.Errorf("keep the index of layer %s: %w", layers[i].Digest.Short(), err)
+		}
+		if kept, err := layer.SeekableIndex(st, layers[i]); err == nil && kept != nil {
+			taken[i] = kept // whose windows are not in memory
+		}
+	}
+	return nil
 }
 
 // runs counts the neighbours that have an index.

@@ -20,7 +20,7 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// foreign returns a layer with the same files as somebody else would have written it: one stream of gzip, without an index.
+// foreign returns a layer with the same files as somebody else would have written it: one stream of gzip that has a name, without an index.
 func foreign(t *testing.T, st *store.Store, d layer.Descriptor) layer.Descriptor {
 	t.Helper()
 	f, err := st.OpenBlob(d.Digest)
@@ -35,6 +35,7 @@ func foreign(t *testing.T, st *store.Store, d layer.Descriptor) layer.Descriptor
 	defer raw.Close()
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
+	w.Name = "layer.tar"
 	if _, err := io.Copy(w, raw); err != nil {
 		t.Fatal(err)
 	}
@@ -231,4 +232,79 @@ func TestBaseUnpackedOnce(t *testing.T) {
 	if left := sandbox.Missing(st, layers); len(left) != 1 || left[0] != layers[1] {
 		t.Errorf("still packed: %v, want the layer above the base", left)
 	}
+}
+
+// pulled returns the layers in a store of their own, as they come from a registry: without what the other store knows of them.
+func pulled(t *testing.T, from *store.Store, layers []layer.Descriptor) *store.Store {
+	t.Helper()
+	st, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		st.Close()
+		_ = store.RemoveAll(st.Dir())
+	})
+	for _, d := range layers {
+		data, err := from.ReadBlob(d.Digest, d.Size)
+		if err == nil {
+			_, err = st.PutBlob(data)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return st
+}
+
+// An image that was made here is read from its layers after a pull as it was before, and what was found of it is kept. Small layers of one
+// chunk, which may be anybody's, are served beside others, and do not make a tree of their own.
+func TestPulledImage(t *testing.T) {
+	long := strings.Repeat("0123456789abcdef", layer.ChunkSize/16+1000)
+	at, made := imageOf(t, []entry{dir("data", 0o755)}, []entry{dir("data", 0o755), regular("data/long", long)}, []entry{regular("data/small", "s")}, []entry{regular("data/above", "a")})
+	for i, d := range made {
+		if i%2 == 1 {
+			made[i] = asGzip(t, at, d)
+		}
+	}
+	want := run(t, served(t, at, made, describe))
+	small := slices.Delete(slices.Clone(made), 2, 3)
+	small[0] = foreign(t, at, small[0])
+	st := pulled(t, at, slices.Concat(made, small[:1]))
+	if dirs, served, err := Stack(t.Context(), st, small); dirs != nil || served != nil || err != nil {
+		t.Errorf("an image of layers of one chunk: %q, %d trees, %v", dirs, len(served), err)
+	}
+	for range 2 {
+		if got := run(t, stacked(t, st, made, 1, describe)); got != want {
+			t.Errorf("pulled:\n%s\nwant\n%s", got, want)
+		}
+		if left := len(sandbox.Missing(st, made)); left != len(made) {
+			t.Errorf("%d of %d layers are still packed", left, len(made))
+		}
+		for _, d := range made {
+			if ix, err := layer.SeekableIndex(st, d); ix == nil || err != nil {
+				t.Errorf("what was found of layer %s is not kept: %v", d.Digest.Short(), err)
+			}
+		}
+	}
+}
+
+// asGzip returns a layer with the same files in chunks of gzip.
+func asGzip(t *testing.T, st *store.Store, d layer.Descriptor) layer.Descriptor {
+	t.Helper()
+	f, err := st.OpenBlob(d.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	raw, err := layer.Decompress(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	made, err := layer.FromTar(t.Context(), st, raw, layer.Options{ModTime: layer.KeepTimes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
 }

@@ -1,0 +1,126 @@
+package layer
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sconce.dev/sconce/internal/store"
+)
+
+// pulled puts the bytes of a layer into a store that knows nothing of it.
+func pulled(t *testing.T, from *store.Store, d Descriptor) *store.Store {
+	t.Helper()
+	data, err := from.ReadBlob(d.Digest, d.Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := testStore(t)
+	put(t, st, data)
+	return st
+}
+
+func put(t *testing.T, st *store.Store, data []byte) Descriptor {
+	t.Helper()
+	digest, err := st.PutBlob(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Descriptor{Digest: digest, Size: int64(len(data)), MediaType: Gzip.MediaType()}
+}
+
+// What the store that has made a layer knows of it is found in its bytes: chunks, entries, and where long chunks can be entered.
+func TestFindChunks(t *testing.T) {
+	from := testStore(t)
+	d, data := longLayer(t, from, Options{Compression: Gzip}, func(b []byte) Deflated { return pointed(t, b) })
+	want := seekable(t, from, d)
+	st := pulled(t, from, d)
+	ix, err := FindChunks(t.Context(), st, d)
+	if err != nil || ix == nil {
+		t.Fatalf("it has no chunks: %v", err)
+	}
+	if diff := cmp.Diff(want.Entries, ix.Entries); diff != "" {
+		t.Errorf("entries (-made +found):\n%s", diff)
+	}
+	if diff := cmp.Diff(want.chunks, ix.chunks, cmp.AllowUnexported(mark{})); diff != "" || ix.DiffID != want.DiffID || ix.RawSize != want.RawSize {
+		t.Errorf("%s of %d bytes, chunks (-made +found):\n%s", ix.DiffID, ix.RawSize, diff)
+	}
+	wantAnywhere(t, ix, data)
+	if kept, err := SeekableIndex(st, d); kept != nil || err != nil {
+		t.Errorf("kept unasked: %v", err)
+	}
+	if err := ix.Keep(st, d); err != nil {
+		t.Fatal(err)
+	}
+	wantAnywhere(t, seekable(t, st, d), data)
+	other := d
+	other.DiffID = store.DigestOf([]byte("x"))
+	if ix, err := FindChunks(t.Context(), st, other); ix != nil || err == nil || !strings.Contains(err.Error(), "unpacks to") {
+		t.Errorf("a layer that is not what the image says: %v", err)
+	}
+}
+
+// A layer that is not made of chunks is left alone, and of a long stream no more than a chunk is read: what is wrong behind it is not noticed.
+func TestFindNoChunks(t *testing.T) {
+	st := testStore(t)
+	content := compressible(rand.New(rand.NewPCG(7, 8)), 2*ChunkSize)
+	raw := tarOfOne(t, content)
+	stream := gzipStream(t, raw, "")
+	cut := stream[:len(stream)*3/4]
+	small := tarOfOne(t, []byte("small"))
+	zst, _ := longLayer(t, st, Options{Compression: Zstd}, func(b []byte) Deflated { return pointed(t, b) })
+	for name, d := range map[string]Descriptor{
+		"a long stream": put(t, st, stream), "one that is cut off later": put(t, st, cut), "a tar": put(t, st, small), "zstd": zst,
+		"a stream with a name": put(t, st, gzipStream(t, small, "layer.tar")), "something behind it": put(t, st, append(gzipStream(t, small, ""), "more than a header"...)),
+		"nothing": put(t, st, []byte{0}),
+	} {
+		if ix, err := FindChunks(t.Context(), st, Descriptor{Digest: d.Digest, Size: d.Size}); ix != nil || err != nil {
+			t.Errorf("%s: an index: %v, %v", name, ix != nil, err)
+		}
+	}
+	ix, err := FindChunks(t.Context(), st, put(t, st, gzipStream(t, small, "")))
+	if err != nil || ix == nil || !ix.IsOneChunk() {
+		t.Errorf("a small stream is a chunk: %v", err)
+	}
+	half := len(raw) / 8
+	two := append(gzipStream(t, raw[:half], ""), gzipStream(t, raw[half:], "")...)
+	two[len(two)-5] ^= 1
+	if _, err := FindChunks(t.Context(), st, put(t, st, two)); err == nil {
+		t.Error("a wrong checksum is no error")
+	}
+}
+
+func tarOfOne(t *testing.T, content []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	if err := w.WriteHeader(&tar.Header{Name: "a", Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(content))}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func gzipStream(t *testing.T, data []byte, name string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	w.Name = name
+	if _, err := w.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
