@@ -99,6 +99,7 @@ func TestStorages(t *testing.T) {
 	want := usual.build("app")
 	for name, mount := range storages {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // one of them is slow, and nothing is computed meanwhile
 			p := newPlace(t, ordinary(t))
 			p.store = filepath.Join(mount(p), "store")
 			p.writeStepped(b.ref)
