@@ -42,6 +42,22 @@ func base(t *testing.T) madeBase {
 	})
 }
 
+var sharedTools once[string]
+
+// toolsImage is the base with a compiler and with what compares the times of files, which every user may read.
+func toolsImage(t *testing.T) string {
+	t.Helper()
+	b := base(t)
+	return sharedTools.get(t, func(t *testing.T) string {
+		p := placeIn(t, filepath.Join(workshop, "tools"), nil)
+		p.write("recipe/sconce.toml", fmt.Sprintf("name = \"tools\"\nversion = \"1\"\n[base]\nimage = %q\n[system]\npackages = [%s]\n",
+			b.ref, quoted([]string{"gcc", "libc6-dev", "python3-dev", "make", "ninja-build"})))
+		out := "oci:" + p.path("layout") + ":tools"
+		p.build("recipe", "-o", out)
+		return out
+	})
+}
+
 // recipe returns a recipe for packages on a base. more are further lines, first of [python], then whole tables.
 func recipe(base string, packages []string, more ...string) string {
 	return fmt.Sprintf("name = \"app\"\nversion = \"1\"\n\n[base]\nimage = %q\n\n[python]\npackages = [%s]\n%s\n",

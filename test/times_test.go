@@ -7,17 +7,6 @@ import (
 	"sconce.dev/sconce/internal/tooltest"
 )
 
-// toolsRecipe is a base with what compares the times of files.
-const toolsRecipe = `name = "tools"
-version = "1"
-
-[base]
-image = %q
-
-[system]
-packages = ["gcc", "libc6-dev", "make", "ninja-build"]
-`
-
 // makefile says how a program is made of two objects, and notes whatever is done.
 const makefile = `out/prog: out/a.o out/b.o
 	cc -o $@ $^; echo link >>done
@@ -60,11 +49,7 @@ func TestStepsKeepOrder(t *testing.T) {
 	if testing.Short() {
 		t.Skip("installs compilers")
 	}
-	maker := newPlace(t, nil)
-	maker.write("tools/sconce.toml", fmt.Sprintf(toolsRecipe, base(t).ref))
-	tools := "oci:" + maker.path("layout") + ":tools"
-	maker.build("tools", "-o", tools)
-
+	tools := toolsImage(t)
 	all, none := map[string]string{"make": "link out/a.o out/b.o", "ninja": "link nout/a.o nout/b.o"}, ""
 	digests := map[string]map[string]bool{"make": {}, "recipe": {}}
 	for _, user := range []*account{nil, ordinary(t)} {
