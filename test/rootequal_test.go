@@ -97,8 +97,20 @@ func TestOrdinaryUserInstallsAsRootDoes(t *testing.T) {
 	if err := os.WriteFile(p.path("script"), []byte(installEverything), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	byRoot := installedByBuildah(t, p)
-	byUser := installedByOrdinaryUser(t, p)
+	var byRoot, byUser map[string]string
+	both := t.Run("installs", func(t *testing.T) { // beside each other, as this is the longest of all tests
+		t.Run("root", func(t *testing.T) {
+			t.Parallel()
+			byRoot = installedByBuildah(t, p)
+		})
+		t.Run("an ordinary user", func(t *testing.T) {
+			t.Parallel()
+			byUser = installedByOrdinaryUser(t, p)
+		})
+	})
+	if !both {
+		return
+	}
 	if len(byRoot) < 10000 {
 		t.Errorf("only %d files were installed", len(byRoot))
 	}
