@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -37,47 +36,18 @@ func (g Group) HasPython() bool {
 // runs on.
 func (g Group) UsesPython() bool { return slices.ContainsFunc(g.Packages, usesPython) }
 
-// ownLayerSize is the size of an archive, in bytes, from which a package gets a layer of its own: large enough that the round trip
-// for one more blob does not matter, small enough that nothing heavy is sent again because a small neighbour changed.
-const ownLayerSize = 4 << 20
-
-// sharedLayers is over how many layers the small packages are spread. One more package changes one of them.
-const sharedLayers = 12
-
 // GroupPackages distributes packages over at most budget layers. Where one goes depends on its own name and size, and on the
 // others only when there are more large ones than the budget allows: the smallest of the large then go with the small. Python is
 // large, whatever its size. Small packages with Python code and those without share no layer where there is room for both: Python runs on
 // some of these while it compiles those. The order of the groups is stable: large packages by name, then the shared layers.
 func GroupPackages(packages []Package, budget int) []Group {
-	shared := max(1, min(sharedLayers, budget/4))
-	sorted := slices.SortedFunc(slices.Values(packages), func(a, b Package) int {
-		return cmp.Or(-cmp.Compare(weight(a), weight(b)), byName(a, b))
-	})
-	n := 0
-	for n < len(sorted) && n < max(1, budget-shared) && weight(sorted[n]) >= ownLayerSize {
-		n++
-	}
-	large, small := sorted[:n:n], sorted[n:]
-	slices.SortFunc(large, byName)
-	slices.SortFunc(small, byName)
 	var groups []Group
-	for _, p := range large {
-		groups = append(groups, Group{Name: p.Name, Packages: []Package{p}})
-	}
-	libraries := shared / 3
-	if libraries == 0 {
-		return append(groups, share("small packages", small, shared)...)
-	}
-	var uses, others []Package
-	for _, p := range small {
-		if usesPython(p) {
-			uses = append(uses, p)
-		} else {
-			others = append(others, p)
-		}
-	}
-	groups = append(groups, share("small libraries", others, libraries)...)
-	return append(groups, share("small packages", uses, shared-libraries)...)
+	shared := layer.SharedOf(budget)
+	by := layer.Packages[Package]{Name: func(p Package) string { return p.Name }, Size: weight, Compare: byName, Code: usesPython}
+	by.Spread(packages, max(1, budget-shared), shared, func(name string, packages []Package) {
+		groups = append(groups, Group{name, packages})
+	})
+	return groups
 }
 
 // weight is what a package is sorted by.
@@ -90,24 +60,6 @@ func weight(p Package) int64 {
 
 func byName(a, b Package) int {
 	return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(string(a.SHA256), string(b.SHA256)))
-}
-
-// share spreads packages over n groups of a name by a hash of their own. Groups that get nothing are left out.
-func share(name string, packages []Package, n int) []Group {
-	groups := make([]Group, n)
-	for _, p := range packages {
-		sum := sha256.Sum256([]byte(p.Name))
-		i := binary.BigEndian.Uint32(sum[:4]) % uint32(n)
-		groups[i].Packages = append(groups[i].Packages, p)
-	}
-	var used []Group
-	for i, g := range groups {
-		if len(g.Packages) > 0 {
-			g.Name = fmt.Sprintf("%s %d", name, i+1)
-			used = append(used, g)
-		}
-	}
-	return used
 }
 
 // layerFormat changes whenever the same packages would give another layer.
@@ -164,16 +116,6 @@ func (g Group) validate() error {
 	return nil
 }
 
-type layerRecord struct {
-	Layer    layer.Descriptor `json:"layer"`
-	Manifest store.Digest     `json:"manifest"`
-}
-
-func (r layerRecord) refs() []store.Digest { return []store.Digest{r.Layer.Digest, r.Manifest} }
-
-// maxManifest bounds a manifest in the store, in bytes.
-const maxManifest = 512 << 20
-
 // BuildLayer makes the layer that holds the packages of g under t, once. compiler makes the byte code; nil: there is only what
 // packages bring. Archives are read from the store. One that is lacking is brought: before the layer is made, and only then, bring
 // is called, and what it returns when the layer is done; nil: all are there.
@@ -192,27 +134,12 @@ func BuildLayer(
 	if g.HasPython() {
 		compiler = nil
 	}
-	var m Manifest
-	once := store.Once[layerRecord]{
-		Kind: store.KindCondaLayer, Key: LayerKey(g, t, compiler != nil, o), Refs: layerRecord.refs,
-		Valid: func(r layerRecord) bool { return m.load(st, r.Manifest) == nil },
-		Does:  "makes the layer of " + g.Name,
-	}
-	r, _, err := once.Do(ctx, st, func(ctx context.Context) (r layerRecord, err error) {
-		if bring != nil {
-			done, err := bring(ctx)
-			if err != nil {
-				return r, err
-			}
-			defer done()
-		}
-		task := progress.Begin(ctx, "layer", g.Name, 0)
-		if r.Layer, m, err = makeLayer(ctx, st, g, t, compiler, o, task); err == nil {
-			r.Manifest, err = m.save(st)
-		}
-		return r, task.End(err)
-	})
-	return r.Layer, m, err
+	return layer.Making[Manifest]{
+		Kind: store.KindCondaLayer, Key: LayerKey(g, t, compiler != nil, o), Name: g.Name, Bring: bring,
+		Make: func(ctx context.Context, task *progress.Task) (layer.Descriptor, Manifest, error) {
+			return makeLayer(ctx, st, g, t, compiler, o, task)
+		},
+	}.Once(ctx, st)
 }
 
 // maxTogether is how many packages are unpacked at once: enough for all cores while the window of each is bounded.

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/layer"
-	"sconce.dev/sconce/internal/store"
 )
 
 // Manifest lists what a layer of packages lays down, in the order of linking.
@@ -43,23 +42,6 @@ type ManifestFile struct {
 type VariableFile struct {
 	Path      string            `json:"path"`
 	Variables map[string]string `json:"variables"`
-}
-
-func (m *Manifest) load(st *store.Store, d store.Digest) error {
-	data, err := st.ReadBlob(d, maxManifest)
-	if err != nil {
-		return err
-	}
-	*m = Manifest{}
-	return json.Unmarshal(data, m)
-}
-
-func (m *Manifest) save(st *store.Store) (store.Digest, error) {
-	data, err := json.Marshal(m)
-	if err != nil {
-		return "", err
-	}
-	return st.PutBlob(data)
 }
 
 // lose notes that a file is not in the layer.

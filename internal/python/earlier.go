@@ -31,9 +31,9 @@ const earlierRoom = 4 * layer.ChunkSize
 // openEarlier finds the layers that had the packages of g last. Small packages share layers, each of which is opened once.
 func openEarlier(st *store.Store, g Group, t Target, o LayerOptions) *earlier {
 	e := &earlier{modules: make(map[string]module), pieces: layer.NewPieces(earlierRoom)}
-	wanted := make(map[layerRecord]map[string]bool) // normalised names, by the layer that has them
+	wanted := make(map[layer.Listed]map[string]bool) // normalised names, by the layer that has them
 	for _, it := range g.Items {
-		var r layerRecord
+		var r layer.Listed
 		if found, err := st.GetRecord(store.KindBytecode, bytecodeKey(it.Name, t, o), &r); err != nil || !found {
 			continue // then everything is compiled
 		}
@@ -44,7 +44,7 @@ func openEarlier(st *store.Store, g Group, t Target, o LayerOptions) *earlier {
 	}
 	for r, names := range wanted {
 		var m Manifest
-		if r.readManifest(st, &m) != nil {
+		if r.ReadManifest(st, &m) != nil {
 			continue
 		}
 		if ix, err := layer.SeekableIndex(st, r.Layer); err == nil && ix != nil {
@@ -95,10 +95,10 @@ func (e *earlier) bytecode(source *File) ([]byte, bool) {
 	return pyc, true
 }
 
-// remember has the next versions of the packages of g look in the layer of r.
-func (r layerRecord) remember(st *store.Store, g Group, t Target, o LayerOptions) error {
+// remember has the next versions of the packages of g look in their layer.
+func remember(st *store.Store, l layer.Listed, g Group, t Target, o LayerOptions) error {
 	for _, it := range g.Items {
-		if err := st.PutRecord(store.KindBytecode, bytecodeKey(it.Name, t, o), r.refs(), r); err != nil {
+		if err := st.PutRecord(store.KindBytecode, bytecodeKey(it.Name, t, o), l.Refs(), l); err != nil {
 			return err
 		}
 	}

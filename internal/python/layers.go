@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -35,24 +34,17 @@ type Group struct {
 	Items []Item // by normalised name
 }
 
-// ownLayerSize is the size of a wheel, in bytes, from which it gets a layer of its own: large enough that the round
-// trip for one more blob does not matter, small enough that nothing heavy is sent again because a small neighbour changed.
-const ownLayerSize = 4 << 20
-
-// sharedLayers is over how many layers the small packages are spread. One more package changes one of them.
-const sharedLayers = 12
-
 // GroupItems distributes items over at most budget layers. Where an item goes depends on its own name and size, and on the
 // others only when there are more large ones than the budget allows: the smallest of the large then go with the small.
 // The order of the groups is stable: large packages by name, then the shared layers.
 func GroupItems(items []Item, budget int) []Group {
-	shared := max(1, min(sharedLayers, budget/4))
-	large, small := splitBySize(items, max(0, budget-shared))
 	var groups []Group
-	for _, it := range large {
-		groups = append(groups, Group{Name: NormalizeName(it.Name), Items: []Item{it}})
+	shared := layer.SharedOf(budget)
+	by := layer.Packages[Item]{
+		Name: func(it Item) string { return NormalizeName(it.Name) }, Size: func(it Item) int64 { return it.Size }, Compare: byName,
 	}
-	return append(groups, share(small, shared)...)
+	by.Spread(items, max(0, budget-shared), shared, func(name string, items []Item) { groups = append(groups, Group{name, items}) })
+	return groups
 }
 
 // GroupPreferred is [GroupItems] for an environment in which the files of some packages go before those of others. Each of
@@ -69,43 +61,8 @@ func GroupPreferred(items []Item, budget int, prefer []string) []Group {
 	return append(GroupItems(rest, max(1, budget-len(top))), top...)
 }
 
-// splitBySize returns the most large items that have room, and the rest, both by name.
-func splitBySize(items []Item, room int) (large, small []Item) {
-	sorted := slices.Clone(items)
-	slices.SortFunc(sorted, func(a, b Item) int {
-		return cmp.Or(cmp.Compare(b.Size, a.Size), byName(a, b))
-	})
-	n := 0
-	for n < len(sorted) && n < room && sorted[n].Size >= ownLayerSize {
-		n++
-	}
-	large, small = sorted[:n:n], sorted[n:]
-	slices.SortFunc(large, byName)
-	slices.SortFunc(small, byName)
-	return large, small
-}
-
 func byName(a, b Item) int {
 	return cmp.Or(strings.Compare(NormalizeName(a.Name), NormalizeName(b.Name)), strings.Compare(string(a.Digest), string(b.Digest)))
-}
-
-// share spreads items over n groups by a hash of their names. Groups that get nothing are left out.
-func share(items []Item, n int) []Group {
-	groups := make([]Group, n)
-	for _, it := range items {
-		sum := sha256.Sum256([]byte(NormalizeName(it.Name)))
-		i := binary.BigEndian.Uint32(sum[:4]) % uint32(n)
-		groups[i].Items = append(groups[i].Items, it)
-	}
-	var used []Group
-	for i, g := range groups {
-		if len(g.Items) == 0 {
-			continue
-		}
-		g.Name = fmt.Sprintf("small packages %d", i+1)
-		used = append(used, g)
-	}
-	return used
 }
 
 // Manifest lists what a layer of wheels lays down, byte code aside.
@@ -143,15 +100,10 @@ const defaultReadAhead = 32 << 20
 // layerFormat changes whenever the same wheels would give another layer.
 const layerFormat = "3"
 
-type layerRecord struct {
-	Layer    layer.Descriptor `json:"layer"`
-	Manifest store.Digest     `json:"manifest"`
-}
-
 // BuildLayer makes the layer that holds the wheels of g under t, once. compiler makes the byte code; nil: there is none. Wheels
 // are read from the store, and memory is bounded by o.ReadAhead and the layer writer.
 func BuildLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler Compiler, o LayerOptions) (layer.Descriptor, Manifest, error) {
-	return BringAndBuildLayer(ctx, st, g, t, compiler, o, func(context.Context) (func(), error) { return func() {}, nil })
+	return BringAndBuildLayer(ctx, st, g, t, compiler, o, nil)
 }
 
 // BringAndBuildLayer is [BuildLayer] of wheels that the store may lack: before the layer is made, and only then, bring is called to
@@ -162,28 +114,16 @@ func BringAndBuildLayer(
 	if err := t.validate(); err != nil {
 		return layer.Descriptor{}, Manifest{}, err
 	}
-	var m Manifest
-	once := store.Once[layerRecord]{
-		Kind: store.KindWheelLayer, Key: LayerKey(g, t, compiler != nil, o), Refs: layerRecord.refs,
-		Valid: func(r layerRecord) bool { return r.readManifest(st, &m) == nil },
-		Does:  "makes the layer of " + g.Name,
+	w := layer.Making[Manifest]{
+		Kind: store.KindWheelLayer, Key: LayerKey(g, t, compiler != nil, o), Name: g.Name, Bring: bring,
+		Make: func(ctx context.Context, task *progress.Task) (layer.Descriptor, Manifest, error) {
+			return makeLayer(ctx, st, g, t, compiler, o, task)
+		},
 	}
-	r, _, err := once.Do(ctx, st, func(ctx context.Context) (r layerRecord, err error) {
-		done, err := bring(ctx)
-		if err != nil {
-			return r, err
-		}
-		defer done()
-		task := progress.Begin(ctx, "layer", g.Name, 0)
-		if r.Layer, m, err = makeLayer(ctx, st, g, t, compiler, o, task); err == nil {
-			r.Manifest, err = m.save(st)
-		}
-		if err == nil && compiler != nil {
-			err = r.remember(st, g, t, o)
-		}
-		return r, task.End(err)
-	})
-	return r.Layer, m, err
+	if compiler != nil {
+		w.Then = func(l layer.Listed) error { return remember(st, l, g, t, o) }
+	}
+	return w.Once(ctx, st)
 }
 
 // LayerKey names everything that the layer's bytes depend on.
@@ -217,27 +157,6 @@ func LayerKey(g Group, t Target, bytecode bool, o LayerOptions) string {
 	}
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
-}
-
-// maxManifest bounds a manifest in the store, in bytes.
-const maxManifest = 512 << 20
-
-func (r layerRecord) refs() []store.Digest { return []store.Digest{r.Layer.Digest, r.Manifest} }
-
-func (r layerRecord) readManifest(st *store.Store, m *Manifest) error {
-	data, err := st.ReadBlob(r.Manifest, maxManifest)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(data, m)
-}
-
-func (m Manifest) save(st *store.Store) (store.Digest, error) {
-	data, err := json.Marshal(m)
-	if err != nil {
-		return "", err
-	}
-	return st.PutBlob(data)
 }
 
 // makeLayer makes the layer. Members are checked against RECORD while they are written; when that turns out to be wrong, the

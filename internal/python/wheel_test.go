@@ -570,7 +570,7 @@ func TestPreferred(t *testing.T) {
 			t.Errorf("%s, in any order: %v", name, err)
 		}
 	}
-	items := []Item{{Name: "b"}, {Name: "Top", Size: ownLayerSize}, {Name: "a"}, {Name: "second"}}
+	items := []Item{{Name: "b"}, {Name: "Top", Size: layer.OwnLayerSize}, {Name: "a"}, {Name: "second"}}
 	var got []string
 	for _, g := range GroupPreferred(items, 10, []string{"top", "second"}) {
 		got = append(got, g.Name)
