@@ -219,7 +219,7 @@ var keys = []Key{
 		field: func(p *Profile) any { return &p.Paths.Images },
 	},
 	{
-		Name: "paths.local", Doc: "A directory of each node, in memory or on a disk of its own.", Example: `"/dev/shm"`, Form: formPath, FormName: formPathName,
+		Name: "paths.local", Doc: "A directory of each node, in memory or on a disk of its own: for copies of images, for builds with `--on`, and in jobs for what is unpacked where the store cannot hold it.", Example: `"/dev/shm"`, Form: formPath, FormName: formPathName,
 		field: func(p *Profile) any { return &p.Paths.Local },
 	},
 	{

@@ -92,14 +92,15 @@ func scratchOf(storeDir string, o LookOptions) *ScratchState {
 	if _, err := os.Stat(tmp); err != nil { // no store yet, or one of a group
 		tmp = storeDir
 	}
-	place, reason, err := host.PlaceInstead(tmp)
+	local := localOfJob()
+	place, reason, err := host.PlaceInstead(tmp, local.dirs()...)
 	if reason == nil || errors.Is(reason, fs.ErrNotExist) || errors.Is(reason, fs.ErrPermission) {
 		return nil
 	}
 	if err != nil {
 		return &ScratchState{host.LocalPlace{}, err.Error()}
 	}
-	return &ScratchState{place, "layers are unpacked, and steps write, there for the time of a command, as the store cannot hold them: " + reason.Error()}
+	return &ScratchState{place, "layers are unpacked, and steps write, there for the time of a command" + local.because(place.Dir) + ", as the store cannot hold them: " + reason.Error()}
 }
 
 // findUV says which uv is used, and why: the one that is asked for, else the one on PATH, else the one that comes by itself. A store

@@ -46,14 +46,14 @@ func ChooseLocalPlace(dirs []string) (LocalPlace, error) {
 	return best, nil
 }
 
-// PlaceInstead returns where to unpack layers, and the reason, when dir cannot hold them; no reason when it can. The error says why no other place
-// will do either.
-func PlaceInstead(dir string) (place LocalPlace, reason, err error) {
+// PlaceInstead returns where to unpack layers, and the reason, when dir cannot hold them; no reason when it can. Directories in preferred are
+// looked at before those of [LocalPlaces]. The error says why no other place will do either.
+func PlaceInstead(dir string, preferred ...string) (place LocalPlace, reason, err error) {
 	reason = HoldsLayers(dir)
 	if reason == nil {
 		return place, nil, nil
 	}
-	place, err = ChooseLocalPlace(LocalPlaces())
+	place, err = ChooseLocalPlace(append(preferred[:len(preferred):len(preferred)], LocalPlaces()...))
 	if err != nil {
 		err = fmt.Errorf("there is no place for what is unpacked and what steps write: %w\n%w", reason, err)
 	}
