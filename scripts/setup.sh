@@ -119,6 +119,7 @@ unsquashfs squashfs-tools
 sqfs2tar squashfs-tools-ng
 squashfuse squashfuse
 bindfs bindfs
+strace strace
 mkfs.ext4 e2fsprogs
 mkfs.xfs xfsprogs
 mkfs.btrfs btrfs-progs
