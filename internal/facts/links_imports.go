@@ -14,14 +14,14 @@ const (
 
 // findImports finds the extension modules that their packages import without a condition, and so cannot do without.
 func (l *linker) findImports(problems []LinkProblem) {
-	known := map[string]bool{}
+	known, modules := map[string]bool{}, map[string][]string{}
 	for i, p := range problems {
 		if p.Role != RoleModule {
 			continue
 		}
 		needed, ok := known[p.Path]
 		if !ok {
-			needed = l.isNeeded(p.Path)
+			needed = l.isNeeded(p.Path, modules)
 			known[p.Path] = needed
 		}
 		if needed {
@@ -31,8 +31,9 @@ func (l *linker) findImports(problems []LinkProblem) {
 }
 
 // isNeeded says whether a module is one by itself, has the name of its package, or is reached from the package's __init__.py
-// by import statements that stand at the beginning of a line: those in a try or an if, or in a function, do not.
-func (l *linker) isNeeded(name string) bool {
+// by import statements that stand at the beginning of a line: those in a try or an if, or in a function, do not. modules keeps what each
+// source imports, for the next module of the package.
+func (l *linker) isNeeded(name string, modules map[string][]string) bool {
 	dir := siteOf(name, l.facts.Pythons)
 	if path.Base(dir) == "lib-dynload" {
 		return false // parts of Python's own library may be left out
@@ -43,7 +44,7 @@ func (l *linker) isNeeded(name string) bool {
 		return true
 	}
 	inside[len(inside)-1] = stem
-	s := importSearch{linker: l, dir: dir, wanted: strings.Join(inside, "."), seen: map[string]bool{}}
+	s := importSearch{linker: l, dir: dir, wanted: strings.Join(inside, "."), seen: map[string]bool{}, modules: modules}
 	return s.reaches(inside[0])
 }
 
@@ -53,6 +54,8 @@ type importSearch struct {
 	dir    string // of the site
 	wanted string // name of the module: "torchvision._C"
 	seen   map[string]bool
+
+	modules map[string][]string // what a module imports, by directory and name
 }
 
 func (s *importSearch) reaches(pkg string) bool {
@@ -70,10 +73,20 @@ func (s *importSearch) reaches(pkg string) bool {
 		if parent := parentOf(module); parent != "" {
 			queue = append(queue, parent)
 		}
-		text, isPackage := s.source(module)
-		queue = append(queue, imports(text, module, isPackage)...)
+		queue = append(queue, s.importsOf(module)...)
 	}
 	return false
+}
+
+func (s *importSearch) importsOf(module string) []string {
+	key := path.Join(s.dir, module)
+	names, ok := s.modules[key]
+	if !ok {
+		text, isPackage := s.source(module)
+		names = imports(text, module, isPackage)
+		s.modules[key] = names
+	}
+	return names
 }
 
 // parentOf returns the package that a module is in; "" for one that is in none.
