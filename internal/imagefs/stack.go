@@ -104,7 +104,7 @@ func findChunks(ctx context.Context, st *store.Store, layers, missing []layer.De
 	for i, d := range layers {
 		if indexes[i] == nil && slices.Contains(missing, d) {
 			g.Go(func() (err error) {
-				found[i], err = layer.FindChunks(working, st, d)
+				found[i], err = findOnce(working, st, d)
 				return err
 			})
 		}
@@ -130,17 +130,46 @@ func findChunks(ctx context.Context, st *store.Store, layers, missing []layer.De
 	return keepFound(st, layers, found, indexes)
 }
 
-// keepFound keeps the indexes that were found and taken.
+// findOnce reads a layer, if nobody else does: the tasks of a job begin at once.
+func findOnce(ctx context.Context, st *store.Store, d layer.Descriptor) (*layer.Index, error) {
+	if st.ReadOnly() {
+		return layer.FindChunks(ctx, st, d)
+	}
+	lock, err := st.LockBlob(ctx, "index "+string(d.Digest), "reads layer "+d.Digest.Short())
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Unlock()
+	if ix, err := layer.SeekableIndex(st, d); ix != nil || err != nil {
+		return ix, err
+	}
+	ix, err := layer.FindChunks(ctx, st, d)
+	if err != nil || ix == nil || ix.IsOneChunk() {
+		return ix, err
+	}
+	return kept(st, d, ix)
+}
+
+// kept keeps an index that was found, and returns it with what need not be in memory left in the store.
+func kept(st *store.Store, d layer.Descriptor, ix *layer.Index) (*layer.Index, error) {
+	if err := ix.Keep(st, d); err != nil {
+		return nil, fmt.Errorf("keep the index of layer %s: %w", d.Digest.Short(), err)
+	}
+	if stored, err := layer.SeekableIndex(st, d); err == nil && stored != nil {
+		return stored, nil
+	}
+	return ix, nil
+}
+
+// keepFound keeps the indexes of one chunk that were found and taken.
 func keepFound(st *store.Store, layers []layer.Descriptor, found, taken []*layer.Index) error {
 	for i, ix := range found {
-		if ix == nil || taken[i] != ix {
+		if ix == nil || taken[i] != ix || !ix.IsOneChunk() {
 			continue
 		}
-		if err := ix.Keep(st, layers[i]); err != nil {
-			return fmt.Errorf("keep the index of layer %s: %w", layers[i].Digest.Short(), err)
-		}
-		if kept, err := layer.SeekableIndex(st, layers[i]); err == nil && kept != nil {
-			taken[i] = kept // whose windows are not in memory
+		var err error
+		if taken[i], err = kept(st, layers[i], ix); err != nil {
+			return err
 		}
 	}
 	return nil

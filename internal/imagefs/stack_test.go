@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"sconce.dev/sconce/internal/layer"
@@ -286,6 +287,38 @@ func TestPulledImage(t *testing.T) {
 				t.Errorf("what was found of layer %s is not kept: %v", d.Digest.Short(), err)
 			}
 		}
+	}
+}
+
+// Commands that begin at once on an image that was pulled read its layers once.
+func TestPulledImageIsReadOnce(t *testing.T) {
+	at, made := imageOf(t, []entry{dir("data", 0o755)}, []entry{regular("long", strings.Repeat("0123456789abcdef", layer.ChunkSize/16+1000))})
+	made = []layer.Descriptor{asGzip(t, at, made[2])}
+	st := pulled(t, at, made)
+	var all sync.WaitGroup
+	readings := &begins{kind: "index"}
+	for range 4 {
+		all.Go(func() {
+			if _, served, err := Stack(progress.With(t.Context(), readings), st, made); len(served) != 1 || err != nil {
+				t.Errorf("%d trees, %v", len(served), err)
+			}
+		})
+	}
+	all.Wait()
+	if n := readings.n.Load(); n != 1 {
+		t.Errorf("the layer was read %d times", n)
+	}
+}
+
+// begins counts the tasks of a kind that begin.
+type begins struct {
+	kind string
+	n    atomic.Int32
+}
+
+func (b *begins) Emit(e progress.Event) {
+	if e.Kind == progress.Start && e.Verb == b.kind {
+		b.n.Add(1)
 	}
 }
 
