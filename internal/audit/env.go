@@ -124,11 +124,5 @@ func elements(value string) []string {
 	return strings.Split(value, ":")
 }
 
-// listOf names the first few of a list in a sentence.
-func listOf(names []string) string {
-	const enough = 4
-	if len(names) > enough {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:enough], ", "), len(names)-enough)
-	}
-	return strings.Join(names, ", ")
-}
+// enough is how many of a list a sentence names.
+const enough = 4

@@ -314,7 +314,7 @@ func baseList(paths []string) string {
 	for _, p := range paths {
 		names = append(names, path.Base(p))
 	}
-	return listOf(names)
+	return units.List(names, enough)
 }
 
 func lookRequirement(s *Subject, report func(Finding)) error {

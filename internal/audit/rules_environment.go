@@ -228,7 +228,7 @@ func lookMultiline(s *Subject, report func(Finding)) error {
 		seen = append(seen, setting{name, value}.String())
 	}
 	report(Finding{
-		Message: "enroot will not set " + listOf(names) + " as the image has it, for its line breaks, quotes or ${NAME}", Seen: seen,
+		Message: "enroot will not set " + units.List(names, enough) + " as the image has it, for its line breaks, quotes or ${NAME}", Seen: seen,
 	})
 	return nil
 }
@@ -427,7 +427,7 @@ func lookPreload(s *Subject, report func(Finding)) error {
 		}
 	}
 	if len(missing) > 0 {
-		report(Finding{Message: "LD_PRELOAD names " + listOf(missing) + ", which the image does not have", Seen: []string{setting{"LD_PRELOAD", value}.String()}})
+		report(Finding{Message: "LD_PRELOAD names " + units.List(missing, enough) + ", which the image does not have", Seen: []string{setting{"LD_PRELOAD", value}.String()}})
 	}
 	return nil
 }

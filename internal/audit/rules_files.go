@@ -174,7 +174,7 @@ func (t *tallies) names() string {
 	for _, x := range t.list {
 		names = append(names, "/"+x.name)
 	}
-	return listOf(names)
+	return units.List(names, enough)
 }
 
 // usualSetuid are programs of distributions.

@@ -164,7 +164,7 @@ func undefinedSymbols(s *Subject, report func(Finding)) error {
 	}) {
 		symbols := distinctOf(g.problems, func(p facts.LinkProblem) string { return symbolName(p.Symbol) })
 		if !torch(g.problems[0]) {
-			f := g.finding(fmt.Sprintf("%s symbols that nothing defines: %s", g.needs(), listOf(symbols)))
+			f := g.finding(fmt.Sprintf("%s symbols that nothing defines: %s", g.needs(), units.List(symbols, enough)))
 			f.Remedy = "install the package and the libraries that it needs in versions that belong together"
 			report(f)
 			continue
@@ -173,7 +173,7 @@ func undefinedSymbols(s *Subject, report func(Finding)) error {
 		if d := s.distributionOf(g.problems[0].In); d != nil {
 			name = d.Name + " " + d.Version
 		}
-		f := g.finding(fmt.Sprintf("%s was built for another PyTorch than the image's%s, which lacks %s", name, s.torchVersion(g.problems[0]), listOf(symbols)))
+		f := g.finding(fmt.Sprintf("%s was built for another PyTorch than the image's%s, which lacks %s", name, s.torchVersion(g.problems[0]), units.List(symbols, enough)))
 		if d := s.distributionOf(g.problems[0].In); d != nil {
 			f.Remedy = fmt.Sprintf("install the version of %[1]s for this PyTorch, or have it compiled against it: [python.compile.%[1]s] with "+
 				"isolation = false in the recipe", d.Name)
@@ -276,7 +276,7 @@ func isOptional(p facts.LinkProblem) bool {
 func missingLibraries(s *Subject, report func(Finding)) error {
 	for _, g := range groupLinks(s, "library", s.missingSeverity) {
 		names := distinctOf(g.problems, func(p facts.LinkProblem) string { return p.Library })
-		f := g.finding(g.needs() + " " + listOf(names) + ", which the loader does not find in the image")
+		f := g.finding(g.needs() + " " + units.List(names, enough) + ", which the loader does not find in the image")
 		for _, name := range names {
 			if there := s.otherVersion(name); there != "" {
 				f.Seen = append(f.Seen, fmt.Sprintf("there is %s instead of %s", there, name))
@@ -353,7 +353,7 @@ func hostGlibc(s *Subject, report func(Finding)) error {
 	f.Severity = Note
 	switch {
 	case len(beyond) > 0:
-		f.Severity, brought = Error, listOf(beyond)
+		f.Severity, brought = Error, units.List(beyond, enough)
 	case s.Target.Runtime == cluster.Apptainer:
 		f.Severity, brought = Warning, "the driver's libraries and, with --nv, the host's OpenGL and OpenCL"
 	}
@@ -477,7 +477,7 @@ func missingInterpreters(s *Subject, report func(Finding)) error {
 		return Warning
 	}) {
 		names := distinctOf(g.problems, func(p facts.LinkProblem) string { return p.Library })
-		report(g.finding(fmt.Sprintf("%s the loader %s, which the image does not have", g.needs(), listOf(names))))
+		report(g.finding(fmt.Sprintf("%s the loader %s, which the image does not have", g.needs(), units.List(names, enough))))
 	}
 	return nil
 }

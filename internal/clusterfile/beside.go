@@ -5,7 +5,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -14,7 +13,6 @@ import (
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/squashfs"
-	"sconce.dev/sconce/internal/store"
 )
 
 // besideLeast is the size of a layer's blob, in bytes, from which it pays to compress it beside another one.
@@ -133,7 +131,7 @@ func (b *beside) press(ctx context.Context, p *pressed, l Layer, workers int) {
 	if b.w.reuse.has(l.Digest) {
 		return
 	}
-	f, err := scratch(b.w.o.Store)
+	f, err := b.w.o.Store.TempFile()
 	if err != nil {
 		return
 	}
@@ -150,16 +148,6 @@ func (b *beside) press(ctx context.Context, p *pressed, l Layer, workers int) {
 		one := pieces[number]
 		one.kept = b.w.reuse.save(l.Digest, f, one.segment, storedPack{Piece: number}) == nil
 	}
-}
-
-// scratch makes a file without a name in the store.
-func scratch(st *store.Store) (*os.File, error) {
-	dir, err := st.TempDir("beside-*")
-	if err != nil {
-		return nil, err
-	}
-	defer store.RemoveAll(dir)
-	return os.OpenFile(filepath.Join(dir, "blocks"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
 // pressTo compresses the files of a layer into f.

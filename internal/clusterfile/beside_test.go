@@ -81,7 +81,7 @@ func TestBesideDamaged(t *testing.T) {
 	if err == nil || fmt.Sprint(err) != fmt.Sprint(want) {
 		t.Errorf("refused with %v; in its turn with %v", err, want)
 	}
-	if left, _ := filepath.Glob(filepath.Join(st.Dir(), "tmp", "beside-*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(st.Dir(), "tmp-v1", "file-*")); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }

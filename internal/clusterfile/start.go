@@ -54,7 +54,7 @@ func (w *writer) newStartFiles() (*startFiles, error) {
 		return s, nil
 	}
 	var err error
-	s.spool, err = scratch(w.own)
+	s.spool, err = w.own.TempFile()
 	return s, err
 }
 

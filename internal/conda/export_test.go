@@ -25,9 +25,6 @@ func ParseEntryPoint(s string) error {
 	return err
 }
 
-// Dependency is for tests.
-var Dependency = dependency
-
 // Unpacked is a file of a package, for tests.
 type Unpacked struct {
 	Path, Link, SHA256 string

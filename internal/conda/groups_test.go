@@ -54,7 +54,7 @@ func TestDependency(t *testing.T) {
 		"numpy": "numpy", "numpy >=1.26,<3": "numpy", "numpy>=1": "numpy", "NumPy 1.*": "numpy", "conda-forge::numpy[version='>=1']": "numpy",
 		"libgcc-ng=12": "libgcc-ng", " python_abi 3.11.* *_cp311 ": "python_abi", "a!=1": "a", "a~=1": "a",
 	} {
-		if got := conda.Dependency(spec); got != want {
+		if got := conda.DependencyName(spec); got != want {
 			t.Errorf("%q: got %q, want %q", spec, got, want)
 		}
 	}

@@ -94,7 +94,7 @@ func LayerKey(g Group, t Target, bytecode bool, o layer.Options) string {
 // package of noarch is.
 func usesPython(p Package) bool {
 	return p.Noarch == "python" || p.Noarch == "" && p.Subdir == "noarch" || p.Name == "python" || slices.ContainsFunc(p.Depends, func(d string) bool {
-		name := dependency(d)
+		name := DependencyName(d)
 		return name == "python" || name == "python_abi"
 	})
 }

@@ -40,7 +40,7 @@ func (s *sorter) visit(name string) {
 func (s *sorter) needs(p *Package) []string {
 	var names []string
 	for _, d := range p.Depends {
-		name := dependency(d)
+		name := DependencyName(d)
 		if other := s.at[name]; p.Name == "python" && other != nil && other.Noarch == "python" {
 			continue
 		}
@@ -63,7 +63,7 @@ func Needed(packages []Package, name string) map[string]bool {
 	var visit func(p *Package)
 	visit = func(p *Package) {
 		for _, d := range p.Depends {
-			if next := at[dependency(d)]; next != nil && !needed[next.Name] && !usesPython(*next) {
+			if next := at[DependencyName(d)]; next != nil && !needed[next.Name] && !usesPython(*next) {
 				needed[next.Name] = true
 				visit(next)
 			}
@@ -75,8 +75,8 @@ func Needed(packages []Package, name string) map[string]bool {
 	return needed
 }
 
-// dependency returns the name in a requirement: "numpy" of "numpy >=1.26,<3" and of "conda-forge::numpy[version='>=1']" (CEP 29).
-func dependency(spec string) string {
+// DependencyName returns the name in a requirement: "numpy" of "numpy >=1.26,<3" and of "conda-forge::numpy[version='>=1']" (CEP 29).
+func DependencyName(spec string) string {
 	if _, rest, ok := strings.Cut(spec, "::"); ok {
 		spec = rest
 	}

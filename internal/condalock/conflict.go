@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/fault"
 )
 
@@ -99,7 +100,7 @@ func (c *Config) pinnedIn(text string) []string {
 	words := strings.Fields(text)
 	var all []string
 	for _, spec := range c.Pinned {
-		if slices.Contains(words, dependencyName(spec)) {
+		if slices.Contains(words, conda.DependencyName(spec)) {
 			all = append(all, pinnedPlace+" has "+withoutLogins(spec))
 		}
 	}
@@ -111,7 +112,7 @@ func (s *Source) askedIn(text string) []string {
 	words := strings.Fields(text)
 	var all []string
 	for _, spec := range s.Specs {
-		if spec.Line > 0 && slices.Contains(words, dependencyName(spec.Text)) {
+		if spec.Line > 0 && slices.Contains(words, conda.DependencyName(spec.Text)) {
 			all = append(all, spec.at(s.Name)+" asks for "+withoutLogins(spec.Text))
 		}
 	}

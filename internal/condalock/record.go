@@ -111,14 +111,3 @@ func fromURL(address string) (located, error) {
 	describe(&p)
 	return located{p}, check(&p)
 }
-
-// dependencyName returns the name in a dependency, "numpy >=2,<3".
-func dependencyName(spec string) string {
-	if _, after, ok := strings.Cut(spec, "::"); ok {
-		spec = after
-	}
-	if i := strings.IndexAny(spec, " =<>!~[;"); i >= 0 {
-		spec = spec[:i]
-	}
-	return strings.ToLower(strings.TrimSpace(spec))
-}

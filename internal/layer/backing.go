@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"path/filepath"
 
 	"sconce.dev/sconce/internal/store"
 )
@@ -30,7 +29,7 @@ type storedBlob struct {
 }
 
 func (b storedBlob) open() (blob, error)        { return b.st.OpenBlob(b.digest) }
-func (b storedBlob) scratch() (*os.File, error) { return namelessFile(b.st) }
+func (b storedBlob) scratch() (*os.File, error) { return b.st.TempFile() }
 func (b storedBlob) String() string             { return "layer " + b.digest.Short() }
 
 // ownFile is a file that somebody else opened and will close.
@@ -47,18 +46,8 @@ func (o ownFile) open() (blob, error) {
 	}{io.NewSectionReader(o.f, 0, o.size), io.NopCloser(nil)}, nil
 }
 
-func (o ownFile) scratch() (*os.File, error) { return namelessFile(o.st) }
+func (o ownFile) scratch() (*os.File, error) { return o.st.TempFile() }
 func (o ownFile) String() string             { return quotePath(o.f.Name()) }
-
-// namelessFile makes a file in the store's place for temporary things and removes its name at once.
-func namelessFile(st *store.Store) (*os.File, error) {
-	dir, err := st.TempDir("spill-*")
-	if err != nil {
-		return nil, err
-	}
-	defer store.RemoveAll(dir)
-	return os.OpenFile(filepath.Join(dir, "tar"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-}
 
 // inPlace reads an uncompressed tar where it lies. What is passed over is not read.
 type inPlace struct {

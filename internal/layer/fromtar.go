@@ -214,7 +214,7 @@ type place struct {
 }
 
 func newSpool(st *store.Store, r io.Reader) (*spool, error) {
-	f, err := namelessFile(st)
+	f, err := st.TempFile()
 	if err != nil {
 		return nil, err
 	}

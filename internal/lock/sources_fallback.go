@@ -10,6 +10,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/units"
 )
 
 // unusableSource is a source that the image cannot have.
@@ -84,7 +85,7 @@ func (k *locker) tellSources(ctx context.Context, text []byte) error {
 		return err
 	}
 	if list := k.builtUnasked(packages); len(list) > 0 {
-		progress.Notef(ctx, fmt.Sprintf("without a wheel that fits, and built from source: %s", few(list)))
+		progress.Notef(ctx, fmt.Sprintf("without a wheel that fits, and built from source: %s", units.List(list, shownSources)))
 	}
 	if len(k.onlyBinary()) == 0 {
 		return nil
@@ -163,16 +164,10 @@ func (k *locker) differences(plain []byte, packages []python.Package) (string, e
 		}
 	}
 	if len(without) > 0 {
-		list = append(list, "no "+few(without))
+		list = append(list, "no "+units.List(without, shownSources))
 	}
-	return few(list), nil
+	return units.List(list, shownSources), nil
 }
 
-// few joins a list, of which it leaves out what nobody would read.
-func few(list []string) string {
-	const most = 12
-	if len(list) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(list[:most], ", "), len(list)-most)
-	}
-	return strings.Join(list, ", ")
-}
+// shownSources is how many packages are named: more nobody would read.
+const shownSources = 12

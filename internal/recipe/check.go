@@ -15,6 +15,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"sconce.dev/sconce/internal/spelling"
+	"sconce.dev/sconce/internal/units"
 )
 
 // checker finds the mistakes of one recipe. First TOML itself, then every key and value against the shape that the Go
@@ -440,12 +441,12 @@ func (c *checker) hintForUnknown(name string, n *node, s *shape) string {
 		return "the tables are " + c.listTables()
 	}
 	if s.name == "" {
-		return "the keys outside of any table are " + quotedList(s.candidates(false))
+		return "the keys outside of any table are " + units.Quoted(s.candidates(false))
 	}
 	if len(s.names) == 1 {
 		return fmt.Sprintf("the only key of %s is %q", s.header, s.names[0])
 	}
-	return fmt.Sprintf("the keys of %s are %s", s.header, quotedList(s.names))
+	return fmt.Sprintf("the keys of %s are %s", s.header, units.Quoted(s.names))
 }
 
 // candidates returns the names that an unknown one in table s may stand for. At the top, tables and keys are told apart.
@@ -502,17 +503,9 @@ func didYouMean(near string) string {
 	return fmt.Sprintf("did you mean %q?", near)
 }
 
-func quotedList(names []string) string {
-	quoted := make([]string, len(names))
-	for i, n := range names {
-		quoted[i] = strconv.Quote(n)
-	}
-	return strings.Join(quoted, ", ")
-}
-
 func oneOf(values []string) string {
 	if len(values) == 2 {
 		return fmt.Sprintf("%q or %q", values[0], values[1])
 	}
-	return "one of " + quotedList(values)
+	return "one of " + units.Quoted(values)
 }

@@ -243,7 +243,7 @@ func (p *mountParser) set(name, value string) error {
 		if name == "from" {
 			return p.wrong("a step's mount cannot come from another image")
 		}
-		return p.wrong("a %s mount has no %q; it has %s", p.Kind, printable(name), quotedList(options))
+		return p.wrong("a %s mount has no %q; it has %s", p.Kind, printable(name), units.Quoted(options))
 	}
 	if p.given[name] {
 		return p.wrong("%q is given twice", name)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/units"
 )
 
 // Step is one change of the image: files copied, then patches applied, then links made, then a script run. At least one of Run, Copy,
@@ -307,7 +308,7 @@ func hintForShebang(line string) string {
 		option = "-ec"
 	}
 	words = append(words, option)
-	return "write shell = [" + quotedList(words) + "]"
+	return "write shell = [" + units.Quoted(words) + "]"
 }
 
 func (c *checker) validateExists(file, name string, at span) {

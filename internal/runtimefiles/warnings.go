@@ -9,7 +9,11 @@ import (
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/units"
 )
+
+// enough is how many of a list a sentence names.
+const enough = 4
 
 // Warning is something of an image that a user of its file will miss, and what to do about it.
 type Warning struct {
@@ -28,15 +32,6 @@ func Warnings(c v1.ConfigFile, tree *image.Tree) []Warning {
 	return all
 }
 
-// some writes the first few of a list.
-func some(names []string) string {
-	const enough = 4
-	if len(names) > enough {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:enough], ", "), len(names)-enough)
-	}
-	return strings.Join(names, ", ")
-}
-
 func badNames(c v1.ConfigFile, _ *image.Tree) *Warning {
 	var names []string
 	for _, e := range c.Config.Env {
@@ -48,7 +43,7 @@ func badNames(c v1.ConfigFile, _ *image.Tree) *Warning {
 		return nil
 	}
 	return &Warning{
-		"neither Apptainer nor enroot will set " + some(names) + ": a name must be letters, digits and _",
+		"neither Apptainer nor enroot will set " + units.List(names, enough) + ": a name must be letters, digits and _",
 		"rename it in the image's environment; programs that need such names can be started with env(1)",
 	}
 }
@@ -70,7 +65,7 @@ func enrootNames(c v1.ConfigFile, _ *image.Tree) *Warning {
 		return nil
 	}
 	return &Warning{
-		"enroot will not set " + some(names) + ": it keeps names that begin with ENROOT_ to itself",
+		"enroot will not set " + units.List(names, enough) + ": it keeps names that begin with ENROOT_ to itself",
 		"settings of enroot belong in the environment of the job, not in the image",
 	}
 }
@@ -85,7 +80,7 @@ func ownNames(c v1.ConfigFile, _ *image.Tree) *Warning {
 		return nil
 	}
 	return &Warning{
-		"Apptainer will not use the image's " + some(names) + ": it sets that itself",
+		"Apptainer will not use the image's " + units.List(names, enough) + ": it sets that itself",
 		"HOME can be given when the container starts: apptainer run --home SRC:DEST",
 	}
 }
@@ -124,7 +119,7 @@ func lostByOldRC(c v1.ConfigFile, tree *image.Tree) *Warning {
 		return nil
 	}
 	return &Warning{
-		"enroot cannot set " + some(names) + ": its value has several lines, quotes around it, or a ${NAME} that enroot would fill in from the host",
+		"enroot cannot set " + units.List(names, enough) + ": its value has several lines, quotes around it, or a ${NAME} that enroot would fill in from the host",
 		"set an entrypoint of your own, so that sconce writes an /etc/rc that sets it",
 	}
 }

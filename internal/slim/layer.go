@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fatbin"
@@ -192,7 +191,7 @@ func (v *survey) lookAt(ctx context.Context, e layer.IndexEntry) error {
 // copyOut makes the temporary file hold size bytes of r.
 func (v *survey) copyOut(r io.Reader, size int64) (err error) {
 	if v.scratch == nil {
-		if v.scratch, err = nameless(v.st); err != nil {
+		if v.scratch, err = v.st.TempFile(); err != nil {
 			return err
 		}
 	}
@@ -204,16 +203,6 @@ func (v *survey) copyOut(r io.Reader, size int64) (err error) {
 	}
 	_, err = io.CopyN(v.scratch, r, size)
 	return err
-}
-
-// nameless makes a file in the store that goes away with this process.
-func nameless(st *store.Store) (*os.File, error) {
-	dir, err := st.TempDir("slim-*")
-	if err != nil {
-		return nil, err
-	}
-	defer store.RemoveAll(dir)
-	return os.OpenFile(filepath.Join(dir, "file"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
 // plan finds out what changes in a file.

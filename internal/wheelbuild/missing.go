@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/units"
 	"sconce.dev/sconce/internal/wheelbuild/catalog"
 )
 
@@ -26,7 +26,7 @@ func (s *site) missingHint(f *execop.Failure) string {
 	case !ok:
 		return ""
 	case m.Note == "" && len(m.Requires) > 0:
-		return m.Name + fmt.Sprintf(" is not there: requires = [%s] under [python.compile.%s]", quoted(m.Requires), s.pkg.Name)
+		return m.Name + fmt.Sprintf(" is not there: requires = [%s] under [python.compile.%s]", units.Quoted(m.Requires), s.pkg.Name)
 	default:
 		return packagesHint(m, s.tree, "[system]")
 	}
@@ -48,7 +48,7 @@ func packagesHint(m catalog.Missing, tree *image.Tree, table string) string {
 	case m.Note != "":
 		return text + m.Note
 	case len(packages) > 0:
-		return text + fmt.Sprintf("packages = [%s] under %s", quoted(packages), table)
+		return text + fmt.Sprintf("packages = [%s] under %s", units.Quoted(packages), table)
 	default:
 		return text + fmt.Sprintf("add the package that brings it to `packages` under %s; Debian calls it %s", table, strings.Join(m.Apt, ", "))
 	}
@@ -90,12 +90,4 @@ func readEnd(name string) (string, error) {
 	start := max(0, info.Size()-maxSearched)
 	data, err := io.ReadAll(io.NewSectionReader(file, start, maxSearched))
 	return string(data), err
-}
-
-func quoted(names []string) string {
-	out := make([]string, len(names))
-	for i, name := range names {
-		out[i] = strconv.Quote(name)
-	}
-	return strings.Join(out, ", ")
 }
