@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -309,6 +310,51 @@ func TestBuildOfOtherPackages(t *testing.T) {
 		if left, err := filepath.Glob(filepath.Join(st.Dir(), "tmp-v1", "bootstrap-*")); err != nil || len(left) > 0 {
 			t.Errorf("left behind: %v %v", left, err)
 		}
+	}
+}
+
+// A mirror that has no packages for an architecture says which it has, and where Ubuntu has the others.
+func TestNoPackagesForArchitecture(t *testing.T) {
+	for suite, hint := range map[string]string{
+		"x":     "platform under [target]",
+		"noble": `mirror = "http://…/ubuntu-ports"`,
+	} {
+		r := small(t)
+		r.sign(t, strings.Replace(r.release(), "Suite: x", "Suite: "+suite, 1))
+		r.files["dists/"+suite+"/InRelease"] = r.files["dists/x/InRelease"]
+		st, f := openStore(t)
+		_, err := Resolve(t.Context(), st, f, Request{Suite: suite, Mirror: r.url, Architecture: "arm64", Keys: []string{r.keyFile(t)}, Now: today})
+		want := suite + " has no packages for arm64 in main: it has those for amd64"
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(fault.HintOf(err), hint) {
+			t.Errorf("%v (%s), want %q (%s)", err, fault.HintOf(err), want, hint)
+		}
+	}
+}
+
+// The scripts of a base for a processor whose programs this machine does not run cannot configure it. That is said with both processors,
+// and what can be done.
+func TestConfiguringNeedsTheProcessor(t *testing.T) {
+	const machine = 0xfef0 // of an ELF header: one that nobody has registered an emulator for
+	program := append([]byte("\x7fELF\x02\x01\x01"), make([]byte, 57)...)
+	program[16], program[18], program[19], program[20] = 2, machine&0xff, machine>>8, 1
+	st, f := openStore(t)
+	p := &Pinned{Suite: "noble", Architecture: "arm64", Epoch: today}
+	for _, name := range []string{"apt", "dash"} {
+		text := strings.Replace(string(control(name, "1", "Essential: yes\n")), "amd64", "arm64", 1)
+		data := deb(t, text, []*tar.Header{{Name: "./usr/bin/" + name, Typeflag: tar.TypeReg, Mode: 0o755, Linkname: string(program)}})
+		if name == "dash" {
+			data = deb(t, text, []*tar.Header{{Name: "./bin/sh", Typeflag: tar.TypeReg, Mode: 0o755, Linkname: string(program)}})
+		}
+		digest, err := st.PutBlob(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Packages = append(p.Packages, Package{Name: name, Version: "1", Architecture: "arm64", SHA256: digest, Size: int64(len(data))})
+	}
+	_, err := Build(t.Context(), st, f, p, layer.Options{})
+	want := "bootstrap noble: the packages for arm64 cannot be configured on this machine, which is linux/" + runtime.GOARCH
+	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(fault.HintOf(err), "binfmt_misc and qemu-user-static") {
+		t.Errorf("%v (%s), want %q", err, fault.HintOf(err), want)
 	}
 }
 

@@ -209,7 +209,28 @@ func indexPaths(a archive, r *debian.Release, component, architecture string) ([
 	if len(r.Components) > 0 && !slices.ContainsFunc(r.Components, func(c string) bool { return path.Base(c) == component || c == component }) {
 		return nil, fault.Hint(fmt.Errorf("%s has no component %q: it has %s", a.suite, component, strings.Join(r.Components, ", ")), "base.bootstrap.components names them")
 	}
-	return nil, fmt.Errorf("%s has no packages for %s in %s", a.suite, architecture, component)
+	return nil, noArchitecture(a, r, component, architecture)
+}
+
+// noArchitecture says which architectures there are instead. Ubuntu has all but those of PCs on mirrors of their own.
+func noArchitecture(a archive, r *debian.Release, component, architecture string) error {
+	var has []string
+	for name := range r.Files {
+		rest, ok := strings.CutPrefix(path.Dir(name), component+"/binary-")
+		if ok && rest != "all" && !slices.Contains(has, rest) {
+			has = append(has, rest)
+		}
+	}
+	slices.Sort(has)
+	hint := "base.bootstrap.mirror names a mirror that has them; platform under [target] says which are wanted"
+	if v, err := vendorOf(strings.SplitN(a.suite, "-", 2)[0]); err == nil && v.name == "ubuntu" && !strings.HasSuffix(a.url, debian.UbuntuPorts) {
+		hint = fmt.Sprintf("Ubuntu's packages for %s are on its mirrors of ports: mirror = \"http://…%s\" under [base] bootstrap", architecture, debian.UbuntuPorts)
+	}
+	err := fmt.Errorf("%s has no packages for %s in %s", a.suite, architecture, component)
+	if len(has) > 0 {
+		err = fmt.Errorf("%w: it has those for %s", err, strings.Join(has, ", "))
+	}
+	return fault.Hint(err, hint)
 }
 
 func (x *indices) read(ctx context.Context, a archive, r *debian.Release, p string, number int, u *debian.Universe) error {

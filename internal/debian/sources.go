@@ -89,7 +89,7 @@ func (s Source) Archive() string {
 		return debianArchive + security
 	case strings.HasSuffix(dir, "/debian"):
 		return withSecurity(debianArchive, secure)
-	case strings.HasSuffix(dir, "/ubuntu"), strings.HasSuffix(dir, ports):
+	case strings.HasSuffix(dir, "/ubuntu"), strings.HasSuffix(dir, UbuntuPorts):
 		return withSecurity(ubuntuArchive, secure)
 	}
 	return ""
@@ -102,8 +102,8 @@ func withSecurity(archive string, secure bool) string {
 	return archive
 }
 
-// ports ends the path of Ubuntu's mirrors of all architectures but amd64 and i386.
-const ports = "/ubuntu-ports"
+// UbuntuPorts ends the path of Ubuntu's mirrors of all architectures but amd64 and i386.
+const UbuntuPorts = "/ubuntu-ports"
 
 // Mirrors are addresses of mirrors, by the archive.
 type Mirrors map[string]string
@@ -128,7 +128,7 @@ func (m Mirrors) Of(archive string) string {
 // For returns the address that a source has with its mirror: its own when there is none.
 func (m Mirrors) For(s Source) string {
 	to := m.Of(s.Archive())
-	isPorts := func(address string) bool { return strings.HasSuffix(strings.TrimRight(address, "/"), ports) }
+	isPorts := func(address string) bool { return strings.HasSuffix(strings.TrimRight(address, "/"), UbuntuPorts) }
 	if to == "" || isPorts(to) != isPorts(s.URL) {
 		return s.URL
 	}
