@@ -14,6 +14,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -28,14 +29,16 @@ type asked struct {
 // Each file of testdata/definitions is a definition file, the files that it takes, and what Apptainer's user guide says of the image:
 // "$ run ARGS", exec, test and "app NAME ARGS" with what is printed, "? N" with the exit code, or "! TEXT" when there is no image. Where
 // there is an apptainer, it is asked as well; what it says otherwise, since sconce differs on purpose, is in the file called apptainer.
+// REGISTRY in any of them is a registry that has team/base:1.
 func TestDefinitionFiles(t *testing.T) {
 	begin(t)
 	files, err := filepath.Glob("testdata/definitions/*.txtar")
-	if err != nil || len(files) < 40 {
+	if err != nil || len(files) < 60 {
 		t.Fatalf("%d definition files, %v", len(files), err)
 	}
 	all := newPlace(t, ordinary(t))
 	busyboxRoot(all, "root")
+	host := bases(all)
 	_, noJudge := exec.LookPath("apptainer")
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
@@ -49,6 +52,7 @@ func TestDefinitionFiles(t *testing.T) {
 			var args []string
 			var expect, differs string
 			for _, f := range archive.Files {
+				f.Data = bytes.ReplaceAll(f.Data, []byte("REGISTRY"), []byte(host))
 				switch f.Name {
 				case "args":
 					args = strings.Split(strings.TrimSpace(string(f.Data)), "\n")
@@ -80,6 +84,18 @@ func TestDefinitionFiles(t *testing.T) {
 			}
 		})
 	}
+}
+
+// bases makes an image of the directory root in every form that a definition file may begin with, and returns the registry that has it.
+func bases(p *place) (host string) {
+	p.t.Helper()
+	host = registrytest.Start(p.t, false)
+	for _, to := range []string{
+		"docker://" + host + "/team/base:1", "oci:layout:1", "oci-archive:layout.tar", "docker-archive:saved.tar:base:1", "sif:base.sif", "sqsh:base.sqsh",
+	} {
+		p.must("copy", "dir:root", to)
+	}
+	return host
 }
 
 // busyboxRoot makes a root file system of busybox alone.
@@ -155,7 +171,7 @@ func (c asked) forApptainer() []string {
 func askApptainer(t *testing.T, p *place, buildArgs []string, expect string) {
 	t.Helper()
 	// The user of the tests has no further ids, and the root no C library, by which fakeroot pretends to have them.
-	r := p.sconce(slices.Concat([]string{"build", "--ignore-fakeroot-command"}, buildArgs, []string{"judge.sif", "x.def"})...)
+	r := p.sconce(slices.Concat([]string{"build", "--ignore-fakeroot-command", "--no-https"}, buildArgs, []string{"judge.sif", "x.def"})...)
 	if text, refused := strings.CutPrefix(expect, "! "); refused {
 		if r.code == 0 || !strings.Contains(r.stderr, strings.TrimSpace(text)) {
 			t.Errorf("Apptainer: want an error with %s: %v", text, r)
