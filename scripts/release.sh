@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
 # Makes a release below dist/: for both architectures a static binary, an archive with manual pages, completions and a module file,
 # a Debian and an RPM package; beside them licences, a bill of materials and checksums. The same commit gives the same bytes.
-#   scripts/release.sh VERSION
+#   scripts/release.sh VERSION [DIR [BINARY [LEVEL]]]
+# With DIR they lie there, and what was there is removed. With BINARY, a sconce for this machine, that is packaged and nothing is compiled.
+# LEVEL is how hard xz compresses, 6 otherwise.
 set -euo pipefail
+dist=$(realpath -m "${2:-$(dirname "$0")/../dist}")
+given=${3:+$(realpath "$3")}
+level=${4:-6}
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
 need_debian dpkg-deb dpkg
@@ -18,8 +23,8 @@ maintainer=${SCONCE_MAINTAINER:-sconce <sconce@localhost>}
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-rm -rf dist
-mkdir -p dist
+rm -rf "$dist"
+mkdir -p "$dist"
 
 # archive FILE DIR NAME: a tar of DIR/NAME in which nothing is of this machine.
 archive() {
@@ -37,7 +42,7 @@ tree() {
 	"$work/native" completion bash > "$1/share/bash-completion/completions/sconce"
 	"$work/native" completion zsh > "$1/share/zsh/site-functions/_sconce"
 	"$work/native" completion fish > "$1/share/fish/vendor_completions.d/sconce.fish"
-	cp README.md dist/THIRD-PARTY.txt "$1/share/doc/sconce/"
+	cp README.md "$dist/THIRD-PARTY.txt" "$1/share/doc/sconce/"
 }
 
 # modulefile FILE: for Environment Modules and Lmod, beside the tree.
@@ -54,7 +59,7 @@ modulefile() {
 debian_package() { # ARCH
 	local root=$work/deb-$1
 	mkdir -p "$root/DEBIAN"
-	tree "$root/usr" "dist/sconce-linux-$1"
+	tree "$root/usr" "$dist/sconce-linux-$1"
 	cat > "$root/DEBIAN/control" <<-END
 		Package: sconce
 		Version: $number
@@ -66,13 +71,13 @@ debian_package() { # ARCH
 		 A recipe goes in, an image that is known to run on your cluster comes out.
 	END
 	find "$root" -exec touch -hd "@$SOURCE_DATE_EPOCH" {} +
-	dpkg-deb --root-owner-group -Zxz --build "$root" "dist/sconce_${number}_$1.deb" > /dev/null
+	dpkg-deb --root-owner-group -Zxz "-z$level" --build "$root" "$dist/sconce_${number}_$1.deb" > /dev/null
 }
 
 rpm_package() { # ARCH RPM'S-NAME
 	local top=$work/rpm-$1 root=$work/rpmroot-$1
 	mkdir -p "$top" "$root"
-	tree "$root/usr" "dist/sconce-linux-$1"
+	tree "$root/usr" "$dist/sconce-linux-$1"
 	cat > "$top/sconce.spec" <<-END
 		Name: sconce
 		Version: ${number//+/_}
@@ -94,26 +99,35 @@ rpm_package() { # ARCH RPM'S-NAME
 	END
 	rpmbuild -bb --quiet --target "$2-linux" --define "_topdir $top" --define "_rpmdir $top/out" --define '_buildhost reproducible' \
 		--define 'use_source_date_epoch_as_buildtime 1' --define 'clamp_mtime_to_source_date_epoch 1' \
-		--define '_binary_payload w6.xzdio' --define '__os_install_post %{nil}' --define 'debug_package %{nil}' \
+		--define "_binary_payload w$level.xzdio" --define '__os_install_post %{nil}' --define 'debug_package %{nil}' \
 		--define '_build_id_links none' "$top/sconce.spec"
-	cp "$top/out/$2/"*.rpm dist/
+	cp "$top/out/$2/"*.rpm "$dist/"
 }
 
-for arch in amd64 arm64; do
-	GOOS=linux GOARCH=$arch CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X sconce.dev/sconce/internal/cli.version=$version" \
-		-o "dist/sconce-linux-$arch" ./cmd/sconce
-done
-cp "dist/sconce-linux-$(go env GOHOSTARCH)" "$work/native"
-go run ./scripts/release "$version" "dist/sconce-linux-amd64" dist
-for arch in amd64 arm64; do
+own=$(go env GOHOSTARCH)
+architectures=(amd64 arm64)
+if [ -n "$given" ]; then
+	architectures=("$own")
+	install -m 755 "$given" "$dist/sconce-linux-$own"
+else
+	for arch in "${architectures[@]}"; do
+		GOOS=linux GOARCH=$arch CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X sconce.dev/sconce/internal/cli.version=$version" \
+			-o "$dist/sconce-linux-$arch" ./cmd/sconce
+	done
+fi
+cp "$dist/sconce-linux-$own" "$work/native"
+go run ./scripts/release "$version" "$dist/sconce-linux-${architectures[0]}" "$dist"
+for arch in "${architectures[@]}"; do
 	name=sconce-$number-linux-$arch
-	tree "$work/$name" "dist/sconce-linux-$arch"
+	tree "$work/$name" "$dist/sconce-linux-$arch"
 	modulefile "$work/$name/modulefile"
-	archive "dist/$name.tar.gz" "$work" "$name"
-	debian_package $arch
+	archive "$dist/$name.tar.gz" "$work" "$name"
+	debian_package "$arch"
+	case $arch in
+		amd64) rpm_package amd64 x86_64 ;;
+		arm64) rpm_package arm64 aarch64 ;;
+	esac
 done
-rpm_package amd64 x86_64
-rpm_package arm64 aarch64
-(cd dist && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%f\n' | sort | xargs sha256sum > SHA256SUMS)
-echo "dist/:"
-cat dist/SHA256SUMS
+(cd "$dist" && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%f\n' | sort | xargs sha256sum > SHA256SUMS)
+echo "$dist:"
+cat "$dist/SHA256SUMS"

@@ -134,6 +134,9 @@ rsync rsync
 ip iproute2
 zsh zsh
 fish fish
+tclsh tcl
+groff groff-base
+dpkg-deb dpkg
 tcsh tcsh
 END
 }
