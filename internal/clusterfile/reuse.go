@@ -86,7 +86,7 @@ func (r *reuse) wait() error {
 }
 
 func (r *reuse) recordKey(layer store.Digest) string {
-	return store.DigestOf([]byte(string(layer) + "\n" + r.key)).Hex()
+	return store.DigestOf(fmt.Appendf(nil, "%s\n%s pieces=%d", layer, r.key, pieceSize)).Hex()
 }
 
 // packs returns what the store has of a piece of a layer. What cannot be read is as good as nothing: it is compressed again.
