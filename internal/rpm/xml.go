@@ -12,11 +12,14 @@ import (
 
 // A list of packages is up to a gigabyte of XML, and going through it with encoding/xml, which makes a value of every token, takes a minute.
 // What follows reads the XML that such lists are: UTF-8, names in ASCII, no document type. Anything else is refused, as is whatever
-// encoding/xml refuses; tests hold them against each other.
+// encoding/xml refuses, token by token, and elements that do not end; tests hold them against each other.
 
 // maxItem is the most that a tag, a comment or the text between two tags may have, in bytes: a text has to be in memory as a whole, and of
 // one that is longer than maxText nothing is kept.
 const maxItem = 1 << 20
+
+// maxDepth is how deep elements lie in each other; those of lists do five deep.
+const maxDepth = 100
 
 // scanner goes through the elements of a list, which is too long to be kept.
 type scanner struct {
@@ -25,7 +28,8 @@ type scanner struct {
 	at  int // in buf: what comes next
 	end error
 
-	text  []byte // in the element since its last tag, as it is meant
+	open  []string // elements that have begun, without prefixes
+	text  []byte   // in the element since its last tag, as it is meant
 	tag   tag
 	names map[string]string // of elements and attributes
 }
@@ -64,7 +68,7 @@ func (s *scanner) run(start func(*tag) error, end func(name string, text []byte)
 		case err != nil:
 			return damaged(err)
 		case len(rest) == 0:
-			return nil
+			return s.finish()
 		case rest[0] != '<':
 			if err := s.characters(); err != nil {
 				return damaged(err)
@@ -103,6 +107,14 @@ func (s *scanner) run(start func(*tag) error, end func(name string, text []byte)
 			}
 		}
 	}
+}
+
+// finish returns an error when an element has no end.
+func (s *scanner) finish() error {
+	if len(s.open) == 0 {
+		return nil
+	}
+	return damaged(fmt.Errorf("the element %s: %w", s.open[len(s.open)-1], io.ErrUnexpectedEOF))
 }
 
 func damaged(err error) error {
@@ -232,12 +244,22 @@ func (s *scanner) endTag() (string, error) {
 		return "", io.ErrUnexpectedEOF
 	}
 	s.at += len(all) + 1
-	return s.name(bytes.TrimRight(all[len("</"):], " \t\r\n"))
+	name, err := s.name(bytes.TrimRight(all[len("</"):], " \t\r\n"))
+	if err != nil {
+		return "", err
+	}
+	last := len(s.open) - 1
+	if last < 0 || s.open[last] != name {
+		return "", fmt.Errorf("the element %s ends where it has not begun", name)
+	}
+	s.open = s.open[:last]
+	return name, nil
 }
 
 // startTag takes an element's beginning.
 func (s *scanner) startTag() error {
 	var all []byte
+	var quote byte
 	for skip := 0; ; skip = len(all) + 1 { // a value may have > in it
 		var there bool
 		var err error
@@ -247,7 +269,7 @@ func (s *scanner) startTag() error {
 		if !there {
 			return io.ErrUnexpectedEOF
 		}
-		if !inQuotes(all) {
+		if quote = quoteAfter(all[min(skip, len(all)):], quote); quote == 0 {
 			break
 		}
 	}
@@ -265,11 +287,17 @@ func (s *scanner) startTag() error {
 	if s.tag.name, err = s.name(inside[:n]); err != nil {
 		return err
 	}
+	if !s.tag.closed {
+		if len(s.open) == maxDepth {
+			return fmt.Errorf("elements lie more than %d deep in each other", maxDepth)
+		}
+		s.open = append(s.open, s.tag.name)
+	}
 	return s.readAttributes(inside[n:])
 }
 
-func inQuotes(b []byte) bool {
-	var quote byte
+// quoteAfter returns the quote that a value stands in behind b, 0 outside of values, with that before b.
+func quoteAfter(b []byte, quote byte) byte {
 	for _, c := range b {
 		switch {
 		case quote == c:
@@ -278,7 +306,7 @@ func inQuotes(b []byte) bool {
 			quote = c
 		}
 	}
-	return quote != 0
+	return quote
 }
 
 func (s *scanner) readAttributes(b []byte) error {

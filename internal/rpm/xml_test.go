@@ -107,6 +107,10 @@ func TestLongTexts(t *testing.T) {
 			t.Errorf("%d bytes: %v\n%.300s", n, err, diff)
 		}
 	}
+	// A value with ends of tags in it is gone through once, and not again for each of them.
+	if got, err := seen(strings.NewReader("<a b='" + strings.Repeat(">", maxItem-100) + "'/>")); err != nil || len(got) != 2 {
+		t.Errorf("a value of >: %v, %.100q", err, got)
+	}
 	for _, text := range []string{"<a>" + strings.Repeat("y", 3*maxItem), "<a b='" + strings.Repeat("y", 3*maxItem), "<!--" + strings.Repeat("y", 3*maxItem)} {
 		if _, err := seen(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), "longer than 1 MiB") {
 			t.Errorf("%.10s…: %v", text, err)
@@ -120,6 +124,7 @@ func TestDamagedXML(t *testing.T) {
 		"&nothing;", "&", "&#;", "&#x;", "&#x110000;", "&#0;", "&amp", "<a b='&b;'>", "]]>", "\x01", "\xff", "\xed\xa0\x80", "\uffff", "<a b='\x00'>",
 		"<!-- -- -->", "<!-- --->", "<!--", "<![CDATA[", "<![CDATA[\x02]]>", "<!", "<?", "<? ?>", "<?xml version='1.1'?>", "<?xml encoding='latin1'?>",
 		"<a/", "<a / >", "<a></a b>",
+		"<a>", "<a><b></b>", "</a>", "<a/></a>", "<a></b>", "<a><b></a></b>", strings.Repeat("<a>", maxDepth+1) + strings.Repeat("</a>", maxDepth+1),
 	} {
 		if got, err := seen(strings.NewReader(text)); err == nil {
 			t.Errorf("%q is read as %q", text, got)
@@ -134,7 +139,7 @@ func TestDamagedXML(t *testing.T) {
 // FuzzAsEncodingXML: what is read is read as encoding/xml reads it, and what that refuses is refused.
 func FuzzAsEncodingXML(f *testing.F) {
 	f.Add(generated(2))
-	f.Add(`<?xml version='1.0'?><a:b c = 'd"' e="&#x41;"/>]]<![CDATA[]]]]><!-- - --></x >`)
+	f.Add(`<?xml version='1.0'?><x><a:b c = 'd"' e="&#x41;"/>]]<![CDATA[]]]]><!-- - --></x >`)
 	f.Fuzz(func(t *testing.T, text string) {
 		got, err := seen(strings.NewReader(text))
 		if err != nil {
