@@ -4,6 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+[ -f .cache/times/race ] || { echo "left.sh: nothing is known of a make race: run it first" >&2 && exit 2; }
+
 # left prints package and test for each test that was left out, in part or as a whole.
 left() { awk -F '\t' '$4 != "" && $5 != "" { sub("/.*", "", $4); print $3 "\t" $4 }' .cache/times/race | sort -u; }
 

@@ -60,7 +60,7 @@ func slowCalls(t *testing.T, p *place) *counted {
 	}
 	const slow = "%file,fsync,fdatasync"
 	cmd := exec.Command(tooltest.Path(t, "strace"), "-f", "--seccomp-bpf", "-o", "/dev/null", "-e", "trace="+slow, "-e", "inject="+slow+":delay_enter=1000", // μs
-		tooltest.Path(t, "bindfs"), "-f", "-d", "-o", "big_writes", "--xattr-none", p.path("real"), p.path("shown"))
+		tooltest.Path(t, "bindfs"), "-f", "-d", "-o", "big_writes,attr_timeout=600,entry_timeout=600", "--xattr-none", p.path("real"), p.path("shown"))
 	said, err := cmd.StderrPipe()
 	if err == nil {
 		err = cmd.Start()

@@ -135,23 +135,38 @@ func (b *beside) press(ctx context.Context, p *pressed, l Layer, workers int) {
 	if err != nil {
 		return
 	}
-	pieces, err := pressTo(ctx, f, l.Source, b.w.o.Squashfs, workers)
+	state := ""
+	if b.w.reuse.keeps(l.Digest) {
+		state = blobState(b.w.o.Store, l.Digest)
+	}
+	save := func(number int64, one *pressedPiece, state string) {
+		one.kept = b.w.reuse.save(l.Digest, f, one.segment, storedPack{Piece: number, Blob: state}) == nil
+	}
+	pieces, err := pressTo(ctx, f, l.Source, b.w.o.Squashfs, workers, func(number int64, one *pressedPiece) {
+		if state != "" {
+			save(number, one, state)
+		}
+	})
 	if err != nil {
 		f.Close()
 		return
 	}
 	p.pieces, p.file = pieces, f
-	if !b.w.reuse.keeps(l.Digest) {
-		return
-	}
-	for _, number := range slices.Sorted(maps.Keys(pieces)) {
-		one := pieces[number]
-		one.kept = b.w.reuse.save(l.Digest, f, one.segment, storedPack{Piece: number}) == nil
+	switch {
+	case !b.w.reuse.keeps(l.Digest):
+	case state != "":
+		_ = b.w.reuse.confirm(l.Digest, state) // they are compressed again otherwise
+	default: // it has just arrived
+		for _, number := range slices.Sorted(maps.Keys(pieces)) {
+			save(number, pieces[number], "")
+		}
 	}
 }
 
-// pressTo compresses the files of a layer into f.
-func pressTo(ctx context.Context, f *os.File, from layer.Source, o squashfs.Options, workers int) (map[int64]*pressedPiece, error) {
+// pressTo compresses the files of a layer into f, and calls each with the pieces of it.
+func pressTo(
+	ctx context.Context, f *os.File, from layer.Source, o squashfs.Options, workers int, each func(number int64, one *pressedPiece),
+) (map[int64]*pressedPiece, error) {
 	o.Workers, o.Scratch = workers, true
 	sq, err := squashfs.NewWriter(f, 0, o)
 	if err != nil {
@@ -161,6 +176,7 @@ func pressTo(ctx context.Context, f *os.File, from layer.Source, o squashfs.Opti
 	pieces := map[int64]*pressedPiece{}
 	p := piecewise{sq: sq, packs: func(int64) []*squashfs.Pack { return nil }, done: func(piece int64, seg *squashfs.Segment) error {
 		pieces[piece] = &pressedPiece{segment: seg}
+		each(piece, pieces[piece])
 		return nil
 	}}
 	err = from.Walk(ctx, func(e layer.IndexEntry, open func() (io.ReadCloser, error)) error {

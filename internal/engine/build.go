@@ -102,7 +102,10 @@ type Built struct {
 // that the check has found included, the result says how far it came; without an image it is nil.
 func (s *Session) Build(ctx context.Context, p *Plan, o BuildOptions) (*Built, error) {
 	if made, err := s.Made(ctx, p); err != nil || made == nil { // else the outputs may hold that very image, under another name
-		if err = errors.Join(err, checkOutputs(o.Outputs, p.Name, o.Write.Force), s.checkOutputRoom(p, o.Outputs)); err != nil {
+		if err = errors.Join(err, checkOutputs(o.Outputs, p.Name, o.Write.Force)); err == nil {
+			err = s.checkOutputRoom(p, o.Outputs)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

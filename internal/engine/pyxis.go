@@ -12,6 +12,7 @@ import (
 	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/filelock"
+	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
@@ -82,12 +83,15 @@ func (s *Session) checkRoom(ctx context.Context, ref source.Ref, from source.Opt
 	if to.Transport == export.Uenv { // which is a part of the image
 		return nil
 	}
-	outline, err := source.Outline(ctx, ref, from)
+	im, err := image.Load(ctx, s.Store, ref.Digest)
 	if err != nil {
-		return nil //nolint:nilerr // importing it says what is wrong
+		outline, err := source.Outline(ctx, ref, from)
+		if err != nil {
+			return nil //nolint:nilerr // importing it says what is wrong
+		}
+		im = outline.Image
 	}
-	coming := fetch.Needed(s.Store, outline.Image.Blobs())
-	return export.CheckRoom(to, s.Store, export.LeastSize(s.Store, outline.Image, how), coming)
+	return export.CheckRoom(to, s.Store, export.LeastSize(s.Store, im, how), fetch.Needed(s.Store, im.Blobs()))
 }
 
 // used reports whether the file is there, and notes that it was asked for.

@@ -34,8 +34,8 @@ func chooseScratch(ctx context.Context, tmp string) (dir string, remove func(), 
 // jobPlace is the directory that a cluster's profile says each of its nodes has, for a process of a job there. The zero value is for others.
 type jobPlace struct{ dir, cluster string }
 
-// localOfJob returns paths.local of the profile with the name of the cluster on which this process is part of a job of Slurm's. It is made where its parent is there: which of its users comes
-// first, nobody knows.
+// localOfJob returns paths.local of the profile with the name of the cluster on which this process is part of a job of Slurm's. Where the
+// profile takes it from variables, it is the user's or the job's own and is made; any other is there for all users, or is not taken.
 func localOfJob() jobPlace {
 	name := os.Getenv("SLURM_CLUSTER_NAME")
 	if os.Getenv("SLURM_JOB_ID") == "" || name == "" || strings.ContainsRune(name, filepath.Separator) {
@@ -49,7 +49,9 @@ func localOfJob() jobPlace {
 	if err != nil || !filepath.IsAbs(dir) {
 		return jobPlace{}
 	}
-	_ = os.Mkdir(dir, 0o700) // where it cannot be made, another place is taken
+	if dir != found.Paths.Local {
+		_ = os.Mkdir(dir, 0o700) // where it cannot be made, another place is taken
+	}
 	return jobPlace{dir, name}
 }
 

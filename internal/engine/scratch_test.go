@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -62,6 +63,14 @@ func TestScratchOfAJob(t *testing.T) {
 	}
 	if _, err := os.Stat(local); err == nil {
 		t.Error("it was made by who has no use for it")
+	}
+	forAll := filepath.Join(place, "for-all")
+	if err := os.WriteFile(filepath.Join(config, "sconce/clusters/plain.toml"), fmt.Appendf(nil, "[paths]\nlocal = %q\n", forAll), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	in("7", "plain", place)
+	if _, err := os.Stat(forAll); localOfJob().dir != forAll || err == nil {
+		t.Errorf("a directory for all users is made by one of them: %v", err)
 	}
 	in("7", "hill", filepath.Join(place, "not", "there"))
 	if got := scratchOf(store, LookOptions{}); got == nil || strings.Contains(got.Why, "paths.local") {

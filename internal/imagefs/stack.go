@@ -95,12 +95,15 @@ func toServe(ctx context.Context, st *store.Store, layers []layer.Descriptor) ([
 	return nil, nil
 }
 
+// maxRead bounds how many layers are read at once: places in long files take 128 MiB of memory for each.
+const maxRead = 4
+
 // findChunks adds the indexes of layers that sconce has made and that came from elsewhere, as those of an image do that was pushed and pulled. Those of
 // one chunk may be anybody's: they are taken where they have a neighbour that is served, so that there is no tree more.
 func findChunks(ctx context.Context, st *store.Store, layers, missing []layer.Descriptor, indexes []*layer.Index) error {
 	found := make([]*layer.Index, len(layers))
 	g, working := errgroup.WithContext(ctx)
-	g.SetLimit(runtime.GOMAXPROCS(0))
+	g.SetLimit(min(maxRead, runtime.GOMAXPROCS(0)))
 	for i, d := range layers {
 		if indexes[i] == nil && slices.Contains(missing, d) {
 			g.Go(func() (err error) {
@@ -117,17 +120,19 @@ func findChunks(ctx context.Context, st *store.Store, layers, missing []layer.De
 			indexes[i] = ix
 		}
 	}
+	served := func(i int) bool { return indexes[i] != nil && slices.Contains(missing, layers[i]) }
 	for i := 1; i < len(found); i++ {
-		if indexes[i] == nil && indexes[i-1] != nil {
+		if indexes[i] == nil && served(i-1) {
 			indexes[i] = found[i]
 		}
 	}
 	for i := len(found) - 2; i >= 0; i-- {
-		if indexes[i] == nil && indexes[i+1] != nil {
+		if indexes[i] == nil && served(i+1) {
 			indexes[i] = found[i]
 		}
 	}
-	return keepFound(st, layers, found, indexes)
+	keepFound(ctx, st, layers, found, indexes)
+	return nil
 }
 
 // findOnce reads a layer, if nobody else does: the tasks of a job begin at once.
@@ -147,32 +152,29 @@ func findOnce(ctx context.Context, st *store.Store, d layer.Descriptor) (*layer.
 	if err != nil || ix == nil || ix.IsOneChunk() {
 		return ix, err
 	}
-	return kept(st, d, ix)
+	return kept(ctx, st, d, ix), nil
 }
 
-// kept keeps an index that was found, and returns it with what need not be in memory left in the store.
-func kept(st *store.Store, d layer.Descriptor, ix *layer.Index) (*layer.Index, error) {
+// kept keeps an index that was found, and returns it with what need not be in memory left in the store. On a full disk it is as good, and the next
+// run reads the layer again.
+func kept(ctx context.Context, st *store.Store, d layer.Descriptor, ix *layer.Index) *layer.Index {
 	if err := ix.Keep(st, d); err != nil {
-		return nil, fmt.Errorf("keep the index of layer %s: %w", d.Digest.Short(), err)
+		progress.Warn(ctx, fmt.Sprintf("the index of layer %s is not kept for the next run: %v", d.Digest.Short(), err), "")
+		return ix
 	}
 	if stored, err := layer.SeekableIndex(st, d); err == nil && stored != nil {
-		return stored, nil
+		return stored
 	}
-	return ix, nil
+	return ix
 }
 
 // keepFound keeps the indexes of one chunk that were found and taken.
-func keepFound(st *store.Store, layers []layer.Descriptor, found, taken []*layer.Index) error {
+func keepFound(ctx context.Context, st *store.Store, layers []layer.Descriptor, found, taken []*layer.Index) {
 	for i, ix := range found {
-		if ix == nil || taken[i] != ix || !ix.IsOneChunk() {
-			continue
-		}
-		var err error
-		if taken[i], err = kept(st, layers[i], ix); err != nil {
-			return err
+		if ix != nil && taken[i] == ix && ix.IsOneChunk() {
+			taken[i] = kept(ctx, st, layers[i], ix)
 		}
 	}
-	return nil
 }
 
 // runs counts the neighbours that have an index.

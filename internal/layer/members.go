@@ -61,6 +61,10 @@ func (ix *Index) Keep(st *store.Store, d Descriptor) error {
 // IsOneChunk is whether a layer is a single chunk, as small layers of any program are.
 func (ix *Index) IsOneChunk() bool { return len(ix.chunks) == 2 }
 
+// maxMember bounds a member, in bytes of what it holds: for each [SeekSpacing] of it, 32 KiB are in memory until it ends. A larger file is
+// read as that of any other program. Tests make it smaller.
+var maxMember int64 = 4 << 30
+
 // errNotChunks says that a layer is not made of chunks.
 var errNotChunks = errors.New("not made of chunks")
 
@@ -137,6 +141,9 @@ func (m *members) Read(p []byte) (int, error) {
 		n, err := m.z.Read(p)
 		m.crc = crc32.Update(m.crc, crc32.IEEETable, p[:n])
 		m.raw += int64(n)
+		if m.raw > maxMember {
+			err = errNotChunks
+		}
 		if errors.Is(err, io.EOF) {
 			if err = m.end(); err == nil {
 				err = m.begin()

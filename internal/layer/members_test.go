@@ -87,6 +87,18 @@ func TestFindNoChunks(t *testing.T) {
 	if err != nil || ix == nil || !ix.IsOneChunk() {
 		t.Errorf("a small stream is a chunk: %v", err)
 	}
+	// A member that goes on is left before the places in it fill the memory.
+	const part = 1000
+	long := append(gzipStream(t, raw[:part], ""), gzipStream(t, raw[part:], "")...)
+	if ix, err := FindChunks(t.Context(), st, put(t, st, long)); ix == nil || err != nil {
+		t.Fatalf("two members: %v", err)
+	}
+	before := maxMember
+	maxMember = int64(len(raw)) / 2
+	if ix, err := FindChunks(t.Context(), st, put(t, st, long)); ix != nil || err != nil {
+		t.Errorf("one that is too long: an index: %v, %v", ix != nil, err)
+	}
+	maxMember = before
 	half := len(raw) / 8
 	two := append(gzipStream(t, raw[:half], ""), gzipStream(t, raw[half:], "")...)
 	two[len(two)-5] ^= 1

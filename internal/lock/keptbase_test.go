@@ -94,6 +94,18 @@ func TestBaseIsKeptForTheNextTry(t *testing.T) {
 	if n, err := try(lock.Options{}); n == 0 || err != nil {
 		t.Errorf("after a lock was made the next one asked the mirror %d times: %v", n, err)
 	}
+
+	// What an old lock says may be months old: it is nothing that was just found.
+	r = locktest.Load(t, b.dir, strings.Replace(head, `"beta"`, `"beta", "gamma"`, 1))
+	if n, err := try(lock.Options{}); n != 0 || err == nil {
+		t.Errorf("with an old lock the mirror was asked %d times: %v", n, err)
+	}
+	if err := os.Remove(filepath.Join(b.dir, "sconce.lock")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := try(lock.Options{}); n == 0 || err == nil {
+		t.Errorf("after a try on an old lock the next one without it asked the mirror %d times: %v", n, err)
+	}
 }
 
 // What was found is not used when the recipe asks for another base, and not when an hour has gone by.

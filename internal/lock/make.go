@@ -143,7 +143,7 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Files, o Options) (f *Fi
 	f = &Files{name: filepath.Base(Path(r))}
 	l := &Lock{Version: formatVersion, Platform: r.Target.Platform, Inputs: inputs}
 	f.Lock = l
-	pinned, err := pinBase(ctx, r, old, inputs, *platform, o)
+	pinned, asked, err := pinBase(ctx, r, old, inputs, *platform, o)
 	if err != nil {
 		return nil, err
 	}
@@ -160,13 +160,21 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Files, o Options) (f *Fi
 		l.Base.ImageKey = ""
 	}
 	if !r.Python.Asked() && len(r.System.Packages) == 0 && !r.Conda.Asked() {
+		forgetBase(ctx, r, *platform, o)
 		return f, nil
 	}
 	im, err := onBase()
 	if err != nil {
 		return nil, err
 	}
-	defer func() { keepBase(ctx, r, pinned, *platform, err != nil, o) }()
+	defer func() {
+		switch {
+		case err == nil:
+			forgetBase(ctx, r, *platform, o)
+		case asked:
+			keepBase(ctx, r, pinned, *platform, o)
+		}
+	}()
 	l.Base.Layers = len(im.Layers)
 	if len(r.System.Packages) > 0 {
 		if l.System, im, err = lockSystem(ctx, r, l, old, im, o); err != nil {
@@ -221,28 +229,33 @@ func lockAllComponents(ctx context.Context, r *recipe.Recipe, l, old *Lock, im f
 	return err
 }
 
-func pinBase(ctx context.Context, r *recipe.Recipe, old *Files, now Inputs, platform v1.Platform, o Options) (*base.Pinned, error) {
+// pinBase finds what a recipe stands on, and says whether mirrors were asked for it within the hour: what an old lock says may be months old.
+func pinBase(ctx context.Context, r *recipe.Recipe, old *Files, now Inputs, platform v1.Platform, o Options) (pinned *base.Pinned, asked bool, err error) {
 	if old != nil && !o.Upgrade && r.Base.Recipe == "" && old.Platform == r.Target.Platform && slices.Equal(oneBase(old.Inputs.Base), oneBase(now.Base)) {
 		kept := old.Base
 		kept.Remove = r.Base.Remove
-		return &kept, nil
+		return &kept, false, nil
 	}
 	if kept, at := base.Kept(o.Store, r, platform); kept != nil && !o.Upgrade {
 		progress.Notef(ctx, fmt.Sprintf("the base's packages are those that the lock before, which failed, found %s ago; `sconce lock --upgrade` asks again", time.Since(at).Round(time.Second)))
-		return kept, nil
+		return kept, true, nil
 	}
-	return base.Pin(ctx, r, platform, o.base())
+	pinned, err = base.Pin(ctx, r, platform, o.base())
+	return pinned, true, err
 }
 
 // keepBase keeps the packages of a base that is made and good for the next try, when the lock has failed for another reason. Without that
 // the next try costs more time, and is as good.
-func keepBase(ctx context.Context, r *recipe.Recipe, pinned *base.Pinned, platform v1.Platform, failed bool, o Options) {
-	keep := func() error { return base.Forget(o.Store, r, platform) }
-	if failed {
-		keep = func() error { return base.Keep(o.Store, r, platform, pinned) }
-	}
-	if err := keep(); err != nil && ctx.Err() == nil {
+func keepBase(ctx context.Context, r *recipe.Recipe, pinned *base.Pinned, platform v1.Platform, o Options) {
+	if err := base.Keep(o.Store, r, platform, pinned); err != nil && ctx.Err() == nil {
 		progress.Notef(ctx, fmt.Sprintf("the base's packages are not kept for the next try: %v", err))
+	}
+}
+
+// forgetBase drops what was kept, as a lock has been made.
+func forgetBase(ctx context.Context, r *recipe.Recipe, platform v1.Platform, o Options) {
+	if err := base.Forget(o.Store, r, platform); err != nil && ctx.Err() == nil {
+		progress.Notef(ctx, fmt.Sprintf("the base's packages that were kept for this try stay kept: %v", err))
 	}
 }
 
