@@ -21,9 +21,9 @@ type FileSystem struct {
 }
 
 const (
-	adviceNetwork = "a store here works, but builds are faster with SCONCE_STORE on a local disk; sandbox writes are kept in memory"
+	adviceNetwork = "a store here works, but builds are faster with SCONCE_STORE on a local disk; what it cannot hold is unpacked on one"
 	adviceMemory  = "a store here is fast, uses memory and is gone after a reboot"
-	adviceOverlay = "another overlay: the sandbox keeps what a command writes in memory"
+	adviceOverlay = "another overlay: what it cannot hold is unpacked elsewhere"
 )
 
 // magics names file systems by the number that statfs(2) gives (linux/magic.h; lustre's from lustre_user.h, gpfs's and
@@ -46,7 +46,7 @@ var magics = map[uint32]FileSystem{
 	0x00C36400: {Type: "ceph", Shared: true, Advice: adviceNetwork},
 	0xFE534D42: {Type: "cifs", Shared: true, Advice: adviceNetwork},
 	0xFF534D42: {Type: "cifs", Shared: true, Advice: adviceNetwork},
-	0x65735546: {Type: "fuse", Advice: "whether the sandbox can keep its layers here depends on the program behind it; a local disk is safer"},
+	0x65735546: {Type: "fuse", Advice: "what it can hold depends on the program behind it; what it cannot is unpacked on a local disk"},
 	0x01021997: {Type: "9p", Shared: true, Advice: adviceNetwork},
 }
 

@@ -26,8 +26,8 @@ var tools = []struct {
 	Tool
 	versionFlag string // "" for a program that has none
 }{
-	{Tool{Name: "uv", Purpose: "resolves Python packages (sconce lock, the first sconce build)", Install: "it comes by itself, from your Python index, when it is needed first"}, "--version"},
-	{Tool{Name: "git", Purpose: "fetches Python packages that a recipe names by a git URL", Install: "apt-get install git"}, "--version"},
+	{Tool{Name: "uv", Purpose: "resolves Python packages (sconce lock, the first sconce build)", Install: "it comes by itself, from the Python index that pip or uv is told, when it is needed first"}, "--version"},
+	{Tool{Name: "git", Purpose: "fetches Python packages that a recipe names by a git URL", Install: "apt-get install git, or dnf install git"}, "--version"},
 }
 
 // versionTimeout bounds how long a program may take to print its version: on a network file system the first start is slow.
