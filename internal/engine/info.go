@@ -67,15 +67,23 @@ func LookAround(ctx context.Context, dir string, o LookOptions, open Opener) (Ma
 		m.Sandbox = SandboxState{Error: err.Error(), Hint: fault.HintOf(err)}
 	}
 	if err := fuse.Check(); err != nil {
-		m.Sandbox.FUSE = err.Error()
+		m.Sandbox.FUSE = withRemedy(fault.Hint(err, "an administrator loads the kernel's module fuse, and lets all users open /dev/fuse"))
 	}
 	if err := sandbox.CheckNetwork(); err != nil && m.Sandbox.Works {
-		m.Sandbox.Network = err.Error()
+		m.Sandbox.Network = withRemedy(err)
 	}
 	if m.Refusals == nil {
 		m.Refusals = []host.Refusal{} // [] rather than null
 	}
 	return m, nil
+}
+
+// withRemedy is an error with what can be done about it in one line.
+func withRemedy(err error) string {
+	if hint := fault.HintOf(err); hint != "" {
+		return err.Error() + "; " + hint
+	}
+	return err.Error()
 }
 
 // ScratchState is where layers are unpacked and steps write. Without a directory it is the store.

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -10,8 +12,12 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"sconce.dev/sconce/internal/config"
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/uv"
 )
@@ -107,5 +113,19 @@ func TestInfoAsksTheNetwork(t *testing.T) {
 	srv.Close()
 	if an := ask(srv.URL); an.Error == "" || an.Err == nil {
 		t.Errorf("nobody is there: %+v", an)
+	}
+}
+
+func TestWithRemedy(t *testing.T) {
+	refused := errors.New("open /dev/fuse: permission denied")
+	if got := withRemedy(refused); got != refused.Error() {
+		t.Errorf("an error alone: %q", got)
+	}
+	if got, want := withRemedy(fault.Hint(refused, "ask")), refused.Error()+"; ask"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	unnetworked := fmt.Errorf("step: %w", &sandbox.Error{What: "make a network of its own", Errno: unix.EPERM, Fix: "it takes /dev/net/tun"})
+	if got := withRemedy(unnetworked); !strings.HasSuffix(got, "; it takes /dev/net/tun") {
+		t.Errorf("a sandbox without a network: %q", got)
 	}
 }
