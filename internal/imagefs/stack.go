@@ -99,8 +99,12 @@ func toServe(ctx context.Context, st *store.Store, layers []layer.Descriptor) ([
 const maxRead = 4
 
 // findChunks adds the indexes of layers that sconce has made and that came from elsewhere, as those of an image do that was pushed and pulled. Those of
-// one chunk may be anybody's: they are taken where they have a neighbour that is served, so that there is no tree more.
+// one chunk may be anybody's: they are taken where they have a neighbour that is served, so that there is no tree more. Where nothing can be served,
+// no layer is read for it.
 func findChunks(ctx context.Context, st *store.Store, layers, missing []layer.Descriptor, indexes []*layer.Index) error {
+	if fuse.Check() != nil {
+		return nil
+	}
 	found := make([]*layer.Index, len(layers))
 	g, working := errgroup.WithContext(ctx)
 	g.SetLimit(min(maxRead, runtime.GOMAXPROCS(0)))
