@@ -77,7 +77,7 @@ shows the same and ends with the same code. Ctrl-C cancels it; when sconce is ki
 follows it. The store, the recipe and the outputs have to be on a file system that the nodes see.
 
 Where the image goes, besides the store:
-  oci:DIR[:TAG]             an OCI layout, also when OUT has no prefix and does not end in .tar
+  oci:DIR[:TAG]             an OCI layout, also when OUT is another path with a slash, ./DIR
   oci-archive:FILE[:TAG]    an OCI layout in a tar, also when OUT ends in .tar
   docker-archive:FILE[:TAG] what docker load and podman load read
   sqsh:FILE, sif:FILE       what enroot, pyxis and Apptainer run, also when OUT ends in .sqsh or .sif

@@ -65,7 +65,7 @@ func (t Target) String() string {
 
 // ParseTarget reads "oci:DIR[:TAG]", "oci-archive:F[:TAG]", "docker-archive:F[:TAG]", "dir:D", "tar:F", "sqsh:F",
 // "sif:F", "plain:F" and "uenv:F". Without a transport the name says what it is: .tar an OCI archive, .sqsh, .squashfs and .sqfs a squashfs, .sif a
-// SIF, and everything else an OCI layout.
+// SIF, and a path with a slash, or of what exists, an OCI layout. Any other word is an error: it may have been meant for each of these, or for a name.
 func ParseTarget(s string) (Target, error) {
 	t, err := parseTarget(s)
 	if err != nil {
@@ -111,12 +111,34 @@ func bareTarget(s string) (Target, error) {
 		return Target{}, fault.Hint(errors.New("there are no images of this kind"),
 			".tar is an OCI archive, whose layers are compressed already, .sqsh a squashfs, .sif a SIF; oci:"+s+" is a directory of that name")
 	}
-	if t.Transport == source.OCI && imageName.MatchString(s) {
-		return Target{}, fault.Hint(errors.New("it looks like an image's name, and would become a directory"),
-			"`sconce pull IMAGE --name "+s+"` gives an image of the store a second name; ./"+s+" and oci:"+s+" are directories")
+	if t.Transport == source.OCI {
+		return t, refuseWord(s)
 	}
 	return t, nil
 }
+
+// refuseWord is an error for a word that says neither by an ending nor by a slash what is to be written, unless it names what exists.
+func refuseWord(s string) error {
+	if strings.ContainsRune(s, '/') || s == "." || s == ".." {
+		return nil
+	}
+	if imageName.MatchString(s) {
+		return fault.Hint(errors.New("it looks like an image's name, and would become a directory"),
+			"`sconce pull IMAGE --name "+s+"` gives an image of the store a second name; ./"+s+" and oci:"+s+" are directories")
+	}
+	if _, err := os.Lstat(s); err == nil {
+		return nil
+	}
+	stem := s
+	if wordEnding.MatchString(s) {
+		stem = strings.TrimSuffix(s, filepath.Ext(s))
+	}
+	return fault.Hint(errors.New("nothing says what is to be written there"),
+		fmt.Sprintf("%s.sqsh is a squashfs, %s.sif a SIF, %s.tar an OCI archive; oci:%s is a directory in the OCI layout, dir:%s one with the image's files", stem, stem, stem, s, s))
+}
+
+// wordEnding is what was meant for an ending, and is none of a version: ".sqhs".
+var wordEnding = regexp.MustCompile(`.\.[A-Za-z]+$`)
 
 // imageName is NAME:TAG, without a directory before it.
 var imageName = regexp.MustCompile(`^[^/\\.][^/\\]*:[^/\\]+$`)

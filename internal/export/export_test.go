@@ -501,8 +501,17 @@ func TestDamagedLayerIsNoticed(t *testing.T) {
 }
 
 func TestParseTarget(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.Mkdir("there", 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for s, want := range map[string]string{
-		"out":                    "oci:out",
+		"./out":                  "oci:./out",
+		"a/out":                  "oci:a/out",
+		"out/":                   "oci:out/",
+		".":                      "oci:.",
+		"there":                  "oci:there",
+		"oci:out":                "oci:out",
 		"out.tar":                "oci-archive:out.tar",
 		"oci:out:v1":             "oci:out:v1",
 		"docker-archive:f:a/b:c": "docker-archive:f:a/b:c",
@@ -523,13 +532,18 @@ func TestParseTarget(t *testing.T) {
 			t.Errorf("%s: %s, %v, want %s", s, got, err, want)
 		}
 	}
-	for _, s := range []string{"", "oci:", "sif:", "docker://host/x", "x.tar.gz", "x.zip", "b:3"} {
+	for _, s := range []string{"", "oci:", "sif:", "docker://host/x", "x.tar.gz", "x.zip", "b:3", "out", "llm-25.11", "x.sqhs"} {
 		if _, err := ParseTarget(s); fault.CodeOf(err) != fault.CodeUsage {
 			t.Errorf("%q: error %v, want a mistake of usage", s, err)
 		}
 	}
 	if _, err := ParseTarget("b:3"); !strings.Contains(fault.HintOf(err), "`sconce pull IMAGE --name b:3`") {
 		t.Errorf("a second name: %v, %s", err, fault.HintOf(err))
+	}
+	for s, want := range map[string]string{"out": "out.sqsh is a squashfs, out.sif ", "llm-25.11": "llm-25.11.sqsh is", "x.sqhs": "x.sqsh is"} {
+		if _, err := ParseTarget(s); !strings.HasPrefix(fault.HintOf(err), want) || !strings.Contains(fault.HintOf(err), "oci:"+s+" is a directory") {
+			t.Errorf("%s: %v, %s", s, err, fault.HintOf(err))
+		}
 	}
 }
 
