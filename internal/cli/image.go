@@ -13,7 +13,7 @@ import (
 // anyImage is what commands say about an IMAGE that they take.
 const anyImage = `IMAGE is the name of an image in the store (see ` + "`sconce images`" + `), or comes from elsewhere:
 
-  docker://HOST/NAME[:TAG]     a registry; so does a bare NAME that is not in the store
+  docker://HOST/NAME[:TAG]     a registry; so is a bare NAME that is not in the store, unless it is to run
   oci:DIR[:TAG]                a directory in the OCI image layout
   oci-archive:FILE[:TAG]       the same as a tar
   docker-archive:FILE[:TAG]    what ` + "`docker save`" + ` writes

@@ -44,6 +44,8 @@ They run under your own name and number, as PMIx and MPI want it, unless --user=
 --in-job says whether to do so, where no launcher's variables tell. With --cluster, they also get what that cluster's
 profile names: the mounts of [container], and the variables of [env] unless they are set here.
 
+A NAME alone runs an image of the store, never one of a registry: docker://NAME, USER/NAME and HOST/NAME do.
+
 `
 
 func newRunCmd(a *app) *cobra.Command {

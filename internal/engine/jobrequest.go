@@ -104,9 +104,9 @@ func (o JobOptions) ofImage(ctx context.Context, r *job.Request, open Opener) er
 	return err
 }
 
-// openFor opens an image for a platform; "" is this machine's where there is a choice.
+// openFor opens an image that a job runs, for a platform; "" is this machine's where there is a choice.
 func openFor(ctx context.Context, open Opener, name, platform string) (*Subject, error) {
-	var w Wanted
+	w := Wanted{ToRun: true}
 	if platform != "" {
 		p, err := v1.ParsePlatform(platform)
 		if err != nil {

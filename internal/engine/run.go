@@ -121,7 +121,7 @@ func (r *running) withRoot(ctx context.Context, use func(*Session, *Root) error)
 	if err != nil {
 		return err
 	}
-	image, err := s.Open(r.Image, Wanted{Platform: r.Platform})
+	image, err := s.Open(r.Image, Wanted{Platform: r.Platform, ToRun: true})
 	if err != nil {
 		return err
 	}

@@ -31,12 +31,17 @@ type Subject struct {
 type Wanted struct {
 	Platform v1.Platform // zero: this machine's where there is a choice
 	OrOther  bool        // one for another platform will do when there is none for this, and whoever asked says so
+	ToRun    bool        // what is in it will run: a name alone is one of the store's, and leads to no registry
 }
 
 // Open finds out what a name means: an image of the store, a file or directory, or an image in a registry. Nothing is read yet.
 // The caller closes the subject.
 func (s *Session) Open(name string, w Wanted) (*Subject, error) {
-	ref, err := source.ParseIn(name, s.Store)
+	parse := source.ParseIn
+	if w.ToRun {
+		parse = source.ParseToRun
+	}
+	ref, err := parse(name, s.Store)
 	if err != nil {
 		return nil, err
 	}

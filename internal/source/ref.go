@@ -116,6 +116,32 @@ func ParseIn(s string, st *store.Store) (Ref, error) {
 	return Parse(s)
 }
 
+// ParseToRun is ParseIn for who runs what is in the image: a name that does not say where it is from is one of the store's, and never
+// that of an image that somebody else has put into a registry.
+func ParseToRun(s string, st *store.Store) (Ref, error) {
+	ref, err := ParseIn(s, st)
+	if err != nil || ref.Transport != Docker || ref.Digest != "" || hasPrefix(s) || strings.Contains(s, "#") {
+		return ref, err
+	}
+	host, _, repository := strings.Cut(s, "/")
+	switch {
+	case !repository:
+		return Ref{}, notInStore(s, st)
+	case strings.ContainsAny(host, ".:@") || host == "localhost":
+		return ref, nil
+	}
+	return ref, otherTag(s, st)
+}
+
+// notInStore is the error for an image that is to be run and that the store does not have.
+func notInStore(s string, st *store.Store) error {
+	if similar, err := st.SimilarImages(s); err == nil && len(similar) > 0 {
+		return slipped(s, similar)
+	}
+	return fault.Hint(fmt.Errorf("there is no image %q in the store", s),
+		"`sconce images` lists those that there are; docker://"+s+" is Docker Hub's image of that name")
+}
+
 // isOtherFile reports whether s is the path of a file that no image is in.
 func isOtherFile(s string) bool {
 	there, err := os.Stat(s)

@@ -692,6 +692,39 @@ func TestOtherTag(t *testing.T) {
 	}
 }
 
+// What runs is what its user has, or has said where it is from: a name alone leads to no stranger's image.
+func TestParseToRun(t *testing.T) {
+	st := openStore(t)
+	im, err := Import(t.Context(), mustParse(t, put(t, filepath.Join(t.TempDir(), "root.tar"), rootTar(t, amd64, 10))), options(st))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"app", "team/tool"} {
+		if err := st.PutImage(store.ImageRef{Name: name, Tag: "v1", Digest: im.Digest}, im.Refs()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]Transport{
+		"app": Store, "app:v1": Store, "team/tool": Store, string(im.Digest): Store,
+		"docker://python": Docker, "docker.io/library/python": Docker, "nvcr.io/nvidia/pytorch:25.11-py3": Docker, "localhost/x": Docker, "somebody/else": Docker,
+		"me@host#x": Docker, "python@sha256:" + strings.Repeat("0", 64): Docker,
+	} {
+		if ref, err := ParseToRun(name, st); err != nil || ref.Transport != want {
+			t.Errorf("%s: %v, %v", name, ref, err)
+		}
+	}
+	for name, near := range map[string]string{"python": "", "python:3.12": "", "apps": "app:v1", "app:v2": "app:v1", "team/tool:v2": "team/tool:v1"} {
+		_, err := ParseToRun(name, st)
+		want := fmt.Sprintf("there is no image %q in the store", name)
+		if near != "" {
+			want += ", but there is " + near
+		}
+		if err == nil || err.Error() != want || !strings.Contains(fault.HintOf(err), "docker://"+name) {
+			t.Errorf("%s: %v, %s", name, err, fault.HintOf(err))
+		}
+	}
+}
+
 // A file that is no image is not looked for in a registry, whose image of that name would be somebody else's.
 func TestFileWithoutImage(t *testing.T) {
 	st := openStore(t)
