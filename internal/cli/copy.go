@@ -38,9 +38,10 @@ DESTINATION is one of
   uenv:FILE                    the image's Python environment for uenv, see sconce export uenv
 
 or a path: an OCI archive when it ends in .tar, a squashfs when it ends in .sqsh, a SIF when it ends in .sif, else an OCI
-layout, which a word without a slash only is when it exists. What is written appears under its name when it is whole, in place of an earlier export; anything else that is there
-is replaced only with --force, and so is a .sqsh or .sif of an image of another name, which jobs may run from. The name is
-that in the store or the registry, without the tag; what comes from a file has the name that this carries, or none.
+layout, which a word without a slash only is when it exists. What is written appears under its name when it is whole, in
+place of an earlier export; anything else that is there is replaced only with --force, and so is a .sqsh or .sif of an image
+of another name, which jobs may run from. The name is that in the store or the registry, without the tag; what comes from a
+file has the name that this carries, or none.
 
 --on copies on a node of a cluster, see sconce build.
 

@@ -1,13 +1,16 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 )
 
@@ -18,36 +21,49 @@ var foreignCommands = map[string]string{
 	"bootstrap":  "a base of a distribution's packages is [base] bootstrap in a recipe: `sconce init` writes one",
 	"commit":     "a container is gone when it ends; put the change into the recipe as a [[step]], and `sconce build` adds a layer",
 	"compose":    "sconce builds images and runs one command in one; services are for the cluster's own tools",
+	"container":  "nothing runs in the background here: `sconce run IMAGE` runs a command and keeps the terminal, `sconce jobs` lists jobs on the cluster",
 	"containers": "nothing runs in the background here; `sconce jobs` lists jobs on the cluster",
 	"cp":         "`sconce copy IMAGE dir:DIR` unpacks an image; files get into one by `copy` in a [[step]], or are bound with `sconce run -B SRC:DST`",
 	"create":     "there are no containers to be created first: `sconce run IMAGE`",
 	"def":        "`sconce build FILE.def` builds a definition file; `sconce init` writes a recipe (sconce.toml), which does more",
+	"delete":     "`sconce images rm NAME:TAG` removes an image's name from the store, `sconce pipeline gc` what nobody needs from staging repositories",
 	"diff":       "`sconce plan --why` says what changed and what is made again; `sconce inspect` shows an image's layers",
+	"events":     "nothing runs in the background here; `sconce jobs` lists jobs on the cluster, `sconce logs` shows what one prints",
 	"exec":       "there is no container that runs: `sconce run IMAGE -- COMMAND`, or `sconce shell IMAGE`",
 	"history":    "`sconce inspect IMAGE` lists the layers, and what made them",
 	"image":      "`sconce images`, `sconce images rm`, `sconce inspect IMAGE`, `sconce pull`, `sconce push`",
 	"import":     "`sconce pull FILE --name NAME:TAG` takes an image into the store; `sconce copy docker://IMAGE FILE.sqsh` makes what enroot imports",
 	"instance":   "nothing runs in the background here: `sconce run IMAGE -- COMMAND`",
+	"key":        "keys are those of openssl or cosign: `sconce push --sign FILE` signs with one, `sconce verify --key FILE` asks who has",
 	"kill":       "nothing runs in the background here; `sconce cancel` ends a job on the cluster",
 	"list":       "`sconce images` lists images, `sconce packages` what has to be compiled, `sconce jobs` jobs",
 	"load":       "`sconce pull docker-archive:FILE --name NAME:TAG`",
 	"ls":         "`sconce images` lists images, `sconce packages` what has to be compiled, `sconce jobs` jobs",
+	"machine":    "there is no virtual machine and no daemon: `sconce info` tells what this machine can do",
 	"manifest":   "`sconce inspect --json IMAGE`",
 	"overlay":    "`sconce run` gives every command a writable layer of its own; --read-only takes it away",
+	"pause":      "nothing runs in the background here; `sconce cancel` ends a job on the cluster",
+	"pod":        "sconce runs one command in one image; services are for the cluster's own tools",
+	"port":       "a command in an image has the host's network, so that its ports are reached as they are",
 	"prune":      "`sconce cache prune` removes what has not been used for a while, with --all what no name needs",
 	"ps":         "nothing runs in the background here; `sconce jobs` lists jobs on the cluster",
 	"remote":     "`sconce login REGISTRY`",
+	"rename":     "`sconce pull IMAGE --name NAME:TAG` gives an image of the store a second name, `sconce images rm NAME:TAG` takes the first one away",
 	"rm":         "`sconce images rm NAME:TAG` removes an image's name; containers are gone when they end",
 	"rmi":        "`sconce images rm NAME:TAG`",
 	"save":       "`sconce copy IMAGE docker-archive:FILE.tar`, or oci-archive:FILE.tar",
 	"search":     "registries differ in that: look at their web pages, then `sconce inspect docker://IMAGE`",
+	"sign":       "`sconce push --sign FILE` signs what sconce knows of an image, `sconce test --sign FILE` that it was tested; `sconce verify` asks who has",
 	"start":      "`sconce run IMAGE -- COMMAND`; on a cluster `sconce submit`",
+	"stats":      "nothing runs in the background here; what `sconce run` runs is a process of yours: top, or of a job sstat",
 	"stop":       "nothing runs in the background here; `sconce cancel` ends a job on the cluster",
 	"system":     "`sconce info` is about this machine, `sconce cache info` about disk space, `sconce cache prune` frees it",
 	"tag":        "`sconce pull IMAGE --name NAME:TAG` gives an image of the store a second name",
 	"top":        "nothing runs in the background here; `sconce jobs` lists jobs on the cluster",
+	"unpause":    "nothing runs in the background here; `sconce cancel` ends a job on the cluster",
 	"uninstall":  "what sconce made is in its store: `sconce cache info` says where, and it can be removed as any directory",
 	"volume":     "directories of the host are bound: `sconce run -B SRC:DST IMAGE`",
+	"wait":       "`sconce run` ends with its command, and `sconce submit --wait` with the job",
 	"network":    "a command in an image has the host's network; `sconce run --no-network` takes it away",
 	"buildx":     "`sconce build`",
 	"du":         "`sconce cache info`",
@@ -79,6 +95,12 @@ var foreignFlags = map[string]string{
 	"security-opt":     "no command gets more rights than you have",
 	"shm-size":         "/dev/shm may take half of the memory; tasks of a job share the host's",
 	"ipc":              "tasks of a job share the host's /dev/shm and IPC by themselves: see --in-job",
+	"pid":              "the command has processes of its own; tasks of a job share the host's: see --in-job",
+	"pull":             "an image of the store is run as it is: `sconce pull docker://HOST/NAME` brings what the registry has by now",
+	"label":            "a running command has no labels; those of an image are [image] labels in its recipe",
+	"l":                "a running command has no labels; those of an image are [image] labels in its recipe",
+	"add-host":         "names are resolved as on the host; a file with others is bound: -B FILE:/etc/hosts",
+	"dns":              "names are resolved as on the host; a file with other servers is bound: -B FILE:/etc/resolv.conf",
 	"ulimit":           "limits are those of your shell: `ulimit` before sconce",
 	"memory":           "limits are those of your job: srun --mem",
 	"m":                "limits are those of your job: srun --mem",
@@ -115,8 +137,17 @@ func addSilentFlags(f *pflag.FlagSet) {
 // unknownFlag finds in pflag's words the flag that there is not.
 var unknownFlag = regexp.MustCompile(`^unknown (?:shorthand flag: '(.)'|flag: --([^=]+))`)
 
-// flagError adds to an error about flags what helps.
+// badEntrypoint finds in pflag's words `--entrypoint=PROGRAM`, which is docker's.
+var badEntrypoint = regexp.MustCompile(`^invalid argument "(.*)" for "--entrypoint" flag`)
+
+// flagError adds to an error about flags what helps. Behind a command that there is not, it is the command that is wrong: `exec -it`.
 func flagError(cmd *cobra.Command, err error) error {
+	if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
+		return helpOrUnknown(cmd, words)
+	}
+	if m := badEntrypoint.FindStringSubmatch(err.Error()); m != nil {
+		return entrypointTakesNone(m[1], "IMAGE")
+	}
 	hint := fmt.Sprintf("`%s --help` lists the flags", cmd.CommandPath())
 	if m := unknownFlag.FindStringSubmatch(err.Error()); m != nil && (cmd.Name() == "run" || cmd.Name() == "shell") {
 		if known, ok := foreignFlags[m[1]+m[2]]; ok {
@@ -132,4 +163,25 @@ func foreignMount(verbose bool, image string) error {
 		return nil
 	}
 	return fault.Usage(fault.Hint(fmt.Errorf("%q stands where the image belongs: -v is --verbose", image), "mounts are bound: -B "+image))
+}
+
+// foreignEntrypoint notices `--entrypoint PROGRAM IMAGE` where there is no image to be run: the flag takes no value here.
+func foreignEntrypoint(o engine.RunOptions, err error) error {
+	if err == nil || !o.Entrypoint || len(o.Command) == 0 {
+		return err
+	}
+	path := filepath.IsAbs(o.Image) && filepath.Ext(o.Image) == "" || strings.HasSuffix(o.Image, ".sh")
+	if missing := new(engine.NotInStoreError); o.Image == "" || path || errors.As(err, &missing) {
+		return entrypointTakesNone(o.Image, o.Command[0])
+	}
+	return err
+}
+
+// entrypointTakesNone answers who wants a program in place of an image's entrypoint.
+func entrypointTakesNone(program, image string) error {
+	if program == "" {
+		program = "COMMAND"
+	}
+	return fault.Usage(fault.Hint(errors.New("--entrypoint takes no program: it puts the image's own entrypoint before COMMAND"),
+		fmt.Sprintf("a command runs without the image's entrypoint anyway: `sconce run %s -- %s`", image, program)))
 }

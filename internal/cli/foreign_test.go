@@ -54,6 +54,7 @@ func TestForeignWordsLeadSomewhere(t *testing.T) {
 
 // What people type who know other programs is answered with what to type here.
 func TestForeignCommandLines(t *testing.T) {
+	t.Setenv("SCONCE_STORE", t.TempDir())
 	for line, want := range map[string]string{
 		"tag a b":              "sconce pull IMAGE --name",
 		"rmi x":                "sconce images rm",
@@ -65,6 +66,21 @@ func TestForeignCommandLines(t *testing.T) {
 		"run --volume /a:/b x": "-B SRC:DST",
 		"run -d x":             "sconce submit",
 		"shell --nv x":         "--gpu",
+		"wait x":               "sconce submit --wait",
+		"exec -it x bash":      "sconce run IMAGE -- COMMAND",
+		"rmi -f x":             "sconce images rm",
+		"biuld -o x.sqsh":      "sconce build",
+		"cache prnue --all":    "sconce cache prune",
+		"sign --key k x":       "sconce push --sign",
+		"run --pull always x":  "sconce pull docker://",
+		"run --label a=b x":    "[image] labels",
+		"run --dns 1.1.1.1 x":  "/etc/resolv.conf",
+		"run --pid host x":     "--in-job",
+
+		"run --add-host a:1 x":           "/etc/hosts",
+		"run --entrypoint=bash x":        "`sconce run IMAGE -- bash`",
+		"run --entrypoint bash x:1 -c y": "`sconce run x:1 -- bash`",
+		"run --entrypoint /bin/sh x:1":   "`sconce run x:1 -- /bin/sh`",
 	} {
 		a := &app{stdout: new(strings.Builder), stderr: new(strings.Builder)}
 		root := newRootCmd(a)

@@ -141,9 +141,9 @@ func (a *app) runRun(ctx context.Context, o runFlags) error {
 		},
 	})
 	if err == nil && code != 0 {
-		err = exitStatus(code)
+		return exitStatus(code)
 	}
-	return err
+	return foreignEntrypoint(o.RunOptions, err)
 }
 
 // gpuRequest is what may stand behind --gpu= and is no name of an image.

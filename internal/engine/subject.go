@@ -27,6 +27,9 @@ type Subject struct {
 	file    *source.ClusterFile // once it is open
 }
 
+// NotInStoreError is the error of [Session.Open] for a name that the store has not, where it was meant for the store.
+type NotInStoreError = source.NotInStoreError
+
 // Wanted says which one is meant where there are several.
 type Wanted struct {
 	Platform v1.Platform // zero: this machine's where there is a choice

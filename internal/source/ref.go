@@ -135,11 +135,33 @@ func ParseToRun(s string, st *store.Store) (Ref, error) {
 
 // notInStore is the error for an image that is to be run and that the store does not have.
 func notInStore(s string, st *store.Store) error {
-	if similar, err := st.SimilarImages(s); err == nil && len(similar) > 0 {
-		return slipped(s, similar)
+	similar, err := st.SimilarImages(s)
+	if err != nil {
+		similar = nil // a store that cannot be listed has nothing similar
 	}
-	return fault.Hint(fmt.Errorf("there is no image %q in the store", s),
-		"`sconce images` lists those that there are; docker://"+s+" is Docker Hub's image of that name")
+	return &NotInStoreError{Name: s, Meant: similar}
+}
+
+// NotInStoreError says that a name may have been meant for an image of the store, which has none of it.
+type NotInStoreError struct {
+	Name  string           // as it was written
+	Meant []store.ImageRef // what the store has that is called nearly so
+}
+
+func (e *NotInStoreError) Error() string {
+	text := fmt.Sprintf("there is no image %q in the store", e.Name)
+	if len(e.Meant) > 0 {
+		text += ", but there is " + nameSome(e.Meant)
+	}
+	return text
+}
+
+// Hint says how somebody else's image of that name is asked for.
+func (e *NotInStoreError) Hint() string {
+	if len(e.Meant) > 0 {
+		return "docker://" + e.Name + " asks Docker Hub for its image of that name"
+	}
+	return "`sconce images` lists those that there are; docker://" + e.Name + " is Docker Hub's image of that name"
 }
 
 // isOtherFile reports whether s is the path of a file that no image is in.
@@ -171,7 +193,7 @@ func otherTag(s string, st *store.Store) error {
 	if err != nil || len(similar) == 0 || similar[0].Name != name {
 		return nil //nolint:nilerr // a store that cannot be listed has no such image
 	}
-	return slipped(s, similar)
+	return &NotInStoreError{Name: s, Meant: similar}
 }
 
 // otherName is an error when the store has an image of nearly this name with this very tag.
@@ -182,12 +204,7 @@ func otherName(s string, st *store.Store) error {
 	if err != nil || len(similar) == 0 {
 		return nil //nolint:nilerr // a store that cannot be listed has no such image
 	}
-	return slipped(s, similar)
-}
-
-func slipped(s string, meant []store.ImageRef) error {
-	return fault.Hint(fmt.Errorf("there is no image %q in the store, but there is %s", s, nameSome(meant)),
-		"docker://"+s+" asks Docker Hub for its image of that name")
+	return &NotInStoreError{Name: s, Meant: similar}
 }
 
 // nameSome names the first of some images.
