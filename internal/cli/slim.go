@@ -48,7 +48,8 @@ of the image runs, and no GPU is needed. A file with anything unexpected in it i
 
 With -o the new image is written to OUT, any destination of ` + "`sconce copy`" + `. Else it gets a name in the store: --name, or the
 name of IMAGE with -sm90, for 9.0, or -slim behind its tag. Layers with nothing to remove stay the same; what was done for a
-layer is kept for the next image that has it. With --explain nothing is written, only shown.
+layer is kept for the next image that has it. With --explain nothing is written, only shown. Where nothing is to be removed
+that is said last, and a file of the same kind as IMAGE, which would be a copy, is written with --force only.
 
 PTX, which the driver compiles for GPUs that have no machine code of their own, stays. With --ptx drop-where-native it goes
 where there is machine code for all the GPUs given. --relfatbin drop removes what is left over of device links in libraries.
@@ -72,6 +73,7 @@ What vendors' licences say of changed libraries matters before such an image is 
 		ValidArgsFunction: a.completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.image = args[0]
+			o.squashfs.given = squashfsFlagsGiven(cmd)
 			return a.runSlim(cmd.Context(), o)
 		},
 	}
@@ -86,7 +88,7 @@ What vendors' licences say of changed libraries matters before such an image is 
 	f.StringVar(&o.relfatbin, "relfatbin", "keep", "`WHAT` happens to what is left over of device links in libraries: keep, drop")
 	f.BoolVar(&o.explain, "explain", false, "show what would go, and write nothing")
 	f.BoolVar(&o.json, "json", false, "print JSON")
-	f.BoolVar(&o.force, "force", false, "replace an output that holds something else")
+	f.BoolVar(&o.force, "force", false, "replace an output that holds something else, and write one that is a mere copy")
 	addPlatformFlag(cmd, &o.platform)
 	addSquashfsFlags(cmd, &o.squashfs)
 	complete(cmd, "gpu", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
@@ -145,41 +147,61 @@ func (a *app) runSlim(ctx context.Context, o slimOptions) error {
 		return err
 	}
 	defer image.Close()
-	result := slimmed{Source: image.Ref.String(), Output: o.output}
+	result := slimmed{Source: image.Ref.String()}
 	if o.explain {
-		result.Report, err = s.ExplainSlim(ctx, image, how)
-	} else {
-		var made *engine.Slimmed
-		made, err = s.Slim(ctx, image, engine.SlimOptions{Options: how, Output: o.output, Name: o.name, Write: write})
-		if made != nil {
-			result.Report, result.Digest = made.Report, made.Image.Digest
-			result.Name = a.sayMade(o, made)
+		if result.Report, err = s.ExplainSlim(ctx, image, how); err != nil {
+			return err
 		}
+		return a.tellSlimmed(result, o.json)
 	}
-	if err != nil {
+	made, err := s.Slim(ctx, image, engine.SlimOptions{Options: how, Output: o.output, Name: o.name, Write: write})
+	if made == nil {
 		return err
 	}
-	if o.json {
+	if err == nil {
+		result.Report, result.Digest = made.Report, made.Image.Digest
+		if !made.Left {
+			result.Output = o.output
+		}
+		if made.Named.Name != "" {
+			result.Name = made.Named.FullName()
+		}
+		err = a.tellSlimmed(result, o.json)
+	}
+	a.sayMade(made)
+	if err == nil {
+		a.saySame(o, made)
+	}
+	return err
+}
+
+func (a *app) tellSlimmed(result slimmed, asJSON bool) error {
+	if asJSON {
 		return a.printJSON(result)
 	}
 	return printSlim(a.out, result.Report)
 }
 
-// sayMade tells what became of an image, and returns its name in the store.
-func (a *app) sayMade(o slimOptions, made *engine.Slimmed) string {
-	if made.Same {
-		a.say("there is nothing in %s to remove", o.image)
-	}
+// sayMade tells where an image is.
+func (a *app) sayMade(made *engine.Slimmed) {
 	if made.Pushed != "" {
 		a.say("pushed %s", made.Pushed)
 	} else if made.Output != "" {
 		a.sayWritten(made.Output)
 	}
-	if made.Named.Name == "" {
-		return ""
+	if made.Named.Name != "" {
+		a.sayNamed(made.Named)
 	}
-	a.sayNamed(made.Named)
-	return made.Named.FullName()
+}
+
+// saySame tells of an image that is no other than before, and of what was not made for it.
+func (a *app) saySame(o slimOptions, made *engine.Slimmed) {
+	switch {
+	case made.Left:
+		a.say("there is nothing in %s to remove, so %s was not written: it would be a copy, which --force makes", o.image, o.output)
+	case made.Same:
+		a.say("there is nothing in %s to remove: it is the same image", o.image)
+	}
 }
 
 func printSlim(w io.Writer, r *slim.Report) error {

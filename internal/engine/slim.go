@@ -3,10 +3,14 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strconv"
 	"strings"
 
+	"sconce.dev/sconce/internal/export"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/slim"
@@ -30,6 +34,7 @@ type Slimmed struct {
 	Named  store.ImageRef // zero: in the store it has no name
 	Pushed string         // what it is called in a registry
 	Output string         // the destination that was written; "": none was
+	Left   bool           // nothing was written to the destination that was asked for, which would be a copy
 }
 
 // Slim makes an image without what the options say, and brings it where they say. What was made is returned beside an error about
@@ -55,6 +60,8 @@ func (s *Session) Slim(ctx context.Context, from *Subject, o SlimOptions) (*Slim
 	r.Same = r.Image == im
 	switch {
 	case o.Output == "":
+	case r.Same && from.wouldCopy(o):
+		r.Left = true
 	case strings.HasPrefix(o.Output, dockerPrefix):
 		r.Pushed, err = s.Push(ctx, r.Image, withTag(o.Output, tag))
 	default:
@@ -74,6 +81,18 @@ func (s *Session) Slim(ctx context.Context, from *Subject, o SlimOptions) (*Slim
 		r.Named = named
 	}
 	return r, err
+}
+
+// wouldCopy reports whether a destination would become one more of what the image is in already: a .sqsh beside a .sqsh. An image of the
+// store or of a registry is in no such thing, so that whoever asks for one wants it, and so does who says how it is to be written. Where
+// something is at the destination, leaving that would pass it off as what was asked for.
+func (s *Subject) wouldCopy(o SlimOptions) bool {
+	to, err := export.ParseTarget(o.Output)
+	if err != nil || to.Transport != s.Ref.Transport || o.Write.Force || o.Write.Exactly {
+		return false
+	}
+	_, err = os.Lstat(to.Path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // slimName is the name that the image gets in the store, if any, and the tag that it has elsewhere.
