@@ -362,12 +362,17 @@ func TestStarterComments(t *testing.T) {
 			j := slices.Index(lines, "# [[step]]")
 			changed[j] = "[[step]]"
 		}
-		if strings.HasPrefix(bare, "gpu = true") { // goes with the target's
-			j := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "# gpu = [") })
-			changed[j] = strings.TrimPrefix(lines[j], "# ")
+		for key, needs := range map[string]string{"gpu = true": "# gpu = [", `torch-backend = "target"`: "# driver = "} { // which are the target's
+			if strings.HasPrefix(bare, key) {
+				j := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, needs) })
+				changed[j] = strings.TrimPrefix(lines[j], "# ")
+			}
 		}
-		if _, err := parse([]byte(strings.Join(changed, "\n")), FileName, dir); err != nil {
+		r, err := parse([]byte(strings.Join(changed, "\n")), FileName, dir)
+		if err != nil {
 			t.Errorf("%s", render(err))
+		} else if name == "torch-backend" && (r.Python.TorchBackend != "target" || r.Target.Driver == "") {
+			t.Errorf("the starter's torch-backend is %q, with the driver %q", r.Python.TorchBackend, r.Target.Driver)
 		}
 	}
 	if tried < 8 {
