@@ -229,3 +229,75 @@ func TestFullQuota(t *testing.T) {
 	p.wantSound()
 	p.wantTidy()
 }
+
+// readOnlyHome has the place's home be a disk that can only be read, and what its user sets left out: the store is where it is by default. A
+// store that was made there before is kept.
+func (p *place) readOnlyHome(before func()) {
+	p.t.Helper()
+	home := p.mounted("home", func(dir string) error { return runMount("-t", "tmpfs", "-o", "mode=755", "tmpfs", dir) })
+	p.env = append(p.env, "SCONCE_STORE=")
+	p.store = filepath.Join(home, ".cache/sconce")
+	before()
+	if err := runMount("-o", "remount,ro", home); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// In a home that cannot be written to there is no store by default: that is said, with what to do. Where a shared store has the image, that is
+// run and looked at; only what would have to be kept is refused.
+func TestDefaultStoreInReadOnlyHome(t *testing.T) {
+	begin(t)
+	needRoot(t)
+	b := base(t)
+	site := newPlace(t, nil)
+	site.writeStepped(b.ref)
+	digest := site.build("app")
+	for name, user := range map[string]*account{"root": nil, "user": ordinary(t)} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t, user)
+			p.take(site.path("app"), "app")
+			p.take(site.path("app"), "more")
+			p.write("more/sconce.toml", steppedRecipe(b.ref, "[[step]]\nrun = \"date > /etc/built\"\n"))
+			p.readOnlyHome(func() {})
+			const hint = "hint: set SCONCE_STORE to a directory you can write"
+			for _, args := range [][]string{{"build", "app"}, {"run", "stepped:1", "--", "hello"}, {"images"}, {"cache", "prune"}} {
+				p.fails(1, []string{"open store " + p.store, "read-only file system", hint}, args...)
+			}
+			if r := p.must("info"); !strings.Contains(r.stdout, "it cannot be written: "+p.home()+": read-only file system; SCONCE_STORE names another directory") {
+				t.Errorf("info does not say it: %v", r)
+			}
+
+			p.env = append(p.env, "SCONCE_SHARED_STORES="+site.store)
+			if r := p.must("run", "stepped:1", "--", "hello"); r.stdout != "HELLO world\n" {
+				t.Errorf("%v", r)
+			}
+			if got := p.build("--locked", "app"); got != digest {
+				t.Errorf("what is there was not found: %s, want %s", got, digest)
+			}
+			p.must("cache", "info")
+			if r := p.fails(1, []string{p.store, "the store is read-only for this user", hint}, "build", "more"); strings.Contains(r.stderr, "to keep using this one") {
+				t.Errorf("there is nothing to keep: %v", r)
+			}
+			p.wantTidy()
+		})
+	}
+}
+
+// A store of a home that has become read-only is read, and what it has is unpacked elsewhere to run it.
+func TestStoreInReadOnlyHome(t *testing.T) {
+	begin(t)
+	needRoot(t)
+	b := base(t)
+	for name, user := range map[string]*account{"root": nil, "user": ordinary(t)} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t, user)
+			p.writeStepped(b.ref)
+			p.readOnlyHome(func() { p.build("app"); p.must("cache", "prune", "--all") })
+			if r := p.must("run", "stepped:1", "--", "hello"); r.stdout != "HELLO world\n" {
+				t.Errorf("%v", r)
+			}
+			p.fails(1, []string{"the store is read-only for this user", "and add " + p.store + " to SCONCE_SHARED_STORES to keep using this one"}, "build", "--no-cache", "app")
+			p.wantTidy()
+		})
+	}
+}

@@ -15,6 +15,9 @@ const (
 // storeRoom says what is left for the store, and what to do where that is little.
 func (in hostInfo) storeRoom() []string {
 	at := in.Store
+	if at.Refused != "" {
+		return []string{"it cannot be written: " + at.Refused + "; SCONCE_STORE names another directory"}
+	}
 	said := []string{fmt.Sprintf("%s, %s of %s free", at.Type, units.Size(at.Free), units.Size(at.Size))}
 	room, files, limited := at.Free, at.FreeFiles, at.Files > 0
 	if limited {

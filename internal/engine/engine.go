@@ -43,10 +43,12 @@ type Session struct {
 	Cores  int   // that a build may use
 	Memory int64 // likewise, in bytes; 0: what there is when it begins
 
-	check config.Check
-	uv    *uv.Release // that is asked for; nil: none
-	mu    sync.Mutex
-	repos map[string]*registry.Repository // by name, see Repository
+	check     config.Check
+	uv        *uv.Release // that is asked for; nil: none
+	scratch   bool        // the user says where to unpack
+	unpacking sync.Once   // see unpackElsewhere
+	mu        sync.Mutex
+	repos     map[string]*registry.Repository // by name, see Repository
 }
 
 // Opener opens a session, for what may turn out to need none.
@@ -67,7 +69,7 @@ func New(ctx context.Context, o Options) (*Session, error) {
 	}
 	return &Session{
 		Store: st, Fetch: fetch.New(st, fetch.Options{Offline: o.Offline, Patience: o.Patience, UserAgent: "sconce/" + o.Version}),
-		Offline: o.Offline, Version: o.Version, Cores: runtime.GOMAXPROCS(0), check: o.Check, uv: releaseOf(o.UV),
+		Offline: o.Offline, Version: o.Version, Cores: runtime.GOMAXPROCS(0), check: o.Check, uv: releaseOf(o.UV), scratch: o.Scratch != "",
 	}, nil
 }
 

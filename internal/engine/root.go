@@ -29,6 +29,7 @@ func (s *Subject) ImportToRun(ctx context.Context, accept func(v1.Platform) erro
 // Root makes the files of an image of the store ready for running a command: those of its layers, unpacked. The options lack what to
 // run.
 func (s *Session) Root(ctx context.Context, im *image.Image) (*Root, error) {
+	s.unpackElsewhere(ctx)
 	layers, err := sandbox.Layers(ctx, s.Store, im.Layers)
 	if err != nil {
 		return nil, err
@@ -39,11 +40,22 @@ func (s *Session) Root(ctx context.Context, im *image.Image) (*Root, error) {
 // RootFromLayers is Root for an image with layers that are not unpacked yet: their files are read from them, but for the layers that
 // cannot be read so, which are unpacked. It is nil when that leaves none: then Root is how to do it.
 func (s *Session) RootFromLayers(ctx context.Context, im *image.Image) (*Root, error) {
+	s.unpackElsewhere(ctx)
 	layers, served, err := imagefs.Stack(ctx, s.Store, im.Layers)
 	if err != nil || len(served) == 0 {
 		return nil, err
 	}
 	return &Root{Config: &im.Config, Options: sandbox.Options{Layers: layers, Served: served}, packed: im}, nil
+}
+
+// unpackElsewhere has what a store that can only be read lacks unpacked on this machine, for the time of this process. A build has no use for
+// that: its layers could not be kept.
+func (s *Session) unpackElsewhere(ctx context.Context) {
+	s.unpacking.Do(func() {
+		if s.Store.ReadOnly() && !s.scratch {
+			s.Store.ChooseScratch(func(tmp string) (string, func(), error) { return chooseScratch(ctx, tmp) })
+		}
+	})
 }
 
 // RootInPlace is Root for a squashfs or SIF file, which is not unpacked: its files are read from where they are, until Close.

@@ -6,8 +6,11 @@ package host
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"runtime"
+
+	"golang.org/x/sys/unix"
 )
 
 // Report is everything there is to know about a host.
@@ -24,7 +27,8 @@ type Report struct {
 
 // StorePlace is where the store is.
 type StorePlace struct {
-	Dir string `json:"dir"`
+	Dir     string `json:"dir"`
+	Refused string `json:"writeError,omitempty"` // why this user cannot write there, nor make it
 	FileSystem
 }
 
@@ -38,7 +42,16 @@ func Collect(ctx context.Context, storeDir string) Report {
 		Refusals: Refusals(),
 		Cores:    AvailableCores(),
 		Memory:   AvailableMemory(),
-		Store:    StorePlace{Dir: storeDir, FileSystem: FileSystemOf(existing(storeDir))},
+		Store:    storePlace(storeDir),
 		Tools:    FindTools(ctx),
 	}
+}
+
+func storePlace(dir string) StorePlace {
+	at := existing(dir)
+	p := StorePlace{Dir: dir, FileSystem: FileSystemOf(at)}
+	if err := unix.Access(at, unix.W_OK); err != nil {
+		p.Refused = fmt.Sprintf("%s: %v", at, err)
+	}
+	return p
 }

@@ -28,10 +28,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
 )
 
@@ -84,7 +86,8 @@ func SharedDirs() []string { return filepath.SplitList(os.Getenv("SCONCE_SHARED_
 func Open(ctx context.Context, dir string) (*Store, error) { return OpenShared(ctx, dir, SharedDirs()) }
 
 // OpenShared opens the store in dir, which is made if it does not exist, together with further stores, which are only read and
-// asked for what dir lacks. It waits while a prune is running.
+// asked for what dir lacks. Where it cannot be made, as in a home that is read-only, there must be another: all of it is read-only then. It
+// waits while a prune is running.
 func OpenShared(ctx context.Context, dir string, shared []string) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -99,8 +102,8 @@ func OpenShared(ctx context.Context, dir string, shared []string) (*Store, error
 			return nil, fmt.Errorf("open store %s: %w", dir, err)
 		}
 		s.readOnly = true
-		if _, statErr := os.Stat(filepath.Join(dir, blobBucket)); statErr != nil {
-			return nil, fmt.Errorf("open store %s: %w; set SCONCE_STORE to a directory you can write", dir, err)
+		if !there(dir) && !slices.ContainsFunc(shared, there) { // with another, what that has can be used
+			return nil, fault.Hint(fmt.Errorf("open store %s: %w", dir, err), "set SCONCE_STORE to a directory you can write")
 		}
 	}
 	if err := s.holdOpen(ctx); err != nil {
@@ -114,6 +117,12 @@ func OpenShared(ctx context.Context, dir string, shared []string) (*Store, error
 		return nil, err
 	}
 	return s, nil
+}
+
+// there reports whether a store is in dir.
+func there(dir string) bool {
+	info, err := os.Stat(filepath.Join(dir, blobBucket))
+	return err == nil && info.IsDir()
 }
 
 // UseScratch has trees, caches of steps and temporary directories in a store of its own in dir, which is made if it does not exist and
@@ -273,9 +282,18 @@ func (s *Store) path(elem ...string) string {
 
 func (s *Store) writable() error {
 	if s.readOnly {
-		return fmt.Errorf("%s: %w; set SCONCE_STORE to a directory you can write, and SCONCE_SHARED_STORES=%s to keep using this one", s.dir, ErrReadOnly, s.dir)
+		return fault.Hint(fmt.Errorf("%s: %w", s.dir, ErrReadOnly), s.elsewhere())
 	}
 	return nil
+}
+
+// elsewhere says how to write to another store, and still read from this one if it has anything.
+func (s *Store) elsewhere() string {
+	hint := "set SCONCE_STORE to a directory you can write"
+	if there(s.dir) {
+		hint += ", and add " + s.dir + " to SCONCE_SHARED_STORES to keep using this one"
+	}
+	return hint
 }
 
 // syncDir makes a rename in dir survive a crash of the machine.

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/tooltest"
 )
@@ -581,5 +582,29 @@ func TestUseScratch(t *testing.T) {
 	kept, err := filepath.Glob(filepath.Join(dir, "records-v1/step/*/*"))
 	if err != nil || len(kept) != 1 {
 		t.Errorf("records in the store: %q, %v", kept, err)
+	}
+}
+
+// A store that cannot be made is an error that says what to do, unless another has something: then it is a store that has nothing itself.
+func TestStoreThatCannotBeMade(t *testing.T) {
+	home, site := tooltest.SmallDisk(t, "size=1m,ro"), t.TempDir()
+	s := open(t, site)
+	d := put(t, s, "hello")
+	dir := filepath.Join(home, "store")
+	for _, shared := range [][]string{nil, {filepath.Join(home, "none")}} {
+		if _, err := store.OpenShared(t.Context(), dir, shared); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(fault.HintOf(err), "SCONCE_STORE") {
+			t.Errorf("with %q: %v", shared, err)
+		}
+	}
+	r, err := store.OpenShared(t.Context(), dir, []string{site})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if usage, err := r.Usage(); err != nil || !r.ReadOnly() || !r.HasBlob(d) {
+		t.Errorf("read-only %v, has blob %v, holds %v, %v", r.ReadOnly(), r.HasBlob(d), usage, err)
+	}
+	if _, err := r.PutBlob([]byte("new")); !errors.Is(err, store.ErrReadOnly) || strings.Contains(fault.HintOf(err), "SCONCE_SHARED_STORES") {
+		t.Errorf("a write says %v (%s)", err, fault.HintOf(err))
 	}
 }

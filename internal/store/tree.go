@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -24,6 +25,11 @@ func (s *Store) Tree(ctx context.Context, name string, make func(dir string) err
 
 // tree returns a tree, made if necessary.
 func (s *Store) tree(ctx context.Context, name string, make func(dir string) error, how durability) (string, error) {
+	if s.readOnly && s.choose != nil {
+		if dir, ok := s.FindTree(name); ok { // the place that would be chosen is empty
+			return dir, nil
+		}
+	}
 	if at, err := s.local(); at != s || err != nil {
 		if err != nil {
 			return "", err
@@ -136,7 +142,7 @@ type treeInfo struct {
 // listTrees lists the trees; one without a marker is not done and was never used.
 func (s *Store) listTrees() ([]treeInfo, error) {
 	entries, err := os.ReadDir(s.path(treeBucket))
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	byPath := map[string]treeInfo{}
