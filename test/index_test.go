@@ -137,7 +137,13 @@ type index struct {
 
 func newIndex(t *testing.T) *index {
 	t.Helper()
-	ix := &index{t: t, dir: wheelDir(t)}
+	return indexOf(t, wheelDir(t))
+}
+
+// indexOf is an index over the wheels of a directory.
+func indexOf(t *testing.T, dir string) *index {
+	t.Helper()
+	ix := &index{t: t, dir: dir}
 	ix.reset()
 	srv := httptest.NewServer(ix)
 	t.Cleanup(srv.Close)

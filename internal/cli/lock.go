@@ -28,12 +28,13 @@ type lockOptions struct {
 
 // lockAnswer is what `sconce lock --json` says of a recipe.
 type lockAnswer struct {
-	Recipe   string              `json:"recipe"`
-	Lock     string              `json:"lock,omitempty"` // its file; none when the recipe cannot be read
-	UpToDate bool                `json:"upToDate"`
-	Changes  []engine.LockChange `json:"changes,omitempty"` // what was decided now, against the lock before
-	Drift    []string            `json:"drift,omitempty"`   // --check: how recipe and lock differ
-	Error    string              `json:"error,omitempty"`
+	Recipe   string               `json:"recipe"`
+	Lock     string               `json:"lock,omitempty"` // its file; none when the recipe cannot be read
+	UpToDate bool                 `json:"upToDate"`
+	Changes  []engine.LockChange  `json:"changes,omitempty"`  // what was decided now, against the lock before
+	Warnings []engine.LockWarning `json:"warnings,omitempty"` // of what was decided now
+	Drift    []string             `json:"drift,omitempty"`    // --check: how recipe and lock differ
+	Error    string               `json:"error,omitempty"`
 }
 
 func newLockCmd(a *app) *cobra.Command {
@@ -231,7 +232,7 @@ func (a *app) lockOne(ctx context.Context, ref string, o lockOptions) (lockAnswe
 	if err != nil {
 		return answer, err
 	}
-	answer.UpToDate, answer.Changes = l.Fresh, l.Changes
+	answer.UpToDate, answer.Changes, answer.Warnings = l.Fresh, l.Changes, l.Warnings
 	if l.Fresh {
 		a.say("%s is up to date", r.LockName())
 	} else {

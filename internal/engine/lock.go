@@ -83,9 +83,10 @@ type LockOptions struct {
 // Locked is what a recipe means, pinned: all that is planned and built from it. Nothing more is read of the lock's files.
 type Locked struct {
 	*lock.Locked
-	Conda   plan.Conda   // what the conda environment is made of, if there is one
-	Fresh   bool         // nothing had to be decided
-	Changes []LockChange // what was decided now, against the lock before; without one, all
+	Conda    plan.Conda    // what the conda environment is made of, if there is one
+	Fresh    bool          // nothing had to be decided
+	Changes  []LockChange  // what was decided now, against the lock before; without one, all
+	Warnings []LockWarning // of what was decided now
 }
 
 // Lock decides what the recipe leaves open, and writes the lock. One that fits stays as it is; one that cannot be read is written
@@ -145,12 +146,10 @@ func (s *Session) makeLock(ctx context.Context, r *Recipe, below *Plan, found *l
 		return nil, err
 	}
 	made, err := r.locked(l, false)
-	if err == nil {
-		made.warnOfDriver(ctx, r)
-	}
 	if err != nil {
 		return made, err
 	}
+	made.warnOfDriver(ctx, r)
 	if before != nil {
 		made.Changes = changes(before, made)
 		tellChanges(ctx, r, made.Changes)

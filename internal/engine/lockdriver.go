@@ -12,6 +12,12 @@ import (
 // cudaRuntime are the packages that CUDA's own library comes in: nvidia-cuda-runtime, and with the major version behind it until CUDA 12.
 var cudaRuntime = regexp.MustCompile(`^nvidia-cuda-runtime(-cu[0-9]+)?$`)
 
+// LockWarning is what a lock that was made now will come to on its target.
+type LockWarning struct {
+	Message string `json:"message"`
+	Hint    string `json:"hint"`
+}
+
 // warnOfDriver says that the CUDA of a lock will not start on the target, before gigabytes of it are downloaded. The check of the image,
 // which looks at more, has the last word.
 func (l *Locked) warnOfDriver(ctx context.Context, r *Recipe) {
@@ -26,8 +32,12 @@ func (l *Locked) warnOfDriver(ctx context.Context, r *Recipe) {
 			continue
 		}
 		if least := cuda.MinimumDriver(version); least != nil && driver.OlderThan(least) {
-			progress.Warn(ctx, fmt.Sprintf("the packages are for CUDA %s, which needs driver %s or newer, and the target has %s", version, least, driver),
-				`torch-backend = "target" under [python] takes the newest CUDA that the target's driver runs`)
+			warning := LockWarning{
+				fmt.Sprintf("the packages are for CUDA %s, which needs driver %s or newer, and the target has %s", version, least, driver),
+				`torch-backend = "target" under [python] takes the newest CUDA that the target's driver runs`,
+			}
+			l.Warnings = append(l.Warnings, warning)
+			progress.Warn(ctx, warning.Message, warning.Hint)
 		}
 	}
 }
