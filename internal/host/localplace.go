@@ -14,11 +14,14 @@ import (
 type LocalPlace struct {
 	Dir  string `json:"dir"`
 	Type string `json:"type"` // of the file system
-	Room int64  `json:"room"` // bytes; of a file system in memory no more than half of the memory that is left
+	Room int64  `json:"room"` // bytes; of a file system in memory no more than half of the memory that is left, and no more than its inodes are for
 }
 
 // enoughRoom is what layers and steps of an image with PyTorch take, in bytes: a place with so much is not left for a larger one.
 const enoughRoom = 30e9
+
+// fileRoom is how large a file of such an image is, in bytes: what a place has no inodes for it has no room for.
+const fileRoom = 100e3
 
 // LocalPlaces are where a machine may have room for temporary files, the preferred first.
 func LocalPlaces() []string { return []string{os.TempDir(), "/tmp", "/var/tmp", "/dev/shm"} }
@@ -65,6 +68,9 @@ func placeAt(dir string) LocalPlace {
 	p := LocalPlace{Dir: dir, Type: fs.Type, Room: fs.Free}
 	if fs.Type == "tmpfs" || fs.Type == "ramfs" {
 		p.Room = min(p.Room, AvailableMemory().Available/2)
+	}
+	if fs.Files > 0 {
+		p.Room = min(p.Room, fs.FreeFiles*fileRoom)
 	}
 	return p
 }
