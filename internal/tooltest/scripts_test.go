@@ -89,8 +89,9 @@ const saidByGo = `{"Action":"output","Package":"sconce.dev/sconce/internal/a","T
 {"Action":"pass","Package":"sconce.dev/sconce/internal/a","Test":"TestWhole","Elapsed":1}
 {"Action":"output","Package":"sconce.dev/sconce/internal/a","Test":"TestLess","Output":"    a_test.go:2: ` + lessSaid + `\n"}
 {"Action":"pass","Package":"sconce.dev/sconce/internal/a","Test":"TestLess","Elapsed":1}
-{"Action":"output","Package":"sconce.dev/sconce/cmd/b","Test":"TestMany/one","Output":"    b_test.go:3: takes long\n"}
-{"Action":"skip","Package":"sconce.dev/sconce/cmd/b","Test":"TestMany/one","Elapsed":0}
+{"Action":"output","Package":"sconce.dev/sconce/cmd/b","Test":"TestMany/one_(1.5)","Output":"    b_test.go:3: takes long\n"}
+{"Action":"skip","Package":"sconce.dev/sconce/cmd/b","Test":"TestMany/one_(1.5)","Elapsed":0}
+{"Action":"pass","Package":"sconce.dev/sconce/cmd/b","Test":"TestMany/two","Elapsed":9}
 {"Action":"pass","Package":"sconce.dev/sconce/cmd/b","Test":"TestMany","Elapsed":0}
 {"Action":"pass","Package":"sconce.dev/sconce/cmd/b","Elapsed":1}
 {"Action":"pass","Package":"sconce.dev/sconce/internal/a","Elapsed":1}
@@ -106,7 +107,7 @@ func TestLeftByAShortRun(t *testing.T) {
 	if out, err := s.run("bash", "test.sh", "race", "-short", "./..."); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for what, want := range map[string]string{"tests": "^(TestLess|TestMany)$\n", "packages": "./cmd/b\n./internal/a\n"} {
+	for what, want := range map[string]string{"tests": `^TestLess$|^TestMany$/^one_\(1\.5\)$` + "\n", "packages": "./cmd/b\n./internal/a\n"} {
 		if out, err := s.run("bash", "left.sh", what); err != nil || out != want {
 			t.Errorf("left.sh %s: %v, %q, want %q", what, err, out, want)
 		}
