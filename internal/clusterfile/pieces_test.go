@@ -86,6 +86,9 @@ var errCut = errors.New("cut off")
 func TestGoesOnWithinALayer(t *testing.T) {
 	for name, sq := range settings() {
 		t.Run(name, func(t *testing.T) {
+			if testing.Short() && name != "zstd" && name != "tails" {
+				t.Skip("other blocks are cut into the same pieces by the same goroutines")
+			}
 			smallPieces(t, 500_000)
 			tarred := tarOf(t, largeLayer(120)...)
 			alone, st := newStore(t), newStore(t)

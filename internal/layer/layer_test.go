@@ -306,9 +306,9 @@ func copyBlob(tb testing.TB, from, to *store.Store, d store.Digest) {
 // TestSameBytes checks that neither the number of workers nor what they compressed before shows in the blob.
 func TestSameBytes(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
-	files := 40
+	files, counts := 40, []int{1, 2, 3, 16, 1}
 	if tooltest.Less(t) {
-		files = 12
+		files, counts = 12, []int{1, 16}
 	}
 	var objects []object
 	for i := range files {
@@ -320,7 +320,7 @@ func TestSameBytes(t *testing.T) {
 	}
 	for _, c := range []Compression{Zstd, Gzip, None} {
 		var first Descriptor
-		for i, workers := range []int{1, 2, 3, 16, 1} {
+		for i, workers := range counts {
 			d := write(t, testStore(t), objects, Options{Compression: c, Workers: workers})
 			if i == 0 {
 				first = d
@@ -631,6 +631,9 @@ func TestDecompressRefusesHugeWindows(t *testing.T) {
 // TestWriterMemory writes a file far larger than the buffers and watches the heap. What two workers need is eight chunks or
 // so, of 4 MiB each, and their encoders.
 func TestWriterMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("400 MB take long, with the race detector above all")
+	}
 	const size, limit = 400 << 20, 128 << 20
 	runtime.GC()
 	var before runtime.MemStats

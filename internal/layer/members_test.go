@@ -68,7 +68,7 @@ func TestFindChunks(t *testing.T) {
 // A layer that is not made of chunks is left alone, and of a long stream no more than a chunk is read: what is wrong behind it is not noticed.
 func TestFindNoChunks(t *testing.T) {
 	st := testStore(t)
-	content := compressible(rand.New(rand.NewPCG(7, 8)), 2*ChunkSize)
+	content := compressible(rand.New(rand.NewPCG(7, 8)), ChunkSize*3/2)
 	raw := tarOfOne(t, content)
 	stream := gzipStream(t, raw, "")
 	cut := stream[:len(stream)*3/4]

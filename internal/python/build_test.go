@@ -78,23 +78,25 @@ type source struct {
 // realSources returns the Python files of the test wheels, at most limit.
 func realSources(t testing.TB, limit int) []source {
 	t.Helper()
-	var all []source
+	var all []*Member
 	for _, path := range allWheels(t) {
-		w := openWheelFile(t, path)
-		for _, m := range w.Members {
-			if !strings.HasSuffix(m.Name, ".py") {
-				continue
+		for _, m := range openWheelFile(t, path).Members {
+			if strings.HasSuffix(m.Name, ".py") {
+				all = append(all, m)
 			}
-			text, err := m.readAll(maxSource)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, source{"/opt/venv/lib/python3.11/site-packages/" + m.Name, text})
 		}
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	return all[:min(limit, len(all))]
+	var sources []source
+	for _, m := range all[:min(limit, len(all))] {
+		text, err := m.readAll(maxSource)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources = append(sources, source{"/opt/venv/lib/python3.11/site-packages/" + m.Name, text})
+	}
+	return sources
 }
 
 // pythons are the interpreters of this machine that can be tried: the newest with -short, which is not about them.

@@ -155,7 +155,11 @@ func blobOf(t testing.TB, st *store.Store, d layer.Descriptor) []byte {
 // TestLayersTakeWheelsOver makes layers of real wheels: gzip must read the same tar in them as zstd in theirs, every member
 // that is large enough must be in them as it is in the wheel, and together they must not be much larger than the wheel.
 func TestLayersTakeWheelsOver(t *testing.T) {
-	for _, name := range []string{"numpy", "pygments"} {
+	names := []string{"pygments", "numpy"}
+	if tooltest.Less(t) {
+		names = names[:1]
+	}
+	for _, name := range names {
 		path := wheelFor(t, name)
 		st := newStore(t)
 		g := Group{name, []Item{putWheel(t, st, path)}}
