@@ -36,8 +36,9 @@ Environment:
   SOURCE_DATE_EPOCH      time of what a build makes, in seconds since 1970 (default: a fixed time)
   NO_COLOR               no colour
 
-Exit codes: 0 good, 1 failed, 2 wrong usage or recipe, 3 a check found a problem, 4 a test could not be judged, 130
-interrupted. ` + "`sconce run` and `sconce shell`" + ` end with the code of the program they ran.`
+Exit codes: 0 good, 1 failed, 2 wrong usage or recipe, 3 a check found a problem, 4 a test could not be judged, 75 the
+network or a server failed, and the same may go well later, 130 interrupted. ` + "`sconce run` and `sconce shell`" + ` end with the
+code of the program they ran.`
 
 // usageTemplate is the part of help below the description.
 const usageTemplate = `Usage: {{.UseLine}}{{if .HasExample}}

@@ -15,6 +15,7 @@ const (
 	CodeFailed      = 1   // something could not be done
 	CodeUsage       = 2   // the command line or the recipe is wrong
 	CodeProblem     = 3   // a check found a problem
+	CodeTryAgain    = 75  // the network or a server failed: the same may go well later. It is EX_TEMPFAIL of sysexits.h
 	CodeInterrupted = 130 // the user interrupted
 )
 
@@ -105,6 +106,9 @@ func Usage(err error) error { return withCode(err, CodeUsage) }
 // Problem marks err as the finding of a check: exit code 3.
 func Problem(err error) error { return withCode(err, CodeProblem) }
 
+// TryAgain marks err as one of the network, or of a server in trouble, that may be gone at another time: exit code 75.
+func TryAgain(err error) error { return withCode(err, CodeTryAgain) }
+
 func withCode(err error, code int) error {
 	if err == nil {
 		return nil
@@ -112,7 +116,8 @@ func withCode(err error, code int) error {
 	return coded{err, code}
 }
 
-// CodeOf returns the exit code that err means: 0 for nil, 1 unless it says otherwise. The exit code of a program that was
+// CodeOf returns the exit code that err means: 0 for nil, 1 unless it says otherwise, and where only some of several errors are to be tried
+// again. The exit code of a program that was
 // only a means, as mmdebstrap and git are, is not sconce's own.
 func CodeOf(err error) int {
 	if err == nil {
@@ -125,5 +130,22 @@ func CodeOf(err error) int {
 	if _, ofProgram := c.(*exec.ExitError); ofProgram {
 		return CodeFailed
 	}
-	return c.ExitCode()
+	code := c.ExitCode()
+	if code == CodeTryAgain && !everyTryAgain(err) {
+		return CodeFailed
+	}
+	return code
+}
+
+// everyTryAgain reports whether all of what was joined in err may be gone at another time: else trying again would be in vain.
+func everyTryAgain(err error) bool {
+	switch e := err.(type) { //nolint:errorlint // what is wrapped is looked at in turn
+	case interface{ ExitCode() int }:
+		return e.ExitCode() == CodeTryAgain
+	case interface{ Unwrap() error }:
+		return everyTryAgain(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(one error) bool { return !everyTryAgain(one) })
+	}
+	return false
 }

@@ -19,6 +19,11 @@ func TestCodeOf(t *testing.T) {
 		{Hint(Problem(errors.New("no")), "do this"), CodeProblem},
 		{fmt.Errorf("mmdebstrap: %w", program), CodeFailed},
 		{Usage(fmt.Errorf("git: %w", program)), CodeUsage},
+		{fmt.Errorf("pull: %w", Hint(TryAgain(errors.New("away")), "later")), CodeTryAgain},
+		{Join(TryAgain(errors.New("away")), Hint(fmt.Errorf("b: %w", TryAgain(errors.New("away"))), "later")), CodeTryAgain},
+		{errors.Join(TryAgain(errors.New("away")), errors.New("404")), CodeFailed},
+		{fmt.Errorf("both: %w", errors.Join(errors.New("404"), TryAgain(errors.New("away")))), CodeFailed},
+		{Usage(TryAgain(errors.New("away"))), CodeUsage},
 	} {
 		if got := CodeOf(c.err); got != c.want {
 			t.Errorf("%v: exit code %d, want %d", c.err, got, c.want)

@@ -63,16 +63,16 @@ func (r *retry) patience(err error) time.Duration {
 }
 
 // wait says why and for how long it waits, and sleeps before the next attempt. It returns err, saying how often it was tried,
-// when there shall be none: there is always a second.
+// when there shall be none: there is always a second. Whoever tries the same later may find it mended, which is an exit code of its own.
 func (r *retry) wait(ctx context.Context, err error) error {
 	r.failures++
 	o, limit := r.client.opts, r.patience(err)
 	left := limit - time.Since(r.since)
 	if o.Attempts > 0 && r.failures >= o.Attempts {
-		return fmt.Errorf("%w (gave up after %d attempts)", err, r.failures)
+		return tryAgain(err, fmt.Errorf("%w (gave up after %d attempts)", plain(err), r.failures))
 	}
 	if r.failures > 1 && left <= 0 {
-		gaveUp := fmt.Errorf("%w (gave up after %d attempts in %s)", plain(err), r.failures, time.Since(r.since).Round(time.Second))
+		gaveUp := tryAgain(err, fmt.Errorf("%w (gave up after %d attempts in %s)", plain(err), r.failures, time.Since(r.since).Round(time.Second)))
 		if Unreached(err) {
 			return gaveUp // the way there is a likelier cause than the server, and has a hint of its own
 		}
@@ -91,6 +91,14 @@ func (r *retry) wait(ctx context.Context, err error) error {
 	case <-timer.C:
 		return nil
 	}
+}
+
+// tryAgain marks gaveUp as trouble of today, unless the last attempt failed with err for another reason: a file with a wrong hash.
+func tryAgain(err, gaveUp error) error {
+	if !transient(err) {
+		return gaveUp
+	}
+	return fault.TryAgain(gaveUp)
 }
 
 // delay is what the server asks for, else exponential with jitter: many nodes of a cluster that failed together should

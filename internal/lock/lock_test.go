@@ -522,6 +522,10 @@ func TestNothingFound(t *testing.T) {
 		t.Setenv("UV_DEFAULT_INDEX", index)
 		b.fails("[python]\npackages = [\"alpha\"]\n", index, why, "from HTTPS_PROXY")
 	}
+	t.Setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+	if _, err := b.make(b.recipe("[python]\npackages = [\"alpha\"]\n"), lock.Options{}); fault.CodeOf(err) != fault.CodeTryAgain {
+		t.Errorf("an index that is away has the exit code %d", fault.CodeOf(err))
+	}
 	t.Setenv("UV_CACHE_DIR", t.TempDir())
 	_, err := b.make(b.recipe("[python]\npackages = [\"alpha\"]\n"), lock.Options{Offline: true})
 	wantError(t, err, "alpha", "once without --offline")
