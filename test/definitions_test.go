@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/rpm/rpmtest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -29,7 +33,7 @@ type asked struct {
 // Each file of testdata/definitions is a definition file, the files that it takes, and what Apptainer's user guide says of the image:
 // "$ run ARGS", exec, test and "app NAME ARGS" with what is printed, "? N" with the exit code, or "! TEXT" when there is no image. Where
 // there is an apptainer, it is asked as well; what it says otherwise, since sconce differs on purpose, is in the file called apptainer.
-// REGISTRY in any of them is a registry that has team/base:1.
+// REGISTRY in any of them is a registry that has team/base:1, and REPOSITORY a server of RPM packages; see rpmServer.
 func TestDefinitionFiles(t *testing.T) {
 	begin(t)
 	files, err := filepath.Glob("testdata/definitions/*.txtar")
@@ -39,6 +43,7 @@ func TestDefinitionFiles(t *testing.T) {
 	all := newPlace(t, ordinary(t))
 	busyboxRoot(all, "root")
 	host := bases(all)
+	served := &rpmServer{of: all}
 	_, noJudge := exec.LookPath("apptainer")
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
@@ -53,6 +58,9 @@ func TestDefinitionFiles(t *testing.T) {
 			var expect, differs string
 			for _, f := range archive.Files {
 				f.Data = bytes.ReplaceAll(f.Data, []byte("REGISTRY"), []byte(host))
+				if bytes.Contains(f.Data, []byte("REPOSITORY")) {
+					f.Data = bytes.ReplaceAll(f.Data, []byte("REPOSITORY"), []byte(served.address(t)))
+				}
 				switch f.Name {
 				case "args":
 					args = strings.Split(strings.TrimSpace(string(f.Data)), "\n")
@@ -96,6 +104,39 @@ func bases(p *place) (host string) {
 		p.must("copy", "dir:root", to)
 	}
 	return host
+}
+
+// rpmServer serves signed repositories of RPM packages, which are made when a file first asks for them: of the distribution Testland at
+// 7/MACHINE, with what zypper takes as well, and of a newer package at 7/updates. The key that signs is in the file packages/KEY of the place.
+type rpmServer struct {
+	of     *place
+	server *httptest.Server
+}
+
+// address serves them until all files were read.
+func (s *rpmServer) address(t *testing.T) string {
+	t.Helper()
+	if s.server != nil {
+		return s.server.URL
+	}
+	signer := rpmtest.NewSigner(t)
+	noarch := "BuildArch: noarch"
+	for dir, packages := range map[string][]rpmtest.Package{
+		"7/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]: append(rpmtest.Testland(t), rpmtest.Package{Name: "aaa_base", Head: noarch}),
+		"7/updates": {{Name: "never", Version: "2", Head: noarch}},
+	} {
+		dir = s.of.path("packages", dir)
+		rpmtest.Build(t, dir, packages...)
+		signer.SignPackages(t, dir)
+		rpmtest.Repository(t, dir)
+	}
+	if err := copyFile(signer.File, s.of.path("packages/KEY")); err != nil {
+		t.Fatal(err)
+	}
+	s.of.own()
+	s.server = httptest.NewServer(http.FileServer(http.Dir(s.of.path("packages"))))
+	s.of.t.Cleanup(s.server.Close)
+	return s.server.URL
 }
 
 // busyboxRoot makes a root file system of busybox alone.

@@ -67,27 +67,36 @@ func pin(ctx context.Context, r *recipe.Recipe, platform v1.Platform, o Options)
 		return &Pinned{Recipe: r.Base.Recipe, ImageKey: r.Base.Key}, nil
 	}
 	if b := r.Base.Bootstrap; b != nil {
-		if o.Offline {
-			return nil, errors.New("cannot resolve the base's packages with --offline: the mirror has to be asked")
-		}
 		keys := make([]string, len(b.Keys))
 		for i, file := range b.Keys {
 			keys[i] = r.Resolve(file)
 		}
-		p, err := bootstrap.Resolve(ctx, o.Store, o.Fetch, bootstrap.Request{
+		return PinPackages(ctx, Packages{
 			Suite: b.Suite, Dnf: b.Dnf, Packages: b.Packages, Mirror: b.Mirror, Sources: b.Sources, Components: b.Components, Variant: b.Variant,
-			Architecture: platform.Architecture, Keys: keys, Trusted: b.Trusted,
-		})
-		if err != nil {
-			return nil, err
-		}
-		return &Pinned{Bootstrap: p, Layers: 1}, nil
+			Keys: keys, Trusted: b.Trusted,
+		}, platform, o)
 	}
 	ref, err := source.ParseIn(r.BaseReference(), o.Store)
 	if err != nil {
 		return nil, err
 	}
 	return pinReference(ctx, ref, r.Base.Image, platform, o)
+}
+
+// Packages asks for a base from a distribution's packages.
+type Packages = bootstrap.Request
+
+// PinPackages finds out which packages a base takes today, for the platform's architecture.
+func PinPackages(ctx context.Context, r Packages, platform v1.Platform, o Options) (*Pinned, error) {
+	if o.Offline {
+		return nil, errors.New("cannot resolve the base's packages with --offline: the mirror has to be asked")
+	}
+	r.Architecture = platform.Architecture
+	p, err := bootstrap.Resolve(ctx, o.Store, o.Fetch, r)
+	if err != nil {
+		return nil, err
+	}
+	return &Pinned{Bootstrap: p, Layers: 1}, nil
 }
 
 // PinImage finds out what an image reference means today. Names of the store's own images go before those of registries.

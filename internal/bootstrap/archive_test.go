@@ -262,7 +262,7 @@ func TestNotBelieved(t *testing.T) {
 		}, "cannot be a package", ""},
 		{"no package", func(_ *testing.T, _ *repository, q *Request) { q.Packages = []string{"othr"} }, "no package othr", `did you mean "other"`},
 		{"no version", func(_ *testing.T, _ *repository, q *Request) { q.Packages = []string{"lib=9"} }, "no version 9", "have lib 1:1"},
-		{"no key file", func(_ *testing.T, _ *repository, q *Request) { q.Keys = []string{"/nowhere.gpg"} }, "base.bootstrap.keys, /nowhere.gpg", ""},
+		{"no key file", func(_ *testing.T, _ *repository, q *Request) { q.Keys = []string{"/nowhere.gpg"} }, "read the keys in /nowhere.gpg", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := small(t)

@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/config"
 	"sconce.dev/sconce/internal/debian"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -145,7 +147,7 @@ func (v vendor) mirrors() (mirror, security string, err error) {
 	}
 	if m[v.name] == "" {
 		return "", "", fault.Hint(fmt.Errorf("no mirror of %s is known on this machine", v.name),
-			fmt.Sprintf("write the address of one: mirror = \"http://…/%[1]s\" under [base] bootstrap, or, for every recipe, %[1]s = \"http://…/%[1]s\" under [mirrors] in %[2]s",
+			fmt.Sprintf("base.bootstrap.mirror names one, such as http://…/%[1]s; and for all that is built here, %[1]s = \"http://…/%[1]s\" under [mirrors] in %[2]s does",
 				v.name, config.Site))
 	}
 	return m[v.name], m.Of(v.name + "-security"), nil
@@ -164,16 +166,16 @@ var hostKeys = []string{
 const maxKeys = 4 << 20
 
 // keyring is the keys that may sign: those that the request names, and no others, or those that came with sconce and are here.
-func keyring(r Request) (*debian.Keyring, error) {
-	if len(r.Keys) > 0 {
+func (x *indices) keyring(ctx context.Context) (*debian.Keyring, error) {
+	if len(x.r.Keys) > 0 {
 		k := &debian.Keyring{}
-		for _, name := range r.Keys {
-			data, err := readSmall(name, maxKeys)
-			if err == nil {
-				err = k.Add(data)
-			}
+		for _, name := range x.r.Keys {
+			data, err := x.readKeys(ctx, name)
 			if err != nil {
-				return nil, fmt.Errorf("read the keys of base.bootstrap.keys, %s: %w", name, err)
+				return nil, err
+			}
+			if err := k.Add(data); err != nil {
+				return nil, fmt.Errorf("read the keys in %s: %w", name, err)
 			}
 		}
 		return k, nil
@@ -191,6 +193,19 @@ func keyring(r Request) (*debian.Keyring, error) {
 		}
 	}
 	return k, nil
+}
+
+// readKeys reads a file of keys, or what is at its address.
+func (x *indices) readKeys(ctx context.Context, name string) (data []byte, err error) {
+	if isAddress(name) {
+		data, err = x.get(ctx, name)
+	} else {
+		data, err = readSmall(name, maxKeys)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the keys in %s: %w", fetch.Redact(name), err)
+	}
+	return data, nil
 }
 
 func readSmall(name string, limit int64) ([]byte, error) {

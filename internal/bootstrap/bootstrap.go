@@ -21,6 +21,7 @@
 //	rpmarchives.go  where packages come from       rpmbuild.go   from pinned packages to a layer
 //	rpmresolve.go   which packages are needed      rpmunpack.go  files of packages into the first root
 //	rpmindex.go     a repository's indices         rpm-install.sh, rpm-database.sh  what rpm does there
+//	rpmkeys.go      who may sign
 package bootstrap
 
 import (
@@ -40,8 +41,9 @@ type Request struct {
 	Variant      string   // apt, minbase (also when empty), important, standard, …
 	Architecture string   // Debian's name: amd64, arm64
 
-	Keys    []string  // files with the keys that sign; none for those that sconce and this machine have
+	Keys    []string  // files, or addresses, with the keys that sign; none for those that sconce and this machine have
 	Trusted bool      // no signature is asked for
+	Beside  bool      // the repositories of RPM packages that Dnf and Sources name stand in the image beside those that its packages bring, which are switched off else
 	Now     time.Time // zero: the time it is
 }
 
@@ -62,6 +64,7 @@ type Pinned struct {
 	Architecture string    `toml:"architecture"`
 	Sources      string    `toml:"sources,multiline"`                          // sources.list(5) of the finished image; of RPM packages a .repo file, "" for the distribution's own
 	Keys         string    `toml:"keys,multiline,omitempty" json:",omitempty"` // OpenPGP, armored: whose signatures the image's package manager believes
+	Beside       bool      `toml:"-" json:",omitempty"`                        // Sources stand beside those that packages bring; no recipe, and so no lock, asks for that
 	Epoch        time.Time `toml:"epoch"`                                      // newest Release file's date: no file of the image is younger
 	Packages     []Package `toml:"packages"`
 }

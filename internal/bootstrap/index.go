@@ -31,7 +31,8 @@ const (
 type indices struct {
 	store *store.Store
 	fetch *fetch.Client
-	keys  *debian.Keyring
+	keys  *debian.Keyring // of archives of Debian's kind
+	signs rpmKeys         // of repositories of RPM packages
 	r     Request
 }
 

@@ -39,11 +39,10 @@ func resolve(ctx context.Context, st *store.Store, f *fetch.Client, r Request) (
 	if err != nil {
 		return nil, err
 	}
-	keys, err := keyring(r)
-	if err != nil {
+	x := &indices{store: st, fetch: f, r: r}
+	if x.keys, err = x.keyring(ctx); err != nil {
 		return nil, err
 	}
-	x := &indices{store: st, fetch: f, keys: keys, r: r}
 	u, epoch, err := x.universe(ctx, archives)
 	if err != nil {
 		return nil, err

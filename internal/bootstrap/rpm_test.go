@@ -20,6 +20,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"sconce.dev/sconce/internal/debian"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
@@ -273,7 +274,7 @@ func TestRPMResolve(t *testing.T) {
 
 	q = r.request()
 	q.Keys = nil
-	refuses("without a key", q, "base.bootstrap.keys")
+	refuses("no key that is known", q, "a key that is not known here", "base.bootstrap.keys")
 	q.Trusted = true
 	if p := resolves("trusted", q, base...); !strings.Contains(p.Sources, "gpgcheck=0") || p.Keys != "" {
 		t.Errorf("%+v", p)
@@ -292,6 +293,94 @@ func TestRPMResolve(t *testing.T) {
 	r.signer.SignIndex(t, r.dir)
 	r.rewrite(t, "repodata/repomd.xml", func(text []byte) []byte { return append(text, '\n') })
 	refuses("an index that was changed", r.request(), "its signature is not good", "base.bootstrap.mirror")
+}
+
+// Who names a repository and no keys gets those that this machine has. The image has those alone that have signed something, and the
+// repositories that its packages bring stay beside the one that it was made from.
+func TestRPMKeysOfThisMachine(t *testing.T) {
+	r := newTestland(t, rpmtest.Testland(t)...)
+	other := rpmtest.NewSigner(t)
+	withHostKeys(t, r.signer.File, other.File)
+	q := r.request()
+	q.Keys, q.Beside, q.Variant = nil, true, "essential"
+	p, err := r.resolve(t, q)
+	if err != nil {
+		t.Fatal(err, fault.HintOf(err))
+	}
+	key, err := os.ReadFile(r.signer.File)
+	if err != nil || p.Keys != string(key) {
+		t.Errorf("the image has the keys\n%s, %v", p.Keys, err)
+	}
+	st, f := openStore(t)
+	d, err := Build(t.Context(), st, f, p, layer.Options{})
+	if err != nil {
+		t.Fatal(err, fault.HintOf(err))
+	}
+	tree, err := image.NewTree(t.Context(), st, []layer.Descriptor{d})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := strings.TrimPrefix(r.url, "http://")
+	for name, want := range map[string]string{
+		"etc/yum.repos.d/testland.repo": "[testland]\nname=x\nbaseurl=https://testland.example.org/\nenabled=1\n",
+		"etc/yum.repos.d/bootstrap.repo": "[bootstrap-0]\nname=" + host + " bootstrap-0\nbaseurl=" + r.url +
+			"\nenabled=1\nskip_if_unavailable=1\ngpgcheck=1\ngpgkey=file:///" + keyFile + "\n",
+	} {
+		if got, err := tree.ReadFile(name, 1<<20); err != nil || string(got) != want {
+			t.Errorf("%s has %q, %v; want %q", name, got, err, want)
+		}
+	}
+
+	withHostKeys(t, other.File)
+	if _, err := r.resolve(t, q); err == nil || !strings.Contains(err.Error(), "a key that is not known here") {
+		t.Errorf("packages that nobody known has signed: %v", err)
+	}
+	r.signer.SignIndex(t, r.dir)
+	withHostKeys(t, other.File, r.signer.File)
+	if p, err := r.resolve(t, q); err != nil || p.Keys != string(key) {
+		t.Errorf("a signed index: %v\n%s", err, p.Keys)
+	}
+}
+
+// withHostKeys has this machine have the keys of these files, and no others.
+func withHostKeys(t *testing.T, files ...string) {
+	t.Helper()
+	before := hostRPMKeys
+	hostRPMKeys = files
+	t.Cleanup(func() { hostRPMKeys = before })
+}
+
+// Without any key nothing is believed.
+func TestRPMNoKeys(t *testing.T) {
+	if err := (rpmKeys{}).believe(func(*debian.Keyring) error { return nil }); err == nil {
+		t.Error("nobody has signed, and it is believed")
+	}
+}
+
+// Keys come from an address as well, of both kinds of packages.
+func TestKeysFromAnAddress(t *testing.T) {
+	r := newTestland(t, little()...)
+	keys := httptest.NewServer(http.FileServer(http.Dir(filepath.Dir(r.signer.File))))
+	defer keys.Close()
+	q := r.request()
+	for address, want := range map[string]string{
+		keys.URL + "/" + filepath.Base(r.signer.File): "", "file://" + r.signer.File: "", keys.URL + "/none": "404", r.url + "/repodata/repomd.xml": "OpenPGP",
+	} {
+		q.Keys = []string{address}
+		if _, err := r.resolve(t, q); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", address, err, want)
+		}
+	}
+	d := newRepository(t)
+	named := http.NewServeMux()
+	named.HandleFunc("/key", func(w http.ResponseWriter, req *http.Request) { http.ServeFile(w, req, d.keyFile(t)) })
+	more := httptest.NewServer(named)
+	defer more.Close()
+	_, f := openStore(t)
+	x := &indices{fetch: f, r: Request{Keys: []string{more.URL + "/key"}}}
+	if k, err := x.keyring(t.Context()); err != nil || len(k.Fingerprints()) != 1 {
+		t.Errorf("%v", err)
+	}
 }
 
 // rewrite changes a file of the repository.
@@ -417,7 +506,7 @@ func TestRPMReleases(t *testing.T) {
 						t.Errorf("%s: %s", q.Dnf, repo.url)
 					}
 				}
-				if k, _, err := rpmKeyring(q); err != nil || len(k.Fingerprints()) == 0 {
+				if k, err := (&indices{r: q}).rpmKeys(t.Context()); err != nil || k.text() == "" {
 					t.Errorf("%s has no keys: %v", q.Dnf, err)
 				}
 				if configuration(q, all) != "" {

@@ -1,7 +1,6 @@
 package bootstrap
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
@@ -9,12 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ProtonMail/go-crypto/openpgp/armor"
-
 	"sconce.dev/sconce/internal/config"
-	"sconce.dev/sconce/internal/debian"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/rpm"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -69,7 +64,7 @@ func isAddress(dnf string) bool { return strings.Contains(dnf, "://") }
 func repositoriesOf(r Request) ([]*rpmRepository, error) {
 	var all []*rpmRepository
 	if isAddress(r.Dnf) {
-		all = []*rpmRepository{{name: "base", url: r.Dnf}}
+		all = []*rpmRepository{{name: r.repositoryName(0), url: r.Dnf}}
 	} else {
 		known, err := repositoriesOfRelease(r)
 		if err != nil {
@@ -78,12 +73,23 @@ func repositoriesOf(r Request) ([]*rpmRepository, error) {
 		all = known
 	}
 	for i, address := range r.Sources {
-		all = append(all, &rpmRepository{name: fmt.Sprintf("source-%d", i+1), url: address})
+		all = append(all, &rpmRepository{name: r.repositoryName(i + 1), url: address})
 	}
 	for _, repo := range all {
 		repo.url = strings.TrimRight(repo.url, "/")
 	}
 	return all, nil
+}
+
+// repositoryName is that of the nth address. Beside others, it is none that a distribution's package has, as CentOS's has base.
+func (r Request) repositoryName(n int) string {
+	switch {
+	case r.Beside:
+		return fmt.Sprintf("bootstrap-%d", n)
+	case n == 0:
+		return "base"
+	}
+	return fmt.Sprintf("source-%d", n)
 }
 
 func repositoriesOfRelease(r Request) ([]*rpmRepository, error) {
@@ -131,56 +137,6 @@ func unknownRelease(dnf string) error {
 	return fault.Hint(err, hint)
 }
 
-// rpmKeyring is the keys that may sign: those that the request names, and no others, or the release's own. The text is what the image
-// gets of them, where it gets any.
-func rpmKeyring(r Request) (k *debian.Keyring, text string, err error) {
-	k = &debian.Keyring{}
-	files := map[string][]byte{}
-	if len(r.Keys) == 0 && !isAddress(r.Dnf) {
-		files = rpm.Keys(strings.Replace(r.Dnf, ":", "-", 1))
-	}
-	for _, name := range r.Keys {
-		if files[name], err = readSmall(name, maxKeys); err != nil {
-			return nil, "", fmt.Errorf("read the keys of base.bootstrap.keys, %s: %w", name, err)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if err := k.Add(files[name]); err != nil {
-			return nil, "", fmt.Errorf("read the keys of base.bootstrap.keys, %s: %w", name, err)
-		}
-		armored, err := armorKeys(files[name])
-		if err != nil {
-			return nil, "", err
-		}
-		text += armored
-	}
-	if len(files) == 0 && !r.Trusted {
-		return nil, "", fault.Usage(fault.Hint(fmt.Errorf("base.bootstrap.keys is missing: nobody says who signs the packages of %s", r.Dnf),
-			"name the file of the key that the distribution publishes: keys = [\"RPM-GPG-KEY\"]"))
-	}
-	return k, text, nil
-}
-
-// armorKeys writes a file of keys as text, which rpm wants.
-func armorKeys(data []byte) (string, error) {
-	const begin = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
-	if at := bytes.Index(data, []byte(begin)); at >= 0 {
-		return strings.TrimSpace(string(data[at:])) + "\n", nil
-	}
-	var b bytes.Buffer
-	w, err := armor.Encode(&b, "PGP PUBLIC KEY BLOCK", nil)
-	if err != nil {
-		return "", err
-	}
-	if _, err := w.Write(data); err != nil {
-		return "", err
-	}
-	if err := w.Close(); err != nil {
-		return "", err
-	}
-	return b.String() + "\n", nil
-}
-
 // keyFile is where the image has the keys of the repositories that it was made from.
 const keyFile = "etc/pki/rpm-gpg/RPM-GPG-KEY-bootstrap"
 
@@ -196,6 +152,9 @@ func configuration(r Request, all []*rpmRepository) string {
 			text.WriteByte('\n')
 		}
 		fmt.Fprintf(&text, "[%s]\nname=%s\nbaseurl=%s\nenabled=1\n", repo.name, path.Base(r.Dnf)+" "+repo.name, repo.url)
+		if r.Beside { // where it cannot be reached, as a directory of this machine, the others are enough
+			text.WriteString("skip_if_unavailable=1\n")
+		}
 		switch {
 		case r.Trusted:
 			text.WriteString("gpgcheck=0\n")

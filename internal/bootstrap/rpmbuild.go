@@ -276,7 +276,8 @@ func (m *rpmMaking) clean(context.Context) error {
 	return m.configure(root)
 }
 
-// configure makes the repositories that the recipe names those of the image, and switches off those that a package has brought.
+// configure makes the repositories that were asked for those of the image, and switches off those that a package has brought, unless they
+// stand beside them.
 func (m *rpmMaking) configure(root *os.Root) error {
 	dir := repositoryDirs[len(repositoryDirs)-1]
 	for _, d := range repositoryDirs {
@@ -288,6 +289,9 @@ func (m *rpmMaking) configure(root *os.Root) error {
 	brought, err := fs.Glob(root.FS(), dir+"/*.repo")
 	if err != nil {
 		return err
+	}
+	if m.p.Beside {
+		brought = nil
 	}
 	for _, name := range brought {
 		if err := switchOff(root, name); err != nil {

@@ -32,7 +32,7 @@ func (x *indices) repomd(ctx context.Context, repo *rpmRepository) (*rpm.Repomd,
 		signature, err := x.get(ctx, address+".asc")
 		switch {
 		case err == nil:
-			if err := x.keys.Verify(text, signature, x.r.Now); err != nil {
+			if err := x.signs.believe(func(k *debian.Keyring) error { return k.Verify(text, signature, x.r.Now) }); err != nil {
 				return nil, explainRepository(fmt.Errorf("the index of %s is not to be believed: %w", fetch.Redact(repo.url), err), err)
 			}
 			repo.signed = true

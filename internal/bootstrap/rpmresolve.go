@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"sconce.dev/sconce/internal/debian"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/rpm"
@@ -36,11 +37,10 @@ func resolveRPM(ctx context.Context, st *store.Store, f *fetch.Client, r Request
 	if rpmArchitectures[r.Architecture] == "" {
 		return nil, fmt.Errorf("there are no packages of RPM for %s that are known here", r.Architecture)
 	}
-	keys, keysText, err := rpmKeyring(r)
-	if err != nil {
+	x := &indices{store: st, fetch: f, r: r}
+	if x.signs, err = x.rpmKeys(ctx); err != nil {
 		return nil, err
 	}
-	x := &indices{store: st, fetch: f, keys: keys, r: r}
 	u, repomds, err := x.rpmUniverse(ctx, repositories)
 	if err != nil {
 		return nil, err
@@ -59,10 +59,7 @@ func resolveRPM(ctx context.Context, st *store.Store, f *fetch.Client, r Request
 	if err != nil {
 		return nil, unresolvedRPM(err, u, r)
 	}
-	p := &Pinned{Manager: managerRPM, Suite: releaseOf(r, packages), Architecture: r.Architecture, Sources: configuration(r, repositories)}
-	if p.Sources != "" && !r.Trusted {
-		p.Keys = keysText
-	}
+	p := &Pinned{Manager: managerRPM, Suite: releaseOf(r, packages), Architecture: r.Architecture, Sources: configuration(r, repositories), Beside: r.Beside}
 	for _, m := range repomds {
 		if m.Date.After(p.Epoch) {
 			p.Epoch = m.Date
@@ -80,7 +77,13 @@ func resolveRPM(ctx context.Context, st *store.Store, f *fetch.Client, r Request
 			unsigned = append(unsigned, pin)
 		}
 	}
-	return p, x.verifyPackages(ctx, unsigned)
+	if err := x.verifyPackages(ctx, unsigned); err != nil {
+		return nil, err
+	}
+	if p.Sources != "" && !r.Trusted {
+		p.Keys = x.signs.text()
+	}
+	return p, nil
 }
 
 // releaseOf is what people call what the packages are of: as the recipe does, else by the package that says which release it is.
@@ -180,5 +183,5 @@ func verifyPackage(x *indices, pkg Package) error {
 	if err != nil {
 		return err
 	}
-	return f.Verify(x.keys, x.r.Now)
+	return x.signs.believe(func(k *debian.Keyring) error { return f.Verify(k, x.r.Now) })
 }

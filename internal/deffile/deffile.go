@@ -25,14 +25,6 @@ type Options struct {
 	Bootstrap func(Bootstrap) (reference string)
 }
 
-// Bootstrap is what a header says of a base from packages of Debian or Ubuntu.
-type Bootstrap struct {
-	Suite    string
-	Mirror   string // URL; "": the distribution's own
-	Packages []string
-	Keyring  string // file with the keys that sign; "": the distribution's own
-}
-
 // ConfigFunc gives the configuration of an image that a header names.
 type ConfigFunc func(ctx context.Context, reference string, platform v1.Platform) (*v1.ConfigFile, error)
 

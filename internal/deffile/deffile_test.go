@@ -13,7 +13,10 @@ import (
 	"sconce.dev/sconce/internal/fault"
 )
 
-const head = "Bootstrap: docker\nFrom: base:1\n"
+const (
+	head = "Bootstrap: docker\nFrom: base:1\n"
+	dnf  = "Bootstrap: dnf\nMirrorURL: http://m.example.org/os\n"
+)
 
 func evaluate(text string, args map[string]string, target string) (*containerfile.Build, error) {
 	f, err := Parse("x.def", []byte(text), args)
@@ -29,7 +32,12 @@ func evaluate(text string, args map[string]string, target string) (*containerfil
 	return f.Evaluate(context.Background(), Options{Target: target, Platform: v1.Platform{OS: "linux", Architecture: "amd64"}, Bootstrap: packages}, base)
 }
 
-func packages(b Bootstrap) string { return fmt.Sprintf("packages %q", b) }
+func packages(b Bootstrap) string {
+	if len(b.Repositories) > 0 {
+		return fmt.Sprintf("line %d: %q of %q by %q", b.Line, b.Packages, b.Repositories, b.Keys)
+	}
+	return fmt.Sprintf("line %d: %q of %q at %q by %q", b.Line, b.Packages, b.Suite, b.Mirror, b.Keys)
+}
 
 // told writes what a build does, but for the constant layout, in one line for each instruction.
 func told(b *containerfile.Build) string {
@@ -72,9 +80,20 @@ func TestMeaning(t *testing.T) {
 		{"a value that a comment ends", "Bootstrap: docker\nFrom: ba\\\nse:1\n# words\nRegistry: r.example.org\n", "from docker://r.example.org/base:1 "},
 		{
 			"packages of Debian", "Bootstrap: debootstrap\nOSVersion: bookworm\nMirrorURL: http://m.example.org/%{OSVERSION}\nInclude: python3 \\\n  git,less\nKeyring: k.gpg\n",
-			`stage 0 from packages {"bookworm" "http://m.example.org/bookworm" ["python3" "git" "less"] "k.gpg"} `,
+			`from line 1: ["python3" "git" "less"] of "bookworm" at "http://m.example.org/bookworm" by "k.gpg" `,
 		},
-		{"packages of the usual mirror", "Bootstrap: debootstrap\nOSVersion: noble\n", `from packages {"noble" "" [] ""} entrypoint`},
+		{"packages of the usual mirror", "Bootstrap: debootstrap\nOSVersion: noble\n", `from line 1: [] of "noble" at "" by "" entrypoint`},
+		{"packages of RPM", "Bootstrap: dnf\nMirrorURL: http://m.example.org/os/\n", `from line 1: [] of ["http://m.example.org/os"] by "" entrypoint [/.singularity.d/actions/run] cmd []`},
+		{
+			"packages of yum", "Bootstrap: yum\nOSVersion: 9.4\nMirrorURL: https://m.example.org/%{OSVERSION}/$basearch/${arch}\nUpdateURL: https://m.example.org/%{OSVersion}/$releasever-u/$releasever_major\nInclude: dnf  python3=3.9 /usr/bin/git\nGPG: https://m.example.org/KEY\n",
+			`from line 1: ["dnf" "python3=3.9" "/usr/bin/git"] of ["https://m.example.org/9.4/x86_64/x86_64" "https://m.example.org/9.4/9.4-u/9"] by "https://m.example.org/KEY" `,
+		},
+		{
+			"packages of zypper", "Bootstrap: Zypper\nOSVersion: 15.6\nOtherURL10: http://m.example.org/10\nOtherURL2: http://m.example.org/%{OSVERSION}\nMirrorURL: http://m.example.org/oss\nInclude: zypper\nKeyring: KEY\n",
+			`from line 1: ["aaa_base" "zypper"] of ["http://m.example.org/oss" "http://m.example.org/15.6" "http://m.example.org/10"] by "KEY" `,
+		},
+		{"a key of this machine", "Bootstrap: yum\nMirrorURL: file:///srv/os\nGPG: file:///etc/KEY\n", `of ["file:///srv/os"] by "/etc/KEY" `},
+		{"a key's file", "Bootstrap: debootstrap\nOSVersion: noble\nGPG: KEY\n", `of "noble" at "" by "KEY" `},
 		{"lines of Windows", strings.ReplaceAll(head+"%post\n  a\n", "\n", "\r\n"), `in "" "  a\n"`},
 		{"a local image", "Bootstrap: localimage\nFrom: dir/a.sif\n", "from ./dir/a.sif "},
 		{"a local image by its whole path", "Bootstrap: localimage\nFrom: /x/a.sif\n", "from /x/a.sif "},
@@ -152,7 +171,27 @@ func TestMistakes(t *testing.T) {
 		{"a hub", "Bootstrap: shub\nFrom: a\n", "x.def:1: Bootstrap: shub", "localimage"},
 		{"ORAS", "Bootstrap: oras\nFrom: a\n", "x.def:1: Bootstrap: oras", "localimage"},
 		{"debootstrap", "Bootstrap: debootstrap\nMirrorURL: http://m.example.org\n", "x.def:1: Bootstrap: debootstrap without OSVersion", "OSVersion: bookworm"},
-		{"yum", "Bootstrap: yum\nInclude: yum\n", "x.def:1: Bootstrap: yum", "rockylinux"},
+		{"no mirror of packages", "Bootstrap: yum\nInclude: yum\n", "x.def:1: Bootstrap: yum without MirrorURL", "repodata"},
+		{"no mirror of SUSE's packages", "Bootstrap: zypper\n", "x.def:1: Bootstrap: zypper without MirrorURL", "repodata"},
+		{"a version that is not there", dnf + "UpdateURL: http://m.example.org/%{OSVERSION}\n", "x.def:3: UpdateURL has %{OSVERSION}", "OSVersion: 9"},
+		{"a release that is not there", dnf + "UpdateURL: http://m.example.org/$releasever/\n", "x.def:3: $releasever is the version", "OSVersion: 9"},
+		{"a variable that is not known", "Bootstrap: dnf\nMirrorURL: http://m.example.org/$contentdir\n", "x.def:2: nothing is known here that $contentdir stands for", "$basearch"},
+		{"no address", "Bootstrap: dnf\nMirrorURL: m.example.org/os\n", "x.def:2: MirrorURL is not the address", "https://"},
+		{"an address of zypper's", "Bootstrap: zypper\nMirrorURL: iso:/?iso=a.iso\n", "x.def:2: MirrorURL is not the address", "file://"},
+		{"no address of Debian's", "Bootstrap: debootstrap\nOSVersion: noble\nMirrorURL: ftp://m.example.org\n", "x.def:3: MirrorURL is not the address", "https://"},
+		{"a password", dnf + "OtherURL0: http://me:secret@m.example.org/os\n", "x.def:3: OtherURL0 must not hold a user or password", "netrc"},
+		{"a group of packages", dnf + "Include: dnf @core\n", `x.def:3: Include: "@core" is not the name of a package`, "one by one"},
+		{"a pattern of packages", dnf + "Include: python3*\n", `x.def:3: Include: "python3*"`, "one by one"},
+		{"a key by a way that is open", dnf + "GPG: http://m.example.org/KEY\n", "x.def:3: GPG: a key that comes by http", "https://"},
+		{"a key with a password", dnf + "GPG: https://a:b@m.example.org/KEY\n", "x.def:3: GPG: this is no address", "netrc"},
+		{"two keys", dnf + "Keyring: a\nGPG: b\n", "x.def:4: GPG and Keyring both", "keep one"},
+		{"a registration", "Bootstrap: zypper\nOSVersion: 15.6\nProduct: SLES\nUser: a@example.org\nRegcode: x\n", "x.def:3: Product: nothing is registered", "bci-base"},
+		{"a code of a registration", "Bootstrap: zypper\nMirrorURL: http://m.example.org/os\nRegcode: x\n", "x.def:3: Regcode: nothing is registered", "MirrorURL"},
+		{"modules", "Bootstrap: zypper\nMirrorURL: http://m.example.org/os\nModules: a\n", "x.def:3: Modules: nothing is registered", "OtherURL0"},
+		{"a key in the file", "Bootstrap: zypper\nProductPGP: -----BEGIN \\n\\\n  x\nMirrorURL: http://m.example.org/os\n", "x.def:2: ProductPGP: keys are read from files", "GPG:"},
+		{"options of dnf", dnf + "Setopt: install_weak_deps=False\n", "x.def:3: Setopt:", "leave the line out"},
+		{"a number where none belongs", head + "From2: a\n", `x.def:3: there is no header "from2"`, "did you mean from?"},
+		{"arch", "Bootstrap: arch\n", "x.def:1: Bootstrap: arch is not supported", "From: archlinux"},
 		{"busybox", "Bootstrap: busybox\n", "x.def:1: Bootstrap: busybox", "From: busybox"},
 		{"fingerprints", head + "Fingerprints: AB\n", "x.def:3: fingerprints", "apptainer verify"},
 		{"setup", head + "%setup\na\n", "x.def:3: %setup runs on this machine", "%post"},
@@ -205,6 +244,7 @@ func TestArguments(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add(head + "%arguments\nA=1\n%files\n\"a b\" c\n%post -c bash\n{{ A }}\n%appfiles x\na\n%labels\na b\n%test\nx\n")
 	f.Add("Bootstrap: scratch\n%files from 0\n")
+	f.Add("Bootstrap: zypper\nOSVersion: 15.6\nMirrorURL: http://a/%{OSVERSION}/$basearch\nOtherURL99999999999999999999: file:///a\nInclude: a, b=1\nGPG: https://a/b\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		b, err := evaluate(text, nil, "")
 		if (err == nil) == (b == nil) {

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -93,28 +92,23 @@ var instead = map[string]string{
 	"shub":          "get the file with `apptainer pull base.sif shub://…`, then Bootstrap: localimage, From: base.sif",
 	"oras":          "get the file with `apptainer pull base.sif oras://…`, then Bootstrap: localimage, From: base.sif",
 	"docker-daemon": "save it with `docker save -o base.tar NAME`, then Bootstrap: docker-archive, From: base.tar",
-	"yum":           "Bootstrap: docker, From: rockylinux:9",
-	"dnf":           "Bootstrap: docker, From: rockylinux:9",
-	"zypper":        "Bootstrap: docker, From: opensuse/leap:15",
 	"arch":          "Bootstrap: docker, From: archlinux",
 	"busybox":       "Bootstrap: docker, From: busybox",
 }
 
 // base is the reference of what a stage begins with, and whether that is made of a distribution's packages.
 func (e *evaluator) base(s *stage) (reference string, packages bool, err error) {
-	if !strings.EqualFold(s.header["bootstrap"].value, "debootstrap") {
-		reference, err = e.file.base(s)
-		return reference, false, err
+	agent := strings.ToLower(s.header["bootstrap"].value)
+	if _, isRPM := rpmAgents[agent]; isRPM || agent == debianAgent {
+		reference, err = e.packages(s, agent)
+		return reference, true, err
 	}
-	suite := s.header["osversion"].value
-	if suite == "" {
-		return "", false, e.file.wrong(s.header["bootstrap"].line, "add a line OSVersion: bookworm", "Bootstrap: debootstrap without OSVersion")
-	}
-	return e.options.Bootstrap(Bootstrap{
-		Suite: suite, Mirror: strings.ReplaceAll(s.header["mirrorurl"].value, "%{OSVERSION}", suite),
-		Packages: strings.FieldsFunc(s.header["include"].value, func(c rune) bool { return c == ',' || unicode.IsSpace(c) }), Keyring: s.header["keyring"].value,
-	}), true, nil
+	reference, err = e.file.base(s)
+	return reference, false, err
 }
+
+// imageAgents are the bootstraps that begin with an image.
+var imageAgents = []string{"docker", "localimage", "oci", "oci-archive", "docker-archive"}
 
 // base is the reference of what a stage begins with that is an image.
 func (f *File) base(s *stage) (string, error) {
@@ -130,8 +124,8 @@ func (f *File) base(s *stage) (string, error) {
 	if hint, ok := instead[agent]; ok {
 		return "", f.wrong(kind.line, hint, "Bootstrap: %s is not supported", agent)
 	}
-	if !slices.Contains([]string{"docker", "localimage", "oci", "oci-archive", "docker-archive"}, agent) {
-		return "", f.wrong(kind.line, "it is one of debootstrap, docker, docker-archive, localimage, oci, oci-archive, scratch", "there is no bootstrap %q", kind.value)
+	if !slices.Contains(imageAgents, agent) {
+		return "", f.wrong(kind.line, "it is one of "+agentNames(), "there is no bootstrap %q", kind.value)
 	}
 	if from == "" {
 		return "", f.wrong(kind.line, "add a line From: IMAGE", "Bootstrap: %s without From", agent)

@@ -13,7 +13,12 @@ import (
 )
 
 // headers are the keys that may stand above the sections of a stage.
-var headers = []string{"bootstrap", "from", "stage", "registry", "namespace", "fingerprints", "library", "mirrorurl", "osversion", "include", "updateurl", "confurl", "keyring"}
+var headers = []string{
+	"bootstrap", "from", "stage", "registry", "namespace", "fingerprints", "library", "mirrorurl", "osversion", "include", "updateurl", "otherurl0", "confurl", "keyring", "gpg",
+	"setopt", "product", "user", "regcode", "productpgp", "registerurl", "modules",
+}
+
+func isHeader(key string) bool { return slices.Contains(headers, key) || otherURL.MatchString(key) }
 
 // sections are those of a whole image, and appSections those of an app, whose name follows.
 var (
@@ -141,7 +146,7 @@ func (f *File) addHeader(line string, number int) error {
 		return f.wrong(number, "a header is KEY: VALUE, and a script stands below %post", "%q is no header", line)
 	case at == nil:
 		return f.wrong(number, "begin with Bootstrap: docker", "%s before Bootstrap", key)
-	case !slices.Contains(headers, strings.TrimRight(key, "0123456789")):
+	case !isHeader(key):
 		hint := "its headers are " + strings.Join(headers, ", ")
 		if near := spelling.Nearest(key, headers); near != "" {
 			hint = "did you mean " + near + "?"

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -15,12 +16,12 @@ import (
 	"sconce.dev/sconce/internal/build"
 	"sconce.dev/sconce/internal/containerfile"
 	"sconce.dev/sconce/internal/deffile"
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/progress"
-	"sconce.dev/sconce/internal/recipe"
 )
 
 // Containerfile is a Containerfile and what it leaves open.
@@ -131,7 +132,7 @@ func (f Containerfile) read(ctx context.Context, p *pins) (*containerfile.Build,
 		if err != nil {
 			return nil, err
 		}
-		return parsed.Evaluate(ctx, deffile.Options{Target: f.Stage, Platform: f.Platform, Bootstrap: p.bootstrap}, p.config)
+		return parsed.Evaluate(ctx, deffile.Options{Target: f.Stage, Platform: f.Platform, Bootstrap: func(b deffile.Bootstrap) string { return p.bootstrap(f.File, b) }}, p.config)
 	}
 	parsed, err := containerfile.Parse(f.File, f.Text)
 	if err != nil {
@@ -163,24 +164,37 @@ func place(file string, line int) string {
 type pins struct {
 	opts     base.Options
 	seen     map[string]*base.Pinned
-	packages map[string]*recipe.Bootstrap // what references stand for that name no image
+	packages map[string]packagesBase // what references stand for that name no image
+}
+
+// packagesBase is a base from a distribution's packages that a definition file asks for.
+type packagesBase struct {
+	place   string // of the line that does
+	request base.Packages
 }
 
 // bootstrap gives a base from packages a reference.
-func (p *pins) bootstrap(b deffile.Bootstrap) string {
-	reference := strings.Join(append([]string{"debootstrap", b.Suite, b.Mirror, b.Keyring}, b.Packages...), " ")
-	as := &recipe.Bootstrap{Suite: b.Suite, Mirror: b.Mirror, Packages: b.Packages, Variant: "minbase"}
-	if b.Keyring != "" {
-		as.Keys = []string{b.Keyring}
+func (p *pins) bootstrap(file string, b deffile.Bootstrap) string {
+	r := base.Packages{Suite: b.Suite, Mirror: b.Mirror, Packages: b.Packages, Variant: "minbase"}
+	words := []string{"debootstrap", b.Suite, b.Mirror}
+	if len(b.Repositories) > 0 { // Apptainer's base has rpm and what is included, and what its package manager asks is what its packages say
+		r.Dnf, r.Sources, r.Beside, r.Variant = b.Repositories[0], b.Repositories[1:], true, "essential"
+		words = append([]string{"dnf"}, b.Repositories...)
 	}
-	p.packages[reference] = as
+	if b.Keys != "" {
+		r.Keys = []string{b.Keys}
+	}
+	reference := strings.Join(slices.Concat(words, []string{b.Keys}, b.Packages), " ")
+	if _, known := p.packages[reference]; !known {
+		p.packages[reference] = packagesBase{place(file, b.Line), r}
+	}
 	return reference
 }
 
 func (s *Session) pins() *pins {
 	return &pins{
 		opts: base.Options{Store: s.Store, Fetch: s.Fetch, Offline: s.Offline},
-		seen: make(map[string]*base.Pinned), packages: make(map[string]*recipe.Bootstrap),
+		seen: make(map[string]*base.Pinned), packages: make(map[string]packagesBase),
 	}
 }
 
@@ -198,10 +212,34 @@ func (p *pins) pin(ctx context.Context, reference string, platform v1.Platform) 
 }
 
 func (p *pins) ask(ctx context.Context, reference string, platform v1.Platform) (*base.Pinned, error) {
-	if b := p.packages[reference]; b != nil {
-		return base.Pin(ctx, &recipe.Recipe{Base: recipe.Base{Bootstrap: b}}, platform, p.opts)
+	b, ok := p.packages[reference]
+	if !ok {
+		return base.PinImage(ctx, reference, platform, p.opts)
 	}
-	return base.PinImage(ctx, reference, platform, p.opts)
+	pinned, err := base.PinPackages(ctx, b.request, platform, p.opts)
+	if err != nil {
+		return nil, inHeaders(fmt.Errorf("%s%w", b.place, err))
+	}
+	return pinned, nil
+}
+
+// headers are what a definition file says for the keys of a recipe that hints about bases from packages name.
+var headers = strings.NewReplacer(
+	"base.bootstrap.mirror", "MirrorURL", "[base] bootstrap.packages", "Include",
+	"base.bootstrap.keys names the files with the keys that sign it: all of them, and no others count", "GPG names the key that signs it, and no other counts then: a file, or its address, https://…",
+	"base.bootstrap.keys names the files with the keys", "GPG names the file, or the address, of the keys",
+	"base.bootstrap.sources names further repositories", "UpdateURL and OtherURL0 name further repositories",
+	"is believed with trusted = true", "is believed by a recipe alone, with trusted = true",
+	"platform under [target]", "--platform",
+)
+
+// inHeaders has the hint of an error say what to write in a definition file.
+func inHeaders(err error) error {
+	hint := fault.HintOf(err)
+	if said := headers.Replace(hint); said != hint {
+		return fault.Hint(err, said)
+	}
+	return err
 }
 
 func (p *pins) config(ctx context.Context, reference string, platform v1.Platform) (*v1.ConfigFile, error) {
