@@ -71,7 +71,7 @@ func (dnf) check(packages []string) error {
 }
 
 func (d dnf) resolve(ctx context.Context, q *question, packages []string) (*Pinned, error) {
-	sources, err := dnfSources(q.tree)
+	sources, err := sourceFiles(q.tree, "etc/yum.repos.d/*.repo")
 	if err != nil {
 		return nil, err
 	}
@@ -107,27 +107,29 @@ func (d dnf) resolve(ctx context.Context, q *question, packages []string) (*Pinn
 // maxSources bounds a file that names package sources, in bytes.
 const maxSources = 1 << 20
 
-// dnfSources returns the text of all of the base's repositories.
-func dnfSources(t *image.Tree) (string, error) {
-	const dir = "etc/yum.repos.d"
-	nodes, err := t.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
+// sourceFiles returns the text of all files of the base that name repositories: those that patterns, DIR/*.EXTENSION, say.
+func sourceFiles(t *image.Tree, patterns ...string) (string, error) {
 	var text strings.Builder
-	for _, n := range nodes {
-		if path.Ext(n.Name()) != ".repo" {
-			continue
+	for _, pattern := range patterns {
+		dir := path.Dir(pattern)
+		nodes, err := t.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
 		}
-		data, err := t.ReadFile(path.Join(dir, n.Name()), maxSources)
-		if err != nil {
-			return "", fmt.Errorf("read the base's repositories: %w", err)
+		for _, n := range nodes {
+			if path.Ext(n.Name()) != path.Ext(pattern) {
+				continue
+			}
+			data, err := t.ReadFile(path.Join(dir, n.Name()), maxSources)
+			if err != nil {
+				return "", fmt.Errorf("read the base's repositories: %w", err)
+			}
+			text.Write(data)
+			text.WriteByte('\n')
 		}
-		text.Write(data)
-		text.WriteByte('\n')
 	}
 	if text.Len() == 0 {
-		return "", fault.Hint(errors.New("the base names no package sources: /etc/yum.repos.d has none"),
+		return "", fault.Hint(fmt.Errorf("the base names no package sources: /%s has none", path.Dir(patterns[0])),
 			"take another base, or install the packages in a [[step]]")
 	}
 	return text.String(), nil

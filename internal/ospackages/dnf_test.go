@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -41,18 +42,26 @@ printf '[test]\nname=test\nbaseurl=file:///repo\ngpgcheck=0\n' > /etc/yum.repos.
 rm -rf /tmp/specs /tmp/top
 `
 
-// fedoraStandIn makes a base with dnf and a repository. There is no Fedora without a registry: this is Debian with its packages of
-// dnf and rpm, whose database begins empty.
-func fedoraStandIn(t *testing.T) *world {
-	t.Helper()
-	w := debian(t) // for its checks, and its store
-	dir := t.TempDir()
-	name := filepath.Join(dir, "dnf.tar")
+// standInTar makes a Debian with its packages of rpm, dnf and zypper, once: there is no Fedora and no SUSE without a registry. The
+// database of its rpm begins empty. It is the newer Debian, as its rpm shields scripts by means that the sandbox does not have.
+var standInTar = sync.OnceValues(func() (string, error) {
+	name := filepath.Join(sharedDir, "rpm.tar")
 	out, err := mirrortest.Run(func() *exec.Cmd {
-		return exec.Command("mmdebstrap", "--variant=apt", "--include=dnf,rpm,createrepo-c", "bookworm", name)
+		return exec.Command("mmdebstrap", "--variant=apt", "--include=dnf,zypper,rpm,createrepo-c", "trixie", name)
 	})
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		return "", fmt.Errorf("mmdebstrap: %w\n%s", err, out)
+	}
+	return name, nil
+})
+
+// standIn is a store with that Debian in it.
+func standIn(t *testing.T) *world {
+	t.Helper()
+	w := debian(t) // for its checks, and its store
+	name, err := standInTar()
+	if err != nil {
+		t.Fatal(err)
 	}
 	f, err := os.Open(name)
 	if err != nil {
@@ -63,14 +72,20 @@ func fedoraStandIn(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	on := []layer.Descriptor{d}
-	repository, err := (&execop.Runner{Store: w.st}).Run(t.Context(), "make a repository", on, execop.Command{
+	return &world{w.st, []layer.Descriptor{d}}
+}
+
+// fedoraStandIn makes a base with dnf and a repository.
+func fedoraStandIn(t *testing.T) *world {
+	t.Helper()
+	w := standIn(t)
+	repository, err := (&execop.Runner{Store: w.st}).Run(t.Context(), "make a repository", w.on, execop.Command{
 		Args: slices.Concat([]string{"/bin/sh", "-c", "rm /usr/bin/apt-get\n" + rpmScript, "sh"}, rpms), NoNetwork: true,
 	})
 	if err != nil {
 		t.Fatal(err, tail(err))
 	}
-	return &world{w.st, append(on, repository)}
+	return &world{w.st, append(w.on, repository)}
 }
 
 func tail(err error) string {

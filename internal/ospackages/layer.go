@@ -60,7 +60,7 @@ func install(ctx context.Context, r *execop.Runner, f *fetch.Client, on []layer.
 	switch p.Manager {
 	case aptName:
 		command = aptInstall
-	case dnfName:
+	case dnfName, zypperName:
 		command = rpmInstall
 	default:
 		return none, fault.Hint(fmt.Errorf("this sconce cannot install packages with %q, which the lock names", p.Manager), "`sconce lock` writes it anew")
@@ -196,9 +196,9 @@ func lay(st *store.Store, dir string, p *Pinned) error {
 
 // fileName is what the file of the i-th package is called: the number keeps names apart, and no version's colon is in it.
 func (p *Pinned) fileName(i int) string {
-	ending := "deb"
-	if p.Manager == dnfName {
-		ending = "rpm"
+	ending := "rpm"
+	if p.Manager == aptName {
+		ending = "deb"
 	}
 	return fmt.Sprintf("%04d_%s_%s.%s", i, p.Packages[i].Name, p.Packages[i].Architecture, ending)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -80,15 +81,16 @@ type manager interface {
 var managers = []struct {
 	program string
 	manager manager // nil: not supported
+	instead string  // the command that a step may run then
 }{
-	{"usr/bin/apt-get", apt{}},
-	{"usr/bin/dnf5", nil},
-	{"usr/bin/dnf", dnf{}},
-	{"usr/bin/microdnf", nil},
-	{"usr/bin/yum", nil},
-	{"usr/bin/zypper", nil},
-	{"sbin/apk", nil},
-	{"usr/bin/pacman", nil},
+	{program: "usr/bin/apt-get", manager: apt{}},
+	{program: "usr/bin/dnf5", instead: "dnf5 install -y"},
+	{program: "usr/bin/dnf", manager: dnf{}},
+	{program: "usr/bin/zypper", manager: zypper{}},
+	{program: "usr/bin/microdnf", instead: "microdnf install -y"},
+	{program: "usr/bin/yum", instead: "yum install -y"},
+	{program: "sbin/apk", instead: "apk add"},
+	{program: "usr/bin/pacman", instead: "pacman -Sy --noconfirm"},
 }
 
 func managerOf(t *image.Tree) (manager, error) {
@@ -97,13 +99,20 @@ func managerOf(t *image.Tree) (manager, error) {
 			continue
 		}
 		if m.manager == nil {
-			return nil, fault.Hint(fmt.Errorf("the base's package manager, %s, is not supported for [system] packages: only apt and dnf 4 are", filepath.Base(m.program)),
-				"install the packages in a [[step]] with `run`, which locks no versions, or take another base")
+			return nil, notSupported(path.Base(m.program), m.instead)
 		}
 		return m.manager, nil
 	}
-	return nil, fault.Hint(errors.New("the base has no package manager that could install [system] packages: neither apt-get nor dnf is in it"),
+	return nil, fault.Hint(errors.New("the base has no package manager that could install [system] packages: none of apt-get, dnf and zypper is in it"),
 		"take a base with one, or put what is needed into the base")
+}
+
+func notSupported(program, instead string) error {
+	hint := fmt.Sprintf("install the packages in a [[step]], run = \"%s NAME\", which locks no versions, or take another base", instead)
+	if strings.HasSuffix(instead, "install -y") { // a distribution of RPM packages
+		hint += "; a base that is made from packages locks its own: bootstrap = { dnf = \"fedora:44\", packages = [\"NAME\"] }"
+	}
+	return fault.Hint(fmt.Errorf("the base's package manager, %s, is not supported for [system] packages: only apt, dnf 4 and zypper are", program), hint)
 }
 
 // question is one run of a manager in the base.

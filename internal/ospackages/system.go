@@ -11,7 +11,8 @@
 //
 //	system.go   what is pinned                resolve.go  asking a manager in the sandbox
 //	apt.go      Debian's manager              layer.go    from pinned packages to a layer
-//	dnf.go      Fedora's and RHEL's manager   *.sh        how they install them
+//	dnf.go      Fedora's and RHEL's manager   zypper.go   SUSE's manager
+//	source.go   source packages               *.sh        how they install them
 //
 // A layer that apt makes is the same, byte for byte, in every run and for every user, unless a package's own script writes something
 // random: the databases of Berkeley DB that postfix makes hold such a number. rpm notes the time of an installation.
@@ -30,8 +31,11 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// Version is the version of the code that installs: it enters every key.
-const Version = 2 // 2: what the installation writes is newer than the base
+// The versions of the code that installs: they enter keys.
+const (
+	aptVersion = 2 // 2: what the installation writes is newer than the base
+	rpmVersion = 3 // 3: scripts of packages run where a plugin of rpm would have shielded them
+)
 
 // Package is one pinned package file.
 type Package struct {
@@ -46,7 +50,7 @@ type Package struct {
 // Pinned is what installing some packages on a base means. Neither Packages nor Remove has anything when the base has it
 // all.
 type Pinned struct {
-	Manager  string    `toml:"manager"`                      // apt or dnf
+	Manager  string    `toml:"manager"`                      // apt, dnf or zypper
 	Asked    []string  `toml:"asked,multiline"`              // NAME or NAME:ARCHITECTURE of what was asked for by name, not by another package
 	Packages []Package `toml:"packages,omitempty,multiline"` // new ones, and newer ones of the base's
 	Remove   []string  `toml:"remove,omitempty,multiline"`   // packages of the base that go, because others conflict with them
@@ -70,6 +74,10 @@ func (p *Pinned) Empty() bool { return len(p.Packages) == 0 && len(p.Remove) == 
 // Key identifies what is installed: on equal bases, equal keys make equal layers. Where packages are downloaded from makes
 // no difference.
 func (p *Pinned) Key() string {
+	version := rpmVersion
+	if p.Manager == aptName {
+		version = aptVersion
+	}
 	q := *p
 	q.Packages = make([]Package, len(p.Packages))
 	for i, pkg := range p.Packages {
@@ -79,7 +87,7 @@ func (p *Pinned) Key() string {
 	data, err := json.Marshal(struct {
 		Version int
 		Pinned  Pinned
-	}{Version, q})
+	}{version, q})
 	if err != nil {
 		panic(err) // plain strings and numbers always marshal
 	}

@@ -93,7 +93,7 @@ func TestKey(t *testing.T) {
 		t.Error("where a package comes from is in the key")
 	}
 	for name, change := range map[string]func(*Pinned){
-		"manager": func(p *Pinned) { p.Manager = "dnf" },
+		"manager": func(p *Pinned) { p.Manager = "zypper" },
 		"asked":   func(p *Pinned) { p.Asked = p.Asked[:1] },
 		"content": func(p *Pinned) { p.Packages[0].SHA256 = store.DigestOf(nil) },
 		"version": func(p *Pinned) { p.Packages[0].Version = "2" },
@@ -294,11 +294,13 @@ func fakeBase(t *testing.T, names ...string) (*store.Store, []layer.Descriptor) 
 
 func TestBasesWithoutApt(t *testing.T) {
 	for name, want := range map[string]string{
-		"usr/bin/dnf5":    "dnf5, is not supported",
-		"usr/bin/dnf":     "names no package sources",
-		"sbin/apk":        "apk, is not supported",
-		"bin/sh":          "has no package manager",
-		"usr/bin/apt-get": "names no package sources",
+		"usr/bin/dnf5":     "dnf5, is not supported",
+		"usr/bin/microdnf": "microdnf, is not supported",
+		"usr/bin/zypper":   "/etc/zypp/repos.d has none",
+		"usr/bin/dnf":      "names no package sources",
+		"sbin/apk":         "apk, is not supported",
+		"bin/sh":           "has no package manager",
+		"usr/bin/apt-get":  "names no package sources",
 	} {
 		st, on := fakeBase(t, name)
 		_, err := Resolve(t.Context(), st, Request{On: on, Packages: []string{"git"}})

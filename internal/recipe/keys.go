@@ -66,7 +66,7 @@ var (
 	formLabel      = regexp.MustCompile(`^[^\s=]+$`)
 	formAbsPath    = regexp.MustCompile(`^/`)
 	formUser       = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
-	// formSystem is a name as apt, dnf or apk take it, with a version if they do. A dash at its end would make apt remove it.
+	// formSystem is a name as apt, dnf or zypper take it, with a version if they do. A dash at its end would make apt remove it.
 	formSystem = regexp.MustCompile(`^[A-Za-z0-9@]([A-Za-z0-9+._:~@/=<>^-]*[A-Za-z0-9+])?$`)
 	formSize   = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?\s?[kKMGT](i?B)?$`)
 	formScript = regexp.MustCompile(`^[\s\S]*\S[\s\S]*$`)
@@ -256,7 +256,7 @@ var keys = withProfile(map[string]key{
 		Default: "the cluster's, else this machine's", Example: `"linux/arm64"`,
 		Form: formPlatform, FormName: "linux/amd64 or linux/arm64",
 	},
-	"system": {Doc: "What the base's own package manager (apt, dnf or apk) installs. `sconce lock` pins the versions."},
+	"system": {Doc: "What the base's own package manager (apt, dnf 4 or zypper) installs. `sconce lock` pins the versions."},
 	"system.packages": {
 		Doc:     "Packages as that package manager takes them, with what they depend on.",
 		Example: `["git", "libibverbs1"]`,

@@ -125,7 +125,7 @@ func (w *writer) rpmBase(suite string) error {
 	switch {
 	case len(packages) == 0:
 	case name == "opensuse":
-		w.line("RUN zypper --non-interactive install --no-recommends \\\n        %s", strings.Join(packages, " \\\n        "))
+		w.zypperInstall("", packages)
 	default:
 		w.dnfInstall(packages)
 	}
@@ -180,6 +180,8 @@ func (w *writer) system() error {
 		w.aptPinned(pinned)
 	case "dnf":
 		w.dnfPinned(pinned)
+	case "zypper":
+		w.zypperPinned(pinned)
 	default:
 		return fmt.Errorf("a Containerfile for packages of %q cannot be written", pinned.Manager)
 	}
@@ -222,6 +224,19 @@ func (w *writer) dnfPinned(pinned *ospackages.Pinned) {
 func (w *writer) dnfInstall(packages []string) {
 	w.line("RUN --mount=type=cache,target=/var/cache/dnf,sharing=locked \\\n    dnf install -y --setopt=install_weak_deps=False \\\n        %s",
 		strings.ReplaceAll(strings.Join(packages, " \\\n        "), "=", "-"))
+}
+
+// zypperPinned installs what zypper was asked for: NAME.ARCHITECTURE=[EPOCH:]VERSION-RELEASE.
+func (w *writer) zypperPinned(pinned *ospackages.Pinned) {
+	var packages []string
+	for _, p := range pinned.Packages {
+		packages = append(packages, p.Name+"."+p.Architecture+"="+p.Version)
+	}
+	w.zypperInstall(" --oldpackage", packages)
+}
+
+func (w *writer) zypperInstall(options string, packages []string) {
+	w.line("RUN zypper --non-interactive install --no-recommends%s \\\n        %s", options, strings.Join(packages, " \\\n        "))
 }
 
 func (w *writer) step(s recipe.Step) error {

@@ -188,6 +188,11 @@ func TestSystemPackages(t *testing.T) {
 	if err != nil || strings.Contains(got, "apt-get") || !strings.Contains(got, "dnf install") || !strings.Contains(got, " git-1:2.3-4.el9.x86_64\n") {
 		t.Errorf("%v\n%s", err, got)
 	}
+	l.System.Manager = "zypper"
+	got, err = write(r, l, Options{})
+	if err != nil || !strings.Contains(got, "RUN zypper --non-interactive install --no-recommends --oldpackage \\\n        git.x86_64=1:2.3-4.el9\n") {
+		t.Errorf("%v\n%s", err, got)
+	}
 	l.System.Manager = "pacman"
 	if _, err = write(r, l, Options{}); err == nil {
 		t.Error("packages of a manager that is not known")
