@@ -61,6 +61,9 @@ func TestReadsWhatOthersWrite(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.tool+" "+c.options, func(t *testing.T) {
+			if testing.Short() && c.tool == "mksquashfs" {
+				t.Skip("what the other tool writes is read by the same goroutines, by all compressors but one")
+			}
 			t.Parallel()
 			want := want
 			if strings.Contains(c.options, "-no-xattrs") {
