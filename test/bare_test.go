@@ -2,8 +2,10 @@ package test
 
 import (
 	"bytes"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
@@ -23,8 +25,8 @@ import (
 	"sconce.dev/sconce/internal/uv"
 )
 
-// bare is a machine with the user land of a login node of RHEL's kind, which has nothing of what others make images with. It is
-// entered as an ordinary user, whose home is in it.
+// bare is a machine with the user land of a login node, which has nothing of what others make images with. It is entered as an ordinary user,
+// whose home is in it.
 type bare struct {
 	t    *testing.T
 	root string
@@ -39,7 +41,28 @@ const (
 // a compressor.
 var bareCommands = strings.Fields("sh cat chmod cp env grep head id ls mkdir mount mv pivot_root ping rm sed sleep sort stat su tail test tr umount uname vi")
 
+// The user lands of login nodes: what says which one it is, and where the certificates are that the machine trusts. That of SUSE has no /etc/pki, and
+// its bundle is a link.
+var (
+	rhel = land{"NAME=\"Rocky Linux\"\nVERSION=\"9.4 (Blue Onyx)\"\nID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\nVERSION_ID=\"9.4\"\n", "/etc/pki/tls/certs/ca-bundle.crt", nil}
+	sles = land{
+		"NAME=\"SLES\"\nVERSION=\"15-SP6\"\nVERSION_ID=\"15.6\"\nID=\"sles\"\nID_LIKE=\"suse\"\n", "/var/lib/ca-certificates/ca-bundle.pem",
+		map[string]string{"/etc/ssl/ca-bundle.pem": "/var/lib/ca-certificates/ca-bundle.pem", "/etc/ssl/certs": "/var/lib/ca-certificates/pem"},
+	}
+)
+
+type land struct {
+	osRelease string
+	bundle    string // of certificates
+	links     map[string]string
+}
+
 func newBare(t *testing.T) *bare {
+	t.Helper()
+	return newBareOf(t, rhel)
+}
+
+func newBareOf(t *testing.T, l land) *bare {
 	t.Helper()
 	needRoot(t) // to enter it with pivot_root: user name spaces are not made in a chroot
 	dir, err := os.MkdirTemp(workshop, "bare-")
@@ -48,7 +71,7 @@ func newBare(t *testing.T) *bare {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	b := &bare{t, dir}
-	for _, d := range []string{"bin", "usr/local/bin", "etc/pki/tls/certs", "root", "proc", "sys", "dev", "run", "tmp", bareHome} {
+	for _, d := range []string{"bin", "usr/local/bin", "root", "proc", "sys", "dev", "run", "tmp", bareHome} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -61,10 +84,16 @@ func newBare(t *testing.T) *bare {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.write("/etc/os-release", "NAME=\"Rocky Linux\"\nVERSION=\"9.4 (Blue Onyx)\"\nID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\nVERSION_ID=\"9.4\"\n")
+	b.write("/etc/os-release", l.osRelease)
 	b.write("/etc/passwd", fmt.Sprintf("root:x:0:0:root:/root:/bin/sh\nada:x:%d:%[1]d::%s:/bin/sh\n", bareUser, bareHome))
 	b.write("/etc/group", fmt.Sprintf("root:x:0:\nada:x:%d:\n", bareUser))
-	b.write("/etc/pki/tls/certs/ca-bundle.crt", "")
+	b.write(l.bundle, "")
+	for name, to := range l.links {
+		name = filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.Symlink(to, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, name := range []string{"/etc/resolv.conf", "/etc/hosts"} {
 		text, err := os.ReadFile(name)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -130,6 +159,29 @@ func (b *bare) must(args ...string) string {
 // debianMirror serves what the mirror has that the tests' base came from, on this machine.
 func debianMirror(t *testing.T) string {
 	t.Helper()
+	upstream := debianUpstream(t)
+	return httpServer(t, upstreamProxy(upstream), httptest.NewServer).URL + upstream.Path
+}
+
+// httpServer starts a server that ends with the test.
+func httpServer(t *testing.T, h http.Handler, start func(http.Handler) *httptest.Server) *httptest.Server {
+	t.Helper()
+	server := start(h)
+	t.Cleanup(server.Close)
+	t.Cleanup(server.CloseClientConnections)
+	return server
+}
+
+// upstreamProxy passes requests on, paths as they are.
+func upstreamProxy(to *url.URL) http.Handler {
+	return &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = to.Scheme, to.Host, to.Host
+	}}
+}
+
+// debianUpstream is the mirror that the tests' base came from.
+func debianUpstream(t *testing.T) *url.URL {
+	t.Helper()
 	lock, err := os.ReadFile(filepath.Join(base(t).recipe, "sconce.lock"))
 	if err != nil {
 		t.Fatal(err)
@@ -142,12 +194,7 @@ func debianMirror(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
-		r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = upstream.Scheme, upstream.Host, upstream.Host
-	}})
-	t.Cleanup(server.Close)
-	t.Cleanup(server.CloseClientConnections)
-	return server.URL + upstream.Path
+	return upstream
 }
 
 // uvWheel has the index serve the uv that sconce brings where a machine has none.
@@ -227,4 +274,41 @@ func TestNothingButTheBinary(t *testing.T) {
 			t.Errorf("it printed %q", out)
 		}
 	})
+}
+
+// On a login node of SUSE's kind the certificates that the machine trusts are elsewhere. Servers with one of the site's are believed there,
+// a server that nobody has vouched for is not, and a build gets the certificates with --host-config ca.
+func TestNothingButTheBinaryOnSLES(t *testing.T) {
+	begin(t)
+	b := newBareOf(t, sles)
+	host := registrytest.StartWithReferrers(t)
+	newPlace(t, nil).must("copy", base(t).ref, "docker://"+host+"/team/base:1")
+	ix := newIndex(t)
+	upstream := debianUpstream(t)
+	registry := httpServer(t, &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = "http", host }}, httptest.NewTLSServer)
+	index, mirror := httpServer(t, ix, httptest.NewTLSServer), httpServer(t, upstreamProxy(upstream), httptest.NewTLSServer)
+	ix.url = index.URL
+	b.write("/etc/pip.conf", "[global]\nindex-url = "+ix.url+"/simple/\n")
+	image := strings.TrimPrefix(registry.URL, "https://") + "/team/base:1"
+	for _, args := range [][]string{{"pull", "docker://" + image}, {"info", "--network"}} {
+		r := b.run(append([]string{"sconce"}, args...)...)
+		if !strings.Contains(r.stdout+r.stderr, "SSL_CERT_FILE names a file with your site's authority") {
+			t.Errorf("nobody vouches for the server: %v", r)
+		}
+	}
+
+	b.write(sles.bundle, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: registry.Certificate().Raw})))
+	if out := b.must("sconce", "info", "--network"); !strings.Contains(out, ix.url+"/simple/ answers") {
+		t.Errorf("the index is not believed:\n%s", out)
+	}
+	b.write(bareHome+"/app/Containerfile", "FROM "+image+"\nRUN cp \"$SSL_CERT_FILE\" /opt/given\nCMD [\"cat\", \"/opt/given\"]\n")
+	b.must("sconce", "build", "--host-config", "ca", "app", "-t", "app:1")
+	if out := b.must("sconce", "run", "app:1"); out != b.must("cat", "/etc/ssl/ca-bundle.pem") {
+		t.Errorf("the build was given %q", out)
+	}
+	b.write(bareHome+"/packages.def", "Bootstrap: debootstrap\nOSVersion: bookworm\nMirrorURL: "+mirror.URL+upstream.Path+"\nInclude: less\n\n%runscript\n    command -v less\n")
+	b.must("sconce", "build", "packages.def")
+	if out := b.must("sconce", "run", "packages"); out != "/usr/bin/less\n" {
+		t.Errorf("it printed %q", out)
+	}
 }
