@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"sconce.dev/sconce/internal/ctxio"
@@ -198,16 +197,14 @@ func (h *copyHandle) Close() error {
 
 // scratch makes a file without a name, in the store or, when there is none or only for reading, where temporary files are.
 func scratch(st *store.Store) (*os.File, error) {
-	dir, err := "", store.ErrReadOnly
 	if st != nil {
-		dir, err = st.TempDir("audit-*")
+		if f, err := st.TempFile(); !errors.Is(err, store.ErrReadOnly) {
+			return f, err
+		}
 	}
-	if errors.Is(err, store.ErrReadOnly) {
-		dir, err = os.MkdirTemp("", "sconce-audit-*")
-	}
+	f, err := os.CreateTemp("", "sconce-audit-*")
 	if err != nil {
 		return nil, err
 	}
-	defer store.RemoveAll(dir)
-	return os.OpenFile(filepath.Join(dir, "file"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	return f, os.Remove(f.Name())
 }
