@@ -21,6 +21,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/tempdir"
+	"sconce.dev/sconce/internal/uv"
 )
 
 // Rattler is the release of py-rattler that solve.py is written for.
@@ -449,7 +450,7 @@ func (s *Solver) environment(dir string) []string {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(ruledOut, name)
 	})
-	env = append(append(env, s.Config.environment()...), s.Env...)
+	env = append(append(uv.Environment(env), s.Config.environment()...), s.Env...)
 	return append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1", "RUST_BACKTRACE=0", "TMPDIR="+dir, "RATTLER_AUTH_FILE="+filepath.Join(dir, "logins.json"))
 }
 

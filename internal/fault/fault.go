@@ -117,8 +117,7 @@ func withCode(err error, code int) error {
 }
 
 // CodeOf returns the exit code that err means: 0 for nil, 1 unless it says otherwise, and where only some of several errors are to be tried
-// again. The exit code of a program that was
-// only a means, as mmdebstrap and git are, is not sconce's own.
+// again. The exit code of a program that was only a means, as mmdebstrap and git are, is not sconce's own.
 func CodeOf(err error) int {
 	if err == nil {
 		return 0

@@ -21,6 +21,7 @@ import (
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/tempdir"
+	"sconce.dev/sconce/internal/uv"
 )
 
 // uvLockFile is the name of uv's own lock of a project.
@@ -357,7 +358,7 @@ func (k *locker) uvEnvironment() ([]string, error) {
 	if _, decided := os.LookupEnv(httpRetries); !decided {
 		env = append(env, httpRetries+"=1") // for a hiccup: a server that is away longer is waited for here, where it is told, see runOnce
 	}
-	env = append(gitrun.Environment(env), "NO_COLOR=1", "UV_NO_PROGRESS=1", tellsSearch, nothingRuns)
+	env = append(uv.Environment(gitrun.Environment(env)), "NO_COLOR=1", "UV_NO_PROGRESS=1", tellsSearch, nothingRuns)
 	if k.reader != nil {
 		env = append(env, k.reader.environment()...)
 	}

@@ -3,8 +3,6 @@ package ospackages
 import (
 	"bytes"
 	"fmt"
-	"io"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -356,9 +354,7 @@ func testZypperInside(t *testing.T, s *suse) {
 
 // testZypperHTTPS asks over TLS. The base has no certificates of its own.
 func testZypperHTTPS(t *testing.T, s *suse, files http.Handler) {
-	server := httptest.NewUnstartedServer(files)
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of those who do not believe it
-	server.StartTLS()
+	server := httptest.NewTLSServer(files)
 	defer server.Close()
 	w := s.asking(t, server.URL, namesKey)
 	if _, err := w.resolve(t.Context(), "old"); err == nil {
