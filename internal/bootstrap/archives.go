@@ -141,7 +141,7 @@ func (v vendor) mirrors() (mirror, security string, err error) {
 	}
 	m := debian.Mirrors(c.Mirrors)
 	if m[v.name] == "" {
-		own := debian.OwnMirrors(aptDir)
+		own := debian.OwnMirrors(debian.AptDir)
 		maps.Copy(own, m)
 		m = own
 	}
@@ -152,9 +152,6 @@ func (v vendor) mirrors() (mirror, security string, err error) {
 	}
 	return m[v.name], m.Of(v.name + "-security"), nil
 }
-
-// aptDir is where a Debian or Ubuntu says where its own packages come from.
-const aptDir = "/etc/apt"
 
 // hostKeys are where a machine has the keys of archives: those that its own apt trusts, and the distributions' own.
 var hostKeys = []string{

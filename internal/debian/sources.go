@@ -138,6 +138,9 @@ func (m Mirrors) For(s Source) string {
 // maxSources bounds a file of sources, in bytes.
 const maxSources = 1 << 20
 
+// AptDir is where a Debian or Ubuntu says where its own packages come from.
+const AptDir = "/etc/apt"
+
 // OwnMirrors finds the mirrors among the sources of a machine, whose configuration of apt is in dir.
 func OwnMirrors(dir string) Mirrors {
 	m := Mirrors{}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/config"
+	"sconce.dev/sconce/internal/debian"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/fuse"
@@ -45,8 +47,9 @@ type SandboxState struct {
 
 // LookOptions say what counts on a machine.
 type LookOptions struct {
-	Network bool       // ask the servers that the user works with whether they answer
-	UV      *config.UV // the release of uv that is asked for; nil: none
+	Network bool              // ask the servers that the user works with whether they answer
+	Mirrors map[string]string // addresses of distributions' archives that site and user have named, by archive
+	UV      *config.UV        // the release of uv that is asked for; nil: none
 
 	Scratch, ScratchBy string // what [Options] have, and who says so
 }
@@ -61,7 +64,7 @@ func LookAround(ctx context.Context, dir string, o LookOptions, open Opener) (Ma
 	findUV(ctx, dir, m.Tools, o.UV, open)
 	m.Quota, m.Logins = host.QuotaOf(dir), registry.Logins()
 	if o.Network {
-		m.Network = askNetwork(ctx, m.Logins)
+		m.Network = askNetwork(ctx, m.Logins, o.Mirrors)
 	}
 	if err := sandbox.Check(); err != nil {
 		m.Sandbox = SandboxState{Error: err.Error(), Hint: fault.HintOf(err)}
@@ -149,8 +152,9 @@ type Answer struct {
 // answerTime is how long a server may take to answer.
 const answerTime = 5 * time.Second
 
-// askNetwork asks the servers that the user works with, all at once.
-func askNetwork(ctx context.Context, logins []registry.Known) []Answer {
+// askNetwork asks the servers that the user works with, all at once: registries, package indexes, and mirrors of distributions, which are
+// those that were named and those of this machine's own packages, where bases from packages come from.
+func askNetwork(ctx context.Context, logins []registry.Known, mirrors map[string]string) []Answer {
 	var all []Answer
 	add := func(address, what string) { all = append(all, Answer{Address: address, For: what}) }
 	for _, k := range logins {
@@ -165,6 +169,11 @@ func askNetwork(ctx context.Context, logins []registry.Known) []Answer {
 	}
 	for _, index := range Indexes() {
 		add(index, "Python packages")
+	}
+	known := debian.OwnMirrors(debian.AptDir)
+	maps.Copy(known, mirrors)
+	for _, archive := range slices.Sorted(maps.Keys(known)) {
+		add(known[archive], "packages of "+archive)
 	}
 	var wg sync.WaitGroup
 	for i := range all {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -105,6 +106,10 @@ func TestInfoAsksTheNetwork(t *testing.T) {
 	}
 	if an := ask(strings.Replace(srv.URL, "http:", "https:", 1) + "/v2/"); an.Error != "" {
 		t.Errorf("without encryption: %+v", an)
+	}
+	mirror := Answer{Address: srv.URL + "/rocky", For: "packages of rocky"}
+	if all := askNetwork(t.Context(), nil, map[string]string{"rocky": srv.URL + "/rocky"}); !slices.Contains(all, mirror) {
+		t.Errorf("a mirror that was named: %+v", all)
 	}
 	status = http.StatusBadGateway
 	if an := ask(srv.URL); !strings.Contains(an.Error, "502") {
