@@ -96,14 +96,6 @@ var bundles = []string{
 	"/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem",
 }
 
-// HasBundle reports whether this machine has a list of the certificates that it trusts.
-func HasBundle() bool {
-	return slices.ContainsFunc(bundles, func(name string) bool {
-		info, err := os.Stat(name)
-		return err == nil && info.Mode().IsRegular()
-	})
-}
-
 // trust are the variables by which programs are told of certificates: OpenSSL, uv and Go, pip, Requests, curl, Git, Node, Cargo.
 var trust = []string{
 	"SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "CARGO_HTTP_CAINFO",

@@ -7,19 +7,25 @@ import (
 	"sconce.dev/sconce/internal/hostconfig"
 )
 
-// trust are the variables by which users tell uv which certificates to believe.
-var trust = []string{"UV_SYSTEM_CERTS", "UV_NATIVE_TLS", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+// bundle is the variable by which uv, as OpenSSL, is told in which file the certificates are that it believes.
+const bundle = "SSL_CERT_FILE"
+
+// trust are the variables by which users tell uv whom to believe.
+var trust = []string{bundle, "SSL_CERT_DIR", "UV_SYSTEM_CERTS", "UV_NATIVE_TLS"}
 
 // Environment is what uv is run with where a user has env: it believes whom this machine believes, as sconce does. By itself uv has a list of
-// its own, in which a site's certificate is not. Who has said what to believe, by a variable, is followed, and a machine without any
+// its own, in which a site's certificate is not. Who has said whom to believe, by a variable, is followed, and a machine without any
 // certificates leaves uv those that it has.
+//
+// The file is named, and uv is not told to look for the system's certificates: it ends with an error where it finds none.
 func Environment(env []string) []string {
 	said := func(kv string) bool {
 		name, value, _ := strings.Cut(kv, "=")
 		return value != "" && slices.Contains(trust, name)
 	}
-	if slices.ContainsFunc(env, said) || !hostconfig.HasBundle() {
+	file := hostconfig.Bundle()
+	if file == "" || slices.ContainsFunc(env, said) {
 		return env
 	}
-	return append(env, "UV_SYSTEM_CERTS=1", "UV_NATIVE_TLS=1") // the second is for releases that do not know the first
+	return append(env, bundle+"="+file)
 }
