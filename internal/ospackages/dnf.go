@@ -136,9 +136,19 @@ func sourceFiles(t *image.Tree, patterns ...string) (string, error) {
 }
 
 func dnfComplaints(text string) string {
+	return complaints(text, func(line string) string {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "Last metadata") {
+			return ""
+		}
+		return line
+	})
+}
+
+// complaints lists what clean leaves of a manager's lines, each once: "" is one that says nothing.
+func complaints(text string, clean func(line string) string) string {
 	var lines []string
 	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "Last metadata") && !slices.Contains(lines, "  "+line) {
+		if line = clean(line); line != "" && !slices.Contains(lines, "  "+line) {
 			lines = append(lines, "  "+line)
 		}
 	}
@@ -185,9 +195,7 @@ func (d dnf) read(q *question, packages []string) (*Pinned, error) {
 			return nil, err
 		}
 	}
-	p := &Pinned{Manager: dnfName, Asked: slices.Clone(packages)}
-	slices.Sort(p.Asked)
-	p.Asked = slices.Compact(p.Asked)
+	p := newPinned(dnfName, packages)
 	addresses := map[string]string{} // by file name
 	for _, address := range strings.Fields(locations) {
 		addresses[path.Base(address)] = address

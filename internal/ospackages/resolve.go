@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/hostconfig"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
@@ -224,17 +225,9 @@ func (q *question) answer(name string) (string, error) {
 // maxAnswer bounds what is read of a manager's answer, in bytes. The names of all of Debian's packages are 1.5 MB.
 const maxAnswer = 16 << 20
 
-// certificates are where distributions keep the certificates of authorities, in one file.
-var certificates = []string{
-	"/etc/ssl/certs/ca-certificates.crt",                // Debian
-	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // Fedora, RHEL
-	"/etc/ssl/ca-bundle.pem",                            // SUSE
-	"/etc/ssl/cert.pem",                                 // Alpine
-}
-
 // copyCertificates lets the manager trust whom downloads trust.
 func (q *question) copyCertificates() error {
-	for _, name := range append([]string{os.Getenv("SSL_CERT_FILE")}, certificates...) {
+	for _, name := range []string{os.Getenv("SSL_CERT_FILE"), hostconfig.Bundle()} {
 		if data, err := os.ReadFile(name); err == nil {
 			return os.WriteFile(filepath.Join(q.work, caFile), data, 0o644)
 		}

@@ -22,6 +22,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -66,6 +67,11 @@ type Request struct {
 
 func comparePackages(a, b Package) int {
 	return strings.Compare(a.Name+" "+a.Architecture, b.Name+" "+b.Architecture)
+}
+
+// newPinned are the pins, none yet, of packages that somebody has asked a manager for.
+func newPinned(manager string, asked []string) *Pinned {
+	return &Pinned{Manager: manager, Asked: slices.Compact(slices.Sorted(slices.Values(asked)))}
 }
 
 // Empty reports whether the base has everything already, so that there is nothing to install.

@@ -154,14 +154,12 @@ var zypperNoise = regexp.MustCompile(`^(    |Loading repository data|Reading ins
 	`Please |Problem occurred during|error\]|However if|.* seems to be corrupted during transfer)`)
 
 func zypperComplaints(text string) string {
-	var lines []string
-	for line := range strings.Lines(text) {
-		line = strings.TrimRight(line, " \n")
-		if line != "" && !zypperNoise.MatchString(line) && !slices.Contains(lines, "  "+line) {
-			lines = append(lines, "  "+line)
+	return complaints(text, func(line string) string {
+		if line = strings.TrimRight(line, " \n"); zypperNoise.MatchString(line) {
+			return ""
 		}
-	}
-	return strings.Join(lines, "\n")
+		return line
+	})
 }
 
 func (zypper) listsError(text string) error {
@@ -209,9 +207,7 @@ func (zypper) explain(q *question, packages []string) error {
 
 // read makes the pins of what zypper has downloaded, and puts the files into the store.
 func (z zypper) read(q *question, packages []string) (*Pinned, error) {
-	p := &Pinned{Manager: zypperName, Asked: slices.Clone(packages)}
-	slices.Sort(p.Asked)
-	p.Asked = slices.Compact(p.Asked)
+	p := newPinned(zypperName, packages)
 	text, err := q.answer("repositories")
 	if err != nil {
 		return nil, err

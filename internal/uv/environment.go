@@ -23,9 +23,11 @@ func Environment(env []string) []string {
 		name, value, _ := strings.Cut(kv, "=")
 		return value != "" && slices.Contains(trust, name)
 	}
-	file := hostconfig.Bundle()
-	if file == "" || slices.ContainsFunc(env, said) {
+	if slices.ContainsFunc(env, said) {
 		return env
 	}
-	return append(env, bundle+"="+file)
+	if file := hostconfig.Bundle(); file != "" {
+		return append(env, bundle+"="+file)
+	}
+	return env
 }
