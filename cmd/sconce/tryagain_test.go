@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
@@ -12,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // What may go better at another time, as a server is in trouble or is not reached, has an exit code of its own. What a server refuses, or
@@ -34,7 +34,7 @@ func TestTryAgain(t *testing.T) {
 		name, host string
 		want       int
 	}{
-		{"a closed port", closedPort(t), fault.CodeTryAgain},
+		{"a closed port", tooltest.ClosedPort(t), fault.CodeTryAgain},
 		{"503", answers(http.StatusServiceUnavailable), fault.CodeTryAgain},
 		{"429", answers(http.StatusTooManyRequests), fault.CodeTryAgain},
 		{"401", answers(http.StatusUnauthorized), fault.CodeFailed},
@@ -69,15 +69,4 @@ func TestTryAgain(t *testing.T) {
 			}
 		}
 	}
-}
-
-// closedPort is an address of this machine at which nobody listens.
-func closedPort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }

@@ -3,39 +3,18 @@ package engine
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
-// withoutAttributes is a directory that cannot hold what is unpacked, as homes on network file systems.
-func withoutAttributes(t *testing.T) string {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount")
-	}
-	shown := t.TempDir()
-	if out, err := exec.Command(tooltest.Path(t, "bindfs"), "--xattr-none", t.TempDir(), shown).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(shown, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	return shown
-}
-
 // In a job of Slurm's what is unpacked goes to the directory that the cluster's profile says each node has, and info says so; elsewhere, and
 // where the profile does not fit the node, as without a profile.
 func TestScratchOfAJob(t *testing.T) {
-	store, place, config := withoutAttributes(t), t.TempDir(), t.TempDir()
+	store, place, config := tooltest.WithoutAttributes(t), t.TempDir(), t.TempDir()
 	local := filepath.Join(place, "of-the-node")
 	if err := os.MkdirAll(filepath.Join(config, "sconce/clusters"), 0o755); err != nil {
 		t.Fatal(err)

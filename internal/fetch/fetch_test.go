@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -22,6 +21,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // TestMain lets the test binary be the second process of a test: with these variables it downloads one blob and exits.
@@ -605,7 +605,7 @@ func TestCredentialsAreSentAndNeverShown(t *testing.T) {
 		}
 		refuse.Store(true)
 		refused := fast(openStore(t)).Blob(ctx, Request{URL: tc.url, Digest: store.DigestOf(data)})
-		dead := strings.Replace(tc.url, srv.Listener.Addr().String(), closedPort(t), 1)
+		dead := strings.Replace(tc.url, srv.Listener.Addr().String(), tooltest.ClosedPort(t), 1)
 		unreachable := fast(openStore(t)).Blob(ctx, Request{URL: dead, Digest: store.DigestOf(data)})
 		for _, err := range []error{refused, unreachable} {
 			if err == nil || strings.Contains(err.Error()+fault.HintOf(err), "hunter2") || strings.Contains(err.Error(), "joe") {
@@ -616,17 +616,6 @@ func TestCredentialsAreSentAndNeverShown(t *testing.T) {
 			t.Errorf("events show a secret: %s", all)
 		}
 	}
-}
-
-// closedPort is an address that refuses connections.
-func closedPort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func TestCancel(t *testing.T) {

@@ -2,7 +2,6 @@ package host
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,21 +10,6 @@ import (
 
 	"sconce.dev/sconce/internal/tooltest"
 )
-
-// elsewhere is a directory that has room and can hold no layers, as those of network file systems.
-func elsewhere(t *testing.T) string {
-	t.Helper()
-	shown := t.TempDir()
-	if out, err := exec.Command(tooltest.Path(t, "bindfs"), "--xattr-none", t.TempDir(), shown).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(shown, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	return shown
-}
 
 // readOnly has a directory's disk only be read.
 func readOnly(t *testing.T, dir string) string {
@@ -45,7 +29,7 @@ func TestLocalPlaceByRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := tooltest.SmallDisk(t, "size=64m,nr_inodes=8")
-	network, locked := elsewhere(t), readOnly(t, tooltest.SmallDisk(t, "size=16m"))
+	network, locked := tooltest.WithoutAttributes(t), readOnly(t, tooltest.SmallDisk(t, "size=16m"))
 	for name, c := range map[string]struct {
 		dirs []string
 		want string
@@ -97,7 +81,7 @@ func TestLocalPlaceWithEnough(t *testing.T) {
 
 // TMPDIR is looked at first, and what a profile names before it.
 func TestLocalPlaceOfTMPDIR(t *testing.T) {
-	tmp, network := tooltest.SmallDisk(t, "size=1m"), elsewhere(t)
+	tmp, network := tooltest.SmallDisk(t, "size=1m"), tooltest.WithoutAttributes(t)
 	t.Setenv("TMPDIR", tmp)
 	p, reason, err := PlaceInstead(network)
 	if err != nil || reason == nil || p.Dir == tmp || p.Room <= 1<<20 {

@@ -89,6 +89,36 @@ func SmallDiskAt(t testing.TB, dir, options string) {
 	})
 }
 
+// WithoutAttributes is a directory that has room and cannot hold what is unpacked, as homes on network file systems. Only root can mount it.
+func WithoutAttributes(t testing.TB) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	shown := t.TempDir()
+	bindfs := exec.Command(Path(t, "bindfs"), "--xattr-none", t.TempDir(), shown)
+	if out, err := bindfs.CombinedOutput(); err != nil { //nolint:forbidigo // only tests start it, and it outlives its first process as it must
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(shown, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return shown
+}
+
+// ClosedPort is an address of this machine, HOST:PORT, at which nobody listens.
+func ClosedPort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
 // OutsideAddress is an address of this machine that others reach it by: of IPv4, and not its loopback's.
 func OutsideAddress(t testing.TB) netip.Addr {
 	t.Helper()
