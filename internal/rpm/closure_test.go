@@ -19,7 +19,7 @@ func TestRelations(t *testing.T) {
 			t.Errorf("%q is %q, %v", text, r, err)
 		}
 	}
-	for _, bad := range []string{"", "(", "(a", "(a if", "(a or b and c)", "(a if b else c else d)", "(a if b if c)", "a >=", "(a xor b)", "a b", "()", strings.Repeat("(", 100) + "a" + strings.Repeat(")", 100), "(a else b)"} {
+	for _, bad := range []string{"", "(", "(a", "(a if", "(a or b and c)", "(a if b else c else d)", "(a if b if c)", "a >=", "(a xor b)", "a b", "()", "a >= -", "a >= 1:", "a = 0:0:1", "a = (1", "a(", strings.Repeat("(", 100) + "a" + strings.Repeat(")", 100), "(a else b)"} {
 		if r, err := ParseRelation(bad); err == nil {
 			t.Errorf("%q is %q", bad, r)
 		}
@@ -168,7 +168,7 @@ func TestArchitecture(t *testing.T) {
 
 // FuzzRelation: what is read is written so that it is read the same.
 func FuzzRelation(f *testing.F) {
-	for _, s := range []string{"a >= 1", "(a if b else c)", "((a or b) and c(x) = 1:2-3)"} {
+	for _, s := range []string{"a >= 1", "(a if b else c)", "((a or b) and c(x) = 1:2-3)", "a >= -", "a >= 0:-1", "a = 0:0:1", "((a or b) and c( )", "a = (1)"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

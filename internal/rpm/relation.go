@@ -128,17 +128,22 @@ func (p *relationParser) relation(depth int) (Relation, error) {
 		return p.expression(depth - 1)
 	}
 	r := Relation{Name: p.word()}
-	if r.Name == "" {
+	switch {
+	case r.Name == "":
 		return r, errors.New("a name is missing")
+	case strings.Count(r.Name, "(") != strings.Count(r.Name, ")"):
+		return r, errors.New("a parenthesis is missing")
 	}
 	before := p.rest
 	if s := senses[p.word()]; s != 0 {
 		r.sense = s
-		version := p.word()
-		if version == "" {
+		r.version = ParseVersion(p.word())
+		switch {
+		case r.version.Version == "":
 			return r, errors.New("a version is missing")
+		case strings.ContainsAny(r.version.Epoch, "()") || strings.ContainsAny(r.version.Version+r.version.Release, "():"):
+			return r, fmt.Errorf("%q is no version", r.version)
 		}
-		r.version = ParseVersion(version)
 		return r, nil
 	}
 	p.rest = before
