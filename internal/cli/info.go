@@ -21,14 +21,14 @@ func newInfoCmd(a *app) *cobra.Command {
 		Long: `Show what matters to sconce on this machine: whether commands can be run in images (it is tried, and where it is refused
 the setting that refuses is named), the cores and the memory that are really available under the limits of cgroups and Slurm,
 the disk under the store with your quota there, what configuration says, where you are logged in, and which other programs
-were found. With --network, the registries that you are logged in at, the package indexes that you have configured and the
-mirrors of distributions that are known here are asked whether they answer.`,
+were found. With --network, the registries that you are logged in at, the package indexes and conda channels that you have
+configured and the mirrors of distributions that are known here are asked whether they answer.`,
 		Example: examples("sconce info", "sconce info --network", "sconce info --json | jq .cores.available"),
 		Args:    wants(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runInfo(cmd.Context(), asJSON, network) },
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&network, "network", false, "ask your registries, package indexes and mirrors whether they answer")
+	cmd.Flags().BoolVar(&network, "network", false, "ask your registries, package indexes, channels and mirrors whether they answer")
 	return cmd
 }
 

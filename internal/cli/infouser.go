@@ -60,7 +60,13 @@ func (in hostInfo) sayNetwork(line func(title, format string, args ...any)) {
 		if an.Error == "" {
 			line(title, "%s answers (%s)", an.Address, an.For)
 		} else {
-			line(title, "%s does not answer (%s): %s", an.Address, an.For, an.Error)
+			said := "does not answer"
+			if an.Unasked {
+				said = "cannot be asked"
+			} else if an.Status != 0 {
+				said = "answers with an error"
+			}
+			line(title, "%s %s (%s): %s", an.Address, said, an.For, an.Error)
 			if an.Hint != "" {
 				line("", "%s", an.Hint)
 			}

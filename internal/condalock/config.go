@@ -53,6 +53,14 @@ func ReadConfig(lookup func(string) (string, bool)) (*Config, error) {
 	return c, c.findMirrors()
 }
 
+// UsualChannels are the channels of one who names none: those that are configured, else conda-forge.
+func (c *Config) UsualChannels() []string {
+	if len(c.Usual) == 0 {
+		return []string{"conda-forge"}
+	}
+	return c.Usual
+}
+
 // variable returns the value of an environment variable, or "".
 func (c *Config) variable(name string) string {
 	value, _ := c.lookup(name)

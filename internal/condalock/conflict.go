@@ -81,7 +81,7 @@ func (s *Solver) explain(f *failure, r *Request) error {
 		}
 		return e
 	case "channel":
-		return fault.Hint(fmt.Errorf("conda channel: %s", chain(text)), channelHint(text, s.Offline))
+		return fault.Hint(fmt.Errorf("conda channel: %s", chain(text)), s.channelHint(text))
 	}
 	return fmt.Errorf("the solver: %s", text)
 }
@@ -177,13 +177,19 @@ func conflictHint(text string, missing []unknown, r *Request) string {
 	return ""
 }
 
-func channelHint(text string, offline bool) string {
+func (s *Solver) channelHint(text string) string {
+	if s.Offline {
+		return "the channel's index is not in the store: run it once with the network"
+	}
+	return ChannelHint(text)
+}
+
+// ChannelHint says what to do about a channel of which the text tells what is wrong, such as "404 Not Found"; "" where that is not known.
+func ChannelHint(text string) string {
 	has := func(words ...string) bool {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
 	}
 	switch {
-	case offline:
-		return "the channel's index is not in the store: run it once with the network"
 	case has("401 Unauthorized", "403 Forbidden"):
 		return "the channel asks for a login: put it into RATTLER_AUTH_FILE, ~/.rattler/credentials.json or ~/.netrc"
 	case has("404 Not Found", "could not find subdir", "No such file"):

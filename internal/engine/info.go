@@ -5,20 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
-	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-	"sync"
-	"time"
 
 	"sconce.dev/sconce/internal/config"
-	"sconce.dev/sconce/internal/debian"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/registry"
@@ -138,87 +130,4 @@ func findUV(ctx context.Context, dir string, tools []host.Tool, asked *config.UV
 	if path, version, ok := s.StoredUV(); ok {
 		t.Path, t.Version, t.Why = path, "uv "+version, "brought by sconce, "+t.Why
 	}
-}
-
-// Answer is what came of asking a server.
-type Answer struct {
-	Address string `json:"address"`
-	For     string `json:"for"` // what it is asked for
-	Error   string `json:"error,omitempty"`
-	Hint    string `json:"hint,omitempty"`
-	Err     error  `json:"-"` // that is the Error
-}
-
-// answerTime is how long a server may take to answer.
-const answerTime = 5 * time.Second
-
-// askNetwork asks the servers that the user works with, all at once: registries, package indexes, and mirrors of distributions, which are
-// those that were named and those of this machine's own packages, where bases from packages come from.
-func askNetwork(ctx context.Context, logins []registry.Known, mirrors map[string]string) []Answer {
-	var all []Answer
-	add := func(address, what string) { all = append(all, Answer{Address: address, For: what}) }
-	for _, k := range logins {
-		name, _, _ := strings.Cut(k.Name, "/")
-		servers, err := registry.Servers(name)
-		if err != nil {
-			all = append(all, Answer{Address: name, For: "images", Error: err.Error()})
-		}
-		for _, server := range servers {
-			add("https://"+server+"/v2/", "images of "+name)
-		}
-	}
-	for _, index := range Indexes() {
-		add(index, "Python packages")
-	}
-	known := debian.OwnMirrors(debian.AptDir)
-	maps.Copy(known, mirrors)
-	for _, archive := range slices.Sorted(maps.Keys(known)) {
-		add(known[archive], "packages of "+archive)
-	}
-	var wg sync.WaitGroup
-	for i := range all {
-		if all[i].Error == "" {
-			wg.Go(func() { all[i].ask(ctx) })
-		}
-	}
-	wg.Wait()
-	return all
-}
-
-// ask asks once. Whatever the server says to somebody without a login, it is there; unless it is in trouble.
-func (an *Answer) ask(ctx context.Context) {
-	address := an.Address
-	an.Address = fetch.Redact(address)
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	err := head(ctx, address)
-	switch {
-	case err == nil || errors.Is(err, http.ErrSchemeMismatch): // that without encryption is asked again where it is used
-	case errors.Is(err, context.DeadlineExceeded):
-		an.Error, an.Hint = fmt.Sprintf("no answer within %s", answerTime), "a node without a way out? try a login node; a proxy is taken from HTTPS_PROXY"
-	default:
-		an.Error, an.Err = err.Error(), err
-	}
-}
-
-func head(ctx context.Context, address string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, address, nil)
-	if err != nil {
-		return err
-	}
-	client := http.Client{Transport: fetch.DefaultTransport(), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	defer client.CloseIdleConnections()
-	resp, err := client.Do(req)
-	var about *url.Error
-	if errors.As(err, &about) {
-		return about.Err // the address is told anyway, and may have a login in it
-	}
-	if err != nil {
-		return err
-	}
-	resp.Body.Close()
-	if resp.StatusCode >= http.StatusInternalServerError && resp.StatusCode != http.StatusNotImplemented { // of HEAD
-		return errors.New(resp.Status)
-	}
-	return nil
 }

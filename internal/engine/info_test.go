@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
@@ -88,36 +85,6 @@ func TestInfoSaysWhichUV(t *testing.T) {
 	}
 	if got := found(asked); got.Path == "" || got.Version != "uv 9.9.9" || got.Why != "brought by sconce, as [uv] in /etc/sconce/config.toml says" {
 		t.Errorf("%+v", got)
-	}
-}
-
-// Servers are asked once; one that wants a login or speaks without encryption is there, and an address tells no password.
-func TestInfoAsksTheNetwork(t *testing.T) {
-	status := http.StatusUnauthorized
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
-	defer srv.Close()
-	ask := func(address string) Answer {
-		an := Answer{Address: address}
-		an.ask(t.Context())
-		return an
-	}
-	if an := ask(strings.Replace(srv.URL, "//", "//me:secret@", 1)); an.Error != "" || strings.Contains(an.Address, "secret") {
-		t.Errorf("%+v", an)
-	}
-	if an := ask(strings.Replace(srv.URL, "http:", "https:", 1) + "/v2/"); an.Error != "" {
-		t.Errorf("without encryption: %+v", an)
-	}
-	mirror := Answer{Address: srv.URL + "/rocky", For: "packages of rocky"}
-	if all := askNetwork(t.Context(), nil, map[string]string{"rocky": srv.URL + "/rocky"}); !slices.Contains(all, mirror) {
-		t.Errorf("a mirror that was named: %+v", all)
-	}
-	status = http.StatusBadGateway
-	if an := ask(srv.URL); !strings.Contains(an.Error, "502") {
-		t.Errorf("%+v", an)
-	}
-	srv.Close()
-	if an := ask(srv.URL); an.Error == "" || an.Err == nil {
-		t.Errorf("nobody is there: %+v", an)
 	}
 }
 

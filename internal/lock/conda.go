@@ -315,9 +315,7 @@ func (k *condaLocker) request(machine *condalock.Machine) (condalock.Request, er
 		AddPip:         len(files) > 0, // they are written for conda, with which a Python has pip
 	}
 	if len(c.Channels) == 0 {
-		if r.Defaults = k.config.Usual; len(r.Defaults) == 0 {
-			r.Defaults = []string{"conda-forge"}
-		}
+		r.Defaults = k.config.UsualChannels()
 	}
 	r.Sources = condaSources(k.recipe, files)
 	for _, s := range r.Sources {
