@@ -49,7 +49,7 @@ func isDownload(r *http.Request) bool {
 }
 
 // CUDA that will not start on the target's driver is warned of by a lock, on the terminal and for programs, and by a build that makes one before
-// it downloads anything; CUDA that will is not spoken of, nor that of a lock that fits, which was.
+// it downloads anything; CUDA that will is not spoken of, nor is that of a lock that fits when it is asked for again.
 func TestDriverOfARealLock(t *testing.T) {
 	begin(t)
 	for _, c := range []struct {
@@ -91,31 +91,49 @@ func TestDriverOfARealLock(t *testing.T) {
 	}
 }
 
-// The warning is there before the first byte is asked for.
+// The warning is there before the first byte is asked for, whether the build makes the lock or finds one that fits; once, and not at all where
+// the recipe allows what the check would find.
 func TestDriverIsToldBeforeDownloads(t *testing.T) {
 	begin(t)
-	p, ix := cudaPlace(t, "2.12", "570.124.06")
-	said, err := os.Create(p.path("said"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer said.Close()
-	var early, downloads atomic.Int32
-	ix.spoil(func(_ http.ResponseWriter, r *http.Request, _ string) bool {
-		if !isDownload(r) {
-			return false
-		}
-		downloads.Add(1)
-		if text, err := os.ReadFile(said.Name()); err != nil || !strings.Contains(string(text), tooNew) {
-			early.Add(1)
-		}
-		return false
-	})
-	cmd := p.command("build", "app")
-	cmd.Stderr = said
-	_ = cmd.Run() // the check of the image says at last what the warning says now, and fails
-	text, err := os.ReadFile(said.Name())
-	if err != nil || cmd.ProcessState.ExitCode() != 3 || downloads.Load() < 2 || early.Load() > 0 {
-		t.Errorf("%v, %v: %d of %d downloads before the warning\n%s", err, cmd.ProcessState, early.Load(), downloads.Load(), text)
+	for name, c := range map[string]struct{ locked, allowed bool }{"a lock is made": {}, "a lock fits": {locked: true}, "it is allowed": {locked: true, allowed: true}} {
+		t.Run(name, func(t *testing.T) {
+			p, ix := cudaPlace(t, "2.12", "570.124.06")
+			code, times := 3, 1 // the check of the image says at last what the warning says now
+			if c.allowed {
+				code, times = 0, 0
+				p.write("app/sconce.toml", p.read("app/sconce.toml")+"[check]\nallow = { driver-too-old = \"the nodes get a new one\" }\n")
+			}
+			if c.locked {
+				if locked := p.must("lock", "app"); strings.Contains(locked.stderr, tooNew) == c.allowed {
+					t.Errorf("when it is locked: %v", locked)
+				}
+			}
+			said, err := os.Create(p.path("said"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer said.Close()
+			var early, downloads atomic.Int32
+			ix.spoil(func(_ http.ResponseWriter, r *http.Request, _ string) bool {
+				if !isDownload(r) {
+					return false
+				}
+				downloads.Add(1)
+				if text, err := os.ReadFile(said.Name()); err != nil || strings.Count(string(text), tooNew) != times {
+					early.Add(1)
+				}
+				return false
+			})
+			cmd := p.command("build", "app")
+			cmd.Stderr = said
+			_ = cmd.Run() // its exit code is looked at
+			text, err := os.ReadFile(said.Name())
+			if err != nil || cmd.ProcessState.ExitCode() != code || downloads.Load() < 2 || early.Load() > 0 || strings.Count(string(text), tooNew) != times {
+				t.Errorf("%v, %v: %d of %d downloads before the warning\n%s", err, cmd.ProcessState, early.Load(), downloads.Load(), text)
+			}
+			if again := p.sconce("build", "app"); strings.Contains(again.stderr, tooNew) {
+				t.Errorf("the image is there: %v", again)
+			}
+		})
 	}
 }

@@ -140,6 +140,9 @@ func (s *Session) run(ctx context.Context, p *Plan, o BuildOptions) (*build.Resu
 	if err := p.checkAnywhere(); err != nil {
 		return nil, err
 	}
+	if err := s.tellUntold(ctx, p); err != nil {
+		return nil, err
+	}
 	if err := s.bringBelow(ctx, p, o); err != nil {
 		return nil, err
 	}
@@ -154,6 +157,16 @@ func (s *Session) run(ctx context.Context, p *Plan, o BuildOptions) (*build.Resu
 	how.Secrets, how.SSH, how.Host, how.HostNetwork, how.OnFailure = o.Secrets, o.SSH, host, o.HostNetwork, o.onFailure()
 	how.Pass = append(how.Pass[:len(how.Pass):len(how.Pass)], o.Pass...)
 	return build.Run(ctx, p.Plan, how)
+}
+
+// tellUntold warns of what the lock comes to, unless the image is there.
+func (s *Session) tellUntold(ctx context.Context, p *Plan) error {
+	made, err := s.Made(ctx, p)
+	if err == nil && made == nil {
+		tellWarnings(ctx, p.untold)
+		p.untold = nil
+	}
+	return err
 }
 
 // bringBelow has what p stands on in the store, unless p itself is there.

@@ -81,22 +81,25 @@ func (s *Session) checkPolicy() error {
 // allow marks the findings that somebody allows: this machine's configuration, or asked, which goes before. What the configuration
 // requires nobody allows, and who tried is told.
 func (s *Session) allow(ctx context.Context, findings []audit.Finding, asked map[string]string) {
-	reasons := maps.Clone(s.check.Allow)
-	if reasons == nil {
-		reasons = map[string]string{}
-	}
-	maps.Copy(reasons, asked)
 	told := map[string]bool{}
 	for _, f := range findings {
 		by := s.check.Require[f.Rule]
-		if by == "" || reasons[f.Rule] == "" || told[f.Rule] {
+		if by == "" || s.check.Allow[f.Rule] == "" && asked[f.Rule] == "" || told[f.Rule] {
 			continue
 		}
 		told[f.Rule] = true
 		progress.Warn(ctx, fmt.Sprintf("%s counts, although it is allowed: %s requires it", f.Rule, by), "")
 	}
+	audit.Allow(findings, s.allowed(asked))
+}
+
+// allowed is why findings are allowed, by the rule: what somebody asked for, else what the configuration says, and never what it requires.
+func (s *Session) allowed(asked map[string]string) map[string]string {
+	reasons := map[string]string{}
+	maps.Copy(reasons, s.check.Allow)
+	maps.Copy(reasons, asked)
 	maps.DeleteFunc(reasons, func(rule, _ string) bool { return s.check.Require[rule] != "" })
-	audit.Allow(findings, reasons)
+	return reasons
 }
 
 // findingsIn checks an image of the store, unless the same rules have judged it for the same target before. Nothing is marked as

@@ -149,7 +149,8 @@ func (s *Session) makeLock(ctx context.Context, r *Recipe, below *Plan, found *l
 	if err != nil {
 		return made, err
 	}
-	made.warnOfDriver(ctx, r)
+	made.Warnings = s.driverWarnings(made, r)
+	tellWarnings(ctx, made.Warnings)
 	if before != nil {
 		made.Changes = changes(before, made)
 		tellChanges(ctx, r, made.Changes)

@@ -18,12 +18,15 @@ type LockWarning struct {
 	Hint    string `json:"hint"`
 }
 
-// warnOfDriver says that the CUDA of a lock will not start on the target, before gigabytes of it are downloaded. The check of the image,
-// which looks at more, has the last word.
-func (l *Locked) warnOfDriver(ctx context.Context, r *Recipe) {
+// driverTooOld is the rule of the check by which an image fails whose CUDA is too new for the target's driver.
+const driverTooOld = "driver-too-old"
+
+// driverWarnings say which CUDA of a lock will not start on the target, unless somebody allows that. They are told before gigabytes of it are
+// downloaded: when the lock is made, and by each build that finds it made. The check of the image, which looks at more, has the last word.
+func (s *Session) driverWarnings(l *Locked, r *Recipe) (all []LockWarning) {
 	driver := cuda.ParseDriver(r.Target.Driver)
-	if driver == nil {
-		return
+	if driver == nil || s.allowed(r.Target.Allow)[driverTooOld] != "" {
+		return nil
 	}
 	for i := range l.Wheels {
 		w := &l.Wheels[i]
@@ -32,12 +35,17 @@ func (l *Locked) warnOfDriver(ctx context.Context, r *Recipe) {
 			continue
 		}
 		if least := cuda.MinimumDriver(version); least != nil && driver.OlderThan(least) {
-			warning := LockWarning{
+			all = append(all, LockWarning{
 				fmt.Sprintf("the packages are for CUDA %s, which needs driver %s or newer, and the target has %s", version, least, driver),
 				`torch-backend = "target" under [python] takes the newest CUDA that the target's driver runs`,
-			}
-			l.Warnings = append(l.Warnings, warning)
-			progress.Warn(ctx, warning.Message, warning.Hint)
+			})
 		}
+	}
+	return all
+}
+
+func tellWarnings(ctx context.Context, all []LockWarning) {
+	for _, w := range all {
+		progress.Warn(ctx, w.Message, w.Hint)
 	}
 }

@@ -1,21 +1,17 @@
 package engine
 
 import (
-	"context"
 	"strings"
 	"testing"
 
+	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/conda"
+	"sconce.dev/sconce/internal/config"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/plan"
-	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 )
-
-type notes []progress.Event
-
-func (n *notes) Emit(e progress.Event) { *n = append(*n, e) }
 
 func wheelOf(name, version string) lock.Wheel {
 	return lock.Wheel{Item: python.Item{Name: name, Version: version}}
@@ -23,25 +19,34 @@ func wheelOf(name, version string) lock.Wheel {
 
 // A CUDA that will not start on the target is told before it is downloaded, one that will is not spoken of.
 func TestDriverOfALock(t *testing.T) {
+	why := "the nodes get a new one"
+	const old, own = "550.54.15", "nvidia-cuda-runtime"
 	for _, c := range []struct {
 		driver, name, version string
 		warns                 bool
+		allow                 map[string]string
+		policy                config.Check
 	}{
-		{"550.54.15", "nvidia-cuda-runtime", "13.2.75", true},
-		{"550.54.15", "nvidia-cuda-runtime-cu12", "12.8.90", false},
-		{"450.80.02", "nvidia-cuda-runtime-cu12", "12.8.90", true},
-		{"580.95.05", "nvidia-cuda-runtime", "13.2.75", false},
-		{"", "nvidia-cuda-runtime", "13.2.75", false},
-		{"550.54.15", "nvidia-cuda-nvrtc", "13.2.75", false},
-		{"550.54.15", "nvidia-cuda-runtime", "x", false},
+		{driver: old, name: own, version: "13.2.75", warns: true},
+		{driver: old, name: "nvidia-cuda-runtime-cu12", version: "12.8.90"},
+		{driver: "450.80.02", name: "nvidia-cuda-runtime-cu12", version: "12.8.90", warns: true},
+		{driver: "580.95.05", name: own, version: "13.2.75"},
+		{name: own, version: "13.2.75"},
+		{driver: old, name: "nvidia-cuda-nvrtc", version: "13.2.75"},
+		{driver: old, name: own, version: "x"},
+		{driver: old, name: own, version: "13.2.75", allow: map[string]string{driverTooOld: why}},
+		{driver: old, name: own, version: "13.2.75", policy: config.Check{Allow: map[string]string{driverTooOld: why}}},
+		{driver: old, name: own, version: "13.2.75", warns: true, allow: map[string]string{driverTooOld: why}, policy: config.Check{Require: map[string]string{driverTooOld: "site"}}},
 	} {
-		var said notes
 		l := &Locked{Locked: &lock.Locked{Wheels: []lock.Wheel{wheelOf(c.name, c.version)}}}
-		r := &Recipe{Target: Target{Profile: cluster.Profile{Driver: c.driver}}}
-		l.warnOfDriver(progress.With(context.Background(), &said), r)
+		s := &Session{check: c.policy}
+		said := s.driverWarnings(l, &Recipe{Target: Target{Profile: cluster.Profile{Driver: c.driver}, Allow: c.allow}})
 		if (len(said) == 1) != c.warns || c.warns && !strings.Contains(said[0].Hint, `torch-backend = "target"`) {
 			t.Errorf("%+v: %v", c, said)
 		}
+	}
+	if err := audit.KnownRule(driverTooOld); err != nil {
+		t.Error(err)
 	}
 }
 

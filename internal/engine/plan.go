@@ -35,6 +35,7 @@ type Plan struct {
 	contexts  *contexts
 	means     build.Options // what is the plan's own: where its wheels come from, its remote cache
 	unchecked bool          // nobody looks whether the image will run on its target
+	untold    []LockWarning // of a lock that was found, for the build
 
 	everywhere bool // see PlanOptions.Anywhere
 	anywhere   bool // the key is that of an image that only a machine of its platform makes
@@ -86,6 +87,9 @@ func (s *Session) planOn(ctx context.Context, p *Plan, o PlanOptions, kept *slim
 	l, err := s.fittingLock(ctx, r, p.Below, o.Locked)
 	if err != nil {
 		return err
+	}
+	if l.Fresh && !o.NoCheck {
+		p.untold = s.driverWarnings(l, r)
 	}
 	how := plan.Options{Slim: kept, Unchecked: o.NoCheck, GPU: r.Target.GPU, RunsHere: o.Anywhere || runsHere(l.Platform)}
 	p.anywhere = o.Anywhere && (l.Python != nil || l.Lock.Conda != nil) && r.Python.CompilesBytecode()
