@@ -212,6 +212,9 @@ func (o buildOptions) how() (engine.BuildOptions, error) {
 		if strings.HasPrefix(ref, "-") {
 			return b, fault.Usage(fault.Hint(fmt.Errorf("--push %s: it takes a reference in a registry", ref), "--push registry.example.org/me/app:1"))
 		}
+		if err := engine.CheckPush(ref); err != nil {
+			return b, err
+		}
 	}
 	for _, out := range o.outputs {
 		if err := engine.CheckOutput(out, o.force); err != nil {

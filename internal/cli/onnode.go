@@ -198,16 +198,19 @@ func secretValues(secrets map[string]func() ([]byte, error)) (map[string][]byte,
 	return values, nil
 }
 
-// copyOn is `sconce copy --on`.
+// copyOn is `sconce copy --on`: what is wrong with the destination is found out here.
 func (a *app) copyOn(cmd *cobra.Command, args []string, o copyOptions) error {
 	if _, err := o.squashfs.writing(o.force); err != nil {
+		return err
+	}
+	if err := engine.CheckDestination(o.to, o.force); err != nil {
 		return err
 	}
 	c, err := a.nodeCommand(o.on, ".")
 	if err != nil {
 		return err
 	}
-	if path, err := engine.OutputPath(o.to); err == nil {
+	if path, err := engine.OutputPath(o.to); err == nil { // else it is a registry
 		if err := c.AddPlace(filepath.Dir(path)); err != nil {
 			return err
 		}

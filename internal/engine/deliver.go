@@ -47,6 +47,17 @@ func (s *Session) writing(w Writing) export.Options {
 	return export.Options{Store: s.Store, Force: w.Force, Squashfs: w.Squashfs, NoReuse: w.NoReuse, Uenv: w.Uenv}
 }
 
+// CheckPush finds a mistake in a reference to a registry before anything is made for it.
+func CheckPush(to string) error { return export.CheckPush(to) }
+
+// CheckDestination finds a mistake in a destination of [Session.Copy] before anything is made for it.
+func CheckDestination(to string, force bool) error {
+	if strings.HasPrefix(to, dockerPrefix) {
+		return CheckPush(to)
+	}
+	return CheckOutput(to, force)
+}
+
 // CheckOutput finds a mistake in a destination that is no registry before anything is made for it, and refuses one that may not be
 // replaced, whatever image it will be.
 func CheckOutput(to string, force bool) error {
@@ -120,6 +131,9 @@ func (s *Session) PushUntagged(ctx context.Context, im *image.Image, repository 
 // PushSubject sends an image to a registry, under its own tag where the reference has none, and returns what it is called there. With a
 // key the image's facts are signed and lie beside it.
 func (s *Session) PushSubject(ctx context.Context, from *Subject, to string, sign *attest.PrivateKey) (string, error) {
+	if err := CheckPush(to); err != nil {
+		return "", err
+	}
 	im, err := from.Import(ctx)
 	if err != nil {
 		return "", err

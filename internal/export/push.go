@@ -21,6 +21,12 @@ func Push(ctx context.Context, im *image.Image, reference string, o registry.Pus
 	return registry.Push(ctx, content(im), ref.Value, ref.Tag, o)
 }
 
+// CheckPush finds a mistake in a reference that an image is to be pushed to.
+func CheckPush(reference string) error {
+	_, err := pushRef(reference)
+	return err
+}
+
 // PushUntagged sends an image to a repository, HOST/PATH, under its digest alone.
 func PushUntagged(ctx context.Context, im *image.Image, repository string, o registry.PushOptions) error {
 	ref, err := pushRef(repository)
