@@ -77,7 +77,7 @@ func (a *app) runLogin(ctx context.Context, o loginOptions) error {
 		return err
 	}
 	if !in.Tried {
-		a.say("%s lets everybody in, so that the login could not be tried", in.Host)
+		a.say("%s lets everybody in, whatever the login, so that nothing has proved it", in.Host)
 	}
 	a.say("the login at %s is kept in %s", in.Host, in.File)
 	return nil

@@ -10,7 +10,7 @@ import (
 type LoggedIn struct {
 	Host  string
 	File  string // that keeps it
-	Tried bool   // false: the registry lets everybody in, so that nothing could be proved
+	Tried bool   // false: the registry lets everybody in, whatever the login, so that nothing could be proved
 }
 
 // LogIn tries a login at a registry, HOST[:PORT][/NAMESPACE], and keeps it. ask is called once it is plain that name is one.

@@ -132,6 +132,13 @@ func (a *authorizer) current() authorization {
 	return a.now
 }
 
+// carry sends a header along before anybody has asked for it.
+func (a *authorizer) carry(header string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.now = authorization{header: header}
+}
+
 // isRefusal reports whether an answer asks for a login, or may be about a token that is shared: a server may issue it for some of the
 // repositories only, and registries hide what somebody may not see.
 func isRefusal(resp *http.Response, shared bool) bool {

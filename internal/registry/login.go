@@ -30,7 +30,8 @@ func ParseLogin(name string) (Endpoint, error) {
 }
 
 // Login proves c to the registry and keeps it where docker's and podman's users keep theirs, readable by this user alone. It
-// returns the file's name. asked is false when the registry lets everybody in, so that nothing could be proved.
+// returns the file's name. asked is false when the registry lets everybody in, with whatever login, so that nothing could be proved. What a
+// registry does not take, or cannot say for now, is not kept.
 func Login(ctx context.Context, at Endpoint, c Credential, client *fetch.Client) (file string, asked bool, err error) {
 	if strings.Contains(c.User, ":") {
 		return "", false, fault.Usage(errors.New("a user's name has no colon")) // RFC 7617 section 2
@@ -120,20 +121,39 @@ func prove(ctx context.Context, at Endpoint, c Credential, client *fetch.Client)
 	if err != nil {
 		return false, err
 	}
+	if err := admits(client, r, req); err != nil || r.auth.current().header != "" {
+		return true, err
+	}
+	// Who is asked for nothing may be told all the same that what comes unasked is wrong.
+	unasked := "Basic " + basic(c.User, c.Password)
+	r.auth.carry(unasked)
+	err = admits(client, r, req)
+	return err != nil || r.auth.current().header != unasked, err
+}
+
+// admits sends a request to the registry's front door, and is nil when that is open.
+func admits(client *fetch.Client, r *Repository, req *http.Request) error {
 	resp, err := client.Do(r.calls, req)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer resp.Body.Close()
-	header := r.auth.current().header
 	switch resp.StatusCode {
 	case http.StatusOK:
-		return header != "", nil
+		if strings.Contains(resp.Header.Get("Content-Type"), "html") {
+			return fault.Hint(fmt.Errorf("%s answered with a page for browsers, as no registry does", resp.Request.URL.Host), noRegistryHint)
+		}
+		return nil
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return true, fault.Hint(newStatusError(resp), "user or password is wrong; many registries want an access token in the password's place")
+		return fault.Hint(newStatusError(resp), "user or password is wrong; many registries want an access token in the password's place")
+	case http.StatusNotFound:
+		return fault.Hint(newStatusError(resp), noRegistryHint)
 	}
-	return false, newStatusError(resp)
+	return newStatusError(resp)
 }
+
+// noRegistryHint is for servers that are none (distribution specification, "Determining Support").
+const noRegistryHint = "no registry is there: is the name right, and has the registry a port or a name of its own, such as registry.example.org:5000?"
 
 // loginFile chooses where a login is kept: in the file that has one for this registry, else in $REGISTRY_AUTH_FILE or podman's file
 // that stays when the session ends and that all nodes see.

@@ -2,6 +2,9 @@ package registry
 
 import (
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,6 +53,50 @@ func TestLogin(t *testing.T) {
 	}
 	if files, err := Logout(at); err != nil || len(files) != 0 {
 		t.Errorf("twice: %v, %v", files, err)
+	}
+}
+
+// Only a login that the registry takes is kept: not when it refuses, is in trouble, has had enough or is none.
+func TestLoginIsProved(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer func(w http.ResponseWriter, user, password string)
+		asked  bool
+		code   int
+		says   string
+	}{
+		"asked too often": {func(w http.ResponseWriter, _, _ string) { w.WriteHeader(http.StatusTooManyRequests) }, true, fault.CodeTryAgain, "429"},
+		"in trouble":      {func(w http.ResponseWriter, _, _ string) { w.WriteHeader(http.StatusServiceUnavailable) }, true, fault.CodeTryAgain, "503"},
+		"not there":       {func(w http.ResponseWriter, _, _ string) { w.WriteHeader(http.StatusNotFound) }, true, fault.CodeFailed, "no registry is there"},
+		"forbidden":       {func(w http.ResponseWriter, _, _ string) { w.WriteHeader(http.StatusForbidden) }, true, fault.CodeFailed, "password is wrong"},
+		"a page":          {func(w http.ResponseWriter, _, _ string) { w.Header().Set("Content-Type", "text/html; charset=utf-8") }, true, fault.CodeFailed, "page for browsers"},
+		"lets all in":     {func(http.ResponseWriter, string, string) {}, false, 0, ""},
+		"looks at what it has not asked for": {func(w http.ResponseWriter, user, password string) {
+			if user+password != "" && password != "right" {
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+		}, true, fault.CodeFailed, "password is wrong"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			registrytest.Isolate(t)
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				user, password, _ := r.BasicAuth()
+				c.answer(w, user, password)
+			}))
+			defer s.Close()
+			host := strings.TrimPrefix(s.URL, "http://")
+			at, err := ParseLogin(host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, asked, err := Login(t.Context(), at, Credential{User: "me", Password: "wrong"}, client(t))
+			said := fmt.Sprint(err) + fault.HintOf(err)
+			if asked != c.asked || fault.CodeOf(err) != c.code || !strings.Contains(said, c.says) {
+				t.Errorf("asked %v, code %d: %s", asked, fault.CodeOf(err), said)
+			}
+			if found, _ := FindCredential(t.Context(), host, "x", ""); found.empty() != (c.code != 0) {
+				t.Errorf("kept is %+v", found)
+			}
+		})
 	}
 }
 
