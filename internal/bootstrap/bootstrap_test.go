@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"os/user"
@@ -22,6 +24,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // childVariable makes the test binary a process that resolves the suite of what the file it names pins, builds that into a store of
@@ -103,6 +106,44 @@ func TestSameForEveryUser(t *testing.T) {
 	}
 	if theirs := buildAsNobody(t, p); !cmp.Equal(mine, theirs) {
 		t.Errorf("another user makes another base (-mine +theirs):\n%s", cmp.Diff(mine, theirs))
+	}
+}
+
+// An epoch of 0 that a package writes out is none: dpkg does not write it down.
+func TestEpochOfZero(t *testing.T) {
+	if testing.Short() {
+		t.Skip("bootstraps a base, which takes half a minute")
+	}
+	tooltest.Path(t, "dpkg-deb")
+	p := resolved(t, Request{Suite: "bookworm", Variant: "essential", Packages: []string{"hostname", "adduser"}, Architecture: runtime.GOARCH})
+	st, f := openStore(t)
+	dir := t.TempDir()
+	s := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	defer s.Close()
+	for i := range p.Packages {
+		pkg := &p.Packages[i]
+		if pkg.Name != "hostname" && pkg.Name != "adduser" { // one that is unpacked here, and one that apt installs there
+			continue
+		}
+		if err := f.Blob(t.Context(), fetch.Request{URL: pkg.URL, Digest: pkg.SHA256, Size: pkg.Size, Name: pkg.Name}); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(dir, pkg.Name+".deb")
+		if err := st.CopyBlob(pkg.SHA256, file); err != nil {
+			t.Fatal(err)
+		}
+		script := `set -e; dpkg-deb -R "$1" "$1.d"; sed -i 's/^Version: /Version: 0:/' "$1.d/DEBIAN/control"; dpkg-deb --root-owner-group -b "$1.d" "$1"`
+		if out, err := exec.Command("sh", "-c", script, "sh", file).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pkg.Version, pkg.URL, pkg.Size, pkg.SHA256 = "0:"+pkg.Version, s.URL+"/"+pkg.Name+".deb", int64(len(data)), store.DigestOf(data)
+	}
+	if _, err := Build(t.Context(), st, f, p, layer.Options{}); err != nil {
+		t.Error(err)
 	}
 }
 

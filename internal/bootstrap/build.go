@@ -228,7 +228,7 @@ func makeDir(dir string, mode os.FileMode) error {
 	return os.Chmod(dir, mode)
 }
 
-// orders writes what the script is to do: whose files are, which scripts run first, what must be there in the end.
+// orders writes what the script is to do: whose files are, which scripts run first, what must be there in the end, as dpkg says it.
 func (m *making) orders(all []*unpacked, files []given) error {
 	var owners, preinst, expected strings.Builder
 	for _, f := range files {
@@ -251,7 +251,7 @@ func (m *making) orders(all []*unpacked, files []given) error {
 		}
 	}
 	for _, pkg := range m.p.Packages {
-		fmt.Fprintf(&expected, "%s %s %s\n", pkg.Name, pkg.Architecture, pkg.Version)
+		fmt.Fprintf(&expected, "%s %s %s\n", pkg.Name, pkg.Architecture, debian.WrittenVersion(pkg.Version))
 	}
 	for name, text := range map[string]string{
 		"owners": owners.String(), "preinst": preinst.String(), "expected": expected.String(), "dpkg-version": version + "\n",

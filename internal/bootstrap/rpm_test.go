@@ -112,6 +112,21 @@ func TestRPMBase(t *testing.T) {
 	}
 }
 
+// An epoch of 0 that a package writes out is none, although rpm writes it.
+func TestRPMEpochOfZero(t *testing.T) {
+	r := newTestland(t, append(rpmtest.Testland(t), rpmtest.Package{Name: "zero", Head: "Epoch: 0\nBuildArch: noarch"})...)
+	q := r.request("zero")
+	q.Variant = "essential"
+	p, err := r.resolve(t, q)
+	if err != nil || !slices.Contains(names(p), "zero 1-1") {
+		t.Fatal(err, fault.HintOf(err), names(p))
+	}
+	st, f := openStore(t)
+	if _, err := Build(t.Context(), st, f, p, layer.Options{}); err != nil {
+		t.Error(err, fault.HintOf(err))
+	}
+}
+
 // checkSystem asks the system itself.
 func checkSystem(t *testing.T, st *store.Store, d layer.Descriptor, p *Pinned) {
 	t.Helper()

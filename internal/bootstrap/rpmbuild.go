@@ -10,7 +10,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/layer"
@@ -145,9 +144,15 @@ func (m *rpmMaking) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	installed := strings.Split(string(text), "\n")
+	installed := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		if words := strings.Fields(line); len(words) == 3 {
+			words[2] = rpm.ParseVersion(words[2]).String() // rpm itself writes an epoch of 0, too
+			installed[strings.Join(words, " ")] = true
+		}
+	}
 	for _, pkg := range m.p.Packages {
-		if line := pkg.Name + " " + pkg.Architecture + " " + pkg.Version; !slices.Contains(installed, line) {
+		if line := pkg.Name + " " + pkg.Architecture + " " + pkg.Version; !installed[line] {
 			return fmt.Errorf("%s is not installed as it should be", line)
 		}
 	}

@@ -174,7 +174,7 @@ func (u *unpacked) understand(pkg Package) error {
 	if err != nil {
 		return err
 	}
-	if p.Name != pkg.Name || p.Version != pkg.Version || p.Architecture != pkg.Architecture {
+	if p.Name != pkg.Name || debian.WrittenVersion(p.Version) != debian.WrittenVersion(pkg.Version) || p.Architecture != pkg.Architecture {
 		return fmt.Errorf("it says of itself that it is %s %s (%s)", p.Name, p.Version, p.Architecture)
 	}
 	u.Package, u.fields, u.multiArch = *p, fields, fields.Get("Multi-Arch") == "same"

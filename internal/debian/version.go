@@ -39,6 +39,20 @@ func all(s string, is func(byte) bool) bool {
 	return s != ""
 }
 
+// WrittenVersion is v as dpkg writes it in what it says of installed packages: without an epoch of 0, where nothing else has a colon, and
+// without zeros before another (dpkg's varbufversion).
+func WrittenVersion(v string) string {
+	epoch, rest, ok := strings.Cut(v, ":")
+	if !ok {
+		return v
+	}
+	epoch = strings.TrimLeft(epoch, "0")
+	if epoch == "" && !strings.Contains(rest, ":") {
+		return rest
+	}
+	return cmp.Or(epoch, "0") + ":" + rest
+}
+
 // CompareVersions returns -1, 0 or 1: whether version a is before b (deb-version(7), "Sorting algorithm").
 func CompareVersions(a, b string) int {
 	ea, ua, ra := splitVersion(a)

@@ -1,7 +1,9 @@
 package debian
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"sconce.dev/sconce/internal/tooltest"
@@ -11,6 +13,27 @@ import (
 var ordered = []string{
 	"0~", "0", "0.0.1~rc1", "0.0.1", "1.0~~", "1.0~~a", "1.0~", "1.0-0~", "1.0", "1.0-1", "1.0-1+b1", "1.0-1.1", "1.0-9", "1.0-10", "1.0a", "1.0a1", "1.0b",
 	"1.0+a", "1.0.1", "1.2.3", "1.10", "2.36-9+deb12u9", "2.36-9+deb12u14", "10", "1:0.1", "1:0.1-1", "2:0",
+}
+
+// Versions are written as dpkg writes those of what is installed.
+func TestWrittenVersion(t *testing.T) {
+	tooltest.Path(t, "dpkg-query")
+	for v, want := range map[string]string{
+		"1.2": "1.2", "0:1.2": "1.2", "00:1.2-0": "1.2-0", "1:1.2": "1:1.2", "01:1.2-1": "1:1.2-1", "0:1:2": "0:1:2", "1:1:2-1": "1:1:2-1", "10:2": "10:2", "0": "0",
+	} {
+		if got := WrittenVersion(v); got != want {
+			t.Errorf("%s is %s, want %s", v, got, want)
+		}
+		dir := t.TempDir()
+		status := "Package: a\nStatus: install ok installed\nArchitecture: all\nMaintainer: x <x@example.org>\nDescription: x\nVersion: " + v + "\n"
+		if err := os.WriteFile(filepath.Join(dir, "status"), []byte(status), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command("dpkg-query", "--admindir="+dir, "-W", "-f", "${Version}").Output()
+		if err != nil || string(out) != want {
+			t.Errorf("dpkg writes %s as %q, %v; want %s", v, out, err, want)
+		}
+	}
 }
 
 func TestCompareVersions(t *testing.T) {

@@ -58,7 +58,7 @@ var standInTar = sync.OnceValues(func() (string, error) {
 // standIn is a store with that Debian in it.
 func standIn(t *testing.T) *world {
 	t.Helper()
-	w := debian(t) // for its checks, and its store
+	w := debianBase(t) // for its checks, and its store
 	name, err := standInTar()
 	if err != nil {
 		t.Fatal(err)

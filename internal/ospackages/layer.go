@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/debian"
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
@@ -240,7 +241,7 @@ func installCommand(dir, script string, p *Pinned) execop.Command {
 	}
 }
 
-// installPlan writes lines for the script: what to install, what to remove, and what must be there in the end.
+// installPlan writes lines for the script: what to install, what to remove, and what must be there in the end, as the manager itself says it.
 func installPlan(p *Pinned) []byte {
 	var text bytes.Buffer
 	for i, pkg := range p.Packages {
@@ -248,7 +249,11 @@ func installPlan(p *Pinned) []byte {
 		if slices.Contains(p.Asked, pkg.Name) || slices.Contains(p.Asked, pkg.Name+":"+pkg.Architecture) {
 			state = "manual"
 		}
-		fmt.Fprintln(&text, "install", p.fileName(i), pkg.Name, pkg.Architecture, pkg.Version, state)
+		version := pkg.Version
+		if p.Manager == aptName {
+			version = debian.WrittenVersion(version)
+		}
+		fmt.Fprintln(&text, "install", p.fileName(i), pkg.Name, pkg.Architecture, version, state)
 	}
 	for _, name := range p.Remove {
 		fmt.Fprintln(&text, "remove", name)

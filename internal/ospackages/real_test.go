@@ -143,7 +143,7 @@ var debianTar = sync.OnceValues(func() (string, error) {
 	return name, os.Chmod(name, 0o644)
 })
 
-func debian(t *testing.T) *world {
+func debianBase(t *testing.T) *world {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("bootstraps a base, which takes half a minute")
@@ -167,7 +167,7 @@ func debian(t *testing.T) *world {
 
 // The same packages make the same layer, byte for byte, in every run, for root and for a user without any privilege.
 func TestSameForEveryUser(t *testing.T) {
-	w := debian(t)
+	w := debianBase(t)
 	packages := []string{"openssh-server", "git", "libibverbs1", "python3"}
 	if more := os.Getenv("SCONCE_TEST_PACKAGES"); more != "" {
 		packages = strings.Fields(more)
@@ -308,7 +308,7 @@ func lookup(t *testing.T, name string) int {
 
 // A small base has no certificates, and its sources may be at https addresses all the same.
 func TestSourcesAtHTTPS(t *testing.T) {
-	w := debian(t)
+	w := debianBase(t)
 	plain, err := w.resolve(t.Context(), "libibverbs1")
 	if err != nil || len(plain.Packages) == 0 {
 		t.Fatal(plain, err)
@@ -330,7 +330,7 @@ func TestSourcesAtHTTPS(t *testing.T) {
 }
 
 func TestWhatCannotBeInstalled(t *testing.T) {
-	w := debian(t)
+	w := debianBase(t)
 	for _, test := range []struct{ asked, message, hint string }{
 		{"libibverb1", "Unable to locate package libibverb1", `did you mean "libibverbs1"?`},
 		{"git=1.0", "Version '1.0' for 'git' was not found", "the base's sources have git 1:2."},

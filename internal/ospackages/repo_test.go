@@ -38,6 +38,7 @@ var repository = []deb{
 	{control: "Package: new\nVersion: 1\nConflicts: old\nDepends: part (>= 2)"},
 	{control: "Package: part\nVersion: 1"},
 	{control: "Package: part\nVersion: 1:2"},
+	{control: "Package: zero\nVersion: 0:1.2"},
 	{control: "Package: player\nVersion: 1\nProvides: position\nRecommends: never"},
 	{control: "Package: never\nVersion: 1"},
 	{control: "Package: broken\nVersion: 1", script: "echo it went wrong; exit 3"},
@@ -164,7 +165,7 @@ func installed(t *testing.T, w *world, d layer.Descriptor) string {
 
 // Packages of a base that carries its own source, with everything that one package can do to another.
 func TestRepository(t *testing.T) {
-	w := withRepository(t, debian(t), repository)
+	w := withRepository(t, debianBase(t), repository)
 	resolve := func(t *testing.T, w *world, packages ...string) *Pinned {
 		t.Helper()
 		p, err := w.resolve(t.Context(), packages...)
@@ -206,6 +207,12 @@ func TestRepository(t *testing.T) {
 		p := resolve(t, w, "position")
 		if !cmp.Equal(p.names(), []string{"player 1"}) || !cmp.Equal(p.Asked, []string{"player"}) {
 			t.Errorf("%+v", p)
+		}
+	})
+	t.Run("an epoch of 0", func(t *testing.T) { // which dpkg does not write down
+		p := resolve(t, w, "zero")
+		if status := installed(t, w, install(t, w, p)); !cmp.Equal(p.names(), []string{"zero 0:1.2"}) || !strings.Contains(status, "Package: zero\n") {
+			t.Errorf("%q: %s", p.names(), status)
 		}
 	})
 	t.Run("no network, no services", func(t *testing.T) { install(t, w, resolve(t, w, "nosy")) })
