@@ -87,6 +87,7 @@ htpasswd apache2-utils
 busybox busybox-static
 newuidmap uidmap
 qemu-aarch64 qemu-user
+qemu-aarch64-static qemu-user-static
 faketime faketime
 pip3 python3-pip
 /usr/lib/python3/dist-packages/jsonschema python3-jsonschema

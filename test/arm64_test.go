@@ -68,10 +68,56 @@ func TestImageForAnotherArchitecture(t *testing.T) {
 	if config.Architecture != "arm64" || config.OS != "linux" {
 		t.Errorf("the image says that it is for %s on %s", config.OS, config.Architecture)
 	}
+	first.env = []string{"PATH=" + first.path("none")} // without an emulator
 	trees := namesIn(t, filepath.Join(first.store, "trees-v1"))
 	first.fails(1, []string{"the image is for linux/arm64, and this machine is linux/amd64"}, "run", "app:1", "--", "python", "-V")
 	if after := namesIn(t, filepath.Join(first.store, "trees-v1")); !slices.Equal(after, trees) {
 		t.Errorf("before it was refused, it was unpacked: %q, and then %q", trees, after)
+	}
+}
+
+// Where there is an emulator on PATH, of which the machine's kernel knows nothing, a base from packages for arm64 is completed on amd64, steps run on
+// it, and so does the image. What comes of it is the same for root as for a user without any privilege, by a Containerfile too.
+func TestProgramsForAnotherArchitecture(t *testing.T) {
+	begin(t)
+	if testing.Short() {
+		t.Skip("bootstraps, and every program by an emulator")
+	}
+	if runtime.GOARCH != "amd64" {
+		t.Skip("this machine is no amd64")
+	}
+	tooltest.Path(t, "qemu-aarch64-static")
+	first := newPlace(t, ordinary(t))
+	first.write("app/sconce.toml", `name = "app"
+version = "1"
+[base]
+bootstrap = { suite = "bookworm", variant = "essential" }
+[target]
+platform = "linux/arm64"
+[[step]]
+run = "{ uname -m; dpkg --print-architecture; } >/is && chown www-data:mail /is && su -s /bin/sh www-data -c 'cat /is'"
+`)
+	first.must("lock", "app")
+	env := first.env
+	first.env = []string{"PATH=" + first.path("none")}
+	first.fails(1, []string{"the packages for arm64 cannot be configured on this machine", "put qemu-aarch64-static on PATH"}, "build", "--locked", "app")
+	first.env = env
+	first.must("build", "--locked", "app", "-o", "oci:"+first.path("base"))
+	if r := first.must("run", "app:1", "--", "/bin/sh", "-c", "uname -m; cat /is"); r.stdout != "aarch64\naarch64\narm64\n" {
+		t.Errorf("it printed %q", r.stdout)
+	}
+
+	second, digest := newPlace(t, nil), ""
+	for _, p := range []*place{first, second} {
+		p.write("on/Containerfile", "FROM oci:"+first.path("base")+"\nRUN test $(stat -c %U:%G /is) = www-data:mail && dpkg-query -W dpkg >/dpkg && chown mail /dpkg\nUSER www-data\nRUN test $(id -un) = www-data\nCMD [\"uname\", \"-m\"]\n")
+		got := p.build("--platform", "linux/arm64", "on", "-t", "on:1")
+		if digest != "" && got != digest {
+			t.Errorf("digests differ: %s, %s", digest, got)
+		}
+		digest = got
+		if r := p.must("run", "on:1"); r.stdout != "aarch64\n" {
+			t.Errorf("it printed %q", r.stdout)
+		}
 	}
 }
 

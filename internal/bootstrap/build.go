@@ -311,7 +311,7 @@ func (m *making) install(ctx context.Context) error {
 func (m *making) inSandbox(ctx context.Context, layers []string, script string, binds []sandbox.Bind, inMemory ...string) error {
 	tail := &tailWriter{task: m.task}
 	code, err := sandbox.Run(ctx, sandbox.Options{
-		Layers: layers, UpperDir: m.work, Owners: &m.owners,
+		Layers: layers, Arch: m.p.Architecture, UpperDir: m.work, Owners: &m.owners,
 		Args: []string{"/bin/sh", "-c", script, "sh"},
 		Env: []string{
 			"PATH=" + searchpath.Default, "HOME=/root", "LC_ALL=C.UTF-8", "TZ=UTC", "DEBIAN_FRONTEND=noninteractive", "DPKG_FORCE=" + dpkgForce,
@@ -328,8 +328,7 @@ func (m *making) inSandbox(ctx context.Context, layers []string, script string, 
 		return ctx.Err()
 	case errors.Is(err, unix.ENOEXEC):
 		return fault.Hint(fmt.Errorf("the packages for %s cannot be configured on this machine, which is linux/%s: their scripts run programs of that architecture",
-			m.p.Architecture, runtime.GOARCH),
-			"build on a machine of that kind, or let this one run its programs: binfmt_misc and qemu-user-static, registered with flag F; or set base.image to an image instead")
+			m.p.Architecture, runtime.GOARCH), fault.HintOf(err)+"; or set base.image to an image instead")
 	case err != nil:
 		return err
 	case code != 0:

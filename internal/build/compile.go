@@ -27,7 +27,7 @@ func (r *stageRun) makeCompiled(ctx context.Context, c *plan.Compile) (madeLayer
 // compileAll builds the packages of the stage that have no wheel, on the ground and the wheels that are there.
 func (r *stageRun) compileAll(ctx context.Context) (map[string]python.Item, error) {
 	builder := &wheelbuild.Builder{
-		Runner: r.runner, Fetch: r.opts.Fetch, Jobs: r.jobs, Shared: r.opts.Shared,
+		Runner: r.runner, Arch: r.arch(), Fetch: r.opts.Fetch, Jobs: r.jobs, Shared: r.opts.Shared,
 		Header: r.opts.Authorize, Login: lock.LoginHint,
 	}
 	ops := make(map[string]*plan.Compile)

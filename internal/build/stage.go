@@ -238,7 +238,7 @@ func (r *stageRun) makeStep(ctx context.Context, t *plan.Step) (layer.Descriptor
 		return none, err
 	case *plan.OSPackages:
 		d, err := ospackages.Layer(ctx, ospackages.Install{
-			Runner: r.runner, Fetch: r.opts.Fetch, Shared: r.opts.Shared, Key: string(t.Key), On: r.made.layers(), Packages: op.Pinned,
+			Runner: r.runner, Fetch: r.opts.Fetch, Shared: r.opts.Shared, Key: string(t.Key), On: r.made.layers(), Arch: r.arch(), Packages: op.Pinned,
 		})
 		return d, err
 	case *plan.CondaPackages:

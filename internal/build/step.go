@@ -229,6 +229,7 @@ func (r *stageRun) runCommand(ctx context.Context, label string, c execop.Comman
 		return layer.Descriptor{}, err
 	}
 	defer r.runs.Release(1)
+	c.Arch = r.arch()
 	d, err := r.runner.Run(ctx, label, r.made.layers(), c)
 	if err != nil {
 		return d, err
@@ -237,6 +238,14 @@ func (r *stageRun) runCommand(ctx context.Context, label string, c execop.Comman
 		return layer.Descriptor{}, err
 	}
 	return d, nil
+}
+
+// arch is the architecture of the stage's programs, by Go's name.
+func (r *stageRun) arch() string {
+	if r.made.base == nil {
+		return r.plan.Platform.Architecture
+	}
+	return r.made.base.Config.Architecture
 }
 
 // inherit gives a recipe's command an environment to begin with, and the virtual environment.

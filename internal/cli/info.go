@@ -90,6 +90,15 @@ func (in hostInfo) text(width int) string {
 	if in.Sandbox.Network != "" {
 		line("", "steps have this machine's network, what listens on its localhost included: %s", in.Sandbox.Network)
 	}
+	switch f := in.Sandbox.Foreign; {
+	case f == nil:
+	case f.Error != "":
+		line("", "programs for %s do not run: %s", f.Platform, f.Hint)
+	case f.Emulator != "":
+		line("", "programs for %s run, by %s", f.Platform, f.Emulator)
+	default:
+		line("", "programs for %s run, by an emulator that is registered with the kernel", f.Platform)
+	}
 	for _, r := range in.Refusals {
 		line("", "for ordinary users, %s = %s: %s; %s", r.Setting, r.Value, r.Reason, r.Fix)
 	}

@@ -42,3 +42,17 @@ func TestInfoFitsATerminal(t *testing.T) {
 		t.Errorf("there is enough of everything:\n%s", text)
 	}
 }
+
+// Whether programs of the other architecture run is said with the sandbox, and by what, or what to do.
+func TestInfoOfTheOtherArchitecture(t *testing.T) {
+	for want, f := range map[string]*engine.ForeignState{
+		"programs for linux/arm64 run, by /usr/bin/qemu-aarch64-static\n":                   {Platform: "linux/arm64", Emulator: "/usr/bin/qemu-aarch64-static"},
+		"programs for linux/arm64 run, by an emulator that is registered with the kernel\n": {Platform: "linux/arm64"},
+		"programs for linux/arm64 do not run: put one on PATH\n":                            {Platform: "linux/arm64", Error: "they do not", Hint: "put one on PATH"},
+	} {
+		in := hostInfo{Machine: engine.Machine{Sandbox: engine.SandboxState{Works: true, Foreign: f}}}
+		if text := in.text(0); !strings.Contains(text, want) {
+			t.Errorf("nothing says %q in\n%s", want, text)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 
 	"sconce.dev/sconce/internal/config"
@@ -35,6 +36,30 @@ type SandboxState struct {
 	FUSE  string `json:"fuseError,omitempty"` // why images have to be unpacked before they run
 
 	Network string `json:"networkError,omitempty"` // why steps have this machine's network and none of their own
+
+	Foreign *ForeignState `json:"foreign,omitempty"` // where there is a sandbox
+}
+
+// ForeignState says whether programs of images for the other architecture run.
+type ForeignState struct {
+	Platform string `json:"platform"`
+	Emulator string `json:"emulator,omitempty"` // by which; none where one is registered with the machine's kernel
+	Error    string `json:"error,omitempty"`    // why they do not run
+	Hint     string `json:"hint,omitempty"`
+}
+
+func foreignState() *ForeignState {
+	arch := "arm64"
+	if runtime.GOARCH == arch {
+		arch = "amd64"
+	}
+	f := &ForeignState{Platform: "linux/" + arch}
+	if err := sandbox.CheckArchitecture(arch); err != nil {
+		f.Error, f.Hint = err.Error(), fault.HintOf(err)
+		return f
+	}
+	f.Emulator = sandbox.Emulator(arch)
+	return f
 }
 
 // LookOptions say what counts on a machine.
@@ -60,6 +85,8 @@ func LookAround(ctx context.Context, dir string, o LookOptions, open Opener) (Ma
 	}
 	if err := sandbox.Check(); err != nil {
 		m.Sandbox = SandboxState{Error: err.Error(), Hint: fault.HintOf(err)}
+	} else {
+		m.Sandbox.Foreign = foreignState()
 	}
 	if err := fuse.Check(); err != nil {
 		m.Sandbox.FUSE = withRemedy(fault.Hint(err, "an administrator loads the kernel's module fuse, and lets all users open /dev/fuse"))

@@ -10,7 +10,6 @@ import (
 	"path"
 	"runtime"
 	"slices"
-	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -191,7 +190,7 @@ func (r *running) sandboxOf(ctx context.Context, root *Root, binds []sandbox.Bin
 	}
 	config := root.Config.Config
 	run := sandbox.Options{
-		Layers: root.Layers, Served: root.Served, Tree: root.Tree, Mounts: root.Mounts, Binds: binds, Hostname: r.Hostname, ReadOnly: r.ReadOnly, NoNetwork: r.NoNetwork,
+		Layers: root.Layers, Arch: root.Config.Architecture, Served: root.Served, Tree: root.Tree, Mounts: root.Mounts, Binds: binds, Hostname: r.Hostname, ReadOnly: r.ReadOnly, NoNetwork: r.NoNetwork,
 		WorkDir: r.workdir(config), Self: r.self,
 	}
 	if r.ReadOnly {
@@ -257,28 +256,9 @@ func (r *running) commandLine(c v1.Config) []string {
 
 // canRun says no when this machine's processor cannot run an image's programs.
 func (r *running) canRun(p v1.Platform) error {
-	if p.Architecture == "" || p.Architecture == runtime.GOARCH || emulated(p.Architecture) {
-		return nil
+	if err := sandbox.CheckArchitecture(p.Architecture); err != nil {
+		return fault.Hint(fmt.Errorf("run %s: the image is for %s, and this machine is linux/%s", r.Image, p.String(), runtime.GOARCH),
+			fault.HintOf(err)+"; images can be built, inspected and copied on any")
 	}
-	return fault.Hint(
-		fmt.Errorf("run %s: the image is for %s, and this machine is linux/%s", r.Image, p.String(), runtime.GOARCH),
-		"run it on a machine of that kind; images can be built, inspected and copied on any")
-}
-
-// interpreters are the names under which QEMU's emulators register with the kernel (binfmt_misc).
-var interpreters = map[string]string{"amd64": "qemu-x86_64", "arm64": "qemu-aarch64"}
-
-// emulated reports whether the kernel runs programs of arch through an emulator that it has open already, which the flag F
-// says: the emulator's file is not in the image.
-func emulated(arch string) bool {
-	b, err := os.ReadFile("/proc/sys/fs/binfmt_misc/" + interpreters[arch])
-	if err != nil || !strings.HasPrefix(string(b), "enabled\n") {
-		return false
-	}
-	for line := range strings.Lines(string(b)) {
-		if flags, ok := strings.CutPrefix(line, "flags:"); ok {
-			return strings.Contains(flags, "F")
-		}
-	}
-	return false
+	return nil
 }

@@ -162,7 +162,7 @@ func (s *running) options() (sandbox.Options, error) {
 		return sandbox.Options{}, err
 	}
 	return sandbox.Options{
-		Layers: s.dirs, Args: s.c.Args, Env: s.environment(who.home), WorkDir: s.c.WorkDir,
+		Layers: s.dirs, Arch: s.c.Arch, Args: s.c.Args, Env: s.environment(who.home), WorkDir: s.c.WorkDir,
 		UID: who.uid, GID: who.gid, Groups: who.groups,
 		Mounts: s.mounts, Hostname: hostname, UpperDir: s.work, Owners: &s.owners, NoNetwork: s.c.NoNetwork, OwnNetwork: s.ownNetwork(),
 		NoMounts: true, MaxProcesses: cmp.Or(s.MaxProcesses, sandbox.DefaultProcesses()), Usage: &s.used,

@@ -32,6 +32,9 @@ type Command struct {
 	NoNetwork bool
 	Files     []File
 
+	// Arch is the architecture of the image's programs, by Go's name; "" is this machine's. How they run changes nothing of what they do.
+	Arch string `json:"-"`
+
 	// Answer is an exit code by which the command answers instead of doing what it is for: a [Failure] to the caller, and none to who
 	// watches. 0 is none.
 	Answer int

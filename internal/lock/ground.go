@@ -20,7 +20,7 @@ func lockSystem(ctx context.Context, r *recipe.Recipe, l *Lock, old *Files, im *
 	}
 	with := layer.Options{Compression: layer.Compression(r.Image.Compression), ModTime: layer.DefaultModTime.UTC()} // as the planner has it
 	d, err := ospackages.Layer(ctx, ospackages.Install{
-		Runner: &execop.Runner{Store: o.Store, Layer: with}, Fetch: o.Fetch, Key: ospackages.LayerKey(l.Base.Key(), pinned, with), On: im.Layers, Packages: pinned,
+		Runner: &execop.Runner{Store: o.Store, Layer: with}, Fetch: o.Fetch, Key: ospackages.LayerKey(l.Base.Key(), pinned, with), On: im.Layers, Arch: im.Platform().Architecture, Packages: pinned,
 	})
 	if err != nil {
 		return nil, nil, err

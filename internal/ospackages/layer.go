@@ -31,6 +31,7 @@ type Install struct {
 
 	Key      string             // made by [LayerKey], under which the layer is remembered; "": it is not
 	On       []layer.Descriptor // the base, lowest first
+	Arch     string             // of the base, by Go's name
 	Packages *Pinned            // not empty
 }
 
@@ -45,18 +46,16 @@ func Layer(ctx context.Context, in Install) (layer.Descriptor, error) {
 		Kind: store.KindSystem, Key: in.Key, Shared: in.Shared, Refs: layer.Descriptor.Refs, Does: "installs the same system packages",
 		Confirm: func(ctx context.Context, d layer.Descriptor) error { return d.Confirm(ctx, st) },
 	}
-	do := func(ctx context.Context) (layer.Descriptor, error) {
-		return install(ctx, in.Runner, in.Fetch, in.On, in.Packages)
-	}
 	if in.Key == "" {
-		return do(ctx)
+		return in.install(ctx)
 	}
-	d, _, err := once.Do(ctx, st, do)
+	d, _, err := once.Do(ctx, st, in.install)
 	return d, err
 }
 
-func install(ctx context.Context, r *execop.Runner, f *fetch.Client, on []layer.Descriptor, p *Pinned) (layer.Descriptor, error) {
+func (in Install) install(ctx context.Context) (layer.Descriptor, error) {
 	var none layer.Descriptor
+	r, p := in.Runner, in.Packages
 	var command func(dir string, p *Pinned) execop.Command
 	switch p.Manager {
 	case aptName:
@@ -66,7 +65,7 @@ func install(ctx context.Context, r *execop.Runner, f *fetch.Client, on []layer.
 	default:
 		return none, fault.Hint(fmt.Errorf("this sconce cannot install packages with %q, which the lock names", p.Manager), "`sconce lock` writes it anew")
 	}
-	if err := bring(ctx, r.Store, f, on, p.Packages); err != nil {
+	if err := bring(ctx, r.Store, in.Fetch, in.On, p.Packages); err != nil {
 		return none, err
 	}
 	dir, err := r.Store.TempDir("packages-*")
@@ -77,7 +76,9 @@ func install(ctx context.Context, r *execop.Runner, f *fetch.Client, on []layer.
 	if err := lay(r.Store, dir, p); err != nil {
 		return none, fmt.Errorf("prepare the system packages: %w", err)
 	}
-	d, err := r.Run(ctx, "install system packages", on, command(dir, p))
+	c := command(dir, p)
+	c.Arch = in.Arch
+	d, err := r.Run(ctx, "install system packages", in.On, c)
 	if err != nil {
 		return none, fault.Hint(err, installHint(err))
 	}

@@ -144,7 +144,7 @@ func (q *question) ask(ctx context.Context, lists, script string, args ...string
 	}
 	out := &lineWriter{line: q.task.Log}
 	code, err := sandbox.Run(ctx, sandbox.Options{
-		Layers: q.layers,
+		Layers: q.layers, Arch: q.platform.Architecture,
 		Args:   slices.Concat([]string{"/bin/sh", "-c", script, "sh"}, args),
 		Env:    append(environment(), proxies()...),
 		Stdout: out, Stderr: out,
@@ -153,15 +153,14 @@ func (q *question) ask(ctx context.Context, lists, script string, args ...string
 	})
 	out.flush()
 	if errors.Is(err, unix.ENOEXEC) {
-		return 0, cannotRun(q.platform)
+		return 0, cannotRun(q.platform, fault.HintOf(err))
 	}
 	return code, err
 }
 
-func cannotRun(p v1.Platform) error {
+func cannotRun(p v1.Platform, fix string) error {
 	return fault.Hint(
-		fmt.Errorf("[system] packages for %s cannot be locked on this machine, which is linux/%s: the base's own package manager must run", p.String(), runtime.GOARCH),
-		fmt.Sprintf("run `sconce lock` and `sconce build` on a machine for %s, or let this one run its programs: binfmt_misc and qemu-user-static, registered with flag F", p.String()))
+		fmt.Errorf("[system] packages for %s cannot be locked on this machine, which is linux/%s: the base's own package manager must run", p.String(), runtime.GOARCH), fix)
 }
 
 // lists returns a directory for a manager's lists of packages, with what an earlier question left in it, so that only what

@@ -90,7 +90,7 @@ func checkExecutable(file string) error {
 }
 
 // notExecutable says why the kernel would not execute a file that is there.
-func notExecutable(file string, err error) error {
+func notExecutable(file string, err error) *Error {
 	e := failed("execute "+file, err)
 	e.Code = codeNotExecutable
 	switch {

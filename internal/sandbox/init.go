@@ -51,6 +51,7 @@ type initProcess struct {
 	upper   int               // the upper layer of the root, -1 unless root is emulated
 	owners  rootemu.Owners    // what root would have given files
 	mounted []*rootemu.Owners // the same of files of each mount
+	foreign int               // keeps the emulator of another architecture registered
 	keys    chan os.Signal    // takes, for nobody, what keys of the terminal send as long as init is in the caller's group
 
 	mu   sync.Mutex
@@ -100,8 +101,11 @@ func (in *initProcess) run() error {
 	if err != nil {
 		return failed("open /dev/null", err)
 	}
-	if !in.spec.UserNS {
+	if in.spec.ofHostRoot() {
 		limitPIDs(in.spec.Limit)
+	}
+	if err := in.registerForeign(); err != nil {
+		return err
 	}
 	if in.spec.Emulate {
 		if err := in.startStarter(); err != nil {

@@ -127,7 +127,7 @@ func (b *builder) mountProc() error {
 	if err != nil {
 		return failed("mount /proc", err)
 	}
-	if b.spec.UserNS {
+	if !b.spec.ofHostRoot() {
 		return nil
 	}
 	for _, name := range rootOnlyProc {

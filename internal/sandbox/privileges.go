@@ -61,7 +61,7 @@ func (s *spec) dropRights() error {
 // reach no further than the namespaces that were made for the command.
 func dropPrivileges(s *spec) error {
 	for c := range unix.CAP_LAST_CAP + 1 {
-		if !droppedCapability(c, s.UserNS) {
+		if !droppedCapability(c, !s.ofHostRoot()) {
 			continue
 		}
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil && err != unix.EINVAL { // EINVAL: older kernel
@@ -95,7 +95,10 @@ func droppedCapability(c int, userNS bool) bool {
 
 // setsID reports whether programs with the setuid bit run as their owner, so that sudo works in a step of the host's root. They
 // become no more than what root is there, who has [rootCapabilities]. For an ordinary user's step root emulation does it.
-func (s *spec) setsID() bool { return s.Keep && !s.UserNS }
+func (s *spec) setsID() bool { return s.Keep && s.ofHostRoot() }
+
+// ofHostRoot reports whether the users in the sandbox are the host's, root among them.
+func (s *spec) ofHostRoot() bool { return !s.UserNS || s.AllIDs }
 
 // rootFlags are the flags of the mount that is the image's root.
 func (s *spec) rootFlags() uintptr {

@@ -16,7 +16,7 @@
 //	hold.go      a sandbox for many          join.go     a command in it
 //	network.go   a network of its own        netlink.go  its device
 //	sockets.go   others' sockets             calls.go    calls that a step cannot make
-//	self.go      the caller instead of root
+//	self.go      the caller instead of root     foreign.go   programs of another architecture
 //
 // The image is not trusted with the host's files: no path of it is followed out of its root while mounts are made, and
 // its command cannot gain privileges, but for what setuid programs give in a step of the host's root, which is less than that
@@ -58,6 +58,10 @@ type Options struct {
 	Layers []string
 	Served []fuse.Node
 	Tree   fuse.Node // instead of Layers: the files of the image, served by this process; see [Squashfs] and [ErrNoFUSE]
+
+	// Arch is the architecture of the image's programs, by Go's name; "" is this machine's. Those of another one run where the machine
+	// has an emulator for them, or there is one on PATH that the sandbox may use; see [CheckArchitecture].
+	Arch string
 
 	Args    []string // the command; Args[0] is looked up in the image, along the PATH of Env
 	Env     []string // the whole environment, as KEY=VALUE

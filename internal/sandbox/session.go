@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -62,6 +63,7 @@ func prepare(o Options, count int) (*session, error) {
 	s := newSession(sp)
 	s.usage = o.Usage
 	s.trees, _ = treesOf(o)
+	s.setForeign(foreignTo(o.Arch))
 	s.emulate(o.Owners)
 	if err := s.checkUser(); err != nil {
 		return nil, err
@@ -233,7 +235,11 @@ func (s *session) command(ctx context.Context, control, status *os.File) *exec.C
 	if s.spec.UserNS {
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
 		uid, gid := syscall.SysProcIDMap{HostID: os.Geteuid(), Size: 1}, syscall.SysProcIDMap{HostID: os.Getegid(), Size: 1}
-		if s.spec.Self != nil {
+		switch {
+		case s.spec.AllIDs:
+			uid, gid = allIDs, allIDs
+			cmd.SysProcAttr.GidMappingsEnableSetgroups = true
+		case s.spec.Self != nil:
 			uid.ContainerID, gid.ContainerID = uid.HostID, gid.HostID
 			cmd.SysProcAttr.AmbientCaps = knownCapabilities()
 		}
@@ -241,6 +247,9 @@ func (s *session) command(ctx context.Context, control, status *os.File) *exec.C
 	}
 	return cmd
 }
+
+// allIDs maps every user or group to itself: ids go from 0 to 2³²-2 (user_namespaces(7)).
+var allIDs = syscall.SysProcIDMap{Size: math.MaxUint32}
 
 // spaces are the name spaces that init is started in, but for those of users and the network.
 func (s *spec) spaces() uintptr {

@@ -51,6 +51,8 @@ type spec struct {
 	Outside  bool              `json:"outside"`  // the private network has a way out: make its device
 	IPv6     bool              `json:"ipv6"`     // the way out leads to hosts of IPv6 too
 	UserNS   bool              `json:"userNS"`   // root only within a user namespace
+	AllIDs   bool              `json:"allIDs"`   // of the host's root, who has all users there, see setForeign
+	Foreign  *foreign          `json:"foreign"`  // nil where the image is for this machine
 	Resolv   []byte            `json:"resolv"`   // content of /etc/resolv.conf, nil for none
 	Hosts    []byte            `json:"hosts"`    // content of /etc/hosts, nil for none
 	Emulate  bool              `json:"emulate"`  // root's calls, see package rootemu

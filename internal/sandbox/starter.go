@@ -45,7 +45,7 @@ func launch(s *spec) (pids []int, err error) {
 		}
 		pid, err := syscall.ForkExec(program, s.Args, &syscall.ProcAttr{Env: s.Env, Files: files, Sys: s.user()})
 		if err != nil {
-			return pids, notExecutable(program, err)
+			return pids, s.Foreign.explain(notExecutable(program, err))
 		}
 		pids = append(pids, pid)
 	}

@@ -155,7 +155,7 @@ func (s *site) command(dir string, g grant, p phase) (execop.Command, error) {
 			{Kind: execop.Bind, Target: archive, Dir: blob, ReadOnly: true},
 		},
 		Files:  []execop.File{{Target: driverPath, Content: driver}, {Target: orderPath, Content: text}},
-		Answer: exitMissing,
+		Answer: exitMissing, Arch: s.builder.Arch,
 	}
 	if s.ccache {
 		c.Mounts = append(c.Mounts, execop.Mount{Kind: execop.Cache, Target: ccacheDir, ID: "ccache"})

@@ -82,6 +82,7 @@ type Ground struct {
 // Builder builds packages. Its methods may be called from many goroutines, which is how several are built at once.
 type Builder struct {
 	Runner *execop.Runner
+	Arch   string // of what is built on, by Go's name
 	Fetch  *fetch.Client
 	Jobs   *Jobs         // shared by all that is built on this machine
 	Shared *store.Shared // where other machines keep what they built; nil: nowhere
