@@ -2,9 +2,17 @@ package test
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -276,8 +284,44 @@ func TestNothingButTheBinary(t *testing.T) {
 	})
 }
 
+// siteAuthority makes a site's own authority, and a server's certificate that it has signed: few programs believe a server whose certificate is an
+// authority's.
+func siteAuthority(t *testing.T) (server tls.Certificate, authority string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "The site's authority"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
+	}
+	of := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "The site's index"}, NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	own, err := x509.CreateCertificate(rand.Reader, ca, ca, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, of, ca, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{signed}, PrivateKey: key}, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own}))
+}
+
+// wantNoAuthority locks a recipe anew, and wants to hear that nobody vouches for the index and what to do.
+func wantNoAuthority(b *bare, what string) {
+	b.t.Helper()
+	r := b.run("sconce", "lock", "--upgrade", "llm")
+	if r.code == 0 || !strings.Contains(r.stderr, "SSL_CERT_FILE names a file with your site's authority") || !strings.Contains(r.stderr, what) {
+		b.t.Errorf("nobody vouches for the index, %q: %v", what, r)
+	}
+}
+
 // On a login node of SUSE's kind the certificates that the machine trusts are elsewhere. Servers with one of the site's are believed there,
-// a server that nobody has vouched for is not, and a build gets the certificates with --host-config ca.
+// a server that nobody has vouched for is not; uv, which comes from such an index, believes the same ones. A build gets the certificates with --host-config ca.
 func TestNothingButTheBinaryOnSLES(t *testing.T) {
 	begin(t)
 	b := newBareOf(t, sles)
@@ -286,8 +330,15 @@ func TestNothingButTheBinaryOnSLES(t *testing.T) {
 	ix := newIndex(t)
 	upstream := debianUpstream(t)
 	registry := httpServer(t, &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = "http", host }}, httptest.NewTLSServer)
-	index, mirror := httpServer(t, ix, httptest.NewTLSServer), httpServer(t, upstreamProxy(upstream), httptest.NewTLSServer)
-	ix.url = index.URL
+	mirror := httpServer(t, upstreamProxy(upstream), httptest.NewTLSServer)
+	certificate, authority := siteAuthority(t)
+	ix.url = httpServer(t, ix, func(h http.Handler) *httptest.Server {
+		server := httptest.NewUnstartedServer(h)
+		server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+		server.StartTLS()
+		return server
+	}).URL
+	uvWheel(t, ix.dir)
 	b.write("/etc/pip.conf", "[global]\nindex-url = "+ix.url+"/simple/\n")
 	image := strings.TrimPrefix(registry.URL, "https://") + "/team/base:1"
 	for _, args := range [][]string{{"pull", "docker://" + image}, {"info", "--network"}} {
@@ -297,7 +348,18 @@ func TestNothingButTheBinaryOnSLES(t *testing.T) {
 		}
 	}
 
-	b.write(sles.bundle, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: registry.Certificate().Raw})))
+	servers := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: registry.Certificate().Raw}))
+	b.write(sles.bundle, servers)
+	b.write(bareHome+"/llm/sconce.toml", recipe("docker://"+image, []string{"six"}))
+	wantNoAuthority(b, "could not be brought")
+	b.write(sles.bundle, servers+authority)
+	b.must("sconce", "build", "llm")
+	if out := b.must("sconce", "run", "app:1", "--", "python", "-c", "import six; print(six.PY3)"); out != "True\n" {
+		t.Errorf("it printed %q", out)
+	}
+	b.write(sles.bundle, servers)
+	wantNoAuthority(b, "uv could not resolve the Python packages")
+	b.write(sles.bundle, servers+authority)
 	if out := b.must("sconce", "info", "--network"); !strings.Contains(out, ix.url+"/simple/ answers") {
 		t.Errorf("the index is not believed:\n%s", out)
 	}

@@ -55,3 +55,6 @@ func storePlace(dir string) StorePlace {
 	}
 	return p
 }
+
+// UntrustedFix is what to do where a server shows a certificate that nobody whom this machine trusts has signed.
+const UntrustedFix = "nobody that this machine trusts has signed the server's certificate: SSL_CERT_FILE names a file with your site's authority"

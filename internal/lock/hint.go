@@ -4,12 +4,16 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"sconce.dev/sconce/internal/host"
 )
 
 var (
-	// What uv says of a package that no index has, of a version that the package has not, and of an index that does not answer.
+	// What uv says of a package that no index has, of a version that the package has not, and of an index that nobody vouches for, or
+	// that does not answer.
 	noPackage = regexp.MustCompile("Because `?([A-Za-z0-9._-]+)`? was not found in the package registry")
 	noVersion = regexp.MustCompile("there (?:is|are) no versions? of `?([A-Za-z0-9._-]+)")
+	untrusted = regexp.MustCompile(`invalid peer certificate: UnknownIssuer`)
 	noAnswer  = regexp.MustCompile(`(?s)Failed to fetch: .*(?:error sending request|client error|dns error|timed out)`)
 	// What uv says of hashes that it does not take, of a directory or file that is not there, and of a host that nobody knows.
 	weakHash   = regexp.MustCompile(`Unsupported hash algorithm`)
@@ -27,6 +31,9 @@ func remedyOf(text string) string {
 	}
 	if m := notThere.FindStringSubmatch(text); m != nil {
 		return "a path in packages is relative to the recipe's directory: there is nothing at " + strings.TrimPrefix(m[1], "file://")
+	}
+	if untrusted.MatchString(text) {
+		return host.UntrustedFix
 	}
 	if noAnswer.MatchString(text) {
 		return "is there a way to the index from here? A proxy is taken from HTTPS_PROXY, a mirror from UV_DEFAULT_INDEX or a uv.toml beside the recipe; " +

@@ -156,7 +156,7 @@ func NetworkHint(err error) string {
 	const wayOut = "is there a way out of this machine? Compute nodes often have none: try a login node. A proxy is taken from HTTPS_PROXY; --offline uses what the store has"
 	switch {
 	case errors.As(err, &signer):
-		return "nobody that this machine trusts has signed the server's certificate: SSL_CERT_FILE names a file with your site's authority"
+		return host.UntrustedFix
 	case errors.As(err, &dial) && dial.Op == "proxyconnect":
 		return "HTTPS_PROXY or HTTP_PROXY names a proxy that cannot be reached: correct or unset it; NO_PROXY names servers that need none"
 	case errors.As(err, &name):

@@ -8,6 +8,7 @@ package uv
 import (
 	"archive/zip"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -107,7 +109,10 @@ func Stored(st *store.Store, asked *Release) (path, version string, ok bool) {
 // missing says what to do where uv does not come.
 func (f Finder) missing(err error) error {
 	var wrong *store.MismatchError
+	var signer x509.UnknownAuthorityError
 	switch {
+	case errors.As(err, &signer):
+		return fault.Hint(err, host.UntrustedFix)
 	case f.Asked != nil && errors.As(err, &wrong):
 		return fault.Hint(err, fmt.Sprintf("compare the hash under [uv] in %s with that of the index; without [uv] there, it is uv %s", f.Asked.By, Version))
 	case f.Asked != nil && f.Asked.Wheels[runtime.GOARCH].Digest == "":
