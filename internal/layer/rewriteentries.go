@@ -16,10 +16,10 @@ import (
 // Edit is what becomes of one entry of a layer.
 type Edit struct {
 	At     int  // place in [Index.Entries]
-	Remove bool // leave it out; then nothing below counts
+	Remove bool // leave it out; what is below then counts for the hard link that becomes the file
 
 	Size    int64                         // of the new content of a regular file, in bytes
-	Content func(old io.Reader) io.Reader // the new content, which may be made of the old one while that is read
+	Content func(old io.Reader) io.Reader // the new content, which may be made of the old one while that is read; with Remove, nil: the old one
 }
 
 // ErrHoles says that a layer stores files with holes (GNU tar manual, "Storing Sparse Files"), between which no entry can be
@@ -109,10 +109,27 @@ func (ix *Index) mendLinks(edits map[int]*entryEdit) {
 			edits[i] = &entryEdit{Edit: Edit{At: i}, entry: &entry}
 			continue
 		}
-		content := ix.Entries[file]
-		entry.Type, entry.Link, entry.Size, entry.Xattrs = Regular, "", content.Size, content.Xattrs
-		edits[i] = &entryEdit{Edit: Edit{At: i}, entry: &entry, open: func() (io.ReadCloser, error) { return ix.OpenContent(content) }}
+		size, open := ix.content(ix.Entries[file], edits[file].Edit)
+		entry.Type, entry.Link, entry.Size, entry.Xattrs = Regular, "", size, ix.Entries[file].Xattrs
+		edits[i] = &entryEdit{Edit: Edit{At: i}, entry: &entry, open: open}
 		standIn[file] = e.Path
+	}
+}
+
+// content is that of a file with an edit.
+func (ix *Index) content(file IndexEntry, e Edit) (size int64, open Content) {
+	if e.Content == nil {
+		return file.Size, func() (io.ReadCloser, error) { return ix.OpenContent(file) }
+	}
+	return e.Size, func() (io.ReadCloser, error) {
+		old, err := ix.OpenContent(file)
+		if err != nil {
+			return nil, err
+		}
+		return struct {
+			io.Reader
+			io.Closer
+		}{e.Content(old), old}, nil
 	}
 }
 

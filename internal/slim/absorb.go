@@ -51,7 +51,7 @@ func (p *Plan) absorb(r io.ReaderAt, region *fatbin.Region, keep []bool) error {
 	}
 	if run >= 0 && last != nil {
 		end := region.Offset + region.Size
-		p.edits = append(p.edits, edit{off: run, size: end - run})
+		p.edits = append(p.edits, edit{Off: run, Size: end - run})
 		p.growPayload(last, moved, end)
 	}
 	return nil
@@ -65,7 +65,7 @@ func (p *Plan) moveHeader(r io.ReaderAt, e *fatbin.Entry, to int64) ([]byte, err
 	}
 	size := e.Offset + e.HeaderSize - to
 	le.PutUint32(header[headerSizeField:], uint32(size)) // regions are below 2 GiB
-	p.edits = append(p.edits, edit{off: to, size: size, data: header})
+	p.edits = append(p.edits, edit{Off: to, Size: size, Data: header})
 	return header, nil
 }
 
@@ -76,7 +76,7 @@ func (p *Plan) growPayload(e *fatbin.Entry, moved []byte, end int64) {
 		le.PutUint64(moved[paddedSizeField:], size)
 		return
 	}
-	p.edits = append(p.edits, edit{off: e.Offset + paddedSizeField, size: paddedFieldBytes, data: le.AppendUint64(nil, size)})
+	p.edits = append(p.edits, edit{Off: e.Offset + paddedSizeField, Size: paddedFieldBytes, Data: le.AppendUint64(nil, size)})
 }
 
 // readHeader reads a header without the zeros at its end. Of files that were slimmed before, headers are long, and zero but for their

@@ -7,24 +7,25 @@ import (
 	"sort"
 )
 
-// edit replaces size bytes at off by data and zeros.
+// edit replaces Size bytes at Off by Data and zeros.
 type edit struct {
-	off, size int64
-	data      []byte // no longer than size
+	Off  int64  `json:"off"`
+	Size int64  `json:"size"`
+	Data []byte `json:"data,omitempty"` // no longer than Size
 }
 
-func (e edit) end() int64 { return e.off + e.size }
+func (e edit) end() int64 { return e.Off + e.Size }
 
 // apply changes what of b, the bytes at off, the edit covers.
 func (e edit) apply(b []byte, off int64) {
-	from, to := max(e.off, off), min(e.end(), off+int64(len(b)))
+	from, to := max(e.Off, off), min(e.end(), off+int64(len(b)))
 	if from >= to {
 		return
 	}
 	b = b[from-off : to-off]
 	n := 0
-	if skip := from - e.off; skip < int64(len(e.data)) {
-		n = copy(b, e.data[skip:])
+	if skip := from - e.Off; skip < int64(len(e.Data)) {
+		n = copy(b, e.Data[skip:])
 	}
 	clear(b[n:])
 }
@@ -52,14 +53,14 @@ func (p *Plan) ReaderAt(r io.ReaderAt) io.ReaderAt {
 // sortEdits brings the edits into order. Edits that touch the same bytes are an error: two parts of the file overlap.
 func (p *Plan) sortEdits() error {
 	slices.SortFunc(p.edits, func(a, b edit) int {
-		if a.off < b.off {
+		if a.Off < b.Off {
 			return -1
 		}
 		return 1
 	})
 	for i := 1; i < len(p.edits); i++ {
-		if p.edits[i].off < p.edits[i-1].end() {
-			return fmt.Errorf("two regions share the bytes at %d", p.edits[i].off)
+		if p.edits[i].Off < p.edits[i-1].end() {
+			return fmt.Errorf("two regions share the bytes at %d", p.edits[i].Off)
 		}
 	}
 	return nil
@@ -73,7 +74,7 @@ func after(edits []edit, off int64) int {
 // touches is whether some byte in [off, end) is edited.
 func (p *Plan) touches(off, end int64) bool {
 	i := after(p.edits, off)
-	return i < len(p.edits) && p.edits[i].off < end
+	return i < len(p.edits) && p.edits[i].Off < end
 }
 
 // reader applies edits to what it reads, in order.
@@ -86,7 +87,7 @@ type reader struct {
 func (r *reader) Read(b []byte) (int, error) {
 	n, err := r.r.Read(b)
 	b = b[:max(n, 0)]
-	for len(r.edits) > 0 && r.edits[0].off < r.off+int64(len(b)) {
+	for len(r.edits) > 0 && r.edits[0].Off < r.off+int64(len(b)) {
 		r.edits[0].apply(b, r.off)
 		if r.edits[0].end() > r.off+int64(len(b)) {
 			break
@@ -107,7 +108,7 @@ func (r readerAt) ReadAt(b []byte, off int64) (int, error) {
 	n, err := r.r.ReadAt(b, off)
 	b = b[:max(n, 0)]
 	for _, e := range r.edits[after(r.edits, off):] {
-		if e.off >= off+int64(len(b)) {
+		if e.Off >= off+int64(len(b)) {
 			break
 		}
 		e.apply(b, off)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -103,37 +102,33 @@ func Image(ctx context.Context, st *store.Store, im *image.Image, o Options) (*i
 }
 
 // slimAll slims layers in both ways, and returns what takes their place and what was done to each.
-func slimAll(ctx context.Context, st *store.Store, from []layer.Descriptor, o Options) (r *Report, comments []string, slimmed []layer.Descriptor, err error) {
-	outcomes, slimmed := make([]*outcome, len(from)), from
-	for i := range outcomes {
-		outcomes[i] = &outcome{}
+func slimAll(ctx context.Context, st *store.Store, from []layer.Descriptor, o Options) (r *Report, comments []string, made []layer.Descriptor, err error) {
+	s, err := newSlimming(ctx, st, from, o)
+	if err != nil {
+		return nil, nil, nil, err
 	}
-	if len(o.GPUs) > 0 {
-		if outcomes, slimmed, err = slimLayers(ctx, st, from, o); err != nil {
-			return nil, nil, nil, err
-		}
-	}
-	trimmed, trims := slimmed, &Report{}
+	r, done := &Report{}, make([]bool, len(from))
 	if o.trims() {
-		s := &layers{st: st, o: o, workers: runtime.GOMAXPROCS(0)}
-		if trimmed, err = s.trim(ctx, slimmed, trims); err != nil {
-			return nil, nil, nil, err
-		}
+		made, done, err = s.trim(ctx, r)
+	} else {
+		made, err = s.make(ctx)
 	}
-	r = newReport(from, trimmed, outcomes, o)
-	r.Removed, r.Kept, r.Stripped, r.Unstripped = trims.Removed, trims.Kept, trims.Stripped, trims.Unstripped
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	s.report(r, made)
 	comments = make([]string, len(from))
 	for i := range from {
-		var done []string
-		if slimmed[i] != from[i] {
-			done = append(done, "device code slimmed to "+strings.Join(capabilities(o.gpus()), " "))
+		var words []string
+		if s.slims[i] {
+			words = append(words, "device code slimmed to "+strings.Join(capabilities(o.gpus()), " "))
 		}
-		if trimmed[i] != slimmed[i] {
-			done = append(done, "trimmed")
+		if done[i] {
+			words = append(words, "trimmed")
 		}
-		comments[i] = strings.Join(done, "; ")
+		comments[i] = strings.Join(words, "; ")
 	}
-	return r, comments, trimmed, nil
+	return r, comments, made, nil
 }
 
 // checkLabel refuses to slim an image for GPUs whose code was taken out of it before.
@@ -166,38 +161,6 @@ func capabilities(gpus []int) []string {
 	return list
 }
 
-// slimLayers slims layers side by side, the largest first, and returns what became of each and what takes its place.
-func slimLayers(ctx context.Context, st *store.Store, from []layer.Descriptor, o Options) ([]*outcome, []layer.Descriptor, error) {
-	cores := runtime.GOMAXPROCS(0)
-	atOnce := max(1, min(cores, len(from)))
-	// Twice as many as there are cores for each of them: large layers are few, and go on alone.
-	s := &layers{st: st, o: o, workers: (2*cores + atOnce - 1) / atOnce}
-	order := make([]int, len(from))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(from[b].Size, from[a].Size) })
-	outcomes := make([]*outcome, len(from))
-	if err := inParallel(ctx, order, atOnce, func(ctx context.Context, i int) (err error) {
-		outcomes[i], err = s.slim(ctx, from[i])
-		return err
-	}); err != nil {
-		return nil, nil, err
-	}
-	slimmed := make([]layer.Descriptor, len(from))
-	return outcomes, slimmed, inParallel(ctx, order, atOnce, func(ctx context.Context, i int) error {
-		made, err := s.list(ctx, from[i], outcomes[i], changedElsewhere(outcomes, i))
-		if err != nil {
-			return err
-		}
-		slimmed[i] = from[i]
-		if made != nil {
-			slimmed[i] = *made
-		}
-		return nil
-	})
-}
-
 func inParallel(ctx context.Context, order []int, atOnce int, do func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
@@ -205,35 +168,6 @@ func inParallel(ctx context.Context, order []int, atOnce int, do func(ctx contex
 		group.Go(func() error { return do(ctx, i) })
 	}
 	return group.Wait()
-}
-
-// changedElsewhere are the changed files of all layers but one.
-func changedElsewhere(outcomes []*outcome, but int) []*rehash {
-	var list []*rehash
-	for i, out := range outcomes {
-		if i != but {
-			list = append(list, out.Changed...)
-		}
-	}
-	return list
-}
-
-func newReport(before, after []layer.Descriptor, outcomes []*outcome, o Options) *Report {
-	r := &Report{GPUs: capabilities(o.gpus()), Files: []FileReport{}}
-	seen := map[string]bool{}
-	for i, out := range slices.Backward(outcomes) {
-		for _, f := range out.Files {
-			if seen[f.Path] { // hidden by a layer above
-				continue
-			}
-			seen[f.Path] = true
-			r.Files = append(r.Files, f)
-		}
-		r.Layers = append(r.Layers, LayerReport{before[i].Digest, before[i].Size, after[i].Digest, after[i].Size})
-	}
-	slices.Reverse(r.Layers)
-	r.sum()
-	return r
 }
 
 // maxConfig is the largest configuration that is read, in bytes.

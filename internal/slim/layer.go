@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fatbin"
@@ -21,11 +22,20 @@ const layerVersion = "layer-v2"
 // outcome is what became of a layer.
 type outcome struct {
 	Layer *layer.Descriptor `json:"layer,omitempty"` // what takes its place; nil when nothing changed
-	Files []FileReport      `json:"files,omitempty"` // those with device code
+}
 
-	// A RECORD may list files of another layer, when only one of the two was changed later.
-	Records []string  `json:"records,omitempty"` // the layer's, as paths
-	Changed []*rehash `json:"changed,omitempty"` // files
+// findings are what slimming finds in a layer.
+type findings struct {
+	Files   []FileReport `json:"files,omitempty"`   // those with device code
+	Records []string     `json:"records,omitempty"` // the RECORDs of the layer, as paths
+	Changed []*changed   `json:"changed,omitempty"` // files, in the layer's order
+}
+
+// changed is a file of a layer that loses device code.
+type changed struct {
+	rehash
+	At    int    `json:"at"` // place in the layer's index
+	Edits []edit `json:"edits"`
 }
 
 // layers slims the layers of images.
@@ -37,12 +47,25 @@ type layers struct {
 	bring func(ctx context.Context, number int) error // puts a layer into the store; nil: all are there
 }
 
-// slim makes what takes a layer's place, or finds what was made before. Who needs the same at the same time, in any process,
+// look finds what slimming changes in a layer, or reads what was found before. Who needs the same at the same time, in any process,
 // waits for it.
-func (s *layers) slim(ctx context.Context, d layer.Descriptor) (*outcome, error) {
-	return s.once(ctx, d, s.o.gpuKey(), func(ctx context.Context) (*outcome, error) { return s.make(ctx, d) })
+func (s *layers) look(ctx context.Context, d layer.Descriptor) (*findings, error) {
+	once := store.Once[*findings]{
+		Does: "looks for device code in layer " + d.Digest.Short(),
+		Kind: store.KindSlimLook, Key: store.DigestOf([]byte(lookVersion + "\n" + string(d.Digest) + "\n" + s.o.gpuKey())).Hex(),
+		Refs: func(*findings) []store.Digest { return d.Refs() },
+	}
+	found, known, err := once.Do(ctx, s.st, func(ctx context.Context) (*findings, error) { return s.find(ctx, d) })
+	if known {
+		progress.Begin(ctx, "slim", d.Digest.Short(), 0).EndCached()
+	}
+	return found, err
 }
 
+// lookVersion changes when the same layer has other findings.
+const lookVersion = "look-v1"
+
+// once makes what takes a layer's place, or finds what was made before.
 func (s *layers) once(ctx context.Context, d layer.Descriptor, what string, do func(context.Context) (*outcome, error)) (*outcome, error) {
 	once := store.Once[*outcome]{
 		Does: "slims layer " + d.Digest.Short(),
@@ -54,18 +77,8 @@ func (s *layers) once(ctx context.Context, d layer.Descriptor, what string, do f
 			return []store.Digest{d.Digest}
 		},
 	}
-	out, found, err := once.Do(ctx, s.st, do)
-	if found {
-		progress.Begin(ctx, "slim", d.Digest.Short(), 0).EndCached()
-	}
+	out, _, err := once.Do(ctx, s.st, do)
 	return out, err
-}
-
-// candidate is a file of a layer that changes.
-type candidate struct {
-	entry layer.IndexEntry
-	plan  *Plan
-	sums  *rehash
 }
 
 // survey is what a layer holds that slimming is about.
@@ -75,18 +88,17 @@ type survey struct {
 	task    *progress.Task
 	scratch *os.File // for files that cannot be read at random; made when needed
 
-	out     outcome
-	found   []candidate
+	out     findings
 	records []record
 }
 
 // record is a RECORD with its content.
 type record struct {
-	entry layer.IndexEntry
-	data  []byte
+	name string
+	data []byte
 }
 
-func (s *layers) make(ctx context.Context, d layer.Descriptor) (*outcome, error) {
+func (s *layers) find(ctx context.Context, d layer.Descriptor) (*findings, error) {
 	ix, err := layer.OpenIndex(ctx, s.st, d)
 	if err != nil {
 		return nil, err
@@ -96,14 +108,6 @@ func (s *layers) make(ctx context.Context, d layer.Descriptor) (*outcome, error)
 	if err := v.task.End(v.look(ctx)); err != nil {
 		return nil, fmt.Errorf("slim layer %s: %w", d.Digest.Short(), err)
 	}
-	if len(v.found) == 0 {
-		return &v.out, nil
-	}
-	rewritten, err := layer.Rewrite(ctx, s.st, d, v.changes(ctx), layer.Options{Workers: s.workers})
-	if err != nil {
-		return nil, err
-	}
-	v.out.Layer = &rewritten
 	return &v.out, nil
 }
 
@@ -115,7 +119,7 @@ func (v *survey) close() {
 
 // look goes through the layer once.
 func (v *survey) look(ctx context.Context) error {
-	for _, e := range v.ix.Entries {
+	for at, e := range v.ix.Entries {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
@@ -124,38 +128,36 @@ func (v *survey) look(ctx context.Context) error {
 		switch {
 		case e.Type != layer.Regular:
 		case isRecord(e.Path):
-			err = v.keepRecord(e)
+			err = v.keepRecord(at)
 		case e.Size > fatbin.MinSize:
-			err = v.lookAt(ctx, e)
+			err = v.lookAt(ctx, at)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	v.names()
+	v.lists()
 	return nil
 }
 
-func (v *survey) keepRecord(e layer.IndexEntry) error {
+func (v *survey) keepRecord(at int) error {
+	e := v.ix.Entries[at]
 	if e.Size > maxRecord || e.Sparse != 0 {
 		return nil
 	}
-	r, err := v.ix.OpenContent(e)
+	data, err := contents{}.read(v.ix, at)
 	if err != nil {
 		return err
 	}
-	defer r.Close()
-	data := make([]byte, e.Size)
-	if _, err := io.ReadFull(r, data); err != nil {
-		return fmt.Errorf("read %q: %w", e.Path, err)
-	}
-	v.records = append(v.records, record{e, data})
+	v.records = append(v.records, record{e.Path, data})
 	v.out.Records = append(v.out.Records, e.Path)
 	return nil
 }
 
 // lookAt plans for a file: where it lies, or else in a temporary copy.
-func (v *survey) lookAt(ctx context.Context, e layer.IndexEntry) error {
+func (v *survey) lookAt(ctx context.Context, at int) error {
+	e := v.ix.Entries[at]
 	head := make([]byte, fatbin.HeadSize)
 	r, err := v.ix.OpenAt(e)
 	if err != nil {
@@ -169,7 +171,7 @@ func (v *survey) lookAt(ctx context.Context, e layer.IndexEntry) error {
 		if !fatbin.MayHold(e.Path, head) {
 			return nil
 		}
-		return v.plan(ctx, e, r)
+		return v.plan(ctx, at, r)
 	}
 	c, err := v.ix.OpenContent(e)
 	if err != nil {
@@ -185,7 +187,7 @@ func (v *survey) lookAt(ctx context.Context, e layer.IndexEntry) error {
 	if err := v.copyOut(io.MultiReader(bytes.NewReader(head), ctxio.Reader(ctx, c)), e.Size); err != nil {
 		return fmt.Errorf("read %q: %w", e.Path, err)
 	}
-	return v.plan(ctx, e, v.scratch)
+	return v.plan(ctx, at, v.scratch)
 }
 
 // copyOut makes the temporary file hold size bytes of r.
@@ -206,7 +208,8 @@ func (v *survey) copyOut(r io.Reader, size int64) (err error) {
 }
 
 // plan finds out what changes in a file.
-func (v *survey) plan(ctx context.Context, e layer.IndexEntry, r io.ReaderAt) error {
+func (v *survey) plan(ctx context.Context, at int, r io.ReaderAt) error {
+	e := v.ix.Entries[at]
 	plan, err := Look(ctx, r, e.Size, v.o)
 	switch {
 	case errors.Is(err, fatbin.ErrFormat):
@@ -222,19 +225,19 @@ func (v *survey) plan(ctx context.Context, e layer.IndexEntry, r io.ReaderAt) er
 	if plan.Empty() {
 		return nil
 	}
-	sums := &rehash{Names: []string{e.Path}}
-	if sums.Old, sums.New, err = plan.hashes(ctxio.Reader(ctx, io.NewSectionReader(r, 0, e.Size))); err != nil {
+	c := &changed{rehash: rehash{Names: []string{e.Path}}, At: at, Edits: plan.edits}
+	if c.Old, c.New, err = plan.hashes(ctxio.Reader(ctx, io.NewSectionReader(r, 0, e.Size))); err != nil {
 		return fmt.Errorf("read %q: %w", e.Path, err)
 	}
-	v.found = append(v.found, candidate{e, plan, sums})
+	v.out.Changed = append(v.out.Changed, c)
 	return nil
 }
 
 // names finds the other names of changed files.
 func (v *survey) names() {
 	at := map[string]*rehash{}
-	for _, c := range v.found {
-		at[c.entry.Path] = c.sums
+	for _, c := range v.out.Changed {
+		at[v.ix.Entries[c.At].Path] = &c.rehash
 	}
 	for _, e := range v.ix.Entries {
 		if sums := at[e.Link]; e.Type == layer.HardLink && sums != nil {
@@ -244,18 +247,24 @@ func (v *survey) names() {
 	}
 }
 
-// changes are what to rewrite: files, and RECORDs that list them.
-func (v *survey) changes(ctx context.Context) []layer.Change {
-	var list []layer.Change
-	sums := make([]*rehash, 0, len(v.found))
-	for _, c := range v.found {
-		list = append(list, layer.Change{Entry: c.entry, Content: c.plan.Reader})
-		sums = append(sums, c.sums)
+// lists finds the RECORDs that have changed files. Of one that cannot be read a warning comes when it is to be changed.
+func (v *survey) lists() {
+	names := newChanges(v.out.rehashed())
+	for _, r := range v.records {
+		_, listed, _ := names.fix(r.name, r.data)
+		for _, f := range listed {
+			if !slices.Contains(f.Lists, r.name) {
+				f.Lists = append(f.Lists, r.name)
+			}
+		}
 	}
-	fixed, listed := fixRecords(ctx, v.records, newChanges(sums))
-	for _, s := range sums {
-		s.Lists = listed[s]
+}
+
+// rehashed are the changed files by their hashes.
+func (f *findings) rehashed() []*rehash {
+	list := make([]*rehash, 0, len(f.Changed))
+	for _, c := range f.Changed {
+		list = append(list, &c.rehash)
 	}
-	v.out.Changed = sums
-	return append(list, fixed...)
+	return list
 }

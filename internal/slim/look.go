@@ -54,7 +54,7 @@ func look(r io.ReaderAt, size int64, o Options) (*Plan, error) {
 		return nil, err
 	}
 	for _, e := range p.edits {
-		p.Report.Zeroed += e.size - int64(len(e.data))
+		p.Report.Zeroed += e.Size - int64(len(e.Data))
 	}
 	if p.Empty() {
 		return p, nil

@@ -456,8 +456,8 @@ func TestReader(t *testing.T) {
 	}
 	want := bytes.Clone(b)
 	for _, e := range p.edits {
-		copy(want[e.off:e.end()], make([]byte, e.size))
-		copy(want[e.off:], e.data)
+		copy(want[e.Off:e.end()], make([]byte, e.Size))
+		copy(want[e.Off:], e.Data)
 	}
 	for n := 1; n <= len(b); n++ {
 		var got bytes.Buffer
@@ -479,7 +479,7 @@ func TestReader(t *testing.T) {
 			t.Errorf("% x, %v", got, err)
 		}
 	}
-	p.edits = append(p.edits, edit{off: 59, size: 2})
+	p.edits = append(p.edits, edit{Off: 59, Size: 2})
 	if p.sortEdits() == nil {
 		t.Error("edits of the same bytes are taken")
 	}

@@ -2,11 +2,9 @@ package slim
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
@@ -14,9 +12,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-
-	"sconce.dev/sconce/internal/layer"
-	"sconce.dev/sconce/internal/progress"
 )
 
 // A distribution's RECORD (packaging.python.org, "Recording installed projects") lists its files with their hashes: CSV lines of
@@ -125,76 +120,3 @@ func (p *Plan) hashes(r io.Reader) (before, after string, err error) {
 }
 
 const hashBuffer = 256 << 10 // bytes
-
-// fixRecords puts new hashes into RECORDs, and returns which have which file. One that cannot be read is left as it is, with a
-// warning.
-func fixRecords(ctx context.Context, records []record, c changes) (list []layer.Change, listed map[*rehash][]string) {
-	listed = map[*rehash][]string{}
-	for _, r := range records {
-		fixed, found, err := c.fix(r.entry.Path, r.data)
-		if err != nil {
-			progress.Warn(ctx, fmt.Sprintf("the hashes of slimmed files are not updated: %v", err), "")
-			continue
-		}
-		for _, f := range found {
-			if !slices.Contains(listed[f], r.entry.Path) {
-				listed[f] = append(listed[f], r.entry.Path)
-			}
-		}
-		if fixed != nil {
-			list = append(list, layer.Change{Entry: r.entry, Content: func(io.Reader) io.Reader { return bytes.NewReader(fixed) }})
-		}
-	}
-	return list, listed
-}
-
-// list makes the RECORDs of a layer right for files of other layers, and returns what takes its place now. out is what became of the
-// layer so far.
-func (s *layers) list(ctx context.Context, d layer.Descriptor, out *outcome, elsewhere []*rehash) (*layer.Descriptor, error) {
-	var near []*rehash
-	wanted := map[string]bool{}
-	for _, r := range elsewhere {
-		for _, p := range out.Records {
-			if r.mayBeIn(p) {
-				wanted[p] = true
-				near = append(near, r)
-			}
-		}
-	}
-	if near = slices.Compact(near); len(near) == 0 {
-		return out.Layer, nil
-	}
-	if out.Layer != nil {
-		d = *out.Layer
-	}
-	key, err := json.Marshal(near)
-	if err != nil {
-		return nil, err
-	}
-	relisted, err := s.once(ctx, d, string(key), func(ctx context.Context) (*outcome, error) { return s.relist(ctx, d, wanted, newChanges(near)) })
-	if err != nil || relisted.Layer == nil {
-		return out.Layer, err
-	}
-	return relisted.Layer, nil
-}
-
-func (s *layers) relist(ctx context.Context, d layer.Descriptor, wanted map[string]bool, c changes) (*outcome, error) {
-	ix, err := layer.OpenIndex(ctx, s.st, d)
-	if err != nil {
-		return nil, err
-	}
-	v := &survey{layers: s, ix: ix}
-	for _, e := range ix.Entries {
-		if e.Type == layer.Regular && wanted[e.Path] {
-			if err := v.keepRecord(e); err != nil {
-				return nil, err
-			}
-		}
-	}
-	list, _ := fixRecords(ctx, v.records, c)
-	if len(list) == 0 {
-		return &outcome{}, nil
-	}
-	made, err := layer.Rewrite(ctx, s.st, d, list, layer.Options{Workers: s.workers})
-	return &outcome{Layer: &made}, err
-}

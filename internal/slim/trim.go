@@ -19,8 +19,11 @@ import (
 // trims reports whether anything is to be trimmed.
 func (o Options) trims() bool { return o.Strip || o.PackageCaches || len(o.Remove) > 0 }
 
-// trimVersion changes when the same options trim other things.
-const trimVersion = 1
+// These change when the same options make other layers.
+const (
+	trimVersion     = 1 // of trimming alone
+	togetherVersion = 2 // of trimming while device code goes; since 2 a layer is written once, and compressed in other pieces
+)
 
 // trimKey is the part of the key that trimming adds.
 func (o Options) trimKey() string {
@@ -28,6 +31,9 @@ func (o Options) trimKey() string {
 		return ""
 	}
 	key := fmt.Sprintf(" trim-v%d", trimVersion)
+	if len(o.GPUs) > 0 {
+		key = fmt.Sprintf(" trim-v%d", togetherVersion)
+	}
 	if o.Strip {
 		key += " strip"
 	}

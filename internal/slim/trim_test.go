@@ -13,9 +13,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/tooltest"
 )
@@ -54,7 +57,7 @@ func TestPatterns(t *testing.T) {
 func TestTrimKeys(t *testing.T) {
 	for want, o := range map[string]Options{
 		"slim-v2 gpu=90 ptx=keep":                                 {GPUs: []int{90}},
-		"slim-v2 gpu=90 ptx=keep trim-v1 strip":                   {GPUs: []int{90}, Strip: true},
+		"slim-v2 gpu=90 ptx=keep trim-v2 strip":                   {GPUs: []int{90}, Strip: true},
 		`slim-v2 gpu= ptx=keep trim-v1 remove="*.a" remove="b c"`: {Remove: []string{"b c", "*.a", "*.a"}},
 		"slim-v2 gpu= ptx=keep trim-v1 strip package-caches":      {Strip: true, PackageCaches: true},
 	} {
@@ -272,6 +275,73 @@ func TestTrimAndGPU(t *testing.T) {
 	}
 	if !strings.Contains(strings.Join(comments, "|"), "device code slimmed to 9.0; trimmed") {
 		t.Errorf("history %q", comments)
+	}
+}
+
+// cudaProgram is a library with symbols for debuggers, too.
+func cudaProgram(t *testing.T) []byte {
+	t.Helper()
+	gcc, dir := tooltest.Path(t, "gcc"), t.TempDir()
+	region := regionOf(sass(80).sized(20_000), sass(90).sized(20_000))
+	source := `__asm__(".section .nv_fatbin,\"a\"\n.balign 8\n.incbin \"region\"\n.previous");` + "\nint answer(void) { return 42; }\n"
+	for name, data := range map[string][]byte{"region": region, "lib.c": []byte(source)} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(gcc, "-g", "-shared", "-fPIC", "-o", "lib.so", "lib.c")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "lib.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// TestTrimAndGPUAtOnce writes each layer once, and makes the files that are made when one is done after the other. What was found for
+// one pattern is not looked for again for the next.
+func TestTrimAndGPUAtOnce(t *testing.T) {
+	for _, c := range []layer.Compression{layer.Gzip, layer.Zstd} {
+		st := testStore(t)
+		lib, stripped, text := cudaLibrary(20_000), cudaProgram(t), []byte(strings.Repeat("text ", 2000))
+		files := map[string][]byte{"torch/lib/a.first": lib, "torch/lib/b.so": lib, "torch/lib/c.so": stripped, "torch/x.a": text}
+		record := recordOf(files)
+		im := imageOf(
+			t, st,
+			foreign(t, st, fileOf("opt/a.first", lib), linkTo("opt/b.so", "opt/a.first"), fileOf("opt/x.a", text), fileOf("etc/os-release", text)),
+			chunked(t, st, c, fileOf(site+"torch/lib/a.first", lib), linkTo(site+"torch/lib/b.so", site+"torch/lib/a.first"),
+				fileOf(site+"torch/lib/c.so", stripped), fileOf(site+"torch/x.a", text), fileOf(site+"torch-2.7.0.dist-info/RECORD", record)),
+			chunked(t, st, c, fileOf(site+"torch-2.7.0.dist-info/RECORD", record), fileOf("opt/other.so", lib)),
+			chunked(t, st, c, fileOf("opt/only.so", lib)),
+			chunked(t, st, c, fileOf("opt/only.a", text), fileOf("opt/text", text)),
+		)
+		o := Options{GPUs: hopper.GPUs, Strip: true, Remove: []string{"*.first", "*.a"}}
+		var seen sink
+		made, report, err := Image(progress.With(t.Context(), &seen), st, im, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen.begun["rewrite"] != len(im.Layers) {
+			t.Errorf("%d layers took %d rewritings", len(im.Layers), seen.begun["rewrite"])
+		}
+		if len(report.Stripped) != 1 || !losesCode(report) {
+			t.Errorf("report %+v", report)
+		}
+		if n := checkRecords(t, contentsOf(t, st, made)); n != 2 {
+			t.Errorf("RECORD has %d lines", n)
+		}
+		slimmed, _ := mustSlim(t, st, im, hopper)
+		after, _ := mustSlim(t, st, slimmed, Options{Strip: true, Remove: o.Remove})
+		if diff := cmp.Diff(after.Config.RootFS.DiffIDs, made.Config.RootFS.DiffIDs); diff != "" {
+			t.Errorf("one after the other (-) and at once (+):\n%s", diff)
+		}
+		seen, o.Remove = sink{}, []string{"*.a"}
+		if _, _, err := Image(progress.With(t.Context(), &seen), st, im, o); err != nil || seen.cached != len(im.Layers) {
+			t.Errorf("with other patterns: %v, %d layers of %d are known", err, seen.cached, len(im.Layers))
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"maps"
 	"path"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -58,7 +59,7 @@ type trimming struct {
 	*layers
 	remover *remover
 	from    []layer.Descriptor
-	ixs     []*layer.Index
+	ixs     []*view // of the layers
 	found   []*programs
 	reasons []map[int]string // by layer and place: why an entry goes
 	changes fileChanges
@@ -75,23 +76,40 @@ func ExplainTrim(ctx context.Context, st *store.Store, im *image.Outline, o Opti
 	if err != nil {
 		return nil, err
 	}
-	_, err = (&layers{st: st, o: o, bring: im.Bring}).planTrim(ctx, im.Image.Layers, indexes, r)
+	views := make([]*view, len(indexes))
+	for i, ix := range indexes {
+		views[i] = &view{Index: ix}
+	}
+	_, err = (&layers{st: st, o: o, bring: im.Bring}).planTrim(ctx, im.Image.Layers, views, r)
 	return r, err
 }
 
-// trim makes what takes the place of layers, and adds to the report.
-func (s *layers) trim(ctx context.Context, from []layer.Descriptor, r *Report) ([]layer.Descriptor, error) {
-	indexes, err := s.indexes(ctx, from)
-	if err != nil {
-		return nil, err
+// trim makes what takes the place of layers that are trimmed, and slimmed where device code is found: each is written once. It adds to
+// the report, and says which layers lost more than device code.
+func (s *slimming) trim(ctx context.Context, r *Report) (made []layer.Descriptor, trimmed []bool, err error) {
+	views := make([]*view, len(s.from))
+	for i, d := range s.from {
+		ix, err := layer.OpenIndex(ctx, s.st, d)
+		if err != nil {
+			return nil, nil, err
+		}
+		if views[i], err = s.view(ctx, i, ix); err != nil {
+			return nil, nil, err
+		}
 	}
-	t, err := s.planTrim(ctx, from, indexes, r)
+	s.workers = runtime.GOMAXPROCS(0)
+	t, err := s.planTrim(ctx, s.from, views, r)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	trimmed := make([]layer.Descriptor, len(from))
-	return trimmed, inParallel(ctx, t.order(), trimsAtOnce, func(ctx context.Context, i int) (err error) {
-		trimmed[i], err = t.layer(ctx, i)
+	made, trimmed = make([]layer.Descriptor, len(s.from)), make([]bool, len(s.from))
+	return made, trimmed, inParallel(ctx, bySize(s.from), trimsAtOnce, func(ctx context.Context, i int) (err error) {
+		if made[i], err = t.layer(ctx, i); err != nil {
+			return err
+		}
+		if trimmed[i] = made[i] != s.from[i]; !trimmed[i] {
+			made[i], err = s.layer(ctx, i)
+		}
 		return err
 	})
 }
@@ -99,40 +117,20 @@ func (s *layers) trim(ctx context.Context, from []layer.Descriptor, r *Report) (
 // trimsAtOnce is how many layers are trimmed side by side: each of them is decompressed and compressed on all cores.
 const trimsAtOnce = 2
 
-// order is that of work on layers, the largest first.
-func (t *trimming) order() []int {
-	order := make([]int, len(t.from))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(t.from[b].Size, t.from[a].Size) })
-	return order
-}
-
-func (s *layers) indexes(ctx context.Context, from []layer.Descriptor) (indexes []*layer.Index, err error) {
-	indexes = make([]*layer.Index, len(from))
-	for i, d := range from {
-		if indexes[i], err = layer.OpenIndex(ctx, s.st, d); err != nil {
-			return nil, err
-		}
-	}
-	return indexes, nil
-}
-
-// planTrim decides about every file of the layers, of which the indexes say what they hold, and adds to the report.
-func (s *layers) planTrim(ctx context.Context, from []layer.Descriptor, indexes []*layer.Index, r *Report) (*trimming, error) {
+// planTrim decides about every file of the layers, as slimming leaves them, and adds to the report.
+func (s *layers) planTrim(ctx context.Context, from []layer.Descriptor, views []*view, r *Report) (*trimming, error) {
 	remover, err := newRemover(s.o)
 	if err != nil {
 		return nil, err
 	}
-	t := &trimming{layers: s, remover: remover, from: from, ixs: indexes, reasons: make([]map[int]string, len(from))}
+	t := &trimming{layers: s, remover: remover, from: from, ixs: views, reasons: make([]map[int]string, len(from))}
 	t.found = make([]*programs, len(from))
 	for i := range from {
 		t.found[i] = &programs{}
 	}
 	libraries := t.match()
 	if s.o.Strip || libraries {
-		if err := inParallel(ctx, t.order(), trimsAtOnce, func(ctx context.Context, i int) (err error) {
+		if err := inParallel(ctx, bySize(from), trimsAtOnce, func(ctx context.Context, i int) (err error) {
 			t.found[i], err = t.programs(ctx, i)
 			return err
 		}); err != nil {
@@ -313,7 +311,7 @@ func (t *trimming) collect(r *Report) {
 		if !t.o.Strip {
 			continue
 		}
-		names := namesOf(ix)
+		names := namesOf(ix.Index)
 		for _, p := range t.found[n].Files {
 			e := &ix.Entries[p.At]
 			switch {
@@ -356,7 +354,7 @@ func namesOf(ix *layer.Index) map[string][]string {
 func (t *trimming) programs(ctx context.Context, n int) (*programs, error) {
 	d := t.from[n]
 	once := store.Once[*programs]{
-		Kind: store.KindSlimELF, Key: store.DigestOf([]byte(elfVersion + "\n" + string(d.Digest))).Hex(),
+		Kind: store.KindSlimELF, Key: store.DigestOf([]byte(elfVersion + "\n" + string(d.Digest) + t.ixs[n].key)).Hex(),
 		Refs: func(*programs) []store.Digest { return d.Refs() },
 	}
 	found, _, err := once.Do(ctx, t.st, func(ctx context.Context) (*programs, error) {
@@ -370,8 +368,8 @@ func (t *trimming) programs(ctx context.Context, n int) (*programs, error) {
 	return found, err
 }
 
-func (t *trimming) findPrograms(ctx context.Context, d layer.Descriptor, ix *layer.Index) (*programs, error) {
-	v := &survey{layers: t.layers, ix: ix, task: progress.Begin(ctx, "look", d.Digest.Short(), ix.RawSize)}
+func (t *trimming) findPrograms(ctx context.Context, d layer.Descriptor, ix *view) (*programs, error) {
+	v := &survey{layers: t.layers, ix: ix.Index, task: progress.Begin(ctx, "look", d.Digest.Short(), ix.RawSize)}
 	defer v.close()
 	exists := map[string]bool{}
 	for i := range ix.Entries {
@@ -385,9 +383,8 @@ func (t *trimming) findPrograms(ctx context.Context, d layer.Descriptor, ix *lay
 		if e.Type != layer.Regular || e.Size < minProgram {
 			return nil
 		}
-		p, err := v.program(ctx, e, open, func(name string) bool { return exists[name] })
+		p, err := v.program(ctx, at, ix.contents, open, func(name string) bool { return exists[name] })
 		if p != nil {
-			p.At = at
 			out.Files = append(out.Files, *p)
 		}
 		return err
@@ -402,20 +399,23 @@ func (t *trimming) findPrograms(ctx context.Context, d layer.Descriptor, ix *lay
 const minProgram = 64 + 56
 
 // program looks at a file. It is nil when the file is no ELF file.
-func (v *survey) program(ctx context.Context, e layer.IndexEntry, open func() (io.ReadCloser, error), exists func(string) bool) (*program, error) {
-	c, err := open()
+func (v *survey) program(
+	ctx context.Context, at int, slimmed contents, open func() (io.ReadCloser, error), exists func(string) bool,
+) (*program, error) {
+	e := v.ix.Entries[at]
+	old, err := open()
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close()
-	head := make([]byte, 4)
-	if _, err := io.ReadFull(c, head); err != nil || !elfx.IsELF(head) {
+	defer old.Close()
+	r, head := slimmed.new(at, ctxio.Reader(ctx, old)), make([]byte, 4)
+	if _, err := io.ReadFull(r, head); err != nil || !elfx.IsELF(head) {
 		return nil, err
 	}
-	if err := v.copyOut(io.MultiReader(bytes.NewReader(head), ctxio.Reader(ctx, c)), e.Size); err != nil {
+	if err := v.copyOut(io.MultiReader(bytes.NewReader(head), r), e.Size); err != nil {
 		return nil, err
 	}
-	p := &program{Size: e.Size}
+	p := &program{At: at, Size: e.Size}
 	if f, err := elfx.Open(v.scratch, e.Size); err == nil {
 		p.Needed = f.Needed
 	}
@@ -491,10 +491,10 @@ func sameDeviceCode(r io.ReaderAt, size int64, s *elfx.Stripped) (bool, error) {
 		reflect.DeepEqual(before.Bundles, after.Bundles), nil
 }
 
-// layer makes what takes the place of a layer, or finds what was made before.
+// layer makes what takes the place of a layer, or finds what was made before. It is the layer itself when nothing in it is trimmed.
 func (t *trimming) layer(ctx context.Context, n int) (layer.Descriptor, error) {
 	d := t.from[n]
-	v := &survey{layers: t.layers, ix: t.ixs[n]}
+	v := &survey{layers: t.layers, ix: t.ixs[n].Index}
 	defer v.close()
 	edits, what, err := t.edits(ctx, n, v)
 	if err != nil || len(edits) == 0 {
@@ -504,8 +504,8 @@ func (t *trimming) layer(ctx context.Context, n int) (layer.Descriptor, error) {
 	if err != nil {
 		return d, err
 	}
-	out, err := t.once(ctx, d, "trim\n"+string(key), func(ctx context.Context) (*outcome, error) {
-		made, err := layer.RewriteEntries(ctx, t.st, d, edits, layer.Options{Workers: t.workers})
+	out, err := t.once(ctx, d, "trim"+t.ixs[n].key+"\n"+string(key), func(ctx context.Context) (*outcome, error) {
+		made, err := layer.RewriteEntries(ctx, t.st, d, t.ixs[n].contents.with(edits, t.ixs[n].Index), layer.Options{Workers: t.workers})
 		if errors.Is(err, layer.ErrHoles) {
 			progress.Warn(ctx, fmt.Sprintf("layer %s is not trimmed: %v", d.Digest.Short(), err), "")
 			return &outcome{}, nil
@@ -516,6 +516,29 @@ func (t *trimming) layer(ctx context.Context, n int) (layer.Descriptor, error) {
 		return d, err
 	}
 	return *out.Layer, nil
+}
+
+// with adds the new contents to edits of a layer, which are made of them.
+func (c contents) with(edits []layer.Edit, ix *layer.Index) []layer.Edit {
+	list, done := make([]layer.Edit, 0, len(edits)+len(c)), map[int]bool{}
+	for _, e := range edits {
+		done[e.At] = true
+		slimmed, trimmed := c[e.At], e.Content
+		switch {
+		case slimmed == nil:
+		case trimmed == nil: // of a file that goes, a hard link may have the content
+			e.Size, e.Content = ix.Entries[e.At].Size, slimmed
+		default:
+			e.Content = func(old io.Reader) io.Reader { return trimmed(slimmed(old)) }
+		}
+		list = append(list, e)
+	}
+	for at, content := range c {
+		if !done[at] {
+			list = append(list, layer.Edit{At: at, Size: ix.Entries[at].Size, Content: content})
+		}
+	}
+	return list
 }
 
 // described says what an edit does, for the key of what it makes.
@@ -545,7 +568,7 @@ func (t *trimming) edits(ctx context.Context, n int, v *survey) (edits []layer.E
 			edits = append(edits, layer.Edit{At: i, Size: strip[i].NewSize, Content: v.stripped(e.Size)})
 			what = append(what, described{At: i, New: strip[i].New})
 		case e.Type == layer.Regular && isList(e.Path) && e.Size <= maxRecord && e.Sparse == 0:
-			fixed, err := t.fixList(ctx, n, *e)
+			fixed, err := t.fixList(ctx, n, i)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -559,20 +582,15 @@ func (t *trimming) edits(ctx context.Context, n int, v *survey) (edits []layer.E
 }
 
 // fixList brings a list of files up to date; nil when nothing changes in it.
-func (t *trimming) fixList(ctx context.Context, n int, e layer.IndexEntry) ([]byte, error) {
+func (t *trimming) fixList(ctx context.Context, n, at int) ([]byte, error) {
 	if len(t.changes.gone)+len(t.changes.changed) == 0 {
 		return nil, nil
 	}
-	r, err := t.ixs[n].OpenContent(e)
+	data, err := t.ixs[n].contents.read(t.ixs[n].Index, at)
 	if err != nil {
 		return nil, err
 	}
-	defer r.Close()
-	data := make([]byte, e.Size)
-	if _, err := io.ReadFull(r, data); err != nil {
-		return nil, fmt.Errorf("read %q: %w", e.Path, err)
-	}
-	fixed, err := t.changes.fix(e.Path, data)
+	fixed, err := t.changes.fix(t.ixs[n].Entries[at].Path, data)
 	if err != nil {
 		progress.Warn(ctx, fmt.Sprintf("the list of files is not updated: %v", err), "")
 		return nil, nil

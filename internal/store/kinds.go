@@ -21,6 +21,7 @@ const (
 	KindRepository  Kind = "source-repository" // the packed files of a commit; under address and commit
 	KindInterpreter Kind = "interpreter"       // the Python of an image; under the image's digest
 	KindLayerIndex  Kind = "layer-index"       // the index of a layer; under the layer's digest
+	KindSlimLook    Kind = "slim-look"         // what slimming changes in a layer; under layer, GPUs and options
 	KindSlimLayer   Kind = "slim-layer"        // what takes a layer's place when it is slimmed; under layer, GPUs and options
 	KindOrigin      Kind = "origin"            // the repositories of a registry that are known to have a blob; under the blob
 	KindPacks       Kind = "squashfs-packs"    // compressed blocks that the next squashfs file of a layer takes over; under the layer
