@@ -5,7 +5,7 @@
 // file are reported at once, as [fault.Errors].
 //
 // The Go types below are the single source: the JSON Schema ([Schema]) and the tables of docs/recipe.md are generated
-// from them and from the table in keys.go.
+// from them and from the tables in keys_*.go.
 package recipe
 
 import (

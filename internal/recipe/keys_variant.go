@@ -1,0 +1,65 @@
+package recipe
+
+// variantKeys are those of the images that one recipe makes, and a team's of several recipes.
+var variantKeys = map[string]key{
+	"variant": {
+		Doc:      "Variants of the recipe by name: what each has in place of the recipe's own keys, or besides them.",
+		NameForm: formVariant, NameFormName: "letters and digits, with dots, underscores or dashes between them",
+	},
+	"variant.NAME": {Doc: "A variant: any keys of the recipe but `name`, `variant` and `matrix`."},
+	"matrix": {
+		Doc: "Variants as a product: lists of names under `[variant]`, each list an axis. Every combination is a variant, named by its words with dashes between. " +
+			"`exclude` lists combinations that are not wanted.",
+		Example: `{ cuda = ["cu128", "cu130"], arch = ["amd64", "arm64"], exclude = ["cu128-arm64"] }`,
+		Form:    formVariant, FormName: "names of variants",
+		NameForm: formVariant, NameFormName: "that of an axis, or \"exclude\"",
+	},
+
+	"pipeline": {Doc: "The images of a team."},
+	"pipeline.recipes": {
+		Doc:     "The recipes: patterns of directories with a `sconce.toml`, or of files, relative to this file's directory. Each variant of each is an image.",
+		Example: `["images/*", "apps/*"]`, Form: formImage, FormName: "patterns of paths",
+	},
+	"pipeline.staging": {
+		Doc: "Where images are kept while they are built and tested: below it, each image has a repository of its name.", Example: `"registry.example.org/team/ci"`,
+		Form: formRepository, FormName: "a repository of a registry, HOST/PATH, without a tag",
+	},
+	"pipeline.stable": {
+		Doc:     "Where users take images from: below each of these, each image has a repository of its name. A recipe's own `[publish] repository` goes before.",
+		Example: `["registry.example.org/team/images"]`, Form: formRepository, FormName: "repositories of registries, HOST/PATH, without a tag",
+	},
+	"pipeline.mutable": {
+		Doc: "Patterns of versions whose stable tags are written again. All others are written once.", Example: `["*-dev"]`,
+		Form: formImage, FormName: "patterns of versions",
+	},
+	"pipeline.clusters": {
+		Doc: "Clusters on which images are tested whose tests say nothing else.", Example: `["clariden"]`, Form: formImage, FormName: "names of clusters",
+	},
+	"pipeline.branch": {
+		Doc: "The branch from which images are promoted. From others, it is only said what would be done.", Default: DefaultBranch, Example: `"main"`,
+		Form: formImage, FormName: "the name of a branch",
+	},
+	"pipeline.sign": {
+		Doc: "The private key, in PEM, that evidence is signed with: `env:VARIABLE` that holds it, or `file:PATH`. Without it nothing is signed.", Example: `"env:SCONCE_KEY"`,
+		Form: formKey, FormName: `"env:" and the name of a variable, or "file:" and a path`,
+	},
+	"pipeline.keep": {Doc: "What stays in `staging` when it is cleaned up."},
+	"pipeline.keep.canonical": {
+		Doc: "How long images stay that nothing refers to any more.", Default: "for ever", Example: `"30d"`, Form: formDays, FormName: `a number of days or hours, such as "30d"`,
+	},
+	"pipeline.keep.newest": {Doc: "How many of the newest images of each variant stay in any case.", Default: "0", Example: "3", Max: 1000},
+	"pipeline.ci":          {Doc: "What jobs look like at a site."},
+	"pipeline.ci.gitlab":   {Doc: "Parts of GitLab's jobs, copied as they are: their keys are GitLab's."},
+	"pipeline.ci.gitlab.include": {
+		Doc: "Files with the site's own job templates.", Example: `[{ remote = "https://ci.example.org/runners.yml" }]`,
+	},
+	"pipeline.ci.gitlab.default":   {Doc: "GitLab's `default` of all jobs.", Example: `{ interruptible = true }`},
+	"pipeline.ci.gitlab.variables": {Doc: "Variables of all jobs.", Example: `{ SCONCE_STORE = "/dev/shm/sconce" }`},
+	"pipeline.ci.gitlab.build":     {Doc: "What is added to jobs that build.", Example: `{ extends = ".builder" }`},
+	"pipeline.ci.gitlab.test":      {Doc: "By cluster, what is added to jobs that test on it.", Example: `{ clariden = { extends = ".baremetal-runner" } }`},
+	"pipeline.ci.gitlab.light":     {Doc: "What is added to jobs that only talk to registries.", Example: `{ extends = ".lightweight" }`},
+	"pipeline.ci.github":           {Doc: "Parts of jobs of GitHub's actions, copied as they are: their keys are GitHub's."},
+	"pipeline.ci.github.build":     {Doc: "What is added to jobs that build.", Example: `{ runs-on = ["self-hosted", "gh200"] }`},
+	"pipeline.ci.github.test":      {Doc: "By cluster, what is added to jobs that test on it.", Example: `{ clariden = { runs-on = ["self-hosted", "login"] } }`},
+	"pipeline.ci.github.light":     {Doc: "What is added to jobs that only talk to registries.", Example: `{ runs-on = "ubuntu-24.04" }`},
+}
