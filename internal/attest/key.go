@@ -12,10 +12,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 )
 
@@ -81,10 +81,7 @@ func readKey(where string) ([]byte, error) {
 		return nil, fault.Hint(fault.Usage(fmt.Errorf("read the key: %w", err)), makeKey)
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxKey+1))
-	if err == nil && len(text) > maxKey {
-		err = errors.New("it is too long to be a key")
-	}
+	text, err := ctxio.ReadAtMost(f, maxKey)
 	if err != nil {
 		return nil, fmt.Errorf("read the key %s: %w", where, err)
 	}

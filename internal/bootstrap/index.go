@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/debian"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
@@ -120,10 +121,7 @@ func (x *indices) get(ctx context.Context, address string) ([]byte, error) {
 		if resp.StatusCode != http.StatusOK {
 			return false, fetch.NewStatusError(resp)
 		}
-		data, err = io.ReadAll(io.LimitReader(resp.Body, maxRelease+1))
-		if err == nil && len(data) > maxRelease {
-			err = fmt.Errorf("it is larger than %d MiB", maxRelease>>20)
-		}
+		data, err = ctxio.ReadAtMost(resp.Body, maxRelease)
 		if err == nil {
 			err = fetch.ErrDone
 		}

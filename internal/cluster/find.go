@@ -5,7 +5,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/spelling"
 )
@@ -153,17 +153,9 @@ func unknown(name, recipe string, asBase bool) error {
 
 // load reads a file. The error wraps fs.ErrNotExist when there is none.
 func load(path string) (Found, error) {
-	f, err := os.Open(path)
+	data, err := ctxio.ReadFile(path, maxProfile)
 	if err != nil {
 		return Found{}, fault.Usage(fmt.Errorf("read cluster profile: %w", err))
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxProfile+1))
-	if err != nil {
-		return Found{}, fault.Usage(fmt.Errorf("read cluster profile %s: %w", path, err))
-	}
-	if len(data) > maxProfile {
-		return Found{}, fault.Usage(fmt.Errorf("read cluster profile %s: it is larger than %d KiB", path, maxProfile>>10))
 	}
 	return parseFound(data, strings.TrimSuffix(filepath.Base(path), ext), path)
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 	"go.yaml.in/yaml/v3"
+
+	"sconce.dev/sconce/internal/ctxio"
 )
 
 // Config is where channels are and how they are reached for this user: what conda and rattler would read.
@@ -117,7 +119,7 @@ func (c *Config) readConda() error {
 
 // readCondarc reads a file over what was read. final are the keys that an earlier file wants kept, by a comment "#!final".
 func (c *Config) readCondarc(file string, final map[string]bool) error {
-	text, err := readLimited(file)
+	text, err := ctxio.ReadFile(file, maxFile)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || isDirectory(file) {
 		return nil
 	}
@@ -263,7 +265,7 @@ func (c *Config) rattlerPlaces() []string {
 
 func (c *Config) readRattler() error {
 	for _, file := range c.rattlerPlaces() {
-		text, err := readLimited(file)
+		text, err := ctxio.ReadFile(file, maxFile)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 			continue
 		}

@@ -3,7 +3,6 @@ package condalock
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -11,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/spelling"
 )
@@ -42,23 +42,11 @@ type Spec struct {
 // evaluated: comments (`# [linux]`, as conda-lock understands them) and keys (`sel(linux):`, as mamba does). All mistakes are
 // told at once, each with its line and column.
 func ReadEnvironment(file, platform string) (*Environment, error) {
-	text, err := readLimited(file)
+	text, err := ctxio.ReadFile(file, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("environment file: %w", err)
 	}
 	return parseEnvironment(file, platform, text)
-}
-
-// readLimited reads a file of at most maxFile bytes.
-func readLimited(file string) ([]byte, error) {
-	info, err := os.Stat(file)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxFile {
-		return nil, fmt.Errorf("%s is larger than any file of its kind: %d bytes", file, info.Size())
-	}
-	return os.ReadFile(file)
 }
 
 // parseEnvironment is [ReadEnvironment] of a text; file names it in messages.

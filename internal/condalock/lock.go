@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sconce.dev/sconce/internal/conda"
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
@@ -65,7 +66,7 @@ func (l *Lock) For(platform string) (*Platform, error) {
 
 // Read reads a lock in any of the forms that sconce knows, see [Parse].
 func Read(file string, s Selection) (*Lock, error) {
-	text, err := readLimited(file)
+	text, err := ctxio.ReadFile(file, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("conda lock: %w", err)
 	}

@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"sconce.dev/sconce/internal/ctxio"
 )
 
 // Logins are how channels let this user in, by host: from the addresses of channels, from where rattler's tools keep theirs
@@ -56,7 +58,7 @@ func (l *Logins) read(c *Config) error {
 }
 
 func (l *Logins) readFile(file string) error {
-	text, err := readLimited(file)
+	text, err := ctxio.ReadFile(file, maxFile)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return nil
 	}

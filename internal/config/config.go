@@ -8,7 +8,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"net/url"
@@ -18,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/hostconfig"
 	"sconce.dev/sconce/internal/spelling"
@@ -212,17 +212,9 @@ func paths(key string, said []string) (*[]string, error) {
 
 // read reads a file of some keys into the struct into, and returns its text as well.
 func read(path string, into any, keys []string) ([]byte, error) {
-	r, err := os.Open(path)
+	data, err := ctxio.ReadFile(path, maxFile)
 	if err != nil {
 		return nil, err
-	}
-	defer r.Close()
-	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxFile {
-		return nil, fmt.Errorf("it is larger than %d KiB", maxFile>>10)
 	}
 	return data, tomltext.Decode(data, into, keys, func(key string) string { return spelling.Nearest(key, keys) })
 }

@@ -1,9 +1,14 @@
-// Package ctxio has what package io lacks: copies that can be stopped, and reads that tell an end from one that came too early.
+// Package ctxio has what package io lacks: copies that can be stopped, reads of no more than there may be, and reads that tell an end from
+// one that came too early.
 package ctxio
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
+	"os"
 )
 
 // Reader returns a reader of r that fails with the context's cause once ctx has ended. A read that is under way is not
@@ -34,4 +39,41 @@ func Fill(r io.Reader, p []byte) (int, error) {
 		}
 	}
 	return n, nil
+}
+
+// ReadAtMost reads all of r. An r of more than limit bytes is an error that says so of "it".
+func ReadAtMost(r io.Reader, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		return nil, tooLargeError(limit)
+	}
+	return data, err
+}
+
+// ReadFile reads a file of at most limit bytes. Errors name it, as those of package os do.
+func ReadFile(name string, limit int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := ReadAtMost(f, limit)
+	if large := tooLargeError(0); errors.As(err, &large) {
+		err = &fs.PathError{Op: "read", Path: name, Err: large}
+	}
+	return data, err
+}
+
+// tooLargeError is the error of who has more bytes than it says.
+type tooLargeError int64
+
+// Error says the limit in the units in which it was thought of.
+func (n tooLargeError) Error() string {
+	switch {
+	case n >= 1<<20 && n%(1<<20) == 0:
+		return fmt.Sprintf("it is larger than %d MiB", n>>20)
+	case n >= 1<<10 && n%(1<<10) == 0:
+		return fmt.Sprintf("it is larger than %d KiB", n>>10)
+	}
+	return fmt.Sprintf("it is larger than %d bytes", int64(n))
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -38,6 +40,31 @@ func TestFill(t *testing.T) {
 		n, err := Fill(iotest.OneByteReader(test.r), p)
 		if string(p[:n]) != test.want || !errors.Is(err, test.err) || test.err == nil && err != nil {
 			t.Errorf("%q, %v; want %q, %v", p[:n], err, test.want, test.err)
+		}
+	}
+}
+
+func TestReadAtMost(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(name, []byte("abcd"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for limit, want := range map[int64]string{3: "it is larger than 3 bytes", 4: "", 5: ""} {
+		for from, read := range map[string]func() ([]byte, error){
+			"":                    func() ([]byte, error) { return ReadAtMost(strings.NewReader("abcd"), limit) },
+			"read " + name + ": ": func() ([]byte, error) { return ReadFile(name, limit) },
+		} {
+			switch data, err := read(); {
+			case want == "" && (err != nil || string(data) != "abcd"):
+				t.Errorf("%d: %q, %v", limit, data, err)
+			case want != "" && (err == nil || err.Error() != from+want):
+				t.Errorf("%d: %v, want %s", limit, err, from+want)
+			}
+		}
+	}
+	for n, want := range map[int64]string{1000: "1000 bytes", 1 << 10: "1 KiB", 1536: "1536 bytes", 3 << 20: "3 MiB", 1<<20 + 1024: "1025 KiB"} {
+		if got := tooLargeError(n).Error(); got != "it is larger than "+want {
+			t.Errorf("%d: %s, want %s", n, got, want)
 		}
 	}
 }

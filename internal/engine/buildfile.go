@@ -10,9 +10,9 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/containerfile"
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/recipe"
-	"sconce.dev/sconce/internal/units"
 )
 
 // buildFiles are the names that a directory's build file may have, the first that exists counts.
@@ -95,9 +95,13 @@ const maxBuildFile = 4 << 20
 // ReadBuildFile reads a Containerfile or a definition file, or stdin for "-".
 func ReadBuildFile(file string, stdin io.Reader) ([]byte, error) {
 	if file == "-" {
-		return readAtMost(stdin, maxBuildFile, file)
+		text, err := ctxio.ReadAtMost(stdin, maxBuildFile)
+		if err != nil {
+			return nil, fmt.Errorf("read stdin: %w", err)
+		}
+		return text, nil
 	}
-	text, err := readFile(file, maxBuildFile)
+	text, err := ctxio.ReadFile(file, maxBuildFile)
 	if errors.Is(err, os.ErrNotExist) {
 		err = fault.Usage(fault.Hint(fmt.Errorf("no file %s", file), "sconce build -f FILE [CONTEXT] builds a Containerfile, sconce build [RECIPE] a recipe"))
 	}
@@ -106,7 +110,7 @@ func ReadBuildFile(file string, stdin io.Reader) ([]byte, error) {
 
 // ReadArguments reads a file of arguments for a Containerfile: lines NAME=VALUE or NAME, and comments.
 func ReadArguments(file string) ([]string, error) {
-	text, err := readFile(file, maxBuildFile)
+	text, err := ctxio.ReadFile(file, maxBuildFile)
 	if err != nil {
 		return nil, err
 	}
@@ -154,26 +158,4 @@ func readContext(text string) (name string, from containerfile.Source, err error
 		return "", from, fault.Hint(err, "download it first, and give the directory")
 	}
 	return strings.ToLower(name), from, nil
-}
-
-// readFile reads a file that is not larger than limit bytes.
-func readFile(name string, limit int64) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return readAtMost(f, limit, name)
-}
-
-// readAtMost reads all of r, which must not be longer than limit bytes.
-func readAtMost(r io.Reader, limit int64, name string) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(r, limit+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("read %s: it is larger than %s", name, units.Size(limit))
-	}
-	return data, nil
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"sconce.dev/sconce/internal/config"
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/hostconfig"
 )
 
@@ -40,7 +41,7 @@ const maxSecret = 500 << 10
 // ReadSecret reads a secret from a variable, or else from a file.
 func ReadSecret(file, variable string) ([]byte, error) {
 	if variable == "" {
-		return readFile(file, maxSecret)
+		return ctxio.ReadFile(file, maxSecret)
 	}
 	value, ok := os.LookupEnv(variable)
 	if !ok {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"sconce.dev/sconce/internal/ctxio"
 )
 
 // Netrc is a list of logins in the order of the file, as curl, pip and enroot keep them.
@@ -75,12 +77,9 @@ func (n Netrc) Find(host, user string) (Login, bool) {
 // ParseNetrc reads netrc's words: machine NAME or default, then login, password and account with one value each;
 // macdef up to the next empty line; # to the end of the line. Values may stand in double quotes with backslashes.
 func ParseNetrc(r io.Reader) (Netrc, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxNetrc+1))
+	data, err := ctxio.ReadAtMost(r, maxNetrc)
 	if err != nil {
 		return nil, err
-	}
-	if len(data) > maxNetrc {
-		return nil, fmt.Errorf("the file is larger than %d bytes", maxNetrc)
 	}
 	p := netrcParser{text: string(data), line: 1}
 	return p.parse()

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
@@ -116,10 +117,7 @@ func (c *Context) readIgnore(file string) error {
 
 func (c *Context) parseIgnore(name string, f *os.File) error {
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxIgnore+1))
-	if err == nil && len(data) > maxIgnore {
-		err = fmt.Errorf("it has more than %d bytes", maxIgnore)
-	}
+	data, err := ctxio.ReadAtMost(f, maxIgnore)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", name, err)
 	}

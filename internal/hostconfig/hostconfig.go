@@ -6,7 +6,6 @@ package hostconfig
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -15,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/debian"
 	"sconce.dev/sconce/internal/spelling"
 )
@@ -273,14 +273,5 @@ func read(name string) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file: %w", name, fs.ErrNotExist)
 	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(content) > maxFile {
-		err = fmt.Errorf("%s is larger than %d MiB", name, maxFile>>20)
-	}
-	return content, err
+	return ctxio.ReadFile(name, maxFile)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/hostconfig"
 	"sconce.dev/sconce/internal/image"
@@ -214,11 +214,11 @@ func (q *question) answer(name string) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxAnswer+1))
-	if err == nil && len(data) > maxAnswer {
-		err = fmt.Errorf("the package manager's answer is larger than %d MiB", maxAnswer>>20)
+	data, err := ctxio.ReadAtMost(f, maxAnswer)
+	if err != nil {
+		return "", fmt.Errorf("read the package manager's answer: %w", err)
 	}
-	return string(data), err
+	return string(data), nil
 }
 
 // maxAnswer bounds what is read of a manager's answer, in bytes. The names of all of Debian's packages are 1.5 MB.

@@ -2,13 +2,12 @@ package plan
 
 import (
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"path"
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
@@ -179,7 +178,7 @@ func (c *components) source(name string) (*Stage, error) {
 	}
 	op := &Unpack{Name: name, Pinned: pinned, Dir: path.Join(buildRoot, name), From: c.recipe.Dir}
 	for _, file := range c.recipe.Source[name].Patch {
-		text, err := readPatch(c.recipe.Resolve(file))
+		text, err := ctxio.ReadFile(c.recipe.Resolve(file), maxPatch)
 		if err != nil {
 			return nil, fmt.Errorf("source %s: patch: %w", name, err)
 		}
@@ -189,19 +188,6 @@ func (c *components) source(name string) (*Stage, error) {
 	s.add(&Step{Title: "source " + name + ": " + pinned.What(), History: "source " + name, Place: c.recipe.Path, Op: op})
 	c.sources[name] = s
 	return s, nil
-}
-
-func readPatch(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxPatch+1))
-	if err == nil && len(data) > maxPatch {
-		err = fmt.Errorf("%s is larger than %d MiB", file, maxPatch>>20)
-	}
-	return data, err
 }
 
 // ccacheDirs are where distributions keep links called as the compilers are, which lead to ccache. Where there is none it does no harm.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/recipe"
@@ -85,7 +86,7 @@ func (n *planner) patchStep(s recipe.Step, text string) (*Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := readPatch(n.recipe.Resolve(parsed.File))
+	data, err := ctxio.ReadFile(n.recipe.Resolve(parsed.File), maxPatch)
 	if err != nil {
 		return nil, err
 	}

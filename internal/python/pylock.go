@@ -11,6 +11,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/store"
 )
@@ -99,12 +100,9 @@ type lockedPackage struct {
 
 // ReadLock reads a lock file. The caller sets Dir if it wants relative paths to work.
 func ReadLock(r io.Reader) (*Lock, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxLock+1))
+	data, err := ctxio.ReadAtMost(r, maxLock)
 	if err != nil {
 		return nil, err
-	}
-	if len(data) > maxLock {
-		return nil, fmt.Errorf("it is larger than %d MiB", maxLock>>20)
 	}
 	var f lockFile
 	if err := toml.Unmarshal(data, &f); err != nil {

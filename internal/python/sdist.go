@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"sconce.dev/sconce/internal/ctxio"
 )
 
 // Certainty says how much what a source states of its dependencies is worth.
@@ -179,12 +181,9 @@ func (s *sourceFiles) take(name string, r io.Reader) error {
 	if listing.MatchString(name) && !strings.HasSuffix(name, ".egg-info/requires.txt") {
 		return s.takeListing(name, r)
 	}
-	data, err := io.ReadAll(io.LimitReader(r, maxSourceFile+1))
+	data, err := ctxio.ReadAtMost(r, maxSourceFile)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
-	}
-	if len(data) > maxSourceFile {
-		return fmt.Errorf("%s is larger than %d MiB", name, maxSourceFile>>20)
 	}
 	s.found[name] = data
 	return nil

@@ -12,7 +12,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -22,6 +21,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/job"
@@ -284,12 +284,9 @@ func read(path string) ([]byte, error) {
 		return nil, fmt.Errorf("read recipe: %w", err)
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	data, err := ctxio.ReadAtMost(f, maxSize)
 	if err != nil {
 		return nil, fmt.Errorf("read recipe %s: %w", path, err)
-	}
-	if len(data) > maxSize {
-		return nil, fmt.Errorf("read recipe %s: it is larger than 1 MiB; is this a recipe?", path)
 	}
 	return data, nil
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -19,6 +18,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/child"
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fetch"
 )
 
@@ -291,9 +291,5 @@ func readLimited(name string, limit int64) ([]byte, error) {
 	if st, err := f.Stat(); err == nil && st.IsDir() {
 		return nil, fs.ErrNotExist
 	}
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("the file is larger than %d bytes", limit)
-	}
-	return data, err
+	return ctxio.ReadAtMost(f, limit)
 }

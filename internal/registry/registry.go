@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/store"
@@ -230,10 +231,7 @@ func (r *Repository) readManifest(ctx context.Context, url string) (data []byte,
 		return nil, "", err
 	}
 	defer resp.Body.Close()
-	data, err = io.ReadAll(io.LimitReader(resp.Body, MaxManifest+1))
-	if err == nil && len(data) > MaxManifest {
-		err = fmt.Errorf("it is larger than %d bytes", MaxManifest)
-	}
+	data, err = ctxio.ReadAtMost(resp.Body, MaxManifest)
 	mediaType, _, _ = strings.Cut(resp.Header.Get("Content-Type"), ";")
 	return data, strings.TrimSpace(mediaType), err
 }

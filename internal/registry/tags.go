@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"sconce.dev/sconce/internal/ctxio"
 )
 
 // Limits on a list of tags.
@@ -97,12 +99,9 @@ func nextPage(from *url.URL, link string) (string, error) {
 
 // decode reads a JSON document of at most limit bytes.
 func decode(r io.Reader, limit int64, v any) error {
-	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	data, err := ctxio.ReadAtMost(r, limit)
 	if err != nil {
 		return err
-	}
-	if int64(len(data)) > limit {
-		return fmt.Errorf("it is larger than %d bytes", limit)
 	}
 	return json.Unmarshal(data, v)
 }

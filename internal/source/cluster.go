@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/runtimefiles"
@@ -162,9 +163,9 @@ func (c *ClusterFile) readFile(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer r.Close()
-	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
-	if err == nil && len(data) > maxFile {
-		err = fmt.Errorf("%s is larger than %d bytes", name, maxFile)
+	data, err := ctxio.ReadAtMost(r, maxFile)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return data, err
+	return data, nil
 }

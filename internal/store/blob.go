@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"sconce.dev/sconce/internal/ctxio"
 )
 
 // Digest names bytes by their hash, as OCI does: "sha256:" and 64 lower-case hexadecimal digits.
@@ -147,12 +149,9 @@ func (s *Store) ReadBlob(d Digest, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	data, err := ctxio.ReadAtMost(f, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read blob %s: %w", d, err)
-	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("read blob %s: it is larger than %d bytes", d, limit)
 	}
 	if got := DigestOf(data); got != d {
 		return nil, fmt.Errorf("blob %s in store %s is damaged (its hash is %s); run `sconce cache verify --remove`", d, s.dir, got)

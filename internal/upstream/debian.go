@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
 )
@@ -134,10 +134,7 @@ func (p *Pinned) diff(st *store.Store, file File) (all []patch, err error) {
 			return err
 		}
 		defer z.Close()
-		text, err := io.ReadAll(io.LimitReader(z, maxPatch+1))
-		if err == nil && len(text) > maxPatch {
-			err = errors.New("it is larger than a patch may be")
-		}
+		text, err := ctxio.ReadAtMost(z, maxPatch)
 		all = []patch{{name: file.Name, text: text, offset: true}}
 		return err
 	})

@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"bufio"
-	"bytes"
 	"compress/bzip2"
 	"context"
 	"crypto/sha256"
@@ -167,8 +166,8 @@ func passZipped(ctx context.Context, file *zip.File, l *limits) error {
 	defer r.Close()
 	switch {
 	case mode&fs.ModeSymlink != 0:
-		target, err := io.ReadAll(io.LimitReader(r, maxLink+1))
-		if err != nil || len(target) > maxLink {
+		target, err := ctxio.ReadAtMost(r, maxLink)
+		if err != nil {
 			return fmt.Errorf("its entry %q is a link that cannot be read", file.Name)
 		}
 		e.Typeflag, e.Linkname, e.Size = tar.TypeSymlink, string(target), 0
@@ -323,10 +322,9 @@ type patch struct {
 
 // readAllOf reads a small file of an archive.
 func readAllOf(e entry, limit int64) ([]byte, error) {
-	var b bytes.Buffer
-	n, err := io.Copy(&b, io.LimitReader(e.content, limit+1))
-	if err == nil && n > limit {
-		err = fmt.Errorf("%s is larger than %d MiB", e.Name, limit>>20)
+	data, err := ctxio.ReadAtMost(e.content, limit)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e.Name, err)
 	}
-	return b.Bytes(), err
+	return data, nil
 }

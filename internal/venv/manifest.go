@@ -11,7 +11,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -22,6 +21,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"sconce.dev/sconce/internal/atomicfile"
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
@@ -119,10 +119,7 @@ func Load(dir string) (*Manifest, error) {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxManifest+1))
-	if err == nil && len(data) > maxManifest {
-		err = errors.New("it is too large")
-	}
+	data, err := ctxio.ReadAtMost(f, maxManifest)
 	m := &Manifest{}
 	if err == nil {
 		keys := []string{"image", "packages", "requirements", "project", "shadow", "mount"}
