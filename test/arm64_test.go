@@ -88,6 +88,13 @@ func TestProgramsForAnotherArchitecture(t *testing.T) {
 	}
 	tooltest.Path(t, "qemu-aarch64-static")
 	first := newPlace(t, ordinary(t))
+	r := first.must("info")
+	if strings.Contains(r.stdout, "programs for linux/arm64 run, by an emulator that is registered") {
+		t.Skip("this machine has an emulator registered for everybody")
+	}
+	if !strings.Contains(r.stdout, "programs for linux/arm64 run, by /usr/bin/qemu-aarch64-static\n") {
+		tooltest.Missing(t, "a kernel that lets a sandbox have an emulator of its own: %v", r)
+	}
 	first.write("app/sconce.toml", `name = "app"
 version = "1"
 [base]

@@ -133,6 +133,8 @@ func (s *session) setForeign(f *foreign) {
 	s.spec.Foreign = f
 	switch {
 	case f == nil || f.Emulator == "":
+	case !s.spec.UserNS && s.spec.Shared: // who joins it would keep rights that the host's root is not to have where all users are
+		f.Emulator, f.Fix = "", byAdministrator
 	case !s.spec.UserNS:
 		s.spec.UserNS, s.spec.AllIDs = true, ownsFiles()
 	case s.spec.Self != nil: // nobody is root there, whose the list is

@@ -27,6 +27,9 @@ func needEmulator(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this machine is no amd64")
 	}
+	if onMachine("arm64") {
+		t.Skip("this machine has an emulator registered for everybody")
+	}
 	tooltest.Path(t, "qemu-aarch64-static")
 	if host.ReleaseBefore(host.KernelRelease(), foreignRelease) {
 		tooltest.Missing(t, "a kernel from Linux %s on", foreignRelease)
@@ -136,9 +139,6 @@ func registered(t *testing.T) string {
 // Without an emulator the error says what is missing; one that needs libraries is none, as they are not in the image.
 func TestForeignProgramsWithoutAnEmulator(t *testing.T) {
 	needEmulator(t)
-	if onMachine("arm64") {
-		t.Skip("this machine itself has an emulator registered")
-	}
 	image, dir := armImage(t), t.TempDir()
 	o := Options{Layers: image, Arch: "arm64", Args: []string{"/bin/arm"}}
 	t.Setenv("PATH", dir)
@@ -174,6 +174,18 @@ func testDynamic(t *testing.T) string {
 	return sh
 }
 
+// The tasks of the host's root have a sandbox without a user name space, and so without an emulator. Those of others have one.
+func TestForeignTasks(t *testing.T) {
+	needEmulator(t)
+	h, err := Hold(t.Context(), Options{Layers: armImage(t), Arch: "arm64"})
+	if err == nil {
+		h.Close()
+	}
+	if root := ownsFiles(); root != errors.Is(err, unix.ENOEXEC) || !root && err != nil || root && !strings.Contains(fault.HintOf(err), "binfmt_misc") {
+		t.Errorf("%v\nhint: %s", err, fault.HintOf(err))
+	}
+}
+
 // Who runs as himself has nobody in the sandbox whose list of emulators it could be, and is told so.
 func TestForeignProgramsAsOneself(t *testing.T) {
 	needEmulator(t)
@@ -181,6 +193,9 @@ func TestForeignProgramsAsOneself(t *testing.T) {
 		t.Skip("for an ordinary user")
 	}
 	o := Options{Layers: armImage(t), Arch: "arm64", Args: []string{"/bin/arm"}, Self: &users.Account{Name: "ada", Group: "ada", UID: os.Getuid(), GID: os.Getgid(), Home: "/"}}
+	if h, err := Hold(t.Context(), o); !errors.Is(err, unix.ENOEXEC) || !strings.Contains(fault.HintOf(err), "--user root") {
+		t.Errorf("held: %v, %v\nhint: %s", h, err, fault.HintOf(err))
+	}
 	if _, err := Run(t.Context(), o); !errors.Is(err, unix.ENOEXEC) || !strings.Contains(fault.HintOf(err), "--user root") {
 		t.Errorf("%v\nhint: %s", err, fault.HintOf(err))
 	}

@@ -26,6 +26,10 @@ func Hold(ctx context.Context, o Options) (*Held, error) {
 	if err != nil {
 		return nil, err
 	}
+	if f := s.spec.Foreign; f != nil && f.Emulator == "" { // who joins could not say why nothing runs
+		s.abandon()
+		return nil, f.refused(unix.ENOEXEC)
+	}
 	if err := s.start(ctx); err != nil {
 		return nil, err
 	}
