@@ -93,7 +93,7 @@ var baseKeys = map[string]key{
 		Form:    formImage, FormName: "the name or the file of a cluster profile",
 	},
 	"target.platform": {
-		Doc: "The operating system and processor. An image for the other processor is assembled without running any of it. " +
+		Doc: "The operating system and processor. For the other processor, Python packages on an image are laid down without running any of it; steps and packages of the distribution take an emulator. " +
 			"`amd64`, `x86_64`, `arm64` and `aarch64` alone are understood.",
 		Default: "the cluster's, else this machine's", Example: `"linux/arm64"`,
 		Form: formPlatform, FormName: "linux/amd64 or linux/arm64",
