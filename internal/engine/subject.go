@@ -46,7 +46,7 @@ func (s *Session) Open(name string, w Wanted) (*Subject, error) {
 	}
 	ref, err := parse(name, s.Store)
 	if err != nil {
-		return nil, err
+		return nil, s.unbuilt(name, err)
 	}
 	how := source.Options{Store: s.Store, Fetch: s.Fetch, Offline: s.Offline, Platform: w.Platform}
 	return &Subject{Name: name, Ref: ref, session: s, how: how, orOther: w.OrOther}, nil
@@ -118,7 +118,10 @@ func open[T any](ctx context.Context, s *Subject, opener func(context.Context, s
 		other.Platform.OS, other.Platform.Architecture = "", ""
 		opened, err = opener(ctx, s.Ref, other)
 	}
-	return opened, source.Explain(err, s.Name, s.Ref, s.session.Store)
+	if err = source.Explain(err, s.Name, s.Ref, s.session.Store); err != nil && s.mayBeOfRegistry() {
+		err = s.session.unbuilt(s.Name, err)
+	}
+	return opened, err
 }
 
 // Files are the files of the image, to look for code in.
