@@ -24,6 +24,9 @@ func evaluate(text string, args map[string]string, target string) (*containerfil
 		return nil, err
 	}
 	base := func(_ context.Context, reference string, _ v1.Platform) (*v1.ConfigFile, error) {
+		if strings.Contains(reference, "both") {
+			return &v1.ConfigFile{Config: v1.Config{Entrypoint: []string{"/bin/tini", "--"}, Cmd: []string{"serve", "a b"}}}, nil
+		}
 		if strings.Contains(reference, "native") {
 			return &v1.ConfigFile{Config: v1.Config{Entrypoint: []string{"/.singularity.d/actions/run"}}}, nil
 		}
@@ -73,6 +76,8 @@ func TestMeaning(t *testing.T) {
 		{"an image of a registry", head, "stage 0 from docker://base:1 "},
 		{"keys in other letters", "BootStrap: Docker\nFROM: base:1\n", "from docker://base:1 "},
 		{"registry and namespace", "Bootstrap: docker\nFrom: a:2\nRegistry: r.example.org\nNamespace: me\n", "from docker://r.example.org/me/a:2 "},
+		{"a registry as an address", "Bootstrap: docker\nFrom: a:2\nRegistry: https://r.example.org/\n", "from docker://r.example.org/a:2 "},
+		{"the command too", head + "IncludeCmd: yes\n", `OCI_CMD='\"/bin/hello\"'`},
 		{"a comment above", "# first\n\n" + head, "from docker://base:1 "},
 		{"a comment behind a header", "Bootstrap: docker # words\nFrom: base:1 # more\n", "from docker://base:1 "},
 		{"a comment at once behind a header", "Bootstrap: docker#words\nFrom: base:1#more\n", "from docker://base:1 "},
@@ -156,6 +161,25 @@ func TestMeaning(t *testing.T) {
 	}
 }
 
+// IncludeCmd changes nothing in Apptainer, whatever its value. That is told where somebody may count on it.
+func TestIncludeCmd(t *testing.T) {
+	const both = "Bootstrap: docker\nFrom: both\n"
+	for text, warns := range map[string]bool{
+		both: false, both + "IncludeCmd: yes\n": true, both + "IncludeCmd: no\n": true, both + "IncludeCmd: yes\n%runscript\na\n": false, head + "IncludeCmd: yes\n": false,
+	} {
+		b, err := evaluate(text, nil, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b.Warnings) > 0 != warns || warns && (b.Warnings[0].Line != 3 || !strings.Contains(b.Warnings[0].Message, `["serve" "a b"]`)) {
+			t.Errorf("%q: %+v", text, b.Warnings)
+		}
+		if warns && !strings.Contains(told(b), `OCI_CMD='\"serve\" \"a b\"'`) {
+			t.Errorf("%q: got\n%s", text, told(b))
+		}
+	}
+}
+
 // What cannot be done is said with its line and what to write instead.
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ name, text, want, hint string }{
@@ -193,6 +217,8 @@ func TestMistakes(t *testing.T) {
 		{"a number where none belongs", head + "From2: a\n", `x.def:3: there is no header "from2"`, "did you mean from?"},
 		{"arch", "Bootstrap: arch\n", "x.def:1: Bootstrap: arch is not supported", "From: archlinux"},
 		{"busybox", "Bootstrap: busybox\n", "x.def:1: Bootstrap: busybox", "From: busybox"},
+		{"buildkit", "Bootstrap: buildkit\nFrom: context\nTarget: a\nFrontend: dockerfile.v0\nFilename: Dockerfile\nBuildArgs: A=1\n", "x.def:1: Bootstrap: buildkit", "sconce build -f Dockerfile"},
+		{"a Dockerfile", "Bootstrap: dockerfile\nFrom: .\n", "x.def:1: Bootstrap: dockerfile", "Bootstrap: oci"},
 		{"fingerprints", head + "Fingerprints: AB\n", "x.def:3: fingerprints", "apptainer verify"},
 		{"setup", head + "%setup\na\n", "x.def:3: %setup runs on this machine", "%post"},
 		{"pre", head + "%pre\na\n", "x.def:3: %pre runs on this machine", "%post"},

@@ -86,12 +86,17 @@ func (e *evaluator) stage(ctx context.Context, s *stage, config ConfigFunc) erro
 	return nil
 }
 
+// buildFirst is what to do with the Dockerfile of Apptainer's newest bootstrap.
+const buildFirst = "build it first: `sconce build -f Dockerfile CONTEXT -o oci:base`, with --target and --build-arg, then Bootstrap: oci, From: base"
+
 // instead says what to write for bootstraps that are not there.
 var instead = map[string]string{
 	"library":       "get the file with `apptainer pull base.sif library://…`, then Bootstrap: localimage, From: base.sif",
 	"shub":          "get the file with `apptainer pull base.sif shub://…`, then Bootstrap: localimage, From: base.sif",
 	"oras":          "get the file with `apptainer pull base.sif oras://…`, then Bootstrap: localimage, From: base.sif",
 	"docker-daemon": "save it with `docker save -o base.tar NAME`, then Bootstrap: docker-archive, From: base.tar",
+	"buildkit":      buildFirst,
+	"dockerfile":    buildFirst,
 	"arch":          "Bootstrap: docker, From: archlinux",
 	"busybox":       "Bootstrap: docker, From: busybox",
 }
@@ -133,7 +138,11 @@ func (f *File) base(s *stage) (string, error) {
 	switch agent {
 	case "docker":
 		from = strings.TrimPrefix(from, "//")
-		return "docker://" + path.Join(s.header["registry"].value, s.header["namespace"].value, from), nil
+		_, registry, isAddress := strings.Cut(s.header["registry"].value, "://")
+		if !isAddress {
+			registry = s.header["registry"].value
+		}
+		return "docker://" + path.Join(registry, s.header["namespace"].value, from), nil
 	case "localimage":
 		if !filepath.IsAbs(from) {
 			from = "./" + filepath.Clean(from)
@@ -351,6 +360,19 @@ func shell(s *section) []byte {
 	return []byte("#!/bin/sh\n\n" + body)
 }
 
+// tellOfCommand warns where IncludeCmd would make a difference if it made one. Apptainer's help says that the image starts its CMD in place of its
+// ENTRYPOINT then; Apptainer and SingularityCE themselves have started both since Singularity 3, whatever the header says.
+func (w *writer) tellOfCommand() {
+	h, ok := w.source.header["includecmd"]
+	if !ok || len(w.Config.Entrypoint) == 0 || len(w.Config.Cmd) == 0 {
+		return
+	}
+	w.build.Warnings = append(w.build.Warnings, containerfile.Warning{
+		Line: h.line, Message: fmt.Sprintf("IncludeCmd changes nothing, as in Apptainer: the image starts %q with %q", w.Config.Entrypoint, w.Config.Cmd),
+		Hint: `where it is to start something else, write that below %runscript: exec PROGRAM "$@"`,
+	})
+}
+
 // scripts writes what a container runs and reads when it starts.
 func (w *writer) scripts() error {
 	line := w.source.line
@@ -369,6 +391,7 @@ func (w *writer) scripts() error {
 			return err
 		}
 		meta = append(meta, fileop.InlineFile{Name: "runscript", Content: []byte(text)})
+		w.tellOfCommand()
 	}
 	w.write(line, "%runscript", metaDir, "755", meta...)
 	_ = w.each("environment", func(s *section) error {

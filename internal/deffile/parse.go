@@ -14,8 +14,9 @@ import (
 
 // headers are the keys that may stand above the sections of a stage.
 var headers = []string{
-	"bootstrap", "from", "stage", "registry", "namespace", "fingerprints", "library", "mirrorurl", "osversion", "include", "updateurl", "otherurl0", "confurl", "keyring", "gpg",
+	"bootstrap", "from", "stage", "registry", "namespace", "includecmd", "fingerprints", "library", "mirrorurl", "osversion", "include", "updateurl", "otherurl0", "confurl", "keyring", "gpg",
 	"setopt", "product", "user", "regcode", "productpgp", "registerurl", "modules",
+	"target", "frontend", "filename", "buildargs",
 }
 
 func isHeader(key string) bool { return slices.Contains(headers, key) || otherURL.MatchString(key) }
