@@ -63,6 +63,10 @@ func packagesFor(m catalog.Missing, tree *image.Tree) []string {
 		return m.Apt
 	case isFile(tree, "usr/bin/dnf"):
 		return m.Dnf
+	case isFile(tree, "usr/bin/zypper") && len(m.Zypper) > 0:
+		return m.Zypper
+	case isFile(tree, "usr/bin/zypper"):
+		return m.Dnf
 	}
 	return nil
 }

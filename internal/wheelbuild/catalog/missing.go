@@ -20,6 +20,7 @@ type Missing struct {
 	Names    []string `toml:"names"`
 	Apt      []string `toml:"apt"`      // packages of Debian and Ubuntu
 	Dnf      []string `toml:"dnf"`      // packages of Fedora and what comes of it; none: not known
+	Zypper   []string `toml:"zypper"`   // packages of SUSE where they are called otherwise; none: as Dnf
 	Requires []string `toml:"requires"` // build requirements, from the package index
 	Note     string   `toml:"note"`     // what else brings it
 }

@@ -17,6 +17,9 @@ func TestMissingTable(t *testing.T) {
 		if len(m.Names) == 0 || len(m.Apt) == 0 && len(m.Requires) == 0 && m.Note == "" {
 			t.Errorf("%+v says nothing", m)
 		}
+		if len(m.Zypper) > 0 && slices.Equal(m.Zypper, m.Dnf) {
+			t.Errorf("%q: zypper says what dnf says", m.Names)
+		}
 		for _, name := range m.Names {
 			if seen[m.Kind+" "+name] {
 				t.Errorf("%s %s is there twice", m.Kind, name)
