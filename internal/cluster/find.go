@@ -207,3 +207,19 @@ func List(recipe string) (all []Found, wrong []error) {
 func globEscape(dir string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
 }
+
+// Expand puts values of variables in place of ${NAME} in a path of a profile. A variable that is not set is an error.
+func Expand(path string, lookup func(name string) (value string, set bool)) (string, error) {
+	missing := ""
+	out := os.Expand(path, func(name string) string {
+		value, ok := lookup(name)
+		if !ok {
+			missing = cmp.Or(missing, name)
+		}
+		return value
+	})
+	if missing != "" {
+		return "", fault.Usage(fault.Hint(fmt.Errorf("the variable %s is not set here", missing), "set it, or name a path without it in the profile"))
+	}
+	return out, nil
+}

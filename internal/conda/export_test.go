@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"sconce.dev/sconce/internal/entrypoint"
 )
 
 // NewPatcher is for tests.
@@ -21,7 +23,7 @@ var SipHash = sipHash
 
 // ParseEntryPoint is for tests.
 func ParseEntryPoint(s string) error {
-	_, err := parseEntryPoint(s)
+	_, err := entrypoint.Parse(s)
 	return err
 }
 

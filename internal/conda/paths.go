@@ -6,6 +6,7 @@ import (
 	"path"
 	"strings"
 
+	"sconce.dev/sconce/internal/entrypoint"
 	"sconce.dev/sconce/internal/layer"
 )
 
@@ -68,13 +69,7 @@ func PythonOf(packages []Package) Python {
 }
 
 // Minor returns the version as far as paths and byte code depend on it: "3.12".
-func (p Python) Minor() string {
-	parts := strings.SplitN(p.Version, ".", 3)
-	if len(parts) < 2 {
-		return p.Version
-	}
-	return parts[0] + "." + parts[1]
-}
+func (p Python) Minor() string { return entrypoint.Minor(p.Version) }
 
 // cacheTag is what stands in the names of its byte code (PEP 3147).
 func (p Python) cacheTag() string { return "cpython-" + strings.ReplaceAll(p.Minor(), ".", "") }

@@ -10,10 +10,10 @@ import (
 	"net/url"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/ctxio"
+	"sconce.dev/sconce/internal/fetch"
 )
 
 // Logins are how channels let this user in, by host: from the addresses of channels, from where rattler's tools keep theirs
@@ -162,34 +162,22 @@ func (l *Logins) Authorize(address string) (string, http.Header) {
 	return address, nil
 }
 
-var (
-	userinfo = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s"'` + "`" + `]*@`)
-	token    = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^/?#\s"'` + "`" + `]+)/t/[^/\s"'` + "`" + `]+`)
-)
+// token is the part of an address that holds a token of conda's.
+var token = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^/?#\s"'` + "`" + `]+)/t/[^/\s"'` + "`" + `]+`)
 
 // withoutLogins takes users, passwords and tokens out of all addresses in a text.
 func withoutLogins(text string) string {
-	return token.ReplaceAllString(userinfo.ReplaceAllString(text, "$1"), "$1")
+	return token.ReplaceAllString(fetch.WithoutLogins(text), "$1")
 }
-
-// minSecret is from how many characters on a secret is looked for in a text: a shorter one is part of words.
-const minSecret = 5
 
 // redact takes out what is secret from a text that another program wrote.
 func (l *Logins) redact(text string) string {
-	text = withoutLogins(text)
 	var secrets []string
 	for _, e := range l.entries {
 		secrets = append(secrets, e.CondaToken, e.BearerToken)
 		if e.BasicHTTP != nil {
-			secrets = append(secrets, e.BasicHTTP.Password, url.QueryEscape(e.BasicHTTP.Password), url.PathEscape(e.BasicHTTP.Password))
+			secrets = append(secrets, e.BasicHTTP.Password)
 		}
 	}
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
-	for _, s := range secrets {
-		if len(s) >= minSecret {
-			text = strings.ReplaceAll(text, s, "****")
-		}
-	}
-	return text
+	return fetch.HideSecrets(withoutLogins(text), secrets)
 }

@@ -45,7 +45,7 @@ func localOfJob() jobPlace {
 	if err != nil || found.Paths.Local == "" {
 		return jobPlace{}
 	}
-	dir, err := expand(found.Paths.Local)
+	dir, err := cluster.Expand(found.Paths.Local, os.LookupEnv)
 	if err != nil || !filepath.IsAbs(dir) {
 		return jobPlace{}
 	}
@@ -53,19 +53,6 @@ func localOfJob() jobPlace {
 		_ = os.Mkdir(dir, 0o700) // where it cannot be made, another place is taken
 	}
 	return jobPlace{dir, name}
-}
-
-// expand puts variables of the environment, all of which must be set, in place of ${NAME}.
-func expand(text string) (string, error) {
-	var err error
-	out := os.Expand(text, func(name string) string {
-		value, ok := os.LookupEnv(name)
-		if !ok {
-			err = fmt.Errorf("the variable %s is not set", name)
-		}
-		return value
-	})
-	return out, err
 }
 
 func (p jobPlace) dirs() []string {

@@ -9,8 +9,41 @@ import (
 	"unicode/utf8"
 )
 
-// Dotted says whether s is identifiers joined by dots. Modules and functions go into the text of a script, so nothing else will do.
-func Dotted(s string) bool {
+// Point is a command that calls an object.
+type Point struct {
+	Name   string // the command's file name
+	Module string // dotted
+	Attr   string // the callable in the module, dotted
+}
+
+// Parse reads "name = module:attr", after which extras may stand in brackets (they have no meaning any more). Whether the name may be one of
+// a file is for the caller to say.
+func Parse(line string) (Point, error) {
+	name, value, ok := strings.Cut(line, "=")
+	value, _, _ = strings.Cut(value, "[")
+	module, attr, called := strings.Cut(value, ":")
+	p := Point{strings.TrimSpace(name), strings.TrimSpace(module), strings.TrimSpace(attr)}
+	switch {
+	case !ok || !called || !dotted(p.Module) || !dotted(p.Attr):
+		return p, fmt.Errorf("%.200q does not name a function as command = module:function", line)
+	case p.Name == "" || strings.Contains(p.Name, "/"):
+		return p, fmt.Errorf("%.200q cannot be the name of a command", p.Name)
+	}
+	return p, nil
+}
+
+// Minor is a version of Python as far as paths and byte code depend on it: 3.12 of 3.12.4.
+func Minor(version string) string {
+	major, rest, ok := strings.Cut(version, ".")
+	if !ok {
+		return version
+	}
+	minor, _, _ := strings.Cut(rest, ".")
+	return major + "." + minor
+}
+
+// dotted says whether s is identifiers joined by dots. Modules and functions go into the text of a script, so nothing else will do.
+func dotted(s string) bool {
 	for part := range strings.SplitSeq(s, ".") {
 		if part == "" || !utf8.ValidString(part) {
 			return false

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 )
@@ -108,7 +109,7 @@ func (p *Python) unmet(r *recipe.Recipe, asked []string, text []byte) []string {
 			continue
 		}
 		if v, err := python.ParseVersion(locked); err == nil && q.URL == "" && !q.Specifiers.Contains(v) {
-			missing = append(missing, fmt.Sprintf("%s is %s in it, and %q was asked for", q.Name, locked, withoutLogins(line)))
+			missing = append(missing, fmt.Sprintf("%s is %s in it, and %q was asked for", q.Name, locked, fetch.WithoutLogins(line)))
 		}
 	}
 	return missing

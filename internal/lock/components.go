@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/ospackages"
 	"sconce.dev/sconce/internal/progress"
@@ -41,11 +42,11 @@ func sourceInput(name string, s recipe.Source) string {
 	line := "source " + name
 	switch {
 	case s.Git != "":
-		line += " git " + withoutLogins(s.Git) + " " + s.Commit
+		line += " git " + fetch.WithoutLogins(s.Git) + " " + s.Commit
 	case s.Debian != "":
 		line += " debian " + s.Debian
 	default:
-		line += " url " + withoutLogins(s.URL)
+		line += " url " + fetch.WithoutLogins(s.URL)
 		if s.SHA256 != "" {
 			line += " sha256 " + s.SHA256
 		}

@@ -117,7 +117,7 @@ func condaInputs(r *recipe.Recipe) ([]string, error) {
 	lines := []string{"prefix " + c.Prefix}
 	add := func(name string, values ...string) {
 		for _, v := range values {
-			lines = append(lines, name+" "+withoutLogins(v))
+			lines = append(lines, name+" "+fetch.WithoutLogins(v))
 		}
 	}
 	for _, file := range c.Environment {
@@ -320,7 +320,7 @@ func (k *condaLocker) request(machine *condalock.Machine) (condalock.Request, er
 	r.Sources = condaSources(k.recipe, files)
 	for _, s := range r.Sources {
 		for _, spec := range s.Specs {
-			k.conda.Specs = append(k.conda.Specs, withoutLogins(spec.Text))
+			k.conda.Specs = append(k.conda.Specs, fetch.WithoutLogins(spec.Text))
 		}
 	}
 	if k.old != nil && k.old.Conda != nil && !k.opts.Upgrade {

@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"regexp"
-	"slices"
 	"strings"
 	"sync"
 
@@ -168,30 +166,11 @@ func commonPath(a, b string) int {
 	return n
 }
 
-// userinfo is the part of an address that holds a login (RFC 3986 section 3.2.1). It ends at the last @ before the path:
-// clients take a password with an @ that nobody has escaped.
-var userinfo = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s"'` + "`" + `]*@`)
-
-// withoutLogins removes user and password from every address in a text.
-func withoutLogins(text string) string { return userinfo.ReplaceAllString(text, "$1") }
-
-// minSecret is from how many characters on a password is recognised in a text: a shorter one is part of words.
-const minSecret = 5
-
 // redact removes what is secret from a text that another program wrote.
 func (l Logins) redact(text string) string {
-	text = userinfo.ReplaceAllString(text, "${1}****@")
 	var secrets []string
 	for _, one := range l {
-		for _, s := range []string{one.password, url.QueryEscape(one.password), url.PathEscape(one.password)} {
-			if len(s) >= minSecret {
-				secrets = append(secrets, s)
-			}
-		}
+		secrets = append(secrets, one.password)
 	}
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
-	for _, s := range secrets {
-		text = strings.ReplaceAll(text, s, "****")
-	}
-	return text
+	return fetch.HideSecrets(text, secrets)
 }

@@ -181,7 +181,7 @@ func newHashPolicy(r *recipe.Recipe, files *requirements) (hashPolicy, error) {
 
 // getText brings a text from a server.
 func (k *locker) getText(ctx context.Context, address string) ([]byte, error) {
-	digest, err := k.opts.Fetch.Unpinned(ctx, fetch.Request{URL: address, Name: withoutLogins(address), Header: k.logins.Header(address), Login: LoginHint})
+	digest, err := k.opts.Fetch.Unpinned(ctx, fetch.Request{URL: address, Name: fetch.WithoutLogins(address), Header: k.logins.Header(address), Login: LoginHint})
 	if err != nil {
 		return nil, err
 	}

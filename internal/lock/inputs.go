@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
 )
@@ -38,7 +39,7 @@ func InputsOf(r *recipe.Recipe) (Inputs, error) {
 	p := r.Python
 	add := func(name string, values ...string) {
 		for _, v := range values {
-			in.Python = append(in.Python, name+" "+withoutLogins(v))
+			in.Python = append(in.Python, name+" "+fetch.WithoutLogins(v))
 		}
 	}
 	add("packages", p.Packages...)

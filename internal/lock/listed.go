@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/condalock"
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 )
@@ -63,7 +64,7 @@ func asksFor(requirement, dir string, p python.Package) bool {
 	case s.Path != "":
 		return filePath(address, dir) == filepath.Join(s.Path, s.Subdirectory) || subdirectory == s.Subdirectory && filePath(address, dir) == s.Path
 	default:
-		return subdirectory == s.Subdirectory && address == withoutLogins(withoutFragment(s.URL))
+		return subdirectory == s.Subdirectory && address == fetch.WithoutLogins(withoutFragment(s.URL))
 	}
 }
 
@@ -79,7 +80,7 @@ func sourceAddress(requirement string) (address, subdirectory string) {
 	if values, err := url.ParseQuery(fragment); err == nil && values.Get("subdirectory") != "" {
 		subdirectory = path.Clean(values.Get("subdirectory"))
 	}
-	return withoutLogins(withoutFragment(address)), subdirectory
+	return fetch.WithoutLogins(withoutFragment(address)), subdirectory
 }
 
 // isRepository reports whether an address is that of a git repository, perhaps with a revision behind it: "git+https://…@v1".
@@ -88,7 +89,7 @@ func isRepository(address, repository string) bool {
 	if !ok {
 		return false
 	}
-	repository = plainRepository(withoutLogins(repository))
+	repository = plainRepository(fetch.WithoutLogins(repository))
 	return plainRepository(address) == repository || plainRepository(address[:max(strings.LastIndex(address, "@"), 0)]) == repository
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -84,7 +85,7 @@ func TestRedact(t *testing.T) {
 		}
 	}
 	for _, login := range []string{"me:p%40w", "me:p@w", "me:@@"} {
-		if got := withoutLogins("x @ https://" + login + "@host:1/x.whl"); got != "x @ https://host:1/x.whl" {
+		if got := fetch.WithoutLogins("x @ https://" + login + "@host:1/x.whl"); got != "x @ https://host:1/x.whl" {
 			t.Errorf("of %s there is left %q", login, got)
 		}
 	}
@@ -153,7 +154,7 @@ func FuzzRequirements(f *testing.F) {
 			_ = directAddresses([]string{value})
 		}
 		_ = parsePip(text)
-		if once := withoutLogins(text); once != withoutLogins(once) {
+		if once := fetch.WithoutLogins(text); once != fetch.WithoutLogins(once) {
 			t.Errorf("%q has a login in %q", text, once)
 		}
 		_ = Logins{}.add("", text).redact(text)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 )
@@ -87,7 +88,7 @@ func (k *locker) checkRequested(ctx context.Context, asked []string) error {
 		}
 		switch fit := guard.Fits(requirement); {
 		case requirement.URL != "" || fit == Misfit:
-			return fault.Hint(fmt.Errorf("the recipe asks for %q, but the base brings %s %s, which is protected", withoutLogins(text), guard.Name, guard.Version),
+			return fault.Hint(fmt.Errorf("the recipe asks for %q, but the base brings %s %s, which is protected", fetch.WithoutLogins(text), guard.Name, guard.Version),
 				"ask for a version that the base has, "+k.allowing(guard.Name))
 		case fit == NearFit:
 			progress.Warn(ctx, fmt.Sprintf("%q is met only nearly by the base's %s %s", text, guard.Name, guard.Version), "take another base, "+k.allowing(guard.Name))

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -159,7 +160,7 @@ func (q *requirementsReader) included(value string, at requirementsPlace) requir
 	if at.remote() {
 		if base, err := url.Parse(at.path); err == nil {
 			if there, err := base.Parse(value); err == nil {
-				return requirementsPlace{path: there.String(), name: withoutLogins(there.String())}
+				return requirementsPlace{path: there.String(), name: fetch.WithoutLogins(there.String())}
 			}
 		}
 	}
@@ -167,7 +168,7 @@ func (q *requirementsReader) included(value string, at requirementsPlace) requir
 		value = u.Path
 	}
 	if strings.Contains(value, "://") {
-		return requirementsPlace{path: value, name: withoutLogins(value)}
+		return requirementsPlace{path: value, name: fetch.WithoutLogins(value)}
 	}
 	if !filepath.IsAbs(value) {
 		value = filepath.Join(filepath.Dir(at.path), value)

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/condalock"
+	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/gitrun"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
@@ -101,7 +102,7 @@ func (k *locker) readOutput(ctx context.Context, out string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []byte(withoutLogins(k.portable(strong))), nil
+	return []byte(fetch.WithoutLogins(k.portable(strong))), nil
 }
 
 // exportCommand is the line in which uv repeats how it was called to export a lock, which differs from directory to directory and from

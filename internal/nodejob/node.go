@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/atomicfile"
+	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/tempdir"
 )
@@ -109,7 +110,7 @@ func (t *task) settle() (remove func(), err error) {
 	}
 	local := os.TempDir()
 	if t.Local != "" {
-		if local, err = expand(t.Local, os.LookupEnv); err != nil {
+		if local, err = cluster.Expand(t.Local, os.LookupEnv); err != nil {
 			return nil, fmt.Errorf("paths.local: %w", err)
 		}
 		if err := os.MkdirAll(local, 0o700); err != nil {

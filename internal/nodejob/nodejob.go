@@ -168,7 +168,7 @@ func (c Command) root() (string, error) {
 			return "", err
 		}
 	}
-	base, err := expand(base, os.LookupEnv)
+	base, err := cluster.Expand(base, os.LookupEnv)
 	if err != nil {
 		return "", fmt.Errorf("paths.scratch of %s: %w", c.clusterName(), err)
 	}

@@ -82,22 +82,6 @@ func private(dir string) error {
 	return nil
 }
 
-// expand puts values in place of ${NAME}.
-func expand(text string, lookup func(string) (string, bool)) (string, error) {
-	missing := ""
-	out := os.Expand(text, func(name string) string {
-		value, ok := lookup(name)
-		if !ok {
-			missing = name
-		}
-		return value
-	})
-	if missing != "" {
-		return "", fault.Usage(fault.Hint(fmt.Errorf("the variable %s is not set", missing), "set it, or name a path without it in the profile"))
-	}
-	return out, nil
-}
-
 // machines are the processors of ELF files, by Go's names of them.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 

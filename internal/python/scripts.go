@@ -17,11 +17,7 @@ type EntryPoints struct {
 }
 
 // EntryPoint is a command that calls an object.
-type EntryPoint struct {
-	Name   string // the command's file name
-	Module string // dotted
-	Attr   string // the callable in the module, dotted
-}
+type EntryPoint = entrypoint.Point
 
 // maxEntryPoints bounds the commands of one package. The largest known has fewer than a hundred.
 const maxEntryPoints = 10_000
@@ -50,7 +46,10 @@ func ParseEntryPoints(data []byte) (EntryPoints, error) {
 		case section != "console_scripts" && section != "gui_scripts":
 			continue
 		}
-		p, err := parseEntryPoint(line)
+		p, err := entrypoint.Parse(line)
+		if err == nil && checkPath(p.Name) != nil {
+			err = fmt.Errorf("%q cannot be the name of a command", p.Name)
+		}
 		if err != nil {
 			return e, fmt.Errorf("line %d: %w", number, err)
 		}
@@ -68,24 +67,6 @@ func ParseEntryPoints(data []byte) (EntryPoints, error) {
 		}
 	}
 	return e, nil
-}
-
-// parseEntryPoint reads "name = module:attr", after which extras may stand in brackets (they have no meaning any more).
-func parseEntryPoint(line string) (EntryPoint, error) {
-	name, value, ok := strings.Cut(line, "=")
-	if !ok {
-		return EntryPoint{}, fmt.Errorf("%q is not of the form name = module:function", line)
-	}
-	value, _, _ = strings.Cut(value, "[")
-	module, attr, ok := strings.Cut(value, ":")
-	p := EntryPoint{strings.TrimSpace(name), strings.TrimSpace(module), strings.TrimSpace(attr)}
-	switch {
-	case !ok || !entrypoint.Dotted(p.Module) || !entrypoint.Dotted(p.Attr):
-		return p, fmt.Errorf("%q does not name a function as module:function", strings.TrimSpace(value))
-	case checkPath(p.Name) != nil || strings.Contains(p.Name, "/"):
-		return p, fmt.Errorf("%q cannot be the name of a command", p.Name)
-	}
-	return p, nil
 }
 
 // interpreterMark begins a script that wants the environment's interpreter ("Binary distribution format", section

@@ -53,13 +53,7 @@ type Installed struct {
 }
 
 // Minor returns the version as far as paths and byte code depend on it: 3.11.
-func (i Interpreter) Minor() string {
-	parts := strings.SplitN(i.Version, ".", 3)
-	if len(parts) < 2 {
-		return i.Version
-	}
-	return parts[0] + "." + parts[1]
-}
+func (i Interpreter) Minor() string { return entrypoint.Minor(i.Version) }
 
 // CacheTag returns what stands in the name of byte code files (sys.implementation.cache_tag): cpython-311.
 func (i Interpreter) CacheTag() string {
