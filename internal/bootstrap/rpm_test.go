@@ -186,7 +186,7 @@ func checkFiles(t *testing.T, st *store.Store, d layer.Descriptor, r *testland) 
 	}
 	for name, want := range map[string]string{
 		"var/lib/daemon/ran": "1 0\n", "var/lib/daemon/lua": "ran\n",
-		"etc/yum.repos.d/bootstrap.repo": fmt.Sprintf("[base]\nname=%s base\nbaseurl=%s\nenabled=1\ngpgcheck=1\ngpgkey=file:///%s\n", strings.TrimPrefix(r.url, "http://"), r.url, keyFile),
+		"etc/yum.repos.d/bootstrap.repo": fmt.Sprintf("[base]\nname=%s base\nbaseurl=%s\nenabled=1\ngpgcheck=1\nrepo_gpgcheck=0\ngpgkey=file:///%s\n", strings.TrimPrefix(r.url, "http://"), r.url, keyFile),
 		"etc/yum.repos.d/testland.repo":  "[testland]\nname=x\nbaseurl=https://testland.example.org/\nenabled=0\n",
 	} {
 		if got, err := tree.ReadFile(name, 1<<20); err != nil || string(got) != want {
@@ -339,7 +339,7 @@ func TestRPMKeysOfThisMachine(t *testing.T) {
 	for name, want := range map[string]string{
 		"etc/yum.repos.d/testland.repo": "[testland]\nname=x\nbaseurl=https://testland.example.org/\nenabled=1\n",
 		"etc/yum.repos.d/bootstrap.repo": "[bootstrap-0]\nname=" + host + " bootstrap-0\nbaseurl=" + r.url +
-			"\nenabled=1\nskip_if_unavailable=1\ngpgcheck=1\ngpgkey=file:///" + keyFile + "\n",
+			"\nenabled=1\nskip_if_unavailable=1\ngpgcheck=1\nrepo_gpgcheck=0\ngpgkey=file:///" + keyFile + "\n",
 	} {
 		if got, err := tree.ReadFile(name, 1<<20); err != nil || string(got) != want {
 			t.Errorf("%s has %q, %v; want %q", name, got, err, want)

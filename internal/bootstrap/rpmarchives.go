@@ -141,7 +141,8 @@ func unknownRelease(dnf string) error {
 const keyFile = "etc/pki/rpm-gpg/RPM-GPG-KEY-bootstrap"
 
 // configuration is that of the image's package manager, where the recipe says where packages come from: what was checked when the base
-// was locked, it checks too.
+// was locked, it checks too: the index or each package, which dnf and zypper both understand where both keys are said. By gpgcheck=1 alone
+// dnf wants packages to be signed, and zypper the index.
 func configuration(r Request, all []*rpmRepository) string {
 	if !isAddress(r.Dnf) && r.Mirror == "" && len(r.Sources) == 0 {
 		return "" // the distribution's own
@@ -161,7 +162,7 @@ func configuration(r Request, all []*rpmRepository) string {
 		case repo.signed:
 			text.WriteString("gpgcheck=0\nrepo_gpgcheck=1\ngpgkey=file:///" + keyFile + "\n")
 		default:
-			text.WriteString("gpgcheck=1\ngpgkey=file:///" + keyFile + "\n")
+			text.WriteString("gpgcheck=1\nrepo_gpgcheck=0\ngpgkey=file:///" + keyFile + "\n")
 		}
 	}
 	return text.String()

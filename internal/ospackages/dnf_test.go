@@ -3,6 +3,8 @@ package ospackages
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +20,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/mirrortest"
+	"sconce.dev/sconce/internal/rpm/rpmtest"
 )
 
 // rpms are tiny packages, as the heads of their specs: names, versions and what they say of each other.
@@ -137,6 +140,40 @@ func TestDnfOnAStandInForFedora(t *testing.T) {
 	if _, err := Layer(t.Context(), Install{Runner: &execop.Runner{Store: w.st}, Fetch: fetch.New(w.st, fetch.Options{}), On: w.on, Packages: first}); err == nil {
 		t.Error("a package that is not what the lock says is installed")
 	}
+}
+
+// What bootstrap writes of a repository is what dnf checks: a signed index, or signed packages.
+func TestDnfChecksSignatures(t *testing.T) {
+	w := standIn(t)
+	repo, signer := t.TempDir(), rpmtest.NewSigner(t)
+	rpmtest.Build(t, filepath.Join(repo, "noarch"), rpmtest.Package{Name: "old", Head: "BuildArch: noarch"})
+	server := httptest.NewServer(http.FileServer(http.Dir(repo)))
+	defer server.Close()
+	key, err := os.ReadFile(signer.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := func(lines string) *world {
+		text := "[test]\nname=test\nbaseurl=" + server.URL + "\nenabled=1\n" + lines + namesKey + "\n"
+		return w.changed(t, "rm -f /usr/bin/apt-get", execop.File{Target: "/etc/yum.repos.d/test.repo", Content: []byte(text)}, execop.File{Target: "/" + publicKey, Content: key})
+	}
+	index, packages := as("gpgcheck=0\nrepo_gpgcheck=1\n"), as("gpgcheck=1\nrepo_gpgcheck=0\n")
+	judge := func(what string, w *world, good bool) {
+		t.Helper()
+		if p, err := w.resolve(t.Context(), "old"); (err == nil) != good || good && len(p.Packages) != 1 {
+			t.Errorf("%s: %+v, %v", what, p, err)
+		}
+	}
+	unsignedIndex(t, repo)
+	judge("an index that is to be signed", index, false)
+	judge("packages that are to be signed", packages, false)
+	signer.SignIndex(t, repo)
+	judge("a signed index", index, true)
+	judge("packages that are to be signed, with a signed index", packages, false)
+	signer.SignPackages(t, filepath.Join(repo, "noarch"))
+	unsignedIndex(t, repo)
+	judge("an index that is to be signed, with signed packages", index, false)
+	judge("signed packages", packages, true)
 }
 
 // checkRPMs asks the image itself.

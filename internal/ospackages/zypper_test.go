@@ -2,7 +2,9 @@ package ospackages
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -56,6 +58,15 @@ func (s *suse) sign(t *testing.T) {
 	s.signer.SignIndex(t, s.repo)
 }
 
+// unsignedIndex writes the index of a repository anew, without a signature.
+func unsignedIndex(t *testing.T, repo string) {
+	t.Helper()
+	rpmtest.Repository(t, repo)
+	if err := os.Remove(filepath.Join(repo, "repodata/repomd.xml.asc")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+}
+
 // changed is the base with what a script and files do to it.
 func (w *world) changed(t *testing.T, script string, files ...execop.File) *world {
 	t.Helper()
@@ -107,6 +118,7 @@ func TestZypperOnAStandInForSUSE(t *testing.T) {
 	t.Run("signatures", func(t *testing.T) { testZypperSignatures(t, s, server.URL) })
 	t.Run("sources", func(t *testing.T) { testZypperSources(t, s, files) })
 	t.Run("damaged", func(t *testing.T) { testZypperDamaged(t, s, server.URL) })
+	t.Run("signed packages", func(t *testing.T) { testZypperSignedPackages(t, s, server.URL) })
 }
 
 func testZypperInstalls(t *testing.T, s *suse, address string) {
@@ -297,6 +309,25 @@ func testZypperSignatures(t *testing.T, s *suse, address string) {
 	refused("a signature of something else", s.asking(t, address, namesKey), "Signature verification failed", "/etc/zypp/repos.d")
 	if err := os.WriteFile(repomd, text, 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Of a repository with signed packages and an index that is not, bootstrap writes that the packages count: zypper takes them, and no others.
+func testZypperSignedPackages(t *testing.T, s *suse, address string) {
+	unsignedIndex(t, s.repo)
+	as := func() *world { return s.asking(t, address, "gpgcheck=1", "repo_gpgcheck=0", namesKey) }
+	if p, err := as().resolve(t.Context(), "old"); err == nil || !strings.Contains(err.Error(), "nsigned") {
+		t.Errorf("without any signature: %+v, %v", p, err)
+	}
+	s.signer.SignPackages(t, filepath.Join(s.repo, "noarch"))
+	unsignedIndex(t, s.repo)
+	if p, err := as().resolve(t.Context(), "old"); err != nil || len(p.Packages) != 1 {
+		t.Errorf("signed packages: %+v, %v\nhint: %s", p, err, fault.HintOf(err))
+	}
+	rpmtest.NewSigner(t).SignPackages(t, filepath.Join(s.repo, "noarch"))
+	unsignedIndex(t, s.repo)
+	if p, err := as().resolve(t.Context(), "old"); err == nil {
+		t.Errorf("packages that another has signed: %+v", p)
 	}
 }
 
