@@ -1,7 +1,6 @@
 package ospackages
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -54,16 +53,11 @@ for p; do apt apt-cache madison "${p%%=*}"; done > versions 2> /dev/null
 exit 13
 `
 
-// What the scripts that ask exit with.
-const (
-	noArchitecture = 11
-	noLists        = 12
-	unresolved     = 13
-)
-
 // aptAsked is a package as apt-get(8) takes it: NAME, NAME:ARCHITECTURE, either with =VERSION (deb-version(7)). What else apt
 // would understand, as a pattern, a task or a removal, cannot be locked.
 var aptAsked = regexp.MustCompile(`^([a-z0-9][a-z0-9+.-]*)(?::([a-z0-9-]+))?(?:=([0-9A-Za-z][0-9A-Za-z.+~:-]*))?$`)
+
+func (apt) name() string { return aptName }
 
 func (apt) check(packages []string) error {
 	for _, p := range packages {
@@ -76,32 +70,8 @@ func (apt) check(packages []string) error {
 	return nil
 }
 
-func (a apt) resolve(ctx context.Context, q *question, packages []string) (*Pinned, error) {
-	sources, err := aptSources(q.tree)
-	if err != nil {
-		return nil, err
-	}
-	lists, done, err := q.lists(ctx, "apt", q.platform.String()+"\n"+sources)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	args := append(foreignArchitectures(packages), "--")
-	code, err := q.ask(ctx, lists, aptResolve, append(args, packages...)...)
-	if err != nil {
-		return nil, err
-	}
-	switch code {
-	case 0:
-		return a.read(q, packages)
-	case noArchitecture:
-		return nil, fmt.Errorf("the base's dpkg does not take the architecture of one of %s", strings.Join(packages, ", "))
-	case noLists:
-		return nil, a.listsError(q)
-	case unresolved:
-		return nil, a.explain(q, packages)
-	}
-	return nil, fmt.Errorf("the base's apt cannot be asked: the script that does it ended with exit code %d", code)
+func (apt) question(_ string, packages []string) (script string, args []string) {
+	return aptResolve, slices.Concat(foreignArchitectures(packages), []string{"--"}, packages)
 }
 
 // foreignArchitectures lists those that packages name. dpkg has nothing against one that is its own.
@@ -115,8 +85,8 @@ func foreignArchitectures(packages []string) []string {
 	return all
 }
 
-// aptSources returns the text of all of the base's sources (sources.list(5)).
-func aptSources(t *image.Tree) (string, error) {
+// sources are those of sources.list(5).
+func (apt) sources(t *image.Tree) (string, error) {
 	files, err := execop.AptSources(t)
 	if err != nil {
 		return "", err
@@ -135,29 +105,20 @@ func aptSources(t *image.Tree) (string, error) {
 // aptSource finds a line of sources.list(5), in its one-line or its deb822 form.
 var aptSource = regexp.MustCompile(`(?m)^(deb[ \t]|Types:.*\bdeb\b)`)
 
-func (a apt) listsError(q *question) error {
-	text, err := q.answer("updated")
-	if err != nil {
-		return err
-	}
-	return fault.Hint(fmt.Errorf("the base's apt cannot fetch the lists of its package sources:\n%s", strings.Join(aptComplaints(text), "\n")),
+func (apt) listsError(text string) error {
+	return fault.Hint(fmt.Errorf("the base's apt cannot fetch the lists of its package sources:\n%s", aptComplaints(text)),
 		"the sources are those of the base, in /etc/apt; proxies are taken from http_proxy and https_proxy")
 }
 
-// aptComplaints returns the lines of apt's output that say what went wrong, without repetitions.
-func aptComplaints(text string) []string {
-	var lines []string
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		about, ok := strings.CutPrefix(line, "E: ")
-		if !ok {
-			about, ok = strings.CutPrefix(line, "W: ")
+// aptComplaints are the lines of apt's output that say what went wrong.
+func aptComplaints(text string) string {
+	return complaints(text, func(line string) string {
+		kind, about, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if kind != "E" && kind != "W" {
+			return ""
 		}
-		if ok && !slices.Contains(lines, "  "+about) {
-			lines = append(lines, "  "+about)
-		}
-	}
-	return lines
+		return about
+	})
 }
 
 // Sentences of apt about packages that it cannot install.
@@ -191,13 +152,13 @@ func (a apt) explain(q *question, packages []string) error {
 // aptExplain makes an error of what apt said and complained of, with what it knows instead: names of packages, and the versions
 // of those that were asked for, as `apt-cache madison` prints them.
 func aptExplain(packages []string, said, complaints string, names []string, versions string) error {
-	lines := aptComplaints(complaints)
+	text := aptComplaints(complaints)
 	if i := strings.Index(said, "The following packages have unmet dependencies:"); i >= 0 {
 		for line := range strings.Lines(said[i:]) {
-			lines = append(lines, "  "+strings.TrimRight(line, " \n"))
+			text = strings.TrimPrefix(text+"\n  "+strings.TrimRight(line, " \n"), "\n")
 		}
 	}
-	err := fmt.Errorf("the base's apt cannot install %s:\n%s", strings.Join(packages, ", "), strings.Join(lines, "\n"))
+	err := fmt.Errorf("the base's apt cannot install %s:\n%s", strings.Join(packages, ", "), text)
 	if hints := aptHints(complaints, names, versions); len(hints) > 0 {
 		return fault.Hint(err, strings.Join(hints, "; "))
 	}

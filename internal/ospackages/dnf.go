@@ -1,7 +1,6 @@
 package ospackages
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -60,6 +59,8 @@ ask -q repoquery --location $(rpm -qp --nosignature --qf '%{NAME}-%{EVR}.%{ARCH}
 // locked.
 var dnfAsked = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._:~^-]*(=[0-9A-Za-z][0-9A-Za-z+._:~^-]*)?$`)
 
+func (dnf) name() string { return dnfName }
+
 func (dnf) check(packages []string) error {
 	for _, p := range packages {
 		if !dnfAsked.MatchString(p) {
@@ -70,38 +71,18 @@ func (dnf) check(packages []string) error {
 	return nil
 }
 
-func (d dnf) resolve(ctx context.Context, q *question, packages []string) (*Pinned, error) {
-	sources, err := sourceFiles(q.tree, "etc/yum.repos.d/*.repo")
-	if err != nil {
-		return nil, err
-	}
-	lists, done, err := q.lists(ctx, dnfName, q.platform.String()+"\n"+sources)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	var args []string
+func (dnf) sources(t *image.Tree) (string, error) { return sourceFiles(t, "etc/yum.repos.d/*.repo") }
+
+func (dnf) question(_ string, packages []string) (script string, args []string) {
 	for _, p := range packages {
 		args = append(args, strings.Replace(p, "=", "-", 1))
 	}
-	code, err := q.ask(ctx, lists, dnfResolve, args...)
-	if err != nil {
-		return nil, err
-	}
-	switch code {
-	case 0:
-		return d.read(q, packages)
-	case noLists:
-		text, err := q.answer("updated")
-		if err != nil {
-			return nil, err
-		}
-		return nil, fault.Hint(fmt.Errorf("the base's dnf cannot fetch the lists of its repositories:\n%s", dnfComplaints(text)),
-			"the repositories are those of the base, in /etc/yum.repos.d; proxies are taken from http_proxy and https_proxy")
-	case unresolved:
-		return nil, d.explain(q, packages)
-	}
-	return nil, fmt.Errorf("the base's dnf cannot be asked: the script that does it ended with exit code %d", code)
+	return dnfResolve, args
+}
+
+func (dnf) listsError(text string) error {
+	return fault.Hint(fmt.Errorf("the base's dnf cannot fetch the lists of its repositories:\n%s", dnfComplaints(text)),
+		"the repositories are those of the base, in /etc/yum.repos.d; proxies are taken from http_proxy and https_proxy")
 }
 
 // maxSources bounds a file that names package sources, in bytes.

@@ -60,7 +60,7 @@ func resolve(ctx context.Context, task *progress.Task, st *store.Store, r Reques
 	}
 	defer store.RemoveAll(work)
 	q := &question{task: task, store: st, tree: tree, on: r.On, layers: dirs, work: work, platform: r.Platform}
-	p, err := m.resolve(ctx, q, r.Packages)
+	p, err := q.resolve(ctx, m, r.Packages)
 	if err != nil {
 		return nil, err
 	}
@@ -73,9 +73,66 @@ func resolve(ctx context.Context, task *progress.Task, st *store.Store, r Reques
 
 // manager is a package manager that can be asked.
 type manager interface {
+	name() string // as in Pinned.Manager
 	// check refuses what the manager would take for something else than the name of a package.
 	check(packages []string) error
-	resolve(ctx context.Context, q *question, packages []string) (*Pinned, error)
+	// sources returns the text of all of the base's package sources. That there are none is an error.
+	sources(base *image.Tree) (string, error)
+	// question is the script that asks what an installation needs, and its arguments.
+	question(sources string, packages []string) (script string, args []string)
+	// read makes the pins of the answer.
+	read(q *question, packages []string) (*Pinned, error)
+	// listsError tells that the lists of packages cannot be fetched, by what the manager said.
+	listsError(said string) error
+	// explain tells why the packages cannot be installed.
+	explain(q *question, packages []string) error
+}
+
+// What the scripts that ask exit with.
+const (
+	noArchitecture = 11 // apt's alone
+	noLists        = 12
+	unresolved     = 13
+)
+
+// resolve asks a manager.
+func (q *question) resolve(ctx context.Context, m manager, packages []string) (*Pinned, error) {
+	sources, err := m.sources(q.tree)
+	if err != nil {
+		return nil, err
+	}
+	lists, done, err := q.lists(ctx, m.name(), q.platform.String()+"\n"+sources)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	script, args := m.question(sources, packages)
+	if err := q.put(ctx, m, lists, script, args, func() error { return m.explain(q, packages) }); err != nil {
+		return nil, err
+	}
+	return m.read(q, packages)
+}
+
+// put runs a script that asks a manager, and makes errors of its exit codes. explain tells why there is no answer.
+func (q *question) put(ctx context.Context, m manager, lists, script string, args []string, explain func() error) error {
+	code, err := q.ask(ctx, lists, script, args...)
+	switch {
+	case err != nil:
+		return err
+	case code == 0:
+		return nil
+	case code == noArchitecture:
+		return fmt.Errorf("the base's dpkg does not take the architecture of one of %s", strings.Join(args[slices.Index(args, "--")+1:], ", "))
+	case code == noLists:
+		said, err := q.answer("updated")
+		if err != nil {
+			return err
+		}
+		return m.listsError(said)
+	case code == unresolved:
+		return explain()
+	}
+	return fmt.Errorf("the base's %s cannot be asked: the script that does it ended with exit code %d", m.name(), code)
 }
 
 // managers are the programs that tell which manager a base has, the preferred one first. A link counts as what it leads to.

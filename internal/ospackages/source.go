@@ -80,7 +80,7 @@ func source(ctx context.Context, task *progress.Task, st *store.Store, on []laye
 		return nil, "", fault.Hint(errors.New("source packages are taken from distributions with apt, and the base has another package manager"),
 			"name the archive itself: url = \"…\" and sha256 = \"…\"")
 	}
-	sources, err := aptSources(tree)
+	sources, err := m.sources(tree)
 	if err != nil {
 		return nil, "", err
 	}
@@ -99,16 +99,8 @@ func source(ctx context.Context, task *progress.Task, st *store.Store, on []laye
 		return nil, "", err
 	}
 	defer done()
-	code, err := q.ask(ctx, lists, aptSourceScript, asked)
-	switch {
-	case err != nil:
+	if err := q.put(ctx, m, lists, aptSourceScript, []string{asked}, func() error { return noSource(q, asked) }); err != nil {
 		return nil, "", err
-	case code == noLists:
-		return nil, "", apt{}.listsError(q)
-	case code == unresolved:
-		return nil, "", noSource(q, asked)
-	case code != 0:
-		return nil, "", fmt.Errorf("the base's apt cannot be asked: the script that does it ended with exit code %d", code)
 	}
 	text, err := q.answer("uris")
 	if err != nil {
@@ -122,7 +114,7 @@ func noSource(q *question, asked string) error {
 	if err != nil {
 		return err
 	}
-	err = fmt.Errorf("the base's apt has no source package %s:\n%s", asked, strings.Join(aptComplaints(complaints), "\n"))
+	err = fmt.Errorf("the base's apt has no source package %s:\n%s", asked, aptComplaints(complaints))
 	if versions, readErr := q.answer("versions"); readErr == nil && strings.TrimSpace(versions) != "" {
 		name, _, _ := strings.Cut(asked, "=")
 		return fault.Hint(err, fmt.Sprintf("the base's sources have %s %s", name, strings.Join(strings.Fields(versions), ", ")))

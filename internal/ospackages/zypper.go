@@ -1,7 +1,6 @@
 package ospackages
 
 import (
-	"context"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/rpm"
 )
 
@@ -62,6 +62,8 @@ ask --xmlout repos --details > repositories || exit 14
 // pattern, a repository's package or a removal, cannot be locked.
 var zypperAsked = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._~^-]*(=[0-9A-Za-z][0-9A-Za-z+._:~^-]*)?$`)
 
+func (zypper) name() string { return zypperName }
+
 func (zypper) check(packages []string) error {
 	for _, p := range packages {
 		if !zypperAsked.MatchString(p) || strings.HasSuffix(p, ".rpm") { // which is a file
@@ -72,34 +74,12 @@ func (zypper) check(packages []string) error {
 	return nil
 }
 
-func (z zypper) resolve(ctx context.Context, q *question, packages []string) (*Pinned, error) {
-	sources, err := sourceFiles(q.tree, "etc/zypp/repos.d/*.repo", "etc/zypp/services.d/*.service")
-	if err != nil {
-		return nil, err
-	}
-	lists, done, err := q.lists(ctx, zypperName, q.platform.String()+"\n"+sources)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	args := append(keysOfRepositories(sources), "--")
-	code, err := q.ask(ctx, lists, zypperResolve, append(args, packages...)...)
-	if err != nil {
-		return nil, err
-	}
-	switch code {
-	case 0:
-		return z.read(q, packages)
-	case noLists:
-		text, err := q.answer("updated")
-		if err != nil {
-			return nil, err
-		}
-		return nil, z.listsError(text)
-	case unresolved:
-		return nil, z.explain(q, packages)
-	}
-	return nil, fmt.Errorf("the base's zypper cannot be asked: the script that does it ended with exit code %d", code)
+func (zypper) sources(t *image.Tree) (string, error) {
+	return sourceFiles(t, "etc/zypp/repos.d/*.repo", "etc/zypp/services.d/*.service")
+}
+
+func (zypper) question(sources string, packages []string) (script string, args []string) {
+	return zypperResolve, slices.Concat(keysOfRepositories(sources), []string{"--"}, packages)
 }
 
 // keysOfRepositories lists the files of the base in which repositories that are switched on, in the text of .repo files, say that their
