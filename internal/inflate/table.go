@@ -5,10 +5,10 @@ import "math/bits"
 // A table entry says what a code means and how many bits it takes, so that one look-up decodes a symbol:
 //
 //	bits 0-5    bits to take: the code and the extra bits behind it
-//	bits 6-7    of literals: how many, 1 or 2
 //	bits 8-11   of lengths and distances: the code's own length, where the extra bits start
-//	bits 12-15  the flags below
-//	bits 16-31  one or two literals, the smallest length or distance of the code, or where a subtable starts
+//	bits 12-14  the flags below
+//	bits 16-30  the literal, the smallest length or distance of the code, or where a subtable starts
+//	bit 31      whether it is a literal
 //
 // Codes longer than the primary table's index lead to a subtable, whose entries count from there.
 const (
@@ -18,14 +18,11 @@ const (
 	flagSubtable = 1 << 12
 
 	takeMask    = 63
-	countShift  = 6
-	countMask   = 3
 	lengthShift = 8
 	lengthMask  = 15
 	valueShift  = 16
 
-	oneLiteral = flagLiteral | 1<<countShift
-	invalid    = flagSpecial | 1 // an unused code; where a code is incomplete, a bit says so
+	invalid = flagSpecial | 1 // an unused code; where a code is incomplete, a bit says so
 )
 
 // What RFC 1951 section 3.2 allows.
@@ -65,7 +62,7 @@ func makeLiteralSymbols() (s [288]uint32) {
 		s[i] = flagSpecial
 	}
 	for i := range 256 {
-		s[i] = oneLiteral | uint32(i)<<valueShift
+		s[i] = flagLiteral | uint32(i)<<valueShift
 	}
 	s[endOfBlock] |= flagEnd
 	length := uint32(3)
