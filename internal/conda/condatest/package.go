@@ -17,6 +17,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os/exec"
 	"slices"
 	"strings"
@@ -306,13 +307,9 @@ func hexSum(s string) string {
 }
 
 func padding(seed string, n int) string {
-	var b bytes.Buffer
-	sum := sha256.Sum256([]byte(seed))
-	for b.Len() < n {
-		b.Write(sum[:])
-		sum = sha256.Sum256(sum[:])
-	}
-	return b.String()[:n]
+	data := make([]byte, n)
+	_, _ = rand.NewChaCha8(sha256.Sum256([]byte(seed))).Read(data)
+	return string(data)
 }
 
 func (p Package) timestamp() int64 { return cmp.Or(p.Timestamp, buildTime.UnixMilli()) }
