@@ -113,8 +113,8 @@ func Filter(reads bool) (listener int, err error) {
 	}
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]} //nolint:gosec // some hundred
 	// A signal, such as those by which Go programs schedule their goroutines, must not make the kernel start a call anew
-	// that is being answered; kernels before 5.19 do not have that.
-	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER
+	// that is being answered; kernels before 5.19 do not have that. Those before 5.16 would slow the processes down without SPEC_ALLOW.
+	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
 	for _, flags := range []uintptr{flags | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, flags} {
 		fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
 		if errno == 0 {
