@@ -408,14 +408,20 @@ func testZypperDamaged(t *testing.T, s *suse, address string) {
 		t.Fatal(err)
 	}
 	name := filepath.Join(s.repo, "noarch/foe-1-1.noarch.rpm")
-	data, err := os.ReadFile(name)
-	if err == nil {
-		data[len(data)-20] ^= 1
-		err = os.WriteFile(name, data, 0o644)
-	}
+	good, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
+	damaged := bytes.Clone(good)
+	damaged[len(damaged)-20] ^= 1
+	if err := os.WriteFile(name, damaged, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(name, good, 0o644); err != nil {
+			t.Error(err)
+		}
+	})
 	if _, err := w.resolve(t.Context(), "foe"); err == nil || !strings.Contains(err.Error(), "Digest verification failed") {
 		t.Errorf("a package that its index does not know: %v", err)
 	}
