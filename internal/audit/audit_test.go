@@ -16,7 +16,7 @@ import (
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/image"
-	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 var errGone = errors.New("gone")
@@ -56,11 +56,7 @@ func TestCheckOfWhatIsGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
+	st := storetest.New(t)
 	gather := func() *facts.Facts {
 		o, err := image.ReadOutline(t.Context(), st, img)
 		if err != nil {

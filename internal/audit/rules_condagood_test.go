@@ -13,6 +13,7 @@ import (
 	"sconce.dev/sconce/internal/facts/factstest"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // soundChannel has packages with all that an installer has to see to: prefixes in texts and binaries, noarch python with entry points,
@@ -82,11 +83,7 @@ func wantSoundConda(t *testing.T, root string) {
 // condaLayers returns the files of an environment of all packages of a channel, a layer each.
 func condaLayers(t *testing.T, c *condatest.Channel, prefix string) map[string]string {
 	t.Helper()
-	st, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "store"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
+	st := storetest.New(t)
 	e := conda.Environment{Packages: c.Packages("https://conda.anaconda.org/conda-forge")}
 	e.Target = conda.Target{Prefix: prefix, Python: conda.PythonOf(e.Packages)}
 	files := map[string]string{"lib64/ld-linux-x86-64.so.2": ""}

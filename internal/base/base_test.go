@@ -16,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 var amd64 = v1.Platform{OS: "linux", Architecture: "amd64"}
@@ -37,12 +38,12 @@ func pin(t *testing.T, r *recipe.Recipe, st *store.Store) *base.Pinned {
 func TestPinnedImage(t *testing.T) {
 	dir := locktest.Dir(t, locktest.Base{}, nil)
 	r := locktest.Load(t, dir, locktest.Head)
-	st := locktest.Store(t)
+	st := storetest.New(t)
 	p := pin(t, r, st)
 	if p.Reference != "tar:base.tar" || p.Name != "" || p.Digest == "" {
 		t.Errorf("pinned %+v", p)
 	}
-	if again := pin(t, r, locktest.Store(t)); again.Digest != p.Digest || again.Key() != p.Key() {
+	if again := pin(t, r, storetest.New(t)); again.Digest != p.Digest || again.Key() != p.Key() {
 		t.Errorf("%s in one store, %s in another", p.Digest, again.Digest)
 	}
 	im, err := p.Image(t.Context(), r.BaseReference(), amd64, options(st))
@@ -57,7 +58,7 @@ func TestPinnedImage(t *testing.T) {
 	if im, err = p.Image(t.Context(), r.BaseReference(), amd64, options(st)); err != nil || im.Digest != p.Digest {
 		t.Errorf("from the store: %+v, %v", im, err)
 	}
-	_, err = p.Image(t.Context(), r.BaseReference(), amd64, options(locktest.Store(t)))
+	_, err = p.Image(t.Context(), r.BaseReference(), amd64, options(storetest.New(t)))
 	var other *source.ChangedError
 	if !errors.As(err, &other) || other.Pinned != p.Digest || !strings.Contains(err.Error(), "base tar:base.tar: ") {
 		t.Errorf("a base that has changed: %v", err)
@@ -76,7 +77,7 @@ func TestPinnedImage(t *testing.T) {
 
 func TestBootstrapOffline(t *testing.T) {
 	r := locktest.Load(t, t.TempDir(), "name = \"x\"\n[base]\nbootstrap = { suite = \"bookworm\" }\n")
-	o := options(locktest.Store(t))
+	o := options(storetest.New(t))
 	o.Offline = true
 	_, err := base.Pin(t.Context(), r, amd64, o)
 	if err == nil || !strings.Contains(err.Error(), "--offline") || fault.CodeOf(err) != fault.CodeFailed {
@@ -87,7 +88,7 @@ func TestBootstrapOffline(t *testing.T) {
 // TestPinImageWithoutTag: FROM base is base:latest in any form of the name, and not whatever base the store has.
 func TestPinImageWithoutTag(t *testing.T) {
 	dir := locktest.Dir(t, locktest.Base{}, nil)
-	st := locktest.Store(t)
+	st := storetest.New(t)
 	r := locktest.Load(t, dir, locktest.Head)
 	im, err := pin(t, r, st).Image(t.Context(), r.BaseReference(), amd64, options(st))
 	if err != nil {

@@ -28,6 +28,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // today is when the indices of the tests are good.
@@ -176,11 +177,7 @@ func control(name, version, more string) []byte {
 
 func openStore(t *testing.T) (*store.Store, *fetch.Client) {
 	t.Helper()
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
+	st := storetest.New(t)
 	return st, fetch.New(st, fetch.Options{Attempts: 1})
 }
 

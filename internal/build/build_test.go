@@ -33,6 +33,7 @@ import (
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 func TestMain(m *testing.M) {
@@ -165,7 +166,7 @@ func TestBuild(t *testing.T) {
 	locktest.Isolate(t)
 	wheels := []locktest.Wheel{large("heavy"), w("alpha", "1.0"), w("beta", "2.0", "alpha")}
 	x := locktest.NewIndex(t, wheels...)
-	st := locktest.Store(t)
+	st := storetest.New(t)
 	dir := recipeDir(t, locktest.Base{}, x, "", wheels...)
 	first := mustRun(t.Context(), t, st, dir)
 	if first.Fresh {
@@ -208,7 +209,7 @@ func TestSharedLayers(t *testing.T) {
 	heavy, alpha := large("heavy"), w("alpha", "1.0")
 	more := w("more", "1.0")
 	x := locktest.NewIndex(t, heavy, alpha, more)
-	st := locktest.Store(t)
+	st := storetest.New(t)
 	one := mustRun(t.Context(), t, st, recipeDir(t, locktest.Base{}, x, "", heavy, alpha))
 	x.Downloads()
 	other := locktest.Base{Files: map[string]string{"etc/other": "base\n"}}
@@ -246,12 +247,12 @@ func TestReproducible(t *testing.T) {
 				locktest.Write(t, dir, map[string]string{recipe.FileName: r})
 				return dir
 			}
-			one := mustRun(t.Context(), t, locktest.Store(t), platform(recipeDir(t, b, x, "", heavy, tool)))
+			one := mustRun(t.Context(), t, storetest.New(t), platform(recipeDir(t, b, x, "", heavy, tool)))
 			old := syscall.Umask(0o077)
 			defer syscall.Umask(old)
 			t.Setenv("TZ", "Asia/Tokyo")
 			t.Setenv("LANG", "tr_TR.UTF-8")
-			two := mustRun(t.Context(), t, locktest.Store(t), platform(recipeDir(t, b, mirror, "", heavy, tool)))
+			two := mustRun(t.Context(), t, storetest.New(t), platform(recipeDir(t, b, mirror, "", heavy, tool)))
 			if one.Image.Digest != two.Image.Digest {
 				t.Errorf("%s and %s", one.Image.Digest, two.Image.Digest)
 			}
@@ -259,7 +260,7 @@ func TestReproducible(t *testing.T) {
 				t.Errorf("architecture %s", one.Image.Config.Architecture)
 			}
 			t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
-			three := mustRun(t.Context(), t, locktest.Store(t), platform(recipeDir(t, b, x, "", heavy, tool)))
+			three := mustRun(t.Context(), t, storetest.New(t), platform(recipeDir(t, b, x, "", heavy, tool)))
 			if three.Image.Digest == one.Image.Digest || three.Image.Config.Created.Unix() != 1700000000 {
 				t.Errorf("SOURCE_DATE_EPOCH does not count: %v", three.Image.Config.Created)
 			}
@@ -272,7 +273,7 @@ func TestConfig(t *testing.T) {
 	cuda := locktest.Wheel{Name: "nvidia_cuda_runtime", Version: "12.8", Files: map[string]string{"nvidia/cuda_runtime/lib/libcudart.so.12": "x"}}
 	alpha := w("alpha", "1.0")
 	x := locktest.NewIndex(t, cuda, alpha)
-	st := locktest.Store(t)
+	st := storetest.New(t)
 	path := "PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	for name, test := range map[string]struct {
 		base    locktest.Base
@@ -307,7 +308,7 @@ func TestOnAnImage(t *testing.T) {
 	locktest.Isolate(t)
 	alpha, beta := w("alpha", "1.0"), w("beta", "1.0")
 	x := locktest.NewIndex(t, alpha, beta)
-	st := locktest.Store(t)
+	st := storetest.New(t)
 	below := mustRun(t.Context(), t, st, recipeDir(t, locktest.Base{}, x, `[image]
 entrypoint = ["/entry"]
 cmd = ["command"]
@@ -360,7 +361,7 @@ func TestProtectedVersions(t *testing.T) {
 	vendor := locktest.Base{Installed: []locktest.Wheel{w("torch", "2.6.0"), w("triton", "3.2.0")}}
 	model := w("model", "1.0", "torch>=2.8", "triton<4", "triton>9; python_version < '3'", "torch>99; extra == 'new'", "not a requirement!")
 	x := locktest.NewIndex(t, model)
-	st := locktest.Store(t)
+	st := storetest.New(t)
 	for i, text := range []string{"", "[image]\nenv = { A = \"b\" }\n"} {
 		events := &locktest.Events{}
 		result := mustRun(progress.With(t.Context(), events), t, st, recipeDir(t, vendor, x, text, model))
@@ -390,7 +391,7 @@ func TestBadWheel(t *testing.T) {
 	bad := locktest.Wheel{Name: "bad", Version: "1.0", Files: map[string]string{"bad-1.0.data/etc/passwd": "x"}}
 	var events locktest.Events
 	dir := recipeDir(t, locktest.Base{}, locktest.NewIndex(t, bad), "", bad)
-	_, err := run(progress.With(t.Context(), &events), locktest.Store(t), dir)
+	_, err := run(progress.With(t.Context(), &events), storetest.New(t), dir)
 	if err == nil || !strings.Contains(err.Error(), bad.File()) || !strings.Contains(err.Error(), "no known place") {
 		t.Errorf("got %v", err)
 	}
@@ -406,7 +407,7 @@ func TestConflict(t *testing.T) {
 	one := locktest.Wheel{Name: "one", Version: "1.0", Pad: 9 << 20, Files: map[string]string{"shared/x.py": "1"}}
 	two := locktest.Wheel{Name: "two", Version: "2.0", Pad: 9 << 20, Files: map[string]string{"shared/x.py": "2"}}
 	x := locktest.NewIndex(t, one, two)
-	st := locktest.Store(t)
+	st := storetest.New(t)
 	_, err := run(t.Context(), st, recipeDir(t, locktest.Base{}, x, "", one, two))
 	if err == nil || !strings.Contains(err.Error(), "one 1.0 and two 2.0 both install") || fault.HintOf(err) == "" {
 		t.Errorf("got %v", err)
@@ -426,7 +427,7 @@ func TestPrefer(t *testing.T) {
 	one := locktest.Wheel{Name: "one", Version: "1.0", Files: map[string]string{"shared/x.py": "1", "LICENSE": "MIT"}}
 	two := locktest.Wheel{Name: "two", Version: "2.0", Pad: 9 << 20, Files: map[string]string{"shared/x.py": "2", "LICENSE": "BSD"}}
 	x := locktest.NewIndex(t, one, two)
-	st := locktest.Store(t)
+	st := storetest.New(t)
 	images := make(map[string]*image.Image)
 	for name, want := range map[string]string{"one": "1", "Two": "2"} {
 		im := mustRun(t.Context(), t, st, recipeDir(t, locktest.Base{}, x, "prefer = [\""+name+"\"]\n", one, two)).Image
@@ -450,7 +451,7 @@ func TestPrefer(t *testing.T) {
 func TestBrokenServer(t *testing.T) {
 	locktest.Isolate(t)
 	alpha, beta := large("alpha"), w("beta", "1.0")
-	want := mustRun(t.Context(), t, locktest.Store(t), recipeDir(t, locktest.Base{}, locktest.NewIndex(t, alpha, beta), "", alpha, beta)).Image.Digest
+	want := mustRun(t.Context(), t, storetest.New(t), recipeDir(t, locktest.Base{}, locktest.NewIndex(t, alpha, beta), "", alpha, beta)).Image.Digest
 	for name, test := range map[string]struct {
 		data []byte
 		want string
@@ -461,7 +462,7 @@ func TestBrokenServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := locktest.NewIndex(t, alpha, beta)
-			st := locktest.Store(t)
+			st := storetest.New(t)
 			dir := recipeDir(t, locktest.Base{}, x, "", alpha, beta)
 			x.AddFile(alpha.File(), test.data)
 			if _, err := run(t.Context(), st, dir); err == nil || !strings.Contains(err.Error(), test.want) {
@@ -515,7 +516,7 @@ func TestLayerGone(t *testing.T) {
 	locktest.Isolate(t)
 	alpha := w("alpha", "1.0")
 	x := locktest.NewIndex(t, alpha)
-	st := locktest.Store(t)
+	st := storetest.New(t)
 	dir := recipeDir(t, locktest.Base{}, x, "", alpha)
 	first := mustRun(t.Context(), t, st, dir)
 	for _, l := range first.Image.Layers {
@@ -536,7 +537,7 @@ func TestCancelled(t *testing.T) {
 	locktest.Isolate(t)
 	alpha := w("alpha", "1.0")
 	x := locktest.NewIndex(t, alpha)
-	st := locktest.Store(t)
+	st := storetest.New(t)
 	dir := recipeDir(t, locktest.Base{}, x, "", alpha)
 	ctx, cancel := context.WithCancel(t.Context())
 	r, err := recipe.Load(dir)
@@ -599,7 +600,7 @@ func TestKilled(t *testing.T) {
 	x := locktest.NewIndex(t, wheels...)
 	dir := recipeDir(t, locktest.Base{}, x, "", wheels...)
 	began := time.Now()
-	want := mustRun(t.Context(), t, locktest.Store(t), dir).Image.Digest
+	want := mustRun(t.Context(), t, storetest.New(t), dir).Image.Digest
 	took := time.Since(began)
 	os.Remove(filepath.Join(dir, "sconce.lock"))
 

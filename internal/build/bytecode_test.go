@@ -22,6 +22,7 @@ import (
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -40,7 +41,7 @@ func TestBytecode(t *testing.T) {
 	x := locktest.NewIndex(t, alpha)
 	var digests []string
 	for range 2 {
-		st := locktest.Store(t)
+		st := storetest.New(t)
 		dir := t.TempDir()
 		locktest.Write(t, dir, map[string]string{
 			"base.tar": string(base), "pylock.toml": x.Pylock(t, alpha), recipe.FileName: strings.ReplaceAll(locktest.Head+python, "bytecode = false", ""),
@@ -85,7 +86,7 @@ func TestBytecodeForAnotherProcessor(t *testing.T) {
 	x := locktest.NewIndex(t, alpha)
 	text := strings.ReplaceAll(locktest.Head+python, "bytecode = false", "")
 	wheelLayer := func(base []byte, text string, o build.Options) store.Digest {
-		st, dir := locktest.Store(t), t.TempDir()
+		st, dir := storetest.New(t), t.TempDir()
 		locktest.Write(t, dir, map[string]string{"base.tar": string(base), "pylock.toml": x.Pylock(t, alpha), recipe.FileName: text})
 		result, err := runWith(t.Context(), st, dir, o)
 		if err != nil {

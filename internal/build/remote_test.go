@@ -10,6 +10,7 @@ import (
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // liar is a cache that has one answer to everything.
@@ -28,7 +29,7 @@ func TestLyingCache(t *testing.T) {
 	dir := locktest.Dir(t, locktest.Base{}, map[string]string{
 		recipe.FileName: locktest.Head + "[[step]]\ncopy = [\"file:/file\"]\n", "file": "content",
 	})
-	truth := locktest.Store(t)
+	truth := storetest.New(t)
 	im := mustRun(t.Context(), t, truth, dir).Image
 	good := im.Layers[len(im.Layers)-1]
 	lies := map[string]func(d *layer.Descriptor){
@@ -45,7 +46,7 @@ func TestLyingCache(t *testing.T) {
 	}
 	for name, lie := range lies {
 		t.Run(name, func(t *testing.T) {
-			st := locktest.Store(t)
+			st := storetest.New(t)
 			for _, d := range append(im.Refs(), im.Digest) {
 				data, err := truth.ReadBlob(d, 1<<20)
 				if err != nil {

@@ -11,6 +11,7 @@ import (
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // meaning is what a recipe says, however it is spelled.
@@ -106,7 +107,7 @@ func TestSpellingDecidesNothing(t *testing.T) {
 	locktest.Isolate(t)
 	const seed = 20261122
 	r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // the same recipes every time
-	warm, shell := locktest.Store(t), locktest.Shell(t)
+	warm, shell := storetest.New(t), locktest.Shell(t)
 	type outcome struct {
 		key    plan.Key
 		digest store.Digest
@@ -125,7 +126,7 @@ func TestSpellingDecidesNothing(t *testing.T) {
 		var got outcome
 		got.key, got.digest = keyAndDigest(t, warm, locktest.Dir(t, base, files))
 		if i%6 == 0 {
-			_, fresh := keyAndDigest(t, locktest.Store(t), locktest.Dir(t, base, files))
+			_, fresh := keyAndDigest(t, storetest.New(t), locktest.Dir(t, base, files))
 			if fresh != got.digest {
 				t.Fatalf("%+v: %s in a fresh store, %s in a warm one\n%s", m, fresh, got.digest, files[recipe.FileName])
 			}

@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -46,7 +47,7 @@ func (w *warnings) Emit(e progress.Event) {
 // lay makes the layers of the packages of a channel, one for each of the groups, which are by name, and the environment's.
 func lay(t testing.TB, c *condatest.Channel, e conda.Environment, compiler conda.Compiler, groups ...[]string) laid {
 	t.Helper()
-	st := newStore(t)
+	st := storetest.New(t)
 	e.Packages = put(t, st, c, "https://conda.anaconda.org/conda-forge")
 	if e.Target.Prefix == "" {
 		e.Target = conda.Target{Prefix: prefix, Python: conda.PythonOf(e.Packages)}

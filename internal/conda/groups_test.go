@@ -16,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 func TestSortPackages(t *testing.T) {
@@ -197,7 +198,7 @@ func TestSameDigestTwice(t *testing.T) {
 	c := condatest.NewChannel(t, byHand()...)
 	var digests []store.Digest
 	for range 2 {
-		st := newStore(t)
+		st := storetest.New(t)
 		packages := put(t, st, c, "https://example.org/c")
 		brought := 0
 		for range 2 {
@@ -219,7 +220,7 @@ func TestSameDigestTwice(t *testing.T) {
 
 // A damaged archive leaves nothing behind, and the store is as good as before.
 func TestDamagedPackageLeavesNothing(t *testing.T) {
-	st := newStore(t)
+	st := storetest.New(t)
 	p := pkg("x", map[string]condatest.File{"a": {Data: "a", SHA256: strings.Repeat("0", 64)}})
 	data := p.Bytes(t)
 	if _, err := st.PutBlob(data); err != nil {
@@ -253,7 +254,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	record := p.Record(data)
 	p, zeros = condatest.Package{}, ""
 	_ = zeros
-	st := newStore(t)
+	st := storetest.New(t)
 	if _, err := st.PutBlob(data); err != nil {
 		t.Fatal(err)
 	}

@@ -17,19 +17,10 @@ import (
 	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 const prefix = "/opt/conda"
-
-func newStore(t testing.TB) *store.Store {
-	t.Helper()
-	st, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "store"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	return st
-}
 
 // put brings the packages of a channel into a store.
 func put(t testing.TB, st *store.Store, c *condatest.Channel, url string) []conda.Package {
@@ -235,7 +226,7 @@ func TestLayersAgainstRattler(t *testing.T) {
 	condatest.Install(t, s.URL, "linux-64", prefix, target, "tools", "greet", "old", "newer", "menus", "random")
 	want := dirFiles(t, target)
 
-	st := newStore(t)
+	st := storetest.New(t)
 	packages := put(t, st, c, s.URL)
 	got := map[string]object{}
 	for _, p := range packages {
@@ -263,7 +254,7 @@ func FuzzPrefixAgainstRattler(f *testing.F) {
 		target := filepath.Join(t.TempDir(), "env")
 		rattler.Install(t, s.URL, "linux-64", prefix, target, "random")
 		want := dirFiles(t, target)
-		st := newStore(t)
+		st := storetest.New(t)
 		d, _, err := conda.BuildLayer(t.Context(), st, conda.Group{Name: "random", Packages: put(t, st, c, s.URL)}, conda.Target{Prefix: prefix}, nil, layer.Options{}, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/conda/condatest"
-	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -131,11 +131,7 @@ func solver(t testing.TB, c *Config) *Solver {
 	t.Setenv("UV_CACHE_DIR", uvCache(t))
 	t.Setenv("UV_PYTHON_INSTALL_DIR", uvPythons(t))
 	t.Setenv("HOME", c.variable("HOME"))
-	st, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "store"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
+	st := storetest.New(t)
 	return &Solver{Store: st, Config: c, UV: func(context.Context) (string, error) { return exec.LookPath("uv") }}
 }
 

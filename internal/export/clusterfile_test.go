@@ -18,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 func clusterOptions(st *store.Store) Options {
@@ -70,7 +71,7 @@ func (v *verbs) Emit(e progress.Event) {
 }
 
 func TestClusterFiles(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	dir := filepath.Join(t.TempDir(), "deep", "er")
 	sqsh, sif := filepath.Join(dir, "x.sqsh"), filepath.Join(dir, "x.sif")
@@ -102,7 +103,7 @@ func TestClusterFiles(t *testing.T) {
 
 // What is there and is something else is refused, and stays.
 func TestClusterFileRefuses(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im, other := sample(t, st), assemble(t, st, makeLayer(t, st, layer.Zstd, regular("only", "this")))
 	dir := t.TempDir()
 	for _, name := range []string{"x.sqsh", "x.sif"} {
@@ -166,7 +167,7 @@ func mustWriteCluster(t *testing.T, st *store.Store, im *image.Image, dest strin
 
 // What a process that was killed has left beside the file is removed by the next.
 func TestClusterFileAfterKill(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	path := filepath.Join(t.TempDir(), "x.sqsh")
 	for _, name := range []string{unfinishedName(path), filepath.Join(filepath.Dir(path), ".x.sqsh.lock")} {
 		if err := os.WriteFile(name, []byte("half"), 0o600); err != nil {
@@ -179,7 +180,7 @@ func TestClusterFileAfterKill(t *testing.T) {
 
 // What goes wrong on the way leaves nothing, and what was there stays.
 func TestClusterFileFails(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	path := filepath.Join(t.TempDir(), "x.sqsh")
 	mustPut(t, path, "old")
 	o := clusterOptions(st)
@@ -213,7 +214,7 @@ func TestClusterFileFails(t *testing.T) {
 
 // A file system that knows no files without a name, such as NFS and Lustre.
 func TestClusterFileWithoutUnnamedFiles(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	path := filepath.Join(t.TempDir(), "x.sqsh")
 	broken := errors.New("broken")
 	c := &clusterWriter{
@@ -260,7 +261,7 @@ func (b brokenLayer) Index(context.Context) (*layer.Index, error) { return nil, 
 
 // Of several writers in one process one writes, and all are content.
 func TestClusterFileAtOnce(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	path := filepath.Join(t.TempDir(), "x.sif")
 	seen := &verbs{begun: map[string]int{}}
@@ -282,7 +283,7 @@ func TestClusterFileAtOnce(t *testing.T) {
 
 // From .sqsh to .sif and back.
 func TestCopyClusterFile(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	dir := t.TempDir()
 	first, middle, last := filepath.Join(dir, "a.sqsh"), filepath.Join(dir, "b.sif"), filepath.Join(dir, "c.sqsh")

@@ -11,13 +11,14 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
 // TestDiskFull writes to a disk that is too small, and looks what is left behind.
 func TestDiskFull(t *testing.T) {
 	disk := tooltest.SmallDisk(t, "size=1m")
-	st := openStore(t)
+	st := storetest.New(t)
 	im := assemble(t, st, makeLayer(t, st, layer.Zstd, regular("a", noise(3<<20))))
 	for _, kind := range []string{"oci", "oci-archive", "docker-archive", "dir", "tar"} {
 		err := writeTo(t.Context(), im, kind+":"+filepath.Join(disk, "out"), Options{Store: st})

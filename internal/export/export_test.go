@@ -28,17 +28,8 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
-
-func openStore(t *testing.T) *store.Store {
-	t.Helper()
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	return st
-}
 
 // file is an entry with content.
 type file struct {
@@ -154,7 +145,7 @@ func inspect(t *testing.T, ref string) (digest string, layers []string) {
 }
 
 func TestLayout(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	out := filepath.Join(t.TempDir(), "deep", "layout")
 	mustWrite(t, st, im, "oci:"+out+":v1")
@@ -167,7 +158,7 @@ func TestLayout(t *testing.T) {
 }
 
 func TestLayoutKeepsOtherTags(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	first, second := sample(t, st), assemble(t, st, makeLayer(t, st, layer.Zstd, regular("only", "this")))
 	out := filepath.Join(t.TempDir(), "layout")
 	mustWrite(t, st, first, "oci:"+out+":a")
@@ -186,7 +177,7 @@ func TestLayoutKeepsOtherTags(t *testing.T) {
 }
 
 func TestLayoutWithoutTagFollowsBuilds(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	out := filepath.Join(t.TempDir(), "layout")
 	mustWrite(t, st, sample(t, st), out)
 	second := assemble(t, st, makeLayer(t, st, layer.Zstd, regular("only", "this")))
@@ -197,7 +188,7 @@ func TestLayoutWithoutTagFollowsBuilds(t *testing.T) {
 }
 
 func TestLayoutWrittenAtOnce(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	out := filepath.Join(t.TempDir(), "layout")
 	var wg sync.WaitGroup
@@ -213,7 +204,7 @@ func TestLayoutWrittenAtOnce(t *testing.T) {
 
 // A layout that somebody else writes is waited for, and that is said.
 func TestLayoutThatIsBeingWritten(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	out := filepath.Join(t.TempDir(), "layout")
 	mustWrite(t, st, im, "oci:"+out+":a")
@@ -253,7 +244,7 @@ func (n notes) Emit(e progress.Event) {
 }
 
 func TestArchives(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	tmp := t.TempDir()
 	for _, kind := range []string{"oci-archive", "docker-archive"} {
@@ -285,7 +276,7 @@ func TestFilesAreTheSameEverywhere(t *testing.T) {
 	var sums [2]map[string]string
 	for i := range sums {
 		sums[i] = map[string]string{}
-		st := openStore(t)
+		st := storetest.New(t)
 		im := sample(t, st)
 		tmp := t.TempDir()
 		for _, kind := range []string{"oci-archive", "docker-archive", "tar"} {
@@ -354,7 +345,7 @@ func wantTree(t *testing.T, got map[string]string) {
 }
 
 func TestDir(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	out := filepath.Join(t.TempDir(), "root")
 	mustWrite(t, st, im, "dir:"+out)
@@ -371,7 +362,7 @@ func TestDir(t *testing.T) {
 }
 
 func TestTar(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	out := filepath.Join(t.TempDir(), "root.tar")
 	mustWrite(t, st, sample(t, st), "tar:"+out)
 	root := filepath.Join(t.TempDir(), "root")
@@ -396,7 +387,7 @@ func (o *outcomes) Emit(e progress.Event) {
 }
 
 func TestUpToDate(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	tmp := t.TempDir()
 	for _, kind := range []string{"oci", "oci-archive", "docker-archive", "dir", "tar"} {
@@ -423,7 +414,7 @@ func TestUpToDate(t *testing.T) {
 }
 
 func TestDamagedExportIsNotUpToDate(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	tmp := t.TempDir()
 	mustWrite(t, st, im, "oci:"+filepath.Join(tmp, "oci"))
@@ -444,7 +435,7 @@ func TestDamagedExportIsNotUpToDate(t *testing.T) {
 }
 
 func TestForeignFilesAreKept(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	tmp := t.TempDir()
 	for _, kind := range []string{"oci", "oci-archive", "docker-archive", "dir", "tar"} {
@@ -474,7 +465,7 @@ func TestForeignFilesAreKept(t *testing.T) {
 }
 
 func TestCancelledWriteLeavesNothing(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -490,7 +481,7 @@ func TestCancelledWriteLeavesNothing(t *testing.T) {
 }
 
 func TestDamagedLayerIsNoticed(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	im.Layers[0].DiffID = im.Layers[1].DiffID
 	var mismatch *store.MismatchError

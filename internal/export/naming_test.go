@@ -14,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/source"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -53,7 +54,7 @@ func TestOthersLoadByName(t *testing.T) {
 		t.Skip("only root can load images without a user name space")
 	}
 	podman, buildah := tooltest.Path(t, "podman"), tooltest.Path(t, "buildah")
-	st := openStore(t)
+	st := storetest.New(t)
 	im, dir := sample(t, st), t.TempDir()
 	for dest, want := range map[string]string{
 		"oci-archive:" + filepath.Join(dir, "oci.tar"):       "docker.io/library/train:25.11",
@@ -97,7 +98,7 @@ func TestOthersLoadByName(t *testing.T) {
 
 // Whoever builds again after a change finds the new image where the old one was, under whatever version.
 func TestWriteAgain(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	old, changed := sample(t, st), assemble(t, st, makeLayer(t, st, layer.Zstd, regular("only", "this")))
 	dir := t.TempDir()
 	for _, name := range []string{"x.sqsh", "x.sif", "x.tar", "docker-archive:y.tar", "tar:z.tar", "layout", "dir:root"} {

@@ -13,6 +13,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/squashfs/squashfstest"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // filesOf describes what is below a directory.
@@ -53,7 +54,7 @@ func filesOf(t *testing.T, dir string) map[string]string {
 
 // The kernel shows in a plain file what an image has as a directory.
 func TestPlainMounted(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	dir := t.TempDir()
 	file, tree := filepath.Join(dir, "x.sqsh"), filepath.Join(dir, "tree")
@@ -70,7 +71,7 @@ func TestPlainMounted(t *testing.T) {
 
 // A plain file is left alone when it holds the image, replaced when it holds an earlier one of the name, and else kept.
 func TestPlainAgain(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im, other := sample(t, st), assemble(t, st, makeLayer(t, st, layer.Zstd, regular("only", "this")))
 	path := filepath.Join(t.TempDir(), "x.sqsh")
 	o := clusterOptions(st)

@@ -22,6 +22,7 @@ import (
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // noise is content that does not compress.
@@ -56,7 +57,7 @@ func TestPush(t *testing.T) {
 	registrytest.Isolate(t)
 	host := registrytest.Start(t, false)
 	proxy := registrytest.NewProxy(t, host, nil)
-	st := openStore(t)
+	st := storetest.New(t)
 	im := assemble(t, st, makeLayer(t, st, layer.Zstd, regular("a", noise(3<<20))), makeLayer(t, st, layer.Gzip, regular("b", "small")))
 	push(t, st, im, proxy.Host+"/team/app:v1")
 	wantPushed(t, im, host+"/team/app:v1")
@@ -72,7 +73,7 @@ func TestPush(t *testing.T) {
 func TestPushMounts(t *testing.T) {
 	registrytest.Isolate(t)
 	proxy := registrytest.NewProxy(t, registrytest.Start(t, false), nil)
-	st := openStore(t)
+	st := storetest.New(t)
 	im := assemble(t, st, makeLayer(t, st, layer.Zstd, regular("a", noise(2<<20))))
 	push(t, st, im, proxy.Host+"/one/app:v1")
 	sent := proxy.Received.Load()
@@ -86,7 +87,7 @@ func TestPushMounts(t *testing.T) {
 func TestPushLogin(t *testing.T) {
 	home := registrytest.Isolate(t)
 	host := registrytest.Start(t, true)
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	err := Push(t.Context(), im, host+"/app:v1", registry.PushOptions{Store: st, Fetch: quick(st)})
 	if err == nil || !strings.Contains(fault.HintOf(err), "sconce login "+host) {
@@ -127,7 +128,7 @@ func TestPushThroughTrouble(t *testing.T) {
 				tc.trouble(w)
 				return true
 			})
-			st := openStore(t)
+			st := storetest.New(t)
 			im := assemble(t, st, makeLayer(t, st, layer.Zstd, regular(tc.name, noise(3<<20))))
 			ref := fmt.Sprintf("%s/trouble/app%d:v1", proxy.Host, i)
 			push(t, st, im, ref)
@@ -209,7 +210,7 @@ func (s *resumable) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func TestPushResumesInTheMiddleOfAChunk(t *testing.T) {
 	registrytest.Isolate(t)
-	st := openStore(t)
+	st := storetest.New(t)
 	im := assemble(t, st, makeLayer(t, st, layer.Zstd, regular("a", noise(4<<20))))
 	reg := &resumable{blobs: map[string][]byte{}, uploads: map[string][]byte{}, cuts: 3}
 	proxy := registrytest.NewProxy(t, serveOn(t, reg), nil)
@@ -227,7 +228,7 @@ func TestPushResumesInTheMiddleOfAChunk(t *testing.T) {
 
 func TestPushToRegistryWithoutChunks(t *testing.T) {
 	registrytest.Isolate(t)
-	st := openStore(t)
+	st := storetest.New(t)
 	im := assemble(t, st, makeLayer(t, st, layer.Zstd, regular("a", noise(4<<20))))
 	reg := &resumable{blobs: map[string][]byte{}, uploads: map[string][]byte{}, noPatch: true}
 	push(t, st, im, serveOn(t, reg)+"/app:v1")
@@ -248,14 +249,14 @@ func serveOn(t *testing.T, h http.Handler) string {
 func TestPushThenImport(t *testing.T) {
 	registrytest.Isolate(t)
 	host := registrytest.Start(t, false)
-	st := openStore(t)
+	st := storetest.New(t)
 	im := sample(t, st)
 	push(t, st, im, "docker://"+host+"/round/trip:v1")
 	ref, err := source.Parse("docker://" + host + "/round/trip:v1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := openStore(t)
+	other := storetest.New(t)
 	got, err := source.Import(t.Context(), ref, source.Options{Store: other, Fetch: quick(other)})
 	if err != nil {
 		t.Fatal(err)

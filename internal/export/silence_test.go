@@ -13,6 +13,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/registry/registrytest"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // silentFor makes a registry fall silent: each request that is chosen gets only the part of its body read that n says, and no
@@ -39,7 +40,7 @@ func silentFor(t *testing.T, inner http.Handler, chosen func(*http.Request) bool
 // depends on the limit for silence alone.
 func TestPushToSilentRegistry(t *testing.T) {
 	registrytest.Isolate(t)
-	st := openStore(t)
+	st := storetest.New(t)
 	im := assemble(t, st, makeLayer(t, st, layer.Zstd, regular("a", noise(40<<20)))) // more than the kernel buffers
 	for _, tc := range []struct {
 		name, method, part string
@@ -86,7 +87,7 @@ func TestPushToSilentRegistry(t *testing.T) {
 // continuation is a part of the attempt, and not one of its own.
 func TestPushToRegistryThatGoesSilent(t *testing.T) {
 	registrytest.Isolate(t)
-	st := openStore(t)
+	st := storetest.New(t)
 	im := assemble(t, st, makeLayer(t, st, layer.Zstd, regular("a", noise(4<<20))))
 	reg := &resumable{blobs: map[string][]byte{}, uploads: map[string][]byte{}}
 	var chunks atomic.Int64

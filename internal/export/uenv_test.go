@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/squashfs/squashfstest"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // readUenv applies the view of a description to an environment, as the format is documented (stackinator, "meta data"; uenv,
@@ -75,7 +76,7 @@ func readUenv(t *testing.T, text, view string, env map[string]string) (mount str
 // A uenv's root is the directory of the image, with a description that puts its programs first; the kernel shows that tree, and
 // nothing of the rest of the image.
 func TestUenv(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	lower := makeLayer(t, st, layer.Zstd, regular("etc/passwd", "root"), regular("opt/env/bin/tool", "old"), regular("opt/env/lib/kept", "kept"),
 		regular("opt/environment", "beside it"), regular("opt/env/conda-meta/history", ""))
 	upper := makeLayer(t, st, layer.Zstd, regular("opt/env/bin/tool", "new"))
@@ -102,7 +103,7 @@ func TestUenv(t *testing.T) {
 
 // Where nobody says which directory it is, a uenv is the environment that the image's variables name, mounted where that is.
 func TestUenvOfEnvironment(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	for variable, marker := range map[string]string{"VIRTUAL_ENV": "pyvenv.cfg", "CONDA_PREFIX": "conda-meta/history"} {
 		im := assemble(t, st, makeLayer(t, st, layer.Zstd, regular("etc/passwd", "root"), regular("user-environment/bin/tool", "it"), regular("user-environment/"+marker, "")))
 		im.Config.Config.Env = append(im.Config.Config.Env, variable+"=/user-environment")
@@ -126,7 +127,7 @@ func TestUenvJudged(t *testing.T) {
 	if err != nil || os.Geteuid() != 0 {
 		t.Skipf("no distribution that the tests install from has uenv, and it mounts as root alone: %v", err)
 	}
-	st := openStore(t)
+	st := storetest.New(t)
 	tool := file{layer.Entry{Path: "opt/env/bin/sconce-judged", Mode: 0o755}, `#!/bin/sh
 echo "$0 ${PYTHONPATH-unset} $PYTHONNOUSERSITE ${CONDA_PREFIX-unset}"
 exit 7
@@ -191,7 +192,7 @@ func wantUenvMounted(t *testing.T, file string, want map[string]string) {
 
 // What cannot be a uenv is refused, and nothing is written.
 func TestUenvRefuses(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im := assemble(t, st, makeLayer(t, st, layer.Zstd, regular("opt/env/meta", "a file"), regular("opt/good/bin/x", "")))
 	dir := t.TempDir()
 	for _, c := range []struct {

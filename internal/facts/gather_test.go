@@ -18,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 func gathered(t *testing.T, st *store.Store, im *image.Image) *Facts {
@@ -57,7 +58,7 @@ func noLayers(t *testing.T, st *store.Store, im *image.Image) {
 
 // A second look reads no file, and says the same.
 func TestFactsAreKept(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	all := contents(t)
 	lower := chunked(t, st, slices.DeleteFunc(slices.Clone(all), func(c content) bool { return c.link != "" }))
 	upper := foreign(t, st, gzipped(t, tarOf(t, []content{{path: "opt/more.so", data: fixture(t, "host.so")}})), "application/vnd.oci.image.layer.v1.tar+gzip")
@@ -86,7 +87,7 @@ func TestFactsAreKept(t *testing.T) {
 
 // What was found in a layer is known in every image with that layer, also when the first image hides some of its files.
 func TestFactsOfSharedLayers(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	lib := fixture(t, "host.so")
 	base := chunked(t, st, []content{{path: "a/shown.so", data: lib}, {path: "b/hidden.so", data: append(slices.Clone(lib), 1)}})
 	top := chunked(t, st, []content{{path: "b/.wh.hidden.so"}, {path: "c/other.so", data: lib}})
@@ -117,7 +118,7 @@ func paths(f *Facts) []string {
 
 // A read-only store has no room for facts, which is no reason to fail.
 func TestFactsInReadOnlyStore(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	im := imageOf(t, st, asForeign(t, st, chunked(t, st, []content{{path: "a.so", data: fixture(t, "host.so")}})))
 	want := gathered(t, st, im)
 	if os.Geteuid() == 0 {
@@ -139,7 +140,7 @@ func TestFactsInReadOnlyStore(t *testing.T) {
 
 // The facts of a cluster file are known again as long as the file system is the same to the last time and length.
 func TestFactsOfClusterFile(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	im := imageOf(t, st, chunked(t, st, []content{{path: "a.so", data: fixture(t, "host.so")}, {path: "b", data: make([]byte, 9000)}}))
 	c := writeSquashfs(t, st, im)
 	of := func(st *store.Store, c *source.ClusterFile) *Facts {
@@ -173,7 +174,7 @@ func TestFactsOfClusterFile(t *testing.T) {
 
 // Damage that may pass is not remembered.
 func TestUnreadIsNotKept(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	diffID := store.DigestOf([]byte("x"))
 	known := map[place]fileFacts{
 		{1, 0}: {}, {2, 0}: {CodeDamage: []string{"no answer from the disk"}, unread: true}, {3, 1}: {Damage: []string{"really damaged"}},
@@ -192,7 +193,7 @@ func TestUnreadIsNotKept(t *testing.T) {
 
 // What rules read of contents that are slow to get at is there for the next check.
 func TestSlowReadsAreKept(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	lib := slices.Concat(fixture(t, "host.so"), bytes.Repeat([]byte("x"), 200_000))
 	im := imageOf(t, st, asForeign(t, st, chunked(t, st, []content{{path: "a.so", data: lib}, {path: "b.txt", data: []byte("small")}})))
 	read := func(f *Facts, name string, off, n int) ([]byte, error) {
@@ -235,7 +236,7 @@ func TestSlowReadsAreKept(t *testing.T) {
 }
 
 func TestGatherIsCancelled(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	im := imageOf(t, st, chunked(t, st, []content{{path: "a.so", data: fixture(t, "host.so")}}))
 	c := writeSquashfs(t, st, im)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -25,6 +25,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 func fixture(t testing.TB, name string) []byte {
@@ -70,17 +71,6 @@ func contents(t testing.TB) []content {
 		{path: site + "torch/lib/libhip.o", data: fixture(t, "hip.o")},
 		{path: site + "torch/lib/libtext.so", data: bytes.Repeat([]byte("no ELF file. "), 500)},
 	}
-}
-
-func testStore(t testing.TB) *store.Store {
-	t.Helper()
-	t.Setenv("SCONCE_SHARED_STORES", "")
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	return st
 }
 
 // chunked makes a layer as sconce does.
@@ -299,7 +289,7 @@ func checkReport(t *testing.T, r *GPUReport) {
 
 // The same files give the same report, however they are packed.
 func TestGPU(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	all := contents(t)
 	plain := slices.DeleteFunc(slices.Clone(all), func(c content) bool { return c.link != "" })
 	uncompressed := tarOf(t, all)
@@ -353,7 +343,7 @@ func TestGPU(t *testing.T) {
 // The sums and the capabilities of one library, of which everything is known.
 func TestGPUSums(t *testing.T) {
 	data := fixture(t, "host.so")
-	st := testStore(t)
+	st := storetest.Alone(t)
 	r := gpu(t, treeFilesOf(t, st, chunked(t, st, nil)))
 	if len(r.Libraries) > 0 || r.Size != 0 || len(r.Capabilities) > 0 {
 		t.Errorf("an empty image: %+v", r)
@@ -472,7 +462,7 @@ func TestGPUWarningsAreBounded(t *testing.T) {
 }
 
 func TestGPUIsCancelled(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	all := contents(t)
 	for name, files := range map[string]Files{
 		"tree":     treeFilesOf(t, st, foreign(t, st, gzipped(t, tarOf(t, all)), "application/vnd.oci.image.layer.v1.tar+gzip")),
@@ -498,7 +488,7 @@ func (c cancelling) Emit(progress.Event) { c() }
 
 // Files come in the order in which a layer has to be decompressed.
 func TestTreeOrder(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	x := fixture(t, "host.so")
 	lower := tarOf(t, []content{{path: "m/2", data: x}, {path: "a/9", data: x}, {path: "z/1", data: x}})
 	upper := tarOf(t, []content{{path: "b", data: x}, {path: "a/0", data: x}, {path: "z/1", data: x}, {path: "m/22", data: x[:4096]}})

@@ -20,6 +20,7 @@ import (
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // elsewhere is an image of another store, which notes what is asked of it.
@@ -116,7 +117,7 @@ func withPackage(t *testing.T) []content {
 
 // What is brought when it is wanted tells the same as what is there, is brought once, and is not missed when it is gone.
 func TestFactsOfOutline(t *testing.T) {
-	from, st := testStore(t), testStore(t)
+	from, st := storetest.Alone(t), storetest.Alone(t)
 	const gz = "application/vnd.oci.image.layer.v1.tar+gzip"
 	lower := chunked(t, from, slices.DeleteFunc(contents(t), func(c content) bool { return c.link != "" }))
 	upper := foreign(t, from, gzipped(t, tarOf(t, withPackage(t))), gz)
@@ -153,7 +154,7 @@ func TestFactsOfOutline(t *testing.T) {
 
 // A layer that an image shares with a known one is known.
 func TestOutlineOfSharedLayers(t *testing.T) {
-	from, st := testStore(t), testStore(t)
+	from, st := storetest.Alone(t), storetest.Alone(t)
 	base := foreign(t, from, gzipped(t, tarOf(t, contents(t))), "application/vnd.oci.image.layer.v1.tar+gzip")
 	top := chunked(t, from, withPackage(t))
 	first := away(t, from, imageOf(t, from, base))
@@ -170,7 +171,7 @@ func TestOutlineOfSharedLayers(t *testing.T) {
 
 // A layer that does not come is an error, never a damaged file, and nothing is kept of what was seen without it.
 func TestOutlineOfBrokenSource(t *testing.T) {
-	from, st := testStore(t), testStore(t)
+	from, st := storetest.Alone(t), storetest.Alone(t)
 	im := imageOf(t, from, chunked(t, from, withPackage(t)))
 	e := away(t, from, im)
 	e.broken = errors.New("no way")
@@ -268,7 +269,7 @@ func (l arrivingLayer) Follow(_ context.Context, read func(io.ReadCloser)) error
 
 // A layer is looked at while it arrives, and what turns out wrong is forgotten.
 func TestOutlineOfArrivingLayers(t *testing.T) {
-	from := testStore(t)
+	from := storetest.Alone(t)
 	const gz = "application/vnd.oci.image.layer.v1.tar+gzip"
 	im := imageOf(t, from, foreign(t, from, gzipped(t, tarOf(t, contents(t))), gz), chunked(t, from, withPackage(t)))
 	want := gathered(t, from, im)
@@ -280,7 +281,7 @@ func TestOutlineOfArrivingLayers(t *testing.T) {
 		})),
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := testStore(t)
+			st := storetest.Alone(t)
 			a := &arriving{away(t, from, im), st, wrong}
 			sameFacts(t, want, outlined(t, st, a))
 			if n := a.asked(); n != 2 {
@@ -293,7 +294,7 @@ func TestOutlineOfArrivingLayers(t *testing.T) {
 			}
 		})
 	}
-	st := testStore(t)
+	st := storetest.Alone(t)
 	a := &arriving{away(t, from, im), st, []byte("x")}
 	a.broken = errors.New("cut")
 	if _, err := OfOutline(t.Context(), st, outlineOf(t, st, a), "test"); !errors.Is(err, a.broken) {
@@ -314,7 +315,7 @@ func importing() []content {
 
 // What is wanted when all files are looked at together is copied while a layer is read: it is not decompressed again.
 func TestLayersAreReadOnce(t *testing.T) {
-	from, st := testStore(t), testStore(t)
+	from, st := storetest.Alone(t), storetest.Alone(t)
 	const gz = "application/vnd.oci.image.layer.v1.tar+gzip"
 	im := imageOf(t, from, foreign(t, from, gzipped(t, tarOf(t, importing())), gz), foreign(t, from, gzipped(t, tarOf(t, withPackage(t))), gz))
 	want := gathered(t, from, im)
@@ -359,12 +360,12 @@ func manyLibraries(t *testing.T) []content {
 // What is found in a layer, and what is kept of it, is the same bytes with one look at a time and with many, for a layer that arrives
 // and for one that is there.
 func TestFactsOfManyLooks(t *testing.T) {
-	from := testStore(t)
+	from := storetest.Alone(t)
 	im := imageOf(t, from, foreign(t, from, gzipped(t, tarOf(t, manyLibraries(t))), "application/vnd.oci.image.layer.v1.tar+gzip"))
 	var want *Facts
 	var record []byte
 	for _, n := range []int{1, 16} {
-		arriving, there := testStore(t), testStore(t)
+		arriving, there := storetest.Alone(t), storetest.Alone(t)
 		o := outlineOf(t, arriving, away(t, from, im))
 		l := newLayered(t.Context(), arriving, o.Image, "test")
 		l.passing.looks = looks{make(chan struct{}, n)}

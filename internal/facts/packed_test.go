@@ -10,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // noLayer is an image elsewhere of which no layer comes.
@@ -37,7 +38,7 @@ func packedOf(t *testing.T, st *store.Store, im *image.Image, files ...string) (
 
 // Packed facts tell the same as the layers, of which none is asked for, and hold what was read when they were made, also of large files.
 func TestPackedFacts(t *testing.T) {
-	from := testStore(t)
+	from := storetest.Alone(t)
 	const gz = "application/vnd.oci.image.layer.v1.tar+gzip"
 	lower := chunked(t, from, slices.DeleteFunc(contents(t), func(c content) bool { return c.link != "" }))
 	large := content{path: "opt/large.txt", data: bytes.Repeat([]byte("of several pages\n"), 20<<10)}
@@ -50,7 +51,7 @@ func TestPackedFacts(t *testing.T) {
 		t.Error("packed once more they are other bytes")
 	}
 
-	st := testStore(t)
+	st := storetest.Alone(t)
 	e := away(t, from, im)
 	o := outlineOf(t, st, noLayer{e})
 	f, err := OfPacked(t.Context(), st, o, bytes.NewReader(packed), "test")
@@ -75,7 +76,7 @@ func TestPackedFacts(t *testing.T) {
 
 // What is cut short, or of another image, is refused.
 func TestPackedFactsRefused(t *testing.T) {
-	from := testStore(t)
+	from := storetest.Alone(t)
 	im := imageOf(t, from, chunked(t, from, slices.DeleteFunc(contents(t), func(c content) bool { return c.link != "" })))
 	other := imageOf(t, from, chunked(t, from, []content{{path: "a.so", data: fixture(t, "host.so")}}))
 	packed, _ := packedOf(t, from, im)
@@ -96,6 +97,6 @@ func TestPackedFactsRefused(t *testing.T) {
 
 func ofPacked(t *testing.T, from *store.Store, im *image.Image, packed []byte) (*Facts, error) {
 	t.Helper()
-	st := testStore(t)
+	st := storetest.Alone(t)
 	return OfPacked(t.Context(), st, outlineOf(t, st, noLayer{away(t, from, im)}), bytes.NewReader(packed), "test")
 }

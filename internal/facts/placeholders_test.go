@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // A placeholder is found wherever it lies in a file, in layers of every kind, and what was found in a layer is known in another image.
@@ -39,7 +40,7 @@ func TestPlaceholders(t *testing.T) {
 		}
 		return f.Conda[0].Packages[0].Held.First
 	}
-	st := testStore(t)
+	st := storetest.Alone(t)
 	own := chunked(t, st, environment)
 	if got := found(gathered(t, st, imageOf(t, st, own))); !slices.Equal(got, want) {
 		t.Errorf("in a layer of ours: %q", got)

@@ -27,6 +27,7 @@ import (
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -231,7 +232,7 @@ func writeSquashfs(t *testing.T, st *store.Store, im *image.Image) *source.Clust
 // inAllForms gathers the facts of one directory in all forms that an image can have.
 func inAllForms(t *testing.T, dir string) map[string]*Facts {
 	t.Helper()
-	st := testStore(t)
+	st := storetest.Alone(t)
 	all := map[string]*Facts{}
 	keep := func(name string, f *Facts, err error) {
 		t.Helper()
@@ -428,7 +429,7 @@ func (s *copySource) open(c *copies, at, size int64) (elfx.Handle, error) {
 
 // Copies are made once while there is room, and the disk that they take is bounded.
 func TestCopies(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	c := newCopies(st, 1000)
 	s := &copySource{reads: map[int64]int{}}
 	check := func(h elfx.Handle, at, size int64) {

@@ -21,6 +21,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -59,16 +60,6 @@ func randomBytes(n int) []byte {
 	src := rand.NewChaCha8([32]byte{1})
 	_, _ = src.Read(b) // never fails
 	return b
-}
-
-func openStore(t *testing.T) *store.Store {
-	t.Helper()
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	return st
 }
 
 // fast is a client whose waits do not slow a test down.
@@ -135,7 +126,7 @@ func wantBlob(t *testing.T, st *store.Store, data []byte) {
 func TestBlob(t *testing.T) {
 	data := randomBytes(1 << 20)
 	srv := serve(t, data, nil)
-	st := openStore(t)
+	st := storetest.New(t)
 	r := Request{URL: srv.URL + "/x", Digest: store.DigestOf(data), Size: int64(len(data))}
 	for range 2 {
 		if err := fast(st).Blob(t.Context(), r); err != nil {
@@ -156,7 +147,7 @@ func TestResumeAfterCut(t *testing.T) {
 		}
 		return false
 	})
-	st := openStore(t)
+	st := storetest.New(t)
 	err := fast(st).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data)})
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +176,7 @@ func TestServerCutsEveryConnection(t *testing.T) {
 		time.Sleep(5 * time.Millisecond) // the bytes arrive before the cut
 		panic(http.ErrAbortHandler)
 	})
-	st := openStore(t)
+	st := storetest.New(t)
 	// The first answer is 206 to a request without Range, which a client must not take for the whole file: the start fits.
 	if err := fast(st).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data), Size: int64(len(data))}); err != nil {
 		t.Fatal(err)
@@ -202,7 +193,7 @@ func TestServerWithoutRange(t *testing.T) {
 		r.Header.Del("Range")
 		return false
 	})
-	st := openStore(t)
+	st := storetest.New(t)
 	if err := fast(st).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data)}); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +204,7 @@ func TestCompletePartialNeedsNoBytes(t *testing.T) {
 	data := randomBytes(1 << 20)
 	for _, size := range []int64{0, int64(len(data))} {
 		srv := serve(t, data, nil)
-		st := openStore(t)
+		st := storetest.New(t)
 		part, err := st.OpenPartial(store.DigestOf(data))
 		if err != nil {
 			t.Fatal(err)
@@ -235,7 +226,7 @@ func TestCompletePartialNeedsNoBytes(t *testing.T) {
 func TestDamagedPartialIsReplaced(t *testing.T) {
 	data := randomBytes(1 << 20)
 	srv := serve(t, data, nil)
-	st := openStore(t)
+	st := storetest.New(t)
 	part, err := st.OpenPartial(store.DigestOf(data))
 	if err != nil {
 		t.Fatal(err)
@@ -274,7 +265,7 @@ func TestStatuses(t *testing.T) {
 				http.Error(w, "broken", tc.statuses[n-1])
 				return true
 			})
-			st := openStore(t)
+			st := storetest.New(t)
 			err := fast(st).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data), Name: "thing.whl"})
 			if got := srv.gets.Load(); got != tc.gets {
 				t.Errorf("%d requests, want %d", got, tc.gets)
@@ -298,14 +289,14 @@ func TestRefusalSaysWhereCredentialsAreLookedFor(t *testing.T) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return true
 	})
-	err := fast(openStore(t)).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(nil)})
+	err := fast(storetest.New(t)).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(nil)})
 	if hint := fault.HintOf(err); !strings.Contains(hint, "netrc") {
 		t.Errorf("hint %q of %v does not name netrc", hint, err)
 	}
 }
 
 func TestRetryAfterIsHonoured(t *testing.T) {
-	r := &retry{client: New(openStore(t), Options{MaxWait: time.Minute}), failures: 1}
+	r := &retry{client: New(storetest.New(t), Options{MaxWait: time.Minute}), failures: 1}
 	if d := r.delay(&StatusError{Code: 429, RetryAfter: 7 * time.Second}); d != 7*time.Second {
 		t.Errorf("wait %s after Retry-After: 7", d)
 	}
@@ -335,7 +326,7 @@ func TestHangingServer(t *testing.T) {
 			<-r.Context().Done() // until the client goes away
 			return true
 		})
-		st := openStore(t)
+		st := storetest.New(t)
 		c := New(st, Options{Attempts: 6, Backoff: time.Millisecond, IdleTimeout: time.Second})
 		if err := c.Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data)}); err != nil {
 			t.Fatalf("headers first %t: %v", headers, err)
@@ -352,7 +343,7 @@ func TestServerThatAlwaysHangs(t *testing.T) {
 		<-r.Context().Done()
 		return true
 	})
-	c := New(openStore(t), Options{Backoff: time.Millisecond, Attempts: 2, IdleTimeout: 50 * time.Millisecond})
+	c := New(storetest.New(t), Options{Backoff: time.Millisecond, Attempts: 2, IdleTimeout: 50 * time.Millisecond})
 	err := c.Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(nil)})
 	var silent *silentError
 	if !errors.As(err, &silent) {
@@ -369,7 +360,7 @@ func TestWrongHash(t *testing.T) {
 			}
 			return n == 1
 		})
-		st := openStore(t)
+		st := storetest.New(t)
 		if err := fast(st).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data)}); err != nil {
 			t.Fatal(err)
 		}
@@ -377,7 +368,7 @@ func TestWrongHash(t *testing.T) {
 	})
 	t.Run("always", func(t *testing.T) {
 		srv := serve(t, other, nil)
-		st := openStore(t)
+		st := storetest.New(t)
 		err := fast(st).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data)})
 		var mismatch *store.MismatchError
 		if !errors.As(err, &mismatch) || mismatch.Got != store.DigestOf(other) {
@@ -392,7 +383,7 @@ func TestWrongHash(t *testing.T) {
 	})
 	t.Run("size", func(t *testing.T) {
 		srv := serve(t, other, nil)
-		err := fast(openStore(t)).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data), Size: 999})
+		err := fast(storetest.New(t)).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data), Size: 999})
 		if err == nil || !strings.Contains(err.Error(), "wrong size: expected 999 bytes, the server has 1000") {
 			t.Errorf("error %v", err)
 		}
@@ -407,7 +398,7 @@ func TestEndlessBodyIsCut(t *testing.T) {
 			}
 		}
 	})
-	err := fast(openStore(t)).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(nil), Size: 1 << 20})
+	err := fast(storetest.New(t)).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(nil), Size: 1 << 20})
 	var size *SizeError
 	if !errors.As(err, &size) {
 		t.Errorf("error %v, want a size error", err)
@@ -521,7 +512,7 @@ func TestBlobsAreBounded(t *testing.T) {
 		blobs[path] = []byte(path)
 		rs = append(rs, Request{URL: srv.URL + path, Digest: store.DigestOf([]byte(path))})
 	}
-	st := openStore(t)
+	st := storetest.New(t)
 	c := New(st, Options{Jobs: 3})
 	if err := c.Blobs(t.Context(), rs); err != nil {
 		t.Fatal(err)
@@ -538,7 +529,7 @@ func TestBlobsAreBounded(t *testing.T) {
 
 func TestOffline(t *testing.T) {
 	srv := serve(t, []byte("x"), nil)
-	c := New(openStore(t), Options{Offline: true})
+	c := New(storetest.New(t), Options{Offline: true})
 	err := c.Blob(t.Context(), Request{URL: srv.URL + "/numpy.whl", Digest: store.DigestOf([]byte("x"))})
 	if !errors.Is(err, ErrOffline) || !strings.Contains(err.Error(), "numpy.whl") {
 		t.Errorf("error %v, want one that says offline and which file", err)
@@ -554,7 +545,7 @@ func TestLocalFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, url := range []string{path, "file://" + strings.ReplaceAll(path, " ", "%20")} {
-		st := openStore(t)
+		st := storetest.New(t)
 		c := New(st, Options{Offline: true}) // local files are no network
 		if err := c.Blob(t.Context(), Request{URL: url, Digest: store.DigestOf([]byte("wheel")), Size: 5}); err != nil {
 			t.Fatalf("%s: %v", url, err)
@@ -600,13 +591,13 @@ func TestCredentialsAreSentAndNeverShown(t *testing.T) {
 		var rec recorder
 		ctx := progress.With(t.Context(), &rec)
 		refuse.Store(false)
-		if err := fast(openStore(t)).Blob(ctx, Request{URL: tc.url, Digest: store.DigestOf(data)}); err != nil {
+		if err := fast(storetest.New(t)).Blob(ctx, Request{URL: tc.url, Digest: store.DigestOf(data)}); err != nil {
 			t.Fatal(err)
 		}
 		refuse.Store(true)
-		refused := fast(openStore(t)).Blob(ctx, Request{URL: tc.url, Digest: store.DigestOf(data)})
+		refused := fast(storetest.New(t)).Blob(ctx, Request{URL: tc.url, Digest: store.DigestOf(data)})
 		dead := strings.Replace(tc.url, srv.Listener.Addr().String(), tooltest.ClosedPort(t), 1)
-		unreachable := fast(openStore(t)).Blob(ctx, Request{URL: dead, Digest: store.DigestOf(data)})
+		unreachable := fast(storetest.New(t)).Blob(ctx, Request{URL: dead, Digest: store.DigestOf(data)})
 		for _, err := range []error{refused, unreachable} {
 			if err == nil || strings.Contains(err.Error()+fault.HintOf(err), "hunter2") || strings.Contains(err.Error(), "joe") {
 				t.Errorf("error shows a secret or is missing: %v", err)
@@ -625,7 +616,7 @@ func TestCancel(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	err := fast(openStore(t)).Blob(ctx, Request{URL: srv.URL, Digest: store.DigestOf(nil)})
+	err := fast(storetest.New(t)).Blob(ctx, Request{URL: srv.URL, Digest: store.DigestOf(nil)})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want one that wraps context.Canceled", err)
 	}
@@ -635,7 +626,7 @@ func TestNoDowngrade(t *testing.T) {
 	plainServer := serve(t, []byte("x"), nil)
 	srv := httptest.NewTLSServer(http.RedirectHandler(plainServer.URL, http.StatusFound))
 	defer srv.Close()
-	c := New(openStore(t), Options{Transport: srv.Client().Transport})
+	c := New(storetest.New(t), Options{Transport: srv.Client().Transport})
 	err := c.Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf([]byte("x"))})
 	if err == nil || !strings.Contains(err.Error(), "refused a redirect from https") || plainServer.gets.Load() != 0 {
 		t.Errorf("error %v after %d requests to the plain server", err, plainServer.gets.Load())
@@ -657,7 +648,7 @@ func TestDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := fast(openStore(t)).Do(nil, req)
+	resp, err := fast(storetest.New(t)).Do(nil, req)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // A server that is in trouble for longer than a few attempts is still asked.
@@ -23,7 +24,7 @@ func TestPatience(t *testing.T) {
 		}
 		return n <= 30
 	})
-	st := openStore(t)
+	st := storetest.New(t)
 	c := New(st, Options{Backoff: time.Millisecond, MaxWait: time.Millisecond})
 	if err := c.Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data)}); err != nil {
 		t.Fatal(err)
@@ -36,7 +37,7 @@ func TestPatienceEnds(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return true
 	})
-	c := New(openStore(t), Options{Patience: 300 * time.Millisecond})
+	c := New(storetest.New(t), Options{Patience: 300 * time.Millisecond})
 	err := c.Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(nil)})
 	if err == nil || !strings.Contains(err.Error(), "gave up after 2 attempts") {
 		t.Errorf("error %v, want one after the second attempt", err)
@@ -47,7 +48,7 @@ func TestPatienceEnds(t *testing.T) {
 func TestPatienceWithStrangers(t *testing.T) {
 	srv := serve(t, nil, nil)
 	host := hostOf(srv.URL)
-	c := New(openStore(t), Options{})
+	c := New(storetest.New(t), Options{})
 	r := c.newRetry()
 	if got := r.patience(c.unknown(host, errBadRange)); got != firstPatience {
 		t.Errorf("patience with a stranger is %s", got)
@@ -72,7 +73,7 @@ func TestPatienceWithStrangers(t *testing.T) {
 
 // Within another attempt, whose error says no address any more, a stranger stays one.
 func TestPatienceWithNestedStrangers(t *testing.T) {
-	c := New(openStore(t), Options{})
+	c := New(storetest.New(t), Options{})
 	err := c.Retry(context.WithValue(t.Context(), retrying{}, true), func(context.Context, bool) (bool, error) {
 		return false, c.unknown("away", &url.Error{Op: "Get", URL: "http://away/x", Err: syscall.ECONNREFUSED})
 	})
@@ -107,7 +108,7 @@ func TestWaitIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := New(openStore(t), Options{}).Do(nil, req)
+	resp, err := New(storetest.New(t), Options{}).Do(nil, req)
 	if err != nil {
 		t.Fatal(err)
 	}

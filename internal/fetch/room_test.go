@@ -6,6 +6,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -60,7 +61,7 @@ func TestCheckRoom(t *testing.T) {
 
 // What a site's store has takes no room in the own one.
 func TestCheckRoomShared(t *testing.T) {
-	site := openStore(t)
+	site := storetest.New(t)
 	large := randomBytes(3 << 20)
 	if _, err := site.PutBlob(large); err != nil {
 		t.Fatal(err)

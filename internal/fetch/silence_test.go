@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // muteServer serves with HTTP/1.1, or HTTP/2 over TLS. Its handlers may hang until the channel is closed, which happens at the
@@ -76,7 +77,7 @@ func TestServerFallsSilent(t *testing.T) {
 					<-over
 				})
 				transport := &askedFor{RoundTripper: direct}
-				st := openStore(t)
+				st := storetest.New(t)
 				wantSilence(t, impatient(st, transport).Blob(t.Context(), Request{URL: url, Digest: store.DigestOf(data)}), false)
 				if n := transport.asked.Load(); n != 3 {
 					t.Errorf("a pinned file was asked for %d times, want 3", n)
@@ -98,13 +99,13 @@ func TestServerNeverConnects(t *testing.T) {
 	}
 	defer silent.Close() // the kernel connects, nobody speaks TLS
 	r := Request{URL: "https://" + silent.Addr().String(), Digest: store.DigestOf(nil)}
-	wantSilence(t, impatient(openStore(t), nil).Blob(t.Context(), r), false)
+	wantSilence(t, impatient(storetest.New(t), nil).Blob(t.Context(), r), false)
 	far := DefaultTransport()
 	far.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		<-ctx.Done() // packets that are dropped
 		return nil, ctx.Err()
 	}
-	wantSilence(t, impatient(openStore(t), far).Blob(t.Context(), r), false)
+	wantSilence(t, impatient(storetest.New(t), far).Blob(t.Context(), r), false)
 }
 
 func upload(t *testing.T, url string, data []byte) *http.Request {
@@ -124,7 +125,7 @@ func TestServerStopsReading(t *testing.T) {
 			<-over
 		})
 		transport := &askedFor{RoundTripper: direct}
-		c := impatient(openStore(t), transport)
+		c := impatient(storetest.New(t), transport)
 		resp, err := c.Do(&http.Client{Transport: transport}, upload(t, url, data))
 		if err == nil {
 			resp.Body.Close()
@@ -154,7 +155,7 @@ func TestSlowUploadAfterRedirect(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 		}
 	})
-	c := New(openStore(t), Options{Backoff: time.Millisecond, Attempts: 20, IdleTimeout: 2 * time.Second, Transport: transport})
+	c := New(storetest.New(t), Options{Backoff: time.Millisecond, Attempts: 20, IdleTimeout: 2 * time.Second, Transport: transport})
 	resp, err := c.Do(&http.Client{Transport: transport}, upload(t, url+"/", make([]byte, 50<<20)))
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +169,7 @@ func TestAttemptsDoNotMultiply(t *testing.T) {
 		asked.Add(1)
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
-	c := New(openStore(t), Options{Backoff: time.Millisecond, Attempts: 3, Transport: transport})
+	c := New(storetest.New(t), Options{Backoff: time.Millisecond, Attempts: 3, Transport: transport})
 	err := c.Retry(t.Context(), func(ctx context.Context, _ bool) (bool, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // hurried is a client that compares speeds often.
@@ -41,7 +42,7 @@ func TestSecondConnection(t *testing.T) {
 		}
 		return n == 1
 	})
-	st := openStore(t)
+	st := storetest.New(t)
 	if err := hurried(st).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data)}); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,7 @@ func TestSecondConnectionIsNoBetter(t *testing.T) {
 				}
 				return true
 			})
-			st := openStore(t)
+			st := storetest.New(t)
 			if err := hurried(st).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data)}); err != nil {
 				t.Fatal(err)
 			}
@@ -111,7 +112,7 @@ func TestSecondConnectionLies(t *testing.T) {
 		}
 		return n <= 2
 	})
-	st := openStore(t)
+	st := storetest.New(t)
 	if err := hurried(st).Blob(t.Context(), Request{URL: srv.URL, Digest: store.DigestOf(data)}); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +121,7 @@ func TestSecondConnectionLies(t *testing.T) {
 
 // What is slow everywhere does not crawl, unless next to nothing comes.
 func TestCrawls(t *testing.T) {
-	c := New(openStore(t), Options{SpeedTime: 10 * time.Second})
+	c := New(storetest.New(t), Options{SpeedTime: 10 * time.Second})
 	for i, step := range []struct {
 		bytes  int64
 		crawls bool

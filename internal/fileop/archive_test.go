@@ -11,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // add unpacks an archive in a context.
@@ -182,7 +183,7 @@ func FuzzExtract(f *testing.F) {
 	f.Add([]byte(compressed(f, "gzip", makeTar(f, "f x = "))))
 	defer func(n int64) { maxArchive = n }(maxArchive)
 	maxArchive = 4 << 20
-	st := testStore(f)
+	st := storetest.New(f)
 	base := makeLayer(f, st, theBase...)
 	tree := makeTree(f, st, base)
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -334,7 +335,7 @@ func TestUnreadable(t *testing.T) {
 				t.Errorf("%s: got %v, %q", source, err, fault.HintOf(err))
 			}
 		}
-		if _, err := c.Layer(t.Context(), testStore(t), layer.Options{}); err == nil {
+		if _, err := c.Layer(t.Context(), storetest.New(t), layer.Options{}); err == nil {
 			t.Error("no error for the whole")
 		}
 		return

@@ -24,6 +24,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // rig is an image to copy into and a context to copy from.
@@ -37,7 +38,7 @@ type rig struct {
 
 func newRig(t testing.TB) rig {
 	t.Helper()
-	r := rig{st: testStore(t)}
+	r := rig{st: storetest.New(t)}
 	r.base = makeLayer(t, r.st, theBase...)
 	r.tree = makeTree(t, r.st, r.base)
 	r.was = list(t, r.tree)
@@ -261,7 +262,7 @@ func TestDirectoriesOfTheImageStay(t *testing.T) {
 
 // A file that is copied again as it is does not become newer than what was made of it.
 func TestSameBytesKeepTheirTime(t *testing.T) {
-	st := testStore(t)
+	st := storetest.New(t)
 	tree := makeTree(t, st)
 	for _, step := range []struct {
 		when int64
@@ -288,7 +289,7 @@ func TestSameBytesKeepTheirTime(t *testing.T) {
 }
 
 func TestSameEverywhere(t *testing.T) {
-	st := testStore(t)
+	st := storetest.New(t)
 	empty := makeTree(t, st)
 	var layers []layer.Descriptor
 	var digests []store.Digest
@@ -596,7 +597,7 @@ func BenchmarkContext(b *testing.B) {
 		}
 	})
 	b.Run("layer", func(b *testing.B) {
-		st := testStore(b)
+		st := storetest.New(b)
 		for b.Loop() {
 			if _, err := open().Layer(b.Context(), st, layer.Options{}); err != nil {
 				b.Fatal(err)

@@ -19,16 +19,6 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-func testStore(t testing.TB) *store.Store {
-	t.Helper()
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	return st
-}
-
 // file is one entry of a tar or a directory of a test, in a line: "d 755 0:0 etc", "f 644 0:0 etc/passwd = content",
 // "l etc/link -> target", "h etc/other => etc/passwd", "p 644 0:0 fifo", "c 600 0:0 null".
 type file struct {

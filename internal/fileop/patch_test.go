@@ -11,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -28,7 +29,7 @@ const editTwo = `@@ -1,3 +1,3 @@
 `
 
 func TestPatch(t *testing.T) {
-	st := testStore(t)
+	st := storetest.New(t)
 	base := makeLayer(t, st, patchBase...)
 	tree := makeTree(t, st, base)
 	was := list(t, tree)
@@ -118,7 +119,7 @@ func sortedNames(lines []string) []string {
 }
 
 func TestPatchRefuses(t *testing.T) {
-	st := testStore(t)
+	st := storetest.New(t)
 	tree := makeTree(t, st, makeLayer(t, st, patchBase...))
 	for name, c := range map[string]struct {
 		text, want, hint string
@@ -161,7 +162,7 @@ func TestPatchRefuses(t *testing.T) {
 func TestPatchBomb(t *testing.T) {
 	defer func(was int64) { maxPatched = was }(maxPatched)
 	maxPatched = 1000
-	st := testStore(t)
+	st := storetest.New(t)
 	tree := makeTree(t, st, makeLayer(t, st, "d 755 0:0 src", "f 644 0:0 src/big = "+strings.Repeat("x", 400)))
 	text := ""
 	for i := range 3 {
@@ -202,7 +203,7 @@ func TestPatchLikeGit(t *testing.T) {
 	run(old, "add", "-A")
 	run(old, "commit", "-q", "-m", "before")
 	run(work, "add", "-A")
-	st := testStore(t)
+	st := storetest.New(t)
 	base := makeLayer(t, st, before...)
 	want := list(t, makeTree(t, st, makeLayer(t, st, after...)))
 	for name, c := range map[string]struct {
@@ -223,7 +224,7 @@ func TestPatchLikeGit(t *testing.T) {
 }
 
 func FuzzPatch(f *testing.F) {
-	st := testStore(f)
+	st := storetest.New(f)
 	base := makeLayer(f, st, patchBase...)
 	tree := makeTree(f, st, base)
 	f.Add([]byte("--- a/a.c\n+++ b/a.c\n"+editTwo), 1)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/random"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // bringing is an image whose layers come as a test says.
@@ -33,7 +34,7 @@ func newBringing(t *testing.T, layers int, before func(ctx context.Context, numb
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bringing{st: testStore(t), img: img, before: before}
+	b := &bringing{st: storetest.Alone(t), img: img, before: before}
 	b.describe(t)
 	return b
 }

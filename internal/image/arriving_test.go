@@ -17,6 +17,7 @@ import (
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // sending is an image of one layer, with the files one and two, whose bytes come as a test says.
@@ -38,7 +39,7 @@ func (l sentLayer) Follow(ctx context.Context, read func(io.ReadCloser)) error {
 
 func (s *sending) arrive(t *testing.T) *Arrival {
 	t.Helper()
-	s.st = testStore(t)
+	s.st = storetest.Alone(t)
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for i, name := range []string{"one", "two"} {

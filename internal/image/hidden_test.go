@@ -6,11 +6,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // TestHidden: what an upper layer removes or replaces is still in the image, and its size is known.
 func TestHidden(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	tree := makeTree(t, st,
 		[]object{file("a/kept", "kept"), file("a/removed", "removed!"), file("a/replaced", "before"), dir("a"), file("b/x", "in an opaque directory"), dir("b")},
 		[]object{dir("a"), file("a/.wh.removed", ""), file("a/replaced", "after"), dir("b"), file("b/.wh..wh..opq", ""), file("b/y", "y")},
@@ -40,7 +41,7 @@ func TestHidden(t *testing.T) {
 
 // TestHiddenLink: a file is seen as long as one of its names is.
 func TestHiddenLink(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	tree := makeTree(t, st,
 		[]object{file("a", "content"), {Entry: layer.Entry{Path: "b", Type: layer.HardLink, Link: "a"}}},
 		[]object{file(".wh.a", "")},

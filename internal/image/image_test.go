@@ -25,19 +25,9 @@ import (
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
-
-func testStore(tb testing.TB) *store.Store {
-	tb.Helper()
-	tb.Setenv("SCONCE_SHARED_STORES", "")
-	st, err := store.Open(context.Background(), tb.TempDir())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { st.Close() })
-	return st
-}
 
 // object is an entry with its content.
 type object struct {
@@ -84,7 +74,7 @@ func makeLayer(tb testing.TB, st *store.Store, c layer.Compression, objects ...o
 var amd64 = v1.Platform{OS: "linux", Architecture: "amd64"}
 
 func TestAssemble(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	one := makeLayer(t, st, layer.Zstd, file("a", "one"))
 	two := makeLayer(t, st, layer.Gzip, file("b", "two"))
 	spec := Spec{
@@ -145,7 +135,7 @@ func TestAssemble(t *testing.T) {
 // testStoreWith returns another store that holds some of the layers of st.
 func testStoreWith(t *testing.T, st *store.Store, layers ...layer.Descriptor) *store.Store {
 	t.Helper()
-	to := testStore(t)
+	to := storetest.Alone(t)
 	for _, d := range layers {
 		p, err := st.BlobPath(d.Digest)
 		if err != nil {
@@ -165,7 +155,7 @@ func testStoreWith(t *testing.T, st *store.Store, layers ...layer.Descriptor) *s
 // TestSkopeoReads has skopeo copy an assembled image out of an OCI layout, decompressing each layer.
 func TestSkopeoReads(t *testing.T) {
 	skopeo := tooltest.Path(t, "skopeo")
-	st := testStore(t)
+	st := storetest.Alone(t)
 	big := strings.Repeat("more than one chunk ", 1<<19)
 	im, err := Assemble(t.Context(), st, Spec{Platform: amd64, Additions: []Addition{
 		{Layer: makeLayer(t, st, layer.Zstd, file("a", big), file("b", "x")), CreatedBy: "one"},
@@ -226,7 +216,7 @@ func writeLayout(t *testing.T, st *store.Store, im *Image, to string) {
 }
 
 func TestImport(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	img, err := random.Image(10_000, 5) // Docker media types
 	if err != nil {
 		t.Fatal(err)
@@ -301,7 +291,7 @@ func (l ensuredLayer) Compressed() (io.ReadCloser, error) {
 }
 
 func TestImportReadsOnlyWhatIsMissing(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	img, err := random.Image(1000, 3)
 	if err != nil {
 		t.Fatal(err)
@@ -321,7 +311,7 @@ func TestImportReadsOnlyWhatIsMissing(t *testing.T) {
 }
 
 func TestImportEnsures(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	img, err := random.Image(1000, 3)
 	if err != nil {
 		t.Fatal(err)
@@ -380,7 +370,7 @@ func TestImportRefuses(t *testing.T) {
 		"index of several images":  rawImage{img, []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json"}`)},
 		"not a digest":             rawImage{img, []byte(`{"schemaVersion":2,"config":{}}`)},
 	} {
-		st := testStore(t)
+		st := storetest.Alone(t)
 		if _, err := Import(t.Context(), st, img, 2); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one with %q", err, want)
 		}
@@ -398,7 +388,7 @@ type rawImage struct {
 func (r rawImage) RawManifest() ([]byte, error) { return r.manifest, nil }
 
 func TestLoadNeedsEverything(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	im, err := Assemble(t.Context(), st, Spec{Platform: amd64, Additions: []Addition{{Layer: makeLayer(t, st, layer.Zstd, file("a", "x"))}}})
 	if err != nil {
 		t.Fatal(err)

@@ -27,6 +27,7 @@ import (
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -296,7 +297,7 @@ func TestStackIsOverlay(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can mount an overlay here")
 	}
-	st := testStore(t)
+	st := storetest.Alone(t)
 	for seed := range uint64(24) {
 		s := tarStack{r: rand.New(rand.NewPCG(seed, 4)), messy: seed%2 == 1}
 		for range 2 + s.r.IntN(4) {
@@ -322,7 +323,7 @@ func TestStackIsOverlay(t *testing.T) {
 // TestStackIsUmoci compares merged trees with what umoci unpacks, hard links to files of layers below included.
 func TestStackIsUmoci(t *testing.T) {
 	umoci := needUmoci(t)
-	st := testStore(t)
+	st := storetest.Alone(t)
 	compared := 0
 	for seed := range uint64(24) {
 		s := tarStack{r: rand.New(rand.NewPCG(seed, 3)), linked: true}
@@ -352,7 +353,7 @@ func TestStackIsUmoci(t *testing.T) {
 // not. Nothing else was found to differ in stacks whose layers list the directories above their entries.
 func TestUmociDiffers(t *testing.T) {
 	umoci := needUmoci(t)
-	st := testStore(t)
+	st := storetest.Alone(t)
 	for name, c := range map[string]struct {
 		lower, upper []tar.Header
 		tree, umoci  []string

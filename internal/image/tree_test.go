@@ -19,6 +19,7 @@ import (
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -117,7 +118,7 @@ func TestTreeMerges(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tree := makeTree(t, testStore(t), c.layers...)
+			tree := makeTree(t, storetest.Alone(t), c.layers...)
 			if diff := cmp.Diff(c.want, list(t, tree)); diff != "" {
 				t.Errorf("merged tree (-want +got):\n%s", diff)
 			}
@@ -126,7 +127,7 @@ func TestTreeMerges(t *testing.T) {
 }
 
 func TestTreeLookup(t *testing.T) {
-	tree := makeTree(t, testStore(t), []object{
+	tree := makeTree(t, storetest.Alone(t), []object{
 		dir("a"), dir("a/b"), file("a/b/f", "found"), symlink("abs", "/a/b"), symlink("rel", "a/../a/b"), symlink("up", "../../../a"),
 		symlink("loop", "loop"), symlink("ping", "pong"), symlink("pong", "ping"), symlink("gone", "nowhere"), symlink("chain", "abs/f"),
 		symlink("slash", "a/b/"), symlink("tofile", "a/b/f"),
@@ -167,7 +168,7 @@ func TestTreeLookup(t *testing.T) {
 }
 
 func TestTreeRefusesLostLink(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	// The writer would not make such a layer, so this is the tar of another one with the link's target changed.
 	d := makeLayer(t, st, layer.None, file("aaaa", "x"), hardLink("b", "aaaa"))
 	p, err := st.BlobPath(d.Digest)
@@ -202,7 +203,7 @@ func TestTreeIsOverlay(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can mount an overlay here")
 	}
-	st := testStore(t)
+	st := storetest.Alone(t)
 	withoutLinks := func(lines []string) []string { // overlay also counts names that are hidden
 		for i, line := range lines {
 			lines[i], _, _ = strings.Cut(line, " links ")
@@ -358,7 +359,7 @@ func listDir(t *testing.T, root string) []string {
 }
 
 func TestWalkSkips(t *testing.T) {
-	tree := makeTree(t, testStore(t), []object{dir("a"), file("a/x", ""), dir("b"), file("b/x", "")})
+	tree := makeTree(t, storetest.Alone(t), []object{dir("a"), file("a/x", ""), dir("b"), file("b/x", "")})
 	var seen []string
 	err := tree.Walk(func(n *Node) error {
 		seen = append(seen, n.Path)

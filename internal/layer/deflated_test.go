@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -111,7 +112,7 @@ func readBlob(tb testing.TB, st *store.Store, d Descriptor) []byte {
 // TestDeflated writes random trees with and without their streams. It must be the same tar, hold the streams byte for byte,
 // be the same blob whatever the workers, and be read back right: by gzip, by its own index and by a scan.
 func TestDeflated(t *testing.T) {
-	st, other := testStore(t), testStore(t)
+	st, other := storetest.Alone(t), storetest.Alone(t)
 	taken := 0
 	for seed := range uint64(6) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -122,7 +123,7 @@ func TestDeflated(t *testing.T) {
 			t.Fatalf("seed %d: with streams the tar is %s of %d bytes, without %s of %d", seed, d.DiffID, d.RawSize, plain.DiffID, plain.RawSize)
 		}
 		for _, workers := range []int{5} {
-			if again := writeDeflated(t, testStore(t), objects, streams, Options{Workers: workers}); again != d {
+			if again := writeDeflated(t, storetest.Alone(t), objects, streams, Options{Workers: workers}); again != d {
 				t.Errorf("seed %d: with %d workers %+v, with one %+v", seed, workers, again, d)
 			}
 		}
@@ -194,7 +195,7 @@ func TestKnownDeflatedDigest(t *testing.T) {
 	if got, err := io.ReadAll(flate.NewReader(bytes.NewReader(stream))); err != nil || !bytes.Equal(got, content) {
 		t.Fatalf("the stream is not what it should be: %d bytes, %v", len(got), err)
 	}
-	d := writeDeflated(t, testStore(t), []object{file("a", "x"), file("b", string(content))}, map[string][]byte{"b": stream}, Options{})
+	d := writeDeflated(t, storetest.Alone(t), []object{file("a", "x"), file("b", string(content))}, map[string][]byte{"b": stream}, Options{})
 	if d.Digest.Hex() != "7bf288e90c60c56aedfcedeb41e695ecab479f78f9276efab43a09a0bd013f4f" || d.Size < int64(len(stream)) {
 		t.Errorf("digest %s, %d bytes", d.Digest, d.Size)
 	}
@@ -208,8 +209,8 @@ var fixedTail = []byte{0b0001_1011, 0b0000_0101, 0b0000_0000}
 func TestDeflatedElsewhere(t *testing.T) {
 	objects, streams := deflatedTree(t, rand.New(rand.NewPCG(9, 9)))
 	for _, c := range []Compression{Zstd, None} {
-		with := writeDeflated(t, testStore(t), objects, streams, Options{Compression: c})
-		if without := write(t, testStore(t), objects, Options{Compression: c}); with != without {
+		with := writeDeflated(t, storetest.Alone(t), objects, streams, Options{Compression: c})
+		if without := write(t, storetest.Alone(t), objects, Options{Compression: c}); with != without {
 			t.Errorf("%s: %+v with streams, %+v without", c, with, without)
 		}
 	}
@@ -217,7 +218,7 @@ func TestDeflatedElsewhere(t *testing.T) {
 
 // TestDeflatedUnpacks lets GNU tar, and Unpack, lay down a layer with streams.
 func TestDeflatedUnpacks(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	r := rand.New(rand.NewPCG(4, 4))
 	a, b := compressible(r, 9<<20), compressible(r, 50_000)
 	objects := []object{dir("d"), file("d/a", string(a)), file("d/b", string(b)), file("d/c", "small")}
@@ -264,7 +265,7 @@ func TestDeflatedRefuses(t *testing.T) {
 		"long content":   {deflated(stream), append(slices.Clone(data), 0), "announced"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := testStore(t)
+			st := storetest.Alone(t)
 			w, err := NewWriter(t.Context(), st, Options{})
 			if err != nil {
 				t.Fatal(err)
@@ -286,7 +287,7 @@ func TestDeflatedRefuses(t *testing.T) {
 
 // TestDamagedChunks changes bytes of a layer, one at a time. What is read at random through the index must be right, or an error.
 func TestDamagedChunks(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	r := rand.New(rand.NewPCG(8, 8))
 	long := bytes.Repeat(compressible(r, 40_000), 120) // deflates to little more than the 40 kB
 	objects := []object{file("a", "small"), file("b", string(compressible(r, 30_000))), file("c", string(long))}
@@ -340,7 +341,7 @@ func TestLongChunk(t *testing.T) {
 		t.Skip("200 MB take long, with the race detector above all")
 	}
 	const size, limit = 200 << 20, 64 << 20
-	st := testStore(t)
+	st := storetest.Alone(t)
 	var packed bytes.Buffer
 	z, err := flate.NewWriter(&packed, flate.BestSpeed)
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -97,7 +98,7 @@ func TestFromTar(t *testing.T) {
 		`usr/bin/tool 0 4755 0:0 "new"`,
 		`z 1 644 7:0 -> a`,
 	}
-	st := testStore(t)
+	st := storetest.Alone(t)
 	seekable, err := FromTar(t.Context(), st, bytes.NewReader(data), Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +130,7 @@ func TestFromTar(t *testing.T) {
 
 // TestFromTarOrder checks that the order of a tar's entries does not show in the layer.
 func TestFromTarOrder(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	var first Descriptor
 	for seed := range uint64(10) {
 		headers := []tar.Header{}
@@ -219,7 +220,7 @@ func sparseBomb(tb testing.TB, size int64) []byte {
 func TestFromTarRefuses(t *testing.T) {
 	for want, data := range hostileTars(t) {
 		t.Run(want, func(t *testing.T) {
-			st := testStore(t)
+			st := storetest.Alone(t)
 			_, err := FromTar(t.Context(), st, bytes.NewReader(data), Options{})
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("error %v\nwant one with %q", err, want)
@@ -235,7 +236,7 @@ func TestFromTarRefuses(t *testing.T) {
 func TestFromTarPipeError(t *testing.T) {
 	data := makeTar(t, tar.Header{Name: "a", Uname: "x"})
 	broken := errors.New("the program that made it failed")
-	_, err := FromTar(t.Context(), testStore(t), io.MultiReader(bytes.NewReader(data), failing{broken}), Options{})
+	_, err := FromTar(t.Context(), storetest.Alone(t), io.MultiReader(bytes.NewReader(data), failing{broken}), Options{})
 	if !errors.Is(err, broken) {
 		t.Errorf("error %v", err)
 	}
@@ -280,7 +281,7 @@ func TestFromDirIsFromTar(t *testing.T) {
 		}
 	}
 
-	st := testStore(t)
+	st := storetest.Alone(t)
 	fromDir, err := FromDir(t.Context(), st, src, Options{})
 	must(err)
 	again, err := FromDir(t.Context(), st, src, Options{Workers: 1})
@@ -343,7 +344,7 @@ func TestSparseForeignLayer(t *testing.T) {
 		if len(out) > 1_500_000 {
 			t.Fatalf("%s: this tar made no holes (%d bytes)", format, len(out))
 		}
-		st := testStore(t)
+		st := storetest.Alone(t)
 		blob, err := st.PutBlob(out)
 		if err != nil {
 			t.Fatal(err)
@@ -382,7 +383,7 @@ func TestForeignStream(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		st := testStore(t)
+		st := storetest.Alone(t)
 		blob, err := st.PutBlob(packed)
 		if err != nil {
 			t.Fatal(err)

@@ -13,10 +13,11 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 func seedTars(f *testing.F) {
-	st := testStore(f)
+	st := storetest.Alone(f)
 	for seed := range uint64(4) {
 		d := write(f, st, randomTreeOf(rand.New(rand.NewPCG(seed, 2)), 2000), Options{Compression: []Compression{None, Gzip, Zstd, None}[seed]})
 		p, err := st.BlobPath(d.Digest)

@@ -24,19 +24,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
-
-func testStore(tb testing.TB) *store.Store {
-	tb.Helper()
-	tb.Setenv("SCONCE_SHARED_STORES", "")
-	st, err := store.Open(context.Background(), tb.TempDir())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { st.Close() })
-	return st
-}
 
 // object is an entry with its content.
 type object struct {
@@ -168,7 +158,7 @@ func randomData(r *rand.Rand, largest int) []byte {
 // TestRoundTrip writes random trees and reads them back: through the index made on writing, through one made by scanning
 // what was written, and with archive/tar.
 func TestRoundTrip(t *testing.T) {
-	st, other := testStore(t), testStore(t)
+	st, other := storetest.Alone(t), storetest.Alone(t)
 	seeds := uint64(25)
 	if tooltest.Less(t) {
 		seeds = 4
@@ -321,14 +311,14 @@ func TestSameBytes(t *testing.T) {
 	for _, c := range []Compression{Zstd, Gzip, None} {
 		var first Descriptor
 		for i, workers := range counts {
-			d := write(t, testStore(t), objects, Options{Compression: c, Workers: workers})
+			d := write(t, storetest.Alone(t), objects, Options{Compression: c, Workers: workers})
 			if i == 0 {
 				first = d
 			}
 			if d != first {
 				t.Errorf("%s with %d workers: %+v, want %+v", c, workers, d, first)
 			}
-			write(t, testStore(t), objects[r.IntN(files*3/4):], Options{Compression: c, Workers: workers}) // leaves other state behind
+			write(t, storetest.Alone(t), objects[r.IntN(files*3/4):], Options{Compression: c, Workers: workers}) // leaves other state behind
 		}
 	}
 }
@@ -347,7 +337,7 @@ func TestKnownDigests(t *testing.T) {
 		Gzip: {rawDigest, "b906a91794eaae09116170986933145f58ec9254ef1d813986867797716ef0bf"},
 	}
 	for c, w := range want {
-		d := write(t, testStore(t), objects, Options{Compression: c})
+		d := write(t, storetest.Alone(t), objects, Options{Compression: c})
 		if d.DiffID.Hex() != w[0] || d.Digest.Hex() != w[1] {
 			t.Errorf("%s: diffID %s, digest %s", c, d.DiffID.Hex(), d.Digest.Hex())
 		}
@@ -359,7 +349,7 @@ func TestKnownDigests(t *testing.T) {
 
 // TestProgramsReadLayers lets the programs that people have judge what is written.
 func TestProgramsReadLayers(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	objects := randomTree(rand.New(rand.NewPCG(3, 3)))
 	objects = append(objects, file("龍", strings.Repeat("many chunks ", 1<<20)))
 	for c, program := range map[Compression]string{Zstd: "zstd", Gzip: "gzip"} {
@@ -425,7 +415,7 @@ func TestWriterRefuses(t *testing.T) {
 		"cannot be stored":        {{Entry: Entry{Path: "a", Type: Dir, Xattrs: map[string]string{"a=b": ""}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := testStore(t)
+			st := storetest.Alone(t)
 			w, err := NewWriter(t.Context(), st, Options{})
 			if err != nil {
 				t.Fatal(err)
@@ -464,7 +454,7 @@ func manyXattrs() map[string]string {
 
 func TestCancelledWriter(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	w, err := NewWriter(ctx, testStore(t), Options{})
+	w, err := NewWriter(ctx, storetest.Alone(t), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -492,7 +482,7 @@ func TestLess(t *testing.T) {
 
 // TestDamagedBlob changes single bytes of a stored layer: Verify must notice each, and reading must not give other content.
 func TestDamagedBlob(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	d := write(t, st, []object{file("a", strings.Repeat("some text ", 1000))}, Options{})
 	p, err := st.BlobPath(d.Digest)
 	if err != nil {
@@ -531,7 +521,7 @@ func TestDamagedBlob(t *testing.T) {
 
 // TestDamagedIndex checks that a stored index that cannot be used is made again.
 func TestDamagedIndex(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	d := write(t, st, []object{file("a", "hello")}, Options{})
 	short := &Index{format: formatGzip, chunks: []mark{{}, {d.Size, d.RawSize - 1}}}
 	tooShort, err := short.encode()
@@ -562,7 +552,7 @@ func TestDamagedIndex(t *testing.T) {
 }
 
 func TestWrongDiffID(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	d := write(t, st, []object{file("a", "hello")}, Options{})
 	d.DiffID = store.DigestOf([]byte("something else"))
 	if _, err := OpenIndex(t.Context(), st, d); err == nil {
@@ -638,7 +628,7 @@ func TestWriterMemory(t *testing.T) {
 	runtime.GC()
 	var before runtime.MemStats
 	runtime.ReadMemStats(&before)
-	w, err := NewWriter(t.Context(), testStore(t), Options{Workers: 2})
+	w, err := NewWriter(t.Context(), storetest.Alone(t), Options{Workers: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // pulled puts the bytes of a layer into a store that knows nothing of it.
@@ -20,7 +21,7 @@ func pulled(t *testing.T, from *store.Store, d Descriptor) *store.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st := testStore(t)
+	st := storetest.Alone(t)
 	put(t, st, data)
 	return st
 }
@@ -36,7 +37,7 @@ func put(t *testing.T, st *store.Store, data []byte) Descriptor {
 
 // What the store that has made a layer knows of it is found in its bytes: chunks, entries, and where long chunks can be entered.
 func TestFindChunks(t *testing.T) {
-	from := testStore(t)
+	from := storetest.Alone(t)
 	d, data := longLayer(t, from, Options{Compression: Gzip}, func(b []byte) Deflated { return pointed(t, b) })
 	want := seekable(t, from, d)
 	st := pulled(t, from, d)
@@ -67,7 +68,7 @@ func TestFindChunks(t *testing.T) {
 
 // A layer that is not made of chunks is left alone, and of a long stream no more than a chunk is read: what is wrong behind it is not noticed.
 func TestFindNoChunks(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	content := compressible(rand.New(rand.NewPCG(7, 8)), ChunkSize*3/2)
 	raw := tarOfOne(t, content)
 	stream := gzipStream(t, raw, "")

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // checkOpenAt reads the file of an index in any order, or makes sure that it cannot be.
@@ -59,7 +60,7 @@ func TestOpenAt(t *testing.T) {
 		}
 		return ix
 	}
-	st := testStore(t)
+	st := storetest.Alone(t)
 	for _, c := range []Compression{Zstd, Gzip, None} {
 		ix := open(write(t, st, objects, Options{Compression: c}), st)
 		checkOpenAt(t, ix, "big", long, true)
@@ -69,7 +70,7 @@ func TestOpenAt(t *testing.T) {
 	checkOpenAt(t, ix, "big", long, false) // is one long chunk
 	checkOpenAt(t, ix, "z", []byte("last"), true)
 
-	foreign := testStore(t)
+	foreign := storetest.Alone(t)
 	packed := write(t, st, objects, Options{Compression: Gzip})
 	copyBlob(t, st, foreign, packed.Digest)
 	checkOpenAt(t, open(Descriptor{MediaType: packed.MediaType, Digest: packed.Digest, Size: packed.Size}, foreign), "big", long, false)

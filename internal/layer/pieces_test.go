@@ -14,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/inflate"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // pointed is a stream with the places where decoding can begin.
@@ -103,7 +104,7 @@ func wantAnywhere(t *testing.T, ix *Index, data map[string][]byte) {
 }
 
 func TestReadFromAnywhere(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	for _, c := range []Compression{Gzip, Zstd} {
 		t.Run(string(c), func(t *testing.T) {
 			d, data := longLayer(t, st, Options{Compression: c}, func(b []byte) Deflated { return pointed(t, b) })
@@ -114,7 +115,7 @@ func TestReadFromAnywhere(t *testing.T) {
 
 // A chunk that a rewritten layer takes over can still be read from anywhere.
 func TestReadFromAnywhereAfterRewrite(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	d, data := longLayer(t, st, Options{}, func(b []byte) Deflated { return pointed(t, b) })
 	ix := seekable(t, st, d)
 	slices.Reverse(data["z"])
@@ -130,7 +131,7 @@ func TestReadFromAnywhereAfterRewrite(t *testing.T) {
 
 // What lies beside a piece that is wanted is decompressed ahead; of each piece the reader is told once, rightly and in its place.
 func TestPiecesBesideAreTold(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	d, data := longLayer(t, st, Options{}, func(b []byte) Deflated { return pointed(t, b) })
 	ix := seekable(t, st, d)
 	f, err := ix.ReaderAt(ix.Entries[1], NewPieces(64<<20))
@@ -169,7 +170,7 @@ func TestPiecesBesideAreTold(t *testing.T) {
 }
 
 func TestNotFromAnywhere(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	for name, o := range map[string]Options{"a long chunk without points": {}, "without checksums": {Compression: None}} {
 		d, _ := longLayer(t, st, o, deflated)
 		if ix, err := SeekableIndex(st, d); ix != nil || err != nil {
@@ -183,7 +184,7 @@ func TestNotFromAnywhere(t *testing.T) {
 
 // Bytes that are not what was written are never shown; what is whole around them is.
 func TestDamageIsNotRead(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	d, data := longLayer(t, st, Options{}, func(b []byte) Deflated { return pointed(t, b) })
 	ix := seekable(t, st, d)
 	number := ix.chunkAt(ix.Entries[1].Offset)

@@ -5,11 +5,13 @@ import (
 	"io"
 	"os"
 	"testing"
+
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // The index of a layer outlives its blob, which is brought when a content is wanted.
 func TestKnownIndex(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	for _, c := range []Compression{Gzip, Zstd, None} {
 		t.Run(string(c), func(t *testing.T) {
 			d := write(t, st, []object{file("a", "hello"), file("b", string(c))}, Options{Compression: c})

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -84,7 +85,7 @@ func checkRewrite(t *testing.T, st *store.Store, d Descriptor, mediaType string,
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := testStore(t)
+	other := storetest.Alone(t)
 	copyBlob(t, st, other, got.Digest)
 	scanned, err := OpenIndex(t.Context(), other, got)
 	if err != nil {
@@ -100,13 +101,13 @@ func TestRewrite(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		objects, streams := deflatedTree(t, r)
 		for _, c := range []Compression{Gzip, Zstd, None} {
-			st := testStore(t)
+			st := storetest.Alone(t)
 			d := writeDeflated(t, st, objects, streams, Options{Compression: c})
 			checkRewrite(t, st, d, c.MediaType(), r)
 			if same, err := Rewrite(t.Context(), st, d, nil, Options{}); err != nil || c != None && same.Digest != d.Digest {
 				t.Errorf("%s: without changes it is %s, %v; want %s", c, same.Digest, err, d.Digest)
 			}
-			other := testStore(t) // which does not know how the layer was made
+			other := storetest.Alone(t) // which does not know how the layer was made
 			copyBlob(t, st, other, d.Digest)
 			want := c.MediaType()
 			if c == None {
@@ -150,7 +151,7 @@ func TestRewriteForeign(t *testing.T) {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	st := testStore(t)
+	st := storetest.Alone(t)
 	d := putBlob(t, st, packed.Bytes())
 	ix, err := OpenIndex(t.Context(), st, d)
 	if err != nil {
@@ -192,7 +193,7 @@ func gnuTar(t *testing.T, dir string, names ...string) []byte {
 }
 
 func TestRewriteErrors(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	d := write(t, st, []object{file("a", "12345"), file("b", "x")}, Options{})
 	ix, err := OpenIndex(t.Context(), st, d)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -86,7 +87,7 @@ func TestRewriteEntries(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 11))
 		objects, streams := deflatedTree(t, r)
 		for _, c := range []Compression{Gzip, Zstd, None} {
-			st := testStore(t)
+			st := storetest.Alone(t)
 			d := writeDeflated(t, st, objects, streams, Options{Compression: c})
 			ix, err := OpenIndex(t.Context(), st, d)
 			if err != nil {
@@ -95,7 +96,7 @@ func TestRewriteEntries(t *testing.T) {
 			edits, left := someEdits(ix, objects, r)
 			want := rawTar(t, st, writeDeflated(t, st, left, nil, Options{Compression: None}))
 			got := checkEdits(t, st, d, edits, want)
-			foreign := testStore(t) // which does not know how the layer was made
+			foreign := storetest.Alone(t) // which does not know how the layer was made
 			copyBlob(t, st, foreign, d.Digest)
 			if other := checkEdits(t, foreign, d, edits, want); other.DiffID != got.DiffID {
 				t.Errorf("%s: without the index it is %s", c, other.DiffID)
@@ -126,7 +127,7 @@ func checkEdits(t *testing.T, st *store.Store, d Descriptor, edits []Edit, want 
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := testStore(t)
+	other := storetest.Alone(t)
 	copyBlob(t, st, other, got.Digest)
 	scanned, err := OpenIndex(t.Context(), other, got)
 	if err != nil {
@@ -153,7 +154,7 @@ func checkEdits(t *testing.T, st *store.Store, d Descriptor, edits []Edit, want 
 
 // TestRewriteForeignEntries edits a tar as others write them; what is not edited keeps what only they know.
 func TestRewriteForeignEntries(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	long := string(bytes.Repeat([]byte("long/"), 60)) + "name"
 	write := func(entries ...*tar.Header) Descriptor {
 		var b bytes.Buffer
@@ -210,7 +211,7 @@ func TestRewriteForeignEntries(t *testing.T) {
 
 // TestRewriteEntriesHoles refuses a layer whose entries cannot be told apart.
 func TestRewriteEntriesHoles(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	digest, err := st.PutBlob(sparseBomb(t, 1<<20))
 	if err != nil {
 		t.Fatal(err)

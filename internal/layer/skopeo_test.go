@@ -20,18 +20,14 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
 // TestSkopeoReadsDeflated lets skopeo, whose code is podman's, decompress a layer with a stream that was taken over.
 func TestSkopeoReadsDeflated(t *testing.T) {
 	skopeo := tooltest.Path(t, "skopeo")
-	t.Setenv("SCONCE_SHARED_STORES", "")
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
+	st := storetest.Alone(t)
 	d := layerWithStream(t, st)
 	im, err := image.Assemble(t.Context(), st, image.Spec{
 		Platform:  v1.Platform{OS: "linux", Architecture: "amd64"},

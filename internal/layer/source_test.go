@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -78,7 +79,7 @@ func some(r *rand.Rand) func(int) bool {
 // TestSources walks over the same random trees as layers that were made here and elsewhere, whose index is known and is not,
 // and as files outside the store.
 func TestSources(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	seeds, largest := uint64(9), ChunkSize+1234
 	if tooltest.Less(t) {
 		seeds, largest = 3, ChunkSize/5 // each compression once; all of a tree is still several chunks
@@ -91,7 +92,7 @@ func TestSources(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		foreign := testStore(t)
+		foreign := storetest.Alone(t)
 		copyBlob(t, st, foreign, d.Digest)
 		checkSource(t, "made here", Stored(st, d), objects, ix, r)
 		checkSource(t, "foreign", Stored(foreign, d), objects, ix, r)
@@ -168,7 +169,7 @@ func TestSparseSources(t *testing.T) {
 
 func checkSparse(t *testing.T, what string, blob []byte, want map[string][]byte) {
 	t.Helper()
-	st := testStore(t)
+	st := storetest.Alone(t)
 	digest, err := st.PutBlob(blob)
 	if err != nil {
 		t.Fatal(err)
@@ -215,10 +216,10 @@ func writeWithHoles(f *os.File, data []byte) error {
 
 // TestSourceErrors has what a visitor gets and gives when something is wrong.
 func TestSourceErrors(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	objects := []object{dir("d"), file("e", "one"), file("f", strings.Repeat("two", 100_000)), file("g", "three")}
 	d := write(t, st, objects, Options{})
-	foreign := testStore(t)
+	foreign := storetest.Alone(t)
 	copyBlob(t, st, foreign, d.Digest)
 	mine := errors.New("mine")
 	for name, s := range map[string]Source{"known": Stored(st, d), "unknown": Stored(foreign, d)} {
@@ -281,7 +282,7 @@ func checkLending(t *testing.T, name string, s Source) {
 // and must not show other contents when its index is known.
 func TestDamagedSource(t *testing.T) {
 	for _, c := range []Compression{Zstd, Gzip, None} {
-		st := testStore(t)
+		st := storetest.Alone(t)
 		objects := []object{file("a", strings.Repeat("some text ", 900_000)), file("b", "short")}
 		d := write(t, st, objects, Options{Compression: c})
 		p, err := st.BlobPath(d.Digest)
@@ -319,7 +320,7 @@ func TestDamagedSource(t *testing.T) {
 
 // TestTarFileRefuses has files that are no root file system. What links and paths mean together is the tree's to judge.
 func TestTarFileRefuses(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	for want, data := range hostileTars(t) {
 		p := filepath.Join(t.TempDir(), "tar")
 		if err := os.WriteFile(p, data, 0o600); err != nil {

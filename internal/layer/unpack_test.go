@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -67,7 +68,7 @@ func TestUnpackAsTar(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can give files their owners")
 	}
-	st := testStore(t)
+	st := storetest.Alone(t)
 	for seed := range uint64(10) {
 		d := write(t, st, randomTree(rand.New(rand.NewPCG(seed, 9))), Options{Compression: None})
 		ours, theirs := t.TempDir(), t.TempDir()
@@ -92,7 +93,7 @@ func TestUnpackUnprivileged(t *testing.T) {
 		asNobody(t)
 		return
 	}
-	st := testStore(t)
+	st := storetest.Alone(t)
 	private := file("secret/file", "data")
 	private.Mode = 0
 	suid := file("secret/suid", "data")
@@ -167,7 +168,7 @@ func asNobody(t *testing.T) {
 
 // TestUnpackWhiteouts checks the overlay form of whiteouts, wherever in the layer they stand.
 func TestUnpackWhiteouts(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	objects := []object{
 		file(".wh.gone", ""), file(".wh..wh.plnk", ""), file(".wh.again", ""), file(".wh.file", ""),
 		dir("again"), file("again/x", "x"), file("file", "stays"),
@@ -238,7 +239,7 @@ func TestUnpackHostile(t *testing.T) {
 	before := snapshot(t, outside)
 	for name, data := range tars {
 		t.Run(name, func(t *testing.T) {
-			st := testStore(t)
+			st := storetest.Alone(t)
 			blob, err := st.PutBlob(data)
 			if err != nil {
 				t.Fatal(err)
@@ -262,7 +263,7 @@ func TestUnpackHostile(t *testing.T) {
 
 // BenchmarkUnpack unpacks 20,000 small files.
 func BenchmarkUnpack(b *testing.B) {
-	st := testStore(b)
+	st := storetest.Alone(b)
 	var objects []object
 	for i := range 100 {
 		objects = append(objects, dir(fmt.Sprintf("d%03d", i)))

@@ -20,6 +20,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -75,7 +76,7 @@ func (u upperTree) whiteout(p string) {
 // entries makes a layer and lists it.
 func (u upperTree) entries(o UpperOptions) []string {
 	u.t.Helper()
-	st := testStore(u.t)
+	st := storetest.Alone(u.t)
 	d, err := FromUpper(u.t.Context(), st, u.dir, o)
 	u.check(err)
 	ix, err := OpenIndex(u.t.Context(), st, d)
@@ -164,7 +165,7 @@ func TestUpperRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			u := newUpper(t)
 			c.make(u)
-			st := testStore(t)
+			st := storetest.Alone(t)
 			_, err := FromUpper(t.Context(), st, u.dir, UpperOptions{})
 			if err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("error %v, want one with %q", err, c.says)
@@ -175,7 +176,7 @@ func TestUpperRefuses(t *testing.T) {
 			checkNoBlobs(t, st)
 		})
 	}
-	if _, err := FromUpper(t.Context(), testStore(t), "/no/such/directory", UpperOptions{}); err == nil {
+	if _, err := FromUpper(t.Context(), storetest.Alone(t), "/no/such/directory", UpperOptions{}); err == nil {
 		t.Error("no error without a directory")
 	}
 }
@@ -274,7 +275,7 @@ func TestUpperAgainstBase(t *testing.T) {
 		"way 1 755 0:0", "way/same 0 644 0:0")
 
 	u.file("broken", "decide")
-	if _, err := FromUpper(t.Context(), testStore(t), u.dir, o); err == nil || !strings.Contains(err.Error(), "compare broken: the disk is gone") {
+	if _, err := FromUpper(t.Context(), storetest.Alone(t), u.dir, o); err == nil || !strings.Contains(err.Error(), "compare broken: the disk is gone") {
 		t.Errorf("a base that cannot be read: %v", err)
 	}
 }
@@ -351,7 +352,7 @@ func TestUpperTimes(t *testing.T) {
 		{UpperOptions{Started: started, Options: Options{ModTime: later}}, later, kept},
 		{UpperOptions{Options: Options{ModTime: fixed}}, fixed, fixed},
 	} {
-		st := testStore(t)
+		st := storetest.Alone(t)
 		d, err := FromUpper(t.Context(), st, u.dir, c.o)
 		u.check(err)
 		ix, err := OpenIndex(t.Context(), st, d)
@@ -368,7 +369,7 @@ func TestUpperCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("enough")
 	cancel(why)
-	if _, err := FromUpper(ctx, testStore(t), u.dir, UpperOptions{}); !errors.Is(err, why) && !errors.Is(err, context.Canceled) {
+	if _, err := FromUpper(ctx, storetest.Alone(t), u.dir, UpperOptions{}); !errors.Is(err, why) && !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -408,7 +409,7 @@ func BenchmarkUpper(b *testing.B) {
 			u.file(fmt.Sprint("d", i, "/f", k), "content")
 		}
 	}
-	st := testStore(b)
+	st := storetest.Alone(b)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := FromUpper(b.Context(), st, u.dir, ownedByRoot); err != nil {

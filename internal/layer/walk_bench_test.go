@@ -17,6 +17,7 @@ import (
 
 	"sconce.dev/sconce/internal/inflate"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // benchTar is the tar of 300 MB of files from 1 KB to 8 MB: text, code and what does not compress.
@@ -90,7 +91,7 @@ func BenchmarkWalk(b *testing.B) {
 		}
 		return err
 	})
-	st := testStore(b)
+	st := storetest.Alone(b)
 	foreign := benchBlob(b, st, packed.Bytes())
 	fresh := func() { _ = st.DeleteRecord(store.KindLayerIndex, foreign.Digest.Hex()) }
 	run("foreign", func() error { fresh(); return readAll(b, Stored(st, foreign)) })

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // A layer of somebody else is the same layer, or damaged in the same words, whether it is read by many cores or by two.
@@ -38,7 +39,7 @@ func TestLayerOnManyCores(t *testing.T) {
 		var said []string
 		for _, cores := range []int{2, 8} {
 			runtime.GOMAXPROCS(cores)
-			st := testStore(t)
+			st := storetest.Alone(t)
 			d := putBlob(t, st, data)
 			ix, err := OpenIndex(t.Context(), st, d)
 			said = append(said, fmt.Sprint(err))

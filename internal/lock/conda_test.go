@@ -12,6 +12,7 @@ import (
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 func writeText(t *testing.T, file, text string) {
@@ -169,7 +170,7 @@ func TestMachineOfRecipe(t *testing.T) {
 
 // A base with musl is refused before anything is asked of a channel; one with glibc is what its version says.
 func TestCondaCLibrary(t *testing.T) {
-	st := locktest.Store(t)
+	st := storetest.New(t)
 	refused := func(files map[string]string) error {
 		dir := locktest.Dir(t, locktest.Base{Files: files}, nil)
 		r := locktest.Load(t, dir, locktest.Head+"[conda]\npackages = [\"python\"]\nchannels = [\"http://127.0.0.1:9/none\"]\n")

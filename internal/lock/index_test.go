@@ -11,6 +11,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 	"sconce.dev/sconce/internal/uv"
 )
@@ -21,7 +22,7 @@ func TestUVComesByItself(t *testing.T) {
 		t.Skip("asks the real index")
 	}
 	t.Setenv("PATH", pipAlone(t))
-	st := locktest.Store(t)
+	st := storetest.New(t)
 	online := Options{Store: st, Fetch: fetch.New(st, fetch.Options{})}
 	r := &recipe.Recipe{Dir: t.TempDir()}
 	if len(Indexes(r)) == 0 {

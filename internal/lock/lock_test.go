@@ -22,6 +22,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // bench is one directory with a recipe, and what is needed to lock it.
@@ -39,7 +40,7 @@ func newBench(t *testing.T, b locktest.Base, wheels ...locktest.Wheel) (*bench, 
 	locktest.Isolate(t)
 	x := locktest.NewIndex(t, wheels...)
 	t.Setenv("UV_DEFAULT_INDEX", x.URL)
-	return &bench{t: t, dir: locktest.Dir(t, b, nil), store: locktest.Store(t)}, x
+	return &bench{t: t, dir: locktest.Dir(t, b, nil), store: storetest.New(t)}, x
 }
 
 func (b *bench) write(files map[string]string) { locktest.Write(b.t, b.dir, files) }

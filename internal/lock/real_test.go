@@ -9,6 +9,7 @@ import (
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -19,7 +20,7 @@ func realBench(t *testing.T, b locktest.Base) *bench {
 	if testing.Short() {
 		t.Skip("asks the real index")
 	}
-	return &bench{t: t, dir: locktest.Dir(t, b, nil), store: locktest.Store(t)}
+	return &bench{t: t, dir: locktest.Dir(t, b, nil), store: storetest.New(t)}
 }
 
 // tryLock locks; that no index can be reached fails the test only where everything must be there.

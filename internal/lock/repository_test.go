@@ -9,6 +9,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // TestSilentRepository locks a package of a repository whose server says nothing when it is asked for the first time, by uv's git, or for the
@@ -26,7 +27,7 @@ func TestSilentRepository(t *testing.T) {
 		t.Fatalf("it was asked %d times, want once by uv and once by sconce at least", times)
 	}
 	for _, n := range []int{1, times} {
-		other := &bench{t: t, dir: locktest.Dir(t, locktest.Base{}, nil), store: locktest.Store(t)}
+		other := &bench{t: t, dir: locktest.Dir(t, locktest.Base{}, nil), store: storetest.New(t)}
 		t.Setenv("UV_CACHE_DIR", t.TempDir())
 		server.SilentAt(n)
 		r := other.recipe(recipe)
@@ -42,7 +43,7 @@ func TestSilentRepository(t *testing.T) {
 	}
 	server.SilentAt(1)
 	t.Setenv("UV_CACHE_DIR", t.TempDir())
-	fresh := &bench{t: t, dir: locktest.Dir(t, locktest.Base{}, nil), store: locktest.Store(t)}
+	fresh := &bench{t: t, dir: locktest.Dir(t, locktest.Base{}, nil), store: storetest.New(t)}
 	fresh.fails(recipe, "mine @ git+ssh://", "the server of a repository sent nothing for too long (1s)", "gave up after 1 attempts")
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"testing"
+
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // BenchmarkLayer lays large real wheels down as layers, without byte code: unpacking, checking, writing, compressing.
@@ -26,7 +28,7 @@ func benchmarkLayer(b *testing.B, name string, c Compiler, version string) {
 	round := 0
 	for b.Loop() {
 		b.StopTimer()
-		st := newStore(b)
+		st := storetest.New(b)
 		item := putWheel(b, st, path)
 		b.StartTimer()
 		round++

@@ -17,6 +17,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -316,7 +317,7 @@ func TestLayerIsTheSameWhateverTheWorkers(t *testing.T) {
 	start, version := localPython(t)
 	var got []layer.Descriptor
 	for _, workers := range []int{1, 3} {
-		st := newStore(t)
+		st := storetest.New(t)
 		var items []Item
 		for _, name := range []string{"jinja2", "markupsafe", "psutil", "pygments", "tqdm", "zope-interface"} {
 			items = append(items, putWheel(t, st, wheelFor(t, name)))
@@ -342,7 +343,7 @@ func TestLayerIsTheSameWhateverTheWorkers(t *testing.T) {
 }
 
 func TestLayerIsMadeOnce(t *testing.T) {
-	st := newStore(t)
+	st := storetest.New(t)
 	item := putWheel(t, st, wheelFor(t, "numpy"))
 	g := GroupItems([]Item{item}, 20)[0]
 	d1, m1, err := BuildLayer(t.Context(), st, g, testTarget("3.11.2"), nil, LayerOptions{})

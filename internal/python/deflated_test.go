@@ -17,6 +17,7 @@ import (
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -66,7 +67,7 @@ func halfRandom(n int) []byte {
 // buildWheel puts a wheel into a new store and makes its layer.
 func buildWheel(t testing.TB, wheel []byte, c layer.Compression) (*store.Store, layer.Descriptor, error) {
 	t.Helper()
-	st := newStore(t)
+	st := storetest.New(t)
 	digest, err := st.PutBlob(wheel)
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +162,7 @@ func TestLayersTakeWheelsOver(t *testing.T) {
 	}
 	for _, name := range names {
 		path := wheelFor(t, name)
-		st := newStore(t)
+		st := storetest.New(t)
 		g := Group{name, []Item{putWheel(t, st, path)}}
 		made := map[layer.Compression]layer.Descriptor{}
 		for _, c := range []layer.Compression{layer.Gzip, layer.Zstd} {

@@ -12,6 +12,7 @@ import (
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // watched notes which modules a compiler is asked for.
@@ -85,7 +86,7 @@ func TestUnchangedModulesAreNotCompiled(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := newStore(t)
+			st := storetest.New(t)
 			if test.target.Root == "" {
 				test.target = testTarget(version)
 			}
@@ -100,7 +101,7 @@ func TestUnchangedModulesAreNotCompiled(t *testing.T) {
 			if asked != test.want {
 				t.Errorf("then compiled: %s; want %s", asked, test.want)
 			}
-			if fresh, _ := build(t, newStore(t), test.target, test.options, "x = 2\n"); next != fresh {
+			if fresh, _ := build(t, storetest.New(t), test.target, test.options, "x = 2\n"); next != fresh {
 				t.Errorf("the layer is %+v, and where everything is compiled %+v", next, fresh)
 			}
 		})

@@ -11,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -76,7 +77,7 @@ func unpackOver(t testing.TB, st *store.Store, d layer.Descriptor, dir string) {
 // TestEnvironmentWorks imports, runs commands and asks pip and Python's own metadata reader.
 func TestEnvironmentWorks(t *testing.T) {
 	start, _ := localPython(t)
-	st := newStore(t)
+	st := storetest.New(t)
 	var items []Item
 	for _, name := range []string{"jinja2", "markupsafe", "pygments", "pip", "tqdm", "six", "idna"} {
 		items = append(items, putWheel(t, st, wheelFor(t, name)))
@@ -145,7 +146,7 @@ func pythonMinor(t testing.TB) string {
 }
 
 func TestActivateScripts(t *testing.T) {
-	venv := layEnvironment(t, newStore(t), nil, nil, func(e *Environment) { e.Prompt = "my env" })
+	venv := layEnvironment(t, storetest.New(t), nil, nil, func(e *Environment) { e.Prompt = "my env" })
 	for shell, test := range map[string]struct{ script, source, which string }{
 		"sh":   {"activate", "set -u; . ", "command -v"},
 		"dash": {"activate", ". ", "command -v"},

@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // root is the content of an image: files by path; a value that begins with "-> " is a symlink.
@@ -53,7 +54,7 @@ func (r root) tree(t testing.TB) *image.Tree {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	st := newStore(t)
+	st := storetest.New(t)
 	d, err := layer.FromTar(t.Context(), st, &buf, layer.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -15,7 +16,7 @@ import (
 // nothing that would make a virtual environment of it.
 func TestOwnPrefix(t *testing.T) {
 	exe, version := testPython(t)
-	st := newStore(t)
+	st := storetest.New(t)
 	item := putWheel(t, st, wheelFor(t, "pygments"))
 	item.Requested = true
 	dir := t.TempDir()

@@ -23,6 +23,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // wheelEntry is a member of a crafted wheel.
@@ -288,7 +289,7 @@ func TestImperfectWheels(t *testing.T) {
 		"two ways to one place":    {craft(t, wheelEntry{name: "demo.py", data: "old\n"}, wheelEntry{name: "demo_pkg-1.0.data/purelib/demo.py", data: "x = 1\n"}), "it replaces demo.py"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := newStore(t)
+			st := storetest.New(t)
 			item := putWheelBytes(t, st, testWheelFile, test.data)
 			said := &recorder{}
 			d, m, err := BuildLayer(progress.With(t.Context(), said), st, Group{"demo", []Item{item}}, testTarget("3.11.2"), nil, LayerOptions{})
@@ -512,7 +513,7 @@ func TestPackagesInOnePlace(t *testing.T) {
 		"two places":           {[]wheelEntry{{name: "ns/a.py", data: "1"}}, []wheelEntry{{name: "ns/b.py", data: "2"}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := newStore(t)
+			st := storetest.New(t)
 			fileA, dataA := pkg("aaa", test.a...)
 			fileB, dataB := pkg("bbb", test.b...)
 			a, b := putWheelBytes(t, st, fileA, dataA), putWheelBytes(t, st, fileB, dataB)
@@ -589,7 +590,7 @@ func TestDamageMidwayLeavesNoLayer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			content := strings.Repeat("0123456789", size/10)
 			data := craft(t, wheelEntry{"demo/data.bin", content, func(h *zip.FileHeader) { h.CRC32++ }})
-			st := newStore(t)
+			st := storetest.New(t)
 			item := putWheelBytes(t, st, testWheelFile, data)
 			_, _, err := BuildLayer(t.Context(), st, Group{"demo", []Item{item}}, testTarget("3.11.2"), nil, LayerOptions{})
 			if err == nil || !strings.Contains(err.Error(), "demo/data.bin") {
@@ -608,7 +609,7 @@ func TestDamageMidwayLeavesNoLayer(t *testing.T) {
 
 // TestLayerHoldsTheFiles reads a layer back: large streamed members, small ones, order, modes.
 func TestLayerHoldsTheFiles(t *testing.T) {
-	st := newStore(t)
+	st := storetest.New(t)
 	path := wheelFor(t, "numpy")
 	item := putWheel(t, st, path)
 	d, m, err := BuildLayer(t.Context(), st, Group{"numpy", []Item{item}}, testTarget("3.11.2"), nil, LayerOptions{})
@@ -688,7 +689,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	if err := errors.Join(z.Close(), f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	st := newStore(t)
+	st := storetest.New(t)
 	item := storeFile(t, st, path)
 	runtime.GC()
 	var before, after runtime.MemStats

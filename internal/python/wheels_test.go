@@ -155,16 +155,6 @@ func openWheelFile(t testing.TB, path string) *Wheel {
 	return w
 }
 
-func newStore(t testing.TB) *store.Store {
-	t.Helper()
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	return st
-}
-
 // putWheel stores a wheel as a download would.
 func putWheel(t testing.TB, st *store.Store, path string) Item {
 	t.Helper()

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"sconce.dev/sconce/internal/registry/registrytest"
-	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 const (
@@ -23,11 +23,7 @@ func TestArtifact(t *testing.T) {
 	registrytest.Isolate(t)
 	host := registrytest.Start(t, false)
 	c := client(t)
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
+	st := storetest.New(t)
 	blob, err := putBlob(st, []byte("a log"))
 	if err != nil {
 		t.Fatal(err)
@@ -77,11 +73,7 @@ func TestArtifactDocumentAsBlob(t *testing.T) {
 	registrytest.Isolate(t)
 	host := registrytest.Start(t, false)
 	c := client(t)
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
+	st := storetest.New(t)
 	a := &Artifact{Type: testType, ConfigType: testConfigType, Config: []byte(`{"passed":true}`)}
 	if _, err := PushArtifact(t.Context(), a, host+"/app", "v1", PushOptions{Store: st, Fetch: c}); err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // registries are those that tests run against: one without conditions and referrers, and one with each.
@@ -46,16 +47,6 @@ func send(t *testing.T, st *store.Store, c *fetch.Client, name, tag, text string
 	return d, data
 }
 
-func openStore(t *testing.T) *store.Store {
-	t.Helper()
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	return st
-}
-
 func openRepository(t *testing.T, name string, c *fetch.Client) *Repository {
 	t.Helper()
 	r, err := OpenForWriting(name, Options{Fetch: c, Push: true})
@@ -70,7 +61,7 @@ func TestTagsAndDelete(t *testing.T) {
 	for name, start := range registries {
 		t.Run(name, func(t *testing.T) {
 			registrytest.Isolate(t)
-			host, c, st := start(t), client(t), openStore(t)
+			host, c, st := start(t), client(t), storetest.New(t)
 			r := openRepository(t, host+"/team/app", c)
 			if tags, err := r.Tags(t.Context()); err != nil || len(tags) != 0 {
 				t.Fatalf("a repository that is not there has %q, %v", tags, err)
@@ -193,7 +184,7 @@ func TestReferrers(t *testing.T) {
 	for name, start := range registries {
 		t.Run(name, func(t *testing.T) {
 			registrytest.Isolate(t)
-			host, c, st := start(t), client(t), openStore(t)
+			host, c, st := start(t), client(t), storetest.New(t)
 			r := openRepository(t, host+"/team/app", c)
 			image, manifest := send(t, st, c, r.Name(), "image", "image", nil)
 			about := describe(string(types.OCIManifestSchema1), manifest)
@@ -235,7 +226,7 @@ func TestReferrers(t *testing.T) {
 // missing is sent.
 func TestTransfer(t *testing.T) {
 	registrytest.Isolate(t)
-	c, st := client(t), openStore(t)
+	c, st := client(t), storetest.New(t)
 	host, other := registrytest.Start(t, false), registrytest.StartWithReferrers(t)
 	from := openRepository(t, host+"/team/staging", c)
 	var list []Referrer
@@ -253,7 +244,7 @@ func TestTransfer(t *testing.T) {
 		received[i] = registrytest.NewProxy(t, at, nil)
 	}
 	for i, to := range []string{host + "/team/images", received[1].Host + "/mirror/images"} {
-		empty := openStore(t) // knows no blob and no origin
+		empty := storetest.New(t) // knows no blob and no origin
 		o := PushOptions{Store: empty, Fetch: fetch.New(empty, fetch.Options{Attempts: 1})}
 		source := openRepository(t, from.Name(), o.Fetch)
 		m, err := Transfer(t.Context(), source, index, to, o)
@@ -296,7 +287,7 @@ func TestTransfer(t *testing.T) {
 // TestTransferHostile refuses manifests that are no such thing, and writes nothing.
 func TestTransferHostile(t *testing.T) {
 	registrytest.Isolate(t)
-	c, st := client(t), openStore(t)
+	c, st := client(t), storetest.New(t)
 	for name, text := range map[string]string{
 		"no JSON":  `{`,
 		"digest":   `{"layers":[{"digest":"sha256:../../x","size":1}]}`,

@@ -19,16 +19,13 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
 func client(t *testing.T) *fetch.Client {
 	t.Helper()
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
+	st := storetest.New(t)
 	return fetch.New(st, fetch.Options{Backoff: time.Millisecond, MaxWait: 10 * time.Millisecond, Attempts: 3})
 }
 

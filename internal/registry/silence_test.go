@@ -11,7 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/registry/registrytest"
-	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // TestRegistryFallsSilent has a registry stop once, or for ever, in each thing that is asked of it before a blob.
@@ -44,17 +44,13 @@ func TestRegistryFallsSilent(t *testing.T) {
 				}))
 				t.Cleanup(r.Close)
 				t.Cleanup(func() { close(over) })
-				st, err := store.Open(t.Context(), t.TempDir())
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { st.Close() })
+				st := storetest.New(t)
 				attempts := 3
 				if heals {
 					attempts = 50 // a loaded machine falls silent, too
 				}
 				c := fetch.New(st, fetch.Options{Backoff: time.Millisecond, Attempts: attempts, IdleTimeout: 200 * time.Millisecond})
-				_, _, err = New(Endpoint{Host: r.host(), Path: "app"}, Options{Fetch: c}).Manifest(t.Context(), "v1")
+				_, _, err := New(Endpoint{Host: r.host(), Path: "app"}, Options{Fetch: c}).Manifest(t.Context(), "v1")
 				if heals && err != nil {
 					t.Error(err)
 				}

@@ -23,6 +23,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 const testKey = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03"
@@ -31,16 +32,6 @@ const testKey = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be0
 type value struct {
 	Layer layer.Descriptor `json:"layer"`
 	Note  string           `json:"note"`
-}
-
-func openStore(t *testing.T) *store.Store {
-	t.Helper()
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	return st
 }
 
 func quick(st *store.Store) *fetch.Client {
@@ -91,7 +82,7 @@ func put(t *testing.T, r *Remote, st *store.Store, v value) {
 // wantGet looks for the entry with a store of its own.
 func wantGet(t *testing.T, repository string, want value) {
 	t.Helper()
-	st := openStore(t)
+	st := storetest.New(t)
 	var got value
 	ok, err := remote(t, st, repository).Get(t.Context(), st, "step", testKey, &got)
 	if err != nil || !ok || got != want {
@@ -119,7 +110,7 @@ func TestPutGet(t *testing.T) {
 	registrytest.Isolate(t)
 	host := registrytest.Start(t, false)
 	proxy := registrytest.NewProxy(t, host, nil)
-	st := openStore(t)
+	st := storetest.New(t)
 	r := remote(t, st, proxy.Host+"/team/cache")
 	var none value
 	if ok, err := r.Get(t.Context(), st, "step", testKey, &none); ok || err != nil {
@@ -156,13 +147,13 @@ func TestPutGet(t *testing.T) {
 func TestValueAlone(t *testing.T) {
 	registrytest.Isolate(t)
 	host := registrytest.Start(t, false)
-	st := openStore(t)
+	st := storetest.New(t)
 	const key = "any text / with ünusual:signs"
 	if err := remote(t, st, host+"/c").Put(t.Context(), st, "compiled", key, map[string]int{"a": 1}, nil); err != nil {
 		t.Fatal(err)
 	}
 	var got map[string]int
-	st = openStore(t)
+	st = storetest.New(t)
 	if ok, err := remote(t, st, host+"/c").Get(t.Context(), st, "compiled", key, &got); !ok || err != nil || got["a"] != 1 {
 		t.Fatalf("Get: %v, %v, %v", ok, err, got)
 	}
@@ -171,7 +162,7 @@ func TestValueAlone(t *testing.T) {
 func TestMountsFromImages(t *testing.T) {
 	registrytest.Isolate(t)
 	proxy := registrytest.NewProxy(t, registrytest.Start(t, false), nil)
-	st := openStore(t)
+	st := storetest.New(t)
 	v := value{Layer: makeLayer(t, st, noise(2, 2<<20))}
 	put(t, remote(t, st, proxy.Host+"/team/one"), st, v)
 	sent := proxy.Received.Load()
@@ -185,7 +176,7 @@ func TestMountsFromImages(t *testing.T) {
 func TestTwoWriters(t *testing.T) {
 	registrytest.Isolate(t)
 	host := registrytest.Start(t, false)
-	stores := []*store.Store{openStore(t), openStore(t)}
+	stores := []*store.Store{storetest.New(t), storetest.New(t)}
 	values := make([]value, len(stores))
 	var wg sync.WaitGroup
 	for i, st := range stores {
@@ -194,7 +185,7 @@ func TestTwoWriters(t *testing.T) {
 		wg.Go(func() { put(t, r, st, values[i]) })
 	}
 	wg.Wait()
-	st := openStore(t)
+	st := storetest.New(t)
 	var got value
 	if ok, err := remote(t, st, host+"/c").Get(t.Context(), st, "step", testKey, &got); !ok || err != nil {
 		t.Fatal(ok, err)
@@ -208,7 +199,7 @@ func TestTwoWriters(t *testing.T) {
 func TestLogin(t *testing.T) {
 	home := registrytest.Isolate(t)
 	host := registrytest.Start(t, true)
-	st := openStore(t)
+	st := storetest.New(t)
 	v := value{Layer: makeLayer(t, st, noise(5, 1000))}
 	r := remote(t, st, host+"/c")
 	_, err := r.Get(t.Context(), st, "step", testKey, &value{})
@@ -246,7 +237,7 @@ func TestReadOnlyRegistry(t *testing.T) {
 		w.WriteHeader(http.StatusMethodNotAllowed)
 		return true
 	})
-	st := openStore(t)
+	st := storetest.New(t)
 	v := value{Layer: makeLayer(t, st, noise(6, 1000))}
 	put(t, remote(t, st, host+"/c"), st, v)
 	r := remote(t, st, proxy.Host+"/c")
@@ -259,7 +250,7 @@ func TestReadOnlyRegistry(t *testing.T) {
 
 func TestAbsentRegistry(t *testing.T) {
 	registrytest.Isolate(t)
-	st := openStore(t)
+	st := storetest.New(t)
 	v := value{Layer: makeLayer(t, st, noise(8, 1000))}
 	r := remote(t, st, "127.0.0.1:1/c")
 	if ok, err := r.Get(t.Context(), st, "step", testKey, &value{}); ok || err == nil {
@@ -276,7 +267,7 @@ func TestAbsentRegistry(t *testing.T) {
 
 func TestOffline(t *testing.T) {
 	registrytest.Isolate(t)
-	st := openStore(t)
+	st := storetest.New(t)
 	r, err := New("127.0.0.1:1/c", Options{Fetch: fetch.New(st, fetch.Options{Offline: true})})
 	if err != nil {
 		t.Fatal(err)
@@ -301,7 +292,7 @@ func TestCutDownload(t *testing.T) {
 		registrytest.Forward(host, registrytest.CutWriter(w, 1<<20), r)
 		return true
 	})
-	st := openStore(t)
+	st := storetest.New(t)
 	v := value{Layer: makeLayer(t, st, noise(9, 4<<20))}
 	put(t, remote(t, st, host+"/c"), st, v)
 	wantGet(t, proxy.Host+"/c", v)
@@ -326,12 +317,12 @@ func TestDies(t *testing.T) {
 		}
 		return false
 	})
-	st := openStore(t)
+	st := storetest.New(t)
 	v := value{Layer: makeLayer(t, st, noise(10, 3<<20))}
 	put(t, remote(t, st, host+"/c"), st, v)
 
 	method.Store(http.MethodGet)
-	other := openStore(t)
+	other := storetest.New(t)
 	r := remote(t, other, proxy.Host+"/c")
 	got := value{Note: "as before"}
 	ok, err := r.Get(t.Context(), other, "step", testKey, &got)
@@ -376,12 +367,12 @@ func TestWrongBytes(t *testing.T) {
 	})
 	for _, kind := range []string{"wrong", "short", "gone"} {
 		t.Run(kind, func(t *testing.T) {
-			st := openStore(t)
+			st := storetest.New(t)
 			v := value{makeLayer(t, st, noise(12, 3<<20)), kind}
 			put(t, remote(t, st, host+"/c"), st, v)
 			size.Store(v.Layer.Size)
 			bad.Store(kind)
-			other := openStore(t)
+			other := storetest.New(t)
 			r := remote(t, other, proxy.Host+"/c")
 			ok, err := r.Get(t.Context(), other, "step", testKey, &value{})
 			if ok || err == nil || !strings.Contains(err.Error(), testKey) {
@@ -401,7 +392,7 @@ func TestWrongBytes(t *testing.T) {
 func TestForeign(t *testing.T) {
 	registrytest.Isolate(t)
 	host := registrytest.Start(t, false)
-	st := openStore(t)
+	st := storetest.New(t)
 	v := value{Layer: makeLayer(t, st, noise(13, 1000))}
 	put(t, remote(t, st, host+"/c"), st, v)
 	base := "http://" + host + "/v2/c/manifests/"
@@ -448,7 +439,7 @@ func request(t *testing.T, method, url string, body []byte) []byte {
 
 func TestCancelled(t *testing.T) {
 	registrytest.Isolate(t)
-	st := openStore(t)
+	st := storetest.New(t)
 	v := value{Layer: makeLayer(t, st, noise(14, 1000))}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -466,7 +457,7 @@ func TestCancelled(t *testing.T) {
 
 func TestMissingBlob(t *testing.T) {
 	registrytest.Isolate(t)
-	st := openStore(t)
+	st := storetest.New(t)
 	r := remote(t, st, "127.0.0.1:1/c")
 	err := r.Put(t.Context(), st, "step", testKey, value{}, []store.Digest{store.DigestOf([]byte("nowhere"))})
 	if !errors.Is(err, fs.ErrNotExist) || r.isOff(writing) {

@@ -22,19 +22,9 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
-
-func testStore(tb testing.TB) *store.Store {
-	tb.Helper()
-	tb.Setenv("SCONCE_SHARED_STORES", "")
-	st, err := store.Open(context.Background(), tb.TempDir())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { st.Close() })
-	return st
-}
 
 func regular(p, data string) item {
 	return item{layer.Entry{Path: p, Mode: 0o644, Size: int64(len(data))}, []byte(data)}
@@ -90,7 +80,7 @@ func treeOf(tb testing.TB, st *store.Store, layers ...layer.Descriptor) *image.T
 // dressed returns the image's tree with the layer on top, and the tree of the layer alone.
 func dressed(tb testing.TB, im Image, items ...item) (whole, alone *image.Tree) {
 	tb.Helper()
-	st := testStore(tb)
+	st := storetest.Alone(tb)
 	below := base(tb, st, items...)
 	d, err := Layer(context.Background(), st, im, treeOf(tb, st, below))
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/searchpath"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -213,7 +214,7 @@ func TestLayerRefuses(t *testing.T) {
 		"NUL":            {nul, nil, "contains NUL"},
 		"record no JSON": {Image{ConfigFile: []byte("{")}, nil, "no JSON"},
 	} {
-		st := testStore(t)
+		st := storetest.Alone(t)
 		_, err := Layer(t.Context(), st, c.im, treeOf(t, st, base(t, st, c.items...)))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
@@ -271,7 +272,7 @@ func TestRecord(t *testing.T) {
 
 // TestRoundTrip makes the files of one image from a file system that already has them.
 func TestRoundTrip(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	im := python()
 	below := base(t, st, regular("etc/passwd", ""))
 	first, err := Layer(t.Context(), st, im, treeOf(t, st, below))
@@ -343,7 +344,7 @@ func TestEmptyImage(t *testing.T) {
 }
 
 func TestWarnings(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	tree := treeOf(t, st, base(
 		t, st,
 		symlink("var/run", "/run"), symlink("var/lock", "../run/lock"), regular("run/lock/x", "x"), regular("run/systemd/container", "docker"),
@@ -442,7 +443,7 @@ func TestForeignScriptsStay(t *testing.T) {
 		program(".singularity.d/env/90-environment.sh", "export X=1"), regular("etc/hosts", "h"),
 		program(".singularity.d/env/10-docker2singularity.sh", "#!/bin/sh\nexport PATH=\"/opt\"\n"),
 	}
-	st := testStore(t)
+	st := storetest.Alone(t)
 	for _, c := range []struct {
 		items []item
 		kept  []string

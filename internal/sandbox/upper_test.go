@@ -34,6 +34,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/rootemu"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -46,11 +47,7 @@ type stepImage struct {
 // stepBase makes the image that the steps of these tests run on: busybox, and below /d something of every kind.
 func stepBase(t testing.TB) stepImage {
 	t.Helper()
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
+	st := storetest.New(t)
 	programs, err := layer.FromDir(t.Context(), st, busyboxLayer(t), layer.Options{Compression: layer.None})
 	if err != nil {
 		t.Fatal(err)

@@ -30,18 +30,8 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
-
-func testStore(t testing.TB) *store.Store {
-	t.Helper()
-	t.Setenv("SCONCE_SHARED_STORES", "")
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	return st
-}
 
 // thing is an object of a test's layer.
 type thing struct {
@@ -250,7 +240,7 @@ var hopper = Options{GPUs: []int{90}}
 
 func TestImage(t *testing.T) {
 	for _, c := range []layer.Compression{layer.Gzip, layer.Zstd, layer.None} {
-		st := testStore(t)
+		st := storetest.Alone(t)
 		im := torchImage(t, st, c)
 		before := contentsOf(t, st, im)
 		made, report := mustSlim(t, st, im, hopper)
@@ -350,7 +340,7 @@ func rawConfig(t testing.TB, st *store.Store, im *image.Image) map[string]any {
 
 // Nothing of the configuration changes but what has to, not even what sconce does not know; and Docker's stays Docker's.
 func TestConfig(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	oci := torchImage(t, st, layer.Gzip)
 	config := rawConfig(t, st, oci)
 	config["com.example.unknown"] = map[string]any{"n": 12345678901234567, "s": "<>"}
@@ -433,7 +423,7 @@ func TestDeterministic(t *testing.T) {
 	var digests []store.Digest
 	for _, procs := range []int{1, 4} {
 		old := runtime.GOMAXPROCS(procs)
-		st := testStore(t)
+		st := storetest.Alone(t)
 		made, _ := mustSlim(t, st, torchImage(t, st, layer.Gzip), hopper)
 		digests = append(digests, made.Digest)
 		runtime.GOMAXPROCS(old)
@@ -445,7 +435,7 @@ func TestDeterministic(t *testing.T) {
 
 // What was done for a layer is not done again for another image that has it, nor by two at the same time.
 func TestCache(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	im := torchImage(t, st, layer.Gzip)
 	var seen sink
 	ctx := progress.With(t.Context(), &seen)
@@ -489,10 +479,10 @@ func TestCache(t *testing.T) {
 
 // Whoever is stopped leaves nothing that a later one would believe.
 func TestStopped(t *testing.T) {
-	calm := testStore(t)
+	calm := storetest.Alone(t)
 	want, _ := mustSlim(t, calm, torchImage(t, calm, layer.Gzip), hopper)
 	for _, verb := range []string{"slim", "rewrite"} {
-		st := testStore(t)
+		st := storetest.Alone(t)
 		im := torchImage(t, st, layer.Gzip)
 		ctx, cancel := context.WithCancel(t.Context())
 		seen := &sink{onBegin: func(v string) {
@@ -513,7 +503,7 @@ func TestStopped(t *testing.T) {
 }
 
 func TestSlimTwice(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	im := torchImage(t, st, layer.Gzip)
 	both, _ := mustSlim(t, st, im, Options{GPUs: []int{90, 80}})
 	if label := both.Config.Config.Labels[image.LabelSlim]; label != "8.0 9.0" {
@@ -536,7 +526,7 @@ func TestSlimTwice(t *testing.T) {
 
 // An image without device code is left as it is.
 func TestNothingToSlim(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	im := imageOf(t, st, foreign(t, st, fileOf("bin/sh", bytes.Repeat([]byte("\x7fELF no"), 1000)), fileOf("x", nil)))
 	made, report := mustSlim(t, st, im, hopper)
 	if made != im || len(report.Files) != 0 || losesCode(report) || report.Before != 0 {
@@ -549,7 +539,7 @@ func TestNothingToSlim(t *testing.T) {
 
 // A RECORD that came into another layer than the files it lists is put right, too.
 func TestRecordElsewhere(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	lib, other := cudaLibrary(20_000), cudaLibrary(30_000)
 	files := map[string][]byte{"torch/libtorch_cuda.so": lib, "torch/libother.so": other}
 	im := imageOf(
@@ -575,7 +565,7 @@ func TestRecordElsewhere(t *testing.T) {
 // A RECORD may be in two layers: in that of the wheel, and above it with the marks of a package that was asked for. The upper one is
 // what the image has.
 func TestRecordAbove(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	lib := cudaLibrary(20_000)
 	listed := recordOf(map[string][]byte{"torch/libtorch_cuda.so": lib})
 	above := append(bytes.Clone(listed), "torch-2.7.0.dist-info/REQUESTED,,0\n"...)
@@ -603,7 +593,7 @@ func checkRecordsOf(t *testing.T, st *store.Store, im *image.Image, dist string)
 
 // A file with holes is not changed in its place; it is left alone.
 func TestHoles(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	lib := cudaLibrary(20_000)
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -632,7 +622,7 @@ func TestHoles(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	im := torchImage(t, st, layer.Gzip)
 	tree, err := im.Tree(t.Context(), st)
 	if err != nil {
@@ -660,7 +650,7 @@ func TestImageMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes a large layer")
 	}
-	st := testStore(t)
+	st := storetest.Alone(t)
 	lib := cudaLibrary(16 << 20)
 	im := imageOf(t, st, chunked(t, st, layer.Zstd, fileOf("a.so", lib)))
 	size := int64(len(lib))

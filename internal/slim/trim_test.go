@@ -20,6 +20,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -106,7 +107,7 @@ func built(t *testing.T) (library, program []byte) {
 
 func TestTrim(t *testing.T) {
 	for _, c := range []layer.Compression{layer.Gzip, layer.Zstd} {
-		st := testStore(t)
+		st := storetest.Alone(t)
 		lib, program := built(t)
 		text := bytes.Repeat([]byte("text "), 2000)
 		files := map[string][]byte{
@@ -202,7 +203,7 @@ func runStripped(t *testing.T, files map[string][]byte) {
 
 // TestTrimNeeded keeps libraries that something needs, and those that links in other layers lead to.
 func TestTrimNeeded(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	lib, program := built(t)
 	real := fileOf("usr/lib/libanswer.so.1.2", lib)
 	link := thing{layer.Entry{Path: "usr/lib/libanswer.so.1", Type: layer.Symlink, Link: "libanswer.so.1.2"}, nil}
@@ -236,7 +237,7 @@ func TestTrimNeeded(t *testing.T) {
 
 // TestTrimCompiler keeps what every link needs, as long as there is a compiler.
 func TestTrimCompiler(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	text := []byte("text")
 	im := imageOf(t, st, chunked(t, st, layer.Gzip, fileOf("usr/lib/gcc/x/12/collect2", text), fileOf("usr/lib/gcc/x/12/libgcc.a", text), fileOf("usr/lib/liby.a", text)))
 	made, report := mustSlim(t, st, im, Options{Remove: []string{"*.a"}})
@@ -252,7 +253,7 @@ func TestTrimCompiler(t *testing.T) {
 
 // TestTrimAndGPU does both, and finds the same device code.
 func TestTrimAndGPU(t *testing.T) {
-	st := testStore(t)
+	st := storetest.Alone(t)
 	im := torchImage(t, st, layer.Gzip)
 	o := hopper
 	o.Remove = []string{"__init__.py"}
@@ -305,7 +306,7 @@ func cudaProgram(t *testing.T) []byte {
 // one pattern is not looked for again for the next.
 func TestTrimAndGPUAtOnce(t *testing.T) {
 	for _, c := range []layer.Compression{layer.Gzip, layer.Zstd} {
-		st := testStore(t)
+		st := storetest.Alone(t)
 		lib, stripped, text := cudaLibrary(20_000), cudaProgram(t), []byte(strings.Repeat("text ", 2000))
 		files := map[string][]byte{"torch/lib/a.first": lib, "torch/lib/b.so": lib, "torch/lib/c.so": stripped, "torch/x.a": text}
 		record := recordOf(files)

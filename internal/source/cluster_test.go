@@ -34,6 +34,7 @@ import (
 	"sconce.dev/sconce/internal/sif"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -183,7 +184,7 @@ func TestSquashfsContents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tmp := t.TempDir()
 			file := makeSquashfs(t, dir, tmp+"/x.sqsh", append(args, pseudo...)...)
-			st := openStore(t)
+			st := storetest.New(t)
 			im := importRef(t, st, file)
 			asTar, err := exec.Command("sqfs2tar", file).Output()
 			if err != nil {
@@ -214,7 +215,7 @@ func TestUnpackedSquashfs(t *testing.T) {
 	tmp := t.TempDir()
 	file := makeSquashfs(t, dir, tmp+"/x.sqsh", append(pseudo, "-comp", "zstd")...)
 	registrytest.Run(t, "unsquashfs", "-quiet", "-no-progress", "-d", tmp+"/root", file)
-	st := openStore(t)
+	st := storetest.New(t)
 	want, got := importRef(t, st, "dir:"+tmp+"/root"), importRef(t, st, file)
 	if diff := cmp.Diff(describe(t, st, want), describe(t, st, got)); diff != "" {
 		t.Error(diff)
@@ -237,7 +238,7 @@ func TestSIFImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st := openStore(t)
+	st := storetest.New(t)
 	plain := importRef(t, st, file)
 	rich := importRef(t, st, makeSIF(t, tmp+"/rich.sif", file, sif.Spec{Arch: "riscv64", Config: encoded}))
 	if diff := cmp.Diff(config, rich.Config.Config); diff != "" || rich.Config.Architecture != "riscv64" || rich.Config.OS != "linux" {
@@ -315,7 +316,7 @@ func TestRecoveredConfig(t *testing.T) {
 		"a directory instead": {map[string]string{meta + "sconce.json/x": "", "etc/rc/x": ""}, nil, v1.Config{Env: []string{"PATH=" + searchpath.Default}, Cmd: []string{"/bin/sh"}}},
 	} {
 		file := clusterFileOf(t, tc.files, tc.sif)
-		im := importRef(t, openStore(t), file)
+		im := importRef(t, storetest.New(t), file)
 		if diff := cmp.Diff(tc.want, im.Config.Config); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
@@ -336,7 +337,7 @@ func TestRecoveredConfig(t *testing.T) {
 		"etc/rc":             strings.Repeat("# long\n", maxFile/7+1),
 	} {
 		ref := mustParse(t, clusterFileOf(t, map[string]string{path: text}, nil))
-		if _, err := Import(t.Context(), ref, options(openStore(t))); err == nil || !strings.Contains(err.Error(), path) {
+		if _, err := Import(t.Context(), ref, options(storetest.New(t))); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: error %v", path, err)
 		}
 	}
@@ -378,18 +379,18 @@ func TestSameClusterFile(t *testing.T) {
 	}
 	other := put(t, tmp+"/two", append(data, make([]byte, 12345)...)) // readers stop where the superblock says
 	launched := put(t, tmp+"/three.img", append([]byte("#!/usr/bin/env run-singularity\n"), data...))
-	want := importRef(t, openStore(t), file).Digest
+	want := importRef(t, storetest.New(t), file).Digest
 	for _, name := range []string{file, other, launched} {
-		if got := importRef(t, openStore(t), name).Digest; got != want {
+		if got := importRef(t, storetest.New(t), name).Digest; got != want {
 			t.Errorf("%s gives the image %s, want %s", filepath.Base(name), got, want)
 		}
 	}
 	ref := mustParse(t, "sqsh:"+file+"@"+string(want))
-	if _, err := Import(t.Context(), ref, options(openStore(t))); err != nil {
+	if _, err := Import(t.Context(), ref, options(storetest.New(t))); err != nil {
 		t.Error(err)
 	}
 	ref.Digest = store.DigestOf([]byte("other"))
-	if _, err := Import(t.Context(), ref, options(openStore(t))); err == nil || !strings.Contains(err.Error(), "pinned") {
+	if _, err := Import(t.Context(), ref, options(storetest.New(t))); err == nil || !strings.Contains(err.Error(), "pinned") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -400,7 +401,7 @@ func TestClusterFilePlatform(t *testing.T) {
 	file := makeSquashfs(t, dir, tmp+"/x.sqsh")
 	wrapped := makeSIF(t, tmp+"/x.sif", file, sif.Spec{Arch: "arm64"})
 	for _, name := range []string{file, wrapped} {
-		o := options(openStore(t))
+		o := options(storetest.New(t))
 		o.Platform = v1.Platform{OS: "linux", Architecture: "amd64"}
 		var wrong *PlatformError
 		if _, err := Import(t.Context(), mustParse(t, name), o); !errors.As(err, &wrong) || wrong.Have[0].Architecture != "arm64" {
@@ -415,7 +416,7 @@ func TestClusterFilePlatform(t *testing.T) {
 	if err := os.Mkdir(empty, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	o := options(openStore(t))
+	o := options(storetest.New(t))
 	name := makeSquashfs(t, empty, tmp+"/empty.sqsh")
 	if _, err := Import(t.Context(), mustParse(t, name), o); err == nil || fault.HintOf(err) != "name the platform" {
 		t.Errorf("nothing to tell the platform by: error %v with the hint %q", err, fault.HintOf(err))
@@ -444,7 +445,7 @@ func TestUnusualNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	o := options(openStore(t))
+	o := options(storetest.New(t))
 	o.Platform = v1.Platform{OS: "linux", Architecture: "amd64"}
 	im, err := Import(t.Context(), mustParse(t, makeSquashfs(t, dir, tmp+"/x.sqsh")), o)
 	if err != nil {
@@ -514,7 +515,7 @@ func TestOpenClusterFile(t *testing.T) {
 		}
 	}
 	for ref, hint := range map[string]string{"sqsh:" + wrapped: "use sif:" + wrapped, "sif:" + file: "use sqsh:" + file} {
-		if _, err := Import(t.Context(), mustParse(t, ref), options(openStore(t))); err == nil || fault.HintOf(err) != hint {
+		if _, err := Import(t.Context(), mustParse(t, ref), options(storetest.New(t))); err == nil || fault.HintOf(err) != hint {
 			t.Errorf("%s: error %v with the hint %q", ref, err, fault.HintOf(err))
 		}
 	}
@@ -537,7 +538,7 @@ func TestDamagedClusterFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		st := openStore(t)
+		st := storetest.New(t)
 		ref := Ref{Transport: Squashfs, Value: filepath.Join(t.TempDir(), "harmed")}
 		if name == wrapped {
 			ref.Transport = SIF
@@ -574,7 +575,7 @@ func TestUnfolding(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	w, err := layer.NewWriter(t.Context(), openStore(t), layer.Options{})
+	w, err := layer.NewWriter(t.Context(), storetest.New(t), layer.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -593,7 +594,7 @@ func TestSquashfsCancel(t *testing.T) {
 	file := makeSquashfs(t, dir, filepath.Join(t.TempDir(), "x.sqsh"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Import(ctx, mustParse(t, file), options(openStore(t))); !errors.Is(err, context.Canceled) {
+	if _, err := Import(ctx, mustParse(t, file), options(storetest.New(t))); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -625,7 +626,7 @@ func FuzzSquashfsLayer(f *testing.F) {
 		if size > 4<<20 {
 			return // keeps a step short
 		}
-		st := openStore(t)
+		st := storetest.New(t)
 		d, err := squashfsLayer(t.Context(), st, z, int64(len(data)))
 		if err != nil {
 			return

@@ -10,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // program is as much of a program as its platform is told by.
@@ -53,7 +54,7 @@ func TestDirPlatform(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			st := openStore(t)
+			st := storetest.New(t)
 			im, err := Import(t.Context(), mustParse(t, "dir:"+dir), options(st))
 			if tc.arch == "" {
 				if err == nil || fault.HintOf(err) == "" {
@@ -65,7 +66,7 @@ func TestDirPlatform(t *testing.T) {
 			if err != nil || im.Config.Architecture != tc.arch {
 				t.Fatalf("architecture %v, %v, want %s", im, err, tc.arch)
 			}
-			other := options(openStore(t))
+			other := options(storetest.New(t))
 			other.Platform = v1.Platform{OS: "linux", Architecture: "riscv64"}
 			var wrong *PlatformError
 			if _, err := Import(t.Context(), mustParse(t, "dir:"+dir), other); !errors.As(err, &wrong) {

@@ -19,15 +19,12 @@ import (
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // TestRoundTrip writes an image as the files of clusters and makes an image of them again.
 func TestRoundTrip(t *testing.T) {
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
+	st := storetest.New(t)
 	want := smallImage(t, st)
 	files := map[string]string{}
 	for name, write := range map[string]func(f *os.File) error{

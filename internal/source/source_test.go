@@ -31,6 +31,7 @@ import (
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/sif"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // TestMain lets the test binary be the process that is killed: it imports one image and exits.
@@ -64,16 +65,6 @@ func process(dir, ref string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), "SCONCE_TEST_IMPORT="+ref, "SCONCE_TEST_STORE="+dir)
 	cmd.Stderr = os.Stderr
 	return cmd
-}
-
-func openStore(t testing.TB) *store.Store {
-	t.Helper()
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	return st
 }
 
 func options(st *store.Store) Options {
@@ -131,7 +122,7 @@ func put(t testing.TB, name string, data []byte) string {
 // makeImage makes an OCI layout with an image of one layer of about size bytes, and returns skopeo's name for it.
 func makeImage(t *testing.T, machine byte, size int) string {
 	t.Helper()
-	st := openStore(t)
+	st := storetest.New(t)
 	name := put(t, filepath.Join(t.TempDir(), "root.tar"), rootTar(t, machine, size))
 	im, err := Import(t.Context(), mustParse(t, "tar:"+name), options(st))
 	if err != nil {
@@ -245,7 +236,7 @@ func TestEverySource(t *testing.T) {
 		{tmp + "/root.sif", false},
 	} {
 		t.Run(strings.NewReplacer(tmp, "TMP", layout, "LAYOUT", host, "HOST").Replace(tc.ref), func(t *testing.T) {
-			st := openStore(t)
+			st := storetest.New(t)
 			ref := mustParse(t, tc.ref)
 			im, err := Import(t.Context(), ref, options(st))
 			if err != nil {
@@ -285,7 +276,7 @@ func TestLogin(t *testing.T) {
 	host := registrytest.Start(t, true)
 	layout := makeImage(t, amd64, 1000)
 	inRegistry(t, layout, host, "app:v1", "--dest-creds", registrytest.User+":"+registrytest.Password)
-	st := openStore(t)
+	st := storetest.New(t)
 	_, err := Import(t.Context(), mustParse(t, host+"/app:v1"), options(st))
 	if err == nil || !strings.Contains(fault.HintOf(err), "sconce login "+host) || !strings.Contains(err.Error(), "401") {
 		t.Errorf("without login: %v, hint %q", err, fault.HintOf(err))
@@ -299,7 +290,7 @@ func TestLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantComplete(t, st, im)
-	if _, err := Import(t.Context(), mustParse(t, "docker://eve@"+host+"/app:v1"), options(openStore(t))); err == nil {
+	if _, err := Import(t.Context(), mustParse(t, "docker://eve@"+host+"/app:v1"), options(storetest.New(t))); err == nil {
 		t.Error("joe's login was used for eve")
 	}
 }
@@ -348,7 +339,7 @@ func TestPlatforms(t *testing.T) {
 		}
 		for _, ref := range refs {
 			for _, want := range []v1.Platform{{OS: "linux", Architecture: "arm64"}, {OS: "linux", Architecture: "arm64", Variant: "v8"}, {OS: "linux", Architecture: "amd64"}} {
-				o := options(openStore(t))
+				o := options(storetest.New(t))
 				o.Platform = want
 				im, err := Import(t.Context(), mustParse(t, ref), o)
 				if err != nil {
@@ -358,7 +349,7 @@ func TestPlatforms(t *testing.T) {
 					t.Errorf("%s for %s is %s", ref, want, im.Config.Architecture)
 				}
 			}
-			o := options(openStore(t))
+			o := options(storetest.New(t))
 			o.Platform = v1.Platform{OS: "linux", Architecture: "ppc64le"}
 			_, err := Import(t.Context(), mustParse(t, ref), o)
 			if err == nil || !strings.Contains(err.Error(), "amd64") || !strings.Contains(err.Error(), "arm64") || strings.Contains(err.Error(), "unknown") {
@@ -371,7 +362,7 @@ func TestPlatforms(t *testing.T) {
 func TestSingleImageOfAnotherPlatform(t *testing.T) {
 	registrytest.Isolate(t)
 	layout := makeImage(t, arm64, 1000)
-	o := options(openStore(t))
+	o := options(storetest.New(t))
 	if _, err := Import(t.Context(), mustParse(t, layout), o); err != nil {
 		t.Errorf("no platform asked for: %v", err)
 	}
@@ -422,7 +413,7 @@ func TestFaultyRegistry(t *testing.T) {
 					tc.fail(w, r)
 					return true
 				})
-				st := openStore(t)
+				st := storetest.New(t)
 				im, err := Import(t.Context(), mustParse(t, proxy.Host+"/app:v1"), options(st))
 				if tc.want != "" {
 					if err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -457,7 +448,7 @@ func TestBlobResumes(t *testing.T) {
 	const size = 8 << 20
 	inRegistry(t, makeImage(t, amd64, size), host, "app:v1")
 	proxy := registrytest.NewProxy(t, host, cutBlobs(host, size/2, 1))
-	st := openStore(t)
+	st := storetest.New(t)
 	im, err := Import(t.Context(), mustParse(t, proxy.Host+"/app:v1"), options(st))
 	if err != nil {
 		t.Fatal(err)
@@ -582,7 +573,7 @@ func TestWrongBytesFromRegistry(t *testing.T) {
 		registrytest.Forward(host, &flipper{w}, r)
 		return true
 	})
-	st := openStore(t)
+	st := storetest.New(t)
 	_, err := Import(t.Context(), mustParse(t, proxy.Host+"/app:v1"), options(st))
 	var mismatch *store.MismatchError
 	if !errors.As(err, &mismatch) || st.HasBlob(mismatch.Got) {
@@ -607,11 +598,11 @@ func TestMirror(t *testing.T) {
 	conf := fmt.Sprintf("[[registry]]\nprefix = \"quay.example\"\nlocation = %q\n[[registry.mirror]]\nlocation = %q\n", real, mirror+"/cache")
 	put(t, filepath.Join(home, "registries.conf"), []byte(conf))
 	ref := mustParse(t, "quay.example/team/app:v1")
-	if _, err := Import(t.Context(), ref, options(openStore(t))); err != nil {
+	if _, err := Import(t.Context(), ref, options(storetest.New(t))); err != nil {
 		t.Errorf("a mirror without the image: %v", err)
 	}
 	inRegistry(t, layout, mirror, "cache/team/app:v1")
-	st := openStore(t)
+	st := storetest.New(t)
 	im, err := Import(t.Context(), ref, options(st))
 	if err != nil {
 		t.Fatal(err)
@@ -623,7 +614,7 @@ func TestMirror(t *testing.T) {
 
 func TestOffline(t *testing.T) {
 	registrytest.Isolate(t)
-	st := openStore(t)
+	st := storetest.New(t)
 	_, err := Import(t.Context(), mustParse(t, "debian:bookworm"), Options{Store: st, Offline: true})
 	if !errors.Is(err, fetch.ErrOffline) || !strings.Contains(err.Error(), "docker.io/library/debian:bookworm") {
 		t.Errorf("error %v", err)
@@ -631,7 +622,7 @@ func TestOffline(t *testing.T) {
 }
 
 func TestStoredImages(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	name := put(t, filepath.Join(t.TempDir(), "root.tar"), rootTar(t, amd64, 10))
 	im, err := Import(t.Context(), mustParse(t, name), options(st))
 	if err != nil {
@@ -668,7 +659,7 @@ func TestStoredImages(t *testing.T) {
 
 // A slip in a tag leads to no stranger's image.
 func TestOtherTag(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im, err := Import(t.Context(), mustParse(t, put(t, filepath.Join(t.TempDir(), "root.tar"), rootTar(t, amd64, 10))), options(st))
 	if err != nil {
 		t.Fatal(err)
@@ -694,7 +685,7 @@ func TestOtherTag(t *testing.T) {
 
 // What runs is what its user has, or has said where it is from: a name alone leads to no stranger's image.
 func TestParseToRun(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	im, err := Import(t.Context(), mustParse(t, put(t, filepath.Join(t.TempDir(), "root.tar"), rootTar(t, amd64, 10))), options(st))
 	if err != nil {
 		t.Fatal(err)
@@ -727,7 +718,7 @@ func TestParseToRun(t *testing.T) {
 
 // A file that is no image is not looked for in a registry, whose image of that name would be somebody else's.
 func TestFileWithoutImage(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	t.Chdir(t.TempDir())
 	put(t, "sconce.toml", []byte("name = \"app\"\n"))
 	_, err := ParseIn("sconce.toml", st)
@@ -746,7 +737,7 @@ func TestFileWithoutImage(t *testing.T) {
 
 // A registry that was not reached is told as such: what can be done about the network is the better hint.
 func TestExplainsNoWayOut(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	nobody := fmt.Errorf("read the manifest: %w", &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "registry.invalid"}})
 	err := Explain(nobody, "python", Ref{Transport: Docker, Value: "registry.invalid/library/python"}, st)
 	if !errors.Is(err, nobody) || !strings.Contains(err.Error(), `no image "python" in the store`) || fault.HintOf(err) != "" {
@@ -823,7 +814,7 @@ func TestParse(t *testing.T) {
 
 func TestLayoutTags(t *testing.T) {
 	layout := makeImage(t, amd64, 10)
-	_, err := Open(t.Context(), mustParse(t, "oci:"+layout+":v2"), options(openStore(t)))
+	_, err := Open(t.Context(), mustParse(t, "oci:"+layout+":v2"), options(storetest.New(t)))
 	if err == nil || !strings.Contains(err.Error(), `"v2"; there is v1`) {
 		t.Errorf("error %v does not say which tags there are", err)
 	}
@@ -840,7 +831,7 @@ func TestDamagedLayout(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			layout := makeImage(t, amd64, 3000)
-			st := openStore(t)
+			st := storetest.New(t)
 			im, err := Import(t.Context(), mustParse(t, layout), options(st))
 			if err != nil {
 				t.Fatal(err)
@@ -854,7 +845,7 @@ func TestDamagedLayout(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				fresh := openStore(t)
+				fresh := storetest.New(t)
 				if _, err := Import(t.Context(), mustParse(t, layout), options(fresh)); err == nil || !strings.Contains(err.Error(), victim.Hex()) {
 					t.Errorf("error %v does not name the blob", err)
 				}
@@ -913,7 +904,7 @@ func TestDockerArchiveForms(t *testing.T) {
 	for name, data := range map[string][]byte{"plain": root, "compressed": zipped.Bytes()} {
 		t.Run(name, func(t *testing.T) {
 			file := put(t, filepath.Join(t.TempDir(), "a.tar"), oldDocker(t, data, diffID))
-			st := openStore(t)
+			st := storetest.New(t)
 			im, err := Import(t.Context(), mustParse(t, file), options(st))
 			if err != nil {
 				t.Fatal(err)
@@ -926,7 +917,7 @@ func TestDockerArchiveForms(t *testing.T) {
 		t.Run(name+" with a wrong hash", func(t *testing.T) {
 			file := put(t, filepath.Join(t.TempDir(), "a.tar"), oldDocker(t, data, store.DigestOf([]byte("other"))))
 			var mismatch *store.MismatchError
-			if _, err := Import(t.Context(), mustParse(t, file), options(openStore(t))); !errors.As(err, &mismatch) {
+			if _, err := Import(t.Context(), mustParse(t, file), options(storetest.New(t))); !errors.As(err, &mismatch) {
 				t.Errorf("error %v, want a MismatchError", err)
 			}
 		})
@@ -980,11 +971,7 @@ func FuzzDockerArchive(f *testing.F) {
 
 // An image of the store may have the name of the directory that it was built from.
 func TestParseInBesideADirectory(t *testing.T) {
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
+	st := storetest.New(t)
 	t.Chdir(t.TempDir())
 	if err := os.Mkdir("app", 0o755); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/torecipe"
 )
 
@@ -143,7 +144,7 @@ func TestFromPythonLocks(t *testing.T) {
 		"requirements.txt": "alpha<2\n", "more.txt": "beta\n",
 		"project/pyproject.toml": "[project]\nname = \"p\"\nversion = \"1\"\nrequires-python = \">=3.9\"\ndependencies = [\"alpha\"]\n",
 	})
-	st := locktest.Store(t)
+	st := storetest.New(t)
 	o := torecipe.Options{Name: "x", Base: "tar:" + filepath.Join(top, "base.tar")}
 	for want, write := range map[string]func() ([]byte, error){
 		"alpha 1.0 beta 3.0": func() ([]byte, error) {

@@ -20,6 +20,7 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -31,11 +32,7 @@ type world struct {
 
 func newWorld(t *testing.T) world {
 	t.Helper()
-	st, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "store"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
+	st := storetest.New(t)
 	return world{t, Options{Store: st, Fetch: fetch.New(st, fetch.Options{}), Dir: t.TempDir()}}
 }
 

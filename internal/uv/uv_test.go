@@ -19,16 +19,13 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // finder returns one with an empty store.
 func finder(t *testing.T, offline bool, indexes ...string) Finder {
 	t.Helper()
-	st, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "store"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
+	st := storetest.New(t)
 	client := fetch.New(st, fetch.Options{Offline: offline, Attempts: 1})
 	return Finder{Store: st, Fetch: client, Indexes: func() []string { return indexes }}
 }

@@ -13,7 +13,7 @@ import (
 
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/python"
-	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -58,11 +58,7 @@ func TestRepositoryOnSilentServer(t *testing.T) {
 	t.Cleanup(srv.Close)
 	t.Cleanup(func() { close(over) })
 	src.URL = srv.URL
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
+	st := storetest.New(t)
 	s := Sources{Store: st, Fetch: fetch.New(st, fetch.Options{Backoff: time.Millisecond, Attempts: 3})}
 	if _, err := s.Bring(t.Context(), "x", src); err != nil {
 		t.Fatal(err)

@@ -7,15 +7,12 @@ import (
 
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // TestDirectoryAsSource: what a build leaves beside a recipe, and what tools keep there, is no part of a project.
 func TestDirectoryAsSource(t *testing.T) {
-	st, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "store"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
+	st := storetest.New(t)
 	dir := t.TempDir()
 	write := func(name string) {
 		t.Helper()

@@ -9,7 +9,7 @@ import (
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
-	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 const (
@@ -21,11 +21,7 @@ const (
 // withFiles returns a site whose tree has files, by path.
 func withFiles(t *testing.T, p Package, files map[string]string) *site {
 	t.Helper()
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
+	st := storetest.New(t)
 	s := testSite(p)
 	s.ground.Root = "opt/venv"
 	s.builder.Runner.Store = st

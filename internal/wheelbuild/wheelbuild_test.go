@@ -18,17 +18,8 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
-
-func openStore(t testing.TB) *store.Store {
-	t.Helper()
-	st, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "store"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	return st
-}
 
 func take(t *testing.T, j *Jobs, p Package) (grant, func()) {
 	t.Helper()
@@ -127,7 +118,7 @@ func zipOf(t *testing.T, at time.Time, names ...string) []byte {
 
 // TestNormalize: order, times and modes of a wheel's members do not matter, and what comes out is a good zip.
 func TestNormalize(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	at := time.Date(2020, 2, 3, 4, 5, 6, 0, time.UTC)
 	names := []string{"a-1.dist-info/RECORD", "z/b.py", "a-1.dist-info/METADATA", "z/", "z/é.py", "z/a.sh"}
 	reversed := slices.Clone(names)
@@ -316,7 +307,7 @@ func TestOrder(t *testing.T) {
 
 // TestPack: a directory's archive depends on what is in it, and not on what version control and caches leave there.
 func TestPack(t *testing.T) {
-	st := openStore(t)
+	st := storetest.New(t)
 	make := func(files map[string]string) store.Digest {
 		dir := t.TempDir()
 		for name, text := range files {

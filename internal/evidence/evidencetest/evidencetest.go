@@ -22,6 +22,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -93,11 +94,7 @@ func Cosign(t testing.TB, public, predicateType, image string) ([]attest.Stateme
 // Client returns a store of its own and a client that waits for nothing.
 func Client(t testing.TB) (*store.Store, *fetch.Client) {
 	t.Helper()
-	st, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
+	st := storetest.New(t)
 	return st, fetch.New(st, fetch.Options{Backoff: time.Millisecond, MaxWait: 10 * time.Millisecond, Attempts: 3})
 }
 

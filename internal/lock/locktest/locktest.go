@@ -29,7 +29,6 @@ import (
 
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
-	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -93,17 +92,6 @@ func warm(t testing.TB, cache string) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// Store returns a store of the test's own.
-func Store(t testing.TB) *store.Store {
-	t.Helper()
-	st, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "store"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	return st
 }
 
 // Wheel describes a wheel.
