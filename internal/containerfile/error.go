@@ -8,13 +8,18 @@ import (
 	"sconce.dev/sconce/internal/spelling"
 )
 
-// Error is one mistake in a Containerfile.
+// Error is one mistake in a Containerfile, or in another file that is read to the same data.
 type Error struct {
 	File    string
 	Line    int // from 1
 	Message string
 
 	hint string
+}
+
+// Errorf says what is wrong in a line of a file. hint says what would have been right, or is "".
+func Errorf(file string, line int, hint, format string, args ...any) *Error {
+	return &Error{File: file, Line: line, Message: fmt.Sprintf(format, args...), hint: hint}
 }
 
 // Error returns the mistake on one line: file:line: message.
@@ -51,7 +56,7 @@ func wrongf(hint, format string, args ...any) error {
 
 // at says where in the file err is.
 func (f *File) at(line int, err error) *Error {
-	return &Error{File: f.Name, Line: max(line, 1), Message: err.Error(), hint: fault.HintOf(err)}
+	return Errorf(f.Name, max(line, 1), fault.HintOf(err), "%s", err.Error())
 }
 
 // didYouMean is a hint with the candidate nearest to word; otherwise it is the other one given.

@@ -8,12 +8,11 @@ package deffile
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/containerfile"
 )
 
 // Options says what a definition file leaves open.
@@ -64,23 +63,8 @@ func (s *section) text() string {
 }
 
 // Error is a mistake in a definition file.
-type Error struct {
-	File    string
-	Line    int // from 1
-	Message string
-
-	hint string
-}
-
-// Error returns the mistake on one line: file:line: message.
-func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Message) }
-
-// Hint says what to write instead, or is "".
-func (e *Error) Hint() string { return e.hint }
-
-// ExitCode says that the user's input is wrong.
-func (e *Error) ExitCode() int { return fault.CodeUsage }
+type Error = containerfile.Error
 
 func (f *File) wrong(line int, hint, format string, args ...any) error {
-	return &Error{File: f.Name, Line: line, Message: fmt.Sprintf(format, args...), hint: hint}
+	return containerfile.Errorf(f.Name, line, hint, format, args...)
 }
