@@ -13,6 +13,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/child/childtest"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/sandbox"
@@ -51,22 +52,12 @@ func packed(t *testing.T, store string) (*Session, *image.Image, *Root) {
 	return s, im, root
 }
 
-// eventually waits for what must come, however slow the machine is.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(5 * time.Minute); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal(what, "does not come")
-		}
-	}
-}
-
 // The layers of an image are unpacked behind the command that runs on them, so that the next one has them.
 func TestUnpackedBehind(t *testing.T) {
 	s, im, root := packed(t, t.TempDir())
 	stop := unpackBehind(s, root, unpackArguments, 0)
 	defer stop()
-	eventually(t, "the unpacked layer", func() bool { return len(sandbox.Missing(s.Store, im.Layers)) == 0 })
+	childtest.Eventually(t, "the unpacked layer", func() bool { return len(sandbox.Missing(s.Store, im.Layers)) == 0 })
 	dirs, err := sandbox.Layers(t.Context(), s.Store, im.Layers)
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +98,7 @@ func TestUnpackingEnds(t *testing.T) {
 	if err := stdin.Close(); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the end of unpacking", func() bool { return errors.Is(cmd.Process.Signal(unix.Signal(0)), os.ErrProcessDone) })
+	childtest.Eventually(t, "the end of unpacking", func() bool { return errors.Is(cmd.Process.Signal(unix.Signal(0)), os.ErrProcessDone) })
 	if left := sandbox.Missing(s.Store, im.Layers); len(left) != 1 {
 		t.Errorf("%d layers are packed, want 1", len(left))
 	}

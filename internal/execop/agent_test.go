@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"sconce.dev/sconce/internal/child/childtest"
 )
 
 // A step cannot take all files that this process may have open.
@@ -46,7 +48,7 @@ func TestManyConnections(t *testing.T) {
 		}
 		all = append(all, c)
 	}
-	eventually(t, "connections", func() bool { return open.Load() == maxConnections })
+	childtest.Eventually(t, "connections", func() bool { return open.Load() == maxConnections })
 	time.Sleep(50 * time.Millisecond)
 	if n := open.Load(); n != maxConnections {
 		t.Errorf("%d connections at once", n)
@@ -54,7 +56,7 @@ func TestManyConnections(t *testing.T) {
 	for _, c := range all[:many/2] {
 		c.Close()
 	}
-	eventually(t, "the others' turn", func() bool { return total.Load() == many })
+	childtest.Eventually(t, "the others' turn", func() bool { return total.Load() == many })
 	done()
 	for _, c := range all {
 		c.Close()

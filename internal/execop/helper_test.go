@@ -16,7 +16,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -317,18 +316,6 @@ func (r *recorder) warnings() (texts []string) {
 		}
 	}
 	return texts
-}
-
-// eventually waits for something.
-func eventually(t testing.TB, what string, happened func() bool) {
-	t.Helper()
-	for range 30_000 {
-		if happened() {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	t.Fatal("waited too long for: " + what)
 }
 
 // longTime is a number of seconds that nobody waits for, and that nobody else has in a command line.

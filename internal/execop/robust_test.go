@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/child/childtest"
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
@@ -159,10 +160,10 @@ func TestKilled(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "start", func() bool { return strings.Contains(out.String(), "ready") })
+	childtest.Eventually(t, "start", func() bool { return strings.Contains(out.String(), "ready") })
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	eventually(t, "end", func() bool { return processesWith(marker) == 0 })
+	childtest.Eventually(t, "end", func() bool { return processesWith(marker) == 0 })
 	if _, err := b.Store.Prune(t.Context(), store.PruneOptions{}); err != nil {
 		t.Fatal(err)
 	}

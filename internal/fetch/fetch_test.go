@@ -427,7 +427,7 @@ func TestKilledProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-reached
-	waitForPartial(t, dir, first/2)
+	storetest.WaitForPartial(t, dir, first/2)
 	if err := victim.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -443,20 +443,6 @@ func TestKilledProcess(t *testing.T) {
 	if again := srv.sent.Load() - first; again > int64(len(data)-first/2) {
 		t.Errorf("after the kill %d of %d bytes were sent: nothing was resumed", again, len(data))
 	}
-}
-
-// waitForPartial waits until a download has put n bytes on disk.
-func waitForPartial(t *testing.T, dir string, n int64) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		files, _ := filepath.Glob(filepath.Join(dir, "tmp-v1", "partial-*"))
-		if len(files) == 1 {
-			if fi, err := os.Stat(files[0]); err == nil && fi.Size() >= n {
-				return
-			}
-		}
-	}
-	t.Fatal("the download did not get going")
 }
 
 // TestSingleFlight lets goroutines and processes ask for one blob at once.

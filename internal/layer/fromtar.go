@@ -3,7 +3,6 @@ package layer
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -69,17 +68,8 @@ func (g *gathering) read(ctx context.Context, r io.Reader) error {
 	defer ahead.Close()
 	tr := newTarReader(ahead)
 	tr.strict = true
-	for {
-		e, err := tr.next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		if err := g.add(e, tr); err != nil {
-			return fmt.Errorf("entry %s: %w", quotePath(e.Path), err)
-		}
+	if err := tr.each(func(e IndexEntry) error { return g.add(e, tr) }); err != nil {
+		return err
 	}
 	if tr.cut() {
 		return fmt.Errorf("it ends after %d entries without an end marker: it was cut off, or is no tar", len(g.entries))

@@ -67,6 +67,22 @@ func newTarReader(r io.Reader) *tarReader {
 // Read reads the content of the entry that next returned.
 func (t *tarReader) Read(p []byte) (int, error) { return t.tr.Read(p) }
 
+// each shows all entries to visit, whose errors name the entry.
+func (t *tarReader) each(visit func(IndexEntry) error) error {
+	for {
+		e, err := t.next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := visit(e); err != nil {
+			return fmt.Errorf("entry %s: %w", quotePath(e.Path), err)
+		}
+	}
+}
+
 // next returns the next entry, or io.EOF.
 func (t *tarReader) next() (IndexEntry, error) {
 	for {

@@ -80,17 +80,8 @@ func unpackTar(r io.Reader, dir string, o UnpackOptions) error {
 	defer u.closeTo(0)
 	u.dirs["."] = impliedDir(".")
 	tr := newTarReader(r)
-	for {
-		e, err := tr.next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		if err := u.entry(e, tr); err != nil {
-			return fmt.Errorf("entry %s: %w", quotePath(e.Path), err)
-		}
+	if err := tr.each(func(e IndexEntry) error { return u.entry(e, tr) }); err != nil {
+		return err
 	}
 	if _, err := tr.drain(); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/child/childtest"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -158,7 +159,7 @@ func TestInterruptedMounts(t *testing.T) {
 	_ = cmd.Process.Signal(unix.SIGKILL)
 	_, _ = out.ReadString(0)
 	_ = cmd.Wait()
-	eventually(t, "end of all processes", func() bool { return len(processesWith(t, "98765")) == 0 })
+	childtest.Eventually(t, "end of all processes", func() bool { return len(processesWith(t, "98765")) == 0 })
 	if err := store.RemoveAll(o.UpperDir); err != nil {
 		t.Error(err)
 	}

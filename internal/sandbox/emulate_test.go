@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/child/childtest"
 	"sconce.dev/sconce/internal/rootemu"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/tooltest"
@@ -298,12 +299,12 @@ func TestEmulationEndsWithTheCaller(t *testing.T) {
 	o, _ := emulated(t, "exec 2>/dev/null; touch f; echo ready; while :; do chown 1:1 f; done & while chown 2:2 f; do :; done & sleep "+marker)
 	cmd := helperCommand(t, "run", o)
 	startHelper(t, cmd)
-	eventually(t, "start", func() bool { return len(processesWith(t, marker)) > 0 })
+	childtest.Eventually(t, "start", func() bool { return len(processesWith(t, marker)) > 0 })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	eventually(t, "end of all processes", func() bool { return len(processesWith(t, marker)) == 0 })
+	childtest.Eventually(t, "end of all processes", func() bool { return len(processesWith(t, marker)) == 0 })
 }
 
 // In a container parts of /proc are covered, and the /proc that is there numbers processes differently.

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/child/childtest"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
@@ -165,12 +166,12 @@ func TestNothingSurvivesTheCaller(t *testing.T) {
 	t.Cleanup(func() { store.RemoveAll(o.ScratchDir) }) // nobody is left to do it
 	cmd := helperCommand(t, "run", o)
 	startHelper(t, cmd)
-	eventually(t, "start of both processes", func() bool { return len(processesWith(t, marker)) == 2 })
+	childtest.Eventually(t, "start of both processes", func() bool { return len(processesWith(t, marker)) == 2 })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	eventually(t, "end of all processes", func() bool { return len(processesWith(t, marker)) == 0 })
+	childtest.Eventually(t, "end of all processes", func() bool { return len(processesWith(t, marker)) == 0 })
 }
 
 // dialogue is what is typed once something has appeared.

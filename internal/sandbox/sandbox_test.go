@@ -14,7 +14,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -592,18 +591,6 @@ func processesWith(t testing.TB, arg string) (pids []string) {
 		}
 	}
 	return pids
-}
-
-// eventually waits for something that another process is about to do.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for range 12_000 {
-		if ok() {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	t.Fatalf("%s did not happen", what)
 }
 
 func TestCancel(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/child/childtest"
 	"sconce.dev/sconce/internal/fuse"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/squashfs"
@@ -288,7 +289,7 @@ func TestTreeOfManySandboxes(t *testing.T) {
 		})
 	}
 	all.Wait()
-	eventually(t, "end of all goroutines", func() bool { return runtime.NumGoroutine() <= routines })
+	childtest.Eventually(t, "end of all goroutines", func() bool { return runtime.NumGoroutine() <= routines })
 	if now := openFiles(t); now > files {
 		t.Errorf("%d files are open, %d were before", now, files)
 	}
@@ -333,13 +334,13 @@ func TestTreeOfAKilledCaller(t *testing.T) {
 	o.Tree = nil                                        // the helper has its own
 	cmd := helperCommand(t, "run", o)
 	startHelper(t, cmd)
-	eventually(t, "start of both processes", func() bool { return len(processesWith(t, marker)) == 2 })
+	childtest.Eventually(t, "start of both processes", func() bool { return len(processesWith(t, marker)) == 2 })
 	time.Sleep(200 * time.Millisecond)
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	eventually(t, "end of all processes", func() bool { return len(processesWith(t, marker)) == 0 })
+	childtest.Eventually(t, "end of all processes", func() bool { return len(processesWith(t, marker)) == 0 })
 }
 
 func TestTreeAndControlC(t *testing.T) {
@@ -389,7 +390,7 @@ func TestTreeThatIsHeldOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "start", func() bool { return len(processesWith(t, marker)) == 1 })
+	childtest.Eventually(t, "start", func() bool { return len(processesWith(t, marker)) == 1 })
 	held, err := unix.Open("/proc/"+processesWith(t, marker)[0]+"/root/etc", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		p.Kill()

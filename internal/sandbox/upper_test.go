@@ -30,6 +30,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sys/unix"
 
+	"sconce.dev/sconce/internal/child/childtest"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/rootemu"
@@ -758,7 +759,7 @@ func TestKilledStepCanBeRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	eventually(t, "removal", func() bool {
+	childtest.Eventually(t, "removal", func() bool {
 		_, err := os.Stat(o.UpperDir)
 		return errors.Is(err, fs.ErrNotExist) || store.RemoveAll(o.UpperDir) == nil
 	})

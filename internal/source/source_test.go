@@ -479,7 +479,7 @@ func TestKilledPullGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-reached
-	waitForPartial(t, dir, size*3/8)
+	storetest.WaitForPartial(t, dir, size*3/8)
 	_ = victim.Process.Kill()
 	_ = victim.Wait() // it was killed: an error is right
 	before := proxy.Sent.Load()
@@ -489,20 +489,6 @@ func TestKilledPullGoesOn(t *testing.T) {
 	if again := proxy.Sent.Load() - before; again > size*3/4 {
 		t.Errorf("%d bytes sent after the kill: nothing was resumed", again)
 	}
-}
-
-// waitForPartial waits until a download has put n bytes on disk.
-func waitForPartial(t *testing.T, dir string, n int64) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		files, _ := filepath.Glob(filepath.Join(dir, "tmp-v1", "partial-*")) // the pattern is a good one
-		for _, f := range files {
-			if fi, err := os.Stat(f); err == nil && fi.Size() >= n {
-				return
-			}
-		}
-	}
-	t.Fatal("the download did not get going")
 }
 
 // hangWriter passes some bytes of the first big answer and then waits for the client to die.

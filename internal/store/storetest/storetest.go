@@ -2,8 +2,12 @@
 package storetest
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 
+	"sconce.dev/sconce/internal/child/childtest"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -23,4 +27,16 @@ func Alone(t testing.TB) *store.Store {
 	t.Helper()
 	t.Setenv("SCONCE_SHARED_STORES", "")
 	return New(t)
+}
+
+// WaitForPartial waits until a download into the store at dir has put n bytes on disk.
+func WaitForPartial(t testing.TB, dir string, n int64) {
+	t.Helper()
+	childtest.Eventually(t, "a download", func() bool {
+		files, _ := filepath.Glob(filepath.Join(dir, "tmp-v1", "partial-*")) // the pattern is a good one
+		return slices.ContainsFunc(files, func(f string) bool {
+			fi, err := os.Stat(f)
+			return err == nil && fi.Size() >= n
+		})
+	})
 }
