@@ -70,6 +70,7 @@ func compressGzip(dst, chunk []byte) ([]byte, error) {
 		return nil, errors.New("no gzip writer")
 	}
 	defer gzipWriters.Put(w)
+	watchRead(chunk)
 	buf := bytes.NewBuffer(dst)
 	w.Reset(buf)
 	_, err := w.Write(chunk)
