@@ -52,10 +52,11 @@ race: ## run the quick tests with the race detector
 	scripts/setup.sh tests
 	$(RUN_RACE) race $(RACE) $(FLAGS) $(PACKAGES)
 
+# Both at once: ./test waits for mirrors and other programs longer than all else computes.
 rest: ## run the tests that make race has left out, after it: both are make test
 	scripts/setup.sh tests
-	$(RUN) rest $(FLAGS) $(shell scripts/concurrent.sh rest)
-	$(RUN) left -run "$$(scripts/left.sh tests)" $(FLAGS) $$(scripts/left.sh packages)
+	$(RUN) rest $(FLAGS) $(shell scripts/concurrent.sh rest) & rest=$$!; \
+	$(RUN) left -p 1 -run "$$(scripts/left.sh tests)" $(FLAGS) $$(scripts/left.sh packages); left=$$?; wait $$rest && exit $$left
 
 fuzz: ## run each fuzz target for a few seconds
 	scripts/fuzz.sh
