@@ -18,7 +18,6 @@ import (
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
-	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/mirrortest"
 	"sconce.dev/sconce/internal/rpm/rpmtest"
 )
@@ -48,6 +47,9 @@ rm -rf /tmp/specs /tmp/top
 // standInTar makes a Debian with its packages of rpm, dnf and zypper, once: there is no Fedora and no SUSE without a registry. The
 // database of its rpm begins empty. It is the newer Debian, as its rpm shields scripts by means that the sandbox does not have.
 var standInTar = sync.OnceValues(func() (string, error) {
+	if err := makeSharedDir(); err != nil {
+		return "", err
+	}
 	name := filepath.Join(sharedDir, "rpm.tar")
 	out, err := mirrortest.Run(func() *exec.Cmd {
 		return exec.Command("mmdebstrap", "--variant=apt", "--include=dnf,zypper,rpm,createrepo-c", "trixie", name)
@@ -61,21 +63,7 @@ var standInTar = sync.OnceValues(func() (string, error) {
 // standIn is a store with that Debian in it.
 func standIn(t *testing.T) *world {
 	t.Helper()
-	w := debianBase(t) // for its checks, and its store
-	name, err := standInTar()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	d, err := layer.FromTar(t.Context(), w.st, f, layer.Options{ModTime: layer.KeepTimes})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &world{w.st, []layer.Descriptor{d}}
+	return bootstrapped(t, standInTar)
 }
 
 // fedoraStandIn makes a base with dnf and a repository.

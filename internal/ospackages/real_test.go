@@ -48,6 +48,9 @@ func TestMain(m *testing.M) {
 		}
 	} else {
 		code = m.Run()
+		for _, w := range sharedWorlds {
+			w.st.Close()
+		}
 		store.RemoveAll(sharedDir)
 	}
 	os.Exit(code)
@@ -111,7 +114,7 @@ func openWorld(ctx context.Context, dir, base string) (*world, error) {
 		return nil, err
 	}
 	defer f.Close()
-	d, err := layer.FromTar(ctx, st, f, layer.Options{ModTime: layer.KeepTimes})
+	d, err := layer.FromTar(ctx, st, f, layer.Options{ModTime: layer.KeepTimes, Compression: layer.None})
 	return &world{st, []layer.Descriptor{d}}, err
 }
 
@@ -126,13 +129,17 @@ func (w *world) resolve(ctx context.Context, packages ...string) (*Pinned, error
 // sharedDir holds what tests share, until all are done.
 var sharedDir string
 
+// makeSharedDir makes it, where anybody may read.
+var makeSharedDir = sync.OnceValue(func() (err error) {
+	if sharedDir, err = os.MkdirTemp("", "sconce-system-*"); err != nil {
+		return err
+	}
+	return os.Chmod(sharedDir, 0o755)
+})
+
 // debianTar makes the smallest Debian that has apt, once.
 var debianTar = sync.OnceValues(func() (string, error) {
-	var err error
-	if sharedDir, err = os.MkdirTemp("", "sconce-system-*"); err != nil {
-		return "", err
-	}
-	if err := os.Chmod(sharedDir, 0o755); err != nil {
+	if err := makeSharedDir(); err != nil {
 		return "", err
 	}
 	name := filepath.Join(sharedDir, "debian.tar")
@@ -145,24 +152,38 @@ var debianTar = sync.OnceValues(func() (string, error) {
 
 func debianBase(t *testing.T) *world {
 	t.Helper()
+	return bootstrapped(t, debianTar)
+}
+
+// bootstrapped is a base whose tar tar makes.
+func bootstrapped(t *testing.T, tar func() (string, error)) *world {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("bootstraps a base, which takes half a minute")
 	}
 	tooltest.Path(t, "mmdebstrap")
-	base, err := debianTar()
+	base, err := tar()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	w, err := openWorld(t.Context(), dir, base)
-	if err != nil {
-		t.Fatal(err)
+	return sharedWorld(t, base)
+}
+
+// sharedWorlds are bases in stores, by the tar they were made of. They are imported and unpacked once: no test changes what another has.
+var sharedWorlds = map[string]*world{}
+
+// sharedWorld is a base in a store that tests share. More layers on it are the test's own.
+func sharedWorld(t *testing.T, base string) *world {
+	t.Helper()
+	w, ok := sharedWorlds[base]
+	if !ok {
+		var err error
+		if w, err = openWorld(context.Background(), filepath.Join(sharedDir, "store-of-"+filepath.Base(base)), base); err != nil {
+			t.Fatal(err)
+		}
+		sharedWorlds[base] = w
 	}
-	t.Cleanup(func() {
-		w.st.Close()
-		store.RemoveAll(dir)
-	})
-	return w
+	return &world{w.st, slices.Clone(w.on)}
 }
 
 // The same packages make the same layer, byte for byte, in every run, for root and for a user without any privilege.
