@@ -279,11 +279,12 @@ func runStep(ctx context.Context, dir string) (map[string]string, error) {
 		return nil, err
 	}
 	defer tar.Close()
-	base, err := layer.FromTar(ctx, st, tar, layer.Options{})
+	plain := layer.Options{Compression: layer.None} // of what is looked at and thrown away
+	base, err := layer.FromTar(ctx, st, tar, plain)
 	if err != nil {
 		return nil, err
 	}
-	runner := execop.Runner{Store: st}
+	runner := execop.Runner{Store: st, Layer: plain}
 	changed, err := runner.Run(ctx, "install", []layer.Descriptor{base}, execop.Command{
 		Args: []string{"bash", "/mnt/script"}, Env: stepEnv,
 		Mounts: []execop.Mount{{Kind: execop.Bind, Target: "/mnt/script", Dir: filepath.Join(dir, "script"), ReadOnly: true}},
