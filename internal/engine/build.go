@@ -161,6 +161,9 @@ func (s *Session) run(ctx context.Context, p *Plan, o BuildOptions) (*build.Resu
 
 // tellUntold warns of what the lock comes to, unless the image is there.
 func (s *Session) tellUntold(ctx context.Context, p *Plan) error {
+	if len(p.untold) == 0 { // nothing to look for the image for
+		return nil
+	}
 	made, err := s.Made(ctx, p)
 	if err == nil && made == nil {
 		tellWarnings(ctx, p.untold)
