@@ -61,7 +61,7 @@ func Start(t testing.TB, login bool) string {
 	t.Helper()
 	program := tooltest.Path(t, "docker-registry")
 	dir := t.TempDir()
-	host := freePort(t)
+	host := tooltest.ClosedPort(t)
 	config := fmt.Sprintf("version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage:\n  filesystem: {rootdirectory: %q}\n  delete: {enabled: true}\nhttp: {addr: %q, secret: test}\n",
 		filepath.Join(dir, "data"), host)
 	if login {
@@ -88,16 +88,6 @@ func Start(t testing.TB, login bool) string {
 	})
 	waitFor(t, host)
 	return host
-}
-
-func freePort(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func waitFor(t testing.TB, host string) {
