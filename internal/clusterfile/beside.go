@@ -2,8 +2,6 @@ package clusterfile
 
 import (
 	"context"
-	"io"
-	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -25,9 +23,9 @@ const besideCores = 16
 
 // beside compresses layers before it is their turn, on machines with many cores. Where a block of a layer stands, and which of
 // its files are hidden, is known only when the layers above it are done. So each goes to a temporary file first, all of it,
-// as a pack from which its segment is then copied: the way of what is kept for the next image, and with the same bytes.
+// as packs from which its segments are then copied: the way of what is kept for the next image, and with the same bytes.
 //
-// What fails here, for lack of space or because the layer is damaged, is left to whoever writes the segment.
+// What fails here before a piece is done, for lack of space or because the layer is damaged, is left to whoever writes the segments.
 type beside struct {
 	w       *writer
 	cancel  context.CancelFunc
@@ -38,32 +36,12 @@ type beside struct {
 	layers map[int]*pressed
 }
 
-// pressed is a layer that is or was compressed beside others.
-type pressed struct {
-	done   chan struct{} // closed when the rest is there
-	pieces map[int64]*pressedPiece
-	file   *os.File
-}
-
-// pressedPiece is a piece of such a layer. The methods are good for none.
-type pressedPiece struct {
-	segment *squashfs.Segment
-	kept    bool // the store has it
-}
-
-func (p *pressedPiece) packs() []*squashfs.Pack {
-	if p == nil {
-		return nil
-	}
-	return []*squashfs.Pack{p.segment.Pack}
-}
-
-// lost reports whether the piece is nowhere but here.
-func (p *pressedPiece) lost() bool { return p != nil && !p.kept }
-
 // startBeside begins with the layers that are worth it.
 func (w *writer) startBeside() *beside {
 	b := &beside{w: w, cancel: func() {}, layers: map[int]*pressed{}}
+	if w.inTurn {
+		return b
+	}
 	cores := w.o.Squashfs.Workers
 	if cores <= 0 {
 		cores = runtime.GOMAXPROCS(0)
@@ -103,8 +81,7 @@ func (b *beside) work(ctx context.Context, workers int) {
 		if p == nil {
 			return
 		}
-		b.press(ctx, p, b.w.in.Layers[number], workers)
-		close(p.done)
+		p.end(b.press(ctx, p, b.w.in.Layers[number], workers))
 	}
 }
 
@@ -116,102 +93,88 @@ func (b *beside) begin() (int, *pressed) {
 	}
 	number := b.todo[0]
 	b.todo = b.todo[1:]
-	p := &pressed{done: make(chan struct{})}
+	p := newPressed()
 	b.layers[number] = p
 	return number, p
 }
 
-// press compresses all files of a layer and keeps them. There is no pack of one that went wrong, or that another process has done.
-func (b *beside) press(ctx context.Context, p *pressed, l Layer, workers int) {
-	release, err := b.w.reuse.claim(ctx, l)
+// press compresses all files of a layer and keeps them. There is no pack of one that another process has done.
+func (b *beside) press(ctx context.Context, p *pressed, l Layer, workers int) error {
+	r := b.w.reuse
+	release, err := r.claim(ctx, l)
 	if err != nil {
-		return
+		return err
 	}
 	defer release()
-	if b.w.reuse.has(l.Digest) {
-		return
+	if r.has(l.Digest) {
+		return nil
 	}
-	f, err := b.w.o.Store.TempFile()
-	if err != nil {
-		return
+	if p.file, err = b.w.o.Store.TempFile(); err != nil {
+		return err
 	}
 	state := ""
-	if b.w.reuse.keeps(l.Digest) {
+	if r.keeps(l.Digest) {
 		state = blobState(b.w.o.Store, l.Digest)
 	}
-	save := func(number int64, one *pressedPiece, state string) {
-		one.kept = b.w.reuse.save(l.Digest, f, one.segment, storedPack{Piece: number, Blob: state}) == nil
+	save := func(one *pressedPiece) { // what is not kept is compressed again for the next image
+		_ = r.save(l.Digest, p.file, one.segment, storedPack{Piece: one.number, Blob: state})
 	}
-	pieces, err := pressTo(ctx, f, l.Source, b.w.o.Squashfs, workers, func(number int64, one *pressedPiece) {
+	err = pressTo(ctx, p.file, l.Source, b.w.o.Squashfs, workers, func(one *pressedPiece) {
+		p.add(one)
 		if state != "" {
-			save(number, one, state)
+			save(one)
 		}
 	})
-	if err != nil {
-		f.Close()
-		return
-	}
-	p.pieces, p.file = pieces, f
+	p.end(err) // before what the next image alone waits for
 	switch {
-	case !b.w.reuse.keeps(l.Digest):
+	case err != nil || !r.keeps(l.Digest):
 	case state != "":
-		_ = b.w.reuse.confirm(l.Digest, state) // they are compressed again otherwise
+		_ = r.confirm(l.Digest, state)
 	default: // it has just arrived
-		for _, number := range slices.Sorted(maps.Keys(pieces)) {
-			save(number, pieces[number], "")
+		for _, one := range p.pieces {
+			save(one)
 		}
 	}
+	return err
 }
 
-// pressTo compresses the files of a layer into f, and calls each with the pieces of it.
-func pressTo(
-	ctx context.Context, f *os.File, from layer.Source, o squashfs.Options, workers int, each func(number int64, one *pressedPiece),
-) (map[int64]*pressedPiece, error) {
+// pressTo compresses the files of a layer into f, and calls each with every piece that is done.
+func pressTo(ctx context.Context, f *os.File, from layer.Source, o squashfs.Options, workers int, each func(*pressedPiece)) error {
 	o.Workers, o.Scratch = workers, true
 	sq, err := squashfs.NewWriter(f, 0, o)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer sq.Close()
-	pieces := map[int64]*pressedPiece{}
-	p := piecewise{sq: sq, packs: func(int64) []*squashfs.Pack { return nil }, done: func(piece int64, seg *squashfs.Segment) error {
-		pieces[piece] = &pressedPiece{segment: seg}
-		each(piece, pieces[piece])
+	var entries []layer.IndexEntry
+	p := piecewise{sq: sq, packs: func(int64) []*squashfs.Pack { return nil }, done: func(number int64, seg *squashfs.Segment) error {
+		each(&pressedPiece{number: number, segment: seg, entries: entries})
+		entries = nil
 		return nil
 	}}
-	err = from.Walk(ctx, func(e layer.IndexEntry, open func() (io.ReadCloser, error)) error {
+	err = from.Walk(ctx, func(e layer.IndexEntry, open opener) error {
 		if e.Type != layer.Regular || e.Size == 0 {
 			return nil
 		}
 		if err := p.enter(e.Offset); err != nil {
 			return err
 		}
+		entries = append(entries, e)
 		_, err := sq.Add(ctx, placeOf(0, e).at, e.Size, open)
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return pieces, p.end()
+	return p.end()
 }
 
-// packs returns what was compressed of a layer beside others, by piece, waiting for it. A layer that nobody has begun with is left to the
-// caller.
-func (b *beside) packs(number int) map[int64]*pressedPiece {
+// layer returns what is compressed of a layer beside others. One that nobody has begun with is left to the caller: nil.
+func (b *beside) layer(number int) *pressed {
 	b.mu.Lock()
-	for i, n := range b.todo {
-		if n == number {
-			b.todo = append(b.todo[:i:i], b.todo[i+1:]...)
-			break
-		}
-	}
-	p := b.layers[number]
-	b.mu.Unlock()
-	if p == nil {
-		return nil
-	}
-	<-p.done
-	return p.pieces
+	defer b.mu.Unlock()
+	b.todo = slices.DeleteFunc(b.todo, func(n int) bool { return n == number })
+	return b.layers[number]
 }
 
 // close ends what is under way and gives the temporary files up.

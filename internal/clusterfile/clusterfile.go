@@ -111,6 +111,7 @@ type writer struct {
 
 	sq     *squashfs.Writer
 	reuse  *reuse
+	inTurn bool // one layer after the other
 	beside *beside
 	start  *startFiles
 	cover  image.Cover
@@ -128,19 +129,23 @@ func placeOf(number int, e layer.IndexEntry) place {
 }
 
 // write writes the file system at offset base of f. When what was compressed before turns out to be damaged on the way, it
-// begins again without, and when a layer came wrong at first, with what came then.
+// begins again without, when a layer came wrong at first, with what came then, and when one could not be compressed to its end beside
+// others, with one layer after the other.
 func write(ctx context.Context, f *os.File, base int64, in Input, o Options) (int64, error) {
 	if o.Squashfs.ModTime.IsZero() {
 		o.Squashfs.ModTime = created(in.Config)
 	}
-	for anew := false; ; {
+	for anew, inTurn := false, false; ; {
 		r := newReuse(ctx, o)
 		r.anew = anew
-		size, err := writeWith(ctx, f, base, in, o, r)
+		size, err := writeWith(ctx, f, base, in, o, r, inTurn)
 		switch {
 		case errors.Is(err, squashfs.ErrPack) && !anew:
 			anew = true
 			progress.Warn(ctx, fmt.Sprintf("everything is compressed again: %v", err), verifyHint)
+		case errors.Is(err, errPressed): // of which there is none in turn
+			inTurn = true
+			progress.Warn(ctx, fmt.Sprintf("the file is begun again: %v", err), "")
 		case errors.Is(err, layer.ErrAgain): // at most once for each layer
 			progress.Warn(ctx, fmt.Sprintf("the file is begun again: %v", err), "")
 		default:
@@ -152,14 +157,14 @@ func write(ctx context.Context, f *os.File, base int64, in Input, o Options) (in
 	}
 }
 
-func writeWith(ctx context.Context, f *os.File, base int64, in Input, o Options, r *reuse) (size int64, err error) {
+func writeWith(ctx context.Context, f *os.File, base int64, in Input, o Options, r *reuse, inTurn bool) (size int64, err error) {
 	defer r.close()
 	sq, err := squashfs.NewWriter(f, base, o.Squashfs)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, sq.Close()) }()
-	w := &writer{ctx: ctx, in: in, o: o, f: f, sq: sq, reuse: r, placed: map[place]*squashfs.Data{}}
+	w := &writer{ctx: ctx, in: in, o: o, f: f, sq: sq, reuse: r, inTurn: inTurn, placed: map[place]*squashfs.Data{}}
 	if w.own = o.Store; o.Store.ReadOnly() {
 		var remove func()
 		if w.own, remove, err = temporaryStore(ctx); err != nil {
@@ -240,7 +245,7 @@ func (w *writer) layer(number int) error {
 	l := w.in.Layers[number]
 	task := progress.Begin(w.ctx, "squash", l.Name, l.Size)
 	return task.End(w.inPieces(number, func(enter func(offset int64) error) error {
-		err := l.Source.Walk(w.ctx, func(e layer.IndexEntry, open opener) error {
+		err := w.files(number, func(e layer.IndexEntry, open opener) error {
 			task.Add(e.Size)
 			if e.Type != layer.Regular || e.Size == 0 || w.cover.Hides(e.Path) || !w.inRoot(e.Path) {
 				return nil
@@ -260,6 +265,15 @@ func (w *writer) layer(number int) error {
 	}))
 }
 
+// files visits the files of a layer: those that are compressed beside others as they are done, else as they are read.
+func (w *writer) files(number int, visit layer.Visitor) error {
+	source := w.in.Layers[number].Source
+	if p := w.beside.layer(number); p.begun() {
+		return p.walk(w.ctx, source, visit)
+	}
+	return source.Walk(w.ctx, visit)
+}
+
 // hide adds the entries of a layer to what is hidden from those below.
 func (w *writer) hide(s layer.Source) error {
 	ix, err := s.Index(w.ctx)
@@ -276,9 +290,9 @@ func (w *writer) hide(s layer.Source) error {
 // at an offset of the layer's tar; when it returns, the layer has been read to its end.
 func (w *writer) inPieces(number int, fill func(enter func(offset int64) error) error) error {
 	l := w.in.Layers[number]
-	pressed := w.beside.packs(number)
+	pressed := w.beside.layer(number)
 	release := func() {}
-	if len(pressed) == 0 {
+	if !pressed.begun() {
 		var err error
 		if release, err = w.reuse.claim(w.ctx, l); err != nil {
 			return err
@@ -288,10 +302,10 @@ func (w *writer) inPieces(number int, fill func(enter func(offset int64) error) 
 	p := piecewise{
 		sq: w.sq,
 		packs: func(piece int64) []*squashfs.Pack {
-			return slices.Concat(w.reuse.packs(l.Digest, piece), pressed[piece].packs())
+			return slices.Concat(w.reuse.packs(l.Digest, piece), pressed.packs(piece))
 		},
 		done: func(piece int64, seg *squashfs.Segment) error {
-			if seg.Fresh > 0 || pressed[piece].lost() {
+			if seg.Fresh > 0 {
 				kept.add(piece, seg)
 			}
 			return nil
