@@ -73,7 +73,7 @@ func TestPiecesAreTakenAsTheyAreDone(t *testing.T) {
 	defer f.Close()
 	in := inputOf(st, new([]string), ds...)
 	for i, d := range ds {
-		in.Layers[i].Packed = d.Size
+		in.Layers[i].Source, in.Layers[i].Packed = layer.Stored(st, d), d.Size
 	}
 	in.Layers[0].Source = paused{in.Layers[0].Source, 100, func(ctx context.Context) error { return grownTo(ctx, f, 1_000_000) }}
 	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("nothing came into the file before the layer was read to its end"))
