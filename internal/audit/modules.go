@@ -309,7 +309,8 @@ const (
 	missingShare = 2 // one in so many
 )
 
-// missingBytecode is the rule python-no-bytecode. It compares counts: a file for each module is not looked for.
+// missingBytecode is the rule python-no-bytecode. It compares counts: a file for each module is not looked for. Tests count for nothing:
+// [python.IsTest] says why.
 func missingBytecode(s *Subject, report func(Finding)) error {
 	if prefix, _ := s.Env("PYTHONPYCACHEPREFIX"); prefix != "" {
 		return nil // byte code is elsewhere
@@ -327,7 +328,7 @@ func missingBytecode(s *Subject, report func(Finding)) error {
 			continue
 		}
 		site := siteContaining(sites, n.Path)
-		if site == "" {
+		if site == "" || python.IsTest(strings.TrimPrefix(n.Path, site+"/")) {
 			continue
 		}
 		switch c := found[site]; {

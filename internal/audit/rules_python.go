@@ -26,7 +26,7 @@ var pythonRules = []Rule{
 	{
 		ID: "python-no-bytecode", Severity: Warning,
 		Title:  "Python modules without byte code",
-		Why:    "A container's file system is read-only on most clusters, so that each process of each job compiles these modules again: imports take many times as long, and longer still from a shared file system.",
+		Why:    "A container's file system is read-only on most clusters, so that each process of each job compiles these modules again: imports take many times as long, and longer still from a shared file system. Tests that packages bring do not count.",
 		Remedy: "set [python] bytecode = true in the recipe, give uv --compile-bytecode, or run python -m compileall when the image is built",
 		look:   missingBytecode,
 	},

@@ -60,13 +60,24 @@ func torchFiles(site, version, cuda, hip string) map[string]string {
 // manyModules are modules with byte code for some of them.
 func manyModules(site string, n, compiled int, tag string) map[string]string {
 	all := distribution(site, "many", "1")
+	addModules(all, site+"many/", "m", n, compiled, tag)
+	return all
+}
+
+// manyTests are tests of such a package, likewise.
+func manyTests(site string, n, compiled int, tag string) map[string]string {
+	all := make(map[string]string)
+	addModules(all, site+"many/tests/unit/", "test_", n, compiled, tag)
+	return all
+}
+
+func addModules(all map[string]string, dir, name string, n, compiled int, tag string) {
 	for i := range n {
-		all[fmt.Sprintf("%smany/m%d.py", site, i)] = ""
+		all[fmt.Sprintf("%s%s%d.py", dir, name, i)] = ""
 		if i < compiled {
-			all[fmt.Sprintf("%smany/__pycache__/m%d.%s.pyc", site, i, tag)] = ""
+			all[fmt.Sprintf("%s__pycache__/%s%d.%s.pyc", dir, name, i, tag)] = ""
 		}
 	}
-	return all
 }
 
 var systemSite = map[string]string{"opt/venv/pyvenv.cfg": venvConfig + "true\n", venv12: ""}
@@ -224,6 +235,15 @@ func TestPythonRules(t *testing.T) {
 		{
 			name: "byte code of another version", rule: "python-no-bytecode", files: basePython(manyModules(site12, 120, 120, "cpython-311")),
 			want: []found{{Warning, "120 of 120 Python modules"}},
+		},
+		{
+			name: "tests without byte code", rule: "python-no-bytecode",
+			files: basePython(manyModules(site12, 120, 100, "cpython-312"), manyTests(site12, 300, 0, "")),
+		},
+		{
+			name: "byte code for tests alone", rule: "python-no-bytecode",
+			files: basePython(manyModules(site12, 120, 10, "cpython-312"), manyTests(site12, 300, 300, "cpython-312")),
+			want:  []found{{Warning, "110 of 120 Python modules in /usr/local/lib/python3.12/site-packages have no byte code for Python 3.12"}},
 		},
 		{name: "byte code for most", rule: "python-no-bytecode", files: basePython(manyModules(site12, 300, 190, "cpython-312"))},
 		{

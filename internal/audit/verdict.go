@@ -12,7 +12,7 @@ import (
 )
 
 // rulesVersion is raised when a rule judges otherwise than before, so that no verdict of an older one is believed.
-const rulesVersion = 4
+const rulesVersion = 5
 
 // RulesKey identifies the rules: results that were remembered under another are out of date.
 func RulesKey() string {

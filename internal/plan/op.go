@@ -103,7 +103,15 @@ func pythonInputs(p python.Interpreter, bytecode bool, o python.LayerOptions) []
 	if bytecode {
 		version = o.CompilerFor(p) // what the compiler emits may change between patch releases
 	}
-	return []Input{{"python", version}, {"byte code", fmt.Sprint(bytecode)}}
+	return []Input{{"python", version}, codeInput(bytecode)}
+}
+
+// codeInput says what is compiled to byte code.
+func codeInput(bytecode bool) Input {
+	if !bytecode {
+		return Input{"byte code", "false"}
+	}
+	return Input{"byte code", python.Compiled}
 }
 
 // Compile builds the wheel of a package that has none for the target, on what the stage has so far, and makes a layer of it.
@@ -135,7 +143,7 @@ func (c *Compile) inputs() []Input {
 		{"source", string(c.Source)},
 		{"requested", fmt.Sprint(c.Requested)},
 		{"python", text(c.Python)},
-		{"byte code", fmt.Sprint(c.Bytecode)},
+		codeInput(c.Bytecode),
 		{"compression", string(c.Options.Compression)},
 		{"time", fmt.Sprint(c.Options.ModTime.Unix())},
 	}

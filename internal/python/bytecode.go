@@ -8,6 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
+	"slices"
+	"strings"
 	"sync"
 
 	"sconce.dev/sconce/internal/fault"
@@ -18,6 +21,17 @@ type Compiler interface {
 	// Compile compiles the source of the module that will be at path, which is absolute. ok is false when the source
 	// does not compile: templates, and files for another version of Python, are installed without byte code.
 	Compile(ctx context.Context, path string, source []byte) (pyc []byte, ok bool, err error)
+}
+
+// IsTest reports whether a module is a test of its package, given the path in site-packages of its source or its byte code: its name
+// begins with test_, and it lies in a directory tests, or below one. What else lies there may be imported by anybody, as
+// astropy/tests/runner.py is.
+//
+// Tests have no byte code. In packages that bring theirs they are half of all there is to compile, programs do not import them, and pytest takes
+// no byte code but its own, in which it has rewritten assertions.
+func IsTest(file string) bool {
+	dir, name := path.Split(file)
+	return strings.HasPrefix(name, "test_") && slices.Contains(strings.Split(dir, "/"), "tests")
 }
 
 //go:embed compile_worker.py

@@ -108,6 +108,50 @@ func TestUnchangedModulesAreNotCompiled(t *testing.T) {
 	}
 }
 
+// Tests of a package have no byte code, and all else has, also what lies beside them.
+func TestTestsAreNotCompiled(t *testing.T) {
+	start, version := localPython(t)
+	c := &watched{Compiler: newPool(t, 1, start)}
+	st, target := storetest.New(t), testTarget(version)
+	site := target.Root + "/" + target.sitePackages() + "/"
+	compiled := []string{
+		"demo/__init__.py", "demo/test_kit.py", "demo/testing/test_data.py", "demo/tests.py", "demo/tests/__init__.py", "demo/tests/runner.py", "demo_tests/test_all.py",
+	}
+	tests := []string{"demo/tests/test_demo.py", "demo/tests/unit/deep/test_demo.py", "tests/test_all.py"}
+	var entries []wheelEntry
+	for _, name := range slices.Concat(compiled, tests) {
+		entries = append(entries, wheelEntry{name: name, data: "x = 1\n"})
+	}
+	item := putWheelBytes(t, st, testWheelFile, craft(t, entries...))
+	d, m, err := BuildLayer(t.Context(), st, Group{"demo", []Item{item}}, target, c, LayerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := layer.OpenIndex(t.Context(), st, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var code []string
+	for _, e := range index.Entries {
+		if strings.HasSuffix(e.Path, ".pyc") {
+			code = append(code, strings.TrimPrefix(e.Path, site))
+		}
+	}
+	var want []string
+	for _, name := range compiled {
+		dir, module := path.Split(strings.TrimSuffix(name, ".py"))
+		want = append(want, dir+"__pycache__/"+module+"."+target.Python.CacheTag()+".pyc")
+	}
+	slices.Sort(code)
+	slices.Sort(want)
+	if !slices.Equal(code, want) || len(c.asked) != len(want) {
+		t.Errorf("byte code: got %q\nwant %q; compiled: %q", code, want, c.asked)
+	}
+	if len(m.Packages[0].Files) < len(compiled)+len(tests) {
+		t.Errorf("the layer lacks files of the wheel: %v", m.Packages[0].Files)
+	}
+}
+
 func layerFile(t *testing.T, st *store.Store, d layer.Descriptor) string {
 	t.Helper()
 	at, err := st.BlobPath(d.Digest)

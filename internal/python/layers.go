@@ -100,6 +100,9 @@ const defaultReadAhead = 32 << 20
 // layerFormat changes whenever the same wheels would give another layer.
 const layerFormat = "3"
 
+// Compiled says, for people and for keys, which modules have byte code where there is any. It changes whenever others would.
+const Compiled = "all modules but tests"
+
 // BuildLayer makes the layer that holds the wheels of g under t, once. compiler makes the byte code; nil: there is none. Wheels
 // are read from the store, and memory is bounded by o.ReadAhead and the layer writer.
 func BuildLayer(ctx context.Context, st *store.Store, g Group, t Target, compiler Compiler, o LayerOptions) (layer.Descriptor, Manifest, error) {
@@ -135,6 +138,7 @@ func LayerKey(g Group, t Target, bytecode bool, o LayerOptions) string {
 	in := struct {
 		Format, Root, Python string
 		Bytecode             bool
+		Compiled             string `json:",omitempty"`
 		Compression          layer.Compression
 		ModTime              int64
 		Items                []input
@@ -143,6 +147,7 @@ func LayerKey(g Group, t Target, bytecode bool, o LayerOptions) string {
 	}{Format: layerFormat, Root: t.Root, Python: t.Python.Minor(), Bytecode: bytecode, Compression: o.Compression, ModTime: o.ModTime.Unix()}
 	if bytecode {
 		in.Python = o.CompilerFor(t.Python) // what the compiler emits may change between patch releases
+		in.Compiled = Compiled
 	}
 	if t.Own {
 		in.Own = t.Executable() + " " + t.sitePackages()

@@ -138,11 +138,12 @@ func (p *groupWriter) bytecodePath(f *File) (string, bool) {
 	return p.target.bytecodePath(f.Path)
 }
 
-// bytecodePath says where in the image the byte code of a file of the environment goes, if that is a module (PEP 3147).
+// bytecodePath says where in the image the byte code of a file of the environment goes (PEP 3147), if that is a module and has some.
 func (t Target) bytecodePath(file string) (string, bool) {
+	inSite, installed := strings.CutPrefix(file, t.sitePackages()+"/")
 	dir, name := path.Split(file)
 	module, isPython := strings.CutSuffix(name, ".py")
-	if !isPython || module == "" || !strings.HasPrefix(file, t.sitePackages()+"/") {
+	if !isPython || module == "" || !installed || IsTest(inSite) {
 		return "", false
 	}
 	code := module + "." + t.Python.CacheTag() + ".pyc"

@@ -42,7 +42,9 @@ var pythonKeys = map[string]key{
 		Form:    formPackage, FormName: `names of Python packages, such as "opencv-python-headless"`,
 	},
 	"python.bytecode": {
-		Doc: "Whether modules are compiled when the image is built, so that a read-only image starts fast.", Default: "true", Example: `false`,
+		Doc: "Whether modules are compiled when the image is built, so that a read-only image starts fast. Tests that wheels bring are not " +
+			"(`test_*.py` below a directory `tests`): programs do not import them, and pytest compiles them itself.",
+		Default: "true", Example: `false`,
 	},
 	"python.extras": {
 		Doc: "Extras of `project` or of `lock` to include.", Example: `["train"]`,
