@@ -497,6 +497,27 @@ func TestConfiguredMirror(t *testing.T) {
 	}
 }
 
+// A machine whose packages come from neither of two distributions is asked for a mirror, in a file that its user can write.
+func TestNoMirror(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.toml")
+	t.Setenv("SCONCE_CONFIG", file)
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	unknown := 0
+	for suite, name := range map[string]string{"bookworm": "debian", "noble": "ubuntu"} { // one of them may be this machine's own
+		if _, err := archivesOf(Request{Suite: suite}); err != nil {
+			unknown++
+			if hint := fault.HintOf(err); !strings.Contains(err.Error(), "no mirror of "+name) || !strings.Contains(hint, name+` = "http://…/`+name+`" under [mirrors] in `+file) {
+				t.Errorf("%s: %v (%s)", suite, err, hint)
+			}
+		}
+	}
+	if unknown == 0 {
+		t.Error("this machine knows mirrors of both")
+	}
+}
+
 func FuzzUnpackedControl(f *testing.F) {
 	f.Add("Package: a\nVersion: 1\nArchitecture: amd64\n", "/etc/x\n", "interest /usr/x\ninterest-noawait y\n")
 	f.Fuzz(func(_ *testing.T, text, conffiles, triggers string) {

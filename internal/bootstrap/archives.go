@@ -148,7 +148,7 @@ func (v vendor) mirrors() (mirror, security string, err error) {
 	if m[v.name] == "" {
 		return "", "", fault.Hint(fmt.Errorf("no mirror of %s is known on this machine", v.name),
 			fmt.Sprintf("base.bootstrap.mirror names one, such as http://…/%[1]s; and for all that is built here, %[1]s = \"http://…/%[1]s\" under [mirrors] in %[2]s does",
-				v.name, config.Site))
+				v.name, config.Own()))
 	}
 	return m[v.name], m.Of(v.name + "-security"), nil
 }

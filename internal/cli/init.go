@@ -59,7 +59,7 @@ func (a *app) runInit(ctx context.Context, o engine.InitOptions) error {
 		return err
 	}
 	if made.OnImage {
-		a.say("it stands on an image of Docker Hub, as no mirror of Debian is known here: `mirrors` in %s names one", config.Site)
+		a.say("it stands on an image of Docker Hub, as no mirror of Debian is known here: `mirrors` in %s names one", config.Own())
 	}
 	a.say("wrote %s; `sconce build %s` builds it", made.Path, job.Word(o.Dir))
 	return nil

@@ -117,6 +117,15 @@ func places() []string {
 	return all
 }
 
+// Own is the file in which this user says something, whatever else is read before it.
+func Own() string {
+	all := places()
+	if len(all) == 0 {
+		return Site
+	}
+	return all[len(all)-1]
+}
+
 // add reads a file on top of what the ones before it say.
 func (c *Config) add(path string) error {
 	var f file

@@ -185,6 +185,24 @@ func TestUserBeforeSite(t *testing.T) {
 	}
 }
 
+// What a user is told to write goes into a file that they can write, and that is read.
+func TestOwn(t *testing.T) {
+	t.Setenv("HOME", "/home/ada")
+	t.Setenv("XDG_CONFIG_HOME", "")
+	t.Setenv("SCONCE_CONFIG", "")
+	if got := Own(); got != Site {
+		t.Errorf("none is read: %s", got)
+	}
+	t.Setenv("SCONCE_CONFIG", "/project/x.toml")
+	if got := Own(); got != "/project/x.toml" {
+		t.Errorf("the only one: %s", got)
+	}
+	os.Unsetenv("SCONCE_CONFIG")
+	if got := Own(); got != "/home/ada/.config/sconce/config.toml" {
+		t.Errorf("%s", got)
+	}
+}
+
 func TestMistakes(t *testing.T) {
 	os.Unsetenv("NOT_SET_AT_ALL")
 	for text, want := range map[string]string{
