@@ -170,6 +170,10 @@ func transient(err error) bool {
 	if errors.As(err, &status) {
 		return retryStatus(status.Code)
 	}
+	var dial *net.OpError
+	if errors.As(err, &dial) && dial.Timeout() {
+		return true // which Go, at times, calls a DeadlineExceeded, although it is the dialer's own; the caller's ends [retry.wait]
+	}
 	var disk *diskError
 	var redirect *redirectError
 	if errors.As(err, &disk) || errors.As(err, &redirect) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
