@@ -174,6 +174,7 @@ func hostileTars(tb testing.TB) map[string][]byte {
 		`hard link to /etc/shadow: the path is absolute`:   makeTar(tb, link(tar.TypeLink, "x", "/etc/shadow")),
 		`hard link to ../x: the path contains ".."`:        makeTar(tb, link(tar.TypeLink, "x", "../x")),
 		`which is no earlier regular file`:                 makeTar(tb, link(tar.TypeLink, "x", "y")),
+		`x: it is a hard link to x, which is no earlier`:   makeTar(tb, link(tar.TypeLink, "x", "./x")),
 		`hard link to s, which is no earlier`:              makeTar(tb, link(tar.TypeSymlink, "s", "/etc"), link(tar.TypeLink, "x", "s")),
 		`entry s/x lies below s, which is not a directory`: makeTar(tb, link(tar.TypeSymlink, "s", "/tmp"), tar.Header{Name: "s/x", Uname: "x"}),
 		`the root must be a directory`:                     makeTar(tb, link(tar.TypeSymlink, "./", "/")),

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -83,6 +84,51 @@ func TestUnpackAsTar(t *testing.T) {
 		}
 		if diff := cmp.Diff(snapshot(t, theirs), snapshot(t, ours)); diff != "" {
 			t.Fatalf("seed %d: tar (-) and Unpack (+) differ:\n%s", seed, diff)
+		}
+	}
+}
+
+// GNU tar makes a file that it is told twice a link to itself, and extracts the file. So does a layer that is a tar as it came, and one that is
+// made of it.
+func TestLinkToItself(t *testing.T) {
+	src := t.TempDir()
+	for _, name := range []string{"a", "b"} {
+		if err := os.WriteFile(filepath.Join(src, name), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data, err := exec.Command(tooltest.Path(t, "tar"), "--create", "--directory", src, "--owner=0", "--group=0", "a", "b", "a", "./a").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := storetest.Alone(t)
+	blob, err := st.PutBlob(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	came := Descriptor{Digest: blob}
+	ix, err := OpenIndex(t.Context(), st, came)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if own := slices.IndexFunc(ix.Entries, func(e IndexEntry) bool { return e.Type == HardLink && e.Path == e.Link }); own < 0 {
+		t.Fatalf("this tar links nothing to itself: %+v", ix.Entries)
+	}
+	made, err := FromTar(t.Context(), st, bytes.NewReader(data), Options{Compression: None})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, d := range map[string]Descriptor{"as it came": came, "made of it": made} {
+		to := t.TempDir()
+		if err := Unpack(t.Context(), st, d, to, UnpackOptions{}); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		got, want := snapshot(t, to), snapshot(t, src)
+		for _, file := range []string{"a", "b"} {
+			_, have, _ := strings.Cut(got[file], "links")
+			if _, wanted, _ := strings.Cut(want[file], "links"); have != wanted {
+				t.Errorf("%s: %s has links %s, want links %s", name, file, have, wanted)
+			}
 		}
 	}
 }

@@ -140,7 +140,9 @@ func (a *archive) add(h *tar.Header, end int64) error {
 	case tar.TypeSymlink:
 		a.members[name] = member{link: path.Join(path.Dir(name), h.Linkname)}
 	case tar.TypeLink:
-		a.members[name] = member{link: path.Clean(h.Linkname)}
+		if to := path.Clean(strings.TrimPrefix(h.Linkname, "/")); to != name { // GNU tar links to itself a file that it is told twice
+			a.members[name] = member{link: to}
+		}
 	}
 	return nil
 }

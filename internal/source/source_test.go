@@ -32,6 +32,7 @@ import (
 	"sconce.dev/sconce/internal/sif"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/store/storetest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // TestMain lets the test binary be the process that is killed: it imports one image and exits.
@@ -878,6 +879,28 @@ func oldDocker(t testing.TB, layerBytes []byte, diffID store.Digest) []byte {
 	config := fmt.Sprintf(`{"architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":[%q,%q]}}`, diffID, diffID)
 	return dockerTar("aa/layer.tar", string(layerBytes), "bb/layer.tar", "-> ../aa/layer.tar", "c.json", config,
 		"manifest.json", `[{"Config":"c.json","RepoTags":["app:v1"],"Layers":["aa/layer.tar","bb/layer.tar"]}]`)
+}
+
+// GNU tar makes a file that it is told twice a link to itself.
+func TestArchiveOfFilesToldTwice(t *testing.T) {
+	root := rootTar(t, amd64, 1000)
+	dir := t.TempDir()
+	put(t, filepath.Join(dir, "layer.tar"), root)
+	put(t, filepath.Join(dir, "c.json"), fmt.Appendf(nil, `{"architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":[%q]}}`, store.DigestOf(root)))
+	put(t, filepath.Join(dir, "manifest.json"), []byte(`[{"Config":"c.json","RepoTags":["app:v1"],"Layers":["layer.tar"]}]`))
+	file := filepath.Join(t.TempDir(), "a.tar")
+	if out, err := exec.Command(tooltest.Path(t, "tar"), "--create", "--file", file, "--directory", dir, "layer.tar", "c.json", "manifest.json", "layer.tar").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if out, err := exec.Command(tooltest.Path(t, "tar"), "--list", "--verbose", "--file", file).Output(); err != nil || !strings.Contains(string(out), "layer.tar link to layer.tar") {
+		t.Fatalf("this tar links nothing to itself: %v\n%s", err, out)
+	}
+	st := storetest.New(t)
+	im, err := Import(t.Context(), mustParse(t, file), options(st))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantComplete(t, st, im)
 }
 
 func TestDockerArchiveForms(t *testing.T) {
