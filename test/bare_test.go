@@ -284,9 +284,9 @@ func TestNothingButTheBinary(t *testing.T) {
 	})
 }
 
-// siteAuthority makes a site's own authority, and a server's certificate that it has signed: few programs believe a server whose certificate is an
+// siteAuthority makes a site's own authority, and a certificate that it has signed of a server on this machine, which may have names: few programs believe a server whose certificate is an
 // authority's.
-func siteAuthority(t *testing.T) (server tls.Certificate, authority string) {
+func siteAuthority(t *testing.T, names ...string) (server tls.Certificate, authority string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -298,7 +298,7 @@ func siteAuthority(t *testing.T) (server tls.Certificate, authority string) {
 	}
 	of := &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "The site's index"}, NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: names,
 	}
 	own, err := x509.CreateCertificate(rand.Reader, ca, ca, key.Public(), key)
 	if err != nil {
@@ -309,6 +309,16 @@ func siteAuthority(t *testing.T) (server tls.Certificate, authority string) {
 		t.Fatal(err)
 	}
 	return tls.Certificate{Certificate: [][]byte{signed}, PrivateKey: key}, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own}))
+}
+
+// startedWith starts a server that has a certificate.
+func startedWith(c tls.Certificate) func(http.Handler) *httptest.Server {
+	return func(h http.Handler) *httptest.Server {
+		server := httptest.NewUnstartedServer(h)
+		server.TLS = &tls.Config{Certificates: []tls.Certificate{c}}
+		server.StartTLS()
+		return server
+	}
 }
 
 // wantNoAuthority locks a recipe anew, and wants to hear that nobody vouches for the index and what to do.
@@ -332,12 +342,7 @@ func TestNothingButTheBinaryOnSLES(t *testing.T) {
 	registry := httpServer(t, &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = "http", host }}, httptest.NewTLSServer)
 	mirror := httpServer(t, upstreamProxy(upstream), httptest.NewTLSServer)
 	certificate, authority := siteAuthority(t)
-	ix.url = httpServer(t, ix, func(h http.Handler) *httptest.Server {
-		server := httptest.NewUnstartedServer(h)
-		server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
-		server.StartTLS()
-		return server
-	}).URL
+	ix.url = httpServer(t, ix, startedWith(certificate)).URL
 	uvWheel(t, ix.dir)
 	b.write("/etc/pip.conf", "[global]\nindex-url = "+ix.url+"/simple/\n")
 	image := strings.TrimPrefix(registry.URL, "https://") + "/team/base:1"

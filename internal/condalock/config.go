@@ -31,7 +31,7 @@ type Config struct {
 	lookup  func(string) (string, bool)
 	mirrors map[string][]string // mirrored_channels, by names and addresses as they are written
 	verify  string              // ssl_verify: "", "false", or a file of certificates
-	proxies map[string]string   // by scheme
+	proxies map[string]string   // proxy_servers, by scheme, "all", or one of them with a host: https://conda.example.org
 	rattler map[string]any      // rattler's configuration, all files in one
 }
 
@@ -372,24 +372,6 @@ func (c *Config) solverConfig() (text string, plain bool, err error) {
 	}
 	b, err := toml.Marshal(table)
 	return string(b), plain, err
-}
-
-// environment are variables for the solver: conda's proxies, where no variable names one.
-func (c *Config) environment() []string {
-	var all []string
-	for scheme, place := range c.proxies {
-		name := strings.ToUpper(scheme) + "_PROXY"
-		if _, ok := c.lookup(name); ok || scheme != "http" && scheme != "https" {
-			continue
-		}
-		if _, ok := c.lookup(strings.ToLower(name)); !ok {
-			all = append(all, name+"="+place, strings.ToLower(name)+"="+place)
-		}
-	}
-	if c.verify != "" && c.verify != "false" {
-		all = append(all, "SSL_CERT_FILE="+c.verify)
-	}
-	return all
 }
 
 // repodata says which forms of a channel's index the solver may use.

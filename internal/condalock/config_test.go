@@ -112,8 +112,8 @@ func TestReadConfig(t *testing.T) {
 	if text, plain, err := c.solverConfig(); err != nil || plain || !strings.Contains(text, "tls-no-verify = true") {
 		t.Errorf("for the solver: %s, %v", text, err)
 	}
-	if env := c.environment(); !cmp.Equal(env, []string{"HTTPS_PROXY=http://proxy.example.org:3128", "https_proxy=http://proxy.example.org:3128"}) {
-		t.Errorf("variables: %v", env)
+	if env, err := c.environment(nil); err != nil || !cmp.Equal(env, []string{"HTTPS_PROXY=http://proxy.example.org:3128", "https_proxy=http://proxy.example.org:3128"}) {
+		t.Errorf("variables: %v, %v", env, err)
 	}
 	c = config(t, nil, "CONDA_CHANNELS", "a,b", "CONDA_CHANNEL_PRIORITY", "flexible", "CONDA_CHANNEL_ALIAS", "https://x.example.org", "CONDA_PINNED_PACKAGES", "a >1,<2&b")
 	if !cmp.Equal(c.Usual, []string{"a", "b"}) || !cmp.Equal(c.Pinned, []string{"a >1,<2", "b"}) || c.Priority != "flexible" || c.Alias != "https://x.example.org" {

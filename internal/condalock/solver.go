@@ -344,7 +344,11 @@ func (s *Solver) ask(ctx context.Context, a *ask) (*reply, error) {
 	if err := s.write(dir, a); err != nil {
 		return nil, fmt.Errorf("ask the solver: %w", err)
 	}
-	if err := s.run(ctx, dir); err != nil {
+	env, err := s.Config.environment(a.Channels)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.run(ctx, dir, env); err != nil {
 		return nil, err
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "answer.json"))
@@ -402,8 +406,8 @@ func (s *Solver) write(dir string, a *ask) error {
 	)
 }
 
-// run runs the script in dir, with request.json, until it has written answer.json.
-func (s *Solver) run(ctx context.Context, dir string) error {
+// run runs the script in dir, with request.json, until it has written answer.json. env are variables that say how channels are reached.
+func (s *Solver) run(ctx context.Context, dir string, env []string) error {
 	program, err := s.UV(ctx)
 	if err != nil {
 		hint := "bring a lock of the conda packages: conda-lock.yml, pixi.lock or an @EXPLICIT file"
@@ -421,7 +425,7 @@ func (s *Solver) run(ctx context.Context, dir string) error {
 	defer cancel()
 	cmd := exec.CommandContext(limited, program, args...)
 	cmd.Dir = dir
-	cmd.Env = s.environment(dir)
+	cmd.Env = s.environment(dir, env)
 	var stderr child.Tail
 	cmd.Stderr = &stderr
 	err = child.Group(cmd, syscall.SIGKILL)
@@ -445,12 +449,12 @@ var ruledOut = []string{
 }
 
 // environment is the user's, with the logins. What uv and rattler leave behind goes with dir.
-func (s *Solver) environment(dir string) []string {
+func (s *Solver) environment(dir string, more []string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(ruledOut, name)
 	})
-	env = append(append(uv.Environment(env), s.Config.environment()...), s.Env...)
+	env = slices.Concat(uv.Environment(env), more, s.Env)
 	return append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1", "RUST_BACKTRACE=0", "TMPDIR="+dir, "RATTLER_AUTH_FILE="+filepath.Join(dir, "logins.json"))
 }
 

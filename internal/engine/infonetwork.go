@@ -39,6 +39,7 @@ type question struct {
 	Answer
 	url    string // with what is secret
 	header http.Header
+	client *http.Client // nil: one that knows of no login
 	judge  func(status int) (good bool, hint string)
 }
 
@@ -107,6 +108,11 @@ func condaQuestions() (all []question) {
 	if err != nil {
 		return []question{unasked(someChannels, "conda packages", err)}
 	}
+	way, err := config.Way()
+	if err != nil {
+		return []question{unasked(someChannels, "conda packages", err)}
+	}
+	client := fetch.New(nil, fetch.Options{}).Over(way) // which downloads nothing
 	asked := map[string]bool{}
 	names := slices.Concat(config.UsualChannels(), slices.Sorted(maps.Keys(config.Custom)))
 	for i, name := range names {
@@ -120,7 +126,7 @@ func condaQuestions() (all []question) {
 		for _, c := range channels {
 			for _, index := range config.Places(c.URL + channelIndex) {
 				if strings.HasPrefix(index, "http") && !asked[index] {
-					all = append(all, channelAt(config, c, index))
+					all = append(all, channelAt(config, client, c, index))
 				}
 				asked[index] = true
 			}
@@ -133,38 +139,14 @@ func condaQuestions() (all []question) {
 const channelIndex = "/noarch/repodata.json"
 
 // channelAt asks for the index of a channel, with the user's login. A channel that is not there, or not for this user, is of no use.
-func channelAt(config *condalock.Config, c condalock.Channel, index string) question {
-	address, what := strings.TrimSuffix(index, channelIndex), "conda packages of "+c.Name
-	login, err := condaLogin(config, index)
-	if err != nil {
-		return unasked(address, what, err)
-	}
-	login.Answer = Answer{Address: address, For: what}
-	login.judge = func(status int) (bool, string) {
+func channelAt(config *condalock.Config, client *http.Client, c condalock.Channel, index string) question {
+	q := question{client: client, Answer: Answer{Address: strings.TrimSuffix(index, channelIndex), For: "conda packages of " + c.Name}}
+	q.url, q.header = config.Logins.Authorize(index)
+	q.judge = func(status int) (bool, string) {
 		good := status < http.StatusBadRequest || status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented
 		return good, condalock.ChannelHint(statusText(status))
 	}
-	return login
-}
-
-// condaLogin is how a file of a channel is asked for: with the login that is kept for channels, else with that of netrc.
-func condaLogin(config *condalock.Config, file string) (question, error) {
-	address, header := config.Logins.Authorize(file)
-	if address != file || header != nil {
-		return question{url: address, header: header}, nil
-	}
-	netrc, err := fetch.ReadNetrc()
-	if err != nil {
-		return question{}, err
-	}
-	u, err := url.Parse(file)
-	if err != nil {
-		return question{}, err
-	}
-	if l, ok := netrc.Find(u.Hostname(), ""); ok {
-		u.User = url.UserPassword(l.User, l.Password)
-	}
-	return question{url: u.String()}, nil
+	return q
 }
 
 // ask asks once.
@@ -175,7 +157,7 @@ func (q question) ask(ctx context.Context) Answer {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	status, err := head(ctx, q.url, q.header)
+	status, err := q.head(ctx)
 	switch {
 	case errors.Is(err, http.ErrSchemeMismatch): // what speaks without encryption is asked again where it is used
 	case errors.Is(err, context.DeadlineExceeded):
@@ -194,14 +176,18 @@ func statusText(status int) string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", status, http.StatusText(status)))
 }
 
-// head returns the status with which a server answers, without following it elsewhere.
-func head(ctx context.Context, address string, header http.Header) (int, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, address, nil)
+// head returns the status with which the server answers, without following it elsewhere.
+func (q question) head(ctx context.Context) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, q.url, nil)
 	if err != nil {
 		return 0, err
 	}
-	maps.Copy(req.Header, header)
-	client := http.Client{Transport: fetch.DefaultTransport(), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	maps.Copy(req.Header, q.header)
+	client := http.Client{Transport: fetch.DefaultTransport()}
+	if q.client != nil {
+		client = *q.client
+	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
 	var about *url.Error

@@ -142,7 +142,9 @@ func (l *Locked) pythonVersion() string {
 
 // means are what the build of a recipe needs besides its plan.
 func (s *Session) means(r *Recipe, l *Locked) (build.Options, error) {
-	o := build.Options{Wheels: l.Wheels, Authorize: lock.Authorizer(r.pinned), CondaRequests: func(packages []conda.Package) ([]fetch.Request, error) { return lock.CondaRequests(r.pinned, packages) }}
+	o := build.Options{Wheels: l.Wheels, Authorize: lock.Authorizer(r.pinned), CondaRequests: func(packages []conda.Package) ([]fetch.Request, error) {
+		return lock.CondaRequests(s.Fetch, r.pinned, packages)
+	}}
 	if l.Python != nil {
 		o.Protect = l.Python.Protected
 	}

@@ -88,7 +88,7 @@ func New(st *store.Store, o Options) *Client {
 	}
 	c := &Client{store: st, opts: o, slots: make(chan struct{}, o.Jobs)}
 	c.base = userAgent{o.Transport, o.UserAgent}
-	c.http = &http.Client{Transport: basicAuth{c}, CheckRedirect: CheckRedirect}
+	c.http = &http.Client{Transport: basicAuth{c, c.base}, CheckRedirect: CheckRedirect}
 	return c
 }
 

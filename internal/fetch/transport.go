@@ -3,6 +3,7 @@ package fetch
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -36,20 +37,43 @@ const pingAfter = 15 * time.Second
 // Transport returns the client's way to the network, for a caller that adds credentials of its own.
 func (c *Client) Transport() http.RoundTripper { return c.base }
 
-// UncheckedTransport is Transport without verification of certificates, for registries that the user's configuration
-// calls insecure. A transport that was passed in with Options and is of another type stays as it is.
-func (c *Client) UncheckedTransport() http.RoundTripper {
+// Way is how servers are reached for which the user's configuration has rules of their own. The zero value is how all others are reached.
+type Way struct {
+	Proxy     func(*http.Request) (*url.URL, error) // nil: what [DefaultTransport] does
+	Roots     *x509.CertPool                        // that are believed; nil: those of this machine
+	Unchecked bool                                  // any certificate will do
+}
+
+// Over returns a client for requests that go another way. It knows netrc, as the one for all others does.
+func (c *Client) Over(w Way) *http.Client {
+	if w.Proxy == nil && w.Roots == nil && !w.Unchecked {
+		return c.http // and its connections
+	}
+	return &http.Client{Transport: basicAuth{c, c.over(w)}, CheckRedirect: CheckRedirect}
+}
+
+// over is Transport, another way. A transport that was passed in with Options and is of another type stays as it is.
+func (c *Client) over(w Way) http.RoundTripper {
 	t, ok := c.opts.Transport.(*http.Transport)
 	if !ok {
 		return c.base
 	}
 	t = t.Clone()
+	if w.Proxy != nil {
+		t.Proxy = w.Proxy
+	}
 	if t.TLSClientConfig == nil {
 		t.TLSClientConfig = &tls.Config{}
 	}
-	t.TLSClientConfig.InsecureSkipVerify = true //nolint:gosec // only where the user's configuration says insecure = true
+	if w.Roots != nil {
+		t.TLSClientConfig.RootCAs = w.Roots
+	}
+	t.TLSClientConfig.InsecureSkipVerify = w.Unchecked //nolint:gosec // only where the user's configuration says so
 	return userAgent{t, c.opts.UserAgent}
 }
+
+// UncheckedTransport is Transport without verification of certificates, for registries that the user's configuration calls insecure.
+func (c *Client) UncheckedTransport() http.RoundTripper { return c.over(Way{Unchecked: true}) }
 
 type userAgent struct {
 	inner http.RoundTripper
@@ -65,11 +89,14 @@ func (t userAgent) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // basicAuth adds what netrc says about the request's host, on redirects too.
-type basicAuth struct{ client *Client }
+type basicAuth struct {
+	client *Client
+	inner  http.RoundTripper
+}
 
 func (t basicAuth) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Header.Get("Authorization") != "" {
-		return t.client.base.RoundTrip(req)
+		return t.inner.RoundTrip(req)
 	}
 	rc, err := t.client.readNetrc()
 	if err != nil {
@@ -79,7 +106,7 @@ func (t basicAuth) RoundTrip(req *http.Request) (*http.Response, error) {
 		req = req.Clone(req.Context())
 		req.SetBasicAuth(l.User, l.Password)
 	}
-	return t.client.base.RoundTrip(req)
+	return t.inner.RoundTrip(req)
 }
 
 func (c *Client) readNetrc() (Netrc, error) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -213,6 +214,7 @@ type condaLocker struct {
 	inputs Inputs
 	opts   Options
 	config *condalock.Config
+	client *http.Client // for packages of channels
 	solver *condalock.Solver
 	conda  Conda
 }
@@ -231,6 +233,10 @@ func lockConda(ctx context.Context, r *recipe.Recipe, old *Files, inputs Inputs,
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	way, err := config.Way()
+	if err != nil {
+		return nil, nil, nil, err
+	}
 	files, err := readRequirements(r)
 	if err != nil {
 		return nil, nil, nil, err
@@ -241,7 +247,7 @@ func lockConda(ctx context.Context, r *recipe.Recipe, old *Files, inputs Inputs,
 	if err := warnOfEnvironments(ctx, r); err != nil {
 		return nil, nil, nil, err
 	}
-	k := &condaLocker{recipe: r, old: old, inputs: inputs, opts: o, config: config, solver: &condalock.Solver{
+	k := &condaLocker{recipe: r, old: old, inputs: inputs, opts: o, config: config, client: o.Fetch.Over(way), solver: &condalock.Solver{
 		Store: o.Store, Config: config, Offline: o.Offline, UV: o.uv(r).Path, Env: indexEnvironment(r, files),
 	}}
 	k.conda = Conda{Prefix: r.Conda.Prefix, Platform: condalock.Subdir(r.Target.Platform), Glibc: lib.Glibc}
@@ -493,8 +499,7 @@ func (k *condaLocker) hash(ctx context.Context, packages []conda.Package) ([]con
 			return nil, fault.Hint(fmt.Errorf("the lock has no hash of %s", p.File), "lock again with hashes: `conda list --explicit --sha256`, `conda-lock`, `pixi`")
 		}
 		g.Go(func() error {
-			where := placesOf(k.config, *p)
-			digest, err := k.opts.Fetch.Unpinned(ctx, fetch.Request{URL: where.URL, Name: where.Name, Header: where.Header, Login: where.Login})
+			digest, err := k.opts.Fetch.Unpinned(ctx, placesOf(k.config, k.client, *p))
 			if err != nil {
 				return err
 			}
@@ -544,7 +549,7 @@ func (k *condaLocker) measure(ctx context.Context, packages []conda.Package) ([]
 				p.Size, err = k.opts.Store.BlobSize(p.SHA256)
 				return err
 			}
-			p.Size, err = k.opts.Fetch.Size(ctx, placesOf(k.config, *p))
+			p.Size, err = k.opts.Fetch.Size(ctx, placesOf(k.config, k.client, *p))
 			return err
 		})
 	}
@@ -555,14 +560,18 @@ func (k *condaLocker) measure(ctx context.Context, packages []conda.Package) ([]
 const CondaLoginHint = "logins for channels are looked for in netrc, in the addresses of channels, in RATTLER_AUTH_FILE and in ~/.rattler/credentials.json"
 
 // placesOf is how a package is asked for.
-func placesOf(c *condalock.Config, p conda.Package) fetch.Request {
+func placesOf(c *condalock.Config, client *http.Client, p conda.Package) fetch.Request {
 	url, header := c.Logins.Authorize(c.Places(p.URL)[0])
-	return fetch.Request{URL: url, Digest: p.SHA256, Size: p.Size, Name: p.Name + " " + p.Version, Header: header, Login: CondaLoginHint}
+	return fetch.Request{URL: url, Digest: p.SHA256, Size: p.Size, Name: p.Name + " " + p.Version, Header: header, Client: client, Login: CondaLoginHint}
 }
 
-// CondaRequests says how packages of a recipe are downloaded by this user: from which mirror, with which login.
-func CondaRequests(r *recipe.Recipe, packages []conda.Package) ([]fetch.Request, error) {
+// CondaRequests says how f downloads packages of a recipe for this user: from which mirror, with which login, through which proxy.
+func CondaRequests(f *fetch.Client, r *recipe.Recipe, packages []conda.Package) ([]fetch.Request, error) {
 	config, err := condalock.ReadConfig(os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	way, err := config.Way()
 	if err != nil {
 		return nil, err
 	}
@@ -571,9 +580,9 @@ func CondaRequests(r *recipe.Recipe, packages []conda.Package) ([]fetch.Request,
 		return nil, err
 	}
 	config.Learn(condaSources(r, files), packages)
-	requests := make([]fetch.Request, len(packages))
+	requests, client := make([]fetch.Request, len(packages)), f.Over(way)
 	for i, p := range packages {
-		requests[i] = placesOf(config, p)
+		requests[i] = placesOf(config, client, p)
 	}
 	return requests, nil
 }

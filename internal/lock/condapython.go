@@ -69,7 +69,7 @@ func (k *locker) distributions(ctx context.Context) ([]condalock.Distribution, e
 			packages = append(packages, p)
 		}
 	}
-	requests, err := CondaRequests(k.recipe, packages)
+	requests, err := CondaRequests(k.opts.Fetch, k.recipe, packages)
 	if err != nil {
 		return nil, err
 	}
