@@ -6,7 +6,7 @@ import (
 	"path"
 	"strings"
 
-	"sconce.dev/sconce/internal/entrypoint"
+	"sconce.dev/sconce/internal/cpython"
 	"sconce.dev/sconce/internal/layer"
 )
 
@@ -69,10 +69,10 @@ func PythonOf(packages []Package) Python {
 }
 
 // Minor returns the version as far as paths and byte code depend on it: "3.12".
-func (p Python) Minor() string { return entrypoint.Minor(p.Version) }
+func (p Python) Minor() string { return cpython.Minor(p.Version) }
 
 // cacheTag is what stands in the names of its byte code (PEP 3147).
-func (p Python) cacheTag() string { return "cpython-" + strings.ReplaceAll(p.Minor(), ".", "") }
+func (p Python) cacheTag() string { return cpython.CacheTag(p.Version) }
 
 // Executable returns the absolute path of the environment's Python.
 func (t Target) Executable() string { return t.Prefix + "/bin/python" + t.Python.Minor() }
@@ -98,14 +98,12 @@ func (t Target) validate() error {
 		if err := checkPath(v.SitePackages); err != nil {
 			return fmt.Errorf("site-packages of Python %s, %q: %w", v.Version, v.SitePackages, err)
 		}
-		if major, minor, ok := strings.Cut(v.Minor(), "."); !ok || !digits(major) || !digits(minor) {
+		if !cpython.Valid(v.Version) {
 			return fmt.Errorf("%q is not the version of a Python", v.Version)
 		}
 	}
 	return nil
 }
-
-func digits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
 // place says where a file of a package goes below the prefix; "" is nowhere. Files of a package for any Python lie where this one
 // looks for them (CEP 17, CEP 20).

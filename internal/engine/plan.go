@@ -8,6 +8,7 @@ import (
 
 	"sconce.dev/sconce/internal/build"
 	"sconce.dev/sconce/internal/conda"
+	"sconce.dev/sconce/internal/cpython"
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
@@ -121,7 +122,7 @@ func compilerHere(ctx context.Context, l *Locked) host.Python {
 		return host.Python{}
 	}
 	found, ok := host.FindPython(ctx, version)
-	minor := python.Interpreter{Version: version}.Minor()
+	minor := cpython.Minor(version)
 	switch {
 	case !ok:
 		progress.Warn(ctx, fmt.Sprintf("no byte code is compiled: programs for %s do not run on this machine, which has no Python %s of its own either", l.Platform, minor),

@@ -32,16 +32,6 @@ func Parse(line string) (Point, error) {
 	return p, nil
 }
 
-// Minor is a version of Python as far as paths and byte code depend on it: 3.12 of 3.12.4.
-func Minor(version string) string {
-	major, rest, ok := strings.Cut(version, ".")
-	if !ok {
-		return version
-	}
-	minor, _, _ := strings.Cut(rest, ".")
-	return major + "." + minor
-}
-
 // dotted says whether s is identifiers joined by dots. Modules and functions go into the text of a script, so nothing else will do.
 func dotted(s string) bool {
 	for part := range strings.SplitSeq(s, ".") {

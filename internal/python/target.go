@@ -12,6 +12,7 @@ import (
 	"path"
 	"strings"
 
+	"sconce.dev/sconce/internal/cpython"
 	"sconce.dev/sconce/internal/entrypoint"
 )
 
@@ -53,12 +54,10 @@ type Installed struct {
 }
 
 // Minor returns the version as far as paths and byte code depend on it: 3.11.
-func (i Interpreter) Minor() string { return entrypoint.Minor(i.Version) }
+func (i Interpreter) Minor() string { return cpython.Minor(i.Version) }
 
 // CacheTag returns what stands in the name of byte code files (sys.implementation.cache_tag): cpython-311.
-func (i Interpreter) CacheTag() string {
-	return "cpython-" + strings.ReplaceAll(i.Minor(), ".", "")
-}
+func (i Interpreter) CacheTag() string { return cpython.CacheTag(i.Version) }
 
 // Package returns the installed distribution called name, in any spelling.
 func (i Interpreter) Package(name string) (Installed, bool) {
@@ -113,7 +112,7 @@ func (t Target) validate() error {
 	if t.Root == "" || path.IsAbs(t.Root) || path.Clean(t.Root) != t.Root || strings.HasPrefix(t.Root, "..") {
 		return fmt.Errorf("%q cannot be the directory of a Python environment: it must be relative to the image's root and clean", t.Root)
 	}
-	if major, minor, ok := strings.Cut(t.Python.Minor(), "."); !ok || !digits(major) || !digits(minor) {
+	if !cpython.Valid(t.Python.Version) {
 		return fmt.Errorf("%q is not the version of a Python interpreter", t.Python.Version)
 	}
 	return nil
