@@ -142,9 +142,10 @@ func (c *Config) environment(channels []string) ([]string, error) {
 	}
 	var direct []string
 	for _, u := range servers {
-		switch own, all := c.proxyOf(u), proxies[u.Scheme]; {
-		case own == all:
-		case own == "":
+		own, all := c.proxyOf(u), proxies[u.Scheme]
+		switch own {
+		case all:
+		case "":
 			direct = append(direct, u.Hostname())
 		default:
 			err := fmt.Errorf("%s is behind the proxy %s, other channels are behind %s, and the solver of conda packages goes through one only", u.Hostname(),
