@@ -53,7 +53,7 @@ type machine struct {
 	input
 	given  int     // bytes of dst that were handed out
 	err    error   // after all that was decoded
-	notes  *points // of places to begin anew; nil: nobody wants them
+	notes  *listed // of places to begin anew; nil: nobody wants them
 	buffer [outputSize]byte
 }
 
@@ -79,7 +79,7 @@ func (z *Reader) Reset(r io.Reader, o Options) {
 	m.decoder.start(m.buffer[:], nil, &m.input)
 	m.given, m.err, m.notes = 0, nil, nil
 	if o.Points > 0 {
-		m.notes = &points{spacing: o.Points}
+		m.notes = &listed{points: points{spacing: o.Points}}
 	}
 }
 

@@ -23,9 +23,10 @@ import (
 // sequences", 2019) and rapidgzip (Knespel and Brunst, "Rapidgzip: Parallel Decompression and Seeking in Gzip Files Using
 // Cache Prefetching", 2023).
 type ParallelGzipReader struct {
-	src  io.Reader
-	cut  cutting
-	stop chan struct{}
+	src   io.Reader
+	cut   cutting
+	notes *notes // nil: nobody wants any
+	stop  chan struct{}
 
 	free   chan *chunk  // chunks that wait for input
 	tries  chan *chunk  // chunks to be tried
@@ -48,7 +49,7 @@ type ParallelGzipReader struct {
 type cutting struct {
 	chunk   int // bytes of a chunk
 	overlap int // bytes behind a chunk that a trial may use to come to the end of a block
-	workers int
+	workers int // that try chunks; 0: no chunk is tried
 }
 
 // The sizes of chunks: large enough for several blocks of any compressor, and small enough that 12 MB for each, with what it
@@ -72,26 +73,38 @@ var trialsAtOnce = sync.OnceValue(func() chan struct{} { return make(chan struct
 // OpenGzip decompresses a gzip file, on as many cores as there are if that is faster. It may read ahead of what it returns,
 // until it is closed.
 func OpenGzip(r io.Reader) (io.ReadCloser, error) {
-	workers := min(runtime.GOMAXPROCS(0), maxWorkers)
-	if workers < leastWorkers {
+	workers := usefulWorkers(runtime.GOMAXPROCS(0))
+	if workers == 0 {
 		return NewGzipReader(r)
 	}
 	return newParallel(r, cutting{chunk: chunkSize, overlap: chunkOverlap, workers: workers})
 }
 
+// usefulWorkers is how many workers make trials on a number of cores.
+func usefulWorkers(cores int) int {
+	if cores < leastWorkers {
+		return 0
+	}
+	return min(cores, maxWorkers)
+}
+
 func newParallel(r io.Reader, c cutting) (*ParallelGzipReader, error) {
+	return startParallel(r, c, nil)
+}
+
+func startParallel(r io.Reader, c cutting, n *notes) (*ParallelGzipReader, error) {
 	src, ok := r.(*bufio.Reader)
 	if !ok {
 		src = bufio.NewReaderSize(r, gzipBuffer)
 	}
-	if err := readGzipHeader(src); err != nil {
-		return nil, noEOF(err)
-	}
-	most := c.workers + c.workers/2 + 2
+	most, ready := c.workers+c.workers/2+2, max(1, c.workers)
 	z := &ParallelGzipReader{
-		src: src, cut: c, stop: make(chan struct{}),
+		src: src, cut: c, notes: n, stop: make(chan struct{}),
 		free: make(chan *chunk, most), tries: make(chan *chunk, most), order: make(chan *chunk, most),
-		solves: make(chan *piece, c.workers), out: make(chan *piece, c.workers),
+		solves: make(chan *piece, ready), out: make(chan *piece, ready),
+	}
+	if err := z.readHeader(src); err != nil {
+		return nil, noEOF(err)
 	}
 	z.quit = sync.OnceFunc(func() { close(z.stop) })
 	for range firstChunks {
@@ -100,6 +113,14 @@ func newParallel(r io.Reader, c cutting) (*ParallelGzipReader, error) {
 	z.ended.Go(z.read)
 	z.ended.Go(z.sequence)
 	return z, nil
+}
+
+// readHeader reads the header of a member. It returns io.EOF when there is nothing at all.
+func (z *ParallelGzipReader) readHeader(src byteSource) error {
+	if z.notes != nil {
+		return readPlainHeader(src)
+	}
+	return readGzipHeader(src)
 }
 
 // firstChunks is how many chunks are read before the first byte is wanted. Each that is used up makes room for two, so that
@@ -163,20 +184,40 @@ func (z *ParallelGzipReader) more() ([]byte, error) {
 // check compares the members that end in a piece with what they promise. What is behind one that is wrong is not returned.
 func (z *ParallelGzipReader) check(p *piece) {
 	from := 0
-	sum := func(to int) {
-		z.crc = crc32.Update(z.crc, crc32.IEEETable, p.data[from:to])
-		z.size += uint32(to - from)
-		from = to
-	}
 	for _, m := range p.members {
-		sum(m.at)
-		if m.crc != z.crc || m.size != z.size {
-			z.rest, z.err = p.data[:m.at], ErrGzipChecksum
+		err := z.advance(p, from, m.at)
+		if err == nil {
+			err = z.endMember(m)
+		}
+		if from = m.at; err != nil {
+			z.rest, z.err = p.data[:from], err
 			return
 		}
-		z.crc, z.size = 0, 0
 	}
-	sum(len(p.data))
+	if err := z.advance(p, from, len(p.data)); err != nil {
+		z.err = err
+	}
+}
+
+// advance goes on behind a part of a piece.
+func (z *ParallelGzipReader) advance(p *piece, from, to int) error {
+	z.crc = crc32.Update(z.crc, crc32.IEEETable, p.data[from:to])
+	z.size += uint32(to - from)
+	if z.notes == nil {
+		return nil
+	}
+	return z.notes.look(p, from, to)
+}
+
+func (z *ParallelGzipReader) endMember(m memberEnd) error {
+	if m.crc != z.crc || m.size != z.size {
+		return ErrGzipChecksum
+	}
+	z.crc, z.size = 0, 0
+	if z.notes == nil {
+		return nil
+	}
+	return z.notes.member()
 }
 
 // Close makes z stop reading ahead and give up its memory. It does not close the source.
@@ -258,7 +299,7 @@ func (z *ParallelGzipReader) pass(c *chunk, running int) int {
 	if paused {
 		z.pause.Add(-1)
 	}
-	if c.at == 0 || paused {
+	if c.at == 0 || paused || z.cut.workers == 0 {
 		c.users.Store(1)
 		close(c.tried)
 		z.order <- c // there is room for all chunks there are
@@ -375,6 +416,8 @@ func (z *ParallelGzipReader) stopped() bool {
 type piece struct {
 	data    []byte
 	members []memberEnd // that end in it
+	ends    blockEnds   // of blocks in it
+	from    int64       // the bit of the file from which the ends are counted
 	err     error       // behind it
 	ready   chan struct{}
 

@@ -184,7 +184,7 @@ func TestParallelBeforeTheStart(t *testing.T) {
 		t.Fatal("the trial found no block")
 	}
 	for known, want := range map[int]bool{0: false, 100: false, 8 << 10: true, windowSize: true} {
-		if got := (&sequencer{known: known}).fits(g); got != want {
+		if got := (&sequencer{z: &ParallelGzipReader{}, window: window{known: known}}).fits(g); got != want {
 			t.Errorf("with %d bytes before it the trial fits: %t, not %t", known, got, want)
 		}
 	}

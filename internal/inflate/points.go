@@ -16,37 +16,46 @@ type Point struct {
 	CRC    uint32 // CRC-32 of what comes out between the point before, or the beginning, and this one
 }
 
-// points collects them while a stream is decoded.
+// points finds them while a stream is decoded.
 type points struct {
 	spacing int64
-	list    []Point
-	out     int64
-	crc     uint32
+	out     int64  // bytes that came out
+	last    int64  // of them, those before the last point
+	crc     uint32 // of those behind it
+}
+
+// pass goes on behind what came out.
+func (p *points) pass(b []byte) {
+	p.crc = crc32.Update(p.crc, crc32.IEEETable, b)
+	p.out += int64(len(b))
+}
+
+// due is whether there should be a point where a block ends.
+func (p *points) due() bool { return p.out-p.last >= p.spacing }
+
+// mark makes a point here, at a bit of the stream.
+func (p *points) mark(bit int64, window []byte) Point {
+	made := Point{Out: p.out, Bit: bit, Window: window, CRC: p.crc}
+	p.last, p.crc = p.out, 0
+	return made
+}
+
+// listed are the points of a Reader.
+type listed struct {
+	points
+	list []Point
 }
 
 // take looks at what a step has added to the output.
-func (p *points) take(d *decoder, before int) {
-	added := d.dst[before:d.out]
-	p.crc = crc32.Update(p.crc, crc32.IEEETable, added)
-	p.out += int64(len(added))
+func (l *listed) take(d *decoder, before int) {
+	l.pass(d.dst[before:d.out])
+	bit := 8*d.base + int64(d.bit())
 	switch {
 	case d.state == atEnd:
-		p.add(d, nil)
-	case d.state == atHeader && p.out-p.last() >= p.spacing:
-		p.add(d, slices.Clone(d.dst[max(0, d.out-windowSize):d.out]))
+		l.list = append(l.list, l.mark(bit, nil))
+	case d.state == atHeader && l.due():
+		l.list = append(l.list, l.mark(bit, slices.Clone(d.dst[max(0, d.out-windowSize):d.out])))
 	}
-}
-
-func (p *points) last() int64 {
-	if len(p.list) == 0 {
-		return 0
-	}
-	return p.list[len(p.list)-1].Out
-}
-
-func (p *points) add(d *decoder, window []byte) {
-	p.list = append(p.list, Point{Out: p.out, Bit: 8*d.base + int64(d.bit()), Window: window, CRC: p.crc})
-	p.crc = 0
 }
 
 // Points returns the places that were noted, in order. The last one is the end of the stream, once that was read. It must be

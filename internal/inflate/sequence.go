@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 )
 
@@ -32,8 +33,7 @@ type sequencer struct {
 	at     int64 // the next bit of the file; at the start of a block, or inside a trailer or header
 	member int64 // the byte where the deflate stream of the member starts
 
-	window [windowSize]byte // the last bytes of the member, at its end
-	known  int              // how many there are
+	window window
 
 	d      decoder
 	wasted int // trials in a row that were of no use
@@ -205,12 +205,16 @@ func (s *sequencer) emit(p *piece) error {
 	}
 }
 
-// fits says whether the symbols of a guess are bytes that there are. Near the start of a member the window is not full.
+// fits says whether the symbols of a guess are bytes that there are. Near the start of a member the window is not full. Nor does a guess fit
+// that goes on behind a header that is not a plain one, where all must be.
 func (s *sequencer) fits(g *guess) bool {
-	if s.known == windowSize {
+	if s.z.notes != nil && slices.ContainsFunc(g.members, func(m memberEnd) bool { return !m.plain }) {
+		return false // which is an error, in its turn
+	}
+	if s.window.known == windowSize {
 		return true
 	}
-	least := marker + windowSize - s.known // one more than any symbol when nothing is known
+	least := marker + windowSize - s.window.known // one more than any symbol when nothing is known
 	for _, symbol := range g.marked[windowSize : windowSize+g.markedLen] {
 		if symbol >= marker && int(symbol) < least {
 			return false
@@ -222,7 +226,7 @@ func (s *sequencer) fits(g *guess) bool {
 // accept passes on what the trial of the chunk at a byte of the file has made, which is right.
 func (s *sequencer) accept(at int64, g *guess) error {
 	m := meaningsPool.Get().(*meanings)
-	copy(m[marker:], s.window[:])
+	copy(m[marker:], s.window.last[:])
 	s.slide(g, m)
 	s.at = 8*at + int64(g.end)
 	if n := len(g.members); n > 0 {
@@ -231,7 +235,7 @@ func (s *sequencer) accept(at int64, g *guess) error {
 	if g.plain == nil {
 		g.plain = plainBuffers.Get().(*plainBuffer)
 	}
-	p := &piece{data: g.plain[:g.total], members: g.members, guess: g, meanings: m, ready: make(chan struct{})}
+	p := &piece{data: g.plain[:g.total], members: g.members, ends: g.ends, from: 8 * at, guess: g, meanings: m, ready: make(chan struct{})}
 	ended := g.ended
 	s.z.solves <- p
 	if err := s.emit(p); err != nil {
@@ -247,23 +251,31 @@ func (s *sequencer) accept(at int64, g *guess) error {
 func (s *sequencer) slide(g *guess, m *meanings) {
 	from := 0 // of the member that goes on
 	if n := len(g.members); n > 0 {
-		from, s.known = g.members[n-1].at, 0
+		from, s.window.known = g.members[n-1].at, 0
 	}
 	if g.plain == nil || g.total == g.markedLen && from == 0 {
-		m.resolve(s.window[:], g.marked[g.markedLen:][:windowSize])
-		s.known = min(windowSize, s.known+g.markedLen)
+		m.resolve(s.window.last[:], g.marked[g.markedLen:][:windowSize])
+		s.window.known = min(windowSize, s.window.known+g.markedLen)
 		return
 	}
-	s.keep(g.plain[from:g.total])
+	s.window.keep(g.plain[from:g.total])
+}
+
+// window is what matches may reach back into.
+type window struct {
+	last  [windowSize]byte // the last bytes of the member, at its end
+	known int              // how many there are
 }
 
 // keep makes the window the last bytes of what was decoded, behind those that it has.
-func (s *sequencer) keep(b []byte) {
+func (w *window) keep(b []byte) {
 	b = b[max(0, len(b)-windowSize):]
-	copy(s.window[:], s.window[len(b):])
-	copy(s.window[windowSize-len(b):], b)
-	s.known = min(windowSize, s.known+len(b))
+	copy(w.last[:], w.last[len(b):])
+	copy(w.last[windowSize-len(b):], b)
+	w.known = min(windowSize, w.known+len(b))
 }
+
+func (w *window) bytes() []byte { return w.last[windowSize-w.known:] }
 
 // serial decodes up to the start of a block at or behind a bit of the file, or into another member behind it.
 func (s *sequencer) serial(until int64) error {
@@ -305,14 +317,18 @@ func (s *sequencer) bit() int64 { return 8*(s.member+s.d.base) + int64(s.d.bit()
 func (s *sequencer) serialPiece(until int64) error {
 	b := serialBuffers.Get().(*serialBuffer)
 	d := &s.d
-	d.dst, d.out = b[:], copy(b[:], s.window[windowSize-s.known:])
+	d.dst, d.out = b[:], copy(b[:], s.window.bytes())
 	known := d.out
+	p := &piece{serial: b, ready: isReady}
 	var err error
 	for err == nil && len(d.dst)-d.out >= outputMargin && d.state != atEnd && (d.state != atHeader || s.bit() < until) {
 		err = d.step()
+		if err == nil && (d.state == atHeader || d.state == atEnd) {
+			p.ends.add(blockEnd{bit: s.bit(), at: int32(d.out - known), final: d.state == atEnd})
+		}
 	}
-	p := &piece{data: b[known:d.out], serial: b, ready: isReady}
-	s.keep(p.data)
+	p.data = b[known:d.out]
+	s.window.keep(p.data)
 	if stopped := s.emit(p); err == nil {
 		err = stopped
 	}
@@ -330,9 +346,9 @@ func (s *sequencer) nextMember() error {
 	if err := s.emit(&piece{members: []memberEnd{end}, ready: isReady}); err != nil {
 		return err
 	}
-	if err := readGzipHeader(s); err != nil {
+	if err := s.z.readHeader(s); err != nil {
 		return err
 	}
-	s.member, s.known = s.at/8, 0
+	s.member, s.window.known = s.at/8, 0
 	return nil
 }

@@ -36,13 +36,15 @@ type trial struct {
 	base  int          // where decoder.dst starts in plain
 
 	members []memberEnd
+	ends    blockEnds
 }
 
 // memberEnd is where a member of a gzip file ends, and what it promises.
 type memberEnd struct {
 	at        int // how many bytes of the piece belong to it and those before it
 	crc, size uint32
-	next      int // where the deflate stream of the member behind it starts, in bytes of the piece's input
+	next      int  // where the deflate stream of the member behind it starts, in bytes of the piece's input
+	plain     bool // the header before that is a plain one
 }
 
 // guess is what a trial made of a part of a stream. Whether it is right depends on whether a block starts at its first bit.
@@ -54,6 +56,7 @@ type guess struct {
 	plain      *plainBuffer // those that follow, at their place; nil: there are none
 	total      int          // bytes in all
 	members    []memberEnd  // that ended on the way, the beginning of the next one known
+	ends       blockEnds    // of all blocks, counted from the first bit of src
 }
 
 // drop gives the memory back.
@@ -85,7 +88,7 @@ func try(src []byte, size int, cancelled func() bool) *guess {
 		plainBuffers.Put(t.plain)
 	}
 	t.decoder.start(nil, nil, nil)
-	t.marked, t.plain, t.members = nil, nil, nil
+	t.marked, t.plain, t.members, t.ends = nil, nil, nil, nil
 	return g
 }
 
@@ -106,7 +109,7 @@ func (t *trial) run(src []byte, size int, cancelled func() bool) *guess {
 // from decodes what starts at a bit. It returns nil when not even a block can be decoded.
 func (t *trial) from(src []byte, start, goal int) *guess {
 	t.decoder.start(nil, src, nil)
-	t.n, t.scanned, t.dirty, t.members = windowSize, windowSize, windowSize, nil
+	t.n, t.scanned, t.dirty, t.members, t.ends = windowSize, windowSize, windowSize, nil, nil
 	if t.plain != nil {
 		plainBuffers.Put(t.plain)
 		t.plain = nil
@@ -136,6 +139,8 @@ func (t *trial) from(src []byte, start, goal int) *guess {
 func (t *trial) note(g *guess) {
 	g.end, g.ended, g.total = t.bit(), t.state == atEnd, t.total()
 	g.plain, g.markedLen, g.members = t.plain, t.n-windowSize, t.members
+	t.ends.add(blockEnd{bit: int64(g.end), at: int32(g.total), final: g.ended})
+	g.ends = t.ends
 }
 
 // ready prepares the next block, and says whether there is one to be decoded.
@@ -226,7 +231,7 @@ func (t *trial) nextMember() bool {
 	t.base, t.dst, t.out = total, t.plain[total:], 0
 	t.pos = len(t.src) - r.Len()
 	t.bits, t.count, t.state = 0, 0, atHeader
-	end := memberEnd{at: total, next: t.pos}
+	end := memberEnd{at: total, next: t.pos, plain: bytes.HasPrefix(trailer[gzipTrailer:], plainHeader)}
 	end.crc, end.size = binary.LittleEndian.Uint32(trailer), binary.LittleEndian.Uint32(trailer[4:])
 	t.members = append(t.members, end)
 	return true

@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -11,8 +12,12 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/store/storetest"
 )
 
 // BenchmarkWriter writes a layer of the wheels in $SCONCE_BENCH_WHEELS, or of made-up files without it. MB/s counts
@@ -112,4 +117,69 @@ func benchFiles(tb testing.TB) map[string][]byte {
 		files["pkg"+strconv.Itoa(i%20)+"/f"+strconv.Itoa(i)+".py"] = data
 	}
 	return files
+}
+
+// BenchmarkFindChunks reads a layer as one that was pulled: of programs and libraries of this machine, 4 MiB to a chunk, or each a member of its
+// own as the files of wheels are. MB/s counts uncompressed bytes. Try it with -cpu 1,8,16.
+func BenchmarkFindChunks(b *testing.B) {
+	for name, packed := range map[string]func([]byte) Deflated{"chunks": nil, "files": func(data []byte) Deflated { return pointed(b, deflateBytes(b, data, 6)) }} {
+		st := storetest.Alone(b)
+		d := layerOfThisMachine(b, st, packed)
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(d.RawSize)
+			before := cpuSeconds(b)
+			for b.Loop() {
+				if ix, err := FindChunks(b.Context(), st, d); ix == nil || err != nil {
+					b.Fatal("no index", err)
+				}
+			}
+			b.ReportMetric((cpuSeconds(b)-before)/float64(b.N), "cpu-s/op")
+		})
+	}
+}
+
+// cpuSeconds is what this process has used.
+func cpuSeconds(b *testing.B) float64 {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}
+
+// layerOfThisMachine makes a layer of 200 MB or more, if there is so much. packed, unless nil, compresses a file.
+func layerOfThisMachine(b *testing.B, st *store.Store, packed func([]byte) Deflated) Descriptor {
+	w, err := NewWriter(b.Context(), st, Options{Compression: Gzip})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer w.Abort()
+	total, count := 0, 0
+	for _, pattern := range []string{"/usr/bin/*", "/usr/lib/x86_64-linux-gnu/*.so*", "/usr/lib/python3*/*.py", "/usr/local/go/bin/*"} {
+		names, _ := filepath.Glob(pattern)
+		for _, name := range names {
+			info, err := os.Lstat(name)
+			if err != nil || !info.Mode().IsRegular() || info.Size() > 200<<20 || total > 200<<20 {
+				continue
+			}
+			data, err := os.ReadFile(name)
+			if err != nil {
+				continue
+			}
+			total, count = total+len(data), count+1
+			var p Deflated
+			if packed != nil {
+				p = packed(data)
+			}
+			e := Entry{Path: fmt.Sprintf("%05d", count), Mode: 0o644, Size: int64(len(data))}
+			if err := w.AddDeflated(e, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }, p); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	d, err := w.Close()
+	if err != nil || d.RawSize < 64<<20 {
+		b.Skip("there is too little to read on this machine", err)
+	}
+	return d
 }

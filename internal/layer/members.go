@@ -1,14 +1,11 @@
 package layer
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 
 	"sconce.dev/sconce/internal/ctxio"
@@ -31,14 +28,11 @@ func FindChunks(ctx context.Context, st *store.Store, d Descriptor) (*Index, err
 		return nil, err
 	}
 	defer f.Close()
-	m := newMembers(ctxio.Reader(ctx, f))
-	defer m.Close()
-	if err := m.first(); err != nil {
-		return nil, none(err)
+	if begins, err := beginsWithChunk(io.NewSectionReader(f, 0, 2*ChunkSize)); err != nil || !begins {
+		return nil, err
 	}
 	task := progress.Begin(ctx, "index", d.Digest.Short(), d.Size)
-	m.passed = func(n int64) { task.Add(n) }
-	ix, err := m.index(ctx, from)
+	ix, err := readMembers(ctx, from, io.TeeReader(f, task))
 	if err == nil && ix.seekable() {
 		err = ix.promised(d)
 	} else if none(err) == nil {
@@ -48,6 +42,22 @@ func FindChunks(ctx context.Context, st *store.Store, d Descriptor) (*Index, err
 		return nil, fmt.Errorf("read layer %s: %w", d.Digest.Short(), err)
 	}
 	return ix, nil
+}
+
+// beginsWithChunk is whether what r starts with may be a chunk of at most ChunkSize bytes. What is wrong with it shows when it is read.
+func beginsWithChunk(r io.Reader) (bool, error) {
+	head := make([]byte, len(gzipHeader))
+	_, err := ctxio.Fill(r, head)
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
+		return false, err
+	case err != nil || !bytes.HasPrefix(head, plainMember):
+		return false, nil
+	}
+	z := inflate.NewReader(r, inflate.Options{ReadAhead: true})
+	defer z.Close()
+	n, _ := io.CopyN(io.Discard, z, ChunkSize+1)
+	return n <= ChunkSize, nil
 }
 
 // Keep puts the index of a layer of the store into the store. In one that is only read it has no effect.
@@ -70,126 +80,60 @@ var errNotChunks = errors.New("not made of chunks")
 
 // none is err unless that says that a layer is not made of chunks.
 func none(err error) error {
-	if errors.Is(err, errNotChunks) {
+	if errors.Is(err, errNotChunks) || errors.Is(err, inflate.ErrNotPlain) {
 		return nil
 	}
 	return err
 }
 
-// members decompresses the members of a gzip file whose headers are as ours, one after the other, and notes where they are.
+// members are the chunks of a layer, noted while it is read.
 type members struct {
-	src   *bufio.Reader
-	z     *inflate.Reader
-	begun []byte // of the first member, which has been read
-	crc   uint32 // of the member so far
-	raw   int64  // bytes of it
-	marks []mark
-	seeks seeks
-	err   error // sticky, behind begun
-
-	passed func(n int64) // is told how long each member was, in bytes
+	marks  []mark
+	seeks  seeks
+	points []inflate.Point // of the member so far
 }
 
-func newMembers(r io.Reader) *members {
-	return &members{src: bufio.NewReaderSize(r, 64<<10), marks: []mark{{}}, seeks: seeks{}, passed: func(int64) {}}
-}
-
-// first reads the first member, which must be a chunk of at most ChunkSize bytes.
-func (m *members) first() error {
-	if err := m.begin(); err != nil {
-		return err
+// point notes a place in a member.
+func (m *members) point(p inflate.Point) error {
+	if p.Out > maxMember {
+		return errNotChunks
 	}
-	buf := bytes.NewBuffer(make([]byte, 0, 64<<10))
-	for len(m.marks) == 1 && m.err == nil {
-		if m.raw > ChunkSize {
-			return errNotChunks
-		}
-		if _, err := io.CopyN(buf, m, 64<<10); err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
-	}
-	m.begun = buf.Bytes()
+	m.points = append(m.points, p)
 	return nil
 }
 
-// begin reads the header of a member. It returns io.EOF when there is none.
-func (m *members) begin() error {
-	head := make([]byte, len(gzipHeader))
-	switch n, err := io.ReadFull(m.src, head); {
-	case n == 0 && errors.Is(err, io.EOF) && len(m.marks) > 1:
-		return io.EOF
-	case n < len(head) && err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
-		return err
-	case !bytes.HasPrefix(head, plainMember):
+// member notes a member that has ended.
+func (m *members) member(stream, content int64) error {
+	if content == 0 || len(m.marks) > maxChunks {
 		return errNotChunks
 	}
-	m.crc, m.raw = 0, 0
-	if m.z == nil {
-		m.z = new(inflate.Reader)
-	}
-	m.z.Reset(m.src, inflate.Options{Points: SeekSpacing})
-	return nil
-}
-
-func (m *members) Read(p []byte) (int, error) {
-	if len(m.begun) > 0 {
-		n := copy(p, m.begun)
-		m.begun = m.begun[n:]
-		return n, nil
-	}
-	for m.err == nil {
-		n, err := m.z.Read(p)
-		m.crc = crc32.Update(m.crc, crc32.IEEETable, p[:n])
-		m.raw += int64(n)
-		if m.raw > maxMember {
-			err = errNotChunks
-		}
-		if errors.Is(err, io.EOF) {
-			if err = m.end(); err == nil {
-				err = m.begin()
-			}
-		}
-		m.err = err
-		if n > 0 || len(p) == 0 {
-			return n, nil
-		}
-	}
-	return 0, m.err
-}
-
-// end checks the member that ended, and notes it.
-func (m *members) end() error {
-	var trailer [gzipTrailer]byte
-	if _, err := io.ReadFull(m.src, trailer[:]); err != nil {
-		return unexpected(err)
-	}
-	if binary.LittleEndian.Uint32(trailer[:]) != m.crc || binary.LittleEndian.Uint32(trailer[4:]) != uint32(m.raw) {
-		return inflate.ErrGzipChecksum
-	}
-	if m.raw == 0 || len(m.marks) > maxChunks {
-		return errNotChunks
-	}
-	if m.raw > ChunkSize {
-		list := Deflated{Points: m.z.Points}.seekPoints(m.raw)
+	if content > ChunkSize {
+		list := packPoints(m.points, content)
 		if list == nil {
 			return errNotChunks
 		}
 		m.seeks[len(m.marks)-1] = list
 	}
-	last, size := m.marks[len(m.marks)-1], int64(len(gzipHeader))+m.z.InputOffset()+gzipTrailer
-	m.marks = append(m.marks, mark{last.blob + size, last.raw + m.raw})
-	m.passed(size)
+	last := m.marks[len(m.marks)-1]
+	m.marks = append(m.marks, mark{last.blob + int64(len(gzipHeader)) + stream + gzipTrailer, last.raw + content})
+	clear(m.points) // their windows are large
+	m.points = m.points[:0]
 	return nil
 }
 
-// index reads all members as the tar of a layer.
-func (m *members) index(ctx context.Context, from backing) (*Index, error) {
+// readMembers reads all members as the tar of a layer.
+func readMembers(ctx context.Context, from backing, r io.Reader) (*Index, error) {
+	m := &members{marks: []mark{{}}, seeks: seeks{}}
+	z, err := inflate.OpenMembers(ctxio.Reader(ctx, r), inflate.Members{Spacing: SeekSpacing, Point: m.point, Member: m.member})
+	if err != nil {
+		return nil, err
+	}
+	defer z.Close()
 	hash := sha256.New()
-	tar := newAhead(m, hash)
+	tar := newAhead(z, hash)
 	defer tar.Close()
 	ix := &Index{format: formatGzip, from: from}
 	tr := newTarReader(tar)
-	var err error
 	if ix.Entries, err = readEntries(ctx, from, tr, func(IndexEntry, func() (io.ReadCloser, error)) error { return ctx.Err() }); err != nil {
 		return nil, err
 	}
@@ -202,11 +146,4 @@ func (m *members) index(ctx context.Context, from backing) (*Index, error) {
 	ix.DiffID, ix.chunks = store.SumDigest(hash), m.marks
 	ix.seeks = func() (seeks, error) { return m.seeks, nil }
 	return ix, nil
-}
-
-func (m *members) Close() error {
-	if m.z == nil {
-		return nil
-	}
-	return m.z.Close()
 }

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"runtime"
 	"slices"
 	"sort"
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/errgroup"
 
 	"sconce.dev/sconce/internal/inflate"
 	"sconce.dev/sconce/internal/store"
@@ -60,26 +62,47 @@ func (d Deflated) seekPoints(size int64) []seekPoint {
 	if d.Points == nil {
 		return nil
 	}
-	var list []seekPoint
+	return packPoints(d.Points(), size)
+}
+
+// packPoints makes the points of a chunk of those of the deflate stream in it, which has size bytes of content. It returns nil when they are
+// too far apart.
+func packPoints(points []inflate.Point, size int64) []seekPoint {
+	list := make([]seekPoint, len(points))
 	last := int64(0)
-	for _, p := range d.Points() {
-		s := seekPoint{raw: p.Out, bit: p.Bit + 8*int64(len(gzipHeader)), crc: p.CRC}
-		if p.Window != nil {
-			packed, err := compressZstd(nil, p.Window)
-			if err != nil {
-				return nil
-			}
-			s.window, s.size = packed, len(packed)
-		}
-		if s.raw-last > maxPart {
+	for i, p := range points {
+		list[i] = seekPoint{raw: p.Out, bit: p.Bit + 8*int64(len(gzipHeader)), crc: p.CRC}
+		if p.Out-last > maxPart {
 			return nil
 		}
-		list, last = append(list, s), s.raw
+		last = p.Out
 	}
-	if last != size {
+	if last != size || packWindows(list, points) != nil {
 		return nil
 	}
 	return list
+}
+
+// packWindows compresses the windows of points, several at once.
+func packWindows(list []seekPoint, points []inflate.Point) error {
+	var g errgroup.Group
+	workers := min(runtime.GOMAXPROCS(0), len(points))
+	for first := range workers {
+		g.Go(func() error {
+			for i := first; i < len(points); i += workers {
+				if points[i].Window == nil {
+					continue
+				}
+				packed, err := compressZstd(nil, points[i].Window)
+				if err != nil {
+					return err
+				}
+				list[i].window, list[i].size = packed, len(packed)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
 }
 
 func (s seeks) encode() ([]byte, error) {
