@@ -95,7 +95,8 @@ func toServe(ctx context.Context, st *store.Store, layers []layer.Descriptor) ([
 	return nil, nil
 }
 
-// maxRead bounds how many layers are read at once: places in long files take 128 MiB of memory for each.
+// maxRead bounds how many layers are read at once: places in long files take 128 MiB of memory for each. What several cores inflate is bounded for all
+// together, by package inflate.
 const maxRead = 4
 
 // findChunks adds the indexes of layers that sconce has made and that came from elsewhere, as those of an image do that was pushed and pulled. Those of

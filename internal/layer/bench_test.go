@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/store"
@@ -132,6 +133,45 @@ func BenchmarkFindChunks(b *testing.B) {
 				if ix, err := FindChunks(b.Context(), st, d); ix == nil || err != nil {
 					b.Fatal("no index", err)
 				}
+			}
+			b.ReportMetric((cpuSeconds(b)-before)/float64(b.N), "cpu-s/op")
+		})
+	}
+}
+
+// BenchmarkDecompress reads streams of other programs: gzip and zstd, the latter as one frame, and as many, which zstd:chunked and pzstd make.
+func BenchmarkDecompress(b *testing.B) {
+	st := storetest.Alone(b)
+	raw := rawTar(b, st, layerOfThisMachine(b, st, nil))
+	frames := func(size int) []byte {
+		w, err := zstd.NewWriter(nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		var packed []byte
+		for part := range slices.Chunk(raw, size) {
+			packed = w.EncodeAll(part, packed)
+		}
+		return packed
+	}
+	for name, packed := range map[string]func() []byte{
+		"gzip": func() []byte { return gzipStream(b, raw, "") }, "zstd": func() []byte { return frames(len(raw)) },
+		"zstd of 4 MiB": func() []byte { return frames(4 << 20) }, "zstd of 64 KiB": func() []byte { return frames(64 << 10) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			src := packed()
+			b.SetBytes(int64(len(raw)))
+			before := cpuSeconds(b)
+			b.ResetTimer()
+			for b.Loop() {
+				z, err := Decompress(io.NopCloser(bytes.NewReader(src)))
+				if err != nil {
+					b.Fatal(err)
+				}
+				if n, err := io.Copy(io.Discard, z); n != int64(len(raw)) || err != nil {
+					b.Fatal(n, err)
+				}
+				z.Close()
 			}
 			b.ReportMetric((cpuSeconds(b)-before)/float64(b.N), "cpu-s/op")
 		})

@@ -115,6 +115,10 @@ func sniff(head []byte) format {
 // (--long needs to be told otherwise) and twice what xz -9 needs.
 const maxWindow = 128 << 20
 
+// zstdBlocks is how many blocks of a zstd stream, of up to 128 KiB each, are on their way at once. Three goroutines of the library share the work on
+// one, literals, sequences, and what both make, and need one each, besides the block that waits for the next of them and the one that is read.
+const zstdBlocks = 6
+
 // Decompress returns the uncompressed bytes of r: gzip, zstd, xz, or r itself when it starts like none of them. Closing
 // the result does not close r, of which more may be read than is wanted, until then.
 func Decompress(r io.Reader) (io.ReadCloser, error) {
@@ -157,7 +161,7 @@ func decompress(br *bufio.Reader, f format) (io.ReadCloser, error) {
 		}
 		return z, nil
 	case formatZstd:
-		z, err := zstd.NewReader(br, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true), zstd.WithDecoderConcurrency(2))
+		z, err := zstd.NewReader(br, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true), zstd.WithDecoderConcurrency(zstdBlocks))
 		if err != nil {
 			return nil, fmt.Errorf("read zstd: %w", err)
 		}

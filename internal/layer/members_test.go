@@ -124,7 +124,7 @@ func tarOfOne(t *testing.T, content []byte) []byte {
 	return b.Bytes()
 }
 
-func gzipStream(t *testing.T, data []byte, name string) []byte {
+func gzipStream(t testing.TB, data []byte, name string) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
