@@ -4,7 +4,9 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -64,6 +66,51 @@ func TestFindChunks(t *testing.T) {
 	if ix, err := FindChunks(t.Context(), st, other); ix != nil || err == nil || !strings.Contains(err.Error(), "unpacks to") {
 		t.Errorf("a layer that is not what the image says: %v", err)
 	}
+}
+
+// On many cores a layer is found to be what it is on one, bit by bit, and so is one that is damaged anywhere.
+func TestFindChunksOnManyCores(t *testing.T) {
+	from := storetest.Alone(t)
+	d, _ := longLayer(t, from, Options{Compression: Gzip}, func(b []byte) Deflated { return pointed(t, b) })
+	data, err := from.ReadBlob(d.Digest, d.Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := storetest.Alone(t)
+	if first, again := foundOn(t, st, data, 1), foundOn(t, st, data, 16); first != again || !strings.HasPrefix(first, indexMagic) {
+		t.Errorf("on 16 cores another index of %d bytes, on one of %d", len(again), len(first))
+	}
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 6 {
+		bad, at := bytes.Clone(data), r.IntN(len(data))
+		bad[at] ^= 1 << r.IntN(8)
+		if first, again := foundOn(t, st, bad, 1), foundOn(t, st, bad, 16); first != again {
+			t.Errorf("damaged at %d: %.200q on 16 cores, %.200q on one", at, again, first)
+		}
+	}
+}
+
+// foundOn is what FindChunks makes of a layer on some cores: an index with its points, an error, or nothing.
+func foundOn(t *testing.T, st *store.Store, data []byte, cores int) string {
+	t.Helper()
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(cores))
+	ix, err := FindChunks(t.Context(), st, put(t, st, data))
+	if err != nil || ix == nil {
+		return fmt.Sprint(err)
+	}
+	list, err := ix.seeks()
+	if err != nil {
+		t.Fatal(err)
+	}
+	points, err := list.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := ix.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(index) + string(points) + string(ix.DiffID)
 }
 
 // A layer that is not made of chunks is left alone, and of a long stream no more than a chunk is read: what is wrong behind it is not noticed.
