@@ -64,7 +64,7 @@ sys.stdout.buffer.write(b._code_to_timestamp_pyc(compile(source, "x.py", "exec")
 // What is shipped stays valid though times change; what the prefix has made stale, and what packages for any Python lack, is
 // compiled; without a compiler it is not there. A real Python judges.
 func TestBytecode(t *testing.T) {
-	python := condatest.RealPython(t)
+	python := condatest.LeanPython(t)
 	minor := condatest.PythonMinor(t)
 	tag := "cpython-" + strings.ReplaceAll(minor, ".", "")
 	site := "lib/python" + minor + "/site-packages/"
@@ -151,7 +151,7 @@ func TestFreeThreadedBytecode(t *testing.T) {
 	minor := condatest.PythonMinor(t)
 	tag := "cpython-" + strings.ReplaceAll(minor, ".", "")
 	site := "lib/python" + minor + "t/site-packages"
-	python := condatest.RealPython(t)
+	python := condatest.LeanPython(t)
 	usual := conda.Python{Version: python.Version, SitePackages: "lib/python" + minor + "/site-packages"}
 	python.Build, python.SitePackages = "0_cp"+strings.ReplaceAll(minor, ".", "")+"t", site
 	pure := condatest.Package{Name: "pure", Version: "1", Noarch: "python", Depends: []string{"python"}, EntryPoints: []string{"say = pure:say"}, Files: map[string]condatest.File{

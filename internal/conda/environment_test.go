@@ -211,7 +211,7 @@ func TestEnvironmentFiles(t *testing.T) {
 
 // rattler reads the records of an environment as those of any other, byte code and commands included.
 func TestRattlerReadsRecords(t *testing.T) {
-	python := condatest.RealPython(t)
+	python := condatest.LeanPython(t)
 	pure := condatest.Package{Name: "pure", Version: "1", Noarch: "python", Depends: []string{"python"}, EntryPoints: []string{"p = pure:f"}, License: "MIT", Files: map[string]condatest.File{
 		"site-packages/pure.py": {Data: "def f(): pass\n"},
 	}}

@@ -219,7 +219,7 @@ func wide(s string) string {
 
 // Everything that is laid down is what rattler installs from the same channel, file by file, and so is what the records say.
 func TestLayersAgainstRattler(t *testing.T) {
-	c := condatest.NewChannel(t, append(byHand(), random(1), condatest.RealPython(t))...)
+	c := condatest.NewChannel(t, append(byHand(), random(1), condatest.LeanPython(t))...)
 	c.Build(t, built...)
 	s := c.Serve(t)
 	target := filepath.Join(t.TempDir(), "env")

@@ -38,7 +38,7 @@ func TestEnvironments(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes packages of a whole Python")
 	}
-	channel := condatest.NewChannel(t, condatest.RealPython(t),
+	channel := condatest.NewChannel(t, condatest.LeanPython(t),
 		condatest.Package{
 			Name: "greet", Version: "1.0", Noarch: "python", Depends: []string{"python"}, EntryPoints: []string{"greet = greet:main"},
 			Files: map[string]condatest.File{

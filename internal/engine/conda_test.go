@@ -23,7 +23,7 @@ import (
 // condaChannel has a real Python, a package for any Python, one with a library, one that is activated and linked by scripts.
 func condaChannel(t *testing.T) *condatest.Server {
 	t.Helper()
-	py := condatest.RealPython(t)
+	py := condatest.LeanPython(t)
 	needsPython := "python " + condatest.PythonMinor(t) + ".*"
 	c := condatest.NewChannel(t, py,
 		condatest.Package{
@@ -363,7 +363,7 @@ func TestCondaForeign(t *testing.T) {
 	if condatest.Subdir() == other {
 		other, platform = "linux-64", "linux/amd64"
 	}
-	py := condatest.RealPython(t) // of this machine: nobody may start it
+	py := condatest.LeanPython(t) // of this machine: nobody may start it
 	py.Subdir = other
 	c := condatest.NewChannel(t, py,
 		condatest.Package{Name: "greet", Version: "1.0", Noarch: "python", Depends: []string{"python"}, Files: map[string]condatest.File{"site-packages/greet.py": {Data: "x = 1\n"}}},

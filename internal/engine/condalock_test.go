@@ -299,7 +299,7 @@ func TestCondaChannelLies(t *testing.T) {
 // a project that is edited in place.
 func TestCondaPipOptions(t *testing.T) {
 	locktest.UV(t)
-	channel := condatest.NewChannel(t, condatest.RealPython(t)).Serve(t)
+	channel := condatest.NewChannel(t, condatest.LeanPython(t)).Serve(t)
 	alpha, beta, gamma := locktest.Wheel{Name: "alpha", Version: "1.5"}, locktest.Wheel{Name: "beta", Version: "0.1"}, locktest.Wheel{Name: "gamma", Version: "3.0"}
 	index, other := locktest.NewIndex(t, alpha, beta), locktest.NewIndex(t, gamma)
 	indexes := "--index-url " + index.URL + ", --extra-index-url " + other.URL + ", "

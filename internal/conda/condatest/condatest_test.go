@@ -62,7 +62,7 @@ requirements: {run: [libx <1]}
 
 // A Python that is not where it was must find its library where it is.
 func TestRealPythonRuns(t *testing.T) {
-	p := RealPython(t)
+	p := LeanPython(t)
 	dir := t.TempDir()
 	for name, f := range p.Files {
 		path := filepath.Join(dir, name)

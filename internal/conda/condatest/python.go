@@ -1,6 +1,7 @@
 package condatest
 
 import (
+	"encoding/json"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -33,6 +34,62 @@ print(os.path.realpath(sys.executable)); print(sysconfig.get_paths()["stdlib"]);
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	return machinePython{exe: lines[0], stdlib: lines[1], version: lines[2]}, nil
 })
+
+// compileLean prints the modules that starting Python, looking for packages and building a wheel import, as JSON: files of the standard
+// library, by their path in it, with the byte code of each in base64. It is valid whatever becomes of times (PEP 552, unchecked).
+const compileLean = `import base64, email.parser, importlib.metadata, importlib.util, json, os, struct, sys, sysconfig, tarfile, warnings, zipfile
+import encodings.ascii, encodings.cp437, encodings.idna, encodings.latin_1
+from importlib._bootstrap_external import _code_to_hash_pyc
+stdlib, files = sysconfig.get_paths()["stdlib"] + "/", {}
+for name, module in list(sys.modules.items()):
+    path = getattr(module, "__file__", None) or ""
+    if path.startswith(stdlib) and path.endswith(".py") and "-packages/" not in path and name != "__main__":
+        with open(path, "rb") as f:
+            source = f.read()
+        code = _code_to_hash_pyc(compile(source, path, "exec", dont_inherit=True), importlib.util.source_hash(source), False)
+        files[path[len(stdlib):]] = base64.b64encode(code).decode()
+print(json.dumps(files))`
+
+// leanModules are those modules, with their byte code.
+var leanModules = sync.OnceValues(func() (code map[string][]byte, err error) {
+	py, err := findPython()
+	if err != nil {
+		return nil, err
+	}
+	out, err := exec.Command(py.exe, "-I", "-c", compileLean).Output()
+	if err != nil {
+		return nil, err
+	}
+	return code, json.Unmarshal(out, &code)
+})
+
+// LeanPython is [RealPython] with no more of its standard library than it takes to start, to find packages and to build a wheel, and with byte
+// code, as a Python of conda has it: whatever is started does not compile what it imports first.
+func LeanPython(t testing.TB) Package {
+	t.Helper()
+	p := RealPython(t)
+	modules, err := leanModules()
+	if err != nil {
+		tooltest.Missing(t, "what this machine's Python imports: %v", err)
+	}
+	minor := PythonMinor(t)
+	library := "lib/python" + minor + "/"
+	for name := range p.Files {
+		in, of := strings.CutPrefix(name, library)
+		if _, needed := modules[in]; of && strings.HasSuffix(in, ".py") && !needed {
+			delete(p.Files, name)
+		}
+	}
+	for name, code := range modules {
+		if _, there := p.Files[library+name]; !there {
+			continue
+		}
+		dir, file := path.Split(name)
+		stem := strings.TrimSuffix(file, ".py") + ".cpython-" + strings.ReplaceAll(minor, ".", "") + ".pyc"
+		p.Files[library+dir+"__pycache__/"+stem] = File{Data: string(code)}
+	}
+	return p
+}
 
 // Subdir is the subdir of packages for this machine.
 func Subdir() string {
@@ -118,12 +175,12 @@ func Root(t testing.TB) []byte {
 // DebianPackages is where Debian's Python has packages, below its prefix.
 const DebianPackages = "lib/python3/dist-packages"
 
-// RootWithPython is [Root] with this machine's Python in a directory such as "usr", and files in a directory of packages below it:
+// RootWithPython is [Root] with [LeanPython] in a directory such as "usr", and files in a directory of packages below it:
 // [DebianPackages], as a distribution has it, or site-packages of the Python, as who compiles it has.
 func RootWithPython(t testing.TB, prefix, packages string, installed map[string]string) []byte {
 	t.Helper()
 	files := rootFiles(t)
-	for name, f := range RealPython(t).Files {
+	for name, f := range LeanPython(t).Files {
 		if packages != DebianPackages || name != DebianPackages && !strings.Contains(name, "/site-packages/") {
 			files[path.Join(prefix, name)] = f
 		}
