@@ -11,13 +11,7 @@ ran_out() {
 	grep -q '^ *context deadline exceeded$' "$1" && ! grep -qE 'Failing input|panic|hung or terminated|_test\.go:' "$1"
 }
 
-program_of() { echo "$programs/$(tr / - <<< "$1").test"; }
-
-# by_imports sorts directories by how many packages they need, most first.
-by_imports() { sed 's|^|./|' | xargs go list -f '{{len .Deps}} {{.ImportPath}}' | sort -rn | sed 's|^[0-9]* sconce.dev/sconce/||'; }
-
-# One program for each package, as go test -fuzz would link it again for each target.
-compile() { go test -c -vet=off -ldflags=-w -fuzz=. -o "$(program_of "$1")" "./$1"; }
+program_of() { echo "$programs/$(basename "$1").test"; }
 
 # fuzz DIR TARGET fuzzes, and says what was found if anything was. With 255, xargs starts nothing more.
 fuzz() {
@@ -27,7 +21,7 @@ fuzz() {
 	echo "./$1 $2 for ${seconds}s"
 	cd "$1"
 	"$program" -test.run='^$' -test.fuzz="^$2\$" -test.fuzztime="${seconds}s" -test.fuzzminimizetime=1x \
-		-test.fuzzcachedir="$corpus/$(go list .)" -test.parallel=1 > "$log" 2>&1 || ran_out "$log" || {
+		-test.fuzzcachedir="$corpus/sconce.dev/sconce/$1" -test.parallel=1 > "$log" 2>&1 || ran_out "$log" || {
 		cat "$log"
 		exit 255
 	}
@@ -38,16 +32,15 @@ programs=$(mktemp -d)
 trap 'rm -rf "$programs"' EXIT
 corpus=$(go env GOCACHE)/fuzz # where go test keeps what it found interesting
 export programs corpus seconds
-export -f ran_out program_of compile fuzz
+export -f ran_out program_of fuzz
 
-# The one that imports most comes first, and alone: go compiles on all processors by itself, and two that begin at once would each compile
-# the same packages.
-dirs=$(grep -rl --include='*_test.go' '^func Fuzz' "$@" | xargs -n 1 dirname | sort -u | by_imports)
-compile "$(head -n 1 <<< "$dirs")"
-tail -n +2 <<< "$dirs" | xargs -r -P "$(nproc)" -n 1 bash -euo pipefail -c 'compile "$1"' -
+# Only the packages here are instrumented: go test -fuzz has the standard library and all that is imported compiled anew as well, one package
+# at a time, and the fuzzer look into them.
+mapfile -t dirs < <(grep -rl --include='*_test.go' '^func Fuzz' "$@" | xargs -n 1 dirname | sort -u)
+go test -c -vet=off -ldflags=-w -gcflags=sconce.dev/sconce/...=-d=libfuzzer -o "$programs/" "${dirs[@]/#/./}"
 
 targets=()
-for dir in $dirs; do
+for dir in "${dirs[@]}"; do
 	for name in $(cd "$dir" && "$(program_of "$dir")" -test.list='^Fuzz'); do
 		targets+=("$dir $name")
 	done
