@@ -78,7 +78,11 @@ func kinds(size int) map[string][]byte {
 
 // TestParallel compares with one core for streams of every level, whole and damaged.
 func TestParallel(t *testing.T) {
-	for name, plain := range kinds(60 << 10) {
+	all := kinds(60 << 10)
+	if tooltest.Less(t) {
+		all = map[string][]byte{"changing": all["changing"]} // which has something of each
+	}
+	for name, plain := range all {
 		for _, level := range []int{gzip.HuffmanOnly, gzip.NoCompression, 1, 6} {
 			t.Run(fmt.Sprint(name, level), func(t *testing.T) {
 				t.Parallel()
@@ -106,6 +110,9 @@ func judgeDamaged(t *testing.T, src []byte) {
 
 // TestParallelOfOthers has files by the compressors that images are made with, as far as they are here.
 func TestParallelOfOthers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many streams, whose goroutines are those of TestParallel")
+	}
 	python := "import sys,zlib;c=zlib.compressobj(%d,8,31,9,%s);d=sys.stdin.buffer.read();sys.stdout.buffer.write(c.compress(d)+c.flush())"
 	programs := map[string][]string{
 		"gzip 1": {"gzip", "-1"}, "gzip 9": {"gzip", "-9"},
@@ -155,7 +162,11 @@ func run(t *testing.T, in []byte, command ...string) []byte {
 // TestParallelMembers has files of many members, as layers made here are, some of them damaged in between.
 func TestParallelMembers(t *testing.T) {
 	mixed, r := content(200<<10, 11), rand.New(rand.NewPCG(2, 2))
-	for _, size := range []int{500, 3 << 10, 80 << 10} {
+	sizes := []int{500, 3 << 10, 80 << 10}
+	if tooltest.Less(t) {
+		sizes = []int{3 << 10}
+	}
+	for _, size := range sizes {
 		var parts [][]byte
 		for rest := mixed; len(rest) > 0; {
 			n := min(len(rest), r.IntN(size)+1)
@@ -199,6 +210,9 @@ func TestParallelBeforeTheStart(t *testing.T) {
 
 // TestParallelIsParallel makes sure that trials are of use: without it, every other test would pass if none ever was.
 func TestParallelIsParallel(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a large stream, whose goroutines are those of TestParallel")
+	}
 	src := zipped(t, gzip.Header{}, content(4<<20, 4))
 	z, err := newParallel(bytes.NewReader(src), cutting{chunk: 64 << 10, overlap: 64 << 10, workers: 2})
 	if err != nil {
@@ -226,6 +240,9 @@ func TestParallelIsParallel(t *testing.T) {
 
 // TestOpenGzip opens a file as the product does on a machine with many cores and with few, with chunks of the size they have there.
 func TestOpenGzip(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a large stream, whose goroutines are those of TestParallel")
+	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(leastWorkers))
 	plain := kinds(6 << 20)["changing"]
 	whole := zipped(t, gzip.Header{}, plain)
