@@ -36,7 +36,7 @@ var torchExtension = map[string]string{
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 level = ("LEVEL", os.environ["EXT_LEVEL"])
-extension = CppExtension("ext", ["ext.cpp"], define_macros=[level], extra_compile_args=["-g0", "-O1"])
+extension = CppExtension("ext", ["ext.cpp"], define_macros=[level], extra_compile_args=["-g0", "-O0"])
 setup(name="ext", version="1.0", ext_modules=[extension], cmdclass={"build_ext": BuildExtension})
 `,
 	"ext.cpp": `#include <torch/extension.h>

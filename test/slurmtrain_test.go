@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"sconce.dev/sconce/internal/madetest"
 	"sconce.dev/sconce/internal/slurmtest"
 )
 
@@ -62,7 +63,7 @@ USE_LIBUV = "0" # which Debian's PyTorch lacks
 // the ranks of both agree with each other.
 func TestSlurmTraining(t *testing.T) {
 	begin(t)
-	torch := slurmtest.TorchImage(t)
+	torch := madetest.TorchImage(t)
 	c := slurmtest.Start(t, slurmtest.Options{})
 	for to, from := range map[string]string{
 		"bin/sconce": filepath.Join(workshop, "bin", "sconce"), "torch.sqsh": torch,

@@ -49,26 +49,6 @@ func RootDir(t testing.TB) string {
 	return filepath.Join(dir, "root")
 }
 
-// torchRecipe is an image with PyTorch for processors, which Debian has: the wheels that an index has bring CUDA, ten times as much.
-const torchRecipe = `name = "torch"
-version = "1"
-
-[base]
-bootstrap = { suite = "trixie", variant = "minbase", packages = ["python3-torch", "python-is-python3"] }
-`
-
-// TorchImage returns a .sqsh of Debian's PyTorch, for training on processors. It is made as [RootDir] is.
-func TorchImage(t testing.TB) string {
-	t.Helper()
-	dir := madetest.Once(t, kind, torchRecipe, func(ctx context.Context, work, dir string) error {
-		if err := madetest.Build(ctx, work, torchRecipe, filepath.Join(dir, "torch.sqsh")); err != nil {
-			return fmt.Errorf("make an image with PyTorch: %w", err)
-		}
-		return nil
-	})
-	return filepath.Join(dir, "torch.sqsh")
-}
-
 // complete adds what is not in any package.
 func complete(root string) error {
 	for _, p := range points {

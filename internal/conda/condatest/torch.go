@@ -18,14 +18,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/madetest"
-	"sconce.dev/sconce/internal/mirrortest"
 	"sconce.dev/sconce/internal/tooltest"
-)
-
-// The Debian that PyTorch is taken of, and its packages.
-const (
-	torchSuite    = "trixie"
-	torchPackages = "python3-torch,libtorch-dev,pybind11-dev,python3-dev,python3-setuptools"
 )
 
 // part is a conda package of Python modules.
@@ -63,19 +56,14 @@ var torchSource string
 // headers, numpy, setuptools and so on, of Debian 13. What is compiled against it wants a C++ compiler of the base. Libraries find each other
 // as those of conda do, relative to where they lie; torch._C alone has the prefix in its program headers, in the place of a placeholder.
 //
-// The packages are made once, of 180 MB from Debian's mirror, and kept for the next run of tests.
+// The packages are made once, of [madetest.TorchImage], and kept for the next run of tests.
 func TorchChannel(t testing.TB) *Channel {
 	t.Helper()
-	mmdebstrap, patchelf := tooltest.Path(t, "mmdebstrap"), tooltest.Path(t, "patchelf")
-	dir := madetest.Once(t, "torch", torchSource, func(ctx context.Context, work, dir string) error {
+	sqfs2tar, patchelf := tooltest.Path(t, "sqfs2tar"), tooltest.Path(t, "patchelf")
+	dir := madetest.Once(t, "torch", torchSource+madetest.TorchRecipe, func(ctx context.Context, work, dir string) error {
 		file := filepath.Join(work, "root.tar")
-		said, err := mirrortest.Run(func() *exec.Cmd {
-			cmd := exec.CommandContext(ctx, mmdebstrap, "--variant=extract", "--include="+torchPackages, torchSuite, file)
-			cmd.Env = append(os.Environ(), "TMPDIR="+work, "DEBIAN_FRONTEND=noninteractive")
-			return cmd
-		})
-		if err != nil {
-			return fmt.Errorf("mmdebstrap: %w\n%s", err, said)
+		if err := unsquash(ctx, sqfs2tar, madetest.TorchImage(t), file); err != nil {
+			return err
 		}
 		root := filepath.Join(work, "root")
 		if err := os.Mkdir(root, 0o755); err != nil {
@@ -92,6 +80,22 @@ func TorchChannel(t testing.TB) *Channel {
 		c.AddArchive(t, p, []byte(read(t, filepath.Join(dir, p.File()))))
 	}
 	return c
+}
+
+// unsquash writes the root file system of a .sqsh as a tar.
+func unsquash(ctx context.Context, sqfs2tar, from, to string) error {
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	var said strings.Builder
+	cmd := exec.CommandContext(ctx, sqfs2tar, from)
+	cmd.Stdout, cmd.Stderr = out, &said
+	if err := errors.Join(cmd.Run(), out.Close()); err != nil {
+		return fmt.Errorf("sqfs2tar: %w\n%s", err, said.String())
+	}
+	return nil
 }
 
 // kept are packages that keep has written, without their files.
@@ -242,6 +246,9 @@ func (d *debianTorch) libraries() map[string]File {
 func (d *debianTorch) library(name string) File {
 	for _, place := range libraryPlaces {
 		for _, at := range d.glob(place + name) {
+			if link, err := os.Readlink(filepath.Join(d.root, at)); err == nil && path.IsAbs(link) {
+				continue // to /etc/alternatives, which are this machine's here
+			}
 			if data, err := os.ReadFile(filepath.Join(d.root, at)); err == nil {
 				files := map[string]File{"lib/" + name: {Data: string(data)}}
 				d.bind(files)
