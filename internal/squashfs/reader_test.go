@@ -310,6 +310,9 @@ func TestLargeSparseFile(t *testing.T) {
 
 // TestFS has package fstest judge the file system.
 func TestFS(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many reads of all files, by one goroutine")
+	}
 	o := sampleObjects(false)
 	delete(o, "dangling")
 	r := openImage(t, packTar(t, o.tarOf(t), "mksquashfs", "-comp", "zstd", "-Xcompression-level", "1"))
