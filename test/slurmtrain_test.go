@@ -63,7 +63,7 @@ USE_LIBUV = "0" # which Debian's PyTorch lacks
 // the ranks of both agree with each other.
 func TestSlurmTraining(t *testing.T) {
 	begin(t)
-	torch := madetest.TorchImage(t)
+	torch, layout := madetest.TorchImage(t)
 	c := slurmtest.Start(t, slurmtest.Options{})
 	for to, from := range map[string]string{
 		"bin/sconce": filepath.Join(workshop, "bin", "sconce"), "torch.sqsh": torch,
@@ -76,6 +76,9 @@ func TestSlurmTraining(t *testing.T) {
 		if err := copyFile(from, to); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := os.CopyFS(filepath.Join(c.SharedDir, "torch"), os.DirFS(layout)); err != nil {
+		t.Fatal(err)
 	}
 	writeShared(t, c, "app/train.py", exampleWithEnds)
 	writeShared(t, c, "app/two.toml", trainingCluster)
@@ -111,7 +114,7 @@ func TestSlurmTraining(t *testing.T) {
 // kitRecipe has the kit's operations between the processors of the two nodes, with little to send.
 const kitRecipe = `name = "torch"
 version = "1"
-base.image = "squashfs:/shared/torch.sqsh"
+base.image = "oci:/shared/torch:torch"
 target.cluster = "two.toml"
 [[test]]
 use = "all-reduce"
@@ -144,7 +147,7 @@ func kitTestsTheNetwork(t *testing.T, c *slurmtest.Cluster) {
 	}
 	writeShared(t, c, "kit/sconce.toml", kitRecipe)
 	writeShared(t, c, "kit/two.toml", trainingCluster)
-	out, err := c.Try(slurmtest.Alice, `cd kit; sconce -q pull /shared/torch.sqsh --name torch:1 && sconce test || { cat .sconce/tests/*/*; exit 1; }`)
+	out, err := c.Try(slurmtest.Alice, `cd kit; sconce -q pull oci:/shared/torch:torch --name torch:1 && sconce test || { cat .sconce/tests/*/*; exit 1; }`)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -61,9 +61,9 @@ func makeWhole(ctx context.Context, dir string, make func(ctx context.Context, w
 	return os.Rename(made, dir)
 }
 
-// Build builds an image of a recipe by the sconce of the source tree, with a store in a directory for what is not kept, and writes it to an
-// output such as "dir:DIR" or a file. Compressing well what is read a few times would take longer than all else: files are not compressed.
-func Build(ctx context.Context, work, recipe, out string) error {
+// Build builds an image of a recipe by the sconce of the source tree, with a store in a directory for what is not kept, and writes it to
+// outputs such as "dir:DIR" or a file. Compressing well what is read a few times would take longer than all else: files are not compressed.
+func Build(ctx context.Context, work, recipe string, outs ...string) error {
 	top, err := sourceTree()
 	if err != nil {
 		return err
@@ -77,9 +77,11 @@ func Build(ctx context.Context, work, recipe, out string) error {
 	if err := os.WriteFile(filepath.Join(work, "sconce.toml"), []byte(recipe), 0o644); err != nil {
 		return err
 	}
-	said, err := mirrortest.Run(func() *exec.Cmd {
-		return exec.CommandContext(ctx, sconce, "--store", filepath.Join(work, "store"), "build", work, "--no-check", "--compression", "zstd", "--sqsh-compression", "none", "-o", out)
-	})
+	args := []string{"--store", filepath.Join(work, "store"), "build", work, "--no-check", "--compression", "zstd", "--sqsh-compression", "none"}
+	for _, out := range outs {
+		args = append(args, "-o", out)
+	}
+	said, err := mirrortest.Run(func() *exec.Cmd { return exec.CommandContext(ctx, sconce, args...) })
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, said)
 	}

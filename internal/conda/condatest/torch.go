@@ -62,7 +62,8 @@ func TorchChannel(t testing.TB) *Channel {
 	sqfs2tar, patchelf := tooltest.Path(t, "sqfs2tar"), tooltest.Path(t, "patchelf")
 	dir := madetest.Once(t, "torch", torchSource+madetest.TorchRecipe, func(ctx context.Context, work, dir string) error {
 		file := filepath.Join(work, "root.tar")
-		if err := unsquash(ctx, sqfs2tar, madetest.TorchImage(t), file); err != nil {
+		sqsh, _ := madetest.TorchImage(t)
+		if err := unsquash(ctx, sqfs2tar, sqsh, file); err != nil {
 			return err
 		}
 		root := filepath.Join(work, "root")
