@@ -3,7 +3,6 @@ package layer
 import (
 	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/gzip"
 
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/store/storetest"
@@ -115,6 +115,9 @@ func foundOn(t *testing.T, st *store.Store, data []byte, cores int) string {
 
 // A layer that is not made of chunks is left alone, and of a long stream no more than a chunk is read: what is wrong behind it is not noticed.
 func TestFindNoChunks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many large streams, looked at by the goroutines of TestFindChunks")
+	}
 	st := storetest.Alone(t)
 	content := compressible(rand.New(rand.NewPCG(7, 8)), ChunkSize*3/2)
 	raw := tarOfOne(t, content)
