@@ -34,8 +34,8 @@ echo force-unsafe-io >/etc/dpkg/dpkg.cfg.d/fast # nothing here has to outlive a 
 printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d # starts no services
 again() { "$@" || { sleep 10; "$@"; } || { sleep 30; "$@"; }; } # a mirror has bad moments
 again apt-get update -q
-again apt-get install -qyd openssh-server postfix gcc cmake ninja-build ccache postgresql
-apt-get install -qy openssh-server postfix gcc cmake ninja-build ccache postgresql
+again apt-get install -qyd openssh-server postfix gcc ccache postgresql
+apt-get install -qy openssh-server postfix gcc ccache postgresql
 again apt-get install -qyd --no-install-recommends rpm dnf createrepo-c iputils-ping git sudo
 apt-get install -qy --no-install-recommends rpm dnf createrepo-c iputils-ping git sudo
 
