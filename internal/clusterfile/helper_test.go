@@ -3,7 +3,6 @@ package clusterfile
 import (
 	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/klauspost/compress/gzip"
 
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/runtimefiles"
