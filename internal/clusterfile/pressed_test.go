@@ -41,7 +41,7 @@ func twoLayers(t *testing.T, st *store.Store, hides ...string) []layer.Descripto
 	for _, name := range hides {
 		top = append(top, whiteout(name))
 	}
-	return []layer.Descriptor{foreignLayer(t, st, tarOf(t, largeLayer(120)...)), foreignLayer(t, st, tarOf(t, top...))}
+	return []layer.Descriptor{foreignLayer(t, st, tarOf(t, largeLayer(60)...)), foreignLayer(t, st, tarOf(t, top...))}
 }
 
 // hidden is the first of two files with the same content.
@@ -53,7 +53,7 @@ func inSmallPieces(t *testing.T, hides ...string) (o Options, want []byte) {
 	old := besideLeast
 	besideLeast = 1
 	t.Cleanup(func() { besideLeast = old })
-	smallPieces(t, 200_000)
+	smallPieces(t, 100_000)
 	o = Options{Squashfs: settings()["tails"], NoReuse: true}
 	st := newStore(t)
 	want = writeTo(t, st, o, twoLayers(t, st, hides...)...).data
@@ -75,7 +75,7 @@ func TestPiecesAreTakenAsTheyAreDone(t *testing.T) {
 	for i, d := range ds {
 		in.Layers[i].Source, in.Layers[i].Packed = layer.Stored(st, d), d.Size
 	}
-	in.Layers[0].Source = paused{in.Layers[0].Source, 100, func(ctx context.Context) error { return grownTo(ctx, f, 1_000_000) }}
+	in.Layers[0].Source = paused{in.Layers[0].Source, 50, func(ctx context.Context) error { return grownTo(ctx, f, 500_000) }}
 	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("nothing came into the file before the layer was read to its end"))
 	defer cancel()
 	o.Store = st
@@ -113,7 +113,7 @@ func TestPressedInPart(t *testing.T) {
 				if number > 0 {
 					return s
 				}
-				return paused{s, 80, func(context.Context) error {
+				return paused{s, 40, func(context.Context) error {
 					if walks++; walks == 1 {
 						return reason
 					}
