@@ -284,8 +284,8 @@ func TestNothingButTheBinary(t *testing.T) {
 	})
 }
 
-// siteAuthority makes a site's own authority, and a certificate that it has signed of a server on this machine, which may have names: few programs believe a server whose certificate is an
-// authority's.
+// siteAuthority makes a site's own authority, and a certificate that it has signed, of a server on this machine, which may have names: few
+// programs believe a server whose certificate is an authority's.
 func siteAuthority(t *testing.T, names ...string) (server tls.Certificate, authority string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
