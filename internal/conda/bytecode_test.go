@@ -15,6 +15,7 @@ import (
 
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/conda/condatest"
+	"sconce.dev/sconce/internal/cpython"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/tooltest"
 )
@@ -66,7 +67,7 @@ sys.stdout.buffer.write(b._code_to_timestamp_pyc(compile(source, "x.py", "exec")
 func TestBytecode(t *testing.T) {
 	python := condatest.LeanPython(t)
 	minor := condatest.PythonMinor(t)
-	tag := "cpython-" + strings.ReplaceAll(minor, ".", "")
+	tag := cpython.CacheTag(minor)
 	site := "lib/python" + minor + "/site-packages/"
 	const built = 1704067200 // the time that condatest gives to files
 	source := map[string]string{"fits": "x = 'fits'\n", "patched": "x = '" + condatest.Placeholder + "'\n", "late": "x = 'late'\n", "broken": "x = '" + condatest.Placeholder + "' ?\n"}
@@ -149,7 +150,7 @@ func TestBytecode(t *testing.T) {
 // of byte code: sys.implementation.cache_tag has no "t". Key and layer are others than those of the usual Python.
 func TestFreeThreadedBytecode(t *testing.T) {
 	minor := condatest.PythonMinor(t)
-	tag := "cpython-" + strings.ReplaceAll(minor, ".", "")
+	tag := cpython.CacheTag(minor)
 	site := "lib/python" + minor + "t/site-packages"
 	python := condatest.LeanPython(t)
 	usual := conda.Python{Version: python.Version, SitePackages: "lib/python" + minor + "/site-packages"}

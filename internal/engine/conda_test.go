@@ -11,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/conda/condatest"
+	"sconce.dev/sconce/internal/cpython"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
@@ -397,7 +398,7 @@ func TestCondaForeign(t *testing.T) {
 		t.Fatal(err)
 	}
 	version := conda.PythonOf([]conda.Package{{Name: "python", Version: py.Version}})
-	pyc := "opt/conda/" + version.SitePackages + "/__pycache__/greet.cpython-" + strings.ReplaceAll(version.Minor(), ".", "") + ".pyc"
+	pyc := "opt/conda/" + version.SitePackages + "/__pycache__/greet." + cpython.CacheTag(version.Version) + ".pyc"
 	if _, err := tree.Lookup(pyc); err != nil {
 		t.Errorf("%v\n%s", err, events.Everything())
 	}

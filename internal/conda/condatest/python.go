@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"sconce.dev/sconce/internal/cpython"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -85,8 +86,8 @@ func LeanPython(t testing.TB) Package {
 			continue
 		}
 		dir, file := path.Split(name)
-		stem := strings.TrimSuffix(file, ".py") + ".cpython-" + strings.ReplaceAll(minor, ".", "") + ".pyc"
-		p.Files[library+dir+"__pycache__/"+stem] = File{Data: string(code)}
+		pyc := strings.TrimSuffix(file, ".py") + "." + cpython.CacheTag(minor) + ".pyc"
+		p.Files[library+dir+"__pycache__/"+pyc] = File{Data: string(code)}
 	}
 	return p
 }
