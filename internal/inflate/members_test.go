@@ -118,17 +118,6 @@ func judgeMembers(t *testing.T, src []byte, c cutting) {
 	}
 }
 
-func judgeMembersDamaged(t *testing.T, src []byte) {
-	t.Helper()
-	r := rand.New(rand.NewPCG(3, uint64(len(src))))
-	for range 4 {
-		judgeMembers(t, src[:r.IntN(len(src))], small)
-		bad := bytes.Clone(src)
-		bad[r.IntN(len(bad))] ^= 1 << r.IntN(8)
-		judgeMembers(t, bad, small)
-	}
-}
-
 // TestMembers has files of members of all lengths and levels, with blocks that no trial finds and blocks of no bytes among them, whole and damaged.
 func TestMembers(t *testing.T) {
 	for name, plain := range kinds(90 << 10) {
@@ -141,7 +130,7 @@ func TestMembers(t *testing.T) {
 				}
 				judgeMembers(t, src, small)
 				judgeMembers(t, src, cutting{chunk: 40 << 10, overlap: 20 << 10, workers: 2})
-				judgeMembersDamaged(t, src)
+				judgeDamaged(t, src, judgeMembers)
 			})
 		}
 	}
