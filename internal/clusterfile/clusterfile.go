@@ -143,10 +143,8 @@ func write(ctx context.Context, f *os.File, base int64, in Input, o Options) (in
 		case errors.Is(err, squashfs.ErrPack) && !anew:
 			anew = true
 			progress.Warn(ctx, fmt.Sprintf("everything is compressed again: %v", err), verifyHint)
-		case errors.Is(err, errPressed): // of which there is none in turn
-			inTurn = true
-			progress.Warn(ctx, fmt.Sprintf("the file is begun again: %v", err), "")
-		case errors.Is(err, layer.ErrAgain): // at most once for each layer
+		case errors.Is(err, errPressed), errors.Is(err, layer.ErrAgain): // once, as it cannot be in turn; and once for each layer
+			inTurn = inTurn || errors.Is(err, errPressed)
 			progress.Warn(ctx, fmt.Sprintf("the file is begun again: %v", err), "")
 		default:
 			return size, err
