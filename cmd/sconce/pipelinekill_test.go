@@ -79,7 +79,7 @@ log = ["^open sesame$"]
 `
 
 // killingSlurm are Slurm's programs that kill who calls them, by what the file kill says: before sbatch has submitted a job or behind it, and
-// when the job is asked for. Each job that is submitted is a line of submitted.
+// when the job is asked for. Jobs ask as well, and are let be: pid is whom it means. Each job that is submitted is a line of submitted.
 var killingSlurm = map[string]string{
 	"sbatch": `#!/bin/sh
 case "$(cat /shared/kill 2> /dev/null)" in
@@ -90,7 +90,7 @@ echo >> /shared/submitted
 exec /usr/bin/sbatch "$@"
 `,
 	"scontrol": `#!/bin/sh
-if [ "$(cat /shared/kill 2> /dev/null)" = asked ]; then rm /shared/kill; kill -9 $PPID; exit 1; fi
+if [ "$(cat /shared/kill 2> /dev/null)" = asked ] && [ "$PPID" = "$(cat /shared/pid)" ]; then rm /shared/kill; kill -9 $PPID; exit 1; fi
 exec /usr/bin/scontrol "$@"
 `,
 }
