@@ -46,11 +46,11 @@ test-stack: ## compile examples/hpc-stack/debian, and run its tests on a Slurm o
 	scripts/setup.sh tests
 	SCONCE_REQUIRE_TOOLS=1 SCONCE_TEST_STACK=1 $(GO) test -count=1 -vet=off -v -timeout 3h -run TestStackFromSources ./test
 
-# The race detector has nothing to say where one goroutine runs.
+# The race detector has nothing to say where one goroutine runs. Packages: one more at a time than there are processors, as one mostly waits.
 race: PACKAGES = $(shell scripts/concurrent.sh)
 race: ## run the quick tests with the race detector
 	scripts/setup.sh tests
-	$(RUN_RACE) race $(RACE) $(FLAGS) $(PACKAGES)
+	$(RUN_RACE) race -p $$(($$(nproc) + 1)) $(RACE) $(FLAGS) $(PACKAGES)
 
 # Both at once: ./test waits for mirrors and other programs longer than all else computes.
 rest: ## run the tests that make race has left out, after it: both are make test
@@ -66,7 +66,7 @@ lint: ## check style, directions of imports, format
 	golangci-lint run ./...
 
 format: ## format the code
-	scripts/setup.sh lint
+	scripts/setup.sh format
 	gofumpt -w cmd internal test
 
 setup: ## install what make test and make lint need, and no more
