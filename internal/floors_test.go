@@ -17,6 +17,7 @@ import (
 // floors is the house from the ground up: a package imports packages of the floors below its own, and none of its own floor or
 // above. A new package gets a place here, and a line in docs/architecture/00-map.md.
 var floors = [][]string{
+	{"lazyregexp"},
 	{"atomicfile", "child", "cpython", "ctxio", "cuda", "debian", "edf", "elfx", "entrypoint", "progress", "recent", "fault", "filelock", "fuse", "inflate", "joblog", "wheelbuild/catalog", "pathwalk", "rootemu", "rpmdb", "sbatch", "searchpath", "sif", "spelling", "units", "usernet", "xz", "zstdblock"},
 	{"users"},
 	{"device", "fatbin", "gitrun", "host", "hostconfig", "jobstep", "readorder", "squashfs", "store", "tomltext"},
@@ -59,7 +60,7 @@ var knownTo = map[string][]string{
 var onlyFrom = map[string][]string{
 	"cli": {
 		"engine", "pipeline", "cotainr", // which it calls
-		"ui", "units", "fault", "progress", "spelling", // how it talks
+		"ui", "units", "fault", "progress", "spelling", "lazyregexp", // how it talks
 		"recipe", "config", "cluster", "edf", "fatbin", "job", "sbom", "squashfs", "tocontainerfile", "venv", // what flags and arguments are read into
 		"audit", "build", "facts", "imagetest", "joblog", "lint", "plan", "promote", "report", "slim", "slurm", "store", "wheelbuild/catalog", // what it prints
 		"nodejob", "atomicfile", // a command that runs on another machine, and files of what is printed

@@ -2,12 +2,12 @@ package audit
 
 import (
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/cuda"
 	"sconce.dev/sconce/internal/facts"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // cudaRuntime is a CUDA that something in the image was made for.
@@ -19,8 +19,8 @@ type cudaRuntime struct {
 }
 
 var (
-	cudartName = regexp.MustCompile(`^libcudart(?:-[0-9a-f]+)?\.so\.(\d[\d.]*)$`)
-	torchCUDA  = regexp.MustCompile(`(?m)^cuda(?:\s*:[^=\n]*)?\s*=\s*['"](\d+\.\d+)`)
+	cudartName = lazyregexp.New(`^libcudart(?:-[0-9a-f]+)?\.so\.(\d[\d.]*)$`)
+	torchCUDA  = lazyregexp.New(`(?m)^cuda(?:\s*:[^=\n]*)?\s*=\s*['"](\d+\.\d+)`)
 )
 
 // runtimes finds every CUDA runtime of the image.

@@ -3,13 +3,13 @@ package audit
 import (
 	"cmp"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/cuda"
 	"sconce.dev/sconce/internal/elfx"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // driver is that of the target, nil when it is not known.
@@ -38,8 +38,8 @@ type userLibrary struct {
 func (c userLibrary) dir() string { return "/" + path.Dir(c.path) }
 
 var (
-	driverLibrary = regexp.MustCompile(`^lib(cuda|nvcuvid|nvoptix|nvidia-[a-z0-9-]+)\.so\.(\d{3,4}(\.\d{2,3}){1,2})$`)
-	compatDir     = regexp.MustCompile(`(^|/)(cuda-)?compat(-[\d.]+)?(/|$)`)
+	driverLibrary = lazyregexp.New(`^lib(cuda|nvcuvid|nvoptix|nvidia-[a-z0-9-]+)\.so\.(\d{3,4}(\.\d{2,3}){1,2})$`)
+	compatDir     = lazyregexp.New(`(^|/)(cuda-)?compat(-[\d.]+)?(/|$)`)
 )
 
 // driverLibraries are the parts of drivers in the image: in directories for forward compatibility, or elsewhere.

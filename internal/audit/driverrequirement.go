@@ -1,16 +1,16 @@
 package audit
 
 import (
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"sconce.dev/sconce/internal/cuda"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // requirement is a condition of NVIDIA_REQUIRE_CUDA: "cuda>=12.4".
-var requirement = regexp.MustCompile(`^(\w+)(>=|<=|!=|=|<|>)([\w.]+)$`)
+var requirement = lazyregexp.New(`^(\w+)(>=|<=|!=|=|<|>)([\w.]+)$`)
 
 // meets is whether the target meets one of the alternatives, which spaces part, in each of its conditions, which commas part
 // (libnvidia-container, "Requirements"). What is not known counts as met.

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/facts"
 
 	"sconce.dev/sconce/internal/elfx"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 )
 
@@ -76,10 +76,10 @@ func (s *Subject) followsTorch(name string) bool {
 }
 
 // inFileName is the version that a library's file name ends in: libnccl.so.2.21.5.
-var inFileName = regexp.MustCompile(`\.so\.([0-9]+\.[0-9]+[0-9.]*)$`)
+var inFileName = lazyregexp.New(`\.so\.([0-9]+\.[0-9]+[0-9.]*)$`)
 
 // inNVIDIAPackage is a library of one of NVIDIA's wheels.
-var inNVIDIAPackage = regexp.MustCompile(`^(.*)/nvidia/(nccl|cudnn|cu[0-9]+)/lib/lib(nccl|cudnn)[^/]*$`)
+var inNVIDIAPackage = lazyregexp.New(`^(.*)/nvidia/(nccl|cudnn|cu[0-9]+)/lib/lib(nccl|cudnn)[^/]*$`)
 
 // libraryVersion returns the version of a copy of NCCL or cuDNN: by its name, or by the wheel that brought it.
 func (s *Subject) libraryVersion(file string) string {

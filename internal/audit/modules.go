@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/facts"
 
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/units"
 )
@@ -20,7 +20,7 @@ const maxSeenFiles = 5
 
 // extensionName is the file name of a compiled module that says what it is for (PEP 3149):
 // name.cpython-311-x86_64-linux-gnu.so.
-var extensionName = regexp.MustCompile(`^([^.]+)\.(cpython|pypy)-?(3)([0-9]{1,2})([a-z]*)(?:-([a-z0-9_]+)-([a-z0-9-]+))?\.so$`)
+var extensionName = lazyregexp.New(`^([^.]+)\.(cpython|pypy)-?(3)([0-9]{1,2})([a-z]*)(?:-([a-z0-9_]+)-([a-z0-9-]+))?\.so$`)
 
 // importers says which versions of Python import from each site directory.
 func importers(envs []*facts.Environment) map[string][]string {

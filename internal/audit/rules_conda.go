@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"sconce.dev/sconce/internal/cuda"
 	"sconce.dev/sconce/internal/elfx"
 	"sconce.dev/sconce/internal/facts"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/units"
 )
@@ -141,8 +141,8 @@ func condaArchitecture(s *Subject, report func(Finding)) error {
 }
 
 var (
-	cpuLevelPackage = regexp.MustCompile(`^_?x86_64-microarch-level[ =]*>?=*([1-4])\b`)
-	archspecLevel   = regexp.MustCompile(`^__archspec\b.*\bx86_64_v([1-4])$`)
+	cpuLevelPackage = lazyregexp.New(`^_?x86_64-microarch-level[ =]*>?=*([1-4])\b`)
+	archspecLevel   = lazyregexp.New(`^__archspec\b.*\bx86_64_v([1-4])$`)
 )
 
 // condaLevel is the x86-64 level that a package says it needs, 0 when it says nothing.
@@ -154,7 +154,7 @@ func condaLevel(p *facts.CondaPackage) (level int, seen string) {
 		}
 	}
 	for _, d := range p.Depends {
-		for _, re := range []*regexp.Regexp{cpuLevelPackage, archspecLevel} {
+		for _, re := range []*lazyregexp.Regexp{cpuLevelPackage, archspecLevel} {
 			if m := re.FindStringSubmatch(d); m != nil {
 				if n, _ := strconv.Atoi(m[1]); n > level {
 					level, seen = n, "requires "+d
@@ -180,7 +180,7 @@ func condaCPULevel(s *Subject, report func(Finding)) error {
 }
 
 // atLeast is the lower bound that a package sets for a virtual package: "__glibc >=2.28,<3.0.a0".
-var atLeast = regexp.MustCompile(`^(__[a-z]+)\s.*>=\s*([0-9]+(?:\.[0-9]+)*)`)
+var atLeast = lazyregexp.New(`^(__[a-z]+)\s.*>=\s*([0-9]+(?:\.[0-9]+)*)`)
 
 // wantsAtLeast returns the first of the requirements of a virtual package that older says are not met.
 func wantsAtLeast(requirements []string, virtual string, older func(bound string) bool) string {
@@ -329,7 +329,7 @@ func condaPrefix(s *Subject, report func(Finding)) error {
 }
 
 // defaultsChannel is the address of one of Anaconda's channels, or of a copy of it.
-var defaultsChannel = regexp.MustCompile(`^defaults$|^https?://repo\.(anaconda\.com|continuum\.io)/|(^|/)pkgs/(main|r|free|pro|msys2)(/|$)`)
+var defaultsChannel = lazyregexp.New(`^defaults$|^https?://repo\.(anaconda\.com|continuum\.io)/|(^|/)pkgs/(main|r|free|pro|msys2)(/|$)`)
 
 func condaDefaults(s *Subject, report func(Finding)) error {
 	s.condaPackages(report, "channels of Anaconda brought %s", func(p *facts.CondaPackage) string {
@@ -344,19 +344,19 @@ func condaDefaults(s *Subject, report func(Finding)) error {
 }
 
 // loginInAddress are a name and password, or conda's token, in the address of a channel.
-var loginInAddress = regexp.MustCompile(`^(https?://)[^/@]*@|/t/[^/]+`)
+var loginInAddress = lazyregexp.New(`^(https?://)[^/@]*@|/t/[^/]+`)
 
 func withoutLogin(address string) string { return loginInAddress.ReplaceAllString(address, "$1") }
 
 // twins are libraries that have other names in conda's channels than on the Python package index.
 var twins = []struct {
-	conda *regexp.Regexp
-	pip   *regexp.Regexp
+	conda *lazyregexp.Regexp
+	pip   *lazyregexp.Regexp
 	told  func(*Subject, func(Finding)) error // the rule that says when they meet in a process
 }{
-	{regexp.MustCompile(`^(pytorch|pytorch-gpu|pytorch-cpu|libtorch)$`), regexp.MustCompile(`^torch$`), nil},
-	{regexp.MustCompile(`^nccl$`), regexp.MustCompile(`^nvidia-nccl-cu\d+$`), duplicateNCCL},
-	{regexp.MustCompile(`^(intel-openmp|llvm-openmp)$`), regexp.MustCompile(`^intel-openmp$`), duplicateOpenMP},
+	{lazyregexp.New(`^(pytorch|pytorch-gpu|pytorch-cpu|libtorch)$`), lazyregexp.New(`^torch$`), nil},
+	{lazyregexp.New(`^nccl$`), lazyregexp.New(`^nvidia-nccl-cu\d+$`), duplicateNCCL},
+	{lazyregexp.New(`^(intel-openmp|llvm-openmp)$`), lazyregexp.New(`^intel-openmp$`), duplicateOpenMP},
 }
 
 // condaAndPip is the rule duplicate-conda-pip. What duplicate-nccl and duplicate-openmp say is not said again.

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/cuda"
 	"sconce.dev/sconce/internal/facts"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/units"
 )
 
@@ -249,7 +249,7 @@ func lookCompatShadows(s *Subject, report func(Finding)) error {
 const stubSize = 1 << 20
 
 // builtinDirs are where a loader looks by itself; with the name of the architecture on Debian.
-var builtinDirs = regexp.MustCompile(`^(usr/)?lib(64)?(/[a-z0-9_]+-linux-gnu)?$`)
+var builtinDirs = lazyregexp.New(`^(usr/)?lib(64)?(/[a-z0-9_]+-linux-gnu)?$`)
 
 func lookStubs(s *Subject, report func(Finding)) error {
 	dirs := s.loaderDirs()

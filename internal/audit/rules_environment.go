@@ -3,7 +3,6 @@ package audit
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/runtimefiles"
 	"sconce.dev/sconce/internal/units"
 )
@@ -234,16 +234,16 @@ func lookMultiline(s *Subject, report func(Finding)) error {
 }
 
 // evaluated are variables that a shell does evaluate, when it uses them.
-var evaluated = regexp.MustCompile(`^(PS[0-9]|PROMPT_COMMAND|BASH_ENV|ENV|LESSOPEN|LESSCLOSE|.*_OPTS|.*_PROMPT)$`)
+var evaluated = lazyregexp.New(`^(PS[0-9]|PROMPT_COMMAND|BASH_ENV|ENV|LESSOPEN|LESSCLOSE|.*_OPTS|.*_PROMPT)$`)
 
 // unevaluated is what only a shell would replace.
-var unevaluated = regexp.MustCompile("\\$\\([^)]|`[^`]+`|\\$\\{[A-Za-z_][A-Za-z0-9_]*(:?[-+=?][^}]*)?\\}")
+var unevaluated = lazyregexp.New("\\$\\([^)]|`[^`]+`|\\$\\{[A-Za-z_][A-Za-z0-9_]*(:?[-+=?][^}]*)?\\}")
 
 // bareVariable stands in a search path without braces. Elsewhere a dollar may mean anything.
-var bareVariable = regexp.MustCompile(`(^|[:/])\$[A-Za-z_][A-Za-z0-9_]*($|[:/])`)
+var bareVariable = lazyregexp.New(`(^|[:/])\$[A-Za-z_][A-Za-z0-9_]*($|[:/])`)
 
 // loaderTokens are replaced by the dynamic loader (ld.so(8)).
-var loaderTokens = regexp.MustCompile(`\$(\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)\b)`)
+var loaderTokens = lazyregexp.New(`\$(\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)\b)`)
 
 func lookNotEvaluated(s *Subject, report func(Finding)) error {
 	for _, v := range s.environment() {
@@ -491,10 +491,10 @@ func lookBuildFlags(s *Subject, report func(Finding)) error {
 }
 
 // secretName is what variables with secrets are called.
-var secretName = regexp.MustCompile(`(?i)(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|SECRET_KEY|API_KEY|APIKEY|ACCESS_KEY|PRIVATE_KEY)$`)
+var secretName = lazyregexp.New(`(?i)(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|SECRET_KEY|API_KEY|APIKEY|ACCESS_KEY|PRIVATE_KEY)$`)
 
 // credentials stand in a URL, before the host's name.
-var credentials = regexp.MustCompile(`[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s:@$]+@`)
+var credentials = lazyregexp.New(`[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s:@$]+@`)
 
 func lookEnvironmentSecrets(s *Subject, report func(Finding)) error {
 	const shortest = 8 // bytes; no token is shorter, but many switches are

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/runtimefiles"
 	"sconce.dev/sconce/internal/units"
 )
@@ -257,7 +257,7 @@ func capped(lines []string) []string {
 
 // usualPrivate is what distributions keep for root, and no program of a user needs. Of root's home only what an installer put
 // there matters: the files that every home begins with do not.
-var usualPrivate = regexp.MustCompile(`^(tmp|run|dev|proc|sys|var|boot|lost\+found|root/\.[^/]*)(/|$)|` +
+var usualPrivate = lazyregexp.New(`^(tmp|run|dev|proc|sys|var|boot|lost\+found|root/\.[^/]*)(/|$)|` +
 	`^etc/(g?shadow|(passwd|group|subuid|subgid)-|sudoers|ssl/private|security|polkit-1|ssh|\.pwd\.lock|crypt|cron|audit|at\.deny|cups|ppp|wpa_supplicant|NetworkManager|krb5|pam|` +
 	`chatscripts|default/useradd|libaudit|selinux|firewalld|sssd|sysconfig)|^usr/(lib|libexec|share)/(dbus-1\.0|polkit-1|audit)(/|$)|^usr/lib/cups(/|$)`)
 
@@ -306,7 +306,7 @@ func lookDevices(s *Subject, report func(Finding)) error {
 }
 
 // caches are where package managers keep what they fetched.
-var caches = regexp.MustCompile(`^(((root|home/[^/]+)/\.(cache/(pip|uv|conda|huggingface|torch|ccache|bazel|go-build|yarn|mamba)|npm/_cacache|conda/pkgs|cargo/registry|nv/ComputeCache))|` +
+var caches = lazyregexp.New(`^(((root|home/[^/]+)/\.(cache/(pip|uv|conda|huggingface|torch|ccache|bazel|go-build|yarn|mamba)|npm/_cacache|conda/pkgs|cargo/registry|nv/ComputeCache))|` +
 	`var/cache/(apt|dnf|yum|apk|pacman|zypp)|var/lib/apt/lists|.*/(conda|mambaforge|miniforge3?|miniconda3?|anaconda3?|micromamba)/pkgs)/`)
 
 // cacheOf returns the cache that a path is in. Most paths are in none, and the expression is slow.
@@ -369,8 +369,8 @@ func lookStatic(s *Subject, report func(Finding)) error {
 // secretFile is a kind of file with secrets.
 type secretFile struct {
 	what    string
-	name    *regexp.Regexp // of the path, without a slash in front
-	content *regexp.Regexp // that makes it a secret
+	name    *lazyregexp.Regexp // of the path, without a slash in front
+	content *lazyregexp.Regexp // that makes it a secret
 }
 
 // maxSecret is the size in bytes of the largest file that is read.
@@ -378,28 +378,28 @@ const maxSecret = 64 << 10
 
 var secretFiles = []secretFile{
 	{
-		"a private key", regexp.MustCompile(`(^|/)(id_(rsa|dsa|ecdsa|ed25519)|ssh_host_[a-z0-9]+_key|[^/]*\.(key|pem|ppk))$`),
-		regexp.MustCompile(`-----BEGIN ([A-Z]+ )*PRIVATE KEY-----\s+[A-Za-z0-9+/]`),
+		"a private key", lazyregexp.New(`(^|/)(id_(rsa|dsa|ecdsa|ed25519)|ssh_host_[a-z0-9]+_key|[^/]*\.(key|pem|ppk))$`),
+		lazyregexp.New(`-----BEGIN ([A-Z]+ )*PRIVATE KEY-----\s+[A-Za-z0-9+/]`),
 	},
-	{"a password", regexp.MustCompile(`(^|/)[._]netrc$`), regexp.MustCompile(`(?i)\bpassword\s+[^\s$]+`)},
+	{"a password", lazyregexp.New(`(^|/)[._]netrc$`), lazyregexp.New(`(?i)\bpassword\s+[^\s$]+`)},
 	{
-		"the password of a registry", regexp.MustCompile(`(^|/)(\.docker/config\.json|\.dockercfg|containers/auth\.json)$`),
-		regexp.MustCompile(`"(auth|identitytoken|password)"\s*:\s*"[^"]+"`),
+		"the password of a registry", lazyregexp.New(`(^|/)(\.docker/config\.json|\.dockercfg|containers/auth\.json)$`),
+		lazyregexp.New(`"(auth|identitytoken|password)"\s*:\s*"[^"]+"`),
 	},
 	{
-		"a password in a URL", regexp.MustCompile(`(^|/)(pip\.conf|\.pip/pip\.conf|uv\.toml|\.condarc|\.pypirc|\.git-credentials|\.gitconfig|apt/(sources\.list|auth\.conf)(\.d/[^/]*)?)$`),
+		"a password in a URL", lazyregexp.New(`(^|/)(pip\.conf|\.pip/pip\.conf|uv\.toml|\.condarc|\.pypirc|\.git-credentials|\.gitconfig|apt/(sources\.list|auth\.conf)(\.d/[^/]*)?)$`),
 		credentials,
 	},
-	{"a password of a package index", regexp.MustCompile(`(^|/)\.pypirc$`), regexp.MustCompile(`(?m)^\s*password\s*[:=]\s*\S+`)},
-	{"a token of Hugging Face", regexp.MustCompile(`(^|/)(\.cache/huggingface|\.huggingface)/(token|stored_tokens)$`), regexp.MustCompile(`hf_[A-Za-z0-9]{20,}`)},
-	{"a key of AWS", regexp.MustCompile(`(^|/)\.aws/credentials$`), regexp.MustCompile(`(?i)aws_secret_access_key\s*=\s*\S+`)},
-	{"a token of Weights & Biases", regexp.MustCompile(`(^|/)\.config/wandb/settings$`), regexp.MustCompile(`api_key\s*=\s*\S{20,}`)},
-	{"a token of npm", regexp.MustCompile(`(^|/)\.npmrc$`), regexp.MustCompile(`_authToken\s*=\s*[^\s$]+`)},
-	{"a token of Kubernetes", regexp.MustCompile(`(^|/)\.kube/config$`), regexp.MustCompile(`(?m)^\s*(token|client-key-data|password):\s*\S+`)},
+	{"a password of a package index", lazyregexp.New(`(^|/)\.pypirc$`), lazyregexp.New(`(?m)^\s*password\s*[:=]\s*\S+`)},
+	{"a token of Hugging Face", lazyregexp.New(`(^|/)(\.cache/huggingface|\.huggingface)/(token|stored_tokens)$`), lazyregexp.New(`hf_[A-Za-z0-9]{20,}`)},
+	{"a key of AWS", lazyregexp.New(`(^|/)\.aws/credentials$`), lazyregexp.New(`(?i)aws_secret_access_key\s*=\s*\S+`)},
+	{"a token of Weights & Biases", lazyregexp.New(`(^|/)\.config/wandb/settings$`), lazyregexp.New(`api_key\s*=\s*\S{20,}`)},
+	{"a token of npm", lazyregexp.New(`(^|/)\.npmrc$`), lazyregexp.New(`_authToken\s*=\s*[^\s$]+`)},
+	{"a token of Kubernetes", lazyregexp.New(`(^|/)\.kube/config$`), lazyregexp.New(`(?m)^\s*(token|client-key-data|password):\s*\S+`)},
 }
 
 // testData is where packages keep keys that are no secret.
-var testData = regexp.MustCompile(`(^|/)(tests?|testing|testdata|test_data|examples?|samples?|docs?|demos?|fixtures|snakeoil)(/|$)|snakeoil|/site-packages/|/dist-packages/|^usr/share/|^var/lib/dpkg/`)
+var testData = lazyregexp.New(`(^|/)(tests?|testing|testdata|test_data|examples?|samples?|docs?|demos?|fixtures|snakeoil)(/|$)|snakeoil|/site-packages/|/dist-packages/|^usr/share/|^var/lib/dpkg/`)
 
 // mayBeSecret is what names of files with secrets have in common. All expressions on all paths would take long.
 func mayBeSecret(p string) bool {
@@ -436,7 +436,7 @@ func lookSecrets(s *Subject, report func(Finding)) error {
 			return err
 		}
 		for _, k := range kinds {
-			if at := k.content.FindIndex(text); at != nil {
+			if at := k.content.Regexp().FindIndex(text); at != nil {
 				line := 1 + bytes.Count(text[:at[0]], []byte("\n"))
 				report(Finding{Message: fmt.Sprintf("/%s has %s, on line %d", i.Path, k.what, line), Path: i.Path})
 				break

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/units"
 )
 
@@ -112,17 +112,17 @@ func (s *Subject) judgedGPUs() []int {
 // The names of libraries that do without code for a GPU.
 var (
 	// tools watch other programs, and have code for every GPU that they know.
-	toolLibrary = regexp.MustCompile(`^lib(cupti|checkpoint|nvperf_\w+|sanitizer\w*|InterceptorInjection\w*|TreeLauncher\w*|nvToolsExt)\b`)
+	toolLibrary = lazyregexp.New(`^lib(cupti|checkpoint|nvperf_\w+|sanitizer\w*|InterceptorInjection\w*|TreeLauncher\w*|nvToolsExt)\b`)
 	// optionalLibrary are NVIDIA's and PyTorch's libraries that are made for some GPUs only, or that few programs use; those
 	// that use them ask first or are told with an error of the library's.
-	optionalLibrary = regexp.MustCompile(`^lib(cusparseLt|cufile|cufftw|cusolverMg|cudss\w*|cutensor\w*|nvshmem\w*|torch_nvshmem|nvjpeg\w*|npp\w+|` +
+	optionalLibrary = lazyregexp.New(`^lib(cusparseLt|cufile|cufftw|cusolverMg|cudss\w*|cutensor\w*|nvshmem\w*|torch_nvshmem|nvjpeg\w*|npp\w+|` +
 		`nvinfer\w*|cudnn_engines_(runtime_compiled|tensor_ir))\b`)
 	// oneGPU are names of libraries that have one for each architecture, or that are for one only, and are chosen by the GPU.
-	oneGPU = regexp.MustCompile(`(?i)(^|[_/.-])(sm_?\d{2,3}[af]?|\d{2,3}[af]|compute_?\d+|fa3|flash_attn_3|hopper|blackwell|ampere|flashmla)([_/.-]|$)`)
+	oneGPU = lazyregexp.New(`(?i)(^|[_/.-])(sm_?\d{2,3}[af]?|\d{2,3}[af]|compute_?\d+|fa3|flash_attn_3|hopper|blackwell|ampere|flashmla)([_/.-]|$)`)
 )
 
 // coreLibrary are the libraries without which PyTorch does nothing.
-var coreLibrary = regexp.MustCompile(`^lib(torch_cuda\w*|torch_hip|c10_cuda)\b`)
+var coreLibrary = lazyregexp.New(`^lib(torch_cuda\w*|torch_hip|c10_cuda)\b`)
 
 // reach is how much a library matters on a GPU that it has no code for.
 type reach int

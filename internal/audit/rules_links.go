@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -12,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/elfx"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/units"
 )
 
@@ -191,7 +191,7 @@ func symbolName(symbol string) string {
 	return symbol
 }
 
-var digits = regexp.MustCompile(`\d+`)
+var digits = lazyregexp.New(`\d+`)
 
 // hasVariant says whether there is the same file for other versions beside it, one of which may be chosen at the import.
 func (s *Subject) hasVariant(p facts.LinkProblem) bool {
@@ -251,11 +251,11 @@ func (s *Subject) distributionOf(name string) *facts.Distribution {
 var (
 	// optionalFiles are loaded by who tries several, or by nobody on most machines: transports of NVSHMEM, UCX and
 	// cuFile, thread pools of Numba, variants for versions of FFmpeg, MPI and CUDA, what NumPy-like packages try to import.
-	optionalFiles = regexp.MustCompile(`^(?:libcufile_rdma|nvshmem_(?:bootstrap|transport)_|libuct_|libucx_|libucm_|libplugin_|libmca_|mca_|_torio_ffmpeg|libtorio_ffmpeg|libtorchaudio_sox|_torchaudio_sox|libtorchcodec_|(?:tbb|omp)pool\.|libonnxruntime_providers_|libbitsandbytes_|MPI\.)`)
+	optionalFiles = lazyregexp.New(`^(?:libcufile_rdma|nvshmem_(?:bootstrap|transport)_|libuct_|libucx_|libucm_|libplugin_|libmca_|mca_|_torio_ffmpeg|libtorio_ffmpeg|libtorchaudio_sox|_torchaudio_sox|libtorchcodec_|(?:tbb|omp)pool\.|libonnxruntime_providers_|libbitsandbytes_|MPI\.)`)
 	// optionalModules of Python's own library are left out where a distribution splits it.
-	optionalModules = regexp.MustCompile(`^(?:_tkinter|_gdbm|_dbm|_curses|_curses_panel|readline|nis|_lzma|_bz2|_sqlite3|_test\w*|_crypt|ossaudiodev)\.`)
+	optionalModules = lazyregexp.New(`^(?:_tkinter|_gdbm|_dbm|_curses|_curses_panel|readline|nis|_lzma|_bz2|_sqlite3|_test\w*|_crypt|ossaudiodev)\.`)
 	// optionalLibraries are those of networks and of CUDA that plugins look for.
-	optionalLibraries = regexp.MustCompile(`^lib(?:mlx\d|ibverbs|rdmacm|gdrapi|uc[pstm]|fabric|mpi|pmix|oshmem|pmi2?|cutensor|cutensorMg|nccl|cudnn|cusparseLt|nvinfer\w*|nvonnxparser|tbb|rocm\w*|amdhip64|hsa-runtime64|ze_loader|sycl|mkl_\w+)\.so`)
+	optionalLibraries = lazyregexp.New(`^lib(?:mlx\d|ibverbs|rdmacm|gdrapi|uc[pstm]|fabric|mpi|pmix|oshmem|pmi2?|cutensor|cutensorMg|nccl|cudnn|cusparseLt|nvinfer\w*|nvonnxparser|tbb|rocm\w*|amdhip64|hsa-runtime64|ze_loader|sycl|mkl_\w+)\.so`)
 )
 
 // isOptional says whether a file is made to stay away where its library does.
@@ -374,7 +374,7 @@ func symbolsOf(release string) string {
 var glibcParts = []string{"libc.so.6", "libpthread.so.0", "libm.so.6"}
 
 // systemLibraries are the directories of the loader's own libraries.
-var systemLibraries = regexp.MustCompile(`^(?:usr/)?lib(?:32|64)?(?:/[\w-]+-linux-gnu)?$`)
+var systemLibraries = lazyregexp.New(`^(?:usr/)?lib(?:32|64)?(?:/[\w-]+-linux-gnu)?$`)
 
 // glibc returns the highest version of symbols in the image's C library, and its path; "" when it has none.
 func (s *Subject) glibc() (version, at string) {

@@ -4,11 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/facts"
+	"sconce.dev/sconce/internal/lazyregexp"
 
 	"sconce.dev/sconce/internal/python"
 )
@@ -25,7 +25,7 @@ type torchBuild struct {
 }
 
 // torchVersionLine is a line of torch/version.py: cuda: Optional[str] = '12.4'.
-var torchVersionLine = regexp.MustCompile(`(?m)^(cuda|hip|xpu)\b[^=\n]*=\s*(?:['"]([^'"\n]*)['"]|None)`)
+var torchVersionLine = lazyregexp.New(`(?m)^(cuda|hip|xpu)\b[^=\n]*=\s*(?:['"]([^'"\n]*)['"]|None)`)
 
 // torchBuilds lists what each Python of the image imports as torch, each installation once.
 func torchBuilds(f *facts.Facts) []torchBuild {
@@ -45,7 +45,7 @@ func torchBuilds(f *facts.Facts) []torchBuild {
 func lookAtTorch(root facts.Root, e *facts.Environment, d *facts.Distribution) torchBuild {
 	t := torchBuild{env: e, site: path.Dir(d.Dir), dist: d}
 	file := path.Join(t.site, "torch/version.py")
-	lines := torchVersionLine.FindAllSubmatch(facts.ReadText(root, file), -1)
+	lines := torchVersionLine.Regexp().FindAllSubmatch(facts.ReadText(root, file), -1)
 	for _, m := range lines {
 		switch string(m[1]) {
 		case "cuda":
@@ -117,9 +117,9 @@ type cudaToolkit struct {
 }
 
 var (
-	cudaVersionTxt = regexp.MustCompile(`CUDA Version ([0-9]+\.[0-9]+)`)
-	cudaHeader     = regexp.MustCompile(`(?m)^#define CUDA_VERSION ([0-9]{2,3})0([0-9])0`)
-	condaNvcc      = regexp.MustCompile(`^cuda-(?:nvcc|nvcc-impl|cudart)-([0-9]+\.[0-9]+)[.0-9]*-.*\.json$`)
+	cudaVersionTxt = lazyregexp.New(`CUDA Version ([0-9]+\.[0-9]+)`)
+	cudaHeader     = lazyregexp.New(`(?m)^#define CUDA_VERSION ([0-9]{2,3})0([0-9])0`)
+	condaNvcc      = lazyregexp.New(`^cuda-(?:nvcc|nvcc-impl|cudart)-([0-9]+\.[0-9]+)[.0-9]*-.*\.json$`)
 )
 
 // toolkitDiffers is the rule cuda-toolkit-differs.
@@ -224,7 +224,7 @@ func release(v string) string {
 	return releaseNumbers.FindString(v)
 }
 
-var releaseNumbers = regexp.MustCompile(`^[0-9]+\.[0-9]+`)
+var releaseNumbers = lazyregexp.New(`^[0-9]+\.[0-9]+`)
 
 // compiledForTorch are packages whose wheels hold code compiled against one release of PyTorch; true when importing them
 // with another one fails, false when they go on without that code.
@@ -245,7 +245,7 @@ func (u unmet) torchPair() bool {
 	return u.found.Name == "torch" && compiled
 }
 
-var pinned = regexp.MustCompile(`^===?\s*([0-9]+\.[0-9]+)`)
+var pinned = lazyregexp.New(`^===?\s*([0-9]+\.[0-9]+)`)
 
 // torchPairs is the rule python-torch-pair.
 func torchPairs(s *Subject, report func(Finding)) error {
@@ -268,7 +268,7 @@ func torchPairs(s *Subject, report func(Finding)) error {
 
 // builtFor is the part of a version after the plus that says for which CUDA and PyTorch a wheel was built: cu124, cpu,
 // pt25cu124 (PyTorch Geometric), cu12torch2.5cxx11abiFALSE (FlashAttention).
-var builtFor = regexp.MustCompile(`^(?:pt([0-9])([0-9]+?))?(?:cu([0-9]{2})[0-9]?|(cpu))(?:torch([0-9]+\.[0-9]+).*)?$`)
+var builtFor = lazyregexp.New(`^(?:pt([0-9])([0-9]+?))?(?:cu([0-9]{2})[0-9]?|(cpu))(?:torch([0-9]+\.[0-9]+).*)?$`)
 
 // pairs reports packages whose versions say that they were built for another CUDA or PyTorch than t.
 func (t torchBuild) pairs(report func(Finding)) {

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/debian"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -33,7 +33,7 @@ func (a archive) line() string {
 }
 
 // snapshotDate finds the time of a snapshot in its address.
-var snapshotDate = regexp.MustCompile(`/(\d{8}T\d{6}Z)(?:/|$)`)
+var snapshotDate = lazyregexp.New(`/(\d{8}T\d{6}Z)(?:/|$)`)
 
 // now is when the archive's indices have to be good: at the time of a snapshot, else today.
 func (a archive) now(today time.Time) time.Time {

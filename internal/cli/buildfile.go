@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
 
@@ -15,6 +14,7 @@ import (
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
 )
@@ -119,7 +119,7 @@ func platformOf(o buildOptions) (v1.Platform, error) {
 	return *p, nil
 }
 
-var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
+var notInNames = lazyregexp.New(`[^a-z0-9]+`)
 
 // imageName is the first name that the image gets in the store: that of --tag, else that of the context's directory.
 func imageName(tags []string, dir string) (string, error) {

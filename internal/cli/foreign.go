@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // foreignCommands are commands of docker, podman, apptainer and enroot that people type out of habit, and what does here what
@@ -135,10 +135,10 @@ func addSilentFlags(f *pflag.FlagSet) {
 }
 
 // unknownFlag finds in pflag's words the flag that there is not.
-var unknownFlag = regexp.MustCompile(`^unknown (?:shorthand flag: '(.)'|flag: --([^=]+))`)
+var unknownFlag = lazyregexp.New(`^unknown (?:shorthand flag: '(.)'|flag: --([^=]+))`)
 
 // badEntrypoint finds in pflag's words `--entrypoint=PROGRAM`, which is docker's.
-var badEntrypoint = regexp.MustCompile(`^invalid argument "(.*)" for "--entrypoint" flag`)
+var badEntrypoint = lazyregexp.New(`^invalid argument "(.*)" for "--entrypoint" flag`)
 
 // flagError adds to an error about flags what helps. Behind a command that there is not, it is the command that is wrong: `exec -it`.
 func flagError(cmd *cobra.Command, err error) error {

@@ -3,12 +3,12 @@ package cli
 import (
 	"fmt"
 	"os"
-	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/ui"
 )
 
@@ -161,7 +161,7 @@ func helpOrUnknown(cmd *cobra.Command, args []string) error {
 }
 
 // allSet finds in cobra's words the flags that exclude each other.
-var allSet = regexp.MustCompile(`\[([^]]*)\] were all set`)
+var allSet = lazyregexp.New(`\[([^]]*)\] were all set`)
 
 // exclusive says in our words which flags were given that exclude each other.
 func exclusive(cmd *cobra.Command) error {

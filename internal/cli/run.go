@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"regexp"
 
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/config"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/ui"
 )
@@ -147,7 +147,7 @@ func (a *app) runRun(ctx context.Context, o runFlags) error {
 }
 
 // gpuRequest is what may stand behind --gpu= and is no name of an image.
-var gpuRequest = regexp.MustCompile(`^(all|\d{1,2}(,\d{1,2})*|[\w.-]+/[\w.-]+=[^/]+)$`)
+var gpuRequest = lazyregexp.New(`^(all|\d{1,2}(,\d{1,2})*|[\w.-]+/[\w.-]+=[^/]+)$`)
 
 // checkGPUFlag finds "--gpu 0 IMAGE". The flag's value is optional, so that it needs a "=", and 0 is taken for the image.
 func checkGPUFlag(o engine.RunOptions) error {

@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/child"
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Detected is a profile as this machine shows it.
@@ -131,7 +132,7 @@ func (d *Detected) askSlurm(ctx context.Context) {
 }
 
 // gpuResource is a generic resource as sinfo writes it: "gpu:4", "gpu:h100:8(S:0-1)".
-var gpuResource = regexp.MustCompile(`(?:^|,)gpu(?::[^:,()]+)??:([0-9]+)`)
+var gpuResource = lazyregexp.New(`(?:^|,)gpu(?::[^:,()]+)??:([0-9]+)`)
 
 func gpusOf(resources string) int {
 	n := 0
@@ -144,7 +145,7 @@ func gpusOf(resources string) int {
 	return n
 }
 
-var digits = regexp.MustCompile(`^[0-9]{1,4}`)
+var digits = lazyregexp.New(`^[0-9]{1,4}`)
 
 // leadingNumber reads "288" and "288+", which sinfo writes where nodes differ.
 func leadingNumber(text string) int {
@@ -153,7 +154,7 @@ func leadingNumber(text string) int {
 }
 
 // slurmLimit is a time limit as sinfo writes it: days-hours:minutes:seconds, without what is none at the front.
-var slurmLimit = regexp.MustCompile(`^(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):[0-9]+$`)
+var slurmLimit = lazyregexp.New(`^(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):[0-9]+$`)
 
 // slurmTime writes a time limit as a profile has it; "" for none.
 func slurmTime(limit string) string {
@@ -171,7 +172,7 @@ func slurmTime(limit string) string {
 }
 
 // configLine is a line of `scontrol show config`.
-var configLine = regexp.MustCompile(`(?m)^(ClusterName|SLURM_VERSION|MpiDefault)[ \t]*=[ \t]*(\S+)`)
+var configLine = lazyregexp.New(`(?m)^(ClusterName|SLURM_VERSION|MpiDefault)[ \t]*=[ \t]*(\S+)`)
 
 // pmiOf is what srun speaks by the name of a plugin of Slurm's.
 var pmiOf = map[string]string{"pmix": "pmix", "pmi2": "pmi2", "cray_shasta": "cray"}
@@ -194,7 +195,7 @@ func (d *Detected) askConfig(ctx context.Context) {
 	}
 }
 
-var formVersionIn = regexp.MustCompile(`^[0-9]{2}\.[0-9]{2}(\.[0-9]+)?`)
+var formVersionIn = lazyregexp.New(`^[0-9]{2}\.[0-9]{2}(\.[0-9]+)?`)
 
 // plugins are the options by which srun tells what starts containers.
 var plugins = []struct{ option, starter string }{

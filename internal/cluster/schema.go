@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/tomltext"
 )
 
@@ -21,12 +21,12 @@ type Key struct {
 
 	// What a string must look like: of the value itself, or of each element of a list. Every expression is anchored and means the
 	// same in Go and in ECMA-262, which JSON Schema uses.
-	Form     *regexp.Regexp
+	Form     *lazyregexp.Regexp
 	FormName string // what Form means, for one value: `a version of glibc, such as "2.31"`
 	Enum     []string
 	Min, Max int // of a number
 
-	NameForm     *regexp.Regexp // of the keys that the user chooses, in a table of those
+	NameForm     *lazyregexp.Regexp // of the keys that the user chooses, in a table of those
 	NameFormName string
 
 	Flag string // what the flag of this name says, without the values of Enum; "" for a key that has no flag
@@ -56,26 +56,26 @@ var (
 const CPULevels = 4
 
 var (
-	formText    = regexp.MustCompile(`^[^\r\n\t]+$`)
-	formGPU     = regexp.MustCompile(`^[0-9]{1,2}\.[0-9]$`) // as TORCH_CUDA_ARCH_LIST has it, without names and PTX
-	formDriver  = regexp.MustCompile(`^[0-9]{3,4}(\.[0-9]+){0,2}$`)
-	formGlibc   = regexp.MustCompile(`^2\.[0-9]{1,2}$`)
-	formLibrary = regexp.MustCompile(`^[^/]+$`)
-	formDir     = regexp.MustCompile(`^/`)
+	formText    = lazyregexp.New(`^[^\r\n\t]+$`)
+	formGPU     = lazyregexp.New(`^[0-9]{1,2}\.[0-9]$`) // as TORCH_CUDA_ARCH_LIST has it, without names and PTX
+	formDriver  = lazyregexp.New(`^[0-9]{3,4}(\.[0-9]+){0,2}$`)
+	formGlibc   = lazyregexp.New(`^2\.[0-9]{1,2}$`)
+	formLibrary = lazyregexp.New(`^[^/]+$`)
+	formDir     = lazyregexp.New(`^/`)
 	// formPath is an absolute path, or one that begins with a variable.
-	formPath     = regexp.MustCompile(`^(/|\$\{[A-Za-z_][A-Za-z0-9_]*\})[^\s:]*$`)
-	formMount    = regexp.MustCompile(`^(/|\$\{[A-Za-z_][A-Za-z0-9_]*\})[^\s:]*(:/[^\s:]*(:ro)?)?$`)
-	formWord     = regexp.MustCompile(`^[^\s'"\x60\\-][^\s'"\x60\\]*$`)
-	formVersion  = regexp.MustCompile(`^[0-9]{2}\.[0-9]{2}(\.[0-9]+)?$`)
-	formDuration = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?(s|m|h|d|w|y)$`)
-	formOption   = regexp.MustCompile(`^--?[A-Za-z][^\r\n\t]*$`)
-	formStripe   = regexp.MustCompile(`^-[A-Za-z0-9 ._-]+$`)
-	formVariable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	formSetting  = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
-	formValue    = regexp.MustCompile(`^[^\r\n]*$`)
+	formPath     = lazyregexp.New(`^(/|\$\{[A-Za-z_][A-Za-z0-9_]*\})[^\s:]*$`)
+	formMount    = lazyregexp.New(`^(/|\$\{[A-Za-z_][A-Za-z0-9_]*\})[^\s:]*(:/[^\s:]*(:ro)?)?$`)
+	formWord     = lazyregexp.New(`^[^\s'"\x60\\-][^\s'"\x60\\]*$`)
+	formVersion  = lazyregexp.New(`^[0-9]{2}\.[0-9]{2}(\.[0-9]+)?$`)
+	formDuration = lazyregexp.New(`^[0-9]+(\.[0-9]+)?(s|m|h|d|w|y)$`)
+	formOption   = lazyregexp.New(`^--?[A-Za-z][^\r\n\t]*$`)
+	formStripe   = lazyregexp.New(`^-[A-Za-z0-9 ._-]+$`)
+	formVariable = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	formSetting  = lazyregexp.New(`^[A-Za-z0-9_.-]+$`)
+	formValue    = lazyregexp.New(`^[^\r\n]*$`)
 	// formMeasured is what a test measures, formReference how a number is written: see package imagetest.
-	formMeasured  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*(@[1-9][0-9]*)?\.[A-Za-z][A-Za-z0-9._@/-]*$`)
-	formReference = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?(\s[^\s±%]+)?$`)
+	formMeasured  = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]*(@[1-9][0-9]*)?\.[A-Za-z][A-Za-z0-9._@/-]*$`)
+	formReference = lazyregexp.New(`^[0-9]+(\.[0-9]+)?(\s[^\s±%]+)?$`)
 )
 
 const formPathName = `an absolute path or one that begins with a variable, such as "${SCRATCH}/images"`
@@ -461,7 +461,7 @@ func writeTable(b *strings.Builder, table string, chosen map[string]string) {
 }
 
 // bareKey is a key that TOML takes without quotes (TOML 1.0, "Keys").
-var bareKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+var bareKey = lazyregexp.New(`^[A-Za-z0-9_-]+$`)
 
 func tomlKey(name string) string {
 	if bareKey.MatchString(name) {

@@ -7,11 +7,11 @@ import (
 	"net/url"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // usualAlias is where a channel is that is named by a single word, unless the configuration says otherwise.
@@ -30,9 +30,9 @@ type Channel struct {
 }
 
 var (
-	schemed = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://`)
+	schemed = lazyregexp.New(`^[A-Za-z][A-Za-z0-9+.-]*://`)
 	// channelName is what conda takes for a name (CEP 26), with what may be below it: conda-forge/label/rc.
-	channelName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$`)
+	channelName = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$`)
 )
 
 // schemes are those that the solver speaks.
@@ -206,7 +206,7 @@ func (c *Config) fileURL(place, dir string) string {
 	return (&url.URL{Scheme: "file", Path: channelPath(place)}).String()
 }
 
-var subdirName = regexp.MustCompile(`^(noarch|(linux|osx|win|freebsd|zos|emscripten|wasi)-[a-z0-9_]+)$`)
+var subdirName = lazyregexp.New(`^(noarch|(linux|osx|win|freebsd|zos|emscripten|wasi)-[a-z0-9_]+)$`)
 
 // withoutSubdir takes the platform from the end of a channel, which some write.
 func withoutSubdir(path string) string {
@@ -231,12 +231,12 @@ func parent(name string) string {
 	return before
 }
 
-var variableUse = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)`)
+var variableUse = lazyregexp.New(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)`)
 
 // expand puts in the values of variables, as conda does in channels and configuration files: $NAME and ${NAME}.
 func (c *Config) expand(text string) (string, error) {
 	var missing string
-	text = variableUse.ReplaceAllStringFunc(text, func(use string) string {
+	text = variableUse.Regexp().ReplaceAllStringFunc(text, func(use string) string {
 		m := variableUse.FindStringSubmatch(use)
 		name := m[1] + m[2]
 		value, ok := c.lookup(name)

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // failure is what solve.py says when there is no answer.
@@ -141,7 +141,7 @@ func wrongSpecs(wrong []wrongSpec, sources []Source) error {
 	return fault.Usage(errors.Join(all...))
 }
 
-var virtualInText = regexp.MustCompile(`__[a-z_]+`)
+var virtualInText = lazyregexp.New(`__[a-z_]+`)
 
 // virtualHints say what makes a virtual package known, or other than it is.
 var virtualHints = map[string]string{
@@ -163,7 +163,7 @@ func conflictHint(text string, missing []unknown, r *Request) string {
 			return fmt.Sprintf("the channels have no %s: name the channel that has it under channels, or list it under pip", u.Name)
 		}
 	}
-	for _, name := range virtualInText.FindAllString(text, -1) {
+	for _, name := range virtualInText.Regexp().FindAllString(text, -1) {
 		if name == "__cuda" && r.Machine.Has("__cuda") {
 			return fmt.Sprintf("the target's driver runs CUDA up to %s: ask for a version that is built for it", r.Machine.version(name))
 		}

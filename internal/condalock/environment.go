@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -12,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -67,7 +67,7 @@ func parseEnvironment(file, platform string, text []byte) (*Environment, error) 
 	return r.env, r.err()
 }
 
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+var yamlLine = lazyregexp.New(`^yaml: (?:line (\d+): )?`)
 
 // yamlError puts the line that the YAML library tells where sconce has it.
 func yamlError(file string, err error) error {
@@ -221,7 +221,7 @@ func (r *environmentReader) spec(n *yaml.Node) {
 	r.env.Specs = append(r.env.Specs, Spec{Text: text, Line: n.Line, Column: n.Column})
 }
 
-var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var variableName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func (r *environmentReader) variables(n *yaml.Node) {
 	if n.ShortTag() == "!!null" {

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/url"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
 )
@@ -73,13 +73,13 @@ func Read(file string, s Selection) (*Lock, error) {
 	return Parse(file, text, s)
 }
 
-var explicitLine = regexp.MustCompile(`(?m)^[ \t]*@EXPLICIT[ \t]*\r?$`)
+var explicitLine = lazyregexp.New(`(?m)^[ \t]*@EXPLICIT[ \t]*\r?$`)
 
 // Parse reads a lock in any of the forms that sconce knows: conda-lock.yml (CEP 37), pixi.lock (versions 6 and 7), @EXPLICIT
 // (CEP 23). What these leave out stays empty: an @EXPLICIT file has no dependencies and often no SHA-256, for which
 // [Solver.Complete] asks. file names the text in messages.
 func Parse(file string, text []byte, s Selection) (*Lock, error) {
-	if explicitLine.Match(text) {
+	if explicitLine.Regexp().Match(text) {
 		return parseExplicit(file, text)
 	}
 	var head struct {
@@ -356,7 +356,7 @@ func wheelOf(name, version, address, hash string) (Wheel, error) {
 }
 
 // buildNumber is at the end of nearly all build strings: py312h1234567_0.
-var buildNumber = regexp.MustCompile(`(?:^|_)([0-9]{1,9})$`)
+var buildNumber = lazyregexp.New(`(?:^|_)([0-9]{1,9})$`)
 
 // describe fills in what an address alone implies: the number of the build, and what a noarch package is made of, as rattler
 // reads it from the build. The package's own index.json decides.
@@ -390,7 +390,7 @@ func (part *Platform) Explicit() []byte {
 	return b.Bytes()
 }
 
-var platformComment = regexp.MustCompile(`^#\s*platform:\s*([a-z0-9_-]+)\s*$`)
+var platformComment = lazyregexp.New(`^#\s*platform:\s*([a-z0-9_-]+)\s*$`)
 
 // parseExplicit reads an @EXPLICIT file.
 func parseExplicit(file string, text []byte) (*Lock, error) {

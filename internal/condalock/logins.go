@@ -9,11 +9,11 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Logins are how channels let this user in, by host: from the addresses of channels, from where rattler's tools keep theirs
@@ -81,7 +81,7 @@ func (l *Logins) readFile(file string) error {
 	return nil
 }
 
-var tokenPath = regexp.MustCompile(`^/t/([^/]+)`)
+var tokenPath = lazyregexp.New(`^/t/([^/]+)`)
 
 // take keeps the login of an address, and takes it out: a user with a password, or conda's /t/TOKEN at the beginning of the path.
 func (l *Logins) take(u *url.URL) error {
@@ -163,7 +163,7 @@ func (l *Logins) Authorize(address string) (string, http.Header) {
 }
 
 // token is the part of an address that holds a token of conda's.
-var token = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^/?#\s"'` + "`" + `]+)/t/[^/\s"'` + "`" + `]+`)
+var token = lazyregexp.New(`([A-Za-z][A-Za-z0-9+.-]*://[^/?#\s"'` + "`" + `]+)/t/[^/\s"'` + "`" + `]+`)
 
 // withoutLogins takes users, passwords and tokens out of all addresses in a text.
 func withoutLogins(text string) string {

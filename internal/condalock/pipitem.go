@@ -2,11 +2,12 @@ package condalock
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // PipItem is one item of a pip list: what conda writes as one line of a requirements file in the environment file's directory.
@@ -73,8 +74,8 @@ func (p *PipItem) empty() bool {
 }
 
 var (
-	pipComment  = regexp.MustCompile(`(?:^|\s)#.*$`)
-	firstOption = regexp.MustCompile(`(?:^|\s)-{1,2}[A-Za-z]`)
+	pipComment  = lazyregexp.New(`(?:^|\s)#.*$`)
+	firstOption = lazyregexp.New(`(?:^|\s)-{1,2}[A-Za-z]`)
 )
 
 // parsePip reads an item: a requirement, then options.
@@ -82,7 +83,7 @@ func parsePip(text string) (*PipItem, error) {
 	text = strings.TrimSpace(pipComment.ReplaceAllString(text, ""))
 	p := &PipItem{Requirement: text}
 	var words []string
-	if at := firstOption.FindStringIndex(text); at != nil {
+	if at := firstOption.Regexp().FindStringIndex(text); at != nil {
 		var err error
 		if words, err = splitWords(text[at[0]:]); err != nil {
 			return nil, err

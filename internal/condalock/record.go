@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"net/url"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/conda"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -48,10 +48,10 @@ func packagesOf(records []record) ([]conda.Package, error) {
 
 var (
 	// CEP 26 on names, versions and build strings, as wide as packages of today use them.
-	packageName    = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]*$`)
-	packageVersion = regexp.MustCompile(`^[A-Za-z0-9_.!+-]+$`)
-	packageBuild   = regexp.MustCompile(`^[A-Za-z0-9_.+]*$`)
-	md5Form        = regexp.MustCompile(`^[0-9a-f]{32}$`)
+	packageName    = lazyregexp.New(`^[a-z0-9_][a-z0-9_.-]*$`)
+	packageVersion = lazyregexp.New(`^[A-Za-z0-9_.!+-]+$`)
+	packageBuild   = lazyregexp.New(`^[A-Za-z0-9_.+]*$`)
+	md5Form        = lazyregexp.New(`^[0-9a-f]{32}$`)
 )
 
 // check refuses what would be wrong or dangerous as part of a path or an address.
@@ -87,7 +87,7 @@ func check(p *conda.Package) error {
 	return nil
 }
 
-var archiveName = regexp.MustCompile(`^(.+)-([^-]+)-([^-]+)(\.conda|\.tar\.bz2)$`)
+var archiveName = lazyregexp.New(`^(.+)-([^-]+)-([^-]+)(\.conda|\.tar\.bz2)$`)
 
 // fromURL makes a package of the address of its archive: CHANNEL/SUBDIR/NAME-VERSION-BUILD.conda.
 func fromURL(address string) (located, error) {

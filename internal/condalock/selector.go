@@ -3,20 +3,21 @@ package condalock
 import (
 	"bytes"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // commentSelector finds the selector of a line: a comment that begins with an expression in brackets.
-var commentSelector = regexp.MustCompile(`(?:^|\s)#\s*\[([^\[\]]*)\]`)
+var commentSelector = lazyregexp.New(`(?:^|\s)#\s*\[([^\[\]]*)\]`)
 
 // filterLines takes out the lines whose selector does not hold for the platform. Empty lines take their place, so that all others
 // keep their numbers. Brackets in a comment that hold no expression are a comment.
 func (r *environmentReader) filterLines(text []byte) []byte {
 	lines := bytes.Split(text, []byte("\n"))
 	for i, line := range lines {
-		m := commentSelector.FindSubmatchIndex(line)
+		m := commentSelector.Regexp().FindSubmatchIndex(line)
 		if m == nil || len(bytes.TrimSpace(line[:m[0]])) == 0 {
 			continue
 		}
@@ -34,7 +35,7 @@ func (r *environmentReader) filterLines(text []byte) []byte {
 	return bytes.Join(lines, []byte("\n"))
 }
 
-var selectorKey = regexp.MustCompile(`^sel\((.*)\)$`)
+var selectorKey = lazyregexp.New(`^sel\((.*)\)$`)
 
 // dictSelector returns the expression of a key such as sel(linux).
 func dictSelector(key string) (string, bool) {
@@ -73,16 +74,16 @@ func dictVariables(platform string) map[string]bool {
 	return map[string]bool{"unix": all["unix"], "linux": all["linux"], "osx": all["osx"], "win": all["win"]}
 }
 
-var selectorWord = regexp.MustCompile(`[A-Za-z_][A-Za-z0-9_]*|\S`)
+var selectorWord = lazyregexp.New(`[A-Za-z_][A-Za-z0-9_]*|\S`)
 
 // isSelector reports whether a text in brackets is meant as an expression over platforms: one of its words is one of theirs.
 func isSelector(text string) bool {
-	return slices.ContainsFunc(selectorWord.FindAllString(text, -1), func(w string) bool { return slices.Contains(platformWords, w) })
+	return slices.ContainsFunc(selectorWord.Regexp().FindAllString(text, -1), func(w string) bool { return slices.Contains(platformWords, w) })
 }
 
 // evaluate computes an expression of variables, and, or, not and parentheses.
 func evaluate(text string, values map[string]bool) (bool, error) {
-	e := &evaluator{words: selectorWord.FindAllString(text, -1), values: values}
+	e := &evaluator{words: selectorWord.Regexp().FindAllString(text, -1), values: values}
 	v, err := e.or(0)
 	if err == nil && len(e.words) > 0 {
 		err = fmt.Errorf("%q is not expected there", e.words[0])

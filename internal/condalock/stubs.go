@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
 
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 )
 
@@ -68,9 +68,9 @@ func newer(a, b string) bool {
 }
 
 var (
-	stubName      = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?$`)
-	implicitPost  = regexp.MustCompile(`([0-9])-([0-9]+)`)
-	versionPrefix = regexp.MustCompile(`^v?[0-9]+(?:\.[0-9]+)*`)
+	stubName      = lazyregexp.New(`^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?$`)
+	implicitPost  = lazyregexp.New(`([0-9])-([0-9]+)`)
+	versionPrefix = lazyregexp.New(`^v?[0-9]+(?:\.[0-9]+)*`)
 )
 
 // stubVersion marks a version. It has no dash, which would end it in a wheel's name. A local part stays, 2.7.1+cu128 is

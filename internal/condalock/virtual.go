@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Facts are what is known of the machine that an environment is for. A package asks for it by the names of virtual packages
@@ -61,7 +62,7 @@ var overrides = map[string]string{
 	"CONDA_OVERRIDE_LINUX": "__linux", "CONDA_OVERRIDE_ARCHSPEC": "__archspec",
 }
 
-var virtualVersion = regexp.MustCompile(`^[0-9]+(\.[0-9A-Za-z_]+)*$`)
+var virtualVersion = lazyregexp.New(`^[0-9]+(\.[0-9A-Za-z_]+)*$`)
 
 // Virtual returns the virtual packages for facts. CONDA_OVERRIDE_… variables, of which lookup ([os.LookupEnv]) tells, go before what
 // the user has set, and that before the facts. An empty value means that there is no such package.

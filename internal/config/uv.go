@@ -4,9 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // UV is the release of uv to use in place of the one on PATH or the one that comes by itself.
@@ -27,8 +28,8 @@ const (
 )
 
 var (
-	isVersion = regexp.MustCompile(formVersion)
-	isSHA256  = regexp.MustCompile(formSHA256)
+	isVersion = lazyregexp.New(formVersion)
+	isSHA256  = lazyregexp.New(formSHA256)
 )
 
 // addUV takes the release of f, which replaces one that is known with all its hashes.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -225,8 +225,8 @@ var flags = map[string][]string{
 }
 
 var (
-	unknownFlag = regexp.MustCompile(`unknown flag: (--\S+)`)
-	suggestion  = regexp.MustCompile(` \(did you mean (.*)\?\)$`)
+	unknownFlag = lazyregexp.New(`unknown flag: (--\S+)`)
+	suggestion  = lazyregexp.New(` \(did you mean (.*)\?\)$`)
 )
 
 // explainFlag is explain for an instruction whose options are known.

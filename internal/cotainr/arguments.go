@@ -2,9 +2,10 @@ package cotainr
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // option is one that the command line may have.
@@ -77,7 +78,7 @@ type match struct {
 }
 
 // negative is what argparse takes for a number, and so for no option.
-var negative = regexp.MustCompile(`^-\d+$|^-\d*\.\d+$`)
+var negative = lazyregexp.New(`^-\d+$|^-\d*\.\d+$`)
 
 // match finds out whether arg is an option; nil is a word.
 func (p *parser) match(arg string) (*match, error) {

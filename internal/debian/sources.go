@@ -4,9 +4,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Source is where packages come from: a line of sources.list(5).
@@ -30,7 +31,7 @@ func (s Source) String() string {
 // SourcesExtension is that of a file of sources in paragraphs; all others have lines.
 const SourcesExtension = ".sources"
 
-var sourceLine = regexp.MustCompile(`^\s*(deb|deb-src)\s+(?:\[([^\]]*)\]\s*)?(\S+)\s+(\S+)([^#\n]*)`)
+var sourceLine = lazyregexp.New(`^\s*(deb|deb-src)\s+(?:\[([^\]]*)\]\s*)?(\S+)\s+(\S+)([^#\n]*)`)
 
 // ParseSources reads a file of sources in its form of lines or of paragraphs, of which it gives no options. What is switched off or has
 // another form is left out.

@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"maps"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Bootstrap is what a header says of a base from a distribution's packages: Debian's or Ubuntu's, by Suite, or RPM's, by Repositories. One
@@ -100,10 +101,10 @@ func (e *evaluator) repositories(s *stage, agent string, b *Bootstrap) error {
 }
 
 // rpmName is the name of an RPM package, with a version, or a file in one.
-var rpmName = regexp.MustCompile(`^(?:[A-Za-z0-9][A-Za-z0-9+._-]*(?:=[A-Za-z0-9.+:~^_-]+)?|/[^\s*?\[\]]+)$`)
+var rpmName = lazyregexp.New(`^(?:[A-Za-z0-9][A-Za-z0-9+._-]*(?:=[A-Za-z0-9.+:~^_-]+)?|/[^\s*?\[\]]+)$`)
 
 // otherURL are the headers with addresses of further repositories.
-var otherURL = regexp.MustCompile(`^otherurl([0-9]+)$`)
+var otherURL = lazyregexp.New(`^otherurl([0-9]+)$`)
 
 // addresses are the headers with addresses of repositories that the stage has.
 func (st *stage) addresses() []string {
@@ -125,7 +126,7 @@ func (st *stage) addresses() []string {
 	return append(all, others...)
 }
 
-var osVersion = regexp.MustCompile(`(?i)%\{OSVERSION\}`)
+var osVersion = lazyregexp.New(`(?i)%\{OSVERSION\}`)
 
 // address is what a header says where something is, with the version in it. variables puts in what else stands for something.
 func (e *evaluator) address(s *stage, header string, variables func(text string, line int) (string, error)) (string, error) {
@@ -133,7 +134,7 @@ func (e *evaluator) address(s *stage, header string, variables func(text string,
 	if osVersion.MatchString(h.value) && version == "" {
 		return "", e.file.wrong(h.line, "add a line OSVersion: 9", "%s has %%{OSVERSION}, and there is no OSVersion", header)
 	}
-	text, err := variables(osVersion.ReplaceAllLiteralString(h.value, version), h.line)
+	text, err := variables(osVersion.Regexp().ReplaceAllLiteralString(h.value, version), h.line)
 	if err != nil {
 		return "", err
 	}
@@ -151,7 +152,7 @@ func (e *evaluator) address(s *stage, header string, variables func(text string,
 var machines = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
 
 // variable is one of yum.conf(5) or zypper's.
-var variable = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))`)
+var variable = lazyregexp.New(`\$(?:\{(\w+)\}|(\w+))`)
 
 // variables puts in what yum, dnf and zypper put in. The version is the release, as Apptainer has it.
 func (e *evaluator) variables(s *stage, text string, line int) (string, error) {
@@ -160,7 +161,7 @@ func (e *evaluator) variables(s *stage, text string, line int) (string, error) {
 	machine := cmp.Or(machines[e.options.Platform.Architecture], e.options.Platform.Architecture)
 	known := map[string]string{"arch": machine, "basearch": machine, "releasever": version, "releasever_major": major, "releasever_minor": minor}
 	var err error
-	text = variable.ReplaceAllStringFunc(text, func(v string) string {
+	text = variable.Regexp().ReplaceAllStringFunc(text, func(v string) string {
 		m := variable.FindStringSubmatch(v)
 		name := m[1] + m[2]
 		value, ok := known[name]

@@ -3,12 +3,12 @@ package deffile
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -27,7 +27,7 @@ var (
 	appSections  = []string{"appenv", "appfiles", "apphelp", "appinstall", "applabels", "apprun", "appstart", "apptest"}
 )
 
-var sectionLine = regexp.MustCompile(`^%([A-Za-z]+)(?:\s+(.*))?$`)
+var sectionLine = lazyregexp.New(`^%([A-Za-z]+)(?:\s+(.*))?$`)
 
 // Parse reads a definition file. Templates get their values from args, and else from %arguments of their stage. name is used in
 // messages. A mistake is an [*Error].
@@ -173,7 +173,7 @@ func (st *stage) set(key, value string, line int) {
 	st.header[key] = field{rest, line}
 }
 
-var template = regexp.MustCompile(`\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}`)
+var template = lazyregexp.New(`\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}`)
 
 // fill puts values in the place of templates.
 func (f *File) fill(given map[string]string) error {
@@ -224,7 +224,7 @@ func (f *File) defaults(s *stage) (map[string]string, error) {
 func (f *File) fillStage(s *stage, values map[string]string, used map[string]bool) error {
 	var err error
 	fill := func(text string, line int) string {
-		return template.ReplaceAllStringFunc(text, func(t string) string {
+		return template.Regexp().ReplaceAllStringFunc(text, func(t string) string {
 			name := template.FindStringSubmatch(t)[1]
 			used[name] = true
 			value, ok := values[name]

@@ -6,12 +6,12 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // libraryDir is where the driver's libraries appear in the container: the place that NVIDIA's own images have had on their
@@ -66,7 +66,7 @@ func (h Host) nvidia(names []string) (*Edits, error) {
 	return e, nil
 }
 
-var driverVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s`)
+var driverVersion = lazyregexp.New(`NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s`)
 
 // DriverVersion returns the version of the kernel's NVIDIA driver, such as "580.159.04". The error wraps fs.ErrNotExist when
 // there is none.
@@ -107,8 +107,8 @@ func (h Host) choose(names []string) ([]string, error) {
 }
 
 var (
-	deviceMinor = regexp.MustCompile(`(?m)^Device Minor:\s*(\d+)`)
-	gpuDevice   = regexp.MustCompile(`^nvidia(\d+)$`)
+	deviceMinor = lazyregexp.New(`(?m)^Device Minor:\s*(\d+)`)
+	gpuDevice   = lazyregexp.New(`^nvidia(\d+)$`)
 )
 
 // gpus returns the device file of each GPU in the order of the PCI bus; where the driver does not list them, in that of

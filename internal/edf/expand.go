@@ -1,8 +1,9 @@
 package edf
 
 import (
-	"regexp"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Reference is where a text speaks of a variable.
@@ -14,12 +15,12 @@ type Reference struct {
 	Start, End int // in the text, in bytes
 }
 
-var reference = regexp.MustCompile(`\$\$\{[^}]*\}|\$\{([A-Za-z_][A-Za-z0-9_]*)(:?-([^}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)`)
+var reference = lazyregexp.New(`\$\$\{[^}]*\}|\$\{([A-Za-z_][A-Za-z0-9_]*)(:?-([^}]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)`)
 
 // References finds the variables that a text speaks of. $${NAME} stands for ${NAME} literally, and is none.
 func References(text string) []Reference {
 	var all []Reference
-	for _, m := range reference.FindAllStringSubmatchIndex(text, -1) {
+	for _, m := range reference.Regexp().FindAllStringSubmatchIndex(text, -1) {
 		part := func(i int) string {
 			if m[2*i] < 0 {
 				return ""

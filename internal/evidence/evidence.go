@@ -19,12 +19,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -70,9 +70,9 @@ const (
 )
 
 // clusterForm is what the name of a cluster must look like to be part of a tag, which has at most 128 characters.
-var clusterForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
+var clusterForm = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
 
-var hashForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var hashForm = lazyregexp.New(`^[0-9a-f]{64}$`)
 
 // Tag is where the verdict is found.
 func (k Key) Tag() (string, error) {
@@ -107,7 +107,7 @@ func TestTags(image store.Digest) string { return testPrefix + image.Hex()[:dige
 func AttachmentTags(image store.Digest) string { return attPrefix + image.Hex()[:digestPart] + "." }
 
 // tagForm are the tags of all kinds.
-var tagForm = regexp.MustCompile(`^(?:(?:t|log)\.([0-9a-f]{12})\.[0-9a-f]{16}\.[A-Za-z0-9_][A-Za-z0-9_.-]*|att\.([0-9a-f]{12})\.[a-z0-9-]+)$`)
+var tagForm = lazyregexp.New(`^(?:(?:t|log)\.([0-9a-f]{12})\.[0-9a-f]{16}\.[A-Za-z0-9_][A-Za-z0-9_.-]*|att\.([0-9a-f]{12})\.[a-z0-9-]+)$`)
 
 // ImageOf returns the first digits of the digest of the image that a tag says something about: twelve of them. ok is false for all tags
 // that are not made here.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/units"
 )
 
@@ -85,15 +85,15 @@ func (f *Failure) Hint() string {
 }
 
 // missingPip is how shells say that they do not find pip, or uv in its place.
-var missingPip = regexp.MustCompile(`\b(pip3?|uv)['"]?: (command )?not found|command not found: (pip3?|uv)\b`)
+var missingPip = lazyregexp.New(`\b(pip3?|uv)['"]?: (command )?not found|command not found: (pip3?|uv)\b`)
 
 // untrusted is how programs say that they do not know who signed a certificate: OpenSSL and Python, curl and Git, GnuTLS in apt,
 // Go, rustls in uv, Node, wget.
-var untrusted = regexp.MustCompile(`(?i)certificate verify failed|certificate verification failed|unable to get local issuer certificate|self[- _]signed[ _]cert|ssl certificate problem|` +
+var untrusted = lazyregexp.New(`(?i)certificate verify failed|certificate verification failed|unable to get local issuer certificate|self[- _]signed[ _]cert|ssl certificate problem|` +
 	`certificate is not trusted|x509: certificate signed by unknown authority|unknownissuer|unable_to_(get_issuer_cert|verify_leaf_signature)|cannot verify .* certificate`)
 
 // loopbackWords are how programs write the loopback's names and addresses.
-var loopbackWords = regexp.MustCompile(`(?i)\blocalhost\b|\b127\.\d+\.\d+\.\d+\b|\[::1\]`)
+var loopbackWords = lazyregexp.New(`(?i)\blocalhost\b|\b127\.\d+\.\d+\.\d+\b|\[::1\]`)
 
 // refusedHere reports whether a program found nobody listening on the loopback.
 func refusedHere(tail []string) bool {
@@ -114,18 +114,18 @@ func (f *Failure) ExitCode() int { return fault.CodeFailed }
 
 // memoryWords are what programs say that had too little memory, or whose children were killed for it: GCC, Clang, nvcc, Python,
 // C++ programs, shells, Rust, Go, make.
-var memoryWords = regexp.MustCompile(`(?i)killed signal terminated program|\bmemoryerror\b|virtual memory exhausted|std::bad_alloc|cannot allocate memory|died due to signal 9|` +
+var memoryWords = lazyregexp.New(`(?i)killed signal terminated program|\bmemoryerror\b|virtual memory exhausted|std::bad_alloc|cannot allocate memory|died due to signal 9|` +
 	`memory allocation of \d+ bytes failed|fatal error: (runtime: )?out of memory|\bout of memory allocating\b`)
 
 // diskWords are what programs say when a disk is full.
-var diskWords = regexp.MustCompile(`(?i)no space left on device|disk quota exceeded|not enough (free )?(disk )?space|need more space than available`)
+var diskWords = lazyregexp.New(`(?i)no space left on device|disk quota exceeded|not enough (free )?(disk )?space|need more space than available`)
 
 // killedCode is the exit code of who was ended by SIGKILL.
 const killedCode = 128 + int(unix.SIGKILL)
 
 // killerWords are what is said of a process that was ended by SIGKILL, which the kernel sends for want of memory and others for
 // other reasons.
-var killerWords = regexp.MustCompile(`(?i)\bkilled\b|signal:? 9\b|sigkill`)
+var killerWords = lazyregexp.New(`(?i)\bkilled\b|signal:? 9\b|sigkill`)
 
 // diagnose finds out why a command failed. killed says that the kernel has killed somebody for want of memory meanwhile.
 func (f *Failure) diagnose(o *output, killed bool, work string, mounts []Mount) {

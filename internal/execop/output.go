@@ -5,13 +5,13 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/units"
 )
@@ -138,7 +138,7 @@ func (o *output) look(line string) {
 	if !slices.ContainsFunc([]string{"emory", "EMORY", "illed", "_alloc", "ignal", "pace", "uota"}, func(part string) bool { return strings.Contains(line, part) }) {
 		return
 	}
-	for i, words := range []*regexp.Regexp{memoryWords, diskWords} {
+	for i, words := range []*lazyregexp.Regexp{memoryWords, diskWords} {
 		if words.MatchString(line) {
 			o.clues[i] = o.count
 		}
@@ -192,7 +192,7 @@ const (
 )
 
 // escapes are what terminals take as commands (ECMA-48): colours, the cursor, titles.
-var escapes = regexp.MustCompile(`\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]`)
+var escapes = lazyregexp.New(`\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]`)
 
 // clean makes text of a line: without commands to a terminal, and with a mark in place of what is not UTF-8.
 func clean(line []byte) string {

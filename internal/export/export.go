@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"sconce.dev/sconce/internal/atomicfile"
@@ -20,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
@@ -138,10 +138,10 @@ func refuseWord(s string) error {
 }
 
 // wordEnding is what was meant for an ending, and is none of a version: ".sqhs".
-var wordEnding = regexp.MustCompile(`.\.[A-Za-z]+$`)
+var wordEnding = lazyregexp.New(`.\.[A-Za-z]+$`)
 
 // imageName is NAME:TAG, without a directory before it.
-var imageName = regexp.MustCompile(`^[^/\\.][^/\\]*:[^/\\]+$`)
+var imageName = lazyregexp.New(`^[^/\\.][^/\\]*:[^/\\]+$`)
 
 // Write writes an image to a destination.
 func Write(ctx context.Context, im *image.Image, t Target, o Options) error {

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 )
 
@@ -319,8 +319,8 @@ func compareSites(a, b *Python) int {
 }
 
 var (
-	condaPython = regexp.MustCompile(`^python-(3\.[0-9]+\.[0-9]+)-.*\.json$`)
-	patchLevel  = regexp.MustCompile(`(?m)^#define\s+PY_VERSION\s+"(3\.[0-9]+\.[0-9]+)`)
+	condaPython = lazyregexp.New(`^python-(3\.[0-9]+\.[0-9]+)-.*\.json$`)
+	patchLevel  = lazyregexp.New(`(?m)^#define\s+PY_VERSION\s+"(3\.[0-9]+\.[0-9]+)`)
 )
 
 // fullVersion finds the version to the last digit where an installation leaves it: conda's records, the C header, the

@@ -4,14 +4,14 @@ import (
 	"context"
 	"fmt"
 	"path"
-	"regexp"
 	"strings"
 
 	"sconce.dev/sconce/internal/elfx"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
-var libraryName = regexp.MustCompile(`\.so(?:\.\d+)*$`)
+var libraryName = lazyregexp.New(`\.so(?:\.\d+)*$`)
 
 // unusable looks at the files that are called libraries but are no ELF files.
 func (l *linker) unusable(ctx context.Context) ([]LinkProblem, error) {

@@ -2,8 +2,9 @@ package facts
 
 import (
 	"path"
-	"regexp"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Limits on one search for a module among the imports of its package.
@@ -103,7 +104,7 @@ func (s *importSearch) source(module string) (text string, isPackage bool) {
 	return "", false
 }
 
-var importLine = regexp.MustCompile(`(?m)^(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#;]+)|import[ \t]+([^\n#;]+))`)
+var importLine = lazyregexp.New(`(?m)^(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#;]+)|import[ \t]+([^\n#;]+))`)
 
 // imports returns the names that the statements of a module import, with all that they may mean: "from a import b" is a and
 // a.b.

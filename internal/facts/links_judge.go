@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"hash/maphash"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/elfx"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // unit is a file whose needs are judged once for all roots in which it meets the same libraries.
@@ -181,7 +181,7 @@ func linkProblem(r *linkRoot, p elfx.Problem) LinkProblem {
 }
 
 // torchSymbol is a mangled name in a namespace of PyTorch's: a function, or what there is of a class or variable.
-var torchSymbol = regexp.MustCompile(`^_Z(?:T[VIST])?N?[KVr]*(?:3c10|2at|5torch|6caffe2)[0-9A-Z]`)
+var torchSymbol = lazyregexp.New(`^_Z(?:T[VIST])?N?[KVr]*(?:3c10|2at|5torch|6caffe2)[0-9A-Z]`)
 
 func isTorchSymbol(name string) bool { return torchSymbol.MatchString(name) }
 
@@ -229,7 +229,7 @@ func (l *linker) lacksTorch(r *linkRoot) ([]LinkProblem, error) {
 	return problems, nil
 }
 
-var nvidiaLibrary = regexp.MustCompile(`^lib(?:cu|nv|nccl|npp)`)
+var nvidiaLibrary = lazyregexp.New(`^lib(?:cu|nv|nccl|npp)`)
 
 func isNVIDIALibrary(name string) bool { return nvidiaLibrary.MatchString(name) }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"sconce.dev/sconce/internal/elfx"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // moduleSite is a directory of Python modules, as far as linking goes.
@@ -49,7 +50,7 @@ func siteOf(name string, known []Python) string {
 	return ""
 }
 
-var pythonDir = regexp.MustCompile(`^(.*?)/?lib(?:64)?/python(3(?:\.\d+)?)t?(?:/|$)`)
+var pythonDir = lazyregexp.New(`^(.*?)/?lib(?:64)?/python(3(?:\.\d+)?)t?(?:/|$)`)
 
 // findSite works out whose the directory is: lib/python3.11 stands beside bin/python3.11, but for Debian's /usr/local.
 func (l *linker) findSite(dir string) *moduleSite {
@@ -113,8 +114,8 @@ func (s *moduleSite) learn(o *Object) {
 
 var (
 	// taggedModule is an extension module of one Python version or of all: its stem and the version without the point.
-	taggedModule = regexp.MustCompile(`^([A-Za-z_]\w*)\.(?:cpython-(\d+)t?[-\w]*|abi3(?:t)?(?:-[-\w]+)?)\.so$`)
-	plainModule  = regexp.MustCompile(`^([A-Za-z_]\w*)\.so$`)
+	taggedModule = lazyregexp.New(`^([A-Za-z_]\w*)\.(?:cpython-(\d+)t?[-\w]*|abi3(?:t)?(?:-[-\w]+)?)\.so$`)
+	plainModule  = lazyregexp.New(`^([A-Za-z_]\w*)\.so$`)
 )
 
 // isModule says whether Python would load the file as a module: one that its name says is for the version, or one without

@@ -4,11 +4,11 @@ import (
 	"context"
 	"io"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/elfx"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // linkRoot is a file that is started or imported by itself.
@@ -209,7 +209,7 @@ func (l *linker) interpreters(modules, programs []*linkRoot) []*linkRoot {
 }
 
 // aside are directories of libraries that no program of the image loads.
-var aside = regexp.MustCompile(`(?:^|/)(?:stubs|sysroot|debug|\.debug|glibc-hwcaps|compat|testsuite|tests?)/`)
+var aside = lazyregexp.New(`(?:^|/)(?:stubs|sysroot|debug|\.debug|glibc-hwcaps|compat|testsuite|tests?)/`)
 
 // IsAside is whether a library is in a directory from which no program of the image loads any.
 func IsAside(name string) bool { return aside.MatchString(name) }

@@ -6,11 +6,11 @@ import (
 	"io"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 )
 
@@ -22,7 +22,7 @@ const (
 
 // sitePath is a directory that an interpreter imports from by default: prefix, version, kind. Debian's packages are for
 // every Python 3 that it has, in a directory without a version.
-var sitePath = regexp.MustCompile(`^((?:.*/)?)lib(?:64)?/python(3(?:\.[0-9]{1,3})?)t?/(site-packages|dist-packages)$`)
+var sitePath = lazyregexp.New(`^((?:.*/)?)lib(?:64)?/python(3(?:\.[0-9]{1,3})?)t?/(site-packages|dist-packages)$`)
 
 // findPythons lists the directories of installed distributions, virtual environments without any among them, by directory.
 // What cannot be read is passed over, as Python's own tools do.

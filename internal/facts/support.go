@@ -2,13 +2,13 @@ package facts
 
 import (
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/cuda"
 
 	"sconce.dev/sconce/internal/fatbin"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Sizes below which an image holds no kernel, in bytes unpacked. nvcc makes an image for each architecture of each source file,
@@ -289,7 +289,7 @@ func (l *Library) PartlyFor(capability string) bool {
 }
 
 // toolkitLibrary are NVIDIA's own libraries, which know what they have code for.
-var toolkitLibrary = regexp.MustCompile(`^lib(cublas|cublasLt|cudnn|cudnn_\w+|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|cusparseLt|` +
+var toolkitLibrary = lazyregexp.New(`^lib(cublas|cublasLt|cudnn|cudnn_\w+|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|cusparseLt|` +
 	`cufile|npp\w+|nvjpeg\w*|nvJitLink|nccl|nvshmem\w*|cutensor\w*|cudss|nvinfer\w*|cupti|checkpoint|nvperf_\w+)(-[0-9a-f]+|\.[0-9a-f]+)?\.(so|a)\b`)
 
 // OfToolkit is whether the library is one of NVIDIA's own.
@@ -306,4 +306,4 @@ func Stem(name string) string {
 }
 
 // copyMark is the hash by which auditwheel tells copies apart, or the version of CUDA or ROCm that a copy is for.
-var copyMark = regexp.MustCompile(`([-.][0-9a-f]{8}|_(cuda|rocm|cu)\d+)$`)
+var copyMark = lazyregexp.New(`([-.][0-9a-f]{8}|_(cuda|rocm|cu)\d+)$`)

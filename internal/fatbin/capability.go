@@ -3,12 +3,12 @@ package fatbin
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // ParseGPUs reads CUDA compute capabilities as TORCH_CUDA_ARCH_LIST has them, "9.0", "9.0a" or "8.0;9.0+PTX", and as compilers name
@@ -37,9 +37,9 @@ const gpuHint = "a GPU is named by its compute capability: 8.0 is the A100's, 8.
 
 var (
 	// dotted is "9.0", with what only matters to compilers: the suffix of code for exactly this GPU or its family, and "+PTX".
-	dotted = regexp.MustCompile(`^(\d{1,2})\.(\d)[af]?(\+(?i:ptx))?$`)
+	dotted = lazyregexp.New(`^(\d{1,2})\.(\d)[af]?(\+(?i:ptx))?$`)
 	// joined is "sm_90".
-	joined = regexp.MustCompile(`^(?i:sm_|compute_|sm)?(\d{2,3})[af]?$`)
+	joined = lazyregexp.New(`^(?i:sm_|compute_|sm)?(\d{2,3})[af]?$`)
 )
 
 func parseGPU(s string) (int, error) {

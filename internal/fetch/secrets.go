@@ -2,14 +2,15 @@ package fetch
 
 import (
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // userinfo is the part of an address that holds a login (RFC 3986 section 3.2.1). It ends at the last @ before the path:
 // clients take a password with an @ that nobody has escaped.
-var userinfo = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s"'` + "`" + `]*@`)
+var userinfo = lazyregexp.New(`([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s"'` + "`" + `]*@`)
 
 // WithoutLogins takes user and password out of every address in a text.
 func WithoutLogins(text string) string { return userinfo.ReplaceAllString(text, "$1") }

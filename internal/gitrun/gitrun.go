@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/child"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // The variables by which git is told when to give up an HTTP connection: that brings less than so many bytes a second, for so many seconds.
@@ -108,7 +108,7 @@ func (e *SilentError) Error() string {
 func (e *SilentError) Unwrap() error { return e.Err }
 
 // networkFailed is what git and the programs that it speaks through say of a connection that another attempt may better.
-var networkFailed = regexp.MustCompile(`(?i)operation too slow|timed? ?out|connection (was )?(reset|refused|closed)|couldn't connect|failed to connect|` +
+var networkFailed = lazyregexp.New(`(?i)operation too slow|timed? ?out|connection (was )?(reset|refused|closed)|couldn't connect|failed to connect|` +
 	`early eof|unexpected disconnect|the remote end hung up|RPC failed|transfer closed|returned error: (429|5\d\d)|temporary failure in name resolution`)
 
 // NetworkFailed reports whether git failed because of the network, and not of what was asked for: err is what [Run] returned, said what
@@ -120,9 +120,9 @@ func NetworkFailed(err error, said string) bool {
 
 // What git and ssh say when they would have to ask.
 var (
-	wantsLogin = regexp.MustCompile(`terminal prompts disabled|could not read (Username|Password)`)
-	wantsHost  = regexp.MustCompile(`Host key verification failed`)
-	wantsKey   = regexp.MustCompile(`Permission denied \([a-z,-]*publickey`)
+	wantsLogin = lazyregexp.New(`terminal prompts disabled|could not read (Username|Password)`)
+	wantsHost  = lazyregexp.New(`Host key verification failed`)
+	wantsKey   = lazyregexp.New(`Permission denied \([a-z,-]*publickey`)
 )
 
 // Hint says what to do about something that git or ssh would have to ask, "" for any other failure.

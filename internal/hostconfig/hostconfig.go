@@ -10,12 +10,12 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/debian"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -177,11 +177,11 @@ func (c *Config) addFirst(kind, name string, from []string, variables ...string)
 	return nil
 }
 
-var variable = regexp.MustCompile(`\$\{(\w+)\}`)
+var variable = lazyregexp.New(`\$\{(\w+)\}`)
 
 // expand replaces ${NAME} by what this environment has, as npm and conda do: a step's environment is another one.
 func expand(content []byte) []byte {
-	return variable.ReplaceAllFunc(content, func(m []byte) []byte {
+	return variable.Regexp().ReplaceAllFunc(content, func(m []byte) []byte {
 		if value, ok := os.LookupEnv(string(m[2 : len(m)-1])); ok {
 			return []byte(value)
 		}
@@ -214,7 +214,7 @@ func (c *Config) addVariables(kind string, names []string) {
 }
 
 // aptProxy is what steps get of apt's configuration, apt.conf(5). The rest of it speaks of this machine: hooks, programs.
-var aptProxy = regexp.MustCompile(`(?im)^[ \t]*Acquire::(?:https?|ftp)::Proxy(?:::[\w.-]+)?[ \t]+"[^"\n]*"[ \t]*;`)
+var aptProxy = lazyregexp.New(`(?im)^[ \t]*Acquire::(?:https?|ftp)::Proxy(?:::[\w.-]+)?[ \t]+"[^"\n]*"[ \t]*;`)
 
 // addApt adds the proxies of apt, when wanted, and tells apt of the certificates, which it takes from no variable.
 func (c *Config) addApt(root string, wanted bool) error {
@@ -232,7 +232,7 @@ func (c *Config) addApt(root string, wanted bool) error {
 			if err != nil {
 				return fmt.Errorf("host-config apt: %w", err)
 			}
-			for _, line := range aptProxy.FindAll(content, -1) {
+			for _, line := range aptProxy.Regexp().FindAll(content, -1) {
 				lines = append(lines, strings.TrimSpace(string(line)))
 			}
 		}

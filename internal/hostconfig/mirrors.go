@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/debian"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // addMirrors adds the mirrors that are named, and where none is, those of the machine's own packages.
@@ -60,7 +61,7 @@ sed -u '%s' | /usr/lib/apt/methods/%s | sed -u '%s'
 `
 
 // plain are addresses that stand for themselves in a script of sed's.
-var plain = regexp.MustCompile(`^[A-Za-z0-9:/._~%+-]+$`)
+var plain = lazyregexp.New(`^[A-Za-z0-9:/._~%+-]+$`)
 
 // moved returns where archives of the sources are, and where their mirrors. Both end with a slash.
 func (c *Config) moved(sources map[string]string) map[string]string {

@@ -4,16 +4,17 @@ import (
 	"encoding/base64"
 	"net/url"
 	"path"
-	"regexp"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // secretForms are how files and variables hold secrets; the last group of each is the secret: the password of an address, or its
 // user when that is all there is, a token in a path as conda has it, and keys of npm and others.
-var secretForms = []*regexp.Regexp{
-	regexp.MustCompile(`://[^/\s:@"']*:([^/\s@"']+)@`),
-	regexp.MustCompile(`://([^/\s:@"']{8,})@`),
-	regexp.MustCompile(`/t/([^/\s"']+)/`),
-	regexp.MustCompile(`(?i)(?:_auth|_?auth_?token|_?password|passwd|token|secret)["']?[ \t]*[=:][ \t]*["']?([^\s"']+)`),
+var secretForms = []*lazyregexp.Regexp{
+	lazyregexp.New(`://[^/\s:@"']*:([^/\s@"']+)@`),
+	lazyregexp.New(`://([^/\s:@"']{8,})@`),
+	lazyregexp.New(`/t/([^/\s"']+)/`),
+	lazyregexp.New(`(?i)(?:_auth|_?auth_?token|_?password|passwd|token|secret)["']?[ \t]*[=:][ \t]*["']?([^\s"']+)`),
 }
 
 // findSecrets fills in c.Secrets. They are also looked for as programs write them: decoded.
@@ -29,7 +30,7 @@ func (c *Config) findSecrets() {
 	}
 	for _, text := range texts {
 		for _, form := range secretForms {
-			for _, m := range form.FindAllSubmatch(text, -1) {
+			for _, m := range form.Regexp().FindAllSubmatch(text, -1) {
 				c.addSecret(m[1])
 			}
 		}

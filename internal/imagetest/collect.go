@@ -7,11 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/slurm"
 )
 
@@ -127,7 +127,7 @@ func (o *outcome) readLog(dir string, t Test) error {
 const timedOutCode = 124
 
 // nodeFailure is what srun says when a node fails under it.
-var nodeFailure = regexp.MustCompile(`(?m)^srun: error: Node failure on (\S+)`)
+var nodeFailure = lazyregexp.New(`(?m)^srun: error: Node failure on (\S+)`)
 
 func readSmall(path string) (string, error) {
 	f, err := os.Open(path)

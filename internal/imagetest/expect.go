@@ -3,13 +3,13 @@ package imagetest
 import (
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Number is a number with its unit, as a program prints it or a recipe writes it.
@@ -46,7 +46,7 @@ var units = map[string]unit{
 }
 
 // misleading are spellings that people mean different things by.
-var misleading = regexp.MustCompile(`^(?i:[kmgt]i?b(it)?(/s|ps)?|[kmgtp]?flop/?s)$`)
+var misleading = lazyregexp.New(`^(?i:[kmgt]i?b(it)?(/s|ps)?|[kmgtp]?flop/?s)$`)
 
 // unitOf says what a unit counts. One that is only like a known one is an error: Gb/s may be bits.
 func unitOf(text string) (unit, error) {
@@ -103,9 +103,9 @@ const (
 )
 
 var (
-	boundForm  = regexp.MustCompile(`^(>=|<=)\s*(` + numberForm + `)\s*(%|` + unitForm + `)?$`)
-	aroundForm = regexp.MustCompile(`^(` + numberForm + `)\s*(` + unitForm + `)?\s*(?:±|\+-|\+/-)\s*([0-9]+(?:\.[0-9]+)?)\s*%$`)
-	numberText = regexp.MustCompile(`^(` + numberForm + `)\s*(` + unitForm + `)?$`)
+	boundForm  = lazyregexp.New(`^(>=|<=)\s*(` + numberForm + `)\s*(%|` + unitForm + `)?$`)
+	aroundForm = lazyregexp.New(`^(` + numberForm + `)\s*(` + unitForm + `)?\s*(?:±|\+-|\+/-)\s*([0-9]+(?:\.[0-9]+)?)\s*%$`)
+	numberText = lazyregexp.New(`^(` + numberForm + `)\s*(` + unitForm + `)?$`)
 )
 
 // ParseExpectation reads ">= 135 GB/s", "<= 5 us", "24 GB/s ± 5%" or, relative to a reference, ">= 90%". ± may be written +-.

@@ -7,10 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // The readers of what tests print.
@@ -93,7 +94,7 @@ func clip(text string) string {
 }
 
 // numberLine is "busbw = 12.3 GB/s".
-var numberLine = regexp.MustCompile(`^\s*([A-Za-z][A-Za-z0-9._@/-]*)\s*=\s*(` + numberForm + `|[+-]?(?i:nan|inf|infinity))(?:\s+(\S+))?\s*$`)
+var numberLine = lazyregexp.New(`^\s*([A-Za-z][A-Za-z0-9._@/-]*)\s*=\s*(` + numberForm + `|[+-]?(?i:nan|inf|infinity))(?:\s+(\S+))?\s*$`)
 
 // readLines reads NAME = VALUE UNIT and {"name": NAME, "value": VALUE, "unit": UNIT}. All other lines are passed over.
 func readLines(log []byte) (reading, error) {
@@ -266,10 +267,10 @@ func findReport(log []byte) (ncclReport, error) {
 // isReport reports whether JSON begins as the file of nccl-tests does.
 func isReport(text []byte) bool {
 	text = text[:min(len(text), 200)]
-	return reportHead.Match(text)
+	return reportHead.Regexp().Match(text)
 }
 
-var reportHead = regexp.MustCompile(`^\{\s*"version"\s*:`)
+var reportHead = lazyregexp.New(`^\{\s*"version"\s*:`)
 
 func (r reading) addTimes(size uint64, suffix string, t *ncclTimes) error {
 	if t == nil {
@@ -313,10 +314,10 @@ type table struct {
 }
 
 // outOfBounds is nccl-tests' own verdict.
-var outOfBounds = regexp.MustCompile(`^#\s*Out of bounds values\s*:\s*(\S+)\s*(\S*)`)
+var outOfBounds = lazyregexp.New(`^#\s*Out of bounds values\s*:\s*(\S+)\s*(\S*)`)
 
 // averageBandwidth is the average over all sizes, with nccl-tests' verdict if NCCL_TESTS_MIN_BW is set.
-var averageBandwidth = regexp.MustCompile(`^#\s*Avg bus bandwidth\s*:\s*(\S+)\s*(\S*)`)
+var averageBandwidth = lazyregexp.New(`^#\s*Avg bus bandwidth\s*:\s*(\S+)\s*(\S*)`)
 
 // readTable reads a table whose header is a comment that begins with the word size. Columns are found by their names, in lower case with
 // dashes for blanks, and rows by their first cell.
@@ -361,10 +362,10 @@ func readTable(log []byte) (reading, error) {
 }
 
 // gap is what stands between two columns of a header.
-var gap = regexp.MustCompile(`\s{2,}|\t`)
+var gap = lazyregexp.New(`\s{2,}|\t`)
 
 // heading is a column's name with its unit in parentheses or brackets: "Bandwidth (MB/s)", "Avg Latency(us)", "Size [B]".
-var heading = regexp.MustCompile(`^(.*?)\s*(?:[(\[]([^)\]]*)[)\]])?$`)
+var heading = lazyregexp.New(`^(.*?)\s*(?:[(\[]([^)\]]*)[)\]])?$`)
 
 // maxColumns is more than any table has.
 const maxColumns = 64
@@ -381,7 +382,7 @@ func (t *table) header(text string) error {
 		return t.headerOfNCCL(words)
 	}
 	t.columns = nil
-	for _, cell := range gap.Split(separators.Replace(text), -1) {
+	for _, cell := range gap.Regexp().Split(separators.Replace(text), -1) {
 		m := heading.FindStringSubmatch(strings.TrimSpace(cell))
 		if m == nil || m[1] == "" || len(t.columns) >= maxColumns {
 			return fmt.Errorf("the header %q is not understood", clip(text))

@@ -2,11 +2,11 @@ package job
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Args are what another program calls srun with, such as a launcher that writes scripts of its own.
@@ -45,7 +45,7 @@ func SrunArgs(r Request, lookup func(string) (string, bool)) (Args, error) {
 func (a *Args) expand(lookup func(string) (string, bool)) error {
 	var err error
 	replace := func(text string) string {
-		return variable.ReplaceAllStringFunc(text, func(ref string) string {
+		return variable.Regexp().ReplaceAllStringFunc(text, func(ref string) string {
 			m := reference.FindStringSubmatch(ref)
 			value, ok := lookup(m[1])
 			if !ok && m[2] == "" {
@@ -69,7 +69,7 @@ func (a *Args) expand(lookup func(string) (string, bool)) error {
 }
 
 // reference takes ${NAME} and ${NAME:-else} apart.
-var reference = regexp.MustCompile(`^\$\{([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}$`)
+var reference = lazyregexp.New(`^\$\{([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}$`)
 
 // String writes the arguments as words of a shell, which is also how they are read from a file.
 func (a Args) String() string {

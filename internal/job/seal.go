@@ -3,12 +3,13 @@ package job
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"regexp"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // sealLine is the line that says of what a text was before somebody edited it.
-var sealLine = regexp.MustCompile(`(?m)^# sconce: sha256 ([0-9a-f]{64}) of what sconce wrote: an edited file is not overwritten\n`)
+var sealLine = lazyregexp.New(`(?m)^# sconce: sha256 ([0-9a-f]{64}) of what sconce wrote: an edited file is not overwritten\n`)
 
 // Seal puts a line into a text that has the hash of all the rest: the first line, or the second where the first one names the program
 // that reads it.
@@ -27,6 +28,6 @@ func hash(text string) string {
 
 // Untouched reports whether a file is as [Seal] has left it.
 func Untouched(text string) bool {
-	m := sealLine.FindStringSubmatchIndex(text)
+	m := sealLine.Regexp().FindStringSubmatchIndex(text)
 	return m != nil && text[m[2]:m[3]] == hash(text[:m[0]]+text[m[1]:])
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/units"
 	packed "sconce.dev/sconce/internal/venv"
@@ -251,10 +251,10 @@ func (s *settled) settleMounts() error {
 const here = "${PWD}"
 
 // unbraced is a variable without braces, which not all that reads our texts expands.
-var unbraced = regexp.MustCompile(`\$[A-Za-z_][A-Za-z0-9_]*`)
+var unbraced = lazyregexp.New(`\$[A-Za-z_][A-Za-z0-9_]*`)
 
 func parseMount(spec string) (Mount, error) {
-	parts := strings.Split(variable.ReplaceAllStringFunc(spec, func(v string) string { return strings.ReplaceAll(v, ":", "\x00") }), ":")
+	parts := strings.Split(variable.Regexp().ReplaceAllStringFunc(spec, func(v string) string { return strings.ReplaceAll(v, ":", "\x00") }), ":")
 	for i := range parts {
 		parts[i] = strings.ReplaceAll(parts[i], "\x00", ":")
 	}
@@ -286,7 +286,7 @@ func (s *settled) settleEnv() {
 }
 
 // slurmTime is a time as Slurm has it: days-hours:minutes:seconds.
-var slurmTime = regexp.MustCompile(`^(?:([0-9]{1,4})-)?([0-9]{1,4}):([0-9]{2}):([0-9]{2})$`)
+var slurmTime = lazyregexp.New(`^(?:([0-9]{1,4})-)?([0-9]{1,4}):([0-9]{2}):([0-9]{2})$`)
 
 // ParseTime reads "90m", "24h", "2d" and, as Slurm has them, "12:00:00" and "1-12:00:00"; "" is 0.
 func ParseTime(text string) (time.Duration, error) {

@@ -2,20 +2,20 @@ package job
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // variable is a reference that all that reads our texts expands alike: bash, and both readers of environment definition files.
 // An apostrophe in what stands for an unset variable opens a quotation for bash, even between double quotes.
-var variable = regexp.MustCompile(`\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^{}"'$\x60\\]*)?\}`)
+var variable = lazyregexp.New(`\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^{}"'$\x60\\]*)?\}`)
 
 // plain is a word that means itself in a shell.
-var plain = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
+var plain = lazyregexp.New(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
 // word writes text as one word of a shell, in which ${NAME} is expanded and nothing else.
 func word(text string) string {
@@ -25,7 +25,7 @@ func word(text string) string {
 	var b strings.Builder
 	b.WriteByte('"')
 	at := 0
-	for _, m := range variable.FindAllStringIndex(text, -1) {
+	for _, m := range variable.Regexp().FindAllStringIndex(text, -1) {
 		b.WriteString(escape(text[at:m[0]]) + text[m[0]:m[1]])
 		at = m[1]
 	}

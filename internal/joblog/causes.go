@@ -1,10 +1,10 @@
 package joblog
 
-import "regexp"
+import "sconce.dev/sconce/internal/lazyregexp"
 
 // cause makes a Cause. The first of its lines that fits a log's line counts, so what is more special stands above what is more general.
 func cause(id string, role Role, form string, clues []string, title, remedy string) Cause {
-	c := Cause{ID: id, Role: role, Title: title, Remedy: remedy, form: regexp.MustCompile(form)}
+	c := Cause{ID: id, Role: role, Title: title, Remedy: remedy, form: lazyregexp.New(form)}
 	for _, clue := range clues {
 		c.clue = append(c.clue, []byte(clue))
 	}

@@ -9,9 +9,10 @@ import (
 	"bytes"
 	"cmp"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Role says what a finding has to do with the failure.
@@ -33,7 +34,7 @@ type Cause struct {
 	Rule   string `json:"rule,omitempty"`
 	Tool   string `json:"tool,omitempty"` // the command that has the rule, and would have told it before the job: "check" or "lint"
 
-	form   *regexp.Regexp
+	form   *lazyregexp.Regexp
 	states []string // of Slurm, that say the same
 	clue   [][]byte // one of them is in each line that the form is in; looked for first, as most lines are about nothing
 	but    []byte   // a line with it means something else
@@ -151,7 +152,7 @@ func (c *Cause) in(line []byte) []int {
 	if !c.hasClue(line) || len(c.but) > 0 && bytes.Contains(line, c.but) {
 		return nil
 	}
-	return c.form.FindSubmatchIndex(line)
+	return c.form.Regexp().FindSubmatchIndex(line)
 }
 
 // note counts a line as evidence. Of each cause the first line is kept.
@@ -161,7 +162,7 @@ func note(found map[string]*Finding, c *Cause, m []int, line []byte, number int)
 		return
 	}
 	f := &Finding{Cause: *c, Line: number, Text: excerpt(line, m[0]), Lines: 1}
-	fill := func(template string) string { return valid(c.form.Expand(nil, []byte(template), line, m)) }
+	fill := func(template string) string { return valid(c.form.Regexp().Expand(nil, []byte(template), line, m)) }
 	f.Title, f.Remedy = fill(c.Title), fill(c.Remedy)
 	found[c.ID] = f
 }

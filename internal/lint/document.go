@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -15,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/edf"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/sbatch"
 )
 
@@ -148,8 +148,8 @@ func readText(path string) ([]byte, error) {
 func isSquashfs(head []byte) bool { return bytes.HasPrefix(head, []byte("hsqs")) }
 
 var (
-	directiveLine = regexp.MustCompile(`(?m)^#SBATCH\s`)
-	tomlKey       = regexp.MustCompile(`(?m)^[ \t]*\[?[ \t]*([A-Za-z_-]+)[ \t]*[].=]`)
+	directiveLine = lazyregexp.New(`(?m)^#SBATCH\s`)
+	tomlKey       = lazyregexp.New(`(?m)^[ \t]*\[?[ \t]*([A-Za-z_-]+)[ \t]*[].=]`)
 )
 
 // sniff tells what a file is by its content.
@@ -158,7 +158,7 @@ func sniff(path string, data []byte) Kind {
 	switch {
 	case isSquashfs(data):
 		return Uenv
-	case bytes.HasPrefix(data, []byte("#!")) || directiveLine.Match(data):
+	case bytes.HasPrefix(data, []byte("#!")) || directiveLine.Regexp().Match(data):
 		return Script
 	case bytes.HasPrefix(text, []byte("{")):
 		return UenvMeta
@@ -176,7 +176,7 @@ func sniffTOML(path string, data []byte) Kind {
 		profile = append(profile, name)
 	}
 	edfs, profiles := 0, 0
-	for _, m := range tomlKey.FindAllSubmatch(data, -1) {
+	for _, m := range tomlKey.Regexp().FindAllSubmatch(data, -1) {
 		name := string(m[1])
 		switch {
 		case slices.Contains(edf.Keys, name):
@@ -368,11 +368,11 @@ type allowance struct {
 }
 
 // allowComment is a line of its own, or the end of one: # sconce: allow RULE why it is no problem.
-var allowComment = regexp.MustCompile(`(?m)#[ \t]*sconce:[ \t]*allow\b[ \t]*([^ \t\r\n]*)[ \t]*([^\r\n]*)`)
+var allowComment = lazyregexp.New(`(?m)#[ \t]*sconce:[ \t]*allow\b[ \t]*([^ \t\r\n]*)[ \t]*([^\r\n]*)`)
 
 func allowances(data []byte) []allowance {
 	var all []allowance
-	for _, m := range allowComment.FindAllSubmatchIndex(data, -1) {
+	for _, m := range allowComment.Regexp().FindAllSubmatchIndex(data, -1) {
 		all = append(all, allowance{string(data[m[2]:m[3]]), strings.TrimSpace(string(data[m[4]:m[5]])), m[0]})
 	}
 	return all
@@ -454,7 +454,7 @@ func lookAllow(s *subject) {
 	}
 }
 
-var lineOf = regexp.MustCompile(`\bline (\d+): `)
+var lineOf = lazyregexp.New(`\bline (\d+): `)
 
 func lookProfile(s *subject) {
 	if s.kind != Profile {

@@ -2,11 +2,11 @@ package lint
 
 import (
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/facts"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // filesKnown reports whether the files of an image are there to look at, and not its configuration alone.
@@ -16,9 +16,9 @@ func (o *opened) filesKnown() bool { return o != nil && o.Facts != nil && o.Root
 func (o *opened) known() bool { return o != nil && o.Facts != nil }
 
 var (
-	cudart     = regexp.MustCompile(`^libcudart(?:-[0-9a-f]+)?\.so\.(\d+)`)
-	torchCUDA  = regexp.MustCompile(`(?m)^cuda\b[^=\n]*=\s*['"](\d+)\.`)
-	muslLoader = regexp.MustCompile(`^(usr/)?lib/ld-musl-[a-z0-9_]+\.so\.1$`)
+	cudart     = lazyregexp.New(`^libcudart(?:-[0-9a-f]+)?\.so\.(\d+)`)
+	torchCUDA  = lazyregexp.New(`(?m)^cuda\b[^=\n]*=\s*['"](\d+)\.`)
+	muslLoader = lazyregexp.New(`^(usr/)?lib/ld-musl-[a-z0-9_]+\.so\.1$`)
 )
 
 // cudaMajors are the major versions of CUDA that an image has, each with how that is known.

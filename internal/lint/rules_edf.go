@@ -9,6 +9,7 @@ import (
 
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/edf"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -250,7 +251,7 @@ var hooks = map[string][]string{
 }
 
 // withoutCom is where an annotation's name lacks its first part, in the text of a key or header.
-var withoutCom = regexp.MustCompile(`^(annotations[ \t]*\.[ \t]*)?(hooks|pyxis|sarus)\b`)
+var withoutCom = lazyregexp.New(`^(annotations[ \t]*\.[ \t]*)?(hooks|pyxis|sarus)\b`)
 
 func lookAnnotationNames(s *subject) {
 	for _, e := range s.edf.In(edf.Annotations) {
@@ -293,7 +294,7 @@ func (s *subject) addCom(e *edf.Entry) []edit {
 		}
 	}
 	for _, at := range spans {
-		if m := withoutCom.FindSubmatchIndex(s.data[at.Offset : at.Offset+at.Length]); m != nil {
+		if m := withoutCom.Regexp().FindSubmatchIndex(s.data[at.Offset : at.Offset+at.Length]); m != nil {
 			return s.replace(edf.Span{Offset: at.Offset + m[4], Length: 0}, "com.")
 		}
 	}
@@ -417,7 +418,7 @@ func (s *subject) isSet(name string) bool {
 	return false
 }
 
-var placeholder = regexp.MustCompile(`<[A-Za-z][A-Za-z0-9 _.-]*>|/path/to/|(?i)\bchange[-_]?me\b|\byour[-_](?:user|name|project|account|image|username)\b`)
+var placeholder = lazyregexp.New(`<[A-Za-z][A-Za-z0-9 _.-]*>|/path/to/|(?i)\bchange[-_]?me\b|\byour[-_](?:user|name|project|account|image|username)\b`)
 
 func lookPlaceholders(s *subject) {
 	for _, e := range texts(s.edf) {

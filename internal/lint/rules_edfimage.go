@@ -6,12 +6,12 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/edf"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // edfImageRules are about an environment's image, and about hooks that have to fit it.
@@ -202,7 +202,7 @@ func (s *subject) hookTakesVariant() (edf.Setting, bool) {
 	return variant, ok && !off && s.dialect != edf.Sarus && s.env.Annotation("com.hooks.netstack.source") != "artifact"
 }
 
-var cudaVariant = regexp.MustCompile(`^cuda(\d+)$`)
+var cudaVariant = lazyregexp.New(`^cuda(\d+)$`)
 
 func lookVariant(s *subject) {
 	variant, ok := s.hookTakesVariant()
@@ -236,7 +236,7 @@ func lookCudartLink(s *subject) {
 }
 
 // ofHook are the variables that the hook for NCCL sets.
-var ofHook = regexp.MustCompile(`^(NCCL_NET|NCCL_NET_PLUGIN|NCCL_NET_GDR_LEVEL|NCCL_CROSS_NIC|NCCL_PROTO|FI_(CXI|MR|HMEM|PROVIDER|OFI_RXM).*)$`)
+var ofHook = lazyregexp.New(`^(NCCL_NET|NCCL_NET_PLUGIN|NCCL_NET_GDR_LEVEL|NCCL_CROSS_NIC|NCCL_PROTO|FI_(CXI|MR|HMEM|PROVIDER|OFI_RXM).*)$`)
 
 func lookHookEnv(s *subject) {
 	if !s.env.On("aws_ofi_nccl") {

@@ -2,12 +2,12 @@ package lint
 
 import (
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/edf"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -136,7 +136,7 @@ func lookMountFlags(s *subject) {
 }
 
 // homes are directories of homes, or a whole home.
-var homes = regexp.MustCompile(`^(/users|/home|~|\$\{?HOME\}?)(/(\$\{?USER\}?|[A-Za-z0-9_.-]+)?)?$`)
+var homes = lazyregexp.New(`^(/users|/home|~|\$\{?HOME\}?)(/(\$\{?USER\}?|[A-Za-z0-9_.-]+)?)?$`)
 
 func wholeHome(source string) bool {
 	source = path.Clean(source)

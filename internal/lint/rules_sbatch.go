@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/edf"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/sbatch"
 )
 
@@ -287,7 +287,7 @@ func lookOutput(s *subject) {
 // taken are options that sbatch takes as they are written. Those of plug-ins may be expanded by the plug-in.
 var taken = []string{"output", "error", "input", "chdir", "account", "partition", "qos", "job-name", "reservation", "time", "nodes", "nodelist"}
 
-var shellVariable = regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
+var shellVariable = lazyregexp.New(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
 
 func lookDirectiveVariable(s *subject) {
 	for _, o := range s.script.Options() {
@@ -310,7 +310,7 @@ func lookBatchEnvironment(s *subject) {
 	}
 }
 
-var secret = regexp.MustCompile(`(^|_)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|ACCESS_KEY)(_|$)`)
+var secret = lazyregexp.New(`(^|_)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|ACCESS_KEY)(_|$)`)
 
 func lookSecrets(s *subject) {
 	for _, a := range s.script.Sets {
@@ -324,7 +324,7 @@ func lookSecrets(s *subject) {
 var caches = []string{"TRITON_CACHE_DIR", "TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH"}
 
 // shared are beginnings of paths that all nodes see.
-var shared = regexp.MustCompile(`^(~|\$\{?(HOME|SCRATCH|STORE|PROJECT|SLURM_SUBMIT_DIR|PWD)\}?(/|$)|/(users|home|capstor|iopsstor|lustre|scratch|project|gpfs)/)`)
+var shared = lazyregexp.New(`^(~|\$\{?(HOME|SCRATCH|STORE|PROJECT|SLURM_SUBMIT_DIR|PWD)\}?(/|$)|/(users|home|capstor|iopsstor|lustre|scratch|project|gpfs)/)`)
 
 func lookCaches(s *subject) {
 	if !s.severalTasks() {
@@ -354,7 +354,7 @@ func lookPip(s *subject) {
 	}
 }
 
-var installs = regexp.MustCompile(`^(pip3?|uv pip|python3? -m pip|conda|mamba) +(-\S+ +)*install( |$)`)
+var installs = lazyregexp.New(`^(pip3?|uv pip|python3? -m pip|conda|mamba) +(-\S+ +)*install( |$)`)
 
 func cut(text string) string {
 	if len(text) > 50 {

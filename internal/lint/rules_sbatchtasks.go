@@ -2,11 +2,11 @@ package lint
 
 import (
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/sbatch"
 )
 
@@ -130,7 +130,7 @@ func (s *subject) fixedWorld() {
 	}
 }
 
-var localRank = regexp.MustCompile(`^"?\$\{?SLURM_LOCALID\}?"?$`)
+var localRank = lazyregexp.New(`^"?\$\{?SLURM_LOCALID\}?"?$`)
 
 func lookOrdinal(s *subject) {
 	rank, ok := s.set("LOCAL_RANK")

@@ -1,14 +1,14 @@
 package lint
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
 
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/sbatch"
 )
 
-var slurmTime = regexp.MustCompile(`^(\d+|\d+:\d{1,2}(:\d{1,2})?|\d+-\d{1,2}(:\d{1,2}(:\d{1,2})?)?|(?i:infinite|unlimited))$`)
+var slurmTime = lazyregexp.New(`^(\d+|\d+:\d{1,2}(:\d{1,2})?|\d+-\d{1,2}(:\d{1,2}(:\d{1,2})?)?|(?i:infinite|unlimited))$`)
 
 func lookTime(s *subject) {
 	for _, o := range s.script.Options() {

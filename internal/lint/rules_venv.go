@@ -12,11 +12,11 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/sbatch"
 	"sconce.dev/sconce/internal/store"
@@ -258,8 +258,8 @@ func isOrAre(n int) string {
 }
 
 var (
-	ownDirectory = regexp.MustCompile(`(?m)^\s*(?:export\s+)?VIRTUAL_ENV=['"]?(/[^'"$\n]*?)['"]?\s*$`)
-	shebang      = regexp.MustCompile(`^#!\s*(/\S+)/bin/python[0-9.]*\s*\n`)
+	ownDirectory = lazyregexp.New(`(?m)^\s*(?:export\s+)?VIRTUAL_ENV=['"]?(/[^'"$\n]*?)['"]?\s*$`)
+	shebang      = lazyregexp.New(`^#!\s*(/\S+)/bin/python[0-9.]*\s*\n`)
 )
 
 // maxLines is how much of a file is read for its first lines.

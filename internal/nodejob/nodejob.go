@@ -19,7 +19,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -27,6 +26,7 @@ import (
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 )
 
@@ -75,7 +75,7 @@ const usualTime = 6 * time.Hour
 // jobPrefix begins the names of these jobs.
 const jobPrefix = "sconce-"
 
-var notInNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+var notInNames = lazyregexp.New(`[^A-Za-z0-9._-]+`)
 
 // jobName names the job: the same command in the same form has the same name, by which its job is found again.
 func (c Command) jobName() string {

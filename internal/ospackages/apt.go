@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
 )
@@ -55,7 +55,7 @@ exit 13
 
 // aptAsked is a package as apt-get(8) takes it: NAME, NAME:ARCHITECTURE, either with =VERSION (deb-version(7)). What else apt
 // would understand, as a pattern, a task or a removal, cannot be locked.
-var aptAsked = regexp.MustCompile(`^([a-z0-9][a-z0-9+.-]*)(?::([a-z0-9-]+))?(?:=([0-9A-Za-z][0-9A-Za-z.+~:-]*))?$`)
+var aptAsked = lazyregexp.New(`^([a-z0-9][a-z0-9+.-]*)(?::([a-z0-9-]+))?(?:=([0-9A-Za-z][0-9A-Za-z.+~:-]*))?$`)
 
 func (apt) name() string { return aptName }
 
@@ -103,7 +103,7 @@ func (apt) sources(t *image.Tree) (string, error) {
 }
 
 // aptSource finds a line of sources.list(5), in its one-line or its deb822 form.
-var aptSource = regexp.MustCompile(`(?m)^(deb[ \t]|Types:.*\bdeb\b)`)
+var aptSource = lazyregexp.New(`(?m)^(deb[ \t]|Types:.*\bdeb\b)`)
 
 func (apt) listsError(text string) error {
 	return fault.Hint(fmt.Errorf("the base's apt cannot fetch the lists of its package sources:\n%s", aptComplaints(text)),
@@ -123,9 +123,9 @@ func aptComplaints(text string) string {
 
 // Sentences of apt about packages that it cannot install.
 var (
-	aptUnknown     = regexp.MustCompile(`(?m)^E: (?:Unable to locate package (\S+)|Couldn't find any package by (?:glob|regex) '([^']+)')`)
-	aptNoVersion   = regexp.MustCompile(`(?m)^E: Version '[^']*' for '([^']+)' was not found`)
-	aptNoCandidate = regexp.MustCompile(`(?m)^E: Package '([^']+)' has no installation candidate`)
+	aptUnknown     = lazyregexp.New(`(?m)^E: (?:Unable to locate package (\S+)|Couldn't find any package by (?:glob|regex) '([^']+)')`)
+	aptNoVersion   = lazyregexp.New(`(?m)^E: Version '[^']*' for '([^']+)' was not found`)
+	aptNoCandidate = lazyregexp.New(`(?m)^E: Package '([^']+)' has no installation candidate`)
 )
 
 // explain makes an error of apt's refusal.
@@ -241,10 +241,10 @@ func (a apt) read(q *question, packages []string) (*Pinned, error) {
 }
 
 // aptNote is what apt says when it takes another package than the one that was named, which is only provided by others.
-var aptNote = regexp.MustCompile(`(?m)^Note, selecting '([^']+)' instead of '([^']+)'`)
+var aptNote = lazyregexp.New(`(?m)^Note, selecting '([^']+)' instead of '([^']+)'`)
 
 // aptRemoval is a line of a simulation.
-var aptRemoval = regexp.MustCompile(`(?m)^(?:Remv|Purg) (\S+)`)
+var aptRemoval = lazyregexp.New(`(?m)^(?:Remv|Purg) (\S+)`)
 
 // aptPinned makes the pins of what apt printed: the addresses of packages, and a simulation.
 func aptPinned(packages []string, uris, simulated string) (*Pinned, error) {

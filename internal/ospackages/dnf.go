@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -18,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -57,7 +57,7 @@ ask -q repoquery --location $(rpm -qp --nosignature --qf '%{NAME}-%{EVR}.%{ARCH}
 
 // dnfAsked is a package as dnf(8) takes it: NAME, NAME-VERSION or NAME.ARCHITECTURE. Groups, modules, files and patterns cannot be
 // locked.
-var dnfAsked = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._:~^-]*(=[0-9A-Za-z][0-9A-Za-z+._:~^-]*)?$`)
+var dnfAsked = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9+._:~^-]*(=[0-9A-Za-z][0-9A-Za-z+._:~^-]*)?$`)
 
 func (dnf) name() string { return dnfName }
 
@@ -137,7 +137,7 @@ func complaints(text string, clean func(line string) string) string {
 }
 
 // dnfUnknown is dnf's sentence about names that it does not know.
-var dnfUnknown = regexp.MustCompile(`(?m)^Error: Unable to find a match: (.*)$`)
+var dnfUnknown = lazyregexp.New(`(?m)^Error: Unable to find a match: (.*)$`)
 
 func (d dnf) explain(q *question, packages []string) error {
 	complaints, err := q.answer("errors")

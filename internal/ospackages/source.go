@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"net/url"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
@@ -123,10 +123,10 @@ func noSource(q *question, asked string) error {
 }
 
 // aptSourceLine is a line of apt-get source --print-uris: 'URL' FILE SIZE SHA256:HEX.
-var aptSourceLine = regexp.MustCompile(`(?m)^'([^']+)' (\S+) (\d+) SHA256:([0-9a-f]{64})$`)
+var aptSourceLine = lazyregexp.New(`(?m)^'([^']+)' (\S+) (\d+) SHA256:([0-9a-f]{64})$`)
 
 // dscName is the name of the file that describes a source package; its version has no epoch.
-var dscName = regexp.MustCompile(`^([a-z0-9][a-z0-9+.-]*)_([0-9A-Za-z.+~-]+)\.dsc$`)
+var dscName = lazyregexp.New(`^([a-z0-9][a-z0-9+.-]*)_([0-9A-Za-z.+~-]+)\.dsc$`)
 
 // readSource reads what apt answered.
 func readSource(asked, text string) ([]SourceFile, string, error) {

@@ -21,7 +21,6 @@ package ospackages
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +28,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -123,9 +123,9 @@ func (p *Package) UnmarshalText(text []byte) error {
 
 // What a package's fields may be: its name and architecture become names of files, and the other words must not end a line.
 var (
-	nameForm    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._-]*$`)
-	versionForm = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+~:^_-]*$`)
-	urlForm     = regexp.MustCompile(`^[a-z][a-z0-9+.-]*:[!-~]+$`)
+	nameForm    = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9+._-]*$`)
+	versionForm = lazyregexp.New(`^[0-9A-Za-z][0-9A-Za-z.+~:^_-]*$`)
+	urlForm     = lazyregexp.New(`^[a-z][a-z0-9+.-]*:[!-~]+$`)
 )
 
 func (p *Package) valid() error {

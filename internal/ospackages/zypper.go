@@ -9,12 +9,12 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/rpm"
 )
 
@@ -60,7 +60,7 @@ ask --xmlout repos --details > repositories || exit 14
 
 // zypperAsked is a package as zypper(8) takes it: NAME, NAME=VERSION or NAME.ARCHITECTURE. What else zypper would understand, as a
 // pattern, a repository's package or a removal, cannot be locked.
-var zypperAsked = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._~^-]*(=[0-9A-Za-z][0-9A-Za-z+._:~^-]*)?$`)
+var zypperAsked = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9+._~^-]*(=[0-9A-Za-z][0-9A-Za-z+._:~^-]*)?$`)
 
 func (zypper) name() string { return zypperName }
 
@@ -129,7 +129,7 @@ func keyFiles(addresses string) []string {
 }
 
 // zypperNoise finds lines of zypper's that say nothing of what went wrong: its progress, and what it explains at length.
-var zypperNoise = regexp.MustCompile(`^(    |Loading repository data|Reading installed packages|Resolving package dependencies|Retrieving|Building repository|` +
+var zypperNoise = lazyregexp.New(`^(    |Loading repository data|Reading installed packages|Resolving package dependencies|Retrieving|Building repository|` +
 	`Looking for gpg key|All services|Refreshing service|Note:|Choose from above|Continue\?|Abort, retry|Unblock or discard|Do you want to|` +
 	`Please |Problem occurred during|error\]|However if|.* seems to be corrupted during transfer)`)
 
@@ -151,7 +151,7 @@ func (zypper) listsError(text string) error {
 }
 
 // zypperUnknown is zypper's sentence about a name that it does not know, or a version.
-var zypperUnknown = regexp.MustCompile(`(?m)^No provider of '([^'=]+)(=?)[^']*' found\.$`)
+var zypperUnknown = lazyregexp.New(`(?m)^No provider of '([^'=]+)(=?)[^']*' found\.$`)
 
 func (zypper) explain(q *question, packages []string) error {
 	said, err := q.answer("said")

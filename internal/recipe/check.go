@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/units"
 )
@@ -289,7 +289,7 @@ func (c *checker) checkChosen(t *table, s *shape) {
 var chosenIs = map[string]string{"python.compile": "package", "job": "job", "variant": "variant"}
 
 // bareKey is a key that TOML takes without quotes.
-var bareKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+var bareKey = lazyregexp.New(`^[A-Za-z0-9_-]+$`)
 
 func tomlKey(name string) string {
 	if bareKey.MatchString(name) {

@@ -3,10 +3,10 @@ package recipe
 import (
 	"maps"
 	"reflect"
-	"regexp"
 	"sync"
 
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // key describes one key of the recipe: for messages, for the schema and for docs/recipe.md. Its type is that of the Go
@@ -17,11 +17,11 @@ type key struct {
 	Example string // a TOML value
 
 	// What a string must look like: of the value itself, of each element of a list, of each value of a string table.
-	Form     *regexp.Regexp
+	Form     *lazyregexp.Regexp
 	FormName string // what Form means: "base.bootstrap.suite must be " + FormName
 	Enum     []string
 
-	NameForm     *regexp.Regexp // of the keys that the user chooses
+	NameForm     *lazyregexp.Regexp // of the keys that the user chooses
 	NameFormName string
 
 	Lines bool // a string that may have many lines, and tabs
@@ -33,62 +33,62 @@ type key struct {
 // Schema uses.
 var (
 	// formComponent is one path component of an OCI repository name (distribution-spec, "Pulling manifests").
-	formComponent = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*$`)
+	formComponent = lazyregexp.New(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*$`)
 	// formTag is an OCI tag (distribution-spec, "Pulling manifests").
-	formTag = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
+	formTag = lazyregexp.New(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
 	// formRepository is a registry host with an optional port, then at least one path component.
-	formRepository = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?(:[0-9]{1,5})?(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+$`)
-	formPlatform   = regexp.MustCompile(`^(linux/)?(amd64|x86_64|arm64|aarch64|arm64/v8)$`)
-	formSuite      = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+	formRepository = lazyregexp.New(`^[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?(:[0-9]{1,5})?(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+$`)
+	formPlatform   = lazyregexp.New(`^(linux/)?(amd64|x86_64|arm64|aarch64|arm64/v8)$`)
+	formSuite      = lazyregexp.New(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 	// formDebian is a package name (Debian Policy 5.6.7), with an architecture and a version as apt takes them.
-	formDebian = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]+(:[a-z0-9-]+)?(=[A-Za-z0-9.+:~-]+)?$`)
-	formArea   = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
-	formMirror = regexp.MustCompile(`^(https?|file)://[^\s]+$`)
-	formSource = regexp.MustCompile(`^(https?|file)://[^\s@\[\]]+ [a-z0-9][a-z0-9./-]*( [a-z][a-z0-9./-]*)+$`)
+	formDebian = lazyregexp.New(`^[a-z0-9][a-z0-9+.-]+(:[a-z0-9-]+)?(=[A-Za-z0-9.+:~-]+)?$`)
+	formArea   = lazyregexp.New(`^[a-z][a-z0-9-]*$`)
+	formMirror = lazyregexp.New(`^(https?|file)://[^\s]+$`)
+	formSource = lazyregexp.New(`^(https?|file)://[^\s@\[\]]+ [a-z0-9][a-z0-9./-]*( [a-z][a-z0-9./-]*)+$`)
 	// formDnf is a release, or the address of a repository.
-	formDnf = regexp.MustCompile(`^([a-z][a-z0-9]*:[0-9][0-9.]*|(https?|file)://[^\s@\[\]]+)$`)
+	formDnf = lazyregexp.New(`^([a-z][a-z0-9]*:[0-9][0-9.]*|(https?|file)://[^\s@\[\]]+)$`)
 	// formBasePackage is a package of Debian or of a distribution of RPM packages; which of them, validateBootstrap knows.
-	formBasePackage = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._-]+(:[a-z0-9-]+)?(=[A-Za-z0-9.+:~^_-]+)?$`)
-	formRPM         = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._-]+(=[A-Za-z0-9.+:~^_-]+)?$`)
-	formBaseSource  = regexp.MustCompile(`^(https?|file)://[^\s@\[\]]+( [a-z0-9][a-z0-9./-]*( [a-z][a-z0-9./-]*)+)?$`)
-	formRPMSource   = regexp.MustCompile(`^(https?|file)://[^\s@\[\]]+$`)
-	formImage       = regexp.MustCompile(`^[^\s]([^\r\n\t]*[^\s])?$`)
+	formBasePackage = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9+._-]+(:[a-z0-9-]+)?(=[A-Za-z0-9.+:~^_-]+)?$`)
+	formRPM         = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9+._-]+(=[A-Za-z0-9.+:~^_-]+)?$`)
+	formBaseSource  = lazyregexp.New(`^(https?|file)://[^\s@\[\]]+( [a-z0-9][a-z0-9./-]*( [a-z][a-z0-9./-]*)+)?$`)
+	formRPMSource   = lazyregexp.New(`^(https?|file)://[^\s@\[\]]+$`)
+	formImage       = lazyregexp.New(`^[^\s]([^\r\n\t]*[^\s])?$`)
 	// formPackage is a Python project name; extras and dependency groups have the same form (PEP 508, PEP 735).
-	formPackage    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
-	formOnlyBinary = regexp.MustCompile(`^(:all:|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)$`)
-	formTorch      = regexp.MustCompile(`^(auto|target|cpu|xpu|cu[0-9]{2,3}|rocm[0-9]+\.[0-9]+(\.[0-9]+)?)$`)
-	formEnvName    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	formLabel      = regexp.MustCompile(`^[^\s=]+$`)
-	formAbsPath    = regexp.MustCompile(`^/`)
-	formUser       = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
+	formPackage    = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+	formOnlyBinary = lazyregexp.New(`^(:all:|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)$`)
+	formTorch      = lazyregexp.New(`^(auto|target|cpu|xpu|cu[0-9]{2,3}|rocm[0-9]+\.[0-9]+(\.[0-9]+)?)$`)
+	formEnvName    = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	formLabel      = lazyregexp.New(`^[^\s=]+$`)
+	formAbsPath    = lazyregexp.New(`^/`)
+	formUser       = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
 	// formSystem is a name as apt, dnf or zypper take it, with a version if they do. A dash at its end would make apt remove it.
-	formSystem = regexp.MustCompile(`^[A-Za-z0-9@]([A-Za-z0-9+._:~@/=<>^-]*[A-Za-z0-9+])?$`)
-	formSize   = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?\s?[kKMGT](i?B)?$`)
-	formScript = regexp.MustCompile(`^[\s\S]*\S[\s\S]*$`)
-	formRule   = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
-	formAny    = regexp.MustCompile(`^[\s\S]+$`)
+	formSystem = lazyregexp.New(`^[A-Za-z0-9@]([A-Za-z0-9+._:~@/=<>^-]*[A-Za-z0-9+])?$`)
+	formSize   = lazyregexp.New(`^[0-9]+(\.[0-9]+)?\s?[kKMGT](i?B)?$`)
+	formScript = lazyregexp.New(`^[\s\S]*\S[\s\S]*$`)
+	formRule   = lazyregexp.New(`^[a-z0-9]+(-[a-z0-9]+)*$`)
+	formAny    = lazyregexp.New(`^[\s\S]+$`)
 
-	formJob     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
-	formTime    = regexp.MustCompile(`^([0-9]+(\.[0-9]+)?[smhd]|([0-9]+-)?[0-9]{1,4}:[0-9]{2}:[0-9]{2})$`)
-	formJobPath = regexp.MustCompile(`^(/|\$\{[A-Za-z_][A-Za-z0-9_]*\})[^\s]*$`)
-	formOneWord = regexp.MustCompile(`^[^\s'"\x60\\-][^\s'"\x60\\]*$`)
-	formArray   = regexp.MustCompile(`^[0-9]+(-[0-9]+(:[0-9]+)?)?(,[0-9]+(-[0-9]+(:[0-9]+)?)?)*(%[0-9]+)?$`)
-	formOption  = regexp.MustCompile(`^--?[A-Za-z][^\r\n\t]*$`)
+	formJob     = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+	formTime    = lazyregexp.New(`^([0-9]+(\.[0-9]+)?[smhd]|([0-9]+-)?[0-9]{1,4}:[0-9]{2}:[0-9]{2})$`)
+	formJobPath = lazyregexp.New(`^(/|\$\{[A-Za-z_][A-Za-z0-9_]*\})[^\s]*$`)
+	formOneWord = lazyregexp.New(`^[^\s'"\x60\\-][^\s'"\x60\\]*$`)
+	formArray   = lazyregexp.New(`^[0-9]+(-[0-9]+(:[0-9]+)?)?(,[0-9]+(-[0-9]+(:[0-9]+)?)?)*(%[0-9]+)?$`)
+	formOption  = lazyregexp.New(`^--?[A-Za-z][^\r\n\t]*$`)
 	// formPrefix keeps shebangs below the 127 bytes that Linux reads, and placeholders of packages longer than what replaces them.
-	formPrefix  = regexp.MustCompile(`^(/[A-Za-z0-9_][A-Za-z0-9_.+-]*){1,12}$`)
-	formVariant = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?$`)
-	formKey     = regexp.MustCompile(`^(env:[A-Za-z_][A-Za-z0-9_]*|file:[^\s]+)$`)
-	formDays    = regexp.MustCompile(`^[0-9]{1,5}[dh]$`)
-	formVirtual = regexp.MustCompile(`^__[a-z][a-z0-9_]*$`)
+	formPrefix  = lazyregexp.New(`^(/[A-Za-z0-9_][A-Za-z0-9_.+-]*){1,12}$`)
+	formVariant = lazyregexp.New(`^[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?$`)
+	formKey     = lazyregexp.New(`^(env:[A-Za-z_][A-Za-z0-9_]*|file:[^\s]+)$`)
+	formDays    = lazyregexp.New(`^[0-9]{1,5}[dh]$`)
+	formVirtual = lazyregexp.New(`^__[a-z][a-z0-9_]*$`)
 
-	formModule      = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
-	formMeasurement = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._@/-]*$`)
+	formModule      = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
+	formMeasurement = lazyregexp.New(`^[A-Za-z][A-Za-z0-9._@/-]*$`)
 
-	formComponentName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
-	formAddress       = regexp.MustCompile(`^[^\s-][^\s]*$`)
-	formSHA256        = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	formCommit        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+-]*$`)
-	formDebianSource  = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?$`)
+	formComponentName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
+	formAddress       = lazyregexp.New(`^[^\s-][^\s]*$`)
+	formSHA256        = lazyregexp.New(`^[0-9a-f]{64}$`)
+	formCommit        = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_./+-]*$`)
+	formDebianSource  = lazyregexp.New(`^[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?$`)
 )
 
 const formJobPathName = `an absolute path or one that begins with a variable, such as "${HOME}/my-app"`

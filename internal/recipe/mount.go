@@ -3,12 +3,12 @@ package recipe
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/units"
 )
@@ -260,7 +260,7 @@ func (p *mountParser) set(name, value string) error {
 }
 
 // formID is the form of a mount's ID, which becomes part of file names.
-var formID = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+var formID = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
 func (p *mountParser) setText(name, value string) error {
 	switch name {

@@ -3,11 +3,11 @@ package recipe
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 
 	"github.com/pelletier/go-toml/v2"
 
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 //go:generate go test -run TestSchemaFile -update .
@@ -160,7 +160,7 @@ func stringProperty(s *shape) *property {
 	return &property{Type: "string", Enum: s.key.Enum, Pattern: pattern(s.key.Form)}
 }
 
-func pattern(re *regexp.Regexp) string {
+func pattern(re *lazyregexp.Regexp) string {
 	if re == nil {
 		return ""
 	}

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/pelletier/go-toml/v2"
 
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/tooltest"
 )
 
@@ -84,7 +84,7 @@ func TestExamplesAreGood(t *testing.T) {
 // Every expression is anchored, and free of what Go and ECMA-262 read differently.
 func TestFormsArePortable(t *testing.T) {
 	root().walk(func(s *shape) {
-		for _, re := range []*regexp.Regexp{s.key.Form, s.key.NameForm} {
+		for _, re := range []*lazyregexp.Regexp{s.key.Form, s.key.NameForm} {
 			if re == nil {
 				continue
 			}

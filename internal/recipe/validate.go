@@ -6,10 +6,10 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -184,7 +184,7 @@ func (c *checker) validateBaseRecipe(ref string) {
 	}
 }
 
-var transport = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]*)://`)
+var transport = lazyregexp.New(`^([A-Za-z][A-Za-z0-9+.-]*)://`)
 
 func (c *checker) validateImage(image, name string, at span) {
 	if m := transport.FindStringSubmatch(image); m != nil && m[1] != "docker" {
@@ -252,7 +252,7 @@ func (c *checker) validateDnf(b *Bootstrap) {
 }
 
 // validateItems checks a list whose form depends on another key.
-func (c *checker) validateItems(items []string, form *regexp.Regexp, are string, path ...string) {
+func (c *checker) validateItems(items []string, form *lazyregexp.Regexp, are string, path ...string) {
 	for i, item := range items {
 		if !form.MatchString(item) {
 			c.add(c.atItem(i, path...), "", "%s must be %s, not %q", strings.Join(path, "."), are, item)
@@ -364,13 +364,13 @@ func (c *checker) validateProject(dir string) {
 }
 
 var (
-	requirementHead = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*`)
-	versionClause   = regexp.MustCompile(`^\s*(===|==|~=|!=|<=|>=|<|>)\s*[A-Za-z0-9_.*+!-]+\s*$`)
-	bareVersion     = regexp.MustCompile(`^=?\s*[0-9][A-Za-z0-9_.*+!-]*$`)
+	requirementHead = lazyregexp.New(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*`)
+	versionClause   = lazyregexp.New(`^\s*(===|==|~=|!=|<=|>=|<|>)\s*[A-Za-z0-9_.*+!-]+\s*$`)
+	bareVersion     = lazyregexp.New(`^=?\s*[0-9][A-Za-z0-9_.*+!-]*$`)
 )
 
 // editable is how pip is told to link to a working copy.
-var editable = regexp.MustCompile(`^(?:-e|--editable)(?:[ =]|$)`)
+var editable = lazyregexp.New(`^(?:-e|--editable)(?:[ =]|$)`)
 
 // condaNames are packages that are called so for conda only, with what to do instead. On the Python package index there is nothing of
 // that name, or something else.

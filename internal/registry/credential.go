@@ -13,13 +13,13 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
 	"sconce.dev/sconce/internal/child"
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Credential is a user's login at a registry. The zero value is nobody.
@@ -172,7 +172,7 @@ func (e authEntry) credential() (Credential, error) {
 }
 
 // helperForm keeps a configuration file from naming a program outside of PATH.
-var helperForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+var helperForm = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // helperTimeout bounds a credential helper, which may ask another server.
 const helperTimeout = 30 * time.Second
@@ -267,7 +267,7 @@ func readEnroot() (fetch.Netrc, error) {
 	return out, nil
 }
 
-var variableForm = regexp.MustCompile(`^\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})$`)
+var variableForm = lazyregexp.New(`^\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})$`)
 
 // expandVariable replaces a password that is a variable, which enroot's file allows, by its value. Commands, which it
 // allows too, are not run: such an entry is left out.

@@ -22,12 +22,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"strings"
 	"sync"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
@@ -82,7 +82,7 @@ func New(repository string, o Options) (*Remote, error) {
 func (r *Remote) Name() string { return r.ref.Value }
 
 // kindForm is what a kind may look like, so that it can be part of a tag.
-var kindForm = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,31}$`)
+var kindForm = lazyregexp.New(`^[a-z][a-z0-9_-]{0,31}$`)
 
 // tag is where the entry of a key is found. A key may be any text; one that is a hash is seen in the tag.
 func tag(kind, key string) (string, error) {

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"io"
 	"path"
-	"regexp"
 	"strings"
 
 	"sconce.dev/sconce/internal/facts"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 )
 
@@ -139,7 +139,7 @@ func (o *owners) of(p string) int {
 
 // suffixes are what follows the name of a package or module in names beside it: the directories that wheels and setuptools
 // make, those that auditwheel puts libraries in, and the ends of modules.
-var suffixes = regexp.MustCompile(`(-[^-]+)?\.(dist-info|egg-info|egg-link|data|pth)$|(\.libs|\.py|\.pyi|\.so|\.[a-z0-9_-]+\.so|\.[a-z0-9_-]+\.pyc)$`)
+var suffixes = lazyregexp.New(`(-[^-]+)?\.(dist-info|egg-info|egg-link|data|pth)$|(\.libs|\.py|\.pyi|\.so|\.[a-z0-9_-]+\.so|\.[a-z0-9_-]+\.pyc)$`)
 
 // named is the package of a file that no list has, by the first name below the site directory.
 func (o *owners) named(site int, rest string) int {

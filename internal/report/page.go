@@ -25,10 +25,13 @@ var (
 	pageJS string
 )
 
-var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"show": shown, "size": units.Size, "number": number, "thousands": thousands,
-	"more": func(n int) int { return n - 1 },
-}).Parse(pageHTML))
+// pageTemplate is parsed by who makes a page: no other command waits for it.
+func pageTemplate() *template.Template {
+	return template.Must(template.New("page").Funcs(template.FuncMap{
+		"show": shown, "size": units.Size, "number": number, "thousands": thousands,
+		"more": func(n int) int { return n - 1 },
+	}).Parse(pageHTML))
+}
 
 // policy allows the page its own style and script and nothing else (CSP level 3).
 var policy = "default-src 'none'; style-src '" + hash(pageCSS) + "'; script-src '" + hash(pageJS) + "'; base-uri 'none'; form-action 'none'"

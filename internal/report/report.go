@@ -106,7 +106,7 @@ func (r *Report) Write(w io.Writer) error {
 	}
 	var b bytes.Buffer
 	b.WriteString(mark)
-	if err := pageTemplate.Execute(&b, p); err != nil {
+	if err := pageTemplate().Execute(&b, p); err != nil {
 		return err
 	}
 	_, err = w.Write(b.Bytes())

@@ -6,12 +6,12 @@ import (
 	"cmp"
 	"encoding/json"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/debian"
 	"sconce.dev/sconce/internal/facts"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/slim"
 )
 
@@ -106,10 +106,10 @@ var removable = []struct {
 	has         func(path string) bool
 }{
 	{"package caches", "--package-caches", func(p string) bool { return slim.CacheOf(p) != "" }},
-	{"documentation", "--remove '/usr/share/doc/**' --remove '/usr/share/info/**'", regexp.MustCompile(`^usr/share/(doc|info)/`).MatchString},
-	{"manual pages", "--remove '/usr/share/man/**'", regexp.MustCompile(`^usr/share/man/`).MatchString},
-	{"translations", "--remove '/usr/share/locale/**'", regexp.MustCompile(`^usr/share/locale/`).MatchString},
-	{"static libraries", "--remove '*.a'", regexp.MustCompile(`\.a$`).MatchString},
+	{"documentation", "--remove '/usr/share/doc/**' --remove '/usr/share/info/**'", lazyregexp.New(`^usr/share/(doc|info)/`).MatchString},
+	{"manual pages", "--remove '/usr/share/man/**'", lazyregexp.New(`^usr/share/man/`).MatchString},
+	{"translations", "--remove '/usr/share/locale/**'", lazyregexp.New(`^usr/share/locale/`).MatchString},
+	{"static libraries", "--remove '*.a'", lazyregexp.New(`\.a$`).MatchString},
 }
 
 // listed knows the packages that a distribution's package manager and conda keep lists of files of.
@@ -162,7 +162,7 @@ func (l *listed) take(p string, part *Part) bool {
 }
 
 // mergedDirs are the directories that are links into usr today, while packages list their files by the old names (Debian's "UsrMerge").
-var mergedDirs = regexp.MustCompile(`^/(bin|sbin|lib|lib32|lib64|libx32)/`)
+var mergedDirs = lazyregexp.New(`^/(bin|sbin|lib|lib32|lib64|libx32)/`)
 
 // readDpkg takes the paths of a package of Debian's, one a line.
 func (l *listed) readDpkg(root facts.Root, name string, part *Part) {

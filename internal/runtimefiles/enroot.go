@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // The files that enroot reads of a root file system (enroot, doc/image-format.md), and the one that pyxis writes into it.
@@ -74,10 +75,10 @@ func environment(f *facts) (string, error) {
 }
 
 // hostVariable is what enroot replaces in /etc/environment and /etc/fstab by a value of the host's environment.
-var hostVariable = regexp.MustCompile(`\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
+var hostVariable = lazyregexp.New(`\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
 
 // quotedValue is what enroot takes a pair of quotes from. Its pattern counts backslashes among those.
-var quotedValue = regexp.MustCompile(`^[\\"'](.*)[\\"'][\s\v]*$`)
+var quotedValue = lazyregexp.New(`^[\\"'](.*)[\\"'][\s\v]*$`)
 
 // isReserved reports whether enroot drops the variable because it is one of its own.
 func isReserved(name string) bool { return strings.HasPrefix(name, "ENROOT_") }

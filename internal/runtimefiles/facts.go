@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // facts are what the files are made of.
@@ -83,7 +83,7 @@ func (f *facts) command(fromItself bool) (entrypoint, cmd []string) {
 	return nil, defaultCmd
 }
 
-var validName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var validName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // variables splits an environment. Of a name that comes twice the last value counts, in the place of the first.
 func variables(env []string) []variable {

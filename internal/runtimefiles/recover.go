@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/store"
 )
@@ -135,7 +135,7 @@ func withPath(env []string) []string {
 	return append([]string{"PATH=" + searchpath.Default}, env...)
 }
 
-var environmentLine = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
+var environmentLine = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*=`)
 
 // environmentLines reads /etc/environment as enroot does. A variable of the host in a value stays what it is: enroot import
 // wrote it as it found it in an image.
@@ -193,8 +193,8 @@ func isDockerEnv(script string) bool {
 }
 
 var (
-	exportStart = regexp.MustCompile(`^export ([A-Za-z_][A-Za-z0-9_]*)="`)
-	orStart     = regexp.MustCompile(`^\[ -n "\$\{[A-Za-z_][A-Za-z0-9_]*:-\}" \] \|\| ([A-Za-z_][A-Za-z0-9_]*)='`)
+	exportStart = lazyregexp.New(`^export ([A-Za-z_][A-Za-z0-9_]*)="`)
+	orStart     = lazyregexp.New(`^\[ -n "\$\{[A-Za-z_][A-Za-z0-9_]*:-\}" \] \|\| ([A-Za-z_][A-Za-z0-9_]*)='`)
 )
 
 // parseDockerEnv reads the exports of a 10-docker2singularity.sh and reports whether the script holds nothing else. What it

@@ -8,11 +8,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Script is a job script.
@@ -67,7 +68,7 @@ func Parse(path string, data []byte) *Script {
 	return s
 }
 
-var shellName = regexp.MustCompile(`\b(ba|da|k|z)?sh\b`)
+var shellName = lazyregexp.New(`\b(ba|da|k|z)?sh\b`)
 
 // IsShell reports whether a shell runs the script, as far as is known.
 func (s *Script) IsShell() bool { return s.Shebang == "" || shellName.MatchString(s.Shebang) }

@@ -5,8 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // document is a CycloneDX document, with the fields that are used.
@@ -86,7 +87,7 @@ type composition struct {
 	Assemblies []string `json:"assemblies"`
 }
 
-var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var sha256Form = lazyregexp.New(`^[0-9a-f]{64}$`)
 
 // imageRef names the image within the document.
 const imageRef = "image"

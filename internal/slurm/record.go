@@ -9,13 +9,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Record is a job that was submitted from here.
@@ -64,7 +64,7 @@ func (r Record) keep() error {
 }
 
 // unsafe is what no file's name shall have.
-var unsafe = regexp.MustCompile(`[^A-Za-z0-9._-]`)
+var unsafe = lazyregexp.New(`[^A-Za-z0-9._-]`)
 
 // fileOf is the name of a record's file: clusters that share a home count their jobs each for itself.
 func fileOf(r Record) string {

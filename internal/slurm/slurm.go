@@ -11,11 +11,11 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"regexp"
 	"strings"
 
 	"sconce.dev/sconce/internal/child"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // call runs one of Slurm's programs in a directory and returns what it prints. What it complains of is part of the error.
@@ -91,7 +91,7 @@ func (s State) Ended() bool {
 func (s State) Failed() bool { return s.Ended() && s.Name != "COMPLETED" && s.Name != Gone }
 
 // field is a field of `scontrol show job`.
-var field = regexp.MustCompile(`(?m)(?:^|\s)(JobState|Reason)=(\S+)`)
+var field = lazyregexp.New(`(?m)(?:^|\s)(JobState|Reason)=(\S+)`)
 
 // StateOf asks Slurm for a job: the controller, which forgets jobs some minutes after their end, and then the accounting, where there is
 // one.

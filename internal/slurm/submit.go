@@ -8,11 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sbatch"
 )
@@ -22,13 +22,13 @@ const Number = "%j"
 
 var (
 	// jobID is what sbatch --parsable prints: the number of the job, and of a federation the cluster's name.
-	jobID = regexp.MustCompile(`^([0-9]+)(;.*)?$`)
+	jobID = lazyregexp.New(`^([0-9]+)(;.*)?$`)
 
 	// token is one of rand.Text.
-	token = regexp.MustCompile(`^[A-Z2-7]{26}$`)
+	token = lazyregexp.New(`^[A-Z2-7]{26}$`)
 
 	// tokenOf finds a job's number and its token in a line of squeue or sacct.
-	tokenOf = regexp.MustCompile(`^([0-9]+).*\bsconce:([A-Z2-7]{26})\b`)
+	tokenOf = lazyregexp.New(`^([0-9]+).*\bsconce:([A-Z2-7]{26})\b`)
 )
 
 const (

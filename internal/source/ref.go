@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
@@ -389,7 +389,7 @@ func parseStored(s string) (Ref, error) {
 }
 
 // userForm is what may stand before "@" in enroot's form.
-var userForm = regexp.MustCompile(`^[A-Za-z0-9$_.+-]+$`)
+var userForm = lazyregexp.New(`^[A-Za-z0-9$_.+-]+$`)
 
 // parseRegistry reads [USER@][HOST#]NAME[:TAG][@DIGEST] and [USER@][HOST/]NAME[:TAG][@DIGEST].
 func parseRegistry(s string) (Ref, error) {

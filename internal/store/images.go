@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -31,8 +31,8 @@ type ImageRef struct {
 func (r ImageRef) FullName() string { return r.Name + ":" + r.Tag }
 
 var (
-	imageNameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,200}$`)
-	imageTagForm  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+	imageNameForm = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,200}$`)
+	imageTagForm  = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 )
 
 // SplitImageName cuts "NAME:TAG" in two. The tag is empty when there is none; a port is not a tag.
@@ -150,7 +150,7 @@ func (s *Store) readImage(at *Store, key string) (ImageRef, error) {
 }
 
 // digestPrefixForm is what is taken for the beginning of a digest: six digits or more, to be told from a name.
-var digestPrefixForm = regexp.MustCompile(`^(sha256:)?[0-9a-f]{6,64}$`)
+var digestPrefixForm = lazyregexp.New(`^(sha256:)?[0-9a-f]{6,64}$`)
 
 // FindImage finds an image by NAME:TAG, by NAME alone when it has the tag "latest" or only one tag, or by the beginning
 // of its digest. NAME may be the long form of a name ([ShortName]) or the short one, and goes before its other form. The error wraps

@@ -7,14 +7,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Kind is a family of records.
 type Kind string
 
 // keyForm is what a record's key may look like: a hash, or a name made of safe characters.
-var keyForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{2,250}$`)
+var keyForm = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._@+-]{2,250}$`)
 
 // envelope is a record on disk. Refs are the blobs it needs: while the record lives, so do they, and a record whose blobs
 // are gone is as good as absent.

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/containerfile"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/searchpath"
 )
 
@@ -111,7 +111,7 @@ func (t *translator) enteredNext(i int) bool {
 }
 
 // one is a program alone, which a shell starts just as the kernel does.
-var one = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
+var one = lazyregexp.New(`^[A-Za-z0-9_./-]+$`)
 
 func (t *translator) run(op containerfile.Op) step {
 	r := op.Run

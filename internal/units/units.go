@@ -4,10 +4,11 @@ package units
 import (
 	"fmt"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Size writes a number of bytes in decimal units, as disks and registries count: "1.5 GB".
@@ -26,7 +27,7 @@ func Size(n int64) string {
 var sizeUnits = []string{"B", "kB", "MB", "GB", "TB", "PB", "EB"}
 
 // sizeParts are the number, the letter and the rest of the unit.
-var sizeParts = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)\s?(?:([kKMGTPEmgtpe])(i?[bB])?|[bB])?$`)
+var sizeParts = lazyregexp.New(`^([0-9]+(?:\.[0-9]+)?)\s?(?:([kKMGTPEmgtpe])(i?[bB])?|[bB])?$`)
 
 // ParseSize returns a number of bytes: "5GiB" and, as mount(8), mksquashfs and Docker read it, "5G" are 5·1024³, "5GB" is 5·1000³.
 func ParseSize(s string) (int64, error) {
@@ -112,7 +113,7 @@ func ParseAge(s string) (time.Duration, error) {
 }
 
 // spanParts are the number and the unit of a span of time.
-var spanParts = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)(s|m|h|d|w|y)$`)
+var spanParts = lazyregexp.New(`^([0-9]+(?:\.[0-9]+)?)(s|m|h|d|w|y)$`)
 
 // spanUnits are what a span is counted in; a year has 365 days.
 var spanUnits = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": day, "w": 7 * day, "y": 365 * day}

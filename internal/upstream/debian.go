@@ -6,23 +6,23 @@ import (
 	"io"
 	"os"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/store"
 )
 
 // The files of a source package (dpkg-source(1), "SOURCE PACKAGE FORMATS"): NAME_VERSION.orig.tar.EXT, further NAME_VERSION.orig-PART.tar.EXT,
 // and NAME_VERSION.debian.tar.EXT (format 3.0 quilt) or NAME_VERSION.diff.gz (1.0); or one NAME_VERSION.tar.EXT (native).
 var (
-	origPart   = regexp.MustCompile(`\.orig-([A-Za-z0-9-]+)\.tar\.[a-z0-9]+$`)
-	origTar    = regexp.MustCompile(`\.orig\.tar\.[a-z0-9]+$`)
-	debianTar  = regexp.MustCompile(`\.debian\.tar\.[a-z0-9]+$`)
-	debianDiff = regexp.MustCompile(`\.diff\.gz$`)
-	nativeTar  = regexp.MustCompile(`\.tar\.[a-z0-9]+$`)
+	origPart   = lazyregexp.New(`\.orig-([A-Za-z0-9-]+)\.tar\.[a-z0-9]+$`)
+	origTar    = lazyregexp.New(`\.orig\.tar\.[a-z0-9]+$`)
+	debianTar  = lazyregexp.New(`\.debian\.tar\.[a-z0-9]+$`)
+	debianDiff = lazyregexp.New(`\.diff\.gz$`)
+	nativeTar  = lazyregexp.New(`\.tar\.[a-z0-9]+$`)
 )
 
 // Bounds on the patches of a source package, in bytes.

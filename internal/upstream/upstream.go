@@ -19,11 +19,11 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/wheelbuild"
@@ -103,7 +103,7 @@ func (o Options) sources() wheelbuild.Sources {
 }
 
 // scpForm is how git and scp write HOST:PATH.
-var scpForm = regexp.MustCompile(`^[A-Za-z0-9_.@-]+:[^/\s]`)
+var scpForm = lazyregexp.New(`^[A-Za-z0-9_.@-]+:[^/\s]`)
 
 // resolve returns an address with a relative path made absolute. A lock has them as the recipe does.
 func (o Options) resolve(address string) string {

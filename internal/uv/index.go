@@ -8,12 +8,12 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // maxPage bounds an index's page about one project, in bytes. That of uv has some megabytes.
@@ -79,7 +79,7 @@ func (f Finder) page(ctx context.Context, address string) (text []byte, at *url.
 }
 
 // anchor is a link of a page in HTML, as far as PEP 503 decides it.
-var anchor = regexp.MustCompile(`(?is)<a\s[^>]*?href\s*=\s*["']([^"']*)["'][^>]*>\s*([^<]*?)\s*</a>`)
+var anchor = lazyregexp.New(`(?is)<a\s[^>]*?href\s*=\s*["']([^"']*)["'][^>]*>\s*([^<]*?)\s*</a>`)
 
 // findLink returns the link to the first file on a page of either form that is wanted, "" when there is none.
 func findLink(page []byte, wanted func(file string) bool) string {
@@ -97,7 +97,7 @@ func findLink(page []byte, wanted func(file string) bool) string {
 		}
 		return ""
 	}
-	for _, m := range anchor.FindAllSubmatch(page, -1) {
+	for _, m := range anchor.Regexp().FindAllSubmatch(page, -1) {
 		if wanted(html.UnescapeString(string(m[2]))) {
 			return html.UnescapeString(string(m[1]))
 		}

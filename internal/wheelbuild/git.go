@@ -9,12 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/gitrun"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
 )
@@ -134,7 +134,7 @@ func (g git) fetch(ctx context.Context, src python.Source) error {
 }
 
 // commitForm is the name of a commit that nobody can move.
-var commitForm = regexp.MustCompile(`^[0-9a-f]{40}([0-9a-f]{24})?$`)
+var commitForm = lazyregexp.New(`^[0-9a-f]{40}([0-9a-f]{24})?$`)
 
 // Commit returns the commit that a name of a repository's means: itself, or what a tag or branch leads to now. A tag goes before a
 // branch of the same name, as with git.

@@ -7,12 +7,12 @@ import (
 	"io"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 )
 
@@ -115,7 +115,7 @@ func (s *site) files(ctx context.Context, files []file) (layer.Descriptor, error
 }
 
 // sharedLibrary is the name of a library with the version that programs ask for: libcudart.so.13.
-var sharedLibrary = regexp.MustCompile(`^(lib.+\.so)\.[0-9]+$`)
+var sharedLibrary = lazyregexp.New(`^(lib.+\.so)\.[0-9]+$`)
 
 // toolkitLinks makes a toolkit that comes as packages look like an installed one. Each package has a part of it, those that
 // torch brings in another environment than the compiler; packages hold no links, and compilers look for lib64 and libcudart.so.

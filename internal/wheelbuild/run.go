@@ -11,7 +11,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 
 	"sconce.dev/sconce/internal/execop"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/store"
@@ -217,7 +217,7 @@ func (s *site) parallel(set func(name, format string, args ...any), g grant) {
 }
 
 // notInName is what a variable's name cannot hold.
-var notInName = regexp.MustCompile(`[^A-Za-z0-9]+`)
+var notInName = lazyregexp.New(`[^A-Za-z0-9]+`)
 
 // Variables are what the package's build is told of the package itself: the target's GPUs, for torch's extensions and for CMake
 // (cmake-env-variables(7), CUDAARCHS); and the version, for who would ask the repository for it, which is not there
@@ -398,12 +398,12 @@ func (s *site) explain(err error, g grant) error {
 }
 
 var (
-	noModule  = regexp.MustCompile(`(?m)ModuleNotFoundError: No module named '([A-Za-z0-9_.]+)'`)
-	noNetwork = regexp.MustCompile(`(?i)Temporary failure in name resolution|Could not resolve host|Network is unreachable|Couldn't resolve host|` +
+	noModule  = lazyregexp.New(`(?m)ModuleNotFoundError: No module named '([A-Za-z0-9_.]+)'`)
+	noNetwork = lazyregexp.New(`(?i)Temporary failure in name resolution|Could not resolve host|Network is unreachable|Couldn't resolve host|` +
 		`download of config\.json failed|dial (?:tcp|udp)[^\n]*(?:lookup|connect:)|no such host`)
 
 	// What compilers and those who drive them say when the kernel killed one.
-	killedText = regexp.MustCompile(`(?i)Killed signal terminated program|fatal error: Killed|died due to signal 9|virtual memory exhausted|out of memory allocating|cc1plus: out of memory`)
+	killedText = lazyregexp.New(`(?i)Killed signal terminated program|fatal error: Killed|died due to signal 9|virtual memory exhausted|out of memory allocating|cc1plus: out of memory`)
 )
 
 func killed(f *execop.Failure) bool {

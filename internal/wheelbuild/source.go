@@ -14,11 +14,11 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
@@ -156,7 +156,7 @@ func pack(st *store.Store, dir string) (store.Digest, error) {
 
 // madeHere are names of locks and of images, which lie beside a recipe: a project that has one in its directory would be built again
 // whenever its image was.
-var madeHere = regexp.MustCompile(`^(?:.*sconce.*\.lock|pylock(?:\..+)?\.toml|.+\.(?:sqsh|sif|squashfs))$`)
+var madeHere = lazyregexp.New(`^(?:.*sconce.*\.lock|pylock(?:\..+)?\.toml|.+\.(?:sqsh|sif|squashfs))$`)
 
 func isVenv(dir string) bool {
 	_, err := os.Lstat(filepath.Join(dir, "pyvenv.cfg"))

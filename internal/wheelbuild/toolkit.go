@@ -3,7 +3,6 @@ package wheelbuild
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // toolkit is the CUDA toolkit that a build uses.
@@ -59,7 +59,7 @@ func minorVersion(version string) (major, minor int, ok bool) {
 const maxHeader = 4 << 20
 
 // CUDA_VERSION and CUDART_VERSION are 1000 times the major version and 10 times the minor (CUDA Runtime API, "Versions").
-var cudaVersion = regexp.MustCompile(`(?m)^\s*#\s*define\s+(?:CUDA_VERSION|CUDART_VERSION)\s+(\d{4,6})`)
+var cudaVersion = lazyregexp.New(`(?m)^\s*#\s*define\s+(?:CUDA_VERSION|CUDART_VERSION)\s+(\d{4,6})`)
 
 // HasToolkit reports whether an image with the environment env, KEY=VALUE, has a CUDA compiler installed that goes with a CUDA
 // version, 13.0 or 13.0.96: one of its major version, or of one that its headers do not say.
@@ -161,7 +161,7 @@ func lookup(env []string, name string) string {
 }
 
 // torchModule says how torch was built: cuda = '12.8' or cuda: Optional[str] = None.
-var torchModule = regexp.MustCompile(`(?m)^cuda(?:: [^=\n]+)? = '([0-9.]+)'`)
+var torchModule = lazyregexp.New(`(?m)^cuda(?:: [^=\n]+)? = '([0-9.]+)'`)
 
 // findTorchCUDA returns the CUDA that the image's torch was built with.
 func (s *site) findTorchCUDA() string {

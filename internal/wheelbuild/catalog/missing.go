@@ -5,12 +5,13 @@ import (
 	_ "embed"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Missing is something that a build did not find, and what brings it.
@@ -31,7 +32,7 @@ type sign struct {
 	Pattern string `toml:"pattern"` // of a line; its group is the name
 	Name    string `toml:"name"`    // where the line does not say it
 
-	expr *regexp.Regexp
+	expr *lazyregexp.Regexp
 }
 
 //go:embed missing.toml
@@ -46,7 +47,7 @@ var loadMissing = sync.OnceValue(func() (table struct {
 		panic(fmt.Sprintf("catalog: its own table of what is missing: %v", err)) // a test reads it
 	}
 	for i, s := range table.Sign {
-		table.Sign[i].expr = regexp.MustCompile(s.Pattern)
+		table.Sign[i].expr = lazyregexp.New(s.Pattern)
 	}
 	return table
 })
@@ -88,7 +89,7 @@ func (s sign) read(line string) (Missing, bool) {
 }
 
 // target is the machine in the name of a compiler: x86_64-linux-gnu-gcc.
-var target = regexp.MustCompile(`^[a-z0-9_]+-(?:[a-z]+-)?linux-gnu-`)
+var target = lazyregexp.New(`^[a-z0-9_]+-(?:[a-z]+-)?linux-gnu-`)
 
 // matches returns whether a name of the table stands for name: the same, or a directory of headers, as boost/.
 func matches(name string) func(string) bool {

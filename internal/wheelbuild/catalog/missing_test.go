@@ -28,7 +28,7 @@ func TestMissingTable(t *testing.T) {
 		}
 	}
 	for _, s := range table.Sign {
-		if (s.Name == "") != (s.expr.NumSubexp() == 1) || s.Name != "" && !seen[s.Kind+" "+s.Name] {
+		if (s.Name == "") != (s.expr.Regexp().NumSubexp() == 1) || s.Name != "" && !seen[s.Kind+" "+s.Name] {
 			t.Errorf("the sign %q has no name that is known", s.Pattern)
 		}
 	}
