@@ -109,16 +109,14 @@ setup(name="say", version="1.0", ext_modules=[extension])
 version = "1"
 [base]
 image = %q
-[system]
-packages = ["gcc", "libc6-dev", "python3-dev"]
 [source.word]
 url = "word.tar.gz"
 sha256 = %q
 [component.word]
-packages = ["gcc", "libc6-dev"]
+packages = ["less"]
 run = """
 mkdir -p $PREFIX/lib $PREFIX/include
-cp word.h $PREFIX/include
+less word.h > $PREFIX/include/word.h
 gcc -shared -fPIC -o $PREFIX/lib/libword.so word.c
 """
 [python]
@@ -137,7 +135,7 @@ func TestCompiledPackageNeedsComponent(t *testing.T) {
 		t.Skip("installs compilers")
 	}
 	tooltest.Path(t, "uv")
-	b := base(t)
+	tools := toolsImage(t)
 	p := newPlace(t, ordinary(t))
 	newIndex(t).use(p)
 	p.write("app/ext/setup.py", saySetup)
@@ -146,7 +144,7 @@ func TestCompiledPackageNeedsComponent(t *testing.T) {
 	component := func(source, more string) {
 		archive := packed(t, "word-1", map[string]string{"word.c": source, "word.h": "#define WORDS 2\nconst char *word(void);\n"})
 		p.write("app/word.tar.gz", string(archive))
-		p.write("app/sconce.toml", fmt.Sprintf(sayRecipe, b.ref, store.DigestOf(archive).Hex(), more))
+		p.write("app/sconce.toml", fmt.Sprintf(sayRecipe, tools, store.DigestOf(archive).Hex(), more))
 	}
 	build := func(when string, compiled int) string {
 		t.Helper()
