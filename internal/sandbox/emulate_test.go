@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,7 +17,6 @@ import (
 	"sconce.dev/sconce/internal/child/childtest"
 	"sconce.dev/sconce/internal/rootemu"
 	"sconce.dev/sconce/internal/store"
-	"sconce.dev/sconce/internal/tooltest"
 )
 
 //go:embed testdata/calls.c
@@ -30,23 +28,14 @@ func emulated(t *testing.T, script string) (Options, string) {
 	if ownsFiles() {
 		t.Skip("root needs no emulation")
 	}
-	layer := t.TempDir()
+	layer := compile(t, "calls", callsSource)
 	write(t, filepath.Join(layer, "etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nuser:x:70:71:user:/:/bin/sh\n")
 	write(t, filepath.Join(layer, "etc/group"), "root:x:0:\nstaff:x:71:user\n")
 	write(t, filepath.Join(layer, "old/file"), "of the image")
 	for _, name := range []string{"chown", "chgrp", "chmod", "ln", "mkfifo", "mv", "sed", "su", "usleep", "xargs", "seq", "dirname"} {
-		if err := os.MkdirAll(filepath.Join(layer, "bin"), 0o755); err != nil {
-			t.Fatal(err)
-		}
 		if err := os.Symlink("busybox", filepath.Join(layer, "bin", name)); err != nil {
 			t.Fatal(err)
 		}
-	}
-	program := filepath.Join(layer, "bin/calls")
-	compiler := exec.Command(tooltest.Path(t, "gcc"), "-O1", "-static", "-pthread", "-o", program, "-x", "c", "-")
-	compiler.Stdin = strings.NewReader(callsSource)
-	if out, err := compiler.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
 	}
 	o := shell(t, script, layer)
 	o.ScratchDir, o.UpperDir, o.Owners = "", t.TempDir(), &rootemu.Owners{}

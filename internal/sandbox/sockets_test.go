@@ -55,12 +55,32 @@ func compile(t *testing.T, name, source string) string {
 	if err := os.MkdirAll(filepath.Dir(program), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	compiler := exec.Command(tooltest.Path(t, "gcc"), "-O1", "-static", "-o", program, "-x", "c", "-")
+	if err := tooltest.WriteProgram(program, compiled(t, source)); err != nil {
+		t.Fatal(err)
+	}
+	return layer
+}
+
+// programs are those that were compiled, by their source: most tests take less time than the linker.
+var programs = make(map[string][]byte)
+
+func compiled(t *testing.T, source string) []byte {
+	t.Helper()
+	if program, done := programs[source]; done {
+		return program
+	}
+	to := filepath.Join(t.TempDir(), "program")
+	compiler := exec.Command(tooltest.Path(t, "gcc"), "-O1", "-static", "-pthread", "-o", to, "-x", "c", "-")
 	compiler.Stdin = strings.NewReader(source)
 	if out, err := compiler.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	return layer
+	program, err := os.ReadFile(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs[source] = program
+	return program
 }
 
 // stepOf makes a script what a step is.
