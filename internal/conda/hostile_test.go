@@ -173,16 +173,22 @@ func TestLimits(t *testing.T) {
 		}
 	}
 
-	header := tarOf(t, fileOf("unlisted", ""))[:512]
-	if n, err := conda.WalkMany(t.Context(), header, conda.MaxMembers+1); n != conda.MaxMembers || err == nil || !strings.Contains(err.Error(), "more than 500000 members") {
-		t.Errorf("%d members, %v", n, err)
-	}
 	var info bytes.Buffer
 	if err := tar.NewWriter(&info).WriteHeader(&tar.Header{Name: "info/index.json", Typeflag: tar.TypeReg, Size: conda.MaxMetadata + 1}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conda.UnpackParts(t.Context(), info.Bytes(), nil, pkg("x", nil).Record(nil), conda.Target{Prefix: prefix}, t.TempDir()); err == nil || !strings.Contains(err.Error(), "are not believed") {
 		t.Errorf("a large index: %v", err)
+	}
+}
+
+func TestTooManyMembers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine reads the headers of half a million members")
+	}
+	header := tarOf(t, fileOf("unlisted", ""))[:512]
+	if n, err := conda.WalkMany(t.Context(), header, conda.MaxMembers+1); n != conda.MaxMembers || err == nil || !strings.Contains(err.Error(), "more than 500000 members") {
+		t.Errorf("%d members, %v", n, err)
 	}
 }
 
