@@ -33,7 +33,9 @@ for name in sys.argv[2:]:
     code = main(["download", "--quiet", "--no-cache-dir", "--disable-pip-version-check", "--index-url", sys.argv[1], "-d", "got", "-r", "r.txt"])
     print("verdict", code, name, flush=True)
 `
-	out, err := exec.Command("python3", append([]string{"-c", program, index}, dirs...)...).CombinedOutput()
+	cmd := exec.Command("python3", append([]string{"-c", program, index}, dirs...)...)
+	cmd.Env = append(os.Environ(), "PATH=") // pip starts a rustc that it finds, to say which it is
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("pip: %v\n%s", err, out)
 	}

@@ -64,7 +64,7 @@ var interpreters = sync.OnceValue(func() fs.FS {
 		return nil
 	}
 	defer os.RemoveAll(dir)
-	cmd := exec.Command("uv", "python", "find", "--no-project", "3")
+	cmd := exec.Command("uv", "python", "list", "--only-installed") // which looks at all of them
 	cmd.Env = append(os.Environ(), "UV_CACHE_DIR="+dir)
 	if cmd.Run() != nil {
 		return nil
@@ -164,12 +164,16 @@ func zipOf(t testing.TB, files map[string]string) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	z := zip.NewWriter(&b)
-	level := flate.DefaultCompression
-	z.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, level) })
+	var pool *sync.Pool
+	z.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) {
+		c := compressor{pool.Get().(*flate.Writer), pool}
+		c.Reset(w)
+		return c, nil
+	})
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		level = flate.DefaultCompression
+		pool = usual
 		if path.Base(name) == padName {
-			level = flate.NoCompression // which all levels come to, and with the race detector it takes seconds until they do
+			pool = none // which all levels come to, and with the race detector it takes seconds until they do
 		}
 		f, err := z.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Deflate})
 		if err == nil {
@@ -183,6 +187,31 @@ func zipOf(t testing.TB, files map[string]string) []byte {
 		t.Fatal(err)
 	}
 	return b.Bytes()
+}
+
+// To make a compressor takes longer than it does to compress a file of a test, and with the race detector much longer.
+var usual, none = compressors(flate.DefaultCompression), compressors(flate.NoCompression)
+
+func compressors(level int) *sync.Pool {
+	return &sync.Pool{New: func() any {
+		w, err := flate.NewWriter(nil, level)
+		if err != nil {
+			panic(err)
+		}
+		return w
+	}}
+}
+
+// compressor is one of a pool, to which it returns when it is closed.
+type compressor struct {
+	*flate.Writer
+	pool *sync.Pool
+}
+
+// Close ends the file.
+func (c compressor) Close() error {
+	defer c.pool.Put(c.Writer)
+	return c.Writer.Close()
 }
 
 // Index is a package index (PEP 503) on this machine.
