@@ -65,7 +65,7 @@ func Start(t testing.TB, login bool) string {
 	config := fmt.Sprintf("version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage:\n  filesystem: {rootdirectory: %q}\n  delete: {enabled: true}\nhttp: {addr: %q, secret: test}\n",
 		filepath.Join(dir, "data"), host)
 	if login {
-		entry := Run(t, "htpasswd", "-Bbn", User, Password)
+		entry := Run(t, "htpasswd", "-B", "-C", "4", "-bn", User, Password) // the least cost there is: it is paid for each request
 		users := filepath.Join(dir, "htpasswd")
 		if err := os.WriteFile(users, []byte(entry), 0o600); err != nil {
 			t.Fatal(err)
@@ -79,6 +79,8 @@ func Start(t testing.TB, login bool) string {
 	cmd := exec.Command(program, "serve", name)
 	// Variables that begin with REGISTRY_ change its configuration; podman's REGISTRY_AUTH_FILE is one of them by accident.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "REGISTRY_") })
+	// It makes much garbage of each request and keeps little: half of its time is the collector's unless that is told to wait for more.
+	cmd.Env = append(cmd.Env, "GOGC=800")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
