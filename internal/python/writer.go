@@ -34,10 +34,11 @@ type groupWriter struct {
 	dirs     map[string]bool     // directories already written
 }
 
+// streamFrom is the size, in bytes, from which a file is not held whole in memory but handed on in chunks. A test lowers it.
+var streamFrom int64 = 1 << 20
+
 const (
-	// streamFrom is the size, in bytes, from which a file is not held whole in memory but handed on in chunks.
-	streamFrom = 1 << 20
-	chunkSize  = 256 << 10
+	chunkSize = 256 << 10
 	// streamAhead is how many chunks of one large file are unpacked ahead.
 	streamAhead = 8
 	// maxSource bounds a Python source that is compiled. The largest known are generated tables of a few MB.
