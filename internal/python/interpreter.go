@@ -227,13 +227,13 @@ func (f finder) version(exe *image.Node, i *Interpreter, minor string) (string, 
 	for _, dir := range []string{i.Prefix + "/lib", i.Prefix + "/lib64", i.Prefix + "/lib/" + triplet, "usr/lib/" + triplet, "usr/lib64", "usr/lib"} {
 		candidates = append(candidates, dir+"/"+soname)
 	}
-	pattern := regexp.MustCompile(`[^0-9.]` + regexp.QuoteMeta(minor) + `\.[0-9]{1,3}((a|b|rc)[0-9]{1,2})?\+?` + "\x00")
+	pattern := regexp.MustCompile(regexp.QuoteMeta(minor) + `\.[0-9]{1,3}((a|b|rc)[0-9]{1,2})?\+?` + "\x00")
 	for _, name := range candidates {
 		best, clean := "", false
-		err := f.scan(name, pattern, func(hit []byte) {
-			alone := hit[0] == 0
-			if best == "" || alone && !clean {
-				best, clean = strings.TrimRight(string(hit[1:]), "\x00+"), alone
+		err := f.scan(name, pattern, func(before byte, hit []byte) {
+			alone, inNumber := before == 0, before == '.' || before >= '0' && before <= '9'
+			if !inNumber && (best == "" || alone && !clean) {
+				best, clean = strings.TrimRight(string(hit), "\x00+"), alone
 			}
 		})
 		if err == nil && best != "" {
@@ -249,8 +249,10 @@ func (f finder) version(exe *image.Node, i *Interpreter, minor string) (string, 
 // maxHit bounds what a pattern for scan may match, in bytes.
 const maxHit = 128
 
-// scan calls found for what pattern matches in a file, which is read in pieces.
-func (f finder) scan(name string, pattern *regexp.Regexp, found func([]byte)) error {
+// scan calls found for what pattern matches in a file, which is read in pieces, with the byte before it. What the file begins with is not
+// looked at. A pattern begins with what always stands there: package regexp searches for that first, thousands of times as fast as it tries
+// each byte, and programs are large.
+func (f finder) scan(name string, pattern *regexp.Regexp, found func(before byte, hit []byte)) error {
 	n, err := f.tree.Lookup(name)
 	if err != nil {
 		return err
@@ -268,8 +270,10 @@ func (f finder) scan(name string, pattern *regexp.Regexp, found func([]byte)) er
 	for {
 		k, err := io.ReadFull(limited, buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+k]
-		for _, hit := range pattern.FindAll(buf, -1) {
-			found(hit)
+		for _, at := range pattern.FindAllIndex(buf, -1) {
+			if at[0] > 0 {
+				found(buf[at[0]-1], buf[at[0]:at[1]])
+			}
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return nil
@@ -322,7 +326,7 @@ func FindCLibrary(tree *image.Tree, platform v1.Platform) CLibrary {
 // libc finds which C library the interpreter uses, and its version, which decide what wheels can be used.
 func (f finder) libc(i *Interpreter, loader string) error {
 	if strings.Contains(path.Base(loader), "ld-musl") {
-		err := f.scan(loader, muslVersion, func(hit []byte) {
+		err := f.scan(loader, muslVersion, func(_ byte, hit []byte) {
 			parts := strings.Split(strings.Trim(string(hit), "\x00"), ".")
 			i.Musl = parts[0] + "." + parts[1]
 		})
@@ -342,12 +346,12 @@ func (f finder) libc(i *Interpreter, loader string) error {
 
 func (f finder) glibc(name string) string {
 	banner, symbols := "", 0
-	err := f.scan(name, glibcBanner, func(hit []byte) { banner = string(hit[len("release version "):]) })
+	err := f.scan(name, glibcBanner, func(_ byte, hit []byte) { banner = string(hit[len("release version "):]) })
 	if err != nil || banner != "" {
 		return banner
 	}
 	// Neighbouring names share the zero byte between them and matches do not overlap, so only the first is part of the match.
-	err = f.scan(name, glibcSymbols, func(hit []byte) {
+	err = f.scan(name, glibcSymbols, func(_ byte, hit []byte) {
 		if n, err := strconv.Atoi(string(hit[len("\x00GLIBC_2."):])); err == nil {
 			symbols = max(symbols, n)
 		}

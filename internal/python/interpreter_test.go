@@ -174,6 +174,12 @@ func TestFindOthers(t *testing.T) {
 			path: []string{"/nowhere", "/srv/py/bin"},
 			want: Interpreter{Executable: "/srv/py/bin/python3.13", Version: "3.13.1", Prefix: "/srv/py", Platform: "x86_64", Glibc: "2.36", SitePackages: []string{"/srv/py/lib/python3.13/site-packages"}},
 		},
+		"versions of others around it": {
+			root: debian(x86, "x86_64-linux-gnu").with(root{
+				"usr/bin/python3.11": elfFile(x86, "/lib64/ld-linux-x86-64.so.2", "\x0013.11.5\x002.3.11.6\x00at 3.11.7\x003.11.x\x003.11.8\x003.11.9\x00"),
+			}),
+			want: Interpreter{Executable: "/usr/bin/python3.11", Version: "3.11.8", Prefix: "/usr", Platform: "x86_64", Glibc: "2.36", SitePackages: []string{"/usr/local/lib/python3.11/dist-packages", "/usr/lib/python3/dist-packages"}},
+		},
 		"version from dpkg": {
 			root: debian(x86, "x86_64-linux-gnu").with(root{
 				"usr/bin/python3.11":  elfFile(x86, "/lib64/ld-linux-x86-64.so.2", ""),
