@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -12,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -112,7 +112,7 @@ func (s *start) texts() (program, file string) {
 	return program, fmt.Sprintf(startText, strings.Join(shellNames(kept), " "), personal, s.prefix, strings.Join(lines, "\n"))
 }
 
-var shellName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var shellName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // shellNames leaves out what no shell takes for the name of a variable.
 func shellNames(names []string) []string {

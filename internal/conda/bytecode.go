@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"io"
 	"path"
-	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Compiler makes byte code with the environment's Python, as [sconce.dev/sconce/internal/python.Compiler] does. Its method may be
@@ -29,7 +29,7 @@ type Compiler interface {
 const maxSource = 16 << 20
 
 // pycName is the name of byte code in a directory __pycache__ (PEP 3147): module, minor version, level of optimisation.
-var pycName = regexp.MustCompile(`^(.+)\.cpython-3([0-9]+)(\.opt-[0-9a-z]+)?\.pyc$`)
+var pycName = lazyregexp.New(`^(.+)\.cpython-3([0-9]+)(\.opt-[0-9a-z]+)?\.pyc$`)
 
 // bytecode makes the byte code of a package one that is valid whatever the times of files are, as in a layer there is one time for
 // all: what its source fits becomes that of an unchecked source by another header (PEP 552). What no longer fits, as the prefix

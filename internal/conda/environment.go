@@ -10,12 +10,12 @@ import (
 	"io"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
@@ -85,7 +85,7 @@ func BuildEnvironment(ctx context.Context, st *store.Store, e Environment, o lay
 }
 
 // variableName is what may stand in a shell before "=".
-var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var variableName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func (e Environment) validate() error {
 	if err := (Target{Prefix: e.Root}).validate(); err != nil {

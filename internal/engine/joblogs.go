@@ -8,13 +8,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/joblog"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/slurm"
 )
 
@@ -134,7 +134,7 @@ func ExplainFailed(ctx context.Context, r slurm.Record) []LogFindings {
 }
 
 // arrayLog is what stands in the name of a log for the number of an array's part.
-var arrayLog = regexp.MustCompile(`_\*\.log$`)
+var arrayLog = lazyregexp.New(`_\*\.log$`)
 
 // FollowJob tells of a job's state until the job has ended, and shows its log on the way as it grows, unless log is nil. It returns what is
 // known of its end, also beside the error that it failed.

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/facts"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -104,7 +104,7 @@ func (s *Subject) JobImage(ctx context.Context) (job.Image, error) {
 }
 
 // cudart is a CUDA run time library: libcudart.so, libcudart.so.12, libcudart.so.12.8.90.
-var cudart = regexp.MustCompile(`^libcudart\.so(?:\.([0-9]+))?(?:\.[0-9.]+)?$`)
+var cudart = lazyregexp.New(`^libcudart\.so(?:\.([0-9]+))?(?:\.[0-9.]+)?$`)
 
 func lookAtFacts(i *job.Image, f *facts.Facts) {
 	i.Arch, i.Workdir = f.Arch(), f.Config.WorkingDir

@@ -3,14 +3,14 @@ package engine
 import (
 	"context"
 	"fmt"
-	"regexp"
 
 	"sconce.dev/sconce/internal/cuda"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 )
 
 // cudaRuntime are the packages that CUDA's own library comes in: nvidia-cuda-runtime, and with the major version behind it until CUDA 12.
-var cudaRuntime = regexp.MustCompile(`^nvidia-cuda-runtime(-cu[0-9]+)?$`)
+var cudaRuntime = lazyregexp.New(`^nvidia-cuda-runtime(-cu[0-9]+)?$`)
 
 // LockWarning is what a lock that was made now will come to on its target.
 type LockWarning struct {

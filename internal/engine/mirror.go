@@ -9,12 +9,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/filelock"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/source"
 )
@@ -58,7 +58,7 @@ type Mirrored struct {
 const maxMirrorList = 1 << 20
 
 // linkName is the form of a link's name: one word of a file system, of an URL and of a shell.
-var linkName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,199}$`)
+var linkName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,199}$`)
 
 // ParseMirrorList reads a list: an image on each line, with a name behind it, or else that which enroot import gives. All mistakes
 // are told at once, with the lines of file that they are in.

@@ -62,3 +62,8 @@ func (r *Regexp) FindAllStringSubmatch(s string, n int) [][]string {
 
 // ReplaceAllString is [regexp.Regexp.ReplaceAllString].
 func (r *Regexp) ReplaceAllString(s, with string) string { return r.Regexp().ReplaceAllString(s, with) }
+
+// ReplaceAllStringFunc is [regexp.Regexp.ReplaceAllStringFunc].
+func (r *Regexp) ReplaceAllStringFunc(s string, with func(string) string) string {
+	return r.Regexp().ReplaceAllStringFunc(s, with)
+}

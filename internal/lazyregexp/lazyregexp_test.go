@@ -3,6 +3,7 @@ package lazyregexp
 import (
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -31,6 +32,9 @@ func TestAsRegexp(t *testing.T) {
 	}
 	if got, want := lazy.ReplaceAllString(s, "$2"), plain.ReplaceAllString(s, "$2"); got != want {
 		t.Errorf("ReplaceAllString: %q, want %q", got, want)
+	}
+	if got, want := lazy.ReplaceAllStringFunc(s, strings.ToUpper), plain.ReplaceAllStringFunc(s, strings.ToUpper); got != want {
+		t.Errorf("ReplaceAllStringFunc: %q, want %q", got, want)
 	}
 }
 

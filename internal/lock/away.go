@@ -1,19 +1,19 @@
 package lock
 
 import (
-	"regexp"
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 var (
 	// What uv says of a server from which it got nothing, and of the answer of one in trouble.
-	notRead    = regexp.MustCompile(`Failed to fetch: (\S+)`)
-	noServer   = regexp.MustCompile(`tcp connect error|operation timed out|Temporary failure in name resolution|connection closed before message completed|[Cc]onnection reset|error reading a body from connection`)
-	inTrouble  = regexp.MustCompile(`HTTP status (?:server|client) error \((408|425|429|500|502|503|504|50[6-9]|5[1-9]\d) ([^)]*)\)`)
-	errnoAtEnd = regexp.MustCompile(` \(os error \d+\)$`)
+	notRead    = lazyregexp.New(`Failed to fetch: (\S+)`)
+	noServer   = lazyregexp.New(`tcp connect error|operation timed out|Temporary failure in name resolution|connection closed before message completed|[Cc]onnection reset|error reading a body from connection`)
+	inTrouble  = lazyregexp.New(`HTTP status (?:server|client) error \((408|425|429|500|502|503|504|50[6-9]|5[1-9]\d) ([^)]*)\)`)
+	errnoAtEnd = lazyregexp.New(` \(os error \d+\)$`)
 )
 
 // awayError says that uv got no answer of use from an index, of which another attempt may make more.

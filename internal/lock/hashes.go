@@ -15,7 +15,6 @@ import (
 	"net/url"
 	"os"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +23,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
@@ -103,9 +103,9 @@ func lastPart(address string) string {
 }
 
 var (
-	hashOption   = regexp.MustCompile(`--hash(?:\s*=\s*|\s+)(\S*)`)
-	hashValue    = regexp.MustCompile(`^([A-Za-z0-9_-]+):([0-9A-Fa-f]+)$`)
-	hashFragment = regexp.MustCompile(`[#&](md5|sha1|sha224|sha256|sha384|sha512)=([^&]*)`)
+	hashOption   = lazyregexp.New(`--hash(?:\s*=\s*|\s+)(\S*)`)
+	hashValue    = lazyregexp.New(`^([A-Za-z0-9_-]+):([0-9A-Fa-f]+)$`)
+	hashFragment = lazyregexp.New(`[#&](md5|sha1|sha224|sha256|sha384|sha512)=([^&]*)`)
 )
 
 // optionHashes reads what follows a requirement: --hash=sha256:… any number of times.

@@ -2,23 +2,23 @@ package lock
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	"sconce.dev/sconce/internal/host"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 var (
 	// What uv says of a package that no index has, of a version that the package has not, and of an index that nobody vouches for, or
 	// that does not answer.
-	noPackage = regexp.MustCompile("Because `?([A-Za-z0-9._-]+)`? was not found in the package registry")
-	noVersion = regexp.MustCompile("there (?:is|are) no versions? of `?([A-Za-z0-9._-]+)")
-	untrusted = regexp.MustCompile(`invalid peer certificate: UnknownIssuer`)
-	noAnswer  = regexp.MustCompile(`(?s)Failed to fetch: .*(?:error sending request|client error|dns error|timed out)`)
+	noPackage = lazyregexp.New("Because `?([A-Za-z0-9._-]+)`? was not found in the package registry")
+	noVersion = lazyregexp.New("there (?:is|are) no versions? of `?([A-Za-z0-9._-]+)")
+	untrusted = lazyregexp.New(`invalid peer certificate: UnknownIssuer`)
+	noAnswer  = lazyregexp.New(`(?s)Failed to fetch: .*(?:error sending request|client error|dns error|timed out)`)
 	// What uv says of hashes that it does not take, of a directory or file that is not there, and of a host that nobody knows.
-	weakHash   = regexp.MustCompile(`Unsupported hash algorithm`)
-	notThere   = regexp.MustCompile(`Distribution not found at: (\S+)`)
-	notFetched = regexp.MustCompile(`was not found in the cache|network was disabled`)
+	weakHash   = lazyregexp.New(`Unsupported hash algorithm`)
+	notThere   = lazyregexp.New(`Distribution not found at: (\S+)`)
+	notFetched = lazyregexp.New(`was not found in the cache|network was disabled`)
 )
 
 // remedyOf says what can be done when packages cannot be found, or "".

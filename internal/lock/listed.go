@@ -5,12 +5,12 @@ import (
 	"net/url"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/condalock"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 )
@@ -69,8 +69,8 @@ func asksFor(requirement, dir string, p python.Package) bool {
 }
 
 var (
-	addressMarker = regexp.MustCompile(`\s*;.*$`)
-	pathExtras    = regexp.MustCompile(`\s*\[[^\]]*\]$`)
+	addressMarker = lazyregexp.New(`\s*;.*$`)
+	pathExtras    = lazyregexp.New(`\s*\[[^\]]*\]$`)
 )
 
 // sourceAddress returns the address or path of a requirement without a name, as it can be compared, and the directory in it.

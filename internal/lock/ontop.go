@@ -3,12 +3,12 @@ package lock
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/condalock"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 )
@@ -66,10 +66,10 @@ func (k *locker) meetBase(b python.Base) (remove func(), err error) {
 }
 
 // properName is the form of a normalised name.
-var properName = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?$`)
+var properName = lazyregexp.New(`^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?$`)
 
 // preRelease is the part of a version that says that it comes before a release (PEP 440).
-var preRelease = regexp.MustCompile(`^((?:[0-9]+!)?[0-9]+(?:\.[0-9]+)*)[-_.]?(?:a|b|c|rc|alpha|beta|pre|preview)[-_.]?[0-9]*(?:\.dev[0-9]*)?`)
+var preRelease = lazyregexp.New(`^((?:[0-9]+!)?[0-9]+(?:\.[0-9]+)*)[-_.]?(?:a|b|c|rc|alpha|beta|pre|preview)[-_.]?[0-9]*(?:\.dev[0-9]*)?`)
 
 // released is the version that a vendor's build stands for, see [Fit]: 2.6.0+5228986c39.nv25.01 for 2.6.0a0+5228986c39.nv25.01. No
 // requirement would accept the other.
@@ -95,7 +95,7 @@ func standIn(p python.Installed) []byte {
 }
 
 // extraMarker finds the extra that a requirement belongs to.
-var extraMarker = regexp.MustCompile(`;.*\bextra\s*==\s*['"]([A-Za-z0-9._-]+)['"]`)
+var extraMarker = lazyregexp.New(`;.*\bextra\s*==\s*['"]([A-Za-z0-9._-]+)['"]`)
 
 // allowing is what to do about a protected package that shall go.
 func (k *locker) allowing(name string) string {

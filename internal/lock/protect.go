@@ -3,12 +3,12 @@ package lock
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 )
@@ -120,7 +120,7 @@ const (
 )
 
 // releaseForm is the part of a version before pre-release, post-release and local label (PEP 440).
-var releaseForm = regexp.MustCompile(`^(?:[0-9]+!)?[0-9]+(?:\.[0-9]+)*`)
+var releaseForm = lazyregexp.New(`^(?:[0-9]+!)?[0-9]+(?:\.[0-9]+)*`)
 
 // Fits says how well the protected package's version meets r.
 func (p Protected) Fits(r python.Requirement) Fit {

@@ -7,13 +7,13 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -188,7 +188,7 @@ type requirementLine struct {
 
 var (
 	lineEnds     = strings.NewReplacer("\r\n", "\n", "\r", "\n")
-	lineComments = regexp.MustCompile(`(?:^|\s)#.*$`)
+	lineComments = lazyregexp.New(`(?:^|\s)#.*$`)
 )
 
 // decodeText returns the text of a requirements file as uv reads it: in UTF-8, or in UTF-16 where it begins with a byte order mark, as
@@ -260,11 +260,11 @@ func splitOption(line string) (option, value string) {
 }
 
 // lineOptions is where the options of a requirement begin.
-var lineOptions = regexp.MustCompile(`\s--`)
+var lineOptions = lazyregexp.New(`\s--`)
 
 // cutOptions divides a requirement from its options.
 func cutOptions(line string) (requirement, options string) {
-	if at := lineOptions.FindStringIndex(line); at != nil {
+	if at := lineOptions.Regexp().FindStringIndex(line); at != nil {
 		line, options = line[:at[0]], line[at[0]:]
 	}
 	return strings.TrimSpace(line), strings.TrimSpace(options)
@@ -272,7 +272,7 @@ func cutOptions(line string) (requirement, options string) {
 
 // variable is how requirements files name variables of the environment (pip's documentation, "Using environment
 // variables").
-var variable = regexp.MustCompile(`\$\{[A-Z0-9_]+\}`)
+var variable = lazyregexp.New(`\$\{[A-Z0-9_]+\}`)
 
 // expand puts in the values of variables that are set.
 func expand(s string) string {

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"regexp"
 	"sync"
 	"time"
 
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 )
 
@@ -18,7 +18,7 @@ const tellsSearch = "RUST_LOG=uv_resolver=debug"
 const searchInterval = 10 * time.Second
 
 // searching is what uv writes when it begins to look for a version of a package.
-var searching = regexp.MustCompile(`^DEBUG Searching for a compatible version of ([A-Za-z0-9._-]+)`)
+var searching = lazyregexp.New(`^DEBUG Searching for a compatible version of ([A-Za-z0-9._-]+)`)
 
 // maxSearchLine bounds what is kept of a line that is not complete.
 const maxSearchLine = 1 << 20

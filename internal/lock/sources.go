@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
@@ -236,7 +236,7 @@ func withoutFragment(address string) string {
 }
 
 // What uv says of one that is asked for by address, of which it would not build the metadata.
-var directRefused = regexp.MustCompile("(?:Failed to (?:build|prepare|resolve metadata for|generate package metadata for)|Building source distributions for|Wheels are required for) `([A-Za-z0-9._-]+)(?:==[^ `]+)? @ ")
+var directRefused = lazyregexp.New("(?:Failed to (?:build|prepare|resolve metadata for|generate package metadata for)|Building source distributions for|Wheels are required for) `([A-Za-z0-9._-]+)(?:==[^ `]+)? @ ")
 
 // addRefused notes the packages asked for by address that uv knew nothing of.
 func (k *locker) addRefused(err error) bool {

@@ -7,9 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // pythonStandIn is a program in the place of a Python that the machine does not have. uv asks its Python who it is, and resolves for the image's
@@ -42,7 +43,7 @@ func (s *pythonStandIn) environment() []string {
 }
 
 // notUnderstood is what another release of uv may say of what the stand-in tells.
-var notUnderstood = regexp.MustCompile(`(?i)(?:inspect|query(?:ing)?) Python`)
+var notUnderstood = lazyregexp.New(`(?i)(?:inspect|query(?:ing)?) Python`)
 
 // sufficed reports whether err, of uv, is not about the stand-in.
 func (s *pythonStandIn) sufficed(err error) bool {

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/condalock"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/gitrun"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/recipe"
@@ -89,7 +89,7 @@ func (k *locker) readOutput(ctx context.Context, out string) ([]byte, error) {
 		return nil, fmt.Errorf("run uv: %w", err)
 	}
 	if frozen(k.recipe) != "" {
-		text = exportCommand.ReplaceAll(text, []byte("${1}"+lockCommand))
+		text = exportCommand.Regexp().ReplaceAll(text, []byte("${1}"+lockCommand))
 	} else if text, err = withoutMark(text, out); err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (k *locker) readOutput(ctx context.Context, out string) ([]byte, error) {
 
 // exportCommand is the line in which uv repeats how it was called to export a lock, which differs from directory to directory and from
 // time to time.
-var exportCommand = regexp.MustCompile(`(?m)\A((?:#.*\n)*?#\s+)uv export .*$`)
+var exportCommand = lazyregexp.New(`(?m)\A((?:#.*\n)*?#\s+)uv export .*$`)
 
 // portable makes the paths of local wheels below the lock's directory relative, as far as uv has not, so that the lock holds in
 // any directory.
@@ -381,7 +381,7 @@ const pythonDownloads = "UV_PYTHON_DOWNLOADS"
 
 // noInterpreter is what uv says where there is no Python that it can use. It looks for the machine's libc in programs as /bin/sh when
 // it looks for a Python of its own.
-var noInterpreter = regexp.MustCompile(`No interpreter found|No Python interpreters? found|Could not read ELF interpreter`)
+var noInterpreter = lazyregexp.New(`No interpreter found|No Python interpreters? found|Could not read ELF interpreter`)
 
 // runUV runs uv in the recipe's directory, with requirements as its standard input. When it fails, its own explanation is
 // the error. dir is where the copy of the settings is, and where uv may leave what it likes.
@@ -516,11 +516,11 @@ func (e *ResolutionError) Hint() string { return e.hint }
 
 var (
 	// What uv says of a package that has only sources, or wheels only for others.
-	noWheel = regexp.MustCompile(`Wheels are required for .([A-Za-z0-9._-]+).|([A-Za-z0-9._-]+)(?:\[[^\]\s]*\])?(?:[=<>]=?\S+)? has no (?:usable wheels|wheels with a matching)`)
+	noWheel = lazyregexp.New(`Wheels are required for .([A-Za-z0-9._-]+).|([A-Za-z0-9._-]+)(?:\[[^\]\s]*\])?(?:[=<>]=?\S+)? has no (?:usable wheels|wheels with a matching)`)
 	// What uv says of a package whose code it would have to run.
-	notBuilt = regexp.MustCompile("Failed to (?:build|prepare|resolve metadata for|generate package metadata for) `([A-Za-z0-9._-]+)(?:==([^ `]+))?")
+	notBuilt = lazyregexp.New("Failed to (?:build|prepare|resolve metadata for|generate package metadata for) `([A-Za-z0-9._-]+)(?:==([^ `]+))?")
 	// What an uv says that is too old for what it is told.
-	tooOld = regexp.MustCompile(`unexpected argument|invalid value '(?:pylock\.toml|[a-z0-9_]+-manylinux)|unknown (?:option|argument)`)
+	tooOld = lazyregexp.New(`unexpected argument|invalid value '(?:pylock\.toml|[a-z0-9_]+-manylinux)|unknown (?:option|argument)`)
 )
 
 func uvHint(text string, p *Python) string {

@@ -6,11 +6,11 @@ import (
 	"hash"
 	"net/url"
 	"path"
-	"regexp"
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/store"
 )
@@ -20,8 +20,8 @@ import (
 
 var (
 	// A file in a package lock as uv writes it, on one line. Groups: all up to the hashes, the address, the hashes.
-	lockedFile = regexp.MustCompile(`(\{ url = "([^"]+)"[^{}\n]*hashes = \{ )([a-z0-9_]+ = "[0-9a-fA-F]+"(?:, [a-z0-9_]+ = "[0-9a-fA-F]+")*)( \})`)
-	lockedHash = regexp.MustCompile(`([a-z0-9_]+) = "([0-9a-fA-F]+)"`)
+	lockedFile = lazyregexp.New(`(\{ url = "([^"]+)"[^{}\n]*hashes = \{ )([a-z0-9_]+ = "[0-9a-fA-F]+"(?:, [a-z0-9_]+ = "[0-9a-fA-F]+")*)( \})`)
+	lockedHash = lazyregexp.New(`([a-z0-9_]+) = "([0-9a-fA-F]+)"`)
 )
 
 const packageTable = "[[packages]]"

@@ -3,7 +3,6 @@ package pipeline
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -11,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/promote"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/units"
@@ -50,7 +50,7 @@ func (p *Pipeline) Clean(ctx context.Context, s *engine.Session, images []*Image
 }
 
 // canonicalForm is the tag of a canonical image.
-var canonicalForm = regexp.MustCompile(`^(.+)-[0-9a-f]{24}$`)
+var canonicalForm = lazyregexp.New(`^(.+)-[0-9a-f]{24}$`)
 
 // versionOf returns the version in the tag of a canonical image. ok is false for other tags.
 func versionOf(tag string) (version string, ok bool) {
@@ -109,7 +109,7 @@ func (p *Pipeline) published(ctx context.Context, s *engine.Session, images []*I
 }
 
 // fallbackForm is the tag of a list of what refers to an image.
-var fallbackForm = regexp.MustCompile(`^sha256-[0-9a-f]{64}$`)
+var fallbackForm = lazyregexp.New(`^sha256-[0-9a-f]{64}$`)
 
 func publishedIn(ctx context.Context, s *engine.Session, name string, all map[store.Digest]string) error {
 	repo, err := s.Repository(name)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -12,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Job is one command that a CI system runs for a pipeline. It asks registries again what there is to do, so it may run twice.
@@ -247,7 +247,7 @@ func (p *Pipeline) Matrix(jobs []Job) ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-var notOfIDs = regexp.MustCompile(`[^A-Za-z0-9_]+`)
+var notOfIDs = lazyregexp.New(`[^A-Za-z0-9_]+`)
 
 // githubID is a job's id in the letters that GitHub takes: those that it does not take are dashes.
 func githubID(id string) string { return notOfIDs.ReplaceAllString(id, "-") }

@@ -3,12 +3,12 @@ package promote
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/store"
 )
@@ -26,7 +26,7 @@ const (
 	markField  = "dev.sconce.gc"
 )
 
-var markForm = regexp.MustCompile(`^gc\.([0-9a-f]{12})(?:\.([0-9a-f]{8}))?$`)
+var markForm = lazyregexp.New(`^gc\.([0-9a-f]{12})(?:\.([0-9a-f]{8}))?$`)
 
 func (m *mark) name() string {
 	return strings.TrimSuffix(markPrefix+m.Image+"."+m.Owner, ".")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sconce.dev/sconce/internal/evidence"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/store"
 )
@@ -94,10 +94,10 @@ func (s *survey) checkAbsent(ctx context.Context) error {
 }
 
 // listForm are tags of what others say about an image: the list of referrers, and cosign's signatures of old.
-var listForm = regexp.MustCompile(`^sha256-([0-9a-f]{12})[0-9a-f]{52}(\.[a-z]+)?$`)
+var listForm = lazyregexp.New(`^sha256-([0-9a-f]{12})[0-9a-f]{52}(\.[a-z]+)?$`)
 
 // claimForm are claims to any tag.
-var claimForm = regexp.MustCompile(`^claim\..+\.[0-9a-f]{12}\.[0-9a-f]{8}$`)
+var claimForm = lazyregexp.New(`^claim\..+\.[0-9a-f]{12}\.[0-9a-f]{8}$`)
 
 // lookAt finds out what a tag is. What is not known is somebody else's, and stays.
 func (c *cleaner) lookAt(ctx context.Context, s *survey, tag string) error {

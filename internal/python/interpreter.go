@@ -19,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // searchDirs are where an interpreter is looked for after the image's own PATH. /opt/*/bin comes last.
@@ -66,7 +67,7 @@ func (f finder) dirs(first []string) []string {
 }
 
 // versioned is the file name of an interpreter that says its version.
-var versioned = regexp.MustCompile(`^python(3\.[0-9]{1,3})$`)
+var versioned = lazyregexp.New(`^python(3\.[0-9]{1,3})$`)
 
 // executable returns the first interpreter in dirs, symlinks followed, and its version as far as its name says it.
 func (f finder) executable(ctx context.Context, dirs []string) (*image.Node, string) {
@@ -302,10 +303,10 @@ func (f finder) dpkgVersion(minor string) string {
 
 var (
 	// What libc.so.6 prints when it is run: "GNU C Library (…) stable release version 2.36."
-	glibcBanner = regexp.MustCompile(`release version (2\.[0-9]{1,3})`)
+	glibcBanner = lazyregexp.New(`release version (2\.[0-9]{1,3})`)
 	// The versions of its symbols; the highest is that of the library unless a release added none.
-	glibcSymbols = regexp.MustCompile("\x00GLIBC_2\\.[0-9]{1,3}")
-	muslVersion  = regexp.MustCompile("\x001\\.[0-9]{1,2}\\.[0-9]{1,3}\x00")
+	glibcSymbols = lazyregexp.New("\x00GLIBC_2\\.[0-9]{1,3}")
+	muslVersion  = lazyregexp.New("\x001\\.[0-9]{1,2}\\.[0-9]{1,3}\x00")
 )
 
 // CLibrary is the C library of an image. At most one of the versions is set.
@@ -326,7 +327,7 @@ func FindCLibrary(tree *image.Tree, platform v1.Platform) CLibrary {
 // libc finds which C library the interpreter uses, and its version, which decide what wheels can be used.
 func (f finder) libc(i *Interpreter, loader string) error {
 	if strings.Contains(path.Base(loader), "ld-musl") {
-		err := f.scan(loader, muslVersion, func(_ byte, hit []byte) {
+		err := f.scan(loader, muslVersion.Regexp(), func(_ byte, hit []byte) {
 			parts := strings.Split(strings.Trim(string(hit), "\x00"), ".")
 			i.Musl = parts[0] + "." + parts[1]
 		})
@@ -346,12 +347,12 @@ func (f finder) libc(i *Interpreter, loader string) error {
 
 func (f finder) glibc(name string) string {
 	banner, symbols := "", 0
-	err := f.scan(name, glibcBanner, func(_ byte, hit []byte) { banner = string(hit[len("release version "):]) })
+	err := f.scan(name, glibcBanner.Regexp(), func(_ byte, hit []byte) { banner = string(hit[len("release version "):]) })
 	if err != nil || banner != "" {
 		return banner
 	}
 	// Neighbouring names share the zero byte between them and matches do not overlap, so only the first is part of the match.
-	err = f.scan(name, glibcSymbols, func(_ byte, hit []byte) {
+	err = f.scan(name, glibcSymbols.Regexp(), func(_ byte, hit []byte) {
 		if n, err := strconv.Atoi(string(hit[len("\x00GLIBC_2."):])); err == nil {
 			symbols = max(symbols, n)
 		}

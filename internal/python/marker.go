@@ -4,9 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Marker says in which environments something applies: `python_version < "3.11" and os_name == "posix"`
@@ -339,7 +340,7 @@ var markerVariables = map[string]string{
 	"extra": "extra", "extras": "extras", "dependency_groups": "dependency_groups",
 }
 
-var markerWord = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*`)
+var markerWord = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_.]*`)
 
 // operand reads a variable or a quoted text.
 func (p *markerParser) operand() (value string, isVariable bool, err error) {
@@ -361,7 +362,7 @@ func (p *markerParser) operand() (value string, isVariable bool, err error) {
 	return name, true, nil
 }
 
-var notIn = regexp.MustCompile(`^not[ \t]+in\b`)
+var notIn = lazyregexp.New(`^not[ \t]+in\b`)
 
 func (p *markerParser) operator() (string, error) {
 	p.blank()

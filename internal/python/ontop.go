@@ -5,12 +5,12 @@ import (
 	"bytes"
 	"context"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Base is what an environment on top of an image's own stands on: the image's Python as its commands find it, a virtual environment of it
@@ -70,7 +70,7 @@ func (f finder) venvOf(searchPath []string, found Interpreter) string {
 }
 
 // chainLine is a line by which an environment that sconce made sees another one.
-var chainLine = regexp.MustCompile(`^import site; site\.addsitedir\('(/[^'\\]*)'\)$`)
+var chainLine = lazyregexp.New(`^import site; site\.addsitedir\('(/[^'\\]*)'\)$`)
 
 // chainOf lists the directories of an environment's packages, and those of the environments that it stands on.
 func (f finder) chainOf(root string, found Interpreter, seen []string) []string {

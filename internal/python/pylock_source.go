@@ -7,10 +7,10 @@ import (
 	"net/url"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -127,7 +127,7 @@ func (s selector) sourceArchive(p lockedPackage, a lockArtifact, direct bool) (*
 }
 
 // commitID is the full name of a commit.
-var commitID = regexp.MustCompile(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
+var commitID = lazyregexp.New(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
 
 func (s selector) repository(p lockedPackage, m map[string]any) (*Source, error) {
 	made := &Source{Kind: SourceGit, Commit: text(m, "commit-id"), Revision: text(m, "requested-revision"), Direct: true}

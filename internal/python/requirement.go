@@ -3,8 +3,9 @@ package python
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Requirement is one dependency as packaging.python.org, "Dependency specifiers" (PEP 508), writes it:
@@ -22,7 +23,7 @@ type Requirement struct {
 // maxRequirement bounds a requirement's text, in bytes.
 const maxRequirement = 64 << 10
 
-var nameStart = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?`)
+var nameStart = lazyregexp.New(`^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?`)
 
 // ParseRequirement reads a requirement.
 func ParseRequirement(s string) (Requirement, error) {

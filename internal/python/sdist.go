@@ -11,13 +11,13 @@ import (
 	"io"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
 
 	"sconce.dev/sconce/internal/ctxio"
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Certainty says how much what a source states of its dependencies is worth.
@@ -135,14 +135,14 @@ type sourceFiles struct {
 	pins  []string
 }
 
-var telling = regexp.MustCompile(`^(?:PKG-INFO|pyproject\.toml|(?:src/)?[^/]+\.egg-info/requires\.txt|(?:require[^/]*/)?[^/]+\.(?:txt|in))$`)
+var telling = lazyregexp.New(`^(?:PKG-INFO|pyproject\.toml|(?:src/)?[^/]+\.egg-info/requires\.txt|(?:require[^/]*/)?[^/]+\.(?:txt|in))$`)
 
 // pins matches the locks of Cargo ("The Cargo Book", "Cargo.lock") and of Go ("Go Modules Reference", "go.sum files"). That they are
 // there is all that is read of them.
-var pins = regexp.MustCompile(`^(?:.*/)?(?:Cargo\.lock|go\.sum)$`)
+var pins = lazyregexp.New(`^(?:.*/)?(?:Cargo\.lock|go\.sum)$`)
 
 // listing matches files that may list requirements, and may be anything else as well.
-var listing = regexp.MustCompile(`\.(?:txt|in)$`)
+var listing = lazyregexp.New(`\.(?:txt|in)$`)
 
 // maxListing bounds such a file: what is larger lists no requirements. They are read before it is known whether pyproject.toml names them.
 const (

@@ -2,8 +2,9 @@ package python
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Specifiers are conditions on a version that must all hold: ">=1.2, <2" (packaging.python.org, "Version specifiers").
@@ -17,7 +18,7 @@ type specifier struct {
 	prefix   bool    // == or != with ".*"
 }
 
-var specifierForm = regexp.MustCompile(`(?s)^(===|==|~=|!=|<=|>=|<|>)(.*)$`)
+var specifierForm = lazyregexp.New(`(?s)^(===|==|~=|!=|<=|>=|<|>)(.*)$`)
 
 // ParseSpecifiers reads conditions separated by commas. Empty ones are passed over.
 func ParseSpecifiers(s string) (Specifiers, error) {

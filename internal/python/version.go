@@ -3,10 +3,11 @@ package python
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // Version is the version of a distribution, in the order that packaging.python.org, "Version specifiers" (PEP 440),
@@ -42,7 +43,7 @@ const versionPattern = `v?(?:([0-9]+)!)?([0-9]+(?:\.[0-9]+)*)` +
 	`(?:[-_.]?(dev)[-_.]?([0-9]*))?` +
 	`(?:\+([a-z0-9]+(?:[-_.][a-z0-9]+)*))?`
 
-var versionForm = regexp.MustCompile(`^(?i:` + versionPattern + `)$`)
+var versionForm = lazyregexp.New(`^(?i:` + versionPattern + `)$`)
 
 // preNames are the spellings of pre-releases that have another normal form.
 var preNames = map[string]string{"alpha": "a", "beta": "b", "c": "rc", "pre": "rc", "preview": "rc"}
