@@ -250,9 +250,9 @@ func (f finder) version(exe *image.Node, i *Interpreter, minor string) (string, 
 // maxHit bounds what a pattern for scan may match, in bytes.
 const maxHit = 128
 
-// scan calls found for what pattern matches in a file, which is read in pieces, with the byte before it. What the file begins with is not
-// looked at. A pattern begins with what always stands there: package regexp searches for that first, thousands of times as fast as it tries
-// each byte, and programs are large.
+// scan calls found for what pattern matches in a file, which is read in pieces, with the byte before it: 0 where the file begins. A pattern
+// begins with what always stands there: package regexp searches for that first, thousands of times as fast as it tries each byte, and programs
+// are large.
 func (f finder) scan(name string, pattern *regexp.Regexp, found func(before byte, hit []byte)) error {
 	n, err := f.tree.Lookup(name)
 	if err != nil {
@@ -267,14 +267,12 @@ func (f finder) scan(name string, pattern *regexp.Regexp, found func(before byte
 	}
 	defer r.Close()
 	limited := io.LimitReader(r, maxBinary)
-	buf := make([]byte, 0, 1<<20)
+	buf := make([]byte, 1, 1<<20) // the 0 before the file
 	for {
 		k, err := io.ReadFull(limited, buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+k]
-		for _, at := range pattern.FindAllIndex(buf, -1) {
-			if at[0] > 0 {
-				found(buf[at[0]-1], buf[at[0]:at[1]])
-			}
+		for _, at := range pattern.FindAllIndex(buf[1:], -1) { // what begins a byte earlier was in the piece before
+			found(buf[at[0]], buf[1+at[0]:1+at[1]])
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return nil
