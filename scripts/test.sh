@@ -7,11 +7,13 @@ cd "$(dirname "$0")/.."
 name=$1
 shift
 
-# What chooses a Python anew at each start, as pyenv does, starts tens of programs for it, and uv, which asks once of any other, asks it whenever
-# it runs. The Python that is chosen stands in the place of all that the same directory has.
-if chosen=$(python3 -c 'import sys; print(sys.executable)'); then
+# The shims of pyenv and its kin choose a Python anew at each start, by tens of programs, and uv, which asks once of any other Python, asks them
+# whenever it runs. The Python that they choose stands in their place.
+shims=$(dirname "$(command -v python3)")
+if [[ $shims == */shims ]]; then
+	chosen=$(dirname "$(python3 -c 'import sys; print(sys.executable)')")
 	path=:$PATH:
-	path=${path//":$(dirname "$(command -v python3)"):"/":$(dirname "$chosen"):"}
+	path=${path//":$shims:"/":$chosen:"}
 	path=${path#:} PATH=${path%:}
 fi
 

@@ -161,10 +161,10 @@ const onNodes = `exec 2>&1
 	rm -f /tmp/*.out /shared/open /shared/came /shared/gate-up
 	docker-registry serve /shared/reg.yml > /tmp/registry.log 2>&1 & registry=$!
 	python3 /shared/gate.py > /tmp/gate.log 2>&1 & gate=$!
-	trap 'kill $registry $gate' EXIT
+	trap 'kill $registry $gate; wait $registry $gate' EXIT # the next script needs their ports
 	export SCONCE_STORE=/shared/store
 	never() { echo "it never came: $1"; cat /tmp/registry.log /tmp/gate.log /tmp/*.out; exit 1; }
-	soon() { until eval "$1"; do sleep 0.05; kill -0 $registry $gate && [ $SECONDS -le 600 ] || never "$1"; done; }
+	soon() { until eval "$1"; do sleep 0.05; kill -0 $registry && kill -0 $gate && [ $SECONDS -le 600 ] || never "$1"; done; }
 	came() { soon "[ \"\$(cat /shared/came 2> /dev/null)\" = $1 ]"; }
 	idle() { soon '[ -z "$(squeue -h)" ]'; }
 	interrupt() { pkill -INT -P $client sconce || kill -INT $client; }

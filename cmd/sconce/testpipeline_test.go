@@ -47,7 +47,7 @@ repository = "127.0.0.1:5000/users/tiny"
 const withRegistry = `exec 2>&1
 		unset CI_COMMIT_BRANCH GITHUB_REF_NAME
 		docker-registry serve reg.yml > /tmp/registry.log 2>&1 & registry=$!
-		trap "kill $registry" EXIT
+		trap "kill $registry; wait $registry" EXIT
 		until bash -c ': < /dev/tcp/127.0.0.1/5000' 2> /dev/null; do sleep 0.05; done`
 
 // pipelineCluster is a cluster with a registry's program, a key, and the pipeline of one image.
