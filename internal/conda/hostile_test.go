@@ -182,6 +182,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// A package of more members than MaxMembers is given up at the first that is too many.
 func TestTooManyMembers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine reads the headers of half a million members")

@@ -236,7 +236,7 @@ var variableUse = lazyregexp.New(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-
 // expand puts in the values of variables, as conda does in channels and configuration files: $NAME and ${NAME}.
 func (c *Config) expand(text string) (string, error) {
 	var missing string
-	text = variableUse.Regexp().ReplaceAllStringFunc(text, func(use string) string {
+	text = variableUse.ReplaceAllStringFunc(text, func(use string) string {
 		m := variableUse.FindStringSubmatch(use)
 		name := m[1] + m[2]
 		value, ok := c.lookup(name)

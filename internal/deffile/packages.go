@@ -161,7 +161,7 @@ func (e *evaluator) variables(s *stage, text string, line int) (string, error) {
 	machine := cmp.Or(machines[e.options.Platform.Architecture], e.options.Platform.Architecture)
 	known := map[string]string{"arch": machine, "basearch": machine, "releasever": version, "releasever_major": major, "releasever_minor": minor}
 	var err error
-	text = variable.Regexp().ReplaceAllStringFunc(text, func(v string) string {
+	text = variable.ReplaceAllStringFunc(text, func(v string) string {
 		m := variable.FindStringSubmatch(v)
 		name := m[1] + m[2]
 		value, ok := known[name]

@@ -224,7 +224,7 @@ func (f *File) defaults(s *stage) (map[string]string, error) {
 func (f *File) fillStage(s *stage, values map[string]string, used map[string]bool) error {
 	var err error
 	fill := func(text string, line int) string {
-		return template.Regexp().ReplaceAllStringFunc(text, func(t string) string {
+		return template.ReplaceAllStringFunc(text, func(t string) string {
 			name := template.FindStringSubmatch(t)[1]
 			used[name] = true
 			value, ok := values[name]

@@ -45,7 +45,7 @@ func SrunArgs(r Request, lookup func(string) (string, bool)) (Args, error) {
 func (a *Args) expand(lookup func(string) (string, bool)) error {
 	var err error
 	replace := func(text string) string {
-		return variable.Regexp().ReplaceAllStringFunc(text, func(ref string) string {
+		return variable.ReplaceAllStringFunc(text, func(ref string) string {
 			m := reference.FindStringSubmatch(ref)
 			value, ok := lookup(m[1])
 			if !ok && m[2] == "" {

@@ -366,7 +366,7 @@ func FuzzWord(f *testing.F) {
 			return
 		}
 		values := map[string]string{"A": "one  two", "B": "*"}
-		want := variable.Regexp().ReplaceAllStringFunc(text, func(ref string) string {
+		want := variable.ReplaceAllStringFunc(text, func(ref string) string {
 			m := reference.FindStringSubmatch(ref)
 			if v, ok := values[m[1]]; ok {
 				return v

@@ -254,7 +254,7 @@ const here = "${PWD}"
 var unbraced = lazyregexp.New(`\$[A-Za-z_][A-Za-z0-9_]*`)
 
 func parseMount(spec string) (Mount, error) {
-	parts := strings.Split(variable.Regexp().ReplaceAllStringFunc(spec, func(v string) string { return strings.ReplaceAll(v, ":", "\x00") }), ":")
+	parts := strings.Split(variable.ReplaceAllStringFunc(spec, func(v string) string { return strings.ReplaceAll(v, ":", "\x00") }), ":")
 	for i := range parts {
 		parts[i] = strings.ReplaceAll(parts[i], "\x00", ":")
 	}
