@@ -10,8 +10,7 @@ shift
 # The shims of pyenv and its kin choose a Python anew at each start, by tens of programs, and uv, which asks once of any other Python, asks them
 # whenever it runs. The Python that they choose stands in their place.
 shims=$(dirname "$(command -v python3)")
-if [[ $shims == */shims ]]; then
-	chosen=$(dirname "$(python3 -c 'import sys; print(sys.executable)')")
+if [[ $shims == */shims ]] && chosen=$(python3 -c 'import os, sys; print(os.path.dirname(sys.executable))'); then
 	path=:$PATH:
 	path=${path//":$shims:"/":$chosen:"}
 	path=${path#:} PATH=${path%:}
