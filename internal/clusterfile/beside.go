@@ -30,6 +30,7 @@ type beside struct {
 	w       *writer
 	cancel  context.CancelFunc
 	running sync.WaitGroup
+	freeing sync.WaitGroup
 
 	mu     sync.Mutex
 	todo   []int // layers nobody has begun with, upper ones first
@@ -177,6 +178,14 @@ func (b *beside) layer(number int) *pressed {
 	return b.layers[number]
 }
 
+// giveUp frees the temporary files, from which everything has been copied, and does not wait: that takes the kernel a while for gigabytes.
+func (b *beside) giveUp() {
+	b.freeing.Go(func() {
+		b.running.Wait()
+		b.closeFiles()
+	})
+}
+
 // close ends what is under way and gives the temporary files up.
 func (b *beside) close() {
 	b.mu.Lock()
@@ -184,9 +193,14 @@ func (b *beside) close() {
 	b.mu.Unlock()
 	b.cancel()
 	b.running.Wait()
+	b.freeing.Wait()
+	b.closeFiles()
+}
+
+func (b *beside) closeFiles() {
 	for _, p := range b.layers {
 		if p.file != nil {
-			p.file.Close()
+			p.file.Close() // for the second time perhaps
 		}
 	}
 }

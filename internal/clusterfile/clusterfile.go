@@ -157,12 +157,7 @@ func write(ctx context.Context, f *os.File, base int64, in Input, o Options) (in
 
 func writeWith(ctx context.Context, f *os.File, base int64, in Input, o Options, r *reuse, inTurn bool) (size int64, err error) {
 	defer r.close()
-	sq, err := squashfs.NewWriter(f, base, o.Squashfs)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, sq.Close()) }()
-	w := &writer{ctx: ctx, in: in, o: o, f: f, sq: sq, reuse: r, inTurn: inTurn, placed: map[place]*squashfs.Data{}}
+	w := &writer{ctx: ctx, in: in, o: o, f: f, reuse: r, inTurn: inTurn, placed: map[place]*squashfs.Data{}}
 	if w.own = o.Store; o.Store.ReadOnly() {
 		var remove func()
 		if w.own, remove, err = temporaryStore(ctx); err != nil {
@@ -176,6 +171,10 @@ func writeWith(ctx context.Context, f *os.File, base int64, in Input, o Options,
 	defer w.start.close()
 	w.beside = w.startBeside()
 	defer w.beside.close()
+	if w.sq, err = squashfs.NewWriter(f, base, o.Squashfs); err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, w.sq.Close()) }() // before the files are closed that it copies from
 	return w.run()
 }
 
@@ -221,6 +220,7 @@ func (w *writer) run() (int64, error) {
 	if err := w.late(tree); err != nil {
 		return 0, err
 	}
+	w.beside.giveUp()
 	root, err := w.inodes(tree)
 	if err != nil {
 		return 0, err

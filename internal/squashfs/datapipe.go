@@ -76,6 +76,9 @@ func (w *Writer) stopPipeline() {
 		close(w.jobs)
 		close(w.steps)
 		w.running.Wait()
+		if err := w.out.copiers.wait(); err != nil {
+			_ = w.fail(err)
+		}
 	})
 }
 

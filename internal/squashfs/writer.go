@@ -134,7 +134,7 @@ func NewWriter(f *os.File, base int64, o Options) (*Writer, error) {
 	if extra := o.compressorOptions(); extra != nil {
 		head += 2 + len(extra)
 	}
-	w := &Writer{opts: o, f: f, base: base, out: newSink(f, base, int64(head), o.Scratch), scratch: make([]byte, o.BlockSize)}
+	w := &Writer{opts: o, f: f, base: base, out: newSink(f, base, int64(head), o), scratch: make([]byte, o.BlockSize)}
 	w.runs.byDigest = make(map[digest]*run)
 	w.expander = sync.OnceValues(func() (expander, error) { return newExpander(o.Compression) })
 	w.start(encoders)

@@ -26,13 +26,18 @@ type sink struct {
 
 	from     io.ReaderAt // of the copy that is not yet made, which ends at pos
 	fromAt   int64
-	fromLen  int64 // 0: there is none
-	scratch  bool  // see Options
-	noKernel bool  // the kernel does not copy between these files
+	fromLen  int64    // 0: there is none
+	scratch  bool     // see Options
+	noKernel bool     // the kernel does not copy between these files
+	copiers  *copiers // nil: where it is written is where it is copied
 }
 
-func newSink(f *os.File, base, pos int64, scratch bool) *sink {
-	return &sink{f: f, base: base, pos: pos, scratch: scratch, buf: make([]byte, 0, sinkBuffer)}
+func newSink(f *os.File, base, pos int64, o Options) *sink {
+	s := &sink{f: f, base: base, pos: pos, scratch: o.Scratch, buf: make([]byte, 0, sinkBuffer)}
+	if o.Workers >= copiersFrom {
+		s.copiers = newCopiers(s.writeAt)
+	}
+	return s
 }
 
 // write appends p.
@@ -76,12 +81,15 @@ func (s *sink) rewind(to int64) {
 	s.pos = to
 }
 
-// flush writes what was joined.
+// flush writes what was joined, and waits for all copies.
 func (s *sink) flush() error {
 	if err := s.settle(); err != nil {
 		return err
 	}
-	return s.makeRoom(cap(s.buf))
+	if err := s.makeRoom(cap(s.buf)); err != nil {
+		return err
+	}
+	return s.copiers.wait()
 }
 
 // makeRoom writes what was joined unless n more bytes fit behind it. No copy is waiting.
@@ -111,7 +119,7 @@ func (s *sink) startWriteback(at, n int64) {
 	_ = unix.SyncFileRange(int(s.f.Fd()), s.base+at, n, unix.SYNC_FILE_RANGE_WRITE) // only a hint
 }
 
-// settle makes the copy that waits.
+// settle makes the copy that waits, or has it made.
 func (s *sink) settle() error {
 	n := s.fromLen
 	if n == 0 {
@@ -124,6 +132,11 @@ func (s *sink) settle() error {
 	}
 	if err := s.makeRoom(cap(s.buf)); err != nil {
 		return err
+	}
+	if s.copiers != nil {
+		s.copiers.copy(s.from, s.fromAt, s.pos, n)
+		s.pos += n
+		return nil
 	}
 	done, err := s.copyInKernel(n)
 	if err != nil {
