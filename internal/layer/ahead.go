@@ -7,16 +7,19 @@ import (
 	"hash"
 	"io"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
 	"sconce.dev/sconce/internal/ctxio"
 )
 
-// The sizes of what an aheadReader holds, in buffers and bytes each. Eight let whoever hashes fall behind for a moment without being waited
-// for.
+// How many buffers an aheadReader holds at most: so many for each core, but not fewer than a few; and the bytes of each. Whoever hashes and whoever
+// reads fall behind by turns, one of them at large files and the other at many small ones. With many cores the slowest of all is what a layer
+// waits for, so it is never to wait for another: 64 cores were a twelfth slower with eight buffers (docs/results/scale-2026-11-26.md).
 const (
-	aheadBuffers = 8
+	aheadPerCore = 4
+	aheadFewest  = 8
 	aheadSize    = 256 << 10
 )
 
@@ -26,6 +29,7 @@ type aheadReader struct {
 	full    chan *piece
 	hashing chan *piece // nil when nothing is to be hashed
 	empty   chan *piece
+	unmade  int // buffers that there may be besides
 	stop    chan struct{}
 	once    sync.Once
 	cur     []byte // what is left of buf
@@ -42,12 +46,10 @@ type piece struct {
 
 // newAhead starts to read r. What is read is also given to sum, unless that is nil; sum may be asked after Close.
 func newAhead(r io.Reader, sum hash.Hash) *aheadReader {
-	a := &aheadReader{full: make(chan *piece, aheadBuffers), empty: make(chan *piece, aheadBuffers), stop: make(chan struct{})}
-	for range aheadBuffers {
-		a.empty <- &piece{data: make([]byte, aheadSize)}
-	}
+	most := max(aheadFewest, aheadPerCore*runtime.GOMAXPROCS(0))
+	a := &aheadReader{full: make(chan *piece, most), empty: make(chan *piece, most), unmade: most, stop: make(chan struct{})}
 	if sum != nil {
-		a.hashing = make(chan *piece, aheadBuffers)
+		a.hashing = make(chan *piece, most)
 		a.ended.Go(func() { a.sumUp(sum) })
 	}
 	a.ended.Go(func() { a.fill(r) })
@@ -60,10 +62,8 @@ func (a *aheadReader) fill(r io.Reader) {
 		defer close(a.hashing)
 	}
 	for {
-		var p *piece
-		select {
-		case p = <-a.empty:
-		case <-a.stop:
+		p := a.buffer()
+		if p == nil {
 			a.err = os.ErrClosed
 			return
 		}
@@ -74,6 +74,27 @@ func (a *aheadReader) fill(r io.Reader) {
 			a.err = err
 			return
 		}
+	}
+}
+
+// buffer returns an empty buffer: one that was used before, or one more while there are not too many. It is nil after Close.
+func (a *aheadReader) buffer() *piece {
+	select {
+	case <-a.stop:
+		return nil
+	case p := <-a.empty:
+		return p
+	default:
+	}
+	if a.unmade > 0 {
+		a.unmade--
+		return &piece{data: make([]byte, aheadSize)}
+	}
+	select {
+	case <-a.stop:
+		return nil
+	case p := <-a.empty:
+		return p
 	}
 }
 
