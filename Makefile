@@ -33,9 +33,11 @@ build: ## build bin/sconce, a static file
 	CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/sconce ./cmd/sconce
 
 # The tests compile for arm64 as well, and vet looks at what differs there; make test and make lint look at all else.
+ARCHITECTURES ?= amd64 arm64
 cross: ## build for both architectures
-	GOOS=linux GOARCH=amd64 CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/sconce-linux-amd64 ./cmd/sconce
-	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/sconce-linux-arm64 ./cmd/sconce
+	for a in $(ARCHITECTURES); do \
+		GOOS=linux GOARCH=$$a CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/sconce-linux-$$a ./cmd/sconce || exit; \
+	done
 	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) vet -asmdecl -buildtag -shift -unsafeptr ./...
 
 test: ## install what the tests need (on Debian), and run them all
