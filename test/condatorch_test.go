@@ -19,13 +19,14 @@ version = "1"
 bootstrap = { suite = "trixie", variant = "minbase", packages = ["g++"] }
 `
 
-// compilerBase returns that base as a SIF file.
-func compilerBase(t *testing.T) string {
+// compilerBase returns that base as a SIF file, and as an image in a layout, whose layers a store takes as they are.
+func compilerBase(t *testing.T) (sif, ref string) {
 	t.Helper()
-	dir := madetest.Once(t, "compiler", compilerRecipe, func(ctx context.Context, work, dir string) error {
-		return madetest.Build(ctx, work, compilerRecipe, filepath.Join(dir, "compiler.sif"))
+	layout := func(dir string) string { return "oci:" + filepath.Join(dir, "layout") + ":compiler" }
+	dir := madetest.Once(t, "compiler", compilerRecipe+"sif, oci", func(ctx context.Context, work, dir string) error {
+		return madetest.Build(ctx, work, compilerRecipe, filepath.Join(dir, "compiler.sif"), layout(dir))
 	})
-	return filepath.Join(dir, "compiler.sif")
+	return filepath.Join(dir, "compiler.sif"), layout(dir)
 }
 
 // torchExtension is an extension as PyTorch's own pages have it: setup.py needs torch, and so does what it compiles.
@@ -53,7 +54,7 @@ func TestCotainrTorch(t *testing.T) {
 	tooltest.Path(t, "uv")
 	packages := condatest.TorchChannel(t)
 	channel := packages.Serve(t)
-	base := compilerBase(t)
+	base, sameBase := compilerBase(t)
 	p := newPlace(t, ordinary(t))
 	ix := newIndex(t)
 	ix.dir = solverIndex(t, ix.dir, map[string][]byte{"ext-1.0.tar.gz": sourceOf(t, "ext-1.0", torchExtension)})
@@ -70,11 +71,11 @@ func TestCotainrTorch(t *testing.T) {
 		t.Errorf("the extension says %q", r.stdout)
 	}
 
-	// For a target with a GPU, this build is not taken silently where there is one with CUDA.
+	// For a target with a GPU, this build is not taken silently where there is one with CUDA. A SIF file would be compressed anew to lock on it.
 	packages.Add(t, condatest.Package{
 		Name: "pytorch", Version: "2.6.0", Build: "cuda126_py313_200", BuildNumber: 200, Subdir: condatest.Subdir(), Depends: []string{"python 3.13.*", "__cuda >=12.6"},
 	})
-	recipe := condaOn(base, channel.URL, `"pytorch"`) + "[target]\ngpu = [\"9.0\"]\n"
+	recipe := condaOn(sameBase, channel.URL, `"pytorch"`) + "[target]\ngpu = [\"9.0\"]\n"
 	p.write("gpu/sconce.toml", recipe)
 	p.fails(1, []string{"pytorch comes without CUDA: its builds with CUDA want __cuda >=12.6", "driver ="}, "lock", "gpu")
 	p.write("gpu/sconce.toml", recipe+"driver = \"570.86\"\n")
