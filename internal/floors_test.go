@@ -17,7 +17,7 @@ import (
 // floors is the house from the ground up: a package imports packages of the floors below its own, and none of its own floor or
 // above. A new package gets a place here, and a line in docs/architecture/00-map.md.
 var floors = [][]string{
-	{"lazyregexp"},
+	{"lazyregexp", "racewatch"},
 	{"atomicfile", "child", "cpython", "ctxio", "cuda", "debian", "edf", "elfx", "entrypoint", "progress", "recent", "fault", "filelock", "fuse", "inflate", "joblog", "wheelbuild/catalog", "pathwalk", "rootemu", "rpmdb", "sbatch", "searchpath", "sif", "spelling", "units", "usernet", "xz", "zstdblock"},
 	{"users"},
 	{"device", "fatbin", "gitrun", "host", "hostconfig", "jobstep", "readorder", "squashfs", "store", "tomltext"},

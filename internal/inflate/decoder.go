@@ -284,7 +284,7 @@ func (d *decoder) codes() error {
 			return nil
 		}
 		if len(d.src)-d.pos >= inputMargin && len(d.dst)-d.out >= outputMargin {
-			if end, err := d.fast(); end || err != nil {
+			if end, err := d.watchedFast(); end || err != nil {
 				return err
 			}
 			continue

@@ -146,7 +146,9 @@ func (e *Encoder) appendSequences(dst []byte) ([]byte, bool) {
 }
 
 // split collects the literals of the block from:to, replaces every sequence by its extra bits, writes its codes beside
-// and counts them.
+// and counts them. The race detector does not look at it: see find.
+//
+//go:norace
 func (e *Encoder) split(from, to int) {
 	at, nlit := from, 0
 	clear(e.hist[:])
@@ -209,7 +211,10 @@ func (e *Encoder) appendBits(dst []byte) ([]byte, bool) {
 	return append(dst, e.bits[:e.nbits]...), e.nbits > 0
 }
 
-// writeBits has all it needs at a fixed distance from e, because there are too few registers for more pointers.
+// writeBits has all it needs at a fixed distance from e, because there are too few registers for more pointers. The race detector does not
+// look at it: see find.
+//
+//go:norace
 func (e *Encoder) writeBits() {
 	n := e.nsequences
 	lt, ot, mt := &e.tables[kindLiteral].current, &e.tables[kindOffset].current, &e.tables[kindMatch].current

@@ -1,5 +1,0 @@
-//go:build !race
-
-package layer
-
-func watchRead([]byte) {}
