@@ -21,6 +21,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
@@ -244,8 +245,25 @@ func Zip(t testing.TB, members ...Member) []byte {
 	return b.Bytes()
 }
 
-// Zstd compresses data.
+// Zstd compresses data. What is large is compressed once: a Python, which many tests have in a channel of their own, takes a second with the
+// race detector.
 func Zstd(t testing.TB, data []byte) []byte {
+	t.Helper()
+	if len(data) < 1<<20 {
+		return compress(t, data)
+	}
+	sum := sha256.Sum256(data)
+	if known, ok := compressed.Load(sum); ok {
+		return known.([]byte) //nolint:forcetypeassert // nothing else is in it
+	}
+	made := compress(t, data)
+	compressed.Store(sum, made)
+	return made
+}
+
+var compressed sync.Map // by the SHA-256 of what was compressed
+
+func compress(t testing.TB, data []byte) []byte {
 	t.Helper()
 	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
 	if err != nil {
@@ -254,9 +272,17 @@ func Zstd(t testing.TB, data []byte) []byte {
 	return w.EncodeAll(data, nil)
 }
 
+// tarBlock is the size in bytes of a header in a tar, of which a multiple is all else.
+const tarBlock = 512
+
 func tarOf(t testing.TB, files map[string]File) []byte {
 	t.Helper()
+	size := 2 * tarBlock
+	for _, f := range files {
+		size += 2*tarBlock + len(f.Data)
+	}
 	var b bytes.Buffer
+	b.Grow(size) // what it would copy whenever it grows takes most of the time with the race detector
 	w := tar.NewWriter(&b)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		f := files[name]

@@ -167,10 +167,20 @@ func PythonMinor(t testing.TB) string {
 }
 
 // Root is a small root file system, as a tar: the loader and libraries that [RealPython] and bash need, bash, and busybox for all
-// other commands.
+// other commands. It is made once, and nobody may write to it.
 func Root(t testing.TB) []byte {
 	t.Helper()
-	return tarOf(t, rootFiles(t))
+	root.Lock()
+	defer root.Unlock()
+	if root.tar == nil {
+		root.tar = tarOf(t, rootFiles(t))
+	}
+	return root.tar
+}
+
+var root struct {
+	sync.Mutex
+	tar []byte
 }
 
 // DebianPackages is where Debian's Python has packages, below its prefix.
