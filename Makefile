@@ -32,8 +32,9 @@ help: ## list the targets
 build: ## build bin/sconce, a static file
 	CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/sconce ./cmd/sconce
 
-# The tests compile for arm64 as well, and vet looks at what differs there; make test and make lint look at all else.
 ARCHITECTURES ?= amd64 arm64
+
+# The tests compile for arm64 as well, and vet looks at what differs there; make test and make lint look at all else.
 cross: ## build for both architectures
 	for a in $(ARCHITECTURES); do \
 		GOOS=linux GOARCH=$$a CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/sconce-linux-$$a ./cmd/sconce || exit; \

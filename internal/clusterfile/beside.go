@@ -30,7 +30,7 @@ type beside struct {
 	w       *writer
 	cancel  context.CancelFunc
 	running sync.WaitGroup
-	freeing sync.WaitGroup
+	free    func() // waits for those that run, and frees the temporary files, once; who calls it again waits as well
 
 	mu     sync.Mutex
 	todo   []int // layers nobody has begun with, upper ones first
@@ -40,6 +40,7 @@ type beside struct {
 // startBeside begins with the layers that are worth it.
 func (w *writer) startBeside() *beside {
 	b := &beside{w: w, cancel: func() {}, layers: map[int]*pressed{}}
+	b.free = sync.OnceFunc(b.closeFiles)
 	if w.inTurn {
 		return b
 	}
@@ -179,28 +180,22 @@ func (b *beside) layer(number int) *pressed {
 }
 
 // giveUp frees the temporary files, from which everything has been copied, and does not wait: that takes the kernel a while for gigabytes.
-func (b *beside) giveUp() {
-	b.freeing.Go(func() {
-		b.running.Wait()
-		b.closeFiles()
-	})
-}
+func (b *beside) giveUp() { go b.free() }
 
-// close ends what is under way and gives the temporary files up.
+// close ends what is under way and frees the temporary files.
 func (b *beside) close() {
 	b.mu.Lock()
 	b.todo = nil
 	b.mu.Unlock()
 	b.cancel()
-	b.running.Wait()
-	b.freeing.Wait()
-	b.closeFiles()
+	b.free()
 }
 
 func (b *beside) closeFiles() {
+	b.running.Wait()
 	for _, p := range b.layers {
 		if p.file != nil {
-			p.file.Close() // for the second time perhaps
+			p.file.Close()
 		}
 	}
 }

@@ -41,8 +41,8 @@ func (c *copiers) copyChunk(from io.ReaderAt, at, to, n int64) error {
 	defer c.buffers.Put(buffer)
 	for n > 0 {
 		p := buffer[:min(n, sinkBuffer)]
-		if k, err := from.ReadAt(p, at); k < len(p) {
-			return packError("read blocks: %w", atEnd(err))
+		if err := readBlocks(from, p, at); err != nil {
+			return err
 		}
 		if err := c.write(p, to); err != nil {
 			return err

@@ -160,12 +160,20 @@ func (s *sink) copyBuffered(n int64) error {
 		return err
 	}
 	p := s.buf[len(s.buf) : len(s.buf)+int(n)]
-	if k, err := s.from.ReadAt(p, s.fromAt); k < len(p) {
-		return packError("read blocks: %w", atEnd(err))
+	if err := readBlocks(s.from, p, s.fromAt); err != nil {
+		return err
 	}
 	s.buf = s.buf[:len(s.buf)+int(n)]
 	s.pos += n
 	s.fromAt += n
+	return nil
+}
+
+// readBlocks fills p with what stands at an offset of a pack.
+func readBlocks(from io.ReaderAt, p []byte, at int64) error {
+	if k, err := from.ReadAt(p, at); k < len(p) {
+		return packError("read blocks: %w", atEnd(err))
+	}
 	return nil
 }
 
