@@ -31,6 +31,7 @@ type beside struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	free    func() // waits for those that run, and frees the temporary files, once; who calls it again waits as well
+	another func() // has one layer more compressed at a time, from the first call on
 
 	mu     sync.Mutex
 	todo   []int // layers nobody has begun with, upper ones first
@@ -39,7 +40,7 @@ type beside struct {
 
 // startBeside begins with the layers that are worth it.
 func (w *writer) startBeside() *beside {
-	b := &beside{w: w, cancel: func() {}, layers: map[int]*pressed{}}
+	b := &beside{w: w, cancel: func() {}, another: func() {}, layers: map[int]*pressed{}}
 	b.free = sync.OnceFunc(b.closeFiles)
 	if w.inTurn {
 		return b
@@ -65,9 +66,11 @@ func (w *writer) startBeside() *beside {
 	b.todo = b.todo[1:] // the first one is whose turn it is
 	var ctx context.Context
 	ctx, b.cancel = context.WithCancel(w.ctx)
+	work := func() { b.running.Go(func() { b.work(ctx, max(cores/2, 1)) }) }
 	for range min(cores/besideCores, len(b.todo)) {
-		b.running.Go(func() { b.work(ctx, max(cores/2, 1)) })
+		work()
 	}
+	b.another = sync.OnceFunc(work)
 	return b
 }
 

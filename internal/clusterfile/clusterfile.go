@@ -267,6 +267,7 @@ func (w *writer) layer(number int) error {
 func (w *writer) files(number int, visit layer.Visitor) error {
 	source := w.in.Layers[number].Source
 	if p := w.beside.layer(number); p.begun() {
+		w.beside.another() // this one is only copied
 		return p.walk(w.ctx, source, visit)
 	}
 	return source.Walk(w.ctx, visit)

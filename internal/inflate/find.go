@@ -12,16 +12,23 @@ import (
 // Of other blocks there is too little to know them by: that of a stored one is its length and the complement, which are
 // found in any data, and a block with the fixed codes begins with three bits.
 func findBlock(src []byte, from, before int) int {
-	const step = 48 // bits that are looked at together: as many have a header's first 17 bits in a word
-	for at := from &^ 7; at < before && at/8+8 <= len(src); at += step {
-		candidates := mayStart(binary.LittleEndian.Uint64(src[at/8:])) & (1<<step - 1)
+	const step = 40 // bits that are looked at together: a word has the first 17 bits of a header at each
+	for at := from &^ 7; at < before && at/8+headerRoom <= len(src); at += step {
+		in := (*[headerRoom]byte)(src[at/8:])
+		w := binary.LittleEndian.Uint64(in[:])
+		candidates := mayStart(w) & (1<<step - 1)
 		if at < from {
 			candidates &^= 1<<(from-at) - 1
 		}
 		for ; candidates != 0; candidates &= candidates - 1 {
-			if bit := at + bits.TrailingZeros64(candidates); bit < before && completeCode(src, bit) {
-				return bit
+			bit := bits.TrailingZeros64(candidates)
+			if !completeCode(in, w, uint(bit)) {
+				continue
 			}
+			if at+bit >= before {
+				return -1
+			}
+			return at + bit
 		}
 	}
 	return -1
@@ -36,19 +43,18 @@ func mayStart(w uint64) uint64 {
 	return header &^ literals &^ distances
 }
 
-// completeCode says whether the header at a bit of src has a complete code for the code lengths.
-func completeCode(src []byte, bit int) bool {
-	n := bit + 13
-	lengths := n + 4
-	if lengths/8+8 > len(src) {
-		return false
-	}
-	count := 4 + binary.LittleEndian.Uint16(src[n/8:])>>(n&7)&15
-	w := binary.LittleEndian.Uint64(src[lengths/8:]) >> (lengths & 7) & (1<<(3*count) - 1) // 57 bits are there, and 57 at most are needed
-	space := 0
-	for ; w != 0; w >>= spaceBits {
-		space += int(spaceTaken[w&(1<<spaceBits-1)])
-	}
+// headerRoom is how many bytes may be looked at from that on in which a header begins. Nearer to the end of a stream none is found.
+const headerRoom = 24
+
+// completeCode says whether the header at a bit of w, the first word of in, has a complete code for the code lengths.
+func completeCode(in *[headerRoom]byte, w uint64, bit uint) bool {
+	const fours = 1<<spaceBits - 1
+	count := 4 + w>>((bit+13)&63)&15
+	lengths := bit + 17
+	l := binary.LittleEndian.Uint64(in[lengths>>3&15:]) >> (lengths & 7) & (1<<(3*count&63) - 1) // 57 bits are there, and 57 at most are needed
+	// Without a loop: how many lengths there are is as good as random, and to guess that wrong costs more than to add nothing.
+	space := spaceTaken[l&fours] + spaceTaken[l>>spaceBits&fours] + spaceTaken[l>>(2*spaceBits)&fours] +
+		spaceTaken[l>>(3*spaceBits)&fours] + spaceTaken[l>>(4*spaceBits)&fours]
 	return space == 1<<codeLengthBits
 }
 

@@ -121,7 +121,7 @@ func (t *trial) fastMarked() (end bool, err error) {
 		count -= uint(e)
 
 		from := out - distance
-		if distance < 16 {
+		if distance < 8 {
 			for i := range length {
 				dst[out+i] = dst[from+i]
 			}
@@ -129,9 +129,9 @@ func (t *trial) fastMarked() (end bool, err error) {
 			continue
 		}
 		copyMarked(dst, out, from)
-		for ; length > 32; length -= 32 {
-			out += 32
-			from += 32
+		for ; length > 16; length -= 16 {
+			out += 16
+			from += 16
 			copyMarked(dst, out, from)
 		}
 		out += length
@@ -147,12 +147,13 @@ func (t *trial) fastMarked() (end bool, err error) {
 	return end, nil
 }
 
-// copyMarked is copy32 for symbols.
+// copyMarked copies 16 symbols in two steps, the second of which may have to read what the first one wrote. More than 16 bytes at once would
+// be a call of memmove.
 func copyMarked(b []uint16, to, from int) {
-	t := (*[32]uint16)(b[to : to+32 : to+32])
-	f := (*[32]uint16)(b[from : from+32 : from+32])
-	*(*[16]uint16)(t[:16]) = *(*[16]uint16)(f[:16])
-	*(*[16]uint16)(t[16:]) = *(*[16]uint16)(f[16:])
+	t := (*[16]uint16)(b[to : to+16 : to+16])
+	f := (*[16]uint16)(b[from : from+16 : from+16])
+	*(*[8]uint16)(t[:8]) = *(*[8]uint16)(f[:8])
+	*(*[8]uint16)(t[8:]) = *(*[8]uint16)(f[8:])
 }
 
 // meanings says which byte a symbol is: itself, or one of the window.
