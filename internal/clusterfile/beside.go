@@ -17,8 +17,8 @@ import (
 var besideLeast int64 = 32 << 20
 
 // besideCores is for how many cores one layer more is compressed at a time. One layer alone is hashed, read as a tar and placed by one
-// core each, which keep less than 16 others busy; with two more at a time, 16 cores were slower than with none, and with one, faster
-// (docs/results/scale-2026-11-22.md).
+// core each, which keep less than 16 others busy; with two more at a time, 16 cores are slower than with one
+// (docs/results/scale-2026-11-27.md).
 const besideCores = 16
 
 // beside compresses layers before it is their turn, on machines with many cores. Where a block of a layer stands, and which of
