@@ -514,7 +514,7 @@ func (s *Session) MergeVenv(ctx context.Context, v *Venv, on *Subject) (*image.I
 // layer makes a layer of a packed environment.
 func (v *Venv) layer(ctx context.Context) (layer.Descriptor, error) {
 	task := progress.Begin(ctx, "layer", v.Name, 0)
-	d, err := source.SquashfsBelow(ctx, v.session.Store, v.file.FS, v.file.Partition.Size(), strings.TrimPrefix(v.Record.Base.Mount, "/"))
+	d, err := v.file.Layer(ctx, v.session.Store, strings.TrimPrefix(v.Record.Base.Mount, "/"))
 	return d, task.End(err)
 }
 

@@ -46,7 +46,7 @@ func (c *ClusterFile) makeImage(ctx context.Context, o Options) (*image.Image, e
 	if err != nil {
 		return nil, err
 	}
-	desc, err := squashfsLayer(ctx, o.Store, c.FS, c.Partition.Size())
+	desc, err := c.Layer(ctx, o.Store, "")
 	if err != nil {
 		return nil, err
 	}

@@ -627,7 +627,7 @@ func FuzzSquashfsLayer(f *testing.F) {
 			return // keeps a step short
 		}
 		st := storetest.New(t)
-		d, err := squashfsLayer(t.Context(), st, z, int64(len(data)))
+		d, err := squashfsLayer(t.Context(), st, z, int64(len(data)), "")
 		if err != nil {
 			return
 		}

@@ -128,12 +128,14 @@ func rootLayer(ctx context.Context, ref Ref, o Options) (layer.Descriptor, error
 		return layer.Descriptor{}, err
 	}
 	defer f.Close()
-	r, err := layer.Decompress(f)
-	if err != nil {
-		return layer.Descriptor{}, err
-	}
-	defer r.Close()
-	return layer.FromTar(ctx, o.Store, r, layer.Options{ModTime: layer.KeepTimes})
+	return fileLayer(ctx, o.Store, f, "tar", func(ctx context.Context) (layer.Descriptor, error) {
+		r, err := layer.Decompress(f)
+		if err != nil {
+			return layer.Descriptor{}, err
+		}
+		defer r.Close()
+		return layer.FromTar(ctx, o.Store, r, layer.Options{ModTime: layer.KeepTimes})
+	})
 }
 
 // choosePlatform is what a root file system is for. What the user says must agree with what is known, and is believed

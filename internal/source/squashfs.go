@@ -14,17 +14,17 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// squashfsLayer makes a layer of a squashfs: every object but sockets, with its owner, time and the extended attributes
-// that images carry. The root directory has no entry: its permissions say more about the umask of whoever packed it than
-// about the image.
-//
-// size is that of the file, in bytes. It bounds what the file may unfold to.
-func squashfsLayer(ctx context.Context, st *store.Store, z *squashfs.Reader, size int64) (layer.Descriptor, error) {
-	return SquashfsBelow(ctx, st, z, size, "")
+// Layer makes a layer of the file, once for as long as it stays as it is: every object but sockets, with its owner, time and the extended
+// attributes that images carry. The root directory has no entry: its permissions say more about the umask of whoever packed it
+// than about the image. It is seen in a directory, dir, whose path has no slash in front; "" is the image's root.
+func (c *ClusterFile) Layer(ctx context.Context, st *store.Store, dir string) (layer.Descriptor, error) {
+	return fileLayer(ctx, st, c.file, "squashfs "+dir, func(ctx context.Context) (layer.Descriptor, error) {
+		return squashfsLayer(ctx, st, c.FS, c.Partition.Size(), dir)
+	})
 }
 
-// SquashfsBelow makes a layer of a squashfs that is seen in a directory of an image, whose path has no slash in front; "" is its root.
-func SquashfsBelow(ctx context.Context, st *store.Store, z *squashfs.Reader, size int64, dir string) (layer.Descriptor, error) {
+// squashfsLayer makes a layer of a squashfs of size bytes, which bound what it may unfold to.
+func squashfsLayer(ctx context.Context, st *store.Store, z *squashfs.Reader, size int64, dir string) (layer.Descriptor, error) {
 	w, err := layer.NewWriter(ctx, st, layer.Options{ModTime: layer.KeepTimes})
 	if err != nil {
 		return layer.Descriptor{}, err

@@ -12,6 +12,7 @@ const (
 	KindBaseAnswer  Kind = "base-answer"       // the packages that a base was resolved to, for an hour after a lock that has failed; under the request
 	KindRepomd      Kind = "repomd"            // the newest date of a repository of RPM packages that was seen; under a hash of its address
 	KindBase        Kind = "base"              // the image of a base that files were taken out of; under the base's key
+	KindFileLayer   Kind = "file-layer"        // the layer that was made of a squashfs, a SIF or a tar file; under the state of the file
 	KindSystem      Kind = "system"            // the layer of system packages; under the step's key
 	KindWheelLayer  Kind = "wheel-layer"       // a layer of wheels and the digest of its manifest; under what decides it
 	KindBytecode    Kind = "bytecode"          // the layer of wheels that has a package's last version with byte code; under package, place and Python
