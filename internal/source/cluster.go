@@ -15,13 +15,14 @@ import (
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/runtimefiles"
 	"sconce.dev/sconce/internal/squashfs"
 )
 
 // makeClusterImage makes an image of one layer from a squashfs or SIF file. The same file gives the same image, under any
 // name.
-func makeClusterImage(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
+func makeClusterImage(ctx context.Context, ref Ref, o Options, task *progress.Task) (*image.Image, error) {
 	c, err := OpenClusterFile(ref.Value)
 	if err != nil {
 		return nil, err
@@ -30,6 +31,7 @@ func makeClusterImage(ctx context.Context, ref Ref, o Options) (*image.Image, er
 	if t := c.transport(); t != ref.Transport {
 		return nil, fault.Hint(fmt.Errorf("%s is not a %s file", ref.Value, ref.Transport), fmt.Sprintf("use %s:%s", t, ref.Value))
 	}
+	c.watch(task)
 	im, err := c.makeImage(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", ref.Value, err)

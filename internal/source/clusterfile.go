@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/sif"
 	"sconce.dev/sconce/internal/squashfs"
 )
@@ -18,7 +20,29 @@ type ClusterFile struct {
 	Partition *io.SectionReader // the bytes of the squashfs
 	SIF       *sif.File         // nil for a squashfs alone
 
-	file *os.File
+	file  *os.File
+	reads *watched // what FS reads of Partition
+}
+
+// watched is a file of which a task is told how much of it is read.
+type watched struct {
+	io.ReaderAt
+	task atomic.Pointer[progress.Task] // nil: nobody's
+}
+
+// ReadAt reads as the file does.
+func (w *watched) ReadAt(p []byte, at int64) (int, error) {
+	n, err := w.ReaderAt.ReadAt(p, at)
+	if task := w.task.Load(); task != nil {
+		task.Add(int64(n))
+	}
+	return n, err
+}
+
+// watch has a task progress as the file system is read.
+func (c *ClusterFile) watch(task *progress.Task) {
+	task.SetTotal(c.Partition.Size())
+	c.reads.task.Store(task)
 }
 
 // OpenClusterFile opens a squashfs or SIF file, whichever it is by content. The caller closes it.
@@ -60,7 +84,8 @@ func (c *ClusterFile) open() error {
 	default:
 		return errNoClusterFile
 	}
-	c.FS, err = squashfs.New(c.Partition, c.Partition.Size())
+	c.reads = &watched{ReaderAt: c.Partition}
+	c.FS, err = squashfs.New(c.reads, c.Partition.Size())
 	return err
 }
 

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/sif"
 	"sconce.dev/sconce/internal/store"
@@ -119,6 +121,15 @@ func TestFileLayer(t *testing.T) {
 	}
 }
 
+// imports are the events with which imports end.
+type imports struct{ done []progress.Event }
+
+func (i *imports) Emit(e progress.Event) {
+	if e.Verb == "import" && e.Kind == progress.Done {
+		i.done = append(i.done, e)
+	}
+}
+
 // Each kind of file that becomes one layer is read once, whatever its name.
 func TestFilesAreReadOnce(t *testing.T) {
 	tooltest.Path(t, "mksquashfs")
@@ -128,7 +139,7 @@ func TestFilesAreReadOnce(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(tree, "etc"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(tree, "etc", "motd"), []byte("hello\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(tree, "etc", "motd"), bytes.Repeat([]byte("hello\n"), 100_000), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	sqsh := makeSquashfs(t, tree, filepath.Join(dir, "image.sqsh"))
@@ -144,8 +155,9 @@ func TestFilesAreReadOnce(t *testing.T) {
 		o := Options{Store: st}
 		o.Otherwise.OS, o.Otherwise.Architecture = "linux", "amd64"
 		var digests []string
+		read := &imports{}
 		for _, name := range []string{ref.Value, other} {
-			img, err := Open(t.Context(), Ref{Transport: ref.Transport, Value: name}, o)
+			img, err := Open(progress.With(t.Context(), read), Ref{Transport: ref.Transport, Value: name}, o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -161,6 +173,9 @@ func TestFilesAreReadOnce(t *testing.T) {
 		}
 		if digests[0] != digests[1] {
 			t.Errorf("%s: %v", ref.Transport, digests)
+		}
+		if len(read.done) != 2 || read.done[0].Current == 0 || read.done[0].Total == 0 || read.done[1].Current >= read.done[0].Current {
+			t.Errorf("%s: the first time and the second are told as %+v", ref.Transport, read.done)
 		}
 		keys, err := st.Keys(store.KindFileLayer)
 		if err != nil || len(keys) != n+1 {

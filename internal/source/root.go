@@ -31,17 +31,17 @@ func importRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
 	if ref.Transport == Squashfs || ref.Transport == SIF {
 		makeImage = makeClusterImage
 	}
-	im, err := makeImage(ctx, ref, o)
+	im, err := makeImage(ctx, ref, o, task)
 	return im, task.End(err)
 }
 
-func makeRoot(ctx context.Context, ref Ref, o Options) (*image.Image, error) {
+func makeRoot(ctx context.Context, ref Ref, o Options, task *progress.Task) (*image.Image, error) {
 	if ref.Transport == Dir { // before all of it is read
 		if err := checkDir(ref.Value, o); err != nil {
 			return nil, err
 		}
 	}
-	desc, err := rootLayer(ctx, ref, o)
+	desc, err := rootLayer(ctx, ref, o, task)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (n hostNode) Child(name string) (hostNode, error) {
 	return child, err
 }
 
-func rootLayer(ctx context.Context, ref Ref, o Options) (layer.Descriptor, error) {
+func rootLayer(ctx context.Context, ref Ref, o Options, task *progress.Task) (layer.Descriptor, error) {
 	if ref.Transport == Dir {
 		return layer.FromDir(ctx, o.Store, ref.Value, layer.Options{ModTime: layer.KeepTimes})
 	}
@@ -128,8 +128,11 @@ func rootLayer(ctx context.Context, ref Ref, o Options) (layer.Descriptor, error
 		return layer.Descriptor{}, err
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err == nil {
+		task.SetTotal(st.Size())
+	}
 	return fileLayer(ctx, o.Store, f, "tar", func(ctx context.Context) (layer.Descriptor, error) {
-		r, err := layer.Decompress(f)
+		r, err := layer.Decompress(io.TeeReader(f, task))
 		if err != nil {
 			return layer.Descriptor{}, err
 		}
