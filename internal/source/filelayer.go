@@ -29,7 +29,7 @@ func fileLayer(ctx context.Context, st *store.Store, f *os.File, what string, ma
 		if err != nil {
 			return d, err
 		}
-		if now, err := stateOf(f); err != nil || now != state {
+		if now, err := stateOf(f); err != nil || now.Size != state.Size || now.Mtime != state.Mtime { // a new ctime may be that of a new name
 			return d, fault.Hint(fmt.Errorf("%s has changed while it was read", f.Name()), "try again once it is written")
 		}
 		return d, nil

@@ -107,6 +107,14 @@ func TestFileLayer(t *testing.T) {
 		last = d
 	}
 
+	renamed := func() {
+		if err := os.Link(name, name+"2"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.read(t, name, "c", renamed); err != nil {
+		t.Errorf("of a file that gets another name meanwhile: %v", err)
+	}
 	if _, err := r.read(t, name, "c", func() { write("three") }); err == nil || !strings.Contains(err.Error(), "has changed while it was read") {
 		t.Errorf("of a file that changes meanwhile: %v", err)
 	}
@@ -116,8 +124,8 @@ func TestFileLayer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r.made != 8 {
-		t.Errorf("a file that has just been written was believed: read %d times, not 8", r.made)
+	if r.made != 9 {
+		t.Errorf("a file that has just been written was believed: read %d times, not 9", r.made)
 	}
 }
 
