@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -67,8 +68,8 @@ func run(m *testing.M) (int, error) {
 }
 
 // compile builds the command for an architecture.
-func compile(arch, out string) error {
-	cmd := exec.Command("go", "build", "-o", out, "./cmd/sconce")
+func compile(arch, out string, flags ...string) error {
+	cmd := exec.Command("go", slices.Concat([]string{"build"}, flags, []string{"-o", out, "./cmd/sconce"})...)
 	cmd.Dir = ".."
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
 	if text, err := cmd.CombinedOutput(); err != nil {
