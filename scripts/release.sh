@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Makes a release below dist/: for both architectures a static binary, an archive with manual pages, completions and a module file,
 # a Debian and an RPM package; beside them licences, a bill of materials and checksums. The same commit gives the same bytes.
-#   scripts/release.sh VERSION [DIR [BINARY [LEVEL]]]
+#   scripts/release.sh VERSION [DIR [BINARY [quick]]]
 # With DIR they lie there, and what was there is removed. With BINARY, a sconce for this machine, that is packaged and nothing is compiled.
-# LEVEL is how hard xz compresses, 6 otherwise.
+# With quick, little is compressed.
 set -euo pipefail
 dist=$(realpath -m "${2:-$(dirname "$0")/../dist}")
 given=${3:+$(realpath "$3")}
-level=${4:-6}
+xz=6 gzip=9 # how hard they compress
+[ "${4:-}" != quick ] || xz=0 gzip=1
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
 need_debian dpkg-deb dpkg
@@ -29,7 +30,7 @@ mkdir -p "$dist"
 # archive FILE DIR NAME: a tar of DIR/NAME in which nothing is of this machine.
 archive() {
 	tar -C "$2" --sort=name --format=posix --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime \
-		--mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -cf - "$3" | gzip -9n > "$1"
+		--mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -cf - "$3" | gzip "-$gzip" -n > "$1"
 }
 
 # tree DIR BINARY: what is installed below a prefix.
@@ -71,7 +72,7 @@ debian_package() { # ARCH
 		 A recipe goes in, an image that is known to run on your cluster comes out.
 	END
 	find "$root" -exec touch -hd "@$SOURCE_DATE_EPOCH" {} +
-	dpkg-deb --root-owner-group -Zxz "-z$level" --build "$root" "$dist/sconce_${number}_$1.deb" > /dev/null
+	dpkg-deb --root-owner-group -Zxz "-z$xz" --build "$root" "$dist/sconce_${number}_$1.deb" > /dev/null
 }
 
 rpm_package() { # ARCH RPM'S-NAME
@@ -99,7 +100,7 @@ rpm_package() { # ARCH RPM'S-NAME
 	END
 	rpmbuild -bb --quiet --target "$2-linux" --define "_topdir $top" --define "_rpmdir $top/out" --define '_buildhost reproducible' \
 		--define 'use_source_date_epoch_as_buildtime 1' --define 'clamp_mtime_to_source_date_epoch 1' \
-		--define "_binary_payload w$level.xzdio" --define '__os_install_post %{nil}' --define 'debug_package %{nil}' \
+		--define "_binary_payload w$xz.xzdio" --define '__os_install_post %{nil}' --define 'debug_package %{nil}' \
 		--define '_build_id_links none' "$top/sconce.spec"
 	cp "$top/out/$2/"*.rpm "$dist/"
 }

@@ -44,7 +44,7 @@ func TestRelease(t *testing.T) {
 
 func release(t *testing.T, umask string, env []string, to, binary string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "bash", "-c", umask+` && exec ../scripts/release.sh v1.2.3 "$@"`, "bash", to, binary, "0")
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", umask+` && exec ../scripts/release.sh v1.2.3 "$@"`, "bash", to, binary, "quick")
 	cmd.Env = append(os.Environ(), env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
