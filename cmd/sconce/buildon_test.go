@@ -159,7 +159,7 @@ func onCluster(t *testing.T, o slurmtest.Options) *slurmtest.Cluster {
 const onNodes = `exec 2>&1
 	cd /shared/on
 	rm -f /tmp/*.out /shared/open /shared/came /shared/gate-up
-	docker-registry serve /shared/reg.yml > /tmp/registry.log 2>&1 & registry=$!
+	GOGC=800 docker-registry serve /shared/reg.yml > /tmp/registry.log 2>&1 & registry=$!
 	python3 /shared/gate.py > /tmp/gate.log 2>&1 & gate=$!
 	trap 'kill $registry $gate; wait $registry $gate' EXIT # the next script needs their ports
 	export SCONCE_STORE=/shared/store

@@ -39,7 +39,7 @@ func TestPipelineByGitlab(t *testing.T) {
 	copyProgram(t, "../../examples/pipeline/.gitlab-ci.yml", filepath.Join(dir, ".gitlab-ci.yml"))
 	script := `exec 2>&1
 		` + tooltest.Path(t, "ip") + ` link set lo up
-		` + tooltest.Path(t, "docker-registry") + ` serve ../registry/config.yml > ../registry/log 2>&1 & registry=$!
+		GOGC=800 ` + tooltest.Path(t, "docker-registry") + ` serve ../registry/config.yml > ../registry/log 2>&1 & registry=$!
 		trap "kill $registry; wait $registry" EXIT
 		until : < /dev/tcp/127.0.0.1/5000; do sleep 0.05; done 2> /dev/null
 		sconce pipeline lock

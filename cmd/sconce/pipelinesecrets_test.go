@@ -66,7 +66,7 @@ func TestPipelineSecrets(t *testing.T) {
 	for name, text := range map[string]string{
 		"private/token": token + "\n", "private/key.pem": string(key), "private/needles": strings.Join([]string{token, password, login, body}, "\n") + "\n",
 		"private/config.json": `{"auths": {"127.0.0.1:5000": {"auth": "` + login + `"}}}`,
-		"search.py":           searchPy, "users": registrytest.Run(t, "htpasswd", "-Bbn", "joe", password),
+		"search.py":           searchPy, "users": registrytest.Run(t, "htpasswd", "-B", "-C", "4", "-bn", "joe", password),
 		"reg.yml": "version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {filesystem: {rootdirectory: /tmp/registry}}\nhttp: {addr: '127.0.0.1:5000', secret: test}\n" +
 			"auth:\n  htpasswd: {realm: test, path: /shared/users}\n",
 		"pipe/pipeline.toml":   strings.Replace(pipelineTOML, "file:/shared/key.pem", "env:TEAM_KEY", 1),

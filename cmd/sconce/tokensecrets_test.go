@@ -129,7 +129,7 @@ func TestPipelineSecretsOfTokens(t *testing.T) {
 	}
 	out, err := c.Try(c.Admin(), `exec 2>&1
 		unset CI_COMMIT_BRANCH GITHUB_REF_NAME
-		docker-registry serve reg.yml > /tmp/registry.log 2>&1 & registry=$!
+		GOGC=800 docker-registry serve reg.yml > /tmp/registry.log 2>&1 & registry=$!
 		token-registry 127.0.0.1:5000 127.0.0.1:5001 /shared/private > /tmp/front.log 2>&1 & front=$!
 		python3 gate.py > /tmp/gate.log 2>&1 & gate=$!
 		trap 'kill $registry $front $gate' EXIT
