@@ -71,7 +71,7 @@ func buildInto(dir string, p *Pinned) (layer.Descriptor, error) {
 		return layer.Descriptor{}, err
 	}
 	defer st.Close()
-	return Build(ctx, st, fetch.New(st, fetch.Options{}), p, layer.Options{})
+	return Build(ctx, st, fetch.New(st, fetch.Options{}), p, layer.Options{Compression: layer.None})
 }
 
 // resolved asks the mirror that this machine's own packages come from.
@@ -142,7 +142,7 @@ func TestEpochOfZero(t *testing.T) {
 		}
 		pkg.Version, pkg.URL, pkg.Size, pkg.SHA256 = "0:"+pkg.Version, s.URL+"/"+pkg.Name+".deb", int64(len(data)), store.DigestOf(data)
 	}
-	if _, err := Build(t.Context(), st, f, p, layer.Options{}); err != nil {
+	if _, err := Build(t.Context(), st, f, p, layer.Options{Compression: layer.None}); err != nil {
 		t.Error(err)
 	}
 }

@@ -101,7 +101,7 @@ func TestRPMBase(t *testing.T) {
 		t.Errorf("epoch %s", p.Epoch)
 	}
 	st, f := openStore(t)
-	mine, err := Build(t.Context(), st, f, p, layer.Options{})
+	mine, err := Build(t.Context(), st, f, p, layer.Options{Compression: layer.None})
 	if err != nil {
 		t.Fatal(err, fault.HintOf(err))
 	}

@@ -119,7 +119,7 @@ func openWorld(ctx context.Context, dir, base string) (*world, error) {
 }
 
 func (w *world) install(ctx context.Context, p *Pinned) (layer.Descriptor, error) {
-	return Layer(ctx, Install{Runner: &execop.Runner{Store: w.st}, Fetch: fetch.New(w.st, fetch.Options{}), On: w.on, Packages: p})
+	return Layer(ctx, Install{Runner: &execop.Runner{Store: w.st, Layer: layer.Options{Compression: layer.None}}, Fetch: fetch.New(w.st, fetch.Options{}), On: w.on, Packages: p})
 }
 
 func (w *world) resolve(ctx context.Context, packages ...string) (*Pinned, error) {

@@ -181,7 +181,7 @@ func (b *bench) buildOn(dir, text string) (*built, error) {
 	}
 	made := &built{ground: b.ground(r, l, client), compiles: l.Compiles}
 	builder := &wheelbuild.Builder{
-		Runner: &execop.Runner{Store: b.store, Layer: layer.Options{ModTime: layer.DefaultModTime}}, Fetch: client,
+		Runner: &execop.Runner{Store: b.store, Layer: layer.Options{ModTime: layer.DefaultModTime, Compression: layer.None}}, Fetch: client,
 		Jobs: wheelbuild.NewJobs(host.AvailableCores().Available, host.AvailableMemory().Available),
 	}
 	var packages []wheelbuild.Package
