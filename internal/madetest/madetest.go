@@ -62,7 +62,7 @@ func makeWhole(ctx context.Context, dir string, make func(ctx context.Context, w
 }
 
 // Build builds an image of a recipe by the sconce of the source tree, with a store in a directory for what is not kept, and writes it to
-// outputs such as "dir:DIR" or a file. Compressing well what is read a few times would take longer than all else: files are not compressed.
+// outputs such as "dir:DIR" or a file. Compressing well what is read a few times would take longer than all else: files are not compressed, nor kept for another image.
 func Build(ctx context.Context, work, recipe string, outs ...string) error {
 	top, err := sourceTree()
 	if err != nil {
@@ -77,7 +77,7 @@ func Build(ctx context.Context, work, recipe string, outs ...string) error {
 	if err := os.WriteFile(filepath.Join(work, "sconce.toml"), []byte(recipe), 0o644); err != nil {
 		return err
 	}
-	args := []string{"--store", filepath.Join(work, "store"), "build", work, "--no-check", "--compression", "zstd", "--sqsh-compression", "none"}
+	args := []string{"--store", filepath.Join(work, "store"), "build", work, "--no-check", "--compression", "zstd", "--sqsh-compression", "none", "--no-reuse"}
 	for _, out := range outs {
 		args = append(args, "-o", out)
 	}
