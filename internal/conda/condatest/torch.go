@@ -70,7 +70,8 @@ func TorchChannel(t testing.TB) *Channel {
 		if err := os.Mkdir(root, 0o755); err != nil {
 			return err
 		}
-		if said, err := exec.CommandContext(ctx, "tar", "-xf", file, "-C", root, "--no-same-owner", "--exclude=./dev/*").CombinedOutput(); err != nil {
+		args := append([]string{"-xf", file, "-C", root, "--no-same-owner"}, notUnpacked...)
+		if said, err := exec.CommandContext(ctx, "tar", args...).CombinedOutput(); err != nil {
 			return fmt.Errorf("tar: %w\n%s", err, said)
 		}
 		d := debianTorch{t: t, root: root, patchelf: patchelf, libs: map[string]bool{}}
@@ -81,6 +82,12 @@ func TorchChannel(t testing.TB) *Channel {
 		c.AddArchive(t, p, []byte(read(t, filepath.Join(dir, p.File()))))
 	}
 	return c
+}
+
+// notUnpacked has tar leave out most files: those that no package is made of.
+var notUnpacked = []string{
+	"--anchored", "--exclude=dev", "--exclude=usr/bin", "--exclude=usr/share", "--exclude=var",
+	"--no-anchored", "--exclude=__pycache__", "--exclude=test", "--exclude=tests",
 }
 
 // unsquash writes the root file system of a .sqsh as a tar.
