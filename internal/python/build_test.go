@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -147,15 +146,7 @@ func TestBytecodeDependsOnSourceAlone(t *testing.T) {
 	if tooltest.Less(t) {
 		limit = 300
 	}
-	large := 0 // one in eight of the largest stays: they would take two fifths of the time
-	sources := slices.DeleteFunc(realSources(t, limit), func(s source) bool {
-		if len(s.text) <= 64<<10 {
-			return false
-		}
-		large++
-		return large%8 != 1
-	})
-	sources = append(sources, tricky...)
+	sources := append(realSources(t, limit), tricky...)
 	for _, python := range all {
 		t.Run(filepath.Base(python), func(t *testing.T) { compileTwice(t, python, sources) })
 	}
