@@ -62,7 +62,8 @@ func makeWhole(ctx context.Context, dir string, make func(ctx context.Context, w
 }
 
 // Build builds an image of a recipe by the sconce of the source tree, with a store in a directory for what is not kept, and writes it to
-// outputs such as "dir:DIR" or a file. Compressing well what is read a few times would take longer than all else: files are not compressed, nor kept for another image.
+// outputs such as "dir:DIR" or a file. Compressing well what is read a few times would take longer than all else: files are not
+// compressed, nor kept for another image.
 func Build(ctx context.Context, work, recipe string, outs ...string) error {
 	top, err := sourceTree()
 	if err != nil {

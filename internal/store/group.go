@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,14 +43,7 @@ type group struct {
 	me     uint32
 
 	mu      sync.Mutex       // one hash at a time
-	checked map[Digest]stamp // what this process has hashed
-}
-
-// stamp tells a file from what it was before: nobody but root can change one and keep its ctime.
-type stamp struct {
-	Inode uint64 `json:"inode"`
-	Ctime int64  `json:"ctime"` // ns
-	Size  int64  `json:"size"`
+	checked map[Digest]Stamp // what this process has hashed
 }
 
 // InitGroup makes a store for the group with id gid in dir, or sets the modes of one right again. The calling user is its keeper.
@@ -108,7 +100,7 @@ func (s *Store) findGroup() error {
 	if err != nil {
 		return err
 	}
-	s.group = &group{keeper: ownerOf(members), me: uint32(os.Geteuid()), checked: map[Digest]stamp{}} //nolint:gosec // a user's id
+	s.group = &group{keeper: ownerOf(members), me: uint32(os.Geteuid()), checked: map[Digest]Stamp{}} //nolint:gosec // a user's id
 	s.own = s.memberDir(s.group.keeper)
 	return nil
 }
@@ -187,9 +179,6 @@ func (g *group) trusted(uid uint32) bool {
 	return g == nil || uid == g.me || uid == g.keeper || uid == 0
 }
 
-// racy is how young a change may be that the clock of a file system does not tell from the next one.
-const racy = 3 * time.Second
-
 // believe hashes a blob that another member has put there, unless this user has done so and it is as it was.
 func (s *Store) believe(at *Store, d Digest, f *os.File) error {
 	info, err := f.Stat()
@@ -198,7 +187,7 @@ func (s *Store) believe(at *Store, d Digest, f *os.File) error {
 	}
 	at.group.mu.Lock()
 	defer at.group.mu.Unlock()
-	now, before := stampOf(info), stamp{}
+	now, before := StampOf(info), Stamp{}
 	if at.group.checked[d] == now {
 		return nil
 	}
@@ -210,7 +199,7 @@ func (s *Store) believe(at *Store, d Digest, f *os.File) error {
 		return fault.Hint(err, "its owner or the store's keeper can remove it with `sconce cache verify --remove`")
 	}
 	at.group.checked[d] = now
-	if s.readOnly || time.Since(time.Unix(0, now.Ctime)) < racy {
+	if s.readOnly || now.Age() < Racy {
 		return nil
 	}
 	return s.PutRecord(KindHashed, d.Hex(), []Digest{d}, now)
@@ -228,14 +217,6 @@ func (s *Store) ownRecord(kind Kind, key string, v any) (bool, error) {
 	}
 	s.touch(path)
 	return true, env.decode(v)
-}
-
-func stampOf(info fs.FileInfo) stamp {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return stamp{}
-	}
-	return stamp{Inode: st.Ino, Ctime: st.Ctim.Nano(), Size: st.Size}
 }
 
 // hashFile compares what f holds with a digest, and goes back to the beginning.
