@@ -35,9 +35,11 @@ or --runtime.
 The nodes read the image from the profile's paths.images, under its name and version, or where
 --image says. Nothing is copied there.
 
-The same recipe, lock and profile give the same text. With -o, a file that sconce wrote is written
-again and one that somebody has edited is left alone: its first lines have a hash. --diff shows how
-the file differs from what would be written, and ends with 1 if it does.`
+The same recipe, lock and profile give the same text.`
+
+const aboutJobFiles = aboutJobs + ` With -o, a file that sconce wrote is
+replaced, and a file that somebody has edited is left alone: the first lines hold a hash. --diff
+shows how the file differs from the text that would be written, and exits with 1 if it does.`
 
 const usesJob = "[RECIPE|IMAGE] [-- COMMAND...]"
 
@@ -50,7 +52,7 @@ func newExportSbatchCmd(a *app) *cobra.Command {
 every rank its CPUs and GPUs, keeps caches on the nodes, has hangs recorded, passes the warning
 before the end on to the command, and submits the next job.
 
-` + aboutJobs,
+` + aboutJobFiles,
 		Example: examples(
 			"sconce export sbatch --job train -o train.sbatch                 write it",
 			"sconce export sbatch --job train -o train.sbatch --diff          show what would change in it",
@@ -77,7 +79,7 @@ which hooks are on and which variables are set. The Container Engine reads it (s
 --environment=NAME) and, in a dialect of its own, the Sarus Suite (srun --edf=NAME). Without a job
 it has what every job of the image needs.
 
-` + aboutJobs,
+` + aboutJobFiles,
 		Example: examples(
 			"sconce export edf --cluster clariden -o ~/.edf/llm-train.toml",
 			"sconce export edf --job train --runtime sarus",
