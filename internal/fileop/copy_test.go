@@ -159,6 +159,9 @@ func TestCopy(t *testing.T) {
 			Copy{Sources: []string{"a"}, Dest: "/lib/", Chown: "1:2", Link: true},
 			[]string{"d 755 1:2 lib", "f 644 1:2 lib/a = A", "- l 777 0:0 lib -> usr/lib"},
 		},
+		"permissions in a layer of its own": { // etc is the image's, and stays open
+			Copy{Sources: []string{"a"}, Dest: "/etc/secret", Chmod: "600", Link: true}, []string{"f 600 0:0 etc/secret = A"},
+		},
 		"hard links": {
 			Copy{Sources: []string{"."}, Dest: "/n", Exclude: []string{"*", "!a", "!d/hard"}},
 			[]string{"d 755 0:0 n", "f 644 0:0 n/a = A", "d 755 0:0 n/d", "f 644 0:0 n/d/hard => n/a"},

@@ -267,11 +267,12 @@ type sourceFile struct {
 	file   any
 }
 
-// maker makes the directories on the way to what is copied. Like BuildKit, it gives them permissions that are asked for as a
-// number; those that are changes are for what is copied.
+// maker makes the directories on the way to the destination. Like BuildKit, it gives them permissions that are asked for as a
+// number; permissions that are changes apply to copied files alone. In a layer of its own a directory on the way may stand for one of
+// the image, such as /etc, which must not be closed.
 func (j *job) maker() *maker {
 	mk := j.unpacker()
-	if j.chmod != nil && isOctal(j.Chmod) {
+	if j.chmod != nil && isOctal(j.Chmod) && !j.Link {
 		mk.mode = j.chmod(layer.Dir, 0) & 0o777
 	}
 	return mk

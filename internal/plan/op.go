@@ -285,6 +285,9 @@ func (c *Copy) inputs() []Input {
 		}
 	}
 	in := []Input{{"copy", text(how)}, {"files", sourceKey(c.From, c.Digest)}}
+	if c.Copy.Link && c.Copy.Chmod != "" {
+		in = append(in, Input{"directories on the way", "755"}) // earlier ones got the permissions of the files
+	}
 	for _, f := range c.Copy.Inline {
 		in = append(in, Input{"file " + f.Name, string(store.DigestOf(f.Content))})
 	}
