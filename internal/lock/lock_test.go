@@ -320,6 +320,13 @@ func TestProject(t *testing.T) {
 		r, l := b.lock(text)
 		wantPins(t, l, r, append(slices.Clone(want), "torch==2.0")...)
 	})
+	t.Run("extras that name the project", func(t *testing.T) { // the usual way to write an extra "all"
+		b, _ := newBench(t, locktest.Base{}, all...)
+		b.write(map[string]string{"app/pyproject.toml": strings.Replace(pyproject, "slow =",
+			"all = [\"App[fast,more]\"]\nmore = [\"app[All]\", \"delta\"]\nslow =", 1)})
+		r, l := b.lock("[python]\nproject = \"app\"\nextras = [\"all\"]\n")
+		wantPins(t, l, r, "alpha==1.0 requested", "beta==1.0 requested", "delta==1.0 requested", "torch==2.0")
+	})
 	t.Run("settings of the project", func(t *testing.T) {
 		b, x := newBench(t, locktest.Base{}, all...)
 		os.Unsetenv("UV_DEFAULT_INDEX")

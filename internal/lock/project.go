@@ -122,19 +122,52 @@ func checkFrozen(r *recipe.Recipe, file string) error {
 		"add them to the project with `uv add`, perhaps as a group: `uv add --group NAME …`, and groups = [\"NAME\"] under [python]")
 }
 
-// requirements lists what the project asks for with these extras and groups.
+// requirements lists what the project asks for with these extras and groups. In the place of the project's own name, as in
+// all = ["mypkg[gpu,dev]"], stand the extras that it names.
 func (p *project) requirements(extras, groups []string) []string {
 	lines := slices.Clone(p.Project.Dependencies)
-	for name, list := range p.Project.Optional {
-		if containsName(extras, name) {
-			lines = append(lines, list...)
-		}
+	for _, name := range extras {
+		lines = append(lines, p.extra(name)...)
 	}
 	seen := make(map[string]bool)
 	for _, name := range groups {
 		lines = append(lines, p.group(name, seen)...)
 	}
+	return p.withoutItself(lines, make(map[string]bool))
+}
+
+// extra lists what an extra asks for.
+func (p *project) extra(wanted string) []string {
+	var lines []string
+	for name, list := range p.Project.Optional {
+		if containsName([]string{wanted}, name) {
+			lines = append(lines, list...)
+		}
+	}
 	return lines
+}
+
+// withoutItself replaces requirements on the project itself by those of the extras that they name. One with a marker is left out: whether
+// it holds is for uv to say.
+func (p *project) withoutItself(lines []string, seen map[string]bool) []string {
+	var all []string
+	for _, line := range lines {
+		if p.Project.Name == "" || !p.isItself(line) {
+			all = append(all, line)
+			continue
+		}
+		q, err := python.ParseRequirement(line)
+		if err != nil || q.Marker != nil {
+			continue
+		}
+		for _, name := range q.Extras {
+			if name = python.NormalizeName(name); !seen[name] {
+				seen[name] = true
+				all = append(all, p.withoutItself(p.extra(name), seen)...)
+			}
+		}
+	}
+	return all
 }
 
 // group lists what a dependency group asks for, with the groups that it includes.
