@@ -8,6 +8,7 @@ package deffile
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -60,6 +61,14 @@ func (s *section) text() string {
 		return ""
 	}
 	return strings.Join(s.body, "\n") + "\n"
+}
+
+// empty reports whether the section has nothing but comments and blank lines.
+func (s *section) empty() bool {
+	return !slices.ContainsFunc(s.body, func(line string) bool {
+		line = strings.TrimSpace(line)
+		return line != "" && !strings.HasPrefix(line, "#")
+	})
 }
 
 // Error is a mistake in a definition file.

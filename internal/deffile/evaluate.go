@@ -189,6 +189,8 @@ func (w *writer) each(name string, do func(*section) error) error {
 func (w *writer) refuse() error {
 	for _, s := range w.source.sections {
 		switch {
+		case (s.name == "setup" || s.name == "pre") && s.empty():
+			continue
 		case s.name == "setup" || s.name == "pre":
 			return w.file.wrong(s.line, "what it makes on this machine, make before; what it puts into the image, put there by %files or %post",
 				"%%%s runs on this machine and not in the image, which is not supported", s.name)
@@ -445,6 +447,18 @@ func (w *writer) test() error {
 	})
 }
 
+// makeApp makes the directories of an app, as Apptainer does, and runs its script.
+const makeApp = `mkdir -p bin lib scif/env "$SCIF_APPINPUT" "$SCIF_APPOUTPUT"; exec /bin/sh -ex ` + scriptFile
+
+// appEnvironment returns what the script of an app knows of it (SCIF, "Environment namespace").
+func appEnvironment(name, root string) []string {
+	data := "/scif/data/" + name
+	return []string{
+		"SCIF_APPNAME=" + name, "SCIF_APPROOT=" + root, "SCIF_APPMETA=" + root + "/scif", "SCIF_APPBIN=" + root + "/bin",
+		"SCIF_APPLIB=" + root + "/lib", "SCIF_APPDATA=" + data, "SCIF_APPINPUT=" + data + "/input", "SCIF_APPOUTPUT=" + data + "/output",
+	}
+}
+
 // apps makes the apps of the Scientific Filesystem (SCIF) that the file has.
 func (w *writer) apps() error {
 	for _, s := range w.source.appsInOrder() {
@@ -459,8 +473,7 @@ func (w *writer) apps() error {
 				return err
 			}
 		case "appinstall":
-			env := []string{"SCIF_APPNAME=" + s.args, "SCIF_APPROOT=" + root, "SCIF_APPDATA=/scif/data/" + s.args}
-			w.run(s.line, text, root, []string{"/bin/sh", "-ex", scriptFile}, s.text(), env)
+			w.run(s.line, text, root, []string{"/bin/sh", "-ec", makeApp}, s.text(), appEnvironment(s.args, root))
 		case "appenv":
 			put("/scif/env/", "755", "90-environment.sh", []byte(s.text()))
 		case "apprun":
