@@ -44,6 +44,8 @@ func TestFindMissing(t *testing.T) {
 		{"error: command 'gcc' failed: No such file or directory", "gcc", "g++"},
 		{"error: command 'x86_64-linux-gnu-g++' failed: No such file or directory", "g++", "g++"},
 		{"error: command '/opt/bin/aarch64-conda-linux-gnu-cc' failed: No such file or directory", "cc", "g++"},
+		{"error: [Errno 2] No such file or directory: 'x86_64-linux-gnu-g++'", "g++", "g++"},
+		{"RuntimeError: Unsupported compiler -- at least C++11 support is needed!", "g++", "g++"},
 		{"unable to execute 'gcc': No such file or directory\nerror: command 'gcc' failed with exit status 1", "gcc", "g++"},
 		{"/bin/sh: 1: git: not found", "git", "git"},
 		{"/bin/sh: git: not found", "git", "git"},
