@@ -107,6 +107,8 @@ func TestHostilePackages(t *testing.T) {
 		"no index":                    {p: info("index.json", ""), want: "index.json"},
 		"an empty index":              {p: info("index.json", "null"), want: "empty"},
 		"a list that is none":         {p: info("paths.json", `{"paths": 1}`), want: "paths.json"},
+		"a list of null":              {p: info("paths.json", "null"), want: "no list of files"},
+		"a list without files":        {p: info("paths.json", `{"paths_version": 1}`), want: "no list of files"},
 		"a newer list":                {p: info("paths.json", `{"paths_version": 2, "paths": []}`), want: "version 2"},
 		"a file listed twice":         {p: info("paths.json", `{"paths": [{"_path": "a"}, {"_path": "a"}]}`), want: "listed twice"},
 		"an unknown kind":             {p: info("paths.json", `{"paths": [{"_path": "a", "path_type": "fifo"}]}`), want: "no kind of file"},

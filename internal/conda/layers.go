@@ -63,7 +63,7 @@ func byName(a, b Package) int {
 }
 
 // layerFormat changes whenever the same packages would give another layer.
-const layerFormat = "2"
+const layerFormat = "3" // 3: placeholders in UTF-16 and UTF-32 in binaries
 
 // LayerKey names everything that the layer's bytes depend on: the packages with what their records say, the prefix, how the layer
 // is written, and the environment's Python where a package needs one. With byte code that is its full version: what a compiler

@@ -195,8 +195,11 @@ func random(seed uint64) condatest.Package {
 	for i := range 300 {
 		placeholder := "/p/" + strings.Repeat("_aab", 3+r.IntN(20))
 		pieces := []string{placeholder, placeholder, "/lib", ":", "text ", "\n", placeholder[:r.IntN(len(placeholder))], "#!", "\xff\xfe", strings.Repeat("x", r.IntN(200)), "\x00", "\x00\x00"}
-		if i%2 == 0 {
+		switch i % 4 {
+		case 0, 2:
 			pieces = pieces[:len(pieces)-2]
+		case 3: // strings of .NET; where one has the placeholder twice, rattler leaves one of them
+			pieces = []string{wide("a " + placeholder + "/lib\x00"), wide(placeholder + "\x00\x00"), wide("text\x00"), wide("\x00")}
 		}
 		var b strings.Builder
 		b.WriteByte('-') // rattler writes the first line of a script anew where it is longer than 127 bytes, or no UTF-8

@@ -108,6 +108,9 @@ func (c *contents) parsePaths(data []byte) error {
 	if err := json.Unmarshal(data, &list); err != nil {
 		return err
 	}
+	if list.Paths == nil {
+		return errors.New("it has no list of files")
+	}
 	if list.Version > 1 {
 		return fmt.Errorf("it has version %d; this program reads 1", list.Version)
 	}

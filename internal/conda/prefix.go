@@ -27,24 +27,32 @@ type patcher interface {
 // newPatcher returns a patcher of a file for which paths.json gives the mode and the placeholder.
 //
 // In a text each placeholder is replaced, also in UTF-16 and UTF-32. In a binary the length stays: within a string, which ends with
-// a NUL or the file, all placeholders are replaced, what follows moves up, and NULs fill the end of the string.
+// a NUL or the file, all placeholders are replaced, what follows moves up, and NULs fill the end of the string. Programs for .NET have
+// their strings in UTF-16.
 func newPatcher(w io.Writer, mode, placeholder, prefix string) patcher {
 	if mode == modeBinary {
-		return &binaryPatcher{w: w, old: []byte(placeholder), new: []byte(prefix)}
+		chain := &binaryPatcher{w: w, old: []byte(placeholder), new: []byte(prefix), unit: 1}
+		for _, wide := range wideEncodings {
+			chain = &binaryPatcher{w: chain, old: wide.encode(placeholder), new: wide.encode(prefix), unit: wide.unit, next: chain}
+		}
+		return chain
 	}
 	chain := &textPatcher{w: w, old: []byte(placeholder), new: []byte(prefix)}
-	for _, encode := range wideEncodings {
-		chain = &textPatcher{w: chain, old: encode(placeholder), new: encode(prefix), next: chain}
+	for _, wide := range wideEncodings {
+		chain = &textPatcher{w: chain, old: wide.encode(placeholder), new: wide.encode(prefix), next: chain}
 	}
 	return chain
 }
 
-// wideEncodings are what conda looks for besides UTF-8.
-var wideEncodings = []func(string) []byte{
-	func(s string) []byte { return encodeUTF16(s, binary.LittleEndian) },
-	func(s string) []byte { return encodeUTF16(s, binary.BigEndian) },
-	func(s string) []byte { return encodeUTF32(s, binary.LittleEndian) },
-	func(s string) []byte { return encodeUTF32(s, binary.BigEndian) },
+// wideEncodings are what conda looks for besides UTF-8, and how many bytes a NUL has in them.
+var wideEncodings = []struct {
+	unit   int
+	encode func(string) []byte
+}{
+	{2, func(s string) []byte { return encodeUTF16(s, binary.LittleEndian) }},
+	{2, func(s string) []byte { return encodeUTF16(s, binary.BigEndian) }},
+	{4, func(s string) []byte { return encodeUTF32(s, binary.LittleEndian) }},
+	{4, func(s string) []byte { return encodeUTF32(s, binary.BigEndian) }},
 }
 
 func encodeUTF16(s string, order binary.AppendByteOrder) (b []byte) {
@@ -111,8 +119,11 @@ func (t *textPatcher) count() int {
 type binaryPatcher struct {
 	w        io.Writer
 	old, new []byte
+	unit     int            // bytes of a character, and so of the NUL that ends a string
+	next     *binaryPatcher // closed after this one
 	held     []byte
-	owed     int // NULs that go to the end of this string
+	owed     int // bytes of NULs that go to the end of this string
+	phase    int // bytes since the last occurrence, modulo unit
 	found    int
 }
 
@@ -132,19 +143,21 @@ func (b *binaryPatcher) Write(p []byte) (int, error) {
 			break
 		}
 		if len(b.new) > len(b.old) {
-			return 0, errTooLong(b.old, b.new)
+			return 0, b.errTooLong()
 		}
 		if err := writeAll(b.w, data[:i], b.new); err != nil {
 			return 0, err
 		}
 		data = data[i+len(b.old):]
 		b.owed += len(b.old) - len(b.new)
+		b.phase = 0
 		b.found++
 	}
-	keep := beginning(data, b.old)
+	keep := max(beginning(data, b.old), (b.phase+len(data))%b.unit) // a NUL may be torn
 	if err := writeAll(b.w, data[:len(data)-keep]); err != nil {
 		return 0, err
 	}
+	b.phase = (b.phase + len(data) - keep) % b.unit
 	b.held = append(b.held[:0], data[len(data)-keep:]...)
 	return len(p), nil
 }
@@ -157,19 +170,36 @@ func (b *binaryPatcher) stringEnd(data []byte, next int) int {
 	if next >= 0 {
 		data = data[:next]
 	}
-	return bytes.IndexByte(data, 0)
+	if b.unit == 1 {
+		return bytes.IndexByte(data, 0)
+	}
+	end := make([]byte, b.unit)
+	for i := (b.unit - b.phase) % b.unit; i+b.unit <= len(data); i += b.unit {
+		if bytes.Equal(data[i:i+b.unit], end) {
+			return i
+		}
+	}
+	return -1
 }
 
 func (b *binaryPatcher) Close() error {
 	err := writeAll(b.w, b.held, make([]byte, b.owed))
 	b.held, b.owed = nil, 0
+	if err == nil && b.next != nil {
+		err = b.next.Close()
+	}
 	return err
 }
 
-func (b *binaryPatcher) count() int { return b.found }
+func (b *binaryPatcher) count() int {
+	if b.next != nil {
+		return b.found + b.next.count()
+	}
+	return b.found
+}
 
-func errTooLong(placeholder, prefix []byte) error {
-	err := fmt.Errorf("it has room for a prefix of %d bytes, and %s has %d", len(placeholder), prefix, len(prefix))
+func (b *binaryPatcher) errTooLong() error {
+	err := fmt.Errorf("it has room for a prefix of %d bytes, and that of the environment has %d", len(b.old)/b.unit, len(b.new)/b.unit)
 	return fault.Hint(err, "choose a shorter prefix for the environment, or another build of the package")
 }
 

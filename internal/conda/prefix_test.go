@@ -40,6 +40,10 @@ func TestPrefixReplacement(t *testing.T) {
 		{"a string with two", "binary", old + ":" + old + "/b\x00c\x00", "/p:/p/b\x00" + zeros(30) + "c\x00"},
 		{"two strings", "binary", old + "\x00" + old + "\x00", "/p\x00" + zeros(15) + "/p\x00" + zeros(15)},
 		{"a string that ends with the file", "binary", "x\x00" + old + "/b", "x\x00/p/b" + zeros(15)},
+		{"UTF-16 in a binary", "binary", "x\x00" + utf16Text(binary.LittleEndian, old+"/ü\x00c"), "x\x00" + utf16Text(binary.LittleEndian, "/p/ü"+zeros(15)+"\x00c")},
+		{"UTF-16 with zeros on odd places", "binary", utf16Text(binary.LittleEndian, old+"b\u0100:"+old+"\x00"), utf16Text(binary.LittleEndian, "/pb\u0100:/p"+zeros(30)+"\x00")},
+		{"UTF-16 in a binary, the other way round", "binary", utf16Text(binary.BigEndian, old+"/x"), utf16Text(binary.BigEndian, "/p/x"+zeros(15))},
+		{"UTF-32 in a binary", "binary", utf32Text(binary.LittleEndian, old+"\x00") + old, utf32Text(binary.LittleEndian, "/p"+zeros(15)+"\x00") + "/p" + zeros(15)},
 		{"no string", "binary", "\x00\x01\x02", "\x00\x01\x02"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -115,20 +119,31 @@ func eachString(data []byte, f func([]byte) []byte) []byte {
 	return out
 }
 
+// isWide reports whether text is in data in UTF-16 or UTF-32.
+func isWide(data []byte, text string) bool {
+	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
+		if bytes.Contains(data, []byte(utf16Text(order, text))) || bytes.Contains(data, []byte(utf32Text(order, text))) {
+			return true
+		}
+	}
+	return false
+}
+
 // In pieces of any size, what comes out is what replacing in the whole file gives.
 func FuzzPrefix(f *testing.F) {
 	f.Add("/a/b", "/p", []byte("x/a/b/lib\x00/a/b:/a/b\x00rest/a/"), 3, true)
 	f.Add("aab", "c", []byte("aaaab\x00aab"), 1, true)
 	f.Add("abab", "xyzxyz", []byte("abababab"), 2, false)
-	f.Fuzz(func(t *testing.T, placeholder, prefix string, data []byte, n int, binary bool) {
+	f.Fuzz(func(t *testing.T, placeholder, prefix string, data []byte, n int, inBinary bool) {
 		if placeholder == "" || len(placeholder)+len(prefix) > 200 || len(data) > 4096 || strings.Contains(placeholder+prefix, "\x00") || n < 1 {
 			return
 		}
-		mode := "text"
-		if binary {
-			mode = "binary"
-		} else if bytes.IndexByte(data, 0) >= 0 {
+		if isWide(data, placeholder) {
 			return // UTF-16 and UTF-32, which have a test
+		}
+		mode := "text"
+		if inBinary {
+			mode = "binary"
 		}
 		want, fits := simplePatch(mode, placeholder, prefix, data)
 		got, err := patch(mode, placeholder, prefix, data, n)
