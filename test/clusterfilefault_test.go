@@ -272,19 +272,19 @@ func TestCopiesAtOnce(t *testing.T) {
 	}
 }
 
-// What is there and holds something else stays, unless the user insists; the file is for everybody, whatever the umask.
+// What is there and holds something else stays, unless the user insists; the umask decides who may read the file, and a SIF can be executed.
 func TestCopyOverSomethingElse(t *testing.T) {
 	begin(t)
 	p := newPlace(t, ordinary(t))
 	p.umask = "077"
-	for _, file := range []string{"x.sqsh", "x.sif"} {
+	for file, mode := range map[string]uint32{"x.sqsh": 0o600, "x.sif": 0o700} {
 		p.write(file, "precious")
 		p.fails(1, []string{"holds something else", "--force"}, "copy", small(t), file)
 		if p.read(file) != "precious" {
 			t.Errorf("%s has changed", file)
 		}
 		p.must("copy", "--force", small(t), file)
-		p.wantMode(file, 0o644)
+		p.wantMode(file, mode)
 		before := p.stat(file)
 
 		// The same once more: nothing is done.
@@ -311,7 +311,7 @@ func TestCopyOverSomethingElse(t *testing.T) {
 			t.Errorf("the old file was written over, or not replaced: %v", err)
 		}
 		old.Close()
-		p.wantMode(file, 0o644)
+		p.wantMode(file, mode)
 	}
 	// From one cluster file to another the same holds.
 	p.must("copy", small(t), "y.sqsh")
@@ -319,7 +319,7 @@ func TestCopyOverSomethingElse(t *testing.T) {
 	p.must("copy", "--force", "y.sqsh", "x.sif")
 	p.must("copy", "y.sqsh", "x.sif")
 	p.must("copy", "y.sqsh", "y.sqsh")
-	p.wantMode("x.sif", 0o644)
+	p.wantMode("x.sif", 0o700)
 	// Directories and files that are no images.
 	if err := os.Mkdir(p.path("d.sqsh"), 0o755); err != nil {
 		t.Fatal(err)

@@ -75,6 +75,7 @@ func (s *Session) shareOnce(ctx context.Context, ref source.Ref, from source.Opt
 	if err != nil {
 		return err
 	}
+	how.Public = true
 	return export.Write(ctx, im, export.Target{Transport: kind, Path: path}, how)
 }
 

@@ -210,12 +210,23 @@ func (c *clusterWriter) writeLocked(fill func(*os.File) error) error {
 // checkAndSync reads what was written while the disk takes it.
 func (c *clusterWriter) checkAndSync(f *os.File) error {
 	synced := make(chan error, 1)
-	go func() { synced <- errors.Join(f.Chmod(0o644), f.Sync()) }() // for every user of the cluster, whatever the mask says
+	go func() { synced <- errors.Join(f.Chmod(c.mode()), f.Sync()) }()
 	err := c.check(f)
 	if err != nil {
 		err = fmt.Errorf("what was written is not right: %w", err)
 	}
 	return errors.Join(err, <-synced)
+}
+
+// mode returns the permissions of the file: what the umask leaves, as of any other file. A SIF can be executed, as Apptainer's can.
+func (c *clusterWriter) mode() fs.FileMode {
+	switch {
+	case c.o.Public:
+		return 0o644
+	case c.target.Transport == source.SIF:
+		return 0o777 &^ umask()
+	}
+	return 0o666 &^ umask()
 }
 
 // check reads everything but the contents of what was written.

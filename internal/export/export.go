@@ -33,6 +33,7 @@ type Options struct {
 	Name     string           // NAME or NAME:TAG of the image, which archives, layouts and cluster files carry; may be empty
 	Squashfs squashfs.Options // of squashfs and SIF files; zero: squashfs.DefaultOptions
 	NoReuse  bool             // of those: compress everything anew
+	Public   bool             // of those: everybody may read the file, whatever the umask
 	Uenv     UenvOptions
 	Start    []string // of those: the image's files that stand first in the file, see clusterfile.Input
 
