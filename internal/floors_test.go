@@ -18,6 +18,7 @@ import (
 // above. A new package gets a place here, and a line in docs/architecture/00-map.md.
 var floors = [][]string{
 	{"lazyregexp", "racewatch"},
+	{"quote"},
 	{"atomicfile", "child", "cpython", "ctxio", "cuda", "debian", "edf", "elfx", "entrypoint", "progress", "recent", "fault", "filelock", "fuse", "inflate", "joblog", "wheelbuild/catalog", "pathwalk", "rootemu", "rpmdb", "sbatch", "searchpath", "sif", "spelling", "units", "usernet", "xz", "zstdblock"},
 	{"users"},
 	{"device", "fatbin", "gitrun", "host", "hostconfig", "jobstep", "readorder", "squashfs", "store", "tomltext"},
@@ -60,7 +61,7 @@ var knownTo = map[string][]string{
 var onlyFrom = map[string][]string{
 	"cli": {
 		"engine", "pipeline", "cotainr", // which it calls
-		"ui", "units", "fault", "progress", "spelling", "lazyregexp", // how it talks
+		"ui", "units", "quote", "fault", "progress", "spelling", "lazyregexp", // how it talks
 		"recipe", "config", "cluster", "edf", "fatbin", "job", "sbom", "squashfs", "tocontainerfile", "venv", // what flags and arguments are read into
 		"audit", "build", "facts", "imagetest", "joblog", "lint", "plan", "promote", "report", "slim", "slurm", "store", "wheelbuild/catalog", // what it prints
 		"nodejob", "atomicfile", // a command that runs on another machine, and files of what is printed

@@ -16,6 +16,7 @@ var saidOnce = []struct {
 	in   string
 }{
 	{"the PATH where an environment sets none", regexp.MustCompile(`/usr/local/sbin:/usr/local/bin`), "searchpath/searchpath.go"},
+	{"how a shell reads an apostrophe", regexp.MustCompile("\"'\", `'\\\\''`"), "quote/quote.go"},
 	{"a kind of record", regexp.MustCompile(`store\.Kind(\(| = )"|store\.Kind = "`), "store/kinds.go"},
 }
 

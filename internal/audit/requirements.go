@@ -8,7 +8,9 @@ import (
 
 	"sconce.dev/sconce/internal/facts"
 
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // unmet is a requirement that the installed packages do not meet.
@@ -186,10 +188,16 @@ func acceptsNumPy1(r python.Requirement) bool {
 	return err == nil && r.Specifiers.Contains(last)
 }
 
+// neededVersions are versions that a remedy repeats. PEP 440 lets anything stand behind ===, and what an image says there is not for pasting.
+var neededVersions = lazyregexp.New(`^[A-Za-z0-9.*+!_,<>=~ -]*$`)
+
 func (u unmet) remedy() string {
 	need := needText(u.need)
+	if !neededVersions.MatchString(u.need.Specifiers.String()) {
+		need = u.need.Name
+	}
 	if u.found == nil {
-		return fmt.Sprintf("add %q to [python] packages in the recipe, or install it: python -m pip install %q", need, need)
+		return fmt.Sprintf("add %q to [python] packages in the recipe, or install it: python -m pip install %s", need, quote.Word(need))
 	}
 	return fmt.Sprintf("put %q beside %q in [python] packages and lock again, so that both fit",
 		need, u.by.Name)

@@ -14,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/fatbin"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/units"
 )
 
@@ -526,7 +527,7 @@ func lookUnneededCode(s *Subject, report func(Finding)) error {
 	report(Finding{
 		Message: fmt.Sprintf("%s of %s of device code are for other GPUs than %s", units.Size(unneeded), units.Size(all), capabilityNames(gpus)),
 		Seen:    seen,
-		Remedy:  fmt.Sprintf("take it out: sconce slim IMAGE --gpu %s -o OUT, or [slim] gpu = true in the recipe", strings.ReplaceAll(capabilityNames(gpus), ", ", ",")),
+		Remedy:  fmt.Sprintf("take it out: sconce slim IMAGE --gpu %s -o OUT, or [slim] gpu = true in the recipe", quote.Word(strings.ReplaceAll(capabilityNames(gpus), ", ", ","))),
 	})
 	return nil
 }

@@ -3,7 +3,6 @@ package audit
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"sconce.dev/sconce/internal/facts"
 
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // The schema that a SARIF log names, and its version (OASIS, "Static Analysis Results Interchange Format Version 2.1.0").
@@ -122,7 +122,7 @@ func (l Log) SARIF(findings []Finding) ([]byte, error) {
 		index := slices.IndexFunc(l.Rules, func(r Rule) bool { return r.ID == found.Rule })
 		run.Results = append(run.Results, sarifOf(found, index, l.Subject, seen))
 	}
-	data, err := json.MarshalIndent(sarifLog{sarifSchema, sarifVersion, []sarifRun{run}}, "", "  ")
+	data, err := quote.JSON(sarifLog{sarifSchema, sarifVersion, []sarifRun{run}}, "  ")
 	if err != nil {
 		return nil, fmt.Errorf("write SARIF: %w", err)
 	}

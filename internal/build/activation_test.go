@@ -3,6 +3,8 @@ package build
 import (
 	"reflect"
 	"testing"
+
+	"sconce.dev/sconce/internal/quote"
 )
 
 // What scripts set is kept when it is the same for every user; a shell's own variables are not; what is taken away is empty.
@@ -21,7 +23,7 @@ func TestDifference(t *testing.T) {
 
 // A link script's name and variables are words, whatever is in them.
 func TestQuote(t *testing.T) {
-	if got, want := quote(`it's $x`), `'it'\''s $x'`; got != want {
+	if got, want := quote.Single(`it's $x`), `'it'\''s $x'`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -212,18 +213,15 @@ func linkCommand(scripts []conda.Script, shell, prefix string) string {
 		var words []string
 		for _, kv := range s.Env {
 			name, value, _ := strings.Cut(kv, "=")
-			words = append(words, name+"="+quote(value))
+			words = append(words, name+"="+quote.Single(value))
 		}
 		fmt.Fprintf(&b, "( export %s PATH=%s:\"$PATH\"; exec %s %s ) || { echo %s >&2; exit 1; }\n",
-			strings.Join(words, " "), quote(prefix+"/bin"), quote(shell), quote(s.Path), quote("the "+s.Kind+" script of "+s.Package+" failed"))
+			strings.Join(words, " "), quote.Single(prefix+"/bin"), quote.Single(shell), quote.Single(s.Path), quote.Single("the "+s.Kind+" script of "+s.Package+" failed"))
 	}
-	messages := quote(prefix + "/.messages.txt")
+	messages := quote.Single(prefix + "/.messages.txt")
 	fmt.Fprintf(&b, "if [ -f %[1]s ]; then while IFS= read -r line; do printf '%%s\\n' \"$line\"; done < %[1]s; rm -f %[1]s; fi\n", messages)
 	return b.String()
 }
-
-// quote makes one word of a text, for a shell.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // warnReplaced says which files of conda packages lie below other files of wheels, which are laid over them.
 func (r *stageRun) warnReplaced(ctx context.Context) {

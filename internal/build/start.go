@@ -12,6 +12,7 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -105,7 +106,7 @@ func (s *start) texts() (program, file string) {
 	}
 	var lines []string
 	for _, script := range s.Scripts {
-		lines = append(lines, fmt.Sprintf("    [ ! -r %[1]s ] || . %[1]s >&2", quote(script)))
+		lines = append(lines, fmt.Sprintf("    [ ! -r %[1]s ] || . %[1]s >&2", quote.Single(script)))
 	}
 	personal := strings.Join(shellNames(s.Personal), " ")
 	program = fmt.Sprintf(programText, s.Shell, s.prefix, personal)

@@ -11,6 +11,7 @@ import (
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/store"
@@ -277,7 +278,7 @@ func (a *app) planRecipe(ctx context.Context, o buildOptions, how *engine.BuildO
 func loadRecipe(path, platform, compression string) (*engine.Recipe, error) {
 	if engine.IsContainerfile(path) || engine.IsDefinition(path) {
 		return nil, fault.Usage(fault.Hint(fmt.Errorf("%s: this wants a recipe (sconce.toml)", path),
-			fmt.Sprintf("`sconce build -f %[1]s` builds the file; `sconce init --from Containerfile` writes a recipe of a Containerfile", path)))
+			fmt.Sprintf("`sconce build -f %[1]s` builds the file; `sconce init --from Containerfile` writes a recipe of a Containerfile", quote.Word(path))))
 	}
 	c := engine.Changes{Compression: compression}
 	if platform != "" {

@@ -108,7 +108,7 @@ func explanation(e engine.LogFindings, width int, paint func(code, text string) 
 func (a *app) sayWhy(all []engine.LogFindings) {
 	for _, e := range all {
 		if text := explanation(e, columns(a.stderr), painter(false)); text != "" {
-			a.say("%s", strings.TrimSuffix(text, "\n"))
+			a.tell(strings.TrimSuffix(text, "\n"))
 		}
 	}
 }

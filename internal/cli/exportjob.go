@@ -15,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // jobOptions are the options of the commands that write the files of a job.
@@ -236,11 +237,7 @@ func (o jobOptions) again(what string) string {
 	if len(o.Command) > 0 {
 		words = append(append(words, "--"), o.Command...)
 	}
-	text, err := job.Words(words)
-	if err != nil || strings.ContainsAny(text, "\r\n") {
-		return ""
-	}
-	return text
+	return quote.Words(words...)
 }
 
 // showDiff shows how a file differs from text, as diff -u does, and ends with its exit code.

@@ -12,6 +12,7 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // foreignCommands are commands of docker, podman, apptainer and enroot that people type out of habit, and what does here what
@@ -183,5 +184,5 @@ func entrypointTakesNone(program, image string) error {
 		program = "COMMAND"
 	}
 	return fault.Usage(fault.Hint(errors.New("--entrypoint takes no program: it puts the image's own entrypoint before COMMAND"),
-		fmt.Sprintf("a command runs without the image's entrypoint anyway: `sconce run %s -- %s`", image, program)))
+		fmt.Sprintf("a command runs without the image's entrypoint anyway: `sconce run %s -- %s`", quote.Word(image), quote.Word(program))))
 }

@@ -7,7 +7,7 @@ import (
 
 	"sconce.dev/sconce/internal/config"
 	"sconce.dev/sconce/internal/engine"
-	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -61,6 +61,6 @@ func (a *app) runInit(ctx context.Context, o engine.InitOptions) error {
 	if made.OnImage {
 		a.say("it stands on an image of Docker Hub, as no mirror of Debian is known here: `mirrors` in %s names one", config.Own())
 	}
-	a.say("wrote %s; `sconce build %s` builds it", made.Path, job.Word(o.Dir))
+	a.say("wrote %s; `sconce build %s` builds it", made.Path, quote.Word(o.Dir))
 	return nil
 }

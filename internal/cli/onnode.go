@@ -68,7 +68,7 @@ func (a *app) sendThere(ctx context.Context, c nodejob.Command) error {
 }
 
 // said tells what a command on a node has told.
-func (a *app) said(text string) { a.say("%s", text) }
+func (a *app) said(text string) { a.tell(text) }
 
 // checkOn refuses what cannot be had on another machine.
 func (s stepOptions) checkOn() error {

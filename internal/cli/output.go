@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -10,16 +9,19 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/nodejob"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/ui"
 	"sconce.dev/sconce/internal/units"
 )
 
 // printJSON prints v for a program, indented for the person who looks at it.
 func (a *app) printJSON(v any) error {
-	e := json.NewEncoder(a.out)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+	data, err := quote.JSON(v, "  ")
+	if err != nil {
+		return err
+	}
+	_, err = a.out.Write(append(data, '\n'))
+	return err
 }
 
 // sayWritten tells what was written, and how much a file is.
@@ -35,10 +37,13 @@ func (a *app) sayWritten(outputs ...string) {
 	}
 }
 
-// say tells the user on stderr what was done, unless --quiet was given.
-func (a *app) say(format string, args ...any) {
+// say tells the user on stderr what was done, unless --quiet was given. Its lines are those of format.
+func (a *app) say(format string, args ...any) { a.tell(quote.Sprintf(format, args...)) }
+
+// tell is say for text whose lines are sconce's own.
+func (a *app) tell(text string) {
 	if a.onNode && a.view != nil {
-		a.view.Emit(progress.Event{Time: time.Now(), Kind: nodejob.Said, Text: fmt.Sprintf(format, args...)})
+		a.view.Emit(progress.Event{Time: time.Now(), Kind: nodejob.Said, Text: text})
 		return
 	}
 	if a.view == nil || a.view.Mode() == ui.Quiet || a.view.Mode() == ui.JSON {
@@ -47,7 +52,7 @@ func (a *app) say(format string, args ...any) {
 	a.saying.Lock()
 	defer a.saying.Unlock()
 	a.view.Flush()
-	fmt.Fprintf(a.stderr, "%s\n", ui.CleanLines(fmt.Sprintf(format, args...)))
+	fmt.Fprintf(a.stderr, "%s\n", ui.CleanLines(text))
 }
 
 // dataWriter writes data to stdout after what was reported before it.

@@ -141,7 +141,7 @@ func (a *app) printPlan(x *engine.Explained, why bool) error {
 	if why && x.First {
 		a.say("no build of %s is remembered here, so there is nothing to compare with", x.Image)
 	}
-	a.say("%s", summaryOf(x))
+	a.tell(summaryOf(x))
 	return nil
 }
 

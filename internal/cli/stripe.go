@@ -10,7 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // stripeOptions are the options of `sconce stripe`.
@@ -70,8 +70,8 @@ func (a *app) runStripe(ctx context.Context, o stripeOptions) error {
 	}
 	for _, dir := range o.dirs {
 		if !o.apply {
-			line := engine.StripeCommand(t.Paths.Stripe, job.Quote(dir))
-			if _, err := fmt.Fprintf(a.out, "mkdir -p %s && %s\n", job.Quote(dir), strings.Join(line, " ")); err != nil {
+			line := engine.StripeCommand(t.Paths.Stripe, quote.Word(dir))
+			if _, err := fmt.Fprintf(a.out, "mkdir -p %s && %s\n", quote.Word(dir), strings.Join(line, " ")); err != nil {
 				return err
 			}
 			continue

@@ -10,6 +10,7 @@ import (
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // submitOptions are the options of `sconce submit`.
@@ -91,7 +92,7 @@ func (a *app) runSubmit(ctx context.Context, o submitOptions) error {
 	case err != nil:
 		return err
 	case o.TestOnly:
-		_, err = fmt.Fprintln(a.out, done.Said)
+		_, err = fmt.Fprintln(a.out, quote.CleanLines(done.Said))
 		return err
 	}
 	if _, err := fmt.Fprintln(a.out, done.ID); err != nil {

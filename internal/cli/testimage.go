@@ -13,6 +13,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // testOptions are the options of `sconce test`.
@@ -152,7 +153,7 @@ func (a *app) printResults(results []imagetest.Result, asJSON bool) error {
 	}
 	for _, r := range results {
 		if r.Reason != "" {
-			if _, err := fmt.Fprintf(a.out, "%s: %s\n", r.Test, r.Reason); err != nil {
+			if _, err := fmt.Fprintln(a.out, quote.Sprintf("%s: %s", r.Test, r.Reason)); err != nil {
 				return err
 			}
 		}

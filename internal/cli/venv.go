@@ -9,6 +9,7 @@ import (
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/units"
 	"sconce.dev/sconce/internal/venv"
 )
@@ -246,9 +247,9 @@ func (a *app) runVenvCheck(ctx context.Context, s *engine.Session, v *engine.Ven
 	}
 	out := dataWriter{a.stdout, a.view}
 	b := v.Record.Base
-	fmt.Fprintf(out, "%s: Python %s (%s) of %s, seen in %s\n", v.Name, b.Python, b.Executable, b.Title(), b.Mount)
+	fmt.Fprintln(out, quote.Sprintf("%s: Python %s (%s) of %s, seen in %s", v.Name, b.Python, b.Executable, b.Title(), b.Mount))
 	for _, p := range v.Record.Packages {
-		fmt.Fprintf(out, "  %s %s\n", p.Name, p.Version)
+		fmt.Fprintln(out, quote.Sprintf("  %s %s", p.Name, p.Version))
 	}
 	a.sayShadows(v.Record.Shadows)
 	if on != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/tomltext"
 )
 
@@ -55,6 +56,13 @@ var (
 // CPULevels is the number of x86-64 levels, of which 1 is what every processor has (psABI, "Micro-Architecture Levels").
 const CPULevels = 4
 
+// The expressions of a path in a profile.
+const (
+	pathVariable = `\$\{[A-Za-z_][A-Za-z0-9_]*\}`
+	pathBegins   = `(/|` + pathVariable + `)`
+	inPath       = `([^\s:;&|<>()'"\x60\\*?\[\]{}!#$]|` + pathVariable + `)*`
+)
+
 var (
 	formText    = lazyregexp.New(`^[^\r\n\t]+$`)
 	formGPU     = lazyregexp.New(`^[0-9]{1,2}\.[0-9]$`) // as TORCH_CUDA_ARCH_LIST has it, without names and PTX
@@ -62,9 +70,9 @@ var (
 	formGlibc   = lazyregexp.New(`^2\.[0-9]{1,2}$`)
 	formLibrary = lazyregexp.New(`^[^/]+$`)
 	formDir     = lazyregexp.New(`^/`)
-	// formPath is an absolute path, or one that begins with a variable.
-	formPath     = lazyregexp.New(`^(/|\$\{[A-Za-z_][A-Za-z0-9_]*\})[^\s:]*$`)
-	formMount    = lazyregexp.New(`^(/|\$\{[A-Za-z_][A-Za-z0-9_]*\})[^\s:]*(:/[^\s:]*(:ro)?)?$`)
+	// formPath is an absolute path, or one that begins with a variable. Of what a shell reads as its own it may hold variables in braces alone.
+	formPath     = lazyregexp.New(`^` + pathBegins + inPath + `$`)
+	formMount    = lazyregexp.New(`^` + pathBegins + inPath + `(:/` + inPath + `(:ro)?)?$`)
 	formWord     = lazyregexp.New(`^[^\s'"\x60\\-][^\s'"\x60\\]*$`)
 	formVersion  = lazyregexp.New(`^[0-9]{2}\.[0-9]{2}(\.[0-9]+)?$`)
 	formDuration = lazyregexp.New(`^[0-9]+(\.[0-9]+)?(s|m|h|d|w|y)$`)
@@ -411,6 +419,9 @@ func (k Key) checkTable(table map[string]string) error {
 }
 
 func (k Key) checkText(text string) error {
+	if strings.ContainsFunc(text, quote.Harmful) {
+		return fmt.Errorf("%s: %q holds a control character", k.Name, text)
+	}
 	if k.Enum != nil && !slices.Contains(k.Enum, text) {
 		known := make([]string, len(k.Enum))
 		for i, name := range k.Enum {

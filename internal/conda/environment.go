@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -352,7 +353,7 @@ func (e Environment) variables() []byte {
 	var b bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if variableName.MatchString(name) && !strings.Contains(all[name], "\x00") {
-			fmt.Fprintf(&b, "export %s='%s'\n", name, strings.ReplaceAll(all[name], "'", `'\''`))
+			fmt.Fprintf(&b, "export %s=%s\n", name, quote.Single(all[name]))
 		}
 	}
 	return b.Bytes()

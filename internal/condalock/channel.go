@@ -12,6 +12,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // usualAlias is where a channel is that is named by a single word, unless the configuration says otherwise.
@@ -246,7 +247,7 @@ func (c *Config) expand(text string) (string, error) {
 		return value
 	})
 	if missing != "" {
-		return "", fault.Hint(fmt.Errorf("it needs the variable %s, which is not set", missing), fmt.Sprintf("set it: export %s=…", missing))
+		return "", fault.Hint(fmt.Errorf("it needs the variable %s, which is not set", missing), fmt.Sprintf("set it: export %s=…", quote.Word(missing)))
 	}
 	return text, nil
 }

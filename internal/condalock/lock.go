@@ -19,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -169,6 +170,11 @@ func (l *Lock) Write() ([]byte, error) {
 	e.SetIndent(2)
 	if err := errors.Join(e.Encode(out), e.Close()); err != nil {
 		return nil, fmt.Errorf("write conda-lock.yml: %w", err)
+	}
+	if i := bytes.IndexFunc(b.Bytes(), quote.HarmfulInLines); i >= 0 {
+		line := b.Bytes()[bytes.LastIndexByte(b.Bytes()[:i], '\n')+1:]
+		line, _, _ = bytes.Cut(line, []byte("\n"))
+		return nil, fmt.Errorf("write conda-lock.yml: a channel has given a control character: %q", bytes.TrimSpace(line))
 	}
 	return b.Bytes(), nil
 }
@@ -377,7 +383,7 @@ func (part *Platform) Explicit() []byte {
 	var b bytes.Buffer
 	b.WriteString("# This file may be used to create an environment using:\n# $ conda create --name <env> --file <this file>\n")
 	if part.Name != "" {
-		fmt.Fprintf(&b, "# platform: %s\n", part.Name)
+		fmt.Fprintf(&b, "# platform: %s\n", quote.Clean(part.Name))
 	}
 	b.WriteString("@EXPLICIT\n")
 	for _, one := range conda.SortPackages(part.Packages) {
@@ -416,7 +422,7 @@ func parseExplicit(file string, text []byte) (*Lock, error) {
 		if p.Subdir != "noarch" {
 			part.Name = cmp.Or(part.Name, p.Subdir)
 			if part.Name != p.Subdir {
-				problems = append(problems, fmt.Errorf("%s:%d:1: %s is for %s, and the file is for %s", file, i+1, p.File, p.Subdir, part.Name))
+				problems = append(problems, fmt.Errorf("%s:%d:1: %s is for %s, and the file is for %s", file, i+1, p.File, p.Subdir, quote.Clean(part.Name)))
 			}
 		}
 		if !slices.Contains(l.Channels, p.Channel) {

@@ -167,7 +167,7 @@ func (p *parser) flags(m *match) error {
 	}
 	next := p.behind(m)
 	if next == nil {
-		return fmt.Errorf("argument %s: ignored explicit argument %s", m.option.title(), quote(m.value))
+		return fmt.Errorf("argument %s: ignored explicit argument %s", m.option.title(), repr(m.value))
 	}
 	if err := p.take(m.option, nil); err != nil {
 		return err
@@ -198,8 +198,8 @@ func (p *parser) take(o *option, values []string) error {
 	return o.take(values)
 }
 
-// quote writes a word as Python's repr does.
-func quote(s string) string {
+// repr writes a word as Python's repr does.
+func repr(s string) string {
 	mark := "'"
 	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
 		mark = `"`

@@ -15,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // build is one `cotainr build`.
@@ -128,7 +129,7 @@ func (b *build) parse(args []string) (extras []string, err error) {
 	case b.locked && b.lock == "":
 		return nil, &usageError{&buildCommand, "argument --locked: needs argument --lock"}
 	case b.lock != "" && filepath.Ext(b.lock) != ".lock":
-		return nil, &usageError{&buildCommand, fmt.Sprintf("argument --lock: %s does not end in .lock", quote(b.lock))}
+		return nil, &usageError{&buildCommand, fmt.Sprintf("argument --lock: %s does not end in .lock", repr(b.lock))}
 	}
 	b.image = words[0]
 	return append(p.extras, words[1:]...), nil
@@ -195,7 +196,7 @@ func (b *build) prepare(ctx context.Context, began time.Time) error {
 	}
 	for _, env := range b.condaEnvs {
 		if _, err := os.Stat(env); err != nil {
-			return fmt.Errorf("The provided Conda env file %s does not exist.", quote(absolute(env))) //nolint:staticcheck,revive // cotainr's words
+			return fmt.Errorf("The provided Conda env file %s does not exist.", repr(absolute(env))) //nolint:staticcheck,revive // cotainr's words
 		}
 	}
 	if b.logToFile {
@@ -315,7 +316,7 @@ func baseReference(spec string) (string, error) {
 	case found && slices.Contains(pathForms, form):
 		return form + ":" + strings.TrimPrefix(rest, "//"), nil
 	case isDefinition(spec):
-		return "", fault.Hint(fmt.Errorf("%s is a definition file, and no image", spec), "build it first: apptainer build base.sif "+spec)
+		return "", fault.Hint(fmt.Errorf("%s is a definition file, and no image", spec), "build it first: apptainer build base.sif "+quote.Word(spec))
 	}
 	return spec, nil
 }

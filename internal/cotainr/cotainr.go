@@ -103,7 +103,7 @@ func (a *App) subcommand(name string, args []string) (run func(context.Context) 
 		}
 		return a.info, append(p.extras, p.words...), nil
 	}
-	return nil, nil, &usageError{&mainCommand, fmt.Sprintf("argument {build,info}: invalid choice: %s (choose from 'build', 'info')", quote(name))}
+	return nil, nil, &usageError{&mainCommand, fmt.Sprintf("argument {build,info}: invalid choice: %s (choose from 'build', 'info')", repr(name))}
 }
 
 func (a *App) helpOption(c *command) *option {

@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // spec is a specification (CDI SPEC.md, "CDI JSON Specification"), as far as it can be followed without being root. JSON is
@@ -92,7 +93,7 @@ func readSpec(file string) (*spec, error) {
 	s, err := parseSpec(data)
 	if err != nil {
 		return nil, fault.Hint(fmt.Errorf("CDI specification %s: %w", file, err),
-			"make it anew: nvidia-ctk cdi generate --output="+file)
+			"make it anew: nvidia-ctk cdi generate --output="+quote.Word(file))
 	}
 	s.file = file
 	return s, nil

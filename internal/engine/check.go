@@ -18,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/units"
 )
@@ -152,7 +153,7 @@ func (s *Session) checkBuilt(ctx context.Context, r *Recipe, im *image.Image) (*
 	}
 	s.allow(ctx, findings, r.Target.Allow)
 	n := audit.CountOf(findings)
-	again := fmt.Sprintf("`sconce check --recipe %s` shows all of it", filepath.Dir(r.Path))
+	again := fmt.Sprintf("`sconce check --recipe %s` shows all of it", quote.Word(filepath.Dir(r.Path)))
 	if n.Warnings > 0 {
 		text := fmt.Sprintf("the check for %s found %s:\n%s", r.Target.Title(), units.Number(n.Warnings, "warning"), brief(findings, audit.Warning, false))
 		progress.Warn(ctx, text, again)

@@ -8,6 +8,7 @@ import (
 	"sconce.dev/sconce/internal/build"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // CheckCurrent says whether the image that bears the recipe's name in the store is what recipe and lock say now: an error of exit code 3
@@ -22,7 +23,7 @@ func (s *Session) CheckCurrent(ctx context.Context, r *Recipe) error {
 	if err != nil {
 		return nil //nolint:nilerr // who places it says so
 	}
-	hint := fmt.Sprintf("build it again: sconce build %s; or submit it all the same with --any-image", filepath.Dir(r.Path))
+	hint := fmt.Sprintf("build it again: sconce build %s; or submit it all the same with --any-image", quote.Word(filepath.Dir(r.Path)))
 	if !state.Fits() {
 		return fault.Problem(fault.Hint(fmt.Errorf("%s is not what %s says: %w", r.FullName(), r.Path, r.driftError(state.Drift)), hint))
 	}

@@ -14,7 +14,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fileop"
-	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/torecipe"
 )
@@ -102,7 +102,7 @@ func originOf(file string) (origin, error) {
 		return fromContainerfile, nil
 	case IsDefinition(file):
 		return 0, fault.Usage(fault.Hint(fmt.Errorf("--from %s: no recipe is made from a definition file", file),
-			fmt.Sprintf("`sconce build %s` builds it as it is", job.Word(file))))
+			fmt.Sprintf("`sconce build %s` builds it as it is", quote.Word(file))))
 	case strings.HasSuffix(name, "conda-lock.yml"), name == "pixi.lock":
 		return fromCondaLock, nil
 	case strings.HasSuffix(name, ".yml"), strings.HasSuffix(name, ".yaml"):

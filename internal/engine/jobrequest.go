@@ -13,6 +13,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // JobOptions say which job of which image is meant, and what is different from what its recipe says.
@@ -141,12 +142,10 @@ func (o JobOptions) change(r *job.Request) error {
 	if o.Launcher != "" {
 		r.Job.Launcher = o.Launcher
 	}
-	if len(o.Command) == 0 {
-		return nil
+	if len(o.Command) > 0 {
+		r.Job.Command = quote.Words(o.Command...)
 	}
-	command, err := job.Words(o.Command)
-	r.Job.Command = command
-	return err
+	return nil
 }
 
 // placeImage decides where the nodes read the image, unless it is a file already.
@@ -160,8 +159,12 @@ func placeImage(r *job.Request, o JobOptions) {
 		r.Image.File = r.DefaultFile()
 	}
 	if IsRecipe(o.Subject) && r.Image.File != "" {
-		r.Image.Put = strings.TrimSpace("sconce build "+strings.TrimPrefix(o.Subject, ".")) + " -o " + r.Image.File
+		build := []string{"sconce", "build"}
+		if o.Subject != "." {
+			build = append(build, o.Subject)
+		}
+		r.Image.Put = quote.Words(build...) + " -o " + job.Path(r.Image.File)
 	} else if !strings.HasSuffix(r.Image.File, o.Subject) {
-		r.Image.Put = "sconce copy " + o.Subject + " " + r.Image.File
+		r.Image.Put = quote.Words("sconce", "copy", o.Subject) + " " + job.Path(r.Image.File)
 	}
 }

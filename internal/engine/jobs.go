@@ -15,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/job"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/spelling"
 )
 
@@ -138,7 +139,7 @@ type Placed struct {
 func (s *Session) PlaceOfRecipe(ctx context.Context, r *Recipe, dir string, uenv bool) (Placed, error) {
 	p, err := s.PlaceOf(ctx, r.FullName(), dir, uenv)
 	if err != nil && p.Digest == "" {
-		err = fault.Hint(err, "build it first: sconce build "+filepath.Dir(r.Path))
+		err = fault.Hint(err, "build it first: sconce build "+quote.Word(filepath.Dir(r.Path)))
 	}
 	p.Reference = r.JobImage().Reference
 	return p, err

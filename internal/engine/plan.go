@@ -18,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/remotecache"
 	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/store"
@@ -126,7 +127,7 @@ func compilerHere(ctx context.Context, l *Locked) host.Python {
 	switch {
 	case !ok:
 		progress.Warn(ctx, fmt.Sprintf("no byte code is compiled: programs for %s do not run on this machine, which has no Python %s of its own either", l.Platform, minor),
-			fmt.Sprintf("imports are slower the first time: install one here (`uv python install %s`), build on a machine of that kind, or set bytecode = false under [python] to silence this", minor))
+			fmt.Sprintf("imports are slower the first time: install one here (`uv python install %s`), build on a machine of that kind, or set bytecode = false under [python] to silence this", quote.Word(minor)))
 	case found.Version != version:
 		progress.Notef(ctx, fmt.Sprintf("byte code is compiled by %s of this machine, Python %s; the image has %s, which does not run here", found.Path, found.Version, version))
 	}

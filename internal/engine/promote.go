@@ -15,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/promote"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
@@ -135,7 +136,7 @@ func (s *Session) Find(ctx context.Context, name string) (InRegistry, error) {
 	}
 	wanted := cmp.Or(string(ref.Digest), ref.Tag, "latest")
 	if r.Digest, err = repo.Resolve(ctx, wanted); err == nil && r.Digest == "" {
-		err = fault.Hint(fmt.Errorf("%s has no %s", ref.Value, wanted), "check the name, or push the image first: `sconce push IMAGE "+ref.Value+"`")
+		err = fault.Hint(fmt.Errorf("%s has no %s", ref.Value, wanted), "check the name, or push the image first: `sconce push IMAGE "+quote.Word(ref.Value)+"`")
 	}
 	return r, err
 }

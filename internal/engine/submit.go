@@ -19,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/job"
 	"sconce.dev/sconce/internal/lint"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/slurm"
 	"sconce.dev/sconce/internal/venv"
 )
@@ -191,7 +192,7 @@ func (s *submission) checkVenv(ctx context.Context, path string) error {
 		_, kept := os.Stat(filepath.Join(path, venv.FileName))
 		_, python := os.Stat(filepath.Join(path, "pyvenv.cfg"))
 		if kept == nil && python != nil {
-			return fault.Usage(fault.Hint(fmt.Errorf("%s says what an environment is made of, and has no packages in it", path), "pack it, and name the file: sconce venv pack "+path+" -o FILE.sqsh"))
+			return fault.Usage(fault.Hint(fmt.Errorf("%s says what an environment is made of, and has no packages in it", path), "pack it, and name the file: sconce venv pack "+quote.Word(path)+" -o FILE.sqsh"))
 		}
 		return nil
 	}

@@ -25,6 +25,7 @@ import (
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/searchpath"
@@ -314,7 +315,7 @@ func (s *Session) openVenv(ctx context.Context, dir string, m *venv.Manifest) (*
 		err = state.Err
 	}
 	if err == nil && !state.Fits() {
-		err = fault.Hint(fmt.Errorf("%s has changed since it was locked:\n  %s", dir, strings.Join(state.Drift, "\n  ")), "`sconce venv add "+dir+"` brings it up to date")
+		err = fault.Hint(fmt.Errorf("%s has changed since it was locked:\n  %s", dir, strings.Join(state.Drift, "\n  ")), "`sconce venv add "+quote.Word(dir)+"` brings it up to date")
 	}
 	if err != nil {
 		return nil, err
@@ -429,7 +430,7 @@ var errEmptyVenv = errors.New("the environment has no packages yet")
 
 func (v *Venv) notEmpty() error {
 	if v.Empty() {
-		return fault.Usage(fault.Hint(fmt.Errorf("%s: %w", v.Name, errEmptyVenv), "`sconce venv add "+v.Name+" PACKAGE` adds some"))
+		return fault.Usage(fault.Hint(fmt.Errorf("%s: %w", v.Name, errEmptyVenv), "`sconce venv add "+quote.Word(v.Name)+" PACKAGE` adds some"))
 	}
 	return nil
 }

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/units"
 )
 
@@ -205,7 +205,7 @@ func clean(line []byte) string {
 	}
 	text := escapes.ReplaceAllString(strings.ToValidUTF8(string(line), string(utf8.RuneError)), "")
 	return strings.Map(func(r rune) rune {
-		if r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)) {
+		if r != '\t' && quote.Harmful(r) {
 			return -1
 		}
 		return r

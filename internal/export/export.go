@@ -21,6 +21,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
 	"sconce.dev/sconce/internal/store"
@@ -125,7 +126,7 @@ func refuseWord(s string) error {
 	}
 	if imageName.MatchString(s) {
 		return fault.Hint(errors.New("it looks like an image's name, and would become a directory"),
-			"`sconce pull IMAGE --name "+s+"` gives an image of the store a second name; ./"+s+" and oci:"+s+" are directories")
+			"`sconce pull IMAGE --name "+quote.Word(s)+"` gives an image of the store a second name; ./"+s+" and oci:"+s+" are directories")
 	}
 	if _, err := os.Lstat(s); err == nil {
 		return nil

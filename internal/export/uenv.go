@@ -15,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -71,6 +72,11 @@ func describeUenv(ctx context.Context, in *clusterfile.Input, im *image.Image, o
 	u.Mount = cmp.Or(u.Mount, u.Root)
 	u.Name = cmp.Or(u.Name, in.Name, "uenv")
 	u.View = cmp.Or(u.View, "default")
+	for _, text := range []string{u.Name, u.View, u.Description, u.Mount} {
+		if strings.ContainsFunc(text, quote.Harmful) {
+			return fault.Usage(fmt.Errorf("%q holds a control character, and is shown to all who start the uenv", text))
+		}
+	}
 	root, err := uenvRoot(tree, u)
 	if err != nil {
 		return err

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"sconce.dev/sconce/internal/quote"
 )
 
 var errBadRange = errors.New("the server answered with another part of the file than the one asked for")
@@ -89,7 +91,7 @@ const maxQuote = 300
 
 // Printable makes a server's words fit for a terminal: one short line without control characters.
 func Printable(s string) string {
-	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\ufffd' || (r >= 0x80 && r < 0xa0) }), " ")
+	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == ' ' || r == '\ufffd' || quote.Harmful(r) }), " ")
 	if len(s) > maxQuote {
 		s = strings.ToValidUTF8(s[:maxQuote], "") + "…"
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // run is what one run of a test left: it came to its end.
@@ -101,12 +102,7 @@ func lastWords(log []byte) string {
 }
 
 func clipTo(text string, n int) string {
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))
+	text = quote.Clean(text)
 	if runes := []rune(text); len(runes) > n {
 		return string(runes[:n-1]) + "…"
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // killTime is what a test that takes too long has to end by itself.
@@ -21,7 +22,7 @@ func (b *batch) script() (string, error) {
 	var s strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n", args...) }
 	line("#!/bin/bash")
-	line("# Tests of %s on %s. sconce test has written this, and reads what it leaves here.", oneLine(b.Image.Name), oneLine(b.clusterName()))
+	line("%s", quote.Comment(fmt.Sprintf("Tests of %s on %s. sconce test has written this, and reads what it leaves here.", b.Image.Name, b.clusterName())))
 	if b.Place != Here {
 		step, err := job.StepOf(whole)
 		if err != nil {
@@ -29,7 +30,7 @@ func (b *batch) script() (string, error) {
 		}
 		line("%s", strings.TrimSuffix(step.Directives, "\n"))
 	}
-	line("\ncd %s || exit 1\nexport PWD PYTHONUNBUFFERED=1\nulimit -c 0\ntrap 'exit 1' TERM INT", job.Quote(b.dir))
+	line("\ncd %s || exit 1\nexport PWD PYTHONUNBUFFERED=1\nulimit -c 0\ntrap 'exit 1' TERM INT", quote.Word(b.dir))
 	line("unset PYTHONPATH PYTHONHOME # those of the login shell are for the host's Python")
 	line("\nput() { # FILE TEXT: whole or not at all\n    printf '%%s\\n' \"$2\" > \"$1.new\" && mv -f \"$1.new\" \"$1\"\n}")
 	line("put started \"${SLURM_JOB_ID-}\"")
@@ -44,9 +45,6 @@ func (b *batch) script() (string, error) {
 	return s.String(), nil
 }
 
-// oneLine makes a name fit for a comment.
-func oneLine(text string) string { return clipTo(text, 200) }
-
 // writeHosts finds the nodes: those of the job that are not excluded.
 func (b *batch) writeHosts(line func(string, ...any)) {
 	if b.Place == Here {
@@ -54,7 +52,7 @@ func (b *batch) writeHosts(line func(string, ...any)) {
 		return
 	}
 	line("\nhosts=()\nfor host in $(scontrol show hostnames \"$SLURM_JOB_NODELIST\"); do")
-	line("    case %s in *\" $host \"*) ;; *) hosts+=(\"$host\") ;; esac", job.Quote(" "+strings.Join(b.exclude, " ")+" "))
+	line("    case %s in *\" $host \"*) ;; *) hosts+=(\"$host\") ;; esac", quote.Word(" "+strings.Join(b.exclude, " ")+" "))
 	line("done\nmaster=${hosts[0]-}")
 }
 
@@ -74,7 +72,7 @@ func (b *batch) writeTest(line func(string, ...any), i int, t Test) error {
 		return fmt.Errorf("test %s: %w", t.Title(), err)
 	}
 	n, nodes := i+1, t.NodeCount()
-	line("\n# Test %d: %s\n(", n, oneLine(t.Title()))
+	line("\n%s\n(", quote.Comment(fmt.Sprintf("Test %d: %s", n, t.Title())))
 	if step.Variables != "" {
 		line("%s", strings.Trim(step.Variables, "\n"))
 	}
@@ -99,7 +97,7 @@ func (b *batch) writeTest(line func(string, ...any), i int, t Test) error {
 
 // here has a command of sconce run be that of this very program, in which all ranks share one sandbox.
 func (b *batch) here(command string) string {
-	return job.Quote(b.Program) + " --quiet --store " + job.Quote(b.Store) + " run --in-job=yes" + strings.TrimPrefix(command, "sconce run")
+	return quote.Word(b.Program) + " --quiet --store " + quote.Word(b.Store) + " run --in-job=yes" + strings.TrimPrefix(command, "sconce run")
 }
 
 // ranksHere starts so many ranks beside each other, and ends with the first that fails: the others would wait for it.

@@ -7,6 +7,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // Args are what another program calls srun with, such as a launcher that writes scripts of its own.
@@ -73,11 +74,5 @@ var reference = lazyregexp.New(`^\$\{([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}$`)
 
 // String writes the arguments as words of a shell, which is also how they are read from a file.
 func (a Args) String() string {
-	words := slices.Concat(a.Srun, a.Program)
-	for i, w := range words {
-		if !plain.MatchString(w) {
-			words[i] = single(w)
-		}
-	}
-	return strings.Join(words, " ")
+	return quote.Words(slices.Concat(a.Srun, a.Program)...)
 }

@@ -30,9 +30,9 @@ func EDF(r Request) (string, error) {
 	}
 	var b script
 	b.line("%s", comment(fmt.Sprintf("%s on %s, for %s. It is found by its name as %s.", s.Image.Name, s.clusterName(), runtimeTitle[s.runtime], s.edfFile())))
-	b.line("#   srun %s COMMAND", s.start("", nil).options[0])
+	b.line("#   srun %s COMMAND", optionWord(s.start("", nil).options[0]))
 	if s.From != "" {
-		b.line("# Written again by:\n#   %s", s.From)
+		b.note("Written again by:", s.From)
 	}
 	s.imageNote(&b)
 	s.edfImage(&b)

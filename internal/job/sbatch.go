@@ -2,11 +2,13 @@ package job
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
 
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/units"
 	packed "sconce.dev/sconce/internal/venv"
 )
@@ -18,6 +20,12 @@ func (b *script) line(format string, args ...any) { fmt.Fprintf(b, format+"\n", 
 
 // because begins a paragraph with the reason for it.
 func (b *script) because(reason string) { b.line("\n%s", comment(reason)) }
+
+// note is a comment with a command to paste.
+func (b *script) note(text, command string) {
+	b.line("%s", comment(text))
+	b.line("#   %s", quote.Clean(command))
+}
 
 // Sbatch writes the script of a job. Errors are of exit code 2.
 func Sbatch(r Request) (string, error) {
@@ -52,7 +60,7 @@ func (s *settled) header(b *script) {
 	b.line("#")
 	b.line("%s", comment(fmt.Sprintf("Job %s: %s on %s, started by %s.", s.Name, s.Image.Name, s.clusterName(), runtimeTitle[s.runtime])))
 	if s.From != "" {
-		b.line("# Written again by:\n#   %s", s.From)
+		b.note("Written again by:", s.From)
 	}
 	b.line("#")
 	b.line("%s", comment("Submit it with `sbatch FILE`, from the directory that the job shall run in. Arguments after FILE go to the command."))
@@ -60,11 +68,11 @@ func (s *settled) header(b *script) {
 	case s.usesEDF():
 		b.line("%s", comment(fmt.Sprintf("It needs the environment definition file %s: `sconce export edf` writes it.", s.edfFile())))
 	case s.runtime == cluster.PodmanHPC:
-		b.line("# The image has to be there first, once:\n#   podman-hpc pull %s", s.Image.Reference)
+		b.note("The image has to be there first, once:", "podman-hpc pull "+word(s.Image.Reference))
 	}
 	s.imageNote(b)
 	if s.Job.Logs != "" {
-		b.line("# Slurm before 24.11 needs the directory of the log to be there first:\n#   mkdir -p %s", s.Job.Logs)
+		b.note("Slurm before 24.11 needs the directory of the log to be there first:", "mkdir -p "+word(s.Job.Logs))
 	}
 	b.line("#")
 }
@@ -75,12 +83,12 @@ func (s *settled) imageNote(b *script) {
 		return
 	}
 	if stripe, dir := s.Cluster.Paths.Stripe, s.Cluster.Paths.Images; stripe != "" && dir != "" {
-		b.line("# Once, before the first image, so that all nodes can read a large one at once:")
-		b.line("#   mkdir -p %s && lfs setstripe %s %s", dir, stripe, dir)
+		b.note("Once, before the first image, so that all nodes can read a large one at once:",
+			fmt.Sprintf("mkdir -p %s && lfs setstripe %s %s", word(dir), stripe, word(dir)))
 	}
-	b.line("# The image is put there by:\n#   %s", s.Image.Put)
+	b.note("The image is put there by:", s.Image.Put)
 	if s.Cluster.Paths.Stripe != "" {
-		b.line("# Over how many servers it is spread says:\n#   lfs getstripe %s", s.Image.File)
+		b.note("Over how many servers it is spread says:", "lfs getstripe "+word(s.Image.File))
 	}
 }
 
@@ -129,7 +137,8 @@ func (s *settled) directives(b *script) {
 	s.askSignals(b)
 	if s.runtime == uenv && !s.uenvInStep() {
 		for _, option := range s.uenvOptions() {
-			b.line("#SBATCH %s", option)
+			name, value, _ := strings.Cut(option, "=")
+			b.line("#SBATCH %s=%s", name, directive(value))
 		}
 	}
 	log := "%x-%j.log"
@@ -154,12 +163,13 @@ func first(values ...string) string {
 	return ""
 }
 
-// directive quotes a value as sbatch reads it, which is as a shell does without expanding anything.
+// directive quotes a value as sbatch reads it, which is as a shell does without expanding anything: between quotes too, \ is before what
+// means itself.
 func directive(value string) string {
-	if strings.ContainsAny(value, "&|*()[] ;<>") {
-		return `"` + value + `"`
+	if quote.Plain.MatchString(value) {
+		return value
 	}
-	return value
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(value) + `"`
 }
 
 // askGPUs asks for the GPUs of a node, for all of its tasks.
@@ -266,7 +276,7 @@ func (s *settled) localCache() string {
 
 func (s *settled) caches(b *script) {
 	b.because("What Triton and Inductor compile stays on the node: ranks that share such a cache over the network meet stale files, and wait for each other's locks.")
-	b.line(`cache=%s/%s-$SLURM_JOB_ID`, s.localCache(), fileName(s.Name))
+	b.line(`cache=%s/%s-$SLURM_JOB_ID`, word(s.localCache()), fileName(s.Name))
 	b.line(`export TRITON_CACHE_DIR=$cache/triton TORCHINDUCTOR_CACHE_DIR=$cache/inductor`)
 	if s.leavesCache() && !s.spreads() {
 		b.line("# It is a directory of the host, which nobody else clears.")
@@ -309,9 +319,9 @@ func (s *settled) recorder(b *script) {
 	b.line("export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000")
 	dir := "$PWD"
 	if s.Job.Logs != "" {
-		dir += "/" + strings.TrimSuffix(s.Job.Logs, "/")
-		if strings.HasPrefix(s.Job.Logs, "/") || strings.HasPrefix(s.Job.Logs, "$") {
-			dir = strings.TrimSuffix(s.Job.Logs, "/")
+		logs := word(strings.TrimSuffix(s.Job.Logs, "/"))
+		if dir += "/" + logs; strings.HasPrefix(s.Job.Logs, "/") || strings.HasPrefix(s.Job.Logs, "$") {
+			dir = logs
 		}
 	}
 	b.line("export TORCH_FR_DUMP_TEMP_FILE=%s/%s-$SLURM_JOB_ID-nccl-rank-", dir, fileName(s.Name))
@@ -381,14 +391,16 @@ func (s *settled) spreads() bool {
 	return fits && s.nodes >= spreadNodes && local != "" && !strings.HasPrefix(local, "/dev/shm") && s.Image.File != ""
 }
 
+// spreadImage is the image on a disk of each node, as a variable that the script sets.
+const spreadImage = "${image}"
+
 // spread sends the image to a disk of each node where that pays, and returns where it is read.
 func (s *settled) spread(b *script) string {
 	if !s.spreads() {
 		return s.Image.File
 	}
 	b.because(fmt.Sprintf("%d nodes that open one file at once are slow: the first one reads it, and Slurm sends it to the others, from whose disks nobody else removes it.", s.nodes))
-	name := s.Image.File[strings.LastIndex(s.Image.File, "/")+1:]
-	b.line("image=%s/$SLURM_JOB_ID-%s", s.Cluster.Paths.Local, name)
+	b.line("image=%s/$SLURM_JOB_ID-%s", word(s.Cluster.Paths.Local), fileName(path.Base(s.Image.File)))
 	left := `"$image"`
 	if s.leavesCache() {
 		b.line("# The caches above stay on the host as well.")
@@ -396,7 +408,7 @@ func (s *settled) spread(b *script) string {
 	}
 	b.line("%s", clearing(left))
 	b.line(`sbcast --force %s "$image"`, word(s.Image.File))
-	return "$image"
+	return spreadImage
 }
 
 // step starts the command in all tasks.
@@ -418,7 +430,7 @@ func (s *settled) step(b *script, image string, lines []string) {
 	how := s.start(image, s.exported())
 	b.line("srun %s \\", strings.Join(options, " "))
 	for _, option := range how.options {
-		b.line("    %s \\", s.optionWord(option))
+		b.line("    %s \\", optionWord(option))
 	}
 	if len(how.program) > 0 {
 		b.line("    %s \\", s.programWords(how.program))
@@ -431,11 +443,8 @@ func (s *settled) step(b *script, image string, lines []string) {
 	if waits {
 		end = " &"
 	}
-	b.line("    %s -c '", shell)
-	for _, line := range lines {
-		b.line("    %s", strings.ReplaceAll(line, "'", `'\''`))
-	}
-	b.line(`' %s "$@"%s`, fileName(s.Name), end)
+	program := "\n    " + strings.Join(lines, "\n    ") + "\n"
+	b.line(`    %s -c %s %s "$@"%s`, shell, quote.Single(program), fileName(s.Name), end)
 	if waits {
 		b.line("step=$!")
 	}
@@ -483,27 +492,14 @@ func (s *settled) mpi() string {
 	return s.Cluster.PMI
 }
 
-// optionWord quotes an option for the shell. What the script has set itself is a variable of the script.
-func (s *settled) optionWord(option string) string {
-	if name, value, ok := strings.Cut(option, "="); ok && value == "$image" {
-		return name + `="$image"`
-	} else if ok {
-		return name + "=" + word(value)
-	}
-	if option == "$image" {
-		return `"$image"`
-	}
-	return word(option)
-}
-
 // programWords writes a program with its options, as many to a line as are read at a glance; a mount and the image have one to themselves.
 func (s *settled) programWords(words []string) string {
 	const width = 90
 	var b strings.Builder
 	length := 0
 	for i, w := range words {
-		quoted := s.optionWord(w)
-		alone := strings.HasPrefix(w, "--bind=") || strings.HasPrefix(w, "--volume=") || w == s.Image.Reference || w == s.Image.File || w == "$image"
+		quoted := optionWord(w)
+		alone := strings.HasPrefix(w, "--bind=") || strings.HasPrefix(w, "--volume=") || w == s.Image.Reference || w == s.Image.File || w == spreadImage
 		switch {
 		case i == 0:
 		case alone || length+1+len(quoted) > width || length == 0:

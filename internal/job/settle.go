@@ -15,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/units"
 	packed "sconce.dev/sconce/internal/venv"
@@ -57,13 +58,28 @@ type setting struct{ name, value string }
 // settle decides what the request leaves open. Errors are of exit code 2.
 func (r Request) settle() (*settled, error) {
 	s := &settled{Request: r}
-	for _, step := range []func() error{s.checkVariables, s.settleRuntime, s.settleImage, s.settleSize, s.settleTimes, s.settleVenv, s.settleMounts} {
+	for _, step := range []func() error{s.checkText, s.checkVariables, s.settleRuntime, s.settleImage, s.settleSize, s.settleTimes, s.settleVenv, s.settleMounts} {
 		if err := step(); err != nil {
 			return nil, fault.Usage(err)
 		}
 	}
 	s.settleEnv()
 	return s, nil
+}
+
+// checkText refuses characters that nobody sees, or that end a line, in names and paths. Those of recipes and profiles have been refused before.
+func (s *settled) checkText() error {
+	for _, of := range []setting{
+		{"the path of the image", s.Image.File}, {"the image's name", s.Image.Reference}, {"the environment definition file", s.EDF},
+	} {
+		if strings.ContainsFunc(of.value, quote.Harmful) {
+			return fault.Hint(fmt.Errorf("%s holds a control character: %q", of.name, of.value), "give the file a name without it")
+		}
+	}
+	if s.Job.Workdir == "" && strings.ContainsFunc(s.Image.Workdir, quote.Harmful) {
+		return fault.Hint(fmt.Errorf("the working directory of %s holds a control character: %q", s.Image.Name, s.Image.Workdir), "name another one: workdir under [job.NAME]")
+	}
+	return nil
 }
 
 // checkVariables wants every variable in braces, and none where sbatch reads it.

@@ -1,31 +1,26 @@
 package job
 
 import (
-	"fmt"
 	"strings"
 
-	"mvdan.cc/sh/v3/syntax"
-
-	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // variable is a reference that all that reads our texts expands alike: bash, and both readers of environment definition files.
 // An apostrophe in what stands for an unset variable opens a quotation for bash, even between double quotes.
 var variable = lazyregexp.New(`\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^{}"'$\x60\\]*)?\}`)
 
-// plain is a word that means itself in a shell.
-var plain = lazyregexp.New(`^[A-Za-z0-9_@%+=:,./-]+$`)
-
-// word writes text as one word of a shell, in which ${NAME} is expanded and nothing else.
+// word writes text as one word of a shell, in which ${NAME} is expanded and nothing else. Text without variables is [quote.Word]'s.
 func word(text string) string {
-	if plain.MatchString(text) {
-		return text
+	variables := variable.Regexp().FindAllStringIndex(text, -1)
+	if variables == nil {
+		return quote.Word(text)
 	}
 	var b strings.Builder
 	b.WriteByte('"')
 	at := 0
-	for _, m := range variable.Regexp().FindAllStringIndex(text, -1) {
+	for _, m := range variables {
 		b.WriteString(escape(text[at:m[0]]) + text[m[0]:m[1]])
 		at = m[1]
 	}
@@ -38,8 +33,14 @@ func escape(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "`", "\\`", `$`, `\$`).Replace(text)
 }
 
-// single quotes text for a shell that shall not look into it.
-func single(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+// option is what an option begins with whose value stands behind a =.
+var option = lazyregexp.New(`^--?[A-Za-z][A-Za-z0-9-]*=`)
+
+// optionWord is [word] for one of the words that a program is started with, of which the value alone is quoted where that is all it takes.
+func optionWord(text string) string {
+	name := option.FindString(text)
+	return name + word(strings.TrimPrefix(text, name))
+}
 
 // comment writes text as lines of comment, no wider than width.
 func comment(text string) string {
@@ -47,7 +48,7 @@ func comment(text string) string {
 	var lines []string
 	for _, paragraph := range strings.Split(text, "\n") {
 		line := "#"
-		for w := range strings.FieldsSeq(paragraph) {
+		for w := range strings.FieldsSeq(quote.Clean(paragraph)) {
 			if len(line)+1+len(w) > width && line != "#" {
 				lines, line = append(lines, line), "#"
 			}
@@ -58,19 +59,15 @@ func comment(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// fileName is a name as files and jobs have it: "team/llm:25.11" is "team+llm+25.11".
+// fileName is a name as files and jobs have it, in which a shell and Slurm see nothing else: "team/llm:25.11" is "team+llm+25.11".
 func fileName(name string) string {
-	return strings.NewReplacer("/", "+", ":", "+", "@", "+").Replace(name)
+	return strings.Map(func(r rune) rune {
+		if r < 0x80 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._+-", r)) {
+			return r
+		}
+		return '+'
+	}, name)
 }
 
-// Words writes words so that a shell reads the same words.
-func Words(words []string) (string, error) {
-	quoted := make([]string, len(words))
-	for i, w := range words {
-		var err error
-		if quoted[i], err = syntax.Quote(w, syntax.LangBash); err != nil {
-			return "", fault.Usage(fmt.Errorf("%q cannot be a part of a command: %w", w, err))
-		}
-	}
-	return strings.Join(quoted, " "), nil
-}
+// Path writes a path that may hold variables as one word of a shell, in which ${NAME} is expanded and nothing else.
+func Path(text string) string { return word(text) }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/cluster"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // Step is a job as a step of somebody else's script, in words and lines of bash. Variables in them are expanded when the script runs.
@@ -49,7 +50,7 @@ func StepOf(r Request) (Step, error) {
 	command := slices.Concat(how.program, []string{shell, "-c"})
 	return Step{
 		Directives: directives.String(), Variables: variables.String(), Tasks: s.tasks,
-		Command: words(command) + " " + single(strings.Join(lines, "\n")) + " " + fileName(s.Name),
+		Command: words(command) + " " + quote.Single(strings.Join(lines, "\n")) + " " + fileName(s.Name),
 		Options: words(slices.Concat(options, how.options)),
 	}, nil
 }
@@ -58,24 +59,9 @@ func StepOf(r Request) (Step, error) {
 func words(list []string) string {
 	quoted := make([]string, len(list))
 	for i, w := range list {
-		if name, value, ok := strings.Cut(w, "="); ok {
-			quoted[i] = name + "=" + word(value)
-			continue
-		}
-		quoted[i] = word(w)
+		quoted[i] = optionWord(w)
 	}
 	return strings.Join(quoted, " ")
-}
-
-// Quote writes text as one word of a shell that looks for nothing in it.
-func Quote(text string) string { return single(text) }
-
-// Word is Quote for people to read: text that means itself is left as it is.
-func Word(text string) string {
-	if plain.MatchString(text) {
-		return text
-	}
-	return single(text)
 }
 
 // HereProfile is this machine as a cluster without Slurm, on which images are started by sconce run.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // pythonStandIn is a program in the place of a Python that the machine does not have. uv asks its Python who it is, and resolves for the image's
@@ -25,7 +26,7 @@ func newPythonStandIn(dir string, p *Python) (*pythonStandIn, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := "#!/bin/sh\ncase \"$*\" in\n*get_interpreter_info*) printf '%s\\n' '" + strings.ReplaceAll(string(says), "'", `'\''`) + "';;\n" +
+	text := "#!/bin/sh\ncase \"$*\" in\n*get_interpreter_info*) printf '%s\\n' " + quote.Single(string(says)) + ";;\n" +
 		"*) : > \"$0.failed\"; echo 'this machine has no Python' >&2; exit 1;;\nesac\n"
 	err = errors.Join(os.MkdirAll(filepath.Dir(s.program), 0o700), os.WriteFile(s.program, []byte(text), 0o700)) //nolint:gosec // a program
 	if err != nil {

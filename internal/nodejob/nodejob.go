@@ -28,6 +28,7 @@ import (
 	"sconce.dev/sconce/internal/job"
 	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // Command is a command of sconce that runs on a node.
@@ -125,7 +126,7 @@ func (c Command) script(name, program, dir string) (string, error) {
 		return "", err
 	}
 	return fmt.Sprintf("#!/bin/bash\n# A command of sconce, which has written this; see package nodejob.\n%s\nulimit -c 0\nexec %s on-node %s\n",
-		strings.TrimSuffix(step.Directives, "\n"), job.Quote(program), job.Quote(dir)), nil
+		strings.TrimSuffix(step.Directives, "\n"), quote.Word(program), quote.Word(dir)), nil
 }
 
 // The files of a job's directory.

@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/job"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // Job is one command that a CI system runs for a pipeline. It asks registries again what there is to do, so it may run twice.
@@ -69,7 +69,7 @@ func (g *graph) add(st *Status) {
 		before = append(before, g.last[below.Ref]...)
 	}
 	if st.IsToBuild() {
-		before = g.job(Job{ID: "build " + name, Stage: StageBuild, Image: i.Ref, Command: "sconce build " + job.Word(i.Ref) + " --canonical", Needs: before, light: i.Parts != nil})
+		before = g.job(Job{ID: "build " + name, Stage: StageBuild, Image: i.Ref, Command: "sconce build " + quote.Word(i.Ref) + " --canonical", Needs: before, light: i.Parts != nil})
 		g.last[i.Ref] = before
 	}
 	if i.Parts == nil && (st.IsToBuild() || st.Action == Test) {
@@ -79,7 +79,7 @@ func (g *graph) add(st *Status) {
 		}
 	}
 	if len(i.Stable) > 0 && st.Action != Fine && st.Action != Stuck {
-		g.job(Job{ID: "promote " + name, Stage: StagePromote, Image: i.Ref, Command: "sconce promote " + job.Word(i.Ref), Needs: before})
+		g.job(Job{ID: "promote " + name, Stage: StagePromote, Image: i.Ref, Command: "sconce promote " + quote.Word(i.Ref), Needs: before})
 	}
 }
 
@@ -103,7 +103,7 @@ func (g *graph) tests(st *Status, name string, before []string) []string {
 		if clusters[c] {
 			ids = append(ids, g.job(Job{
 				ID: "test " + name + " on " + c, Stage: StageTest, Image: st.Image.Ref, Cluster: c,
-				Command: "sconce test " + job.Word(st.Image.Ref) + " --canonical --on " + job.Word(c), Needs: before,
+				Command: "sconce test " + quote.Word(st.Image.Ref) + " --canonical --on " + quote.Word(c), Needs: before,
 			})...)
 		}
 	}

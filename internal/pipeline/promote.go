@@ -15,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/promote"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -60,7 +61,7 @@ func (p *Pipeline) trusted(more []*attest.PublicKey) ([]*attest.PublicKey, error
 func (p *Pipeline) current(ctx context.Context, s *engine.Session, i *Image, trust []*attest.PublicKey) (engine.InRegistry, error) {
 	im, err := s.Find(ctx, i.Canonical)
 	if err != nil {
-		return im, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", i.Ref, err), "run `sconce pipeline run "+i.Ref+"` first")
+		return im, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", i.Ref, err), "run `sconce pipeline run "+quote.Word(i.Ref)+"` first")
 	}
 	if i.Parts != nil {
 		return im, p.checkParts(ctx, s, i, im, trust)

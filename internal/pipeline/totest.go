@@ -8,6 +8,7 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // ToTest completes the options by which an image is tested: what stands under its canonical reference is brought into the store, and evidence
@@ -25,7 +26,7 @@ func (p *Pipeline) ToTest(ctx context.Context, s *engine.Session, name string, o
 	}
 	found, err := s.Find(ctx, i.Canonical)
 	if err != nil {
-		return o, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", i.Ref, err), "run `sconce build "+i.Ref+" --canonical` first")
+		return o, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", i.Ref, err), "run `sconce build "+quote.Word(i.Ref)+" --canonical` first")
 	}
 	subject, err := s.Open("docker://"+found.Repository+"@"+string(found.Digest), engine.Wanted{})
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/entrypoint"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -234,7 +235,7 @@ func (e Environment) prompt() string {
 		text = path.Base(e.Target.Root)
 	}
 	return strings.Map(func(r rune) rune {
-		if r < 0x20 || r == 0x7f || strings.ContainsRune("'\"\\$`!", r) {
+		if quote.Harmful(r) || strings.ContainsRune("'\"\\$`!", r) {
 			return -1
 		}
 		return r

@@ -14,6 +14,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/units"
 )
@@ -313,7 +314,7 @@ func (c *checker) checkList(n *node, s *shape) {
 func (c *checker) checkFree(t *table, s *shape) {
 	for _, name := range t.names {
 		n := t.nodes[name]
-		if i := strings.IndexFunc(name, unicode.IsControl); i >= 0 {
+		if i := strings.IndexFunc(name, quote.Harmful); i >= 0 {
 			c.add(n.key, "", "%s: the name %q holds a control character", s.path, name)
 			continue
 		}
@@ -335,9 +336,9 @@ func (c *checker) checkFree(t *table, s *shape) {
 
 func (c *checker) checkString(n *node, s *shape, path string) {
 	switch {
-	case s.key.Lines && n.text != "" && strings.ContainsFunc(unixLines(n.text), isControlInText):
+	case s.key.Lines && n.text != "" && strings.ContainsFunc(unixLines(n.text), quote.HarmfulInLines):
 		c.add(n.value, "have the script write it, such as printf '\\033'", "%s holds a control character besides newlines and tabs", path)
-	case !s.key.Lines && strings.ContainsFunc(n.text, unicode.IsControl):
+	case !s.key.Lines && strings.ContainsFunc(n.text, quote.Harmful):
 		c.add(n.value, "", "%s holds a control character in %q", path, n.text)
 	case s.key.Enum != nil && !slices.Contains(s.key.Enum, n.text):
 		c.add(n.value, didYouMean(spelling.Nearest(n.text, s.key.Enum)), "%s must be %s, not %q", path, oneOf(s.key.Enum), n.text)
@@ -352,8 +353,6 @@ func (c *checker) checkString(n *node, s *shape, path string) {
 
 // unixLines ends every line as Unix does, whatever the editor of the recipe does.
 func unixLines(s string) string { return strings.ReplaceAll(s, "\r\n", "\n") }
-
-func isControlInText(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
 
 func (c *checker) checkInteger(n *node, s *shape) {
 	v, err := strconv.ParseInt(strings.ReplaceAll(n.text, "_", ""), 0, 64)
@@ -390,7 +389,7 @@ func hintForLines(n *node, s *shape) string {
 		lines = append(lines, item.text)
 	}
 	text := strings.Join(lines, "\n")
-	if text == "" || len(text) > 60 || strings.ContainsFunc(text, isControlInText) {
+	if text == "" || len(text) > 60 || strings.ContainsFunc(text, quote.HarmfulInLines) {
 		return "write one string, with a command on each line"
 	}
 	return fmt.Sprintf("write one string, with a command on each line: %s = %q", s.name, text)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // newStatusError reads the error document of the distribution specification (section "Error codes") where there is one.
@@ -31,5 +32,5 @@ func newStatusError(resp *http.Response) error {
 // loginHint says where credentials come from.
 func loginHint(at Endpoint) string {
 	return fmt.Sprintf("log in with `sconce login %s`; docker's and podman's logins hold as well: credentials are looked for in $REGISTRY_AUTH_FILE, Docker's config.json, "+
-		"containers/auth.json, enroot's .credentials and netrc", at.Host)
+		"containers/auth.json, enroot's .credentials and netrc", quote.Word(at.Host))
 }

@@ -16,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // ParseLogin returns where to log in at: HOST[:PORT], or HOST[:PORT]/NAMESPACE for registries whose logins hold for a part of them.
@@ -63,7 +64,7 @@ func wins(ctx context.Context, at Endpoint, c Credential, file string) error {
 		return err
 	}
 	return fault.Hint(fmt.Errorf("the login is in %s, but another one for %s is found first, that of user %q", file, at.key(), found.User),
-		"it is in Docker's config.json, or in the credential helper that file names: `sconce logout "+at.key()+"` or `docker logout "+at.Host+"` removes it")
+		"it is in Docker's config.json, or in the credential helper that file names: `sconce logout "+quote.Word(at.key())+"` or `docker logout "+quote.Word(at.Host)+"` removes it")
 }
 
 // Logout forgets the logins at a registry in every file that is looked into for them, and returns those files' names.
@@ -165,7 +166,7 @@ func loginFile(at Endpoint) (string, error) {
 		}
 		if helper := file.helper(at.Host); helper != "" {
 			return "", fault.Hint(fmt.Errorf("%s keeps logins at %s with docker-credential-%s", name, at.Host, helper),
-				"`docker login "+at.Host+"` asks that program; or take the entry out of the file")
+				"`docker login "+quote.Word(at.Host)+"` asks that program; or take the entry out of the file")
 		}
 		if file.names(at) {
 			return name, nil

@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -184,7 +185,7 @@ func (r *Repository) explain(err error) error {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return fault.Hint(err, loginHint(r.at))
 	case http.StatusNotFound:
-		return fault.Hint(err, fmt.Sprintf("check the name; some registries answer so to users who are not logged in: `sconce login %s`", r.at.Host))
+		return fault.Hint(err, fmt.Sprintf("check the name; some registries answer so to users who are not logged in: `sconce login %s`", quote.Word(r.at.Host)))
 	case http.StatusRequestEntityTooLarge:
 		return fault.Hint(err, "the registry, or a proxy before it, takes no request of this size: whoever runs it can raise that limit")
 	case http.StatusTooManyRequests:

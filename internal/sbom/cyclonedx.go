@@ -1,13 +1,13 @@
 package sbom
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"strings"
 
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // document is a CycloneDX document, with the fields that are used.
@@ -125,14 +125,8 @@ func (l *List) cycloneDX(version string) ([]byte, error) {
 
 // indented writes a document for people and programs.
 func indented(d any) ([]byte, error) {
-	var out bytes.Buffer
-	e := json.NewEncoder(&out)
-	e.SetEscapeHTML(false) // package URLs have "&" in them
-	e.SetIndent("", "  ")
-	if err := e.Encode(d); err != nil {
-		return nil, err
-	}
-	return out.Bytes(), nil
+	out, err := quote.JSON(d, "  ")
+	return append(out, '\n'), err
 }
 
 // serial is a UUID made of a hash (RFC 9562, version 8).

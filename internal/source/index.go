@@ -89,7 +89,7 @@ func attestation(d v1.Descriptor) bool {
 
 func (c *chooser) expand(ctx context.Context, d v1.Descriptor, depth int) ([]candidate, error) {
 	if known(d.Platform) && !d.MediaType.IsIndex() {
-		return []candidate{{d, *d.Platform}}, nil
+		return []candidate{{d, *d.Platform}}, checkPlatform(*d.Platform)
 	}
 	data, err := c.read(ctx, d)
 	if err != nil {
@@ -109,7 +109,7 @@ func (c *chooser) expand(ctx context.Context, d v1.Descriptor, depth int) ([]can
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.Digest, err)
 	}
-	return []candidate{{d, platform}}, nil
+	return []candidate{{d, platform}}, checkPlatform(platform)
 }
 
 // platformOf asks an image's config, where the index says nothing.

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sconce.dev/sconce/internal/lazyregexp"
 )
 
 // PlatformError says that there is no image for the platform wanted.
@@ -30,6 +32,19 @@ func (e *PlatformError) Error() string {
 // Hint implements the interface that package fault reads.
 func (e *PlatformError) Hint() string {
 	return "choose the platform with `platform` under [target] in the recipe, or with --platform"
+}
+
+// platformWord is an operating system, an architecture, a variant or a version as images have it. They are printed and compared, and are
+// nobody's free text.
+var platformWord = lazyregexp.New(`^[A-Za-z0-9._+-]*$`)
+
+func checkPlatform(p v1.Platform) error {
+	for _, word := range []string{p.OS, p.Architecture, p.Variant, p.OSVersion} {
+		if !platformWord.MatchString(word) {
+			return fmt.Errorf("%q cannot be a part of a platform such as linux/amd64", word)
+		}
+	}
+	return nil
 }
 
 // defaultVariants are the variants that are meant when none is named (OCI image-spec, image-index, "platform variants";

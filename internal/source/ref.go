@@ -13,6 +13,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
@@ -282,7 +283,7 @@ func foreign(transport, rest string) error {
 	case "containers-storage", "podman":
 		how = "save it with `podman save --format oci-archive -o image.tar NAME` and use oci-archive:image.tar"
 	case "library", "shub", "oras":
-		how = "it holds SIF files: get one with `apptainer pull image.sif " + transport + ":" + rest + "` and use sif:image.sif"
+		how = "it holds SIF files: get one with `apptainer pull image.sif " + quote.Word(transport+":"+rest) + "` and use sif:image.sif"
 	case "http", "https":
 		if !strings.HasPrefix(rest, "//") {
 			return nil

@@ -109,15 +109,19 @@ func checkImage(img v1.Image, ref Ref, want v1.Platform) error {
 	if got := store.DigestOf(raw); ref.Digest != "" && got != ref.Digest {
 		return &ChangedError{Pinned: ref.Digest, Now: got}
 	}
-	if want.OS == "" && want.Architecture == "" {
-		return nil
-	}
 	config, err := img.ConfigFile()
+	any := want.OS == "" && want.Architecture == ""
+	if err != nil && any {
+		return nil // what reads it says so
+	}
 	if err != nil {
 		return err
 	}
 	have := v1.Platform{OS: config.OS, Architecture: config.Architecture, Variant: config.Variant}
-	if !matches(have, want) {
+	if err := checkPlatform(have); err != nil {
+		return err
+	}
+	if !any && !matches(have, want) {
 		return &PlatformError{Want: want, Have: []v1.Platform{have}}
 	}
 	return nil

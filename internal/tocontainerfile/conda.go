@@ -10,6 +10,7 @@ import (
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/condalock"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/quote"
 )
 
 //go:embed conda.py
@@ -64,7 +65,7 @@ func (w *writer) linkScripts() string {
 // pythonOnConda installs Python packages into the conda environment, of which none are removed.
 func (w *writer) pythonOnConda(p *packages) {
 	at := path.Join(lockDir, path.Base(w.lock.Python.File))
-	install := fmt.Sprintf("uv pip install%s --no-build --no-deps --python %s", w.bytecode(), w.lock.Python.Executable)
+	install := fmt.Sprintf("uv pip install%s --no-build --no-deps --python %s", w.bytecode(), quote.Word(w.lock.Python.Executable))
 	commands := []string{"export UV_LINK_MODE=copy", install + " -r " + at}
 	for _, name := range slices.Backward(w.recipe.Python.Prefer) { // what is installed last overwrites
 		commands = append(commands, install+" --reinstall-package "+name+" -r "+at)

@@ -11,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/wheelbuild"
 )
 
@@ -195,10 +196,10 @@ func (w *writer) installPython(p *packages, executable string) {
 	file := filepath.ToSlash(w.lock.Python.File)
 	w.line("RUN --mount=type=bind,from=%s,source=/uv,target=/usr/local/bin/uv \\", w.uv())
 	w.mountLock(p)
-	create := fmt.Sprintf("uv venv --python %s%s %s", executable, w.site(), venv)
+	create := fmt.Sprintf("uv venv --python %s%s %s", quote.Word(executable), w.site(), quote.Word(venv))
 	if len(p.compiled) == 0 {
 		at := path.Join(lockDir, path.Base(file))
-		commands := []string{create, "export UV_LINK_MODE=copy", "uv pip sync" + w.bytecode() + " " + at}
+		commands := []string{create, "export UV_LINK_MODE=copy", "uv pip sync" + w.bytecode() + " " + quote.Word(at)}
 		w.line("    %s", strings.Join(append(commands, w.preferred(at)...), " && \\\n    "))
 		return
 	}
@@ -263,19 +264,19 @@ func (w *writer) compile(p *packages, file string) {
 	for _, c := range p.compiled {
 		names = append(names, c.Name)
 	}
-	w.line("    without %s %s > pylock.0.toml; \\", quote(file), strings.Join(names, " "))
+	w.line("    without %s %s > pylock.0.toml; \\", quote.Word(file), strings.Join(names, " "))
 	w.line("    uv pip sync --no-build --allow-empty-requirements pylock.0.toml; \\")
 	for _, again := range w.preferred("pylock.0.toml") {
 		w.line("    %s; \\", again)
 	}
 	for i, c := range p.compiled {
-		w.line("# %s", c.Label())
+		w.line("%s", quote.Comment(c.Label()))
 		next, flags := file, w.bytecode()
 		if rest := names[i+1:]; len(rest) > 0 {
 			next, flags = fmt.Sprintf("pylock.%d.toml", i+1), ""
-			w.line("    without %s %s > %s; \\", quote(file), strings.Join(rest, " "), next)
+			w.line("    without %s %s > %s; \\", quote.Word(file), strings.Join(rest, " "), next)
 		}
-		w.compileOne(c, fmt.Sprintf("uv pip sync --no-cache --no-build-isolation --no-binary %s%s %s", c.Name, flags, quote(next)))
+		w.compileOne(c, fmt.Sprintf("uv pip sync --no-cache --no-build-isolation --no-binary %s%s %s", c.Name, flags, quote.Word(next)))
 	}
 	w.line("    cd /; rm -r %s", workDir)
 }
@@ -285,7 +286,7 @@ func (w *writer) compileOne(c lock.Compile, sync string) {
 	if len(c.Requires) > 0 {
 		var words []string
 		for _, r := range c.Requires {
-			words = append(words, quote(w.requirement(r)))
+			words = append(words, quote.Word(w.requirement(r)))
 		}
 		w.line("    uv pip install --no-deps \\\n        %s; \\", strings.Join(words, " \\\n        "))
 	}
@@ -299,7 +300,7 @@ func (w *writer) compileOne(c lock.Compile, sync string) {
 	}
 	var words []string
 	for _, v := range variables(c.Package) {
-		words = append(words, quote(v))
+		words = append(words, quote.Word(v))
 	}
 	if len(words) > 0 {
 		words = append([]string{"env"}, words...)

@@ -6,7 +6,6 @@
 package tocontainerfile
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"path"
@@ -19,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/ospackages"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -263,7 +263,7 @@ func (w *writer) step(s recipe.Step) error {
 			return err
 		}
 		w.line("# This needs the program patch in the image, which sconce itself does without.")
-		w.line("RUN --mount=type=bind,source=%s,target=/run/sconce.patch patch -p1 -d %s -i /run/sconce.patch", p.File, quote(p.Dir))
+		w.line("RUN --mount=type=bind,source=%s,target=/run/sconce.patch patch -p1 -d %s -i /run/sconce.patch", p.File, quote.Word(p.Dir))
 	}
 	for _, text := range s.Link {
 		l, err := s.ParseLink(text)
@@ -286,8 +286,8 @@ func (w *writer) link(l recipe.Link, owner string) error {
 	if owner != "" {
 		script, args = script+` && chown -h "$3" "$2"`, append(args, owner)
 	}
-	command, err := json.Marshal(append([]string{"/bin/sh", "-c", script}, args...))
-	w.line("RUN %s", unescapeHTML(string(command)))
+	command, err := quote.JSON(append([]string{"/bin/sh", "-c", script}, args...), "")
+	w.line("RUN %s", command)
 	return err
 }
 
@@ -305,7 +305,7 @@ func (w *writer) copy(s recipe.Step, c recipe.Copy) error {
 	if s.User != "" {
 		chown = "--chown=" + s.User + " "
 	}
-	paths, err := json.Marshal([]string{literal(pattern), literal(c.Dest)})
+	paths, err := quote.JSON([]string{literal(pattern), literal(c.Dest)}, "")
 	if err != nil {
 		return err
 	}
@@ -329,17 +329,12 @@ func (w *writer) run(s recipe.Step) error {
 	if s.Workdir != "" {
 		args = append([]string{"/bin/sh", "-c", `mkdir -p "$0" && cd "$0" && exec "$@"`, s.Workdir}, args...)
 	}
-	command, err := json.Marshal(args)
+	command, err := quote.JSON(args, "")
 	if err != nil {
 		return err
 	}
-	w.user(s.User, func() { w.line("RUN %s%s", flags, unescapeHTML(string(command))) })
+	w.user(s.User, func() { w.line("RUN %s%s", flags, command) })
 	return nil
-}
-
-// unescapeHTML undoes what encoding/json does for browsers.
-func unescapeHTML(s string) string {
-	return strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&").Replace(s)
 }
 
 // user runs as another user, and goes back to root.
@@ -436,14 +431,6 @@ func literal(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `$`, `\$`, `"`, `\"`, `'`, `\'`).Replace(s)
 }
 
-// quote makes one word of a shell's command line.
-func quote(s string) string {
-	if !strings.ContainsAny(s, " \t\n'\"\\$`!*?[](){}<>|&;#~") {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
-
 func (w *writer) image() {
 	c := w.recipe.Image
 	w.line("")
@@ -475,9 +462,9 @@ func (w *writer) image() {
 }
 
 func (w *writer) list(instruction string, words []string) {
-	data, err := json.Marshal(words)
+	data, err := quote.JSON(words, "")
 	if err == nil { // strings always marshal
-		w.line("%s %s", instruction, unescapeHTML(string(data)))
+		w.line("%s %s", instruction, data)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // Decode reads data into a struct. A key that it has no field for is an error, with a hint that names the keys there are, or the one
@@ -37,7 +38,7 @@ func Decode(data []byte, into any, keys []string, nearest func(key string) strin
 	return err
 }
 
-// String writes a basic string (TOML 1.0, "String"): control characters, which no terminal should meet, as \u and four digits.
+// String writes a basic string (TOML 1.0, "String"): what is [quote.Harmful], which no terminal should meet, as \u and four digits.
 func String(text string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -45,7 +46,7 @@ func String(text string) string {
 		switch {
 		case r == '"' || r == '\\':
 			b.WriteString(`\` + string(r))
-		case r < ' ' || r >= 0x7f && r < 0xa0:
+		case quote.Harmful(r):
 			fmt.Fprintf(&b, `\u%04X`, r)
 		default:
 			b.WriteRune(r)

@@ -13,6 +13,7 @@ import (
 
 	"sconce.dev/sconce/internal/containerfile"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/searchpath"
 )
 
@@ -78,9 +79,9 @@ func (t *translator) draft() *draft {
 
 // workdir makes a directory that nothing else makes.
 func workdir(w *containerfile.WorkDir) step {
-	dir := shellWord(w.Dir)
+	dir := quote.Single(w.Dir)
 	if user := rootless(w.User); user != "" {
-		return step{Run: fmt.Sprintf("[ -d %s ] || { mkdir -p -- %s && chown %s %s; }", dir, dir, shellWord(withGroup(user)), dir)}
+		return step{Run: fmt.Sprintf("[ -d %s ] || { mkdir -p -- %s && chown %s %s; }", dir, dir, quote.Single(withGroup(user)), dir)}
 	}
 	return step{Run: "mkdir -p -- " + dir}
 }
@@ -283,8 +284,4 @@ func (t *translator) lineOf(instruction string) int {
 func firstWords(text string) string {
 	words := strings.Fields(text)
 	return strings.Join(words[:min(2, len(words))], " ")
-}
-
-func shellWord(s string) string {
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

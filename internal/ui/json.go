@@ -1,13 +1,13 @@
 package ui
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"time"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // jsonView writes each event as one line of JSON: the fields of [progress.Event].
@@ -34,7 +34,7 @@ func writeJSONError(w io.Writer, err error, code int) {
 }
 
 func writeJSON(w io.Writer, v any) {
-	data, err := json.Marshal(v)
+	data, err := quote.JSON(v, "")
 	if err != nil {
 		return // the types above always have a JSON form
 	}

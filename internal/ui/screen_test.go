@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,6 +18,9 @@ type screen struct {
 	writes        int
 }
 
+// ownSequence is an escape sequence as the view writes them (ECMA-48, CSI).
+var ownSequence = regexp.MustCompile(`^\x1b\[[0-?]*[ -/]*[@-~]`)
+
 func newScreen(t *testing.T, width, height int) *screen {
 	return &screen{t: t, width: width, height: height, rows: [][]rune{{}}}
 }
@@ -27,9 +31,9 @@ func (s *screen) Write(p []byte) (int, error) {
 	s.writes++
 	text := string(p)
 	for text != "" {
-		if n := escapeLength(text); n > 0 {
-			s.escape(text[:n])
-			text = text[n:]
+		if sequence := ownSequence.FindString(text); sequence != "" {
+			s.escape(sequence)
+			text = text[len(sequence):]
 			continue
 		}
 		r := []rune(text)[0]

@@ -23,6 +23,7 @@ import (
 	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/tomltext"
@@ -73,7 +74,7 @@ func (b Base) check() error {
 
 // CheckMount says why an environment cannot be seen at a path of an image.
 func CheckMount(at string) error {
-	if !path.IsAbs(at) || path.Clean(at) != at || at == "/" || strings.ContainsAny(at, "'\"\\$`:!\n") {
+	if !path.IsAbs(at) || path.Clean(at) != at || at == "/" || strings.ContainsAny(at, "'\"\\$`:!") || strings.ContainsFunc(at, quote.Harmful) {
 		return fmt.Errorf("%q cannot be the place of an environment: it is an absolute path of plain characters, like %s", at, DefaultMount)
 	}
 	for _, system := range []string{"/proc", "/sys", "/dev", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin"} {
@@ -105,7 +106,7 @@ func (b Base) CheckBase(name, image string, digests []store.Digest) error {
 	if len(digests) == 0 {
 		err = fmt.Errorf("%s was made for %s, and nothing tells whether %s is that image", name, b.Title(), image)
 	}
-	return fault.Problem(fault.Hint(err, "its packages may not fit what is there: make it again with `sconce venv new "+image+"`, or use it all the same with --any-base"))
+	return fault.Problem(fault.Hint(err, "its packages may not fit what is there: make it again with `sconce venv new "+quote.Word(image)+"`, or use it all the same with --any-base"))
 }
 
 // Load reads the venv.toml of a directory. The error wraps fs.ErrNotExist when the directory is not an environment's.
