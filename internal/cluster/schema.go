@@ -60,7 +60,7 @@ const CPULevels = 4
 const (
 	pathVariable = `\$\{[A-Za-z_][A-Za-z0-9_]*\}`
 	pathBegins   = `(/|` + pathVariable + `)`
-	inPath       = `([^\s:;&|<>()'"\x60\\*?\[\]{}!#$]|` + pathVariable + `)*`
+	inPath       = `([A-Za-z0-9_@%+=,./~-]|[^\x00-\x7f]|` + pathVariable + `)*`
 )
 
 var (
