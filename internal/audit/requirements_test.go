@@ -142,3 +142,26 @@ func disagreeing() map[string]string {
 	}
 	return files
 }
+
+// What an image wants is in a remedy as a word of a shell, with nothing for which no version is.
+func TestRemedyIsForPasting(t *testing.T) {
+	for text, want := range map[string]string{
+		"ttt ===`touch${IFS}M`": "python -m pip install ttt",
+		"numpy>=1.26,<3":        "python -m pip install 'numpy",
+		"six":                   "python -m pip install six",
+		"a===1.0;touch M":       "",
+		"a===1!x":               "python -m pip install 'a===1!x'",
+	} {
+		r, err := python.ParseRequirement(text)
+		if err != nil {
+			if want != "" {
+				t.Error(err)
+			}
+			continue
+		}
+		got := unmet{need: r}.remedy()
+		if !strings.Contains(got, want) || strings.ContainsAny(got[strings.Index(got, "python -m"):], "`$;&") {
+			t.Errorf("%s: %s", text, got)
+		}
+	}
+}

@@ -94,6 +94,9 @@ func (s *Subject) JobImage(ctx context.Context) (job.Image, error) {
 		if err != nil {
 			return i, err
 		}
+		if v := job.Variable(file); v != "" {
+			return i, fault.Usage(fault.Hint(fmt.Errorf("%q: a job would put a value in place of %s in the path", file, v), "rename it"))
+		}
 		i.File, i.Name = file, strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
 	}
 	gathered, err := s.Facts(ctx)

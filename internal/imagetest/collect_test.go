@@ -95,7 +95,7 @@ func TestScript(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`cd '/shared/a b'\''s/sconce-test-x-1--SBATCH---evil-`, `export A="\$(touch /evil) \` + "`x\\`" + ` ${B}"`, `'a b'`, `"/images/x y.sqsh"`} {
+	for _, want := range []string{`cd '/shared/a b'\''s/sconce-test-x-1--SBATCH---evil-`, `export A="\$(touch /evil) \` + "`x\\`" + ` ${B}"`, `'a b'`, `'/images/x y.sqsh'`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s\nlacks %s", text, want)
 		}

@@ -169,7 +169,9 @@ func checkCalls(t *testing.T, r Request, word func(string) string, calls [][]str
 			}
 		}
 	}
-	at := slices.IndexFunc(calls, func(call []string) bool { return call[0] == "srun" && strings.Contains(call[max(0, len(call)-4)], "exec train a") })
+	at := slices.IndexFunc(calls, func(call []string) bool {
+		return call[0] == "srun" && strings.Contains(call[max(0, len(call)-4)], "exec train a")
+	})
 	if at < 0 {
 		t.Errorf("srun is given %q", calls)
 		return

@@ -71,3 +71,6 @@ func fileName(name string) string {
 
 // Path writes a path that may hold variables as one word of a shell, in which ${NAME} is expanded and nothing else.
 func Path(text string) string { return word(text) }
+
+// Variable returns the first variable that is expanded in a path of a job, "" for none.
+func Variable(text string) string { return variable.FindString(text) }

@@ -28,7 +28,7 @@ func TestScript(t *testing.T) {
 	}
 	for _, want := range []string{
 		"#SBATCH --job-name=sconce-team-llm-25.11-", "#SBATCH --partition=debug\n", "#SBATCH --cpus-per-task=288\n", "#SBATCH --time=06:00:00\n", "#SBATCH --no-requeue\n",
-		"#SBATCH --export=HOME,PATH\n", `exec '/shared/sconce' on-node '/shared/it'\''s/dir'`,
+		"#SBATCH --export=HOME,PATH\n", `exec /shared/sconce on-node '/shared/it'\''s/dir'`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the script lacks %q:\n%s", want, text)

@@ -243,7 +243,7 @@ func parse(s string) (Ref, error) {
 	if s == "" {
 		return Ref{}, fmt.Errorf("the name is empty")
 	}
-	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+	if strings.ContainsFunc(s, quote.Harmful) {
 		return Ref{}, fmt.Errorf("the name holds a control character")
 	}
 	if rest, ok := strings.CutPrefix(s, "docker://"); ok {

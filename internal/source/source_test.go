@@ -22,6 +22,9 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	ggcrlayout "github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
@@ -357,6 +360,29 @@ func TestPlatforms(t *testing.T) {
 				t.Errorf("%s for ppc64le: %v, want an error that lists what there is", ref, err)
 			}
 		}
+	}
+}
+
+// A platform is words, in an image as in an index: it is printed wherever an image is named.
+func TestPlatformIsNoText(t *testing.T) {
+	registrytest.Isolate(t)
+	const forged = `"linux, 1 MB)\nerror: disk is broken"`
+	layout := indexLayout(t, `{ARM,"platform":{"os":`+forged+`,"architecture":"arm64"}},{AMD,"platform":{"os":"linux","architecture":"amd64"}}`)
+	o := options(storetest.New(t))
+	o.Platform = v1.Platform{OS: "linux", Architecture: "amd64"}
+	if _, err := Import(t.Context(), mustParse(t, "oci:"+layout), o); err == nil || !strings.Contains(err.Error(), "cannot be a part of a platform") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("in an index: %v", err)
+	}
+	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux, 1 MB)\nerror: disk is broken", Architecture: "amd64", RootFS: v1.RootFS{Type: "layers"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if p, err := ggcrlayout.Write(dir, empty.Index); err != nil || p.AppendImage(image) != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), mustParse(t, "oci:"+dir), options(storetest.New(t))); err == nil || !strings.Contains(err.Error(), "cannot be a part of a platform") {
+		t.Errorf("in a configuration: %v", err)
 	}
 }
 

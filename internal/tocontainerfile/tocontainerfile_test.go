@@ -2,8 +2,10 @@ package tocontainerfile
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,6 +21,7 @@ import (
 	"sconce.dev/sconce/internal/ospackages"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/tomltext"
 )
 
 const text = `
@@ -228,6 +231,45 @@ func TestOddNames(t *testing.T) {
 		r.Steps[0].Mounts = []string{mount}
 		if _, err := write(r, l, Options{}); err == nil || !strings.Contains(err.Error(), "cannot stand in a mount") {
 			t.Errorf("%s: %v", mount, err)
+		}
+	}
+}
+
+// What a command has is JSON's for a builder, which takes what is no JSON for a line of a shell.
+func TestLiteralEscapes(t *testing.T) {
+	odd := []string{`\u003c`, `\\u0026`, "<a&b>", `"\u003e"`, "$(touch M)", "ünï"}
+	var quoted []string
+	for _, word := range odd {
+		quoted = append(quoted, tomltext.String(word))
+	}
+	list := "[" + strings.Join(quoted, ", ") + "]"
+	got, err := write(load(t, `
+name = "x"
+version = "1"
+[base]
+image = "registry.example.org/cuda:12"
+[[step]]
+run = 'python3 -c "print(\"a\u003cb\\u0026\")" && true'
+[image]
+entrypoint = `+list+`
+cmd = `+list+`
+`), &lock.Lock{Platform: "linux/amd64", Base: locked().Base}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, begins := range []string{"RUN ", "ENTRYPOINT ", "CMD "} {
+		_, rest, _ := strings.Cut(got, "\n"+begins)
+		line, _, _ := strings.Cut(rest, "\n")
+		var words []string
+		if err := json.Unmarshal([]byte(line), &words); err != nil {
+			t.Errorf("%s%s: %v\n%s", begins, line, err, got)
+			continue
+		}
+		if want := odd; begins[0] != 'R' && !slices.Equal(words, want) {
+			t.Errorf("%s%q, want %q", begins, words, want)
+		}
+		if begins[0] == 'R' && !strings.Contains(words[len(words)-1], `print(\"a\u003cb\\u0026\")" && true`) {
+			t.Errorf("%q", words)
 		}
 	}
 }
