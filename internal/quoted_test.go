@@ -30,6 +30,8 @@ var comments = map[string]bool{"quote.Comment": true, "quote.Clean": true, "ui.C
 var unquoted = map[string]string{
 	"cli/root.go: did you mean `%s %s`?":                                                                "names of our own commands",
 	"cli/explain.go: `sconce %s` finds this before a job runs, as %s":                                   "likewise",
+	"cli/pipeline.go: sconce pipeline %s":                                                               "likewise",
+	"cli/version.go: sconce %s (%s, %s)\n":                                                              "no command",
 	"cli/stripe.go: mkdir -p %s && %s\n":                                                                "StripeCommand is given a word, and a layout has a form",
 	"cluster/detect.go: srun has %s":                                                                    "no command",
 	"lint/rules_sbatchtasks.go: srun starts a container, and the script runs in one already by --%s":    "no command",
@@ -68,7 +70,7 @@ func isException(file, text, hole string) string {
 // begun matches what goes before a hole in a command that has not ended: one between backquotes, or one behind a colon or at the beginning of a
 // line that names its program and what that is to do.
 var begun = regexp.MustCompile("^[^`]*`(?:[^`]*`[^`]*`)*[a-z][^`]*$" +
-	"|(?:^|\n *|: |; |&& |# +)(?:(?:sconce|docker|podman|apptainer|uv|git|cosign|oras|apt-get|dnf|zypper|dpkg|pip) (?:-[^ ]+ )*(?:" +
+	"|(?:^|\n *|: |; |&& |# +)(?:sconce [a-z]+|(?:docker|podman|apptainer|uv|git|cosign|oras|apt-get|dnf|zypper|dpkg|pip) (?:-[^ ]+ )*(?:" +
 	"add|build|cache|check|clone|copy|export|import|init|inspect|install|lock|login|logout|logs|lint|pip|pull|push|run|slim|submit|test|venv|verify|--add-architecture)" +
 	"|podman-hpc|python3? -m|chmod|chown|rm|mkdir|lfs|nvidia-ctk|sbatch|srun|scancel|export|cd) [^`\n]*$")
 
