@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -243,7 +242,7 @@ func (p *Pipeline) Matrix(jobs []Job) ([]byte, error) {
 		}
 		all[stage] = m
 	}
-	text, err := json.Marshal(all)
+	text, err := quote.JSON(all, "")
 	return append(text, '\n'), err
 }
 
