@@ -422,7 +422,7 @@ func parseExplicit(file string, text []byte) (*Lock, error) {
 		if p.Subdir != "noarch" {
 			part.Name = cmp.Or(part.Name, p.Subdir)
 			if part.Name != p.Subdir {
-				problems = append(problems, fmt.Errorf("%s:%d:1: %s is for %s, and the file is for %s", file, i+1, p.File, p.Subdir, quote.Clean(part.Name)))
+				problems = append(problems, fmt.Errorf("%s:%d:1: %s is for %s, and the file is for %s", file, i+1, p.File, p.Subdir, part.Name))
 			}
 		}
 		if !slices.Contains(l.Channels, p.Channel) {

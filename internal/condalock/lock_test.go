@@ -14,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -340,4 +341,15 @@ func FuzzLock(f *testing.F) {
 			t.Errorf("what is written cannot be read: %v\n%s", err, written)
 		}
 	})
+}
+
+// What a channel says of dependencies stands in the lock, which others print.
+func TestWriteRefusesControls(t *testing.T) {
+	for _, depends := range []string{"b >=1", "b\u202e >=1", "b >=1\u009b31m"} {
+		l := &Lock{Platforms: []Platform{{Name: "linux-64", Packages: []conda.Package{packageAt("a", "1", "0", "linux-64", depends)}}}}
+		text, err := l.Write()
+		if bytes.ContainsFunc(text, quote.HarmfulInLines) || depends == "b >=1" && err != nil {
+			t.Errorf("%q: %v\n%q", depends, err, text)
+		}
+	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
@@ -652,4 +653,11 @@ func FuzzContentRange(f *testing.F) {
 			t.Errorf("%q gives %d of %d", s, start, total)
 		}
 	})
+}
+
+// The words of a server reach a terminal by way of an error, and JSON.
+func TestPrintable(t *testing.T) {
+	if got := Printable("a\r\n\x1b[31mb\u009bc \u202ed\ufffd\xff" + strings.Repeat("x", 400)); strings.ContainsFunc(got, quote.Harmful) || !strings.HasPrefix(got, "a [31mb c d ") || len(got) > 310 {
+		t.Errorf("%q", got)
+	}
 }
