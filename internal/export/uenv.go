@@ -72,7 +72,7 @@ func describeUenv(ctx context.Context, in *clusterfile.Input, im *image.Image, o
 	u.Mount = cmp.Or(u.Mount, u.Root)
 	u.Name = cmp.Or(u.Name, in.Name, "uenv")
 	u.View = cmp.Or(u.View, "default")
-	for _, text := range []string{u.Name, u.View, u.Description, u.Mount} {
+	for _, text := range []string{u.Name, u.View, u.Mount, strings.ReplaceAll(u.Description, "\n", " ")} {
 		if strings.ContainsFunc(text, quote.Harmful) {
 			return fault.Usage(fmt.Errorf("%q holds a control character, and is shown to all who start the uenv", text))
 		}

@@ -110,18 +110,18 @@ func checkImage(img v1.Image, ref Ref, want v1.Platform) error {
 		return &ChangedError{Pinned: ref.Digest, Now: got}
 	}
 	config, err := img.ConfigFile()
-	any := want.OS == "" && want.Architecture == ""
-	if err != nil && any {
-		return nil // what reads it says so
-	}
-	if err != nil {
+	chosen := want.OS != "" || want.Architecture != ""
+	switch {
+	case err != nil && chosen:
 		return err
+	case err != nil:
+		return nil //nolint:nilerr // who reads it says so
 	}
 	have := v1.Platform{OS: config.OS, Architecture: config.Architecture, Variant: config.Variant}
 	if err := checkPlatform(have); err != nil {
 		return err
 	}
-	if !any && !matches(have, want) {
+	if chosen && !matches(have, want) {
 		return &PlatformError{Want: want, Have: []v1.Platform{have}}
 	}
 	return nil
