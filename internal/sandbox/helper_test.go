@@ -59,6 +59,10 @@ func helper(mode string) int {
 		return helperNoFUSE()
 	case "walk":
 		return helperWalk()
+	case "spawn":
+		return helperSpawn()
+	case "join":
+		return helperJoin()
 	case "upperhere":
 		return helperUpperHere()
 	}
