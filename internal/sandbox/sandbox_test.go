@@ -332,6 +332,15 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
+// Root learns no more of the host than others do: neither its keys, nor what its kernel's memory, timers and firmware hold.
+func TestRootSeesNoMore(t *testing.T) {
+	const files = "/proc/keys /proc/kcore /proc/timer_list /proc/sched_debug /proc/latency_stats"
+	wantOutput(t, shell(t, "cat "+files+" 2>/dev/null | head -c 100; for d in /proc/scsi /proc/acpi /proc/asound; do ls $d 2>/dev/null; done; true"), "")
+	if ownsFiles() {
+		wantOutput(t, shell(t, "ls /sys/firmware; mkdir /sys/firmware/x 2>/dev/null || echo refused"), "refused\n")
+	}
+}
+
 func TestHostIsNotInTheMountTable(t *testing.T) {
 	layer := t.TempDir()
 	write(t, filepath.Join(layer, "f"), "")

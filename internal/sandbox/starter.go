@@ -41,8 +41,6 @@ func launch(s *spec) (pids []int, err error) {
 		return nil, err
 	}
 	defer unix.Close(trampoline)
-	started := limitProcesses(s.Limit)
-	defer func() { started(pids...) }()
 	for i := range s.Count {
 		files := []uintptr{0, 1, 2}
 		if s.Piped {
@@ -59,15 +57,21 @@ func launch(s *spec) (pids []int, err error) {
 
 // execute starts the command with files.
 func (s *spec) execute(trampoline int, program string, files []uintptr) (int, error) {
-	status, theirs, err := os.Pipe()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return 0, failed("make a pipe", err)
+		return 0, failed("make a socket", err)
 	}
+	status := os.NewFile(uintptr(pair[0]), "status") //nolint:gosec // a file descriptor
 	defer status.Close()
 	args := append([]string{trampolineArgument(len(files), program)}, s.Args...)
-	pid, err := syscall.ForkExec(fdPath(trampoline), args, &syscall.ProcAttr{Env: s.Env, Files: append(files, theirs.Fd()), Sys: s.user()})
-	theirs.Close()
+	files = append(files, uintptr(pair[1])) //nolint:gosec // a file descriptor
+	pid, err := syscall.ForkExec(fdPath(trampoline), args, &syscall.ProcAttr{Env: s.Env, Files: files, Sys: s.user()})
+	unix.Close(pair[1])
 	if err != nil {
+		return 0, failed("start the command", err)
+	}
+	s.limit(pid)
+	if _, err := status.Write([]byte{0}); err != nil {
 		return 0, failed("start the command", err)
 	}
 	if err := heard(status); err != nil {

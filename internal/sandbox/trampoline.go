@@ -19,7 +19,8 @@ import (
 // of a sandbox.
 //
 // Its first argument is a byte and the path of the command's file; the others are the command's. The byte is one more than the number
-// of the file descriptor to which it writes, as 32 bits, the negative number of the error when the file cannot be executed.
+// of a file descriptor. From there it reads a byte before it goes on, so that its limits can be set; to there it writes, as 32 bits, the
+// negative number of the error when the file cannot be executed.
 
 // trampolineFailed is the exit code of a trampoline that could not execute the command. It is not seen: what was written is.
 const trampolineFailed = codeNotExecutable

@@ -15,6 +15,12 @@ TEXT ·trampolineEntry(SB), NOSPLIT|NOFRAME, $0
 	MOVD $1, R2
 	SVC
 
+	MOVD $63, R8 // read(status, the stack below, 1)
+	MOVD R21, R0
+	SUB $8, R19, R1
+	MOVD $1, R2
+	SVC
+
 	MOVD $221, R8 // execve(file, arguments after the first, environment)
 	MOVD R20, R0
 	ADD $16, R19, R1
