@@ -61,6 +61,8 @@ func helper(mode string) int {
 		return helperWalk()
 	case "spawn":
 		return helperSpawn()
+	case "nomemory":
+		return helperNoMemory()
 	case "join":
 		return helperJoin()
 	case "upperhere":

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -38,7 +39,7 @@ func helperSpawn() int {
 	return 0
 }
 
-// hostFilesOf are files of the host that nothing in an image may reach: this program, the root and a directory.
+// numbersOfHost are the device and inode numbers of files of the host that nothing in an image may reach: this program, the root and a directory.
 func numbersOfHost(t *testing.T) (numbers []string) {
 	t.Helper()
 	for _, name := range []string{testBinary(t), "/", "."} {
@@ -192,5 +193,28 @@ func TestWorkDirIsInTheImage(t *testing.T) {
 			t.Errorf("join in %s: exit code %d, %v, want an error that names it", dir, code, err)
 		}
 		h.Close()
+	}
+}
+
+// helperNoMemory runs the options where no program is executed from memory.
+func helperNoMemory() int {
+	if err := os.WriteFile(memoryNoExec, []byte("2"), 0); err != nil {
+		panic(err)
+	}
+	return helperRun(context.Background())
+}
+
+// memoryNoExec is a setting of a pid name space since Linux 6.3.
+const memoryNoExec = "/proc/sys/vm/memfd_noexec"
+
+// Where no program is executed from memory, a file without a name does.
+func TestTrampolineInFile(t *testing.T) {
+	if _, err := os.Stat(memoryNoExec); err != nil || !ownsFiles() {
+		t.Skip("only root of Linux 6.3 can forbid it")
+	}
+	cmd := helperCommand(t, "nomemory", shell(t, "echo runs"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "runs\n" {
+		t.Errorf("%v: %s", err, out)
 	}
 }
