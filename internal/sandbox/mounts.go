@@ -206,7 +206,10 @@ func (b *builder) mountDev() error {
 		return failed("mount /dev", err)
 	}
 	for name, fd := range b.host.devices {
-		if err := b.bind(fd, "/dev/"+name, false); err != nil {
+		if name != console && b.makeDevice(name, fd) {
+			continue
+		}
+		if err := b.bind(fd, "/dev/"+name, b.spec.ofHostRoot()); err != nil { // what is read-only is the mode: devices can be written to
 			return failed("bind /dev/"+name, err)
 		}
 	}
@@ -216,6 +219,20 @@ func (b *builder) mountDev() error {
 	b.mountPts()
 	b.mountQueues()
 	return b.linkDevices()
+}
+
+// makeDevice gives the sandbox a device of its own, which only the host's root may do. To the host's it could give another mode.
+func (b *builder) makeDevice(name string, like int) bool {
+	var st unix.Stat_t
+	if b.spec.UserNS || unix.Fstat(like, &st) != nil {
+		return false
+	}
+	dev, err := b.root.dir("/dev")
+	if err != nil {
+		return false
+	}
+	defer unix.Close(dev)
+	return unix.Mknodat(dev, name, st.Mode, int(st.Rdev)) == nil && unix.Fchmodat(dev, name, st.Mode&0o7777, 0) == nil //nolint:gosec // a device's number
 }
 
 // mountShm gives the sandbox the memory that its processes share, or the host's. It holds half of the machine's memory at most.

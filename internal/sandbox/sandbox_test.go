@@ -341,6 +341,24 @@ func TestRootSeesNoMore(t *testing.T) {
 	}
 }
 
+// What root's command does to a device is not done to the host's.
+func TestDeviceOfTheHostStaysAsItIs(t *testing.T) {
+	const name = "/dev/full" // which nobody misses, should it be the host's
+	before, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantOutput(t, shell(t, "chmod 640 "+name+"; echo x >/dev/null; head -c 3 /dev/zero | wc -c"), "3\n")
+	after, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.Mode() != before.Mode() {
+		t.Errorf("the mode of %s was %v and is %v", name, before.Mode(), after.Mode())
+		_ = os.Chmod(name, before.Mode())
+	}
+}
+
 func TestHostIsNotInTheMountTable(t *testing.T) {
 	layer := t.TempDir()
 	write(t, filepath.Join(layer, "f"), "")

@@ -1,5 +1,5 @@
-/* Looks through what /proc shows of other processes for the files whose device and inode numbers are the arguments, and changes what it
-   finds. Prints the links that lead to one. */
+/* Looks through what /proc shows of other processes for the files whose device and inode numbers are the arguments, and tries to
+   change what it finds. Prints the links that lead to one. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -26,10 +26,8 @@ static void try(const char *path)
 			if (st.st_dev == strtoull(w[0], 0, 10) && st.st_ino == strtoull(w[1], 0, 10)) {
 				printf("reached %s\n", path);
 				reached = 1;
-				fchmod(fd, st.st_mode & 07777);
-				futimens(fd, 0);
-				fsetxattr(fd, "user.reached", "1", 1, 0);
-				close(open(path, O_WRONLY | O_APPEND));
+				if (!fchmod(fd, st.st_mode & 07777) || !futimens(fd, 0) || !fsetxattr(fd, "user.reached", "1", 1, 0) || open(path, O_WRONLY) >= 0)
+					printf("changed %s\n", path);
 			}
 	close(fd);
 }
