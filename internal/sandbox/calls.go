@@ -2,29 +2,32 @@ package sandbox
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
-// A step cannot make the calls that reach what is in no name space, and that no right is needed for: the keys of whoever builds, with
-// tickets of Kerberos among them (keyrings(7)); its terminal, to which TIOCSTI adds what nobody has typed; and parts of the kernel that
-// are there for measuring and changing it (bpf(2), perf_event_open(2), userfaultfd(2)). Docker's default profile forbids the same.
+// Nothing that runs in an image can make the calls that reach what is in no name space, and that no right is needed for: the keys of the
+// user, with tickets of Kerberos among them (keyrings(7)); and the terminal, to which TIOCSTI adds what nobody has typed. A build's
+// commands have no use either for the parts of the kernel that are there for measuring and changing it (perf_event_open(2), bpf(2),
+// userfaultfd(2)), which profilers and debuggers want that a user runs. Docker's default profile forbids all of them.
 
 // callsOf are the numbers of these calls in one of the ABIs of a machine.
 type callsOf struct {
 	arch      uint32
-	forbidden []uint32
+	keys      []uint32 // add_key, request_key, keyctl
+	measuring []uint32 // perf_event_open, bpf, userfaultfd
 	ioctl     uint32
 }
 
 // callABIs are the ABIs of 64 and 32 bits of both machines. A filter may name an ABI that a kernel does not have.
 var callABIs = []callsOf{
-	{unix.AUDIT_ARCH_X86_64, []uint32{248, 249, 250, 298, 321, 323}, 16},
-	{unix.AUDIT_ARCH_I386, []uint32{286, 287, 288, 336, 357, 374}, 54},
-	{unix.AUDIT_ARCH_AARCH64, []uint32{217, 218, 219, 241, 280, 282}, 29},
-	{unix.AUDIT_ARCH_ARM, []uint32{309, 310, 311, 364, 386, 388}, 54},
+	{unix.AUDIT_ARCH_X86_64, []uint32{248, 249, 250}, []uint32{298, 321, 323}, 16},
+	{unix.AUDIT_ARCH_I386, []uint32{286, 287, 288}, []uint32{336, 357, 374}, 54},
+	{unix.AUDIT_ARCH_AARCH64, []uint32{217, 218, 219}, []uint32{241, 280, 282}, 29},
+	{unix.AUDIT_ARCH_ARM, []uint32{309, 310, 311}, []uint32{364, 386, 388}, 54},
 }
 
 // x32 is the bit of the numbers of a third ABI of x86-64, which no distribution uses (syscall(2)).
@@ -41,20 +44,13 @@ const (
 var forbiddenRequests = []uint32{unix.TIOCSTI, unix.TIOCLINUX}
 
 // forbidCalls makes the calls fail in what this thread starts. It takes no_new_privs, or the right to do without.
-func forbidCalls() error {
-	raw, err := bpf.Assemble(callFilter())
+func forbidCalls(ofBuild bool) error {
+	prog, err := callFilter(ofBuild)
 	if err != nil {
-		return fmt.Errorf("assemble the filter of system calls: %w", err)
+		return err
 	}
-	filter := make([]unix.SockFilter, len(raw))
-	for i, r := range raw {
-		filter[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
-	}
-	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]} //nolint:gosec // some dozens
-	// Without the flag, kernels before 5.16 slow down what is behind a filter, as processors speculate (spec_store_bypass_disable=seccomp).
-	// That is for programs that run foreign code beside secrets of their own, and costs compilers and interpreters most. gVisor has no flags.
-	for _, flags := range []uintptr{unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW, 0} {
-		_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
+	for _, flags := range filterFlags {
+		_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(prog)))
 		if errno == 0 {
 			return nil
 		}
@@ -63,7 +59,25 @@ func forbidCalls() error {
 	return failed("install the filter of system calls", err)
 }
 
-func callFilter() []bpf.Instruction {
+// filterFlags are tried one after the other. Without the first, kernels before 5.16 slow down what is behind a filter, as processors
+// speculate (spec_store_bypass_disable=seccomp). That is for programs that run foreign code beside secrets of their own, and costs
+// compilers and interpreters most. gVisor has no flags.
+var filterFlags = [...]uintptr{unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW, 0}
+
+// callFilter makes the filter, in the kernel's form.
+func callFilter(ofBuild bool) (*unix.SockFprog, error) {
+	raw, err := bpf.Assemble(callProgram(ofBuild))
+	if err != nil {
+		return nil, fmt.Errorf("assemble the filter of system calls: %w", err)
+	}
+	filter := make([]unix.SockFilter, len(raw))
+	for i, r := range raw {
+		filter[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
+	}
+	return &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}, nil //nolint:gosec // some dozens
+}
+
+func callProgram(ofBuild bool) []bpf.Instruction {
 	refuse := bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)}
 	allow := bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}
 	code := []bpf.Instruction{bpf.LoadAbsolute{Off: callArch, Size: 4}}
@@ -72,7 +86,11 @@ func callFilter() []bpf.Instruction {
 		if abi.arch == unix.AUDIT_ARCH_X86_64 {
 			block = append(block, bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: x32, SkipFalse: 1}, refuse)
 		}
-		for _, number := range abi.forbidden {
+		forbidden := abi.keys
+		if ofBuild {
+			forbidden = slices.Concat(abi.keys, abi.measuring)
+		}
+		for _, number := range forbidden {
 			block = append(block, bpf.JumpIf{Cond: bpf.JumpEqual, Val: number, SkipFalse: 1}, refuse)
 		}
 		block = append(block, bpf.JumpIf{Cond: bpf.JumpEqual, Val: abi.ioctl, SkipTrue: 1}, allow, bpf.LoadAbsolute{Off: callRequest, Size: 4})

@@ -2,20 +2,60 @@ package sandbox
 
 import (
 	_ "embed"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 )
 
 //go:embed testdata/forbidden.c
 var forbiddenSource string
 
-// A step has no hand on the keys and the terminal of whoever builds.
+// Nothing that runs in an image has a hand on the keys and the terminal of its user.
 func TestForbiddenCalls(t *testing.T) {
+	const refused = "keyctl is refused\nadd_key is refused\nrequest_key is refused\nTIOCSTI is refused\nTIOCLINUX is refused\ngetpid works\n"
 	layer := compile(t, "forbidden", forbiddenSource)
-	wantOutput(t, stepOf(t, "forbidden", layer), "keyctl is refused\nadd_key is refused\nioctl is refused\ngetpid works\n")
-	// What a user runs may, as far as there is a key and a terminal.
-	o := shell(t, "forbidden | grep -c refused || true", layer)
-	wantOutput(t, o, "0\n")
+	wantOutput(t, stepOf(t, "forbidden | grep -v measuring", layer), refused)
+	wantOutput(t, shell(t, "forbidden | grep -v measuring", layer), refused)
+
+	out := filepath.Join(t.TempDir(), "said")
+	write(t, out, "")
+	o := shell(t, "", layer)
+	o.ScratchDir, o.Binds = "", []Bind{{Source: out, Target: "/said"}}
+	if code, err := holdAndJoin(t, o, "forbidden | grep -v measuring > /said"); err != nil || code != 0 {
+		t.Fatalf("code %d, %v", code, err)
+	}
+	if said, err := os.ReadFile(out); err != nil || string(said) != refused {
+		t.Errorf("a task: output %q, %v, want %q", said, err, refused)
+	}
+}
+
+// A build cannot measure the kernel. A user can who debugs what runs in an image, as far as the machine lets him.
+func TestMeasuringCalls(t *testing.T) {
+	layer := compile(t, "forbidden", forbiddenSource)
+	wantOutput(t, stepOf(t, "forbidden | grep measuring", layer), "measuring by perf_event_open is refused\nmeasuring by bpf is refused\nmeasuring by userfaultfd is refused\n")
+	// The kernel itself may refuse the others to who is not root.
+	wantOutput(t, shell(t, "forbidden | grep perf", layer), "measuring by perf_event_open fails otherwise\n")
+}
+
+// What is typed comes from the keyboard alone, on a terminal too.
+func TestNothingIsTyped(t *testing.T) {
+	out, code := terminal(t, shell(t, "forbidden; echo done", compile(t, "forbidden", forbiddenSource)))
+	if !strings.Contains(out, "TIOCSTI is refused") || code != 0 {
+		t.Errorf("exit code %d, terminal:\n%s", code, out)
+	}
+}
+
+// holdAndJoin runs a script as a task of a job step does.
+func holdAndJoin(t *testing.T, o Options, script string) (int, error) {
+	t.Helper()
+	h, err := Hold(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	return Join(t.Context(), JoinOptions{Spaces: h.Spaces(), UserNS: h.UserNS(), Args: []string{"sh", "-c", script}, Env: o.Env})
 }
 
 // What the processor may speculate in a step is what it may outside: a filter must not make builds slow.

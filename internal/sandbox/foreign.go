@@ -157,10 +157,10 @@ func (f *foreign) register() (list int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	fd, err := unix.Openat(list, "register", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	emulator, err := readOnlyMount(f.Emulator)
 	if err == nil {
-		_, err = unix.Write(fd, f.entry())
-		err = errors.Join(err, unix.Close(fd))
+		err = f.tell(list, emulator)
+		unix.Close(emulator)
 	}
 	if err != nil {
 		unix.Close(list)
@@ -169,14 +169,38 @@ func (f *foreign) register() (list int, err error) {
 	return list, nil
 }
 
+// tell writes the entry of the emulator, of which there is a file descriptor.
+func (f *foreign) tell(list, emulator int) error {
+	fd, err := unix.Openat(list, "register", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = unix.Write(fd, f.entry(emulator))
+	return errors.Join(err, unix.Close(fd))
+}
+
+// readOnlyMount opens a file of the host as a mount of its own, through which it cannot be changed: it is the program (/proc/PID/exe) of
+// all that it emulates. When the file descriptor is closed nobody can change the mount any more.
+func readOnlyMount(name string) (int, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
 // entry is the line by which the kernel knows programs of 64 bits, little endian, of the machine, position-independent or not, whatever
 // system they say they are for. The flags are those of Debian: P has the emulator told of the program's own first argument, and C,
 // which takes O, makes a program with the setuid bit what it is.
-func (f *foreign) entry() []byte {
+func (f *foreign) entry(emulator int) []byte {
 	machine := machines[f.Arch].elf
 	magic := fmt.Sprintf(`\x7fELF\x02\x01\x01%s\x02\x00\x%02x\x%02x`, strings.Repeat(`\x00`, 9), byte(machine), byte(machine>>8)) //nolint:gosec // its two bytes
 	mask := strings.Repeat(`\xff`, 7) + `\x00` + strings.Repeat(`\xff`, 8) + `\xfe\xff\xff\xff`
-	return fmt.Appendf(nil, ":qemu-%s:M::%s:%s:%s:POCF", machines[f.Arch].qemu, magic, mask, f.Emulator)
+	return fmt.Appendf(nil, ":qemu-%s:M::%s:%s:%s:POCF", machines[f.Arch].qemu, magic, mask, fdPath(emulator))
 }
 
 // refused says that programs of the architecture do not run.

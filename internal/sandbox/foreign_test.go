@@ -200,3 +200,23 @@ func TestForeignProgramsAsOneself(t *testing.T) {
 		t.Errorf("%v\nhint: %s", err, fault.HintOf(err))
 	}
 }
+
+// The emulator is a file of the host, and the program of all that it runs. It cannot be changed through that.
+func TestEmulatorIsNotChanged(t *testing.T) {
+	needEmulator(t)
+	dir := t.TempDir() // of who runs the test, as a user's own emulator is
+	copyFile(t, tooltest.Path(t, "qemu-aarch64-static"), filepath.Join(dir, "qemu-aarch64-static"), 0o755)
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(dir, "qemu-aarch64-static"), &st); err != nil {
+		t.Fatal(err)
+	}
+	// Sooner or later the program waits, as nobody reads what is written.
+	o := stepOf(t, fmt.Sprintf(`touch /mine; (cat /dev/zero & while arm; [ $? = 7 ]; do :; done) | { i=0
+		until found=$(reach %d %d); [ "$found" != "nothing reached" ] || [ $i -gt 600 ]; do sleep 0.1; i=$((i+1)); done
+		echo "$found"; }`, st.Dev, st.Ino), compile(t, "reach", reachSource))
+	o.Layers, o.Arch = append(o.Layers, armImage(t)[1]), "arm64"
+	if _, out := run(t, o); !strings.Contains(out, "reached /proc/") || strings.Contains(out, "changed") {
+		t.Errorf("output %q, want one that has reached the emulator and not changed it", out)
+	}
+}

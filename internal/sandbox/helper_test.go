@@ -59,6 +59,12 @@ func helper(mode string) int {
 		return helperNoFUSE()
 	case "walk":
 		return helperWalk()
+	case "spawn":
+		return helperSpawn()
+	case "nomemory":
+		return helperNoMemory()
+	case "join":
+		return helperJoin()
 	case "upperhere":
 		return helperUpperHere()
 	}

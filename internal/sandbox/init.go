@@ -116,6 +116,9 @@ func (in *initProcess) run() error {
 		return in.started(err)
 	}
 	if in.spec.Shared {
+		if err := hide(); err != nil {
+			return err
+		}
 		if err := in.started(nil); err != nil {
 			return err
 		}

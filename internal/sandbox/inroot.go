@@ -57,6 +57,19 @@ func (r inRoot) dir(name string) (int, error) {
 	})
 }
 
+// chdir changes to the directory called name. A magic link of /proc leads a process out of its root that has the rights of init.
+func (r inRoot) chdir(name string) error {
+	fd, err := r.open(name, unix.O_DIRECTORY)
+	if err == nil {
+		err = unix.Fchdir(fd)
+		unix.Close(fd)
+	}
+	if err != nil {
+		return failed("change to the working directory "+name, err)
+	}
+	return nil
+}
+
 // file opens the file called name, whatever it is but a directory, and makes an empty one when there is none.
 func (r inRoot) file(name string) (int, error) {
 	name = path.Join("/", name)

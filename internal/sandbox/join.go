@@ -123,22 +123,25 @@ const (
 	joinParent
 	joinCapabilities
 	joinPrivileges
+	joinFilter
 	joinWorkDir
 	joinExec
 	joinMissing
 )
 
 // explainJoin makes an error of what the child has said.
-func explainJoin(o JoinOptions, tried []string, part int32, index int32, errno unix.Errno) error {
+func explainJoin(o JoinOptions, tried []string, part, index int32, err error) error {
 	switch part {
 	case joinSpaces:
-		return failed("join the sandbox of this job step", errno)
+		return failed("join the sandbox of this job step", err)
 	case joinCapabilities:
-		return failed("drop capabilities", errno)
+		return failed("drop capabilities", err)
 	case joinPrivileges:
-		return failed("forbid new privileges", errno)
+		return failed("forbid new privileges", err)
+	case joinFilter:
+		return failed("install the filter of system calls", err)
 	case joinWorkDir:
-		return failed("change to the working directory "+o.WorkDir, errno)
+		return failed("change to the working directory "+o.WorkDir, err)
 	case joinMissing:
 		if strings.Contains(o.Args[0], "/") {
 			return &Error{What: fmt.Sprintf("command %q is not in the image", o.Args[0]), Code: codeNotFound}
@@ -150,10 +153,10 @@ func explainJoin(o JoinOptions, tried []string, part int32, index int32, errno u
 		return notFound(o.Args[0], strings.Join(slices.Compact(dirs), ":"), o.Env)
 	case joinExec:
 		file := tried[index]
-		if errno == unix.EACCES {
-			return &Error{What: fmt.Sprintf("command %s is not executable", file), Errno: errno, Code: codeNotExecutable, Fix: "is it a directory? Else chmod +x it where the image is built"}
+		if errors.Is(err, unix.EACCES) {
+			return &Error{What: fmt.Sprintf("command %s is not executable", file), Errno: unix.EACCES, Code: codeNotExecutable, Fix: "is it a directory? Else chmod +x it where the image is built"}
 		}
-		return notExecutable(file, errno)
+		return notExecutable(file, err)
 	}
-	return failed("start the command", errno)
+	return failed("start the command", err)
 }

@@ -2,7 +2,7 @@ package sandbox
 
 import (
 	"encoding/binary"
-	"io"
+	"fmt"
 	"math"
 	"os"
 	"runtime"
@@ -16,7 +16,7 @@ import (
 // A process with several threads cannot join a user name space (setns(2)), and a Go program always has several. So the process that
 // becomes the command is forked here by hand, and joins before it executes the command's file: between the two it has one thread,
 // which may do nothing but make system calls, as in the standard library's syscall.forkAndExecInChild. It also means that nothing
-// of sconce is executed among the image's files.
+// of sconce is executed among the image's files, but for the trampoline.
 
 // These stop the runtime from disturbing a fork. The runtime keeps them for programs like this one: see their comments in
 // runtime/proc.go.
@@ -37,15 +37,21 @@ type joinPlan struct {
 
 	spaces  []uintptr // file descriptors
 	drop    []uintptr // capabilities
+	filter  *unix.SockFprog
 	workDir *byte
-	files   []*byte // that may be the command
-	argv    []*byte
+	how     unix.OpenHow // opens it
+	files   [][]*byte    // that may be the command: the arguments of the trampoline
 	envv    []*byte
+	empty   *byte
 	closed  []closeRange
 	pass    []uintptr // file descriptors
 	parent  uintptr
-	status  uintptr // file descriptor of the pipe for what failed
-	said    [3]int32
+
+	trampoline uintptr // file descriptor
+	status     uintptr // file descriptor of the pipe for what failed
+	written    uintptr // what that is when the trampoline has it
+	said       [2]int32
+	errno      int32
 }
 
 // closeRange is a range of file descriptors that the command does not get.
@@ -72,20 +78,56 @@ func planJoin(o JoinOptions) (*joinPlan, error) {
 	if p.workDir, err = unix.BytePtrFromString(dir); err != nil {
 		return nil, failed("change to the working directory", err)
 	}
-	for _, list := range []struct {
-		to   *[]*byte
-		from []string
-	}{{&p.files, p.tried}, {&p.argv, o.Args}, {&p.envv, o.Env}} {
-		for _, text := range list.from {
-			b, err := unix.BytePtrFromString(text)
-			if err != nil {
-				return nil, failed("start the command", err)
-			}
-			*list.to = append(*list.to, b)
-		}
+	// With the rights that the child has then, a magic link of /proc would lead out of the image.
+	p.how = unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS}
+	if p.filter, err = callFilter(false); err != nil {
+		return nil, err
 	}
-	p.argv, p.envv = append(p.argv, nil), append(p.envv, nil)
+	trampoline, err := openTrampoline(0)
+	if err != nil {
+		return nil, err
+	}
+	p.trampoline = uintptr(trampoline) //nolint:gosec // a file descriptor
+	if err := p.write(trampoline); err != nil {
+		unix.Close(trampoline)
+		return nil, err
+	}
 	return p, nil
+}
+
+// write puts what the trampoline gets into the kernel's form.
+func (p *joinPlan) write(trampoline int) (err error) {
+	status := 3
+	for status == trampoline || slices.Contains(p.options.Pass, status) {
+		status++
+	}
+	if status > maxStatus {
+		return failed("start the command", fmt.Errorf("it would get more than %d files", maxStatus))
+	}
+	p.written = uintptr(status) //nolint:gosec // a file descriptor
+	for _, file := range p.tried {
+		argv, err := pointers(append([]string{trampolineArgument(status, file)}, p.options.Args...))
+		if err != nil {
+			return err
+		}
+		p.files = append(p.files, argv)
+	}
+	p.empty, _ = unix.BytePtrFromString("")
+	p.envv, err = pointers(p.options.Env)
+	return err
+}
+
+// pointers makes of texts what execve(2) takes.
+func pointers(texts []string) ([]*byte, error) {
+	list := make([]*byte, 0, len(texts)+1)
+	for _, text := range texts {
+		b, err := unix.BytePtrFromString(text)
+		if err != nil {
+			return nil, failed("start the command", err)
+		}
+		list = append(list, b)
+	}
+	return append(list, nil), nil
 }
 
 // except returns the ranges of file descriptors above the standard streams that leave out some.
@@ -118,18 +160,21 @@ func (p *joinPlan) start() (pid int, err error) {
 	n, errno := p.fork()
 	syscall.ForkLock.Unlock()
 	w.Close()
+	unix.Close(int(p.trampoline)) //nolint:gosec // a file descriptor
 	runtime.KeepAlive(p.options.Spaces)
 	if errno != 0 {
 		return 0, failed("start a process", errno)
 	}
 	pid = int(n) //nolint:gosec // a process id
-	said := make([]byte, unsafe.Sizeof(p.said))
-	if _, err := io.ReadFull(r, said); err != nil {
-		return pid, nil //nolint:nilerr // nothing was said: the pipe was closed by executing
+	var said [2]int32
+	if err := binary.Read(r, binary.NativeEndian, &said); err != nil {
+		return pid, nil //nolint:nilerr // it was killed
 	}
-	waitFor(pid)
-	word := func(i int) int32 { return int32(binary.NativeEndian.Uint32(said[4*i:])) } //nolint:gosec // as it was written
-	return 0, explainJoin(p.options, p.tried, word(0), word(1), unix.Errno(word(2)))   //nolint:gosec // an error number
+	if err := heard(r); err != nil {
+		waitFor(pid)
+		return 0, explainJoin(p.options, p.tried, said[0], said[1], err)
+	}
+	return pid, nil
 }
 
 // fork makes the child. In it this function does not return. Nothing here may grow the stack or allocate after the fork.
@@ -139,10 +184,11 @@ func (p *joinPlan) start() (pid int, err error) {
 //go:nocheckptr
 func (p *joinPlan) fork() (uintptr, syscall.Errno) { //nolint:gocognit // a list of calls, which cannot be taken apart: a function would be one more frame
 	var (
-		pid                 uintptr
-		errno, why, missing syscall.Errno
-		part                int32
-		index, i            int
+		pid, fd    uintptr
+		errno, why syscall.Errno
+		part       int32
+		index, i   int
+		st         syscall.Stat_t
 	)
 	runtimeBeforeFork()
 	pid, _, errno = syscall.RawSyscall6(unix.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
@@ -177,35 +223,67 @@ func (p *joinPlan) fork() (uintptr, syscall.Errno) { //nolint:gocognit // a list
 	if _, _, errno = syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
 		goto failed
 	}
+	part = joinFilter
+	for i = 0; i < len(filterFlags); i++ {
+		_, _, errno = syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, filterFlags[i], uintptr(unsafe.Pointer(p.filter)))
+		if errno == 0 {
+			break
+		}
+	}
+	if errno != 0 {
+		goto failed
+	}
 	_, _, _ = syscall.RawSyscall(unix.SYS_UMASK, 0o022, 0, 0)
 	part = joinWorkDir
-	if _, _, errno = syscall.RawSyscall(unix.SYS_CHDIR, uintptr(unsafe.Pointer(p.workDir)), 0, 0); errno != 0 {
+	fd, _, errno = syscall.RawSyscall6(unix.SYS_OPENAT2, atFDCWD, uintptr(unsafe.Pointer(p.workDir)), uintptr(unsafe.Pointer(&p.how)), unsafe.Sizeof(p.how), 0, 0)
+	if errno != 0 {
+		goto failed
+	}
+	if _, _, errno = syscall.RawSyscall(unix.SYS_FCHDIR, fd, 0, 0); errno != 0 {
 		goto failed
 	}
 	for i = 0; i < len(p.closed); i++ {
 		_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE_RANGE, p.closed[i].first, p.closed[i].last, unix.CLOSE_RANGE_CLOEXEC)
 	}
-	part, why = joinMissing, syscall.ENOENT
 	for i = 0; i < len(p.pass); i++ {
 		_, _, _ = syscall.RawSyscall(unix.SYS_FCNTL, p.pass[i], unix.F_SETFD, 0)
 	}
+	// As execvp(3), which goes on past what is not there and what may not be executed.
+	part, why = joinMissing, syscall.ENOENT
 	for i = 0; i < len(p.files); i++ {
-		_, _, errno = syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(p.files[i])), uintptr(unsafe.Pointer(&p.argv[0])), uintptr(unsafe.Pointer(&p.envv[0])))
+		_, _, errno = syscall.RawSyscall6(sysNewfstatat, atFDCWD, uintptr(unsafe.Pointer(p.files[i][0]))+1, uintptr(unsafe.Pointer(&st)), 0, 0, 0)
 		if errno == syscall.ENOENT || errno == syscall.ENOTDIR {
-			// Is it the file that is not there, or its interpreter?
-			if _, _, missing = syscall.RawSyscall6(unix.SYS_FACCESSAT, atFDCWD, uintptr(unsafe.Pointer(p.files[i])), 0, 0, 0, 0); missing != 0 {
-				continue
-			}
+			continue
 		}
 		part, index, why = joinExec, i, errno
-		if errno != syscall.EACCES { // past which execvp(3) goes on
+		if errno != 0 && errno != syscall.EACCES {
 			break
 		}
+		if errno == 0 && st.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+			if _, _, errno = syscall.RawSyscall(unix.SYS_FACCESSAT, atFDCWD, uintptr(unsafe.Pointer(p.files[i][0]))+1, unix.X_OK); errno == 0 {
+				goto found
+			}
+		}
+		why = syscall.EACCES
 	}
 	errno = why
-failed:
-	p.said[0], p.said[1], p.said[2] = part, int32(index), int32(errno) //nolint:gosec // small numbers
+	goto failed
+found:
+	p.said[0], p.said[1] = part, int32(index) //nolint:gosec // a small number
 	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, p.status, uintptr(unsafe.Pointer(&p.said)), unsafe.Sizeof(p.said))
+	if p.status != p.written {
+		_, _, _ = syscall.RawSyscall(unix.SYS_DUP3, p.status, p.written, unix.O_CLOEXEC)
+	}
+	// The trampoline leaves it open for as long as it needs it.
+	_, _, _ = syscall.RawSyscall(unix.SYS_FCNTL, p.written, unix.F_SETFD, 0)
+	_, _, errno = syscall.RawSyscall6(unix.SYS_EXECVEAT, p.trampoline, uintptr(unsafe.Pointer(p.empty)), uintptr(unsafe.Pointer(&p.files[index][0])), uintptr(unsafe.Pointer(&p.envv[0])), unix.AT_EMPTY_PATH, 0)
+	goto wrote
+failed:
+	p.said[0], p.said[1] = part, int32(index) //nolint:gosec // a small number
+	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, p.status, uintptr(unsafe.Pointer(&p.said)), unsafe.Sizeof(p.said))
+wrote:
+	p.errno = -int32(errno) //nolint:gosec // a small number
+	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, p.status, uintptr(unsafe.Pointer(&p.errno)), unsafe.Sizeof(p.errno))
 	for {
 		_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, codeNotMade, 0, 0)
 	}

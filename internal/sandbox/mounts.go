@@ -12,7 +12,7 @@ import (
 
 // fillRoot mounts what a command expects to find besides the image's files.
 func (b *builder) fillRoot() error {
-	steps := []func() error{b.mountProc, b.mountDev, b.mountSys, b.mountTmp, b.mountEtc, b.mountUser, b.mountTmpfs, b.mountBinds, b.mountMounts, b.makeWorkDir}
+	steps := []func() error{b.mountProc, b.mountDev, b.mountSys, b.cover, b.mountTmp, b.mountEtc, b.mountUser, b.mountTmpfs, b.mountBinds, b.mountMounts, b.makeWorkDir}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
@@ -112,7 +112,36 @@ func remountReadOnly(fd int) error {
 }
 
 // rootOnlyProc are the parts of /proc by which root, even without capabilities, changes the host.
-var rootOnlyProc = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"}
+var rootOnlyProc = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"}
+
+// rootSees is what tells root, even without capabilities, more of the host than other users learn. Docker covers the same.
+var rootSees = []string{
+	"/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
+	"/sys/firmware", "/sys/devices/virtual/powercap",
+}
+
+// cover makes these files and directories empty.
+func (b *builder) cover() error {
+	if !b.spec.ofHostRoot() {
+		return nil
+	}
+	for _, name := range rootSees {
+		fd, err := b.root.open(name, 0)
+		if err != nil {
+			continue // not every kernel has all
+		}
+		if isDir(fd) {
+			err = unix.Mount("tmpfs", fdPath(fd), "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0555")
+		} else if null, there := b.host.devices["null"]; there {
+			err = unix.Mount(fdPath(null), fdPath(fd), "", unix.MS_BIND, "")
+		}
+		unix.Close(fd)
+		if err != nil {
+			return failed("cover "+name, err)
+		}
+	}
+	return nil
+}
 
 func (b *builder) mountProc() error {
 	var err error = unix.EPERM
@@ -173,11 +202,14 @@ func openDevices() map[string]int {
 }
 
 func (b *builder) mountDev() error {
-	if err := b.mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_STRICTATIME, "mode=0755"); err != nil {
+	if err := b.mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_STRICTATIME, "mode=0755,size=64m"); err != nil {
 		return failed("mount /dev", err)
 	}
 	for name, fd := range b.host.devices {
-		if err := b.bind(fd, "/dev/"+name, false); err != nil {
+		if name != console && b.makeDevice(name, fd) {
+			continue
+		}
+		if err := b.bind(fd, "/dev/"+name, b.spec.ofHostRoot()); err != nil { // what is read-only is the mode: devices can be written to
 			return failed("bind /dev/"+name, err)
 		}
 	}
@@ -189,12 +221,26 @@ func (b *builder) mountDev() error {
 	return b.linkDevices()
 }
 
-// mountShm gives the sandbox the memory that its processes share, or the host's.
+// makeDevice gives the sandbox a device of its own, which only the host's root may do. To the host's it could give another mode.
+func (b *builder) makeDevice(name string, like int) bool {
+	var st unix.Stat_t
+	if b.spec.UserNS || unix.Fstat(like, &st) != nil {
+		return false
+	}
+	dev, err := b.root.dir("/dev")
+	if err != nil {
+		return false
+	}
+	defer unix.Close(dev)
+	return unix.Mknodat(dev, name, st.Mode, int(st.Rdev)) == nil && unix.Fchmodat(dev, name, st.Mode&0o7777, 0) == nil //nolint:gosec // a device's number
+}
+
+// mountShm gives the sandbox the memory that its processes share, or the host's. It holds half of the machine's memory at most.
 func (b *builder) mountShm() error {
 	if b.host.shm >= 0 {
 		return b.bind(b.host.shm, "/dev/shm", false)
 	}
-	return b.mount("tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
+	return b.mount("tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size=50%")
 }
 
 // mountQueues does the same for POSIX message queues, which are seldom used, and not in every kernel.

@@ -45,20 +45,23 @@ func (s *spec) dropRights() error {
 	if err := s.fixMounts(); err != nil {
 		return err
 	}
-	if err := dropPrivileges(s); err != nil || !s.Keep {
+	if err := dropPrivileges(s); err != nil {
 		return err
 	}
 	if err := scopeSockets(); err != nil {
 		return err
 	}
-	return forbidCalls()
+	return forbidCalls(s.ofBuild())
 }
+
+// ofBuild reports whether the command is a build's, and not one that a user runs in an image.
+func (s *spec) ofBuild() bool { return s.Keep || s.NoMounts }
 
 // dropPrivileges makes sure that what this thread starts can neither gain privileges nor reach this program's file.
 //
 // In a user namespace only CAP_SYS_PTRACE is taken: without it, and with this process not dumpable, /proc/1/exe, which
-// is the caller's own program on the host, cannot be opened from inside (compare CVE-2019-5736). The other capabilities
-// reach no further than the namespaces that were made for the command.
+// is the caller's own program on the host, cannot be opened from inside; see trampoline.go. The other capabilities reach no
+// further than the namespaces that were made for the command.
 func dropPrivileges(s *spec) error {
 	for c := range unix.CAP_LAST_CAP + 1 {
 		if !droppedCapability(c, !s.ofHostRoot()) {
@@ -68,8 +71,8 @@ func dropPrivileges(s *spec) error {
 			return failed("drop capabilities", err)
 		}
 	}
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return failed("hide this program from the command", err)
+	if err := hide(); err != nil {
+		return err
 	}
 	if s.Self != nil {
 		if err := keepForInit(); err != nil {
@@ -82,6 +85,14 @@ func dropPrivileges(s *spec) error {
 		}
 	}
 	unix.Umask(0o022)
+	return nil
+}
+
+// hide keeps what this process has open from others that have not CAP_SYS_PTRACE where it was started.
+func hide() error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return failed("hide this program from the command", err)
+	}
 	return nil
 }
 

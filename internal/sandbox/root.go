@@ -303,10 +303,7 @@ func (b *builder) enterRoot() error {
 			return failed("make the root read-only", err)
 		}
 	}
-	if err := os.Chdir(b.spec.WorkDir); err != nil {
-		return failed("change to the working directory "+b.spec.WorkDir, err)
-	}
-	return nil
+	return b.root.chdir(b.spec.WorkDir)
 }
 
 // moveRoot takes the place of pivot_root on a diskless node, whose root is the initial RAM disk: that one cannot be

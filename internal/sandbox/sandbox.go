@@ -15,11 +15,12 @@
 //	watch.go     nobody waits for ever       starter.go  who starts the command of an emulated root
 //	hold.go      a sandbox for many          join.go     a command in it
 //	network.go   a network of its own        netlink.go  its device
-//	sockets.go   others' sockets             calls.go    calls that a step cannot make
-//	self.go      the caller instead of root     foreign.go   programs of another architecture
+//	sockets.go   others' sockets             calls.go    calls that no command can make
+//	self.go      the caller instead of root  foreign.go  programs of another architecture
+//	trampoline.go  what executes the command
 //
-// The image is not trusted with the host's files: no path of it is followed out of its root while mounts are made, and
-// its command cannot gain privileges, but for what setuid programs give in a step of the host's root, which is less than that
+// The image is not trusted with the host's files: no path of it is followed out of its root while mounts are made, no process that it
+// sees has a file of the host as its program that it can open, and its command cannot gain privileges, but for what setuid programs give in a step of the host's root, which is less than that
 // root has. It is still the caller's own process, with the host's network unless it gets another: a sandbox for builds, not
 // for malware.
 package sandbox

@@ -332,6 +332,33 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
+// Root learns no more of the host than others do: neither its keys, nor what its kernel's memory, timers and firmware hold.
+func TestRootSeesNoMore(t *testing.T) {
+	const files = "/proc/keys /proc/kcore /proc/timer_list /proc/sched_debug /proc/latency_stats"
+	wantOutput(t, shell(t, "cat "+files+" 2>/dev/null | head -c 100; for d in /proc/scsi /proc/acpi /proc/asound; do ls $d 2>/dev/null; done; true"), "")
+	if ownsFiles() {
+		wantOutput(t, shell(t, "ls /sys/firmware; mkdir /sys/firmware/x 2>/dev/null || echo refused"), "refused\n")
+	}
+}
+
+// What root's command does to a device is not done to the host's.
+func TestDeviceOfTheHostStaysAsItIs(t *testing.T) {
+	const name = "/dev/full" // which nobody misses, should it be the host's
+	before, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantOutput(t, shell(t, "chmod 640 "+name+"; echo x >/dev/null; head -c 3 /dev/zero | wc -c"), "3\n")
+	after, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.Mode() != before.Mode() {
+		t.Errorf("the mode of %s was %v and is %v", name, before.Mode(), after.Mode())
+		_ = os.Chmod(name, before.Mode())
+	}
+}
+
 func TestHostIsNotInTheMountTable(t *testing.T) {
 	layer := t.TempDir()
 	write(t, filepath.Join(layer, "f"), "")

@@ -26,7 +26,7 @@ func scopesSockets() bool {
 	return errno == 0 && version >= 6
 }
 
-// A step reaches no socket of the host's abstract name space, and can have its own.
+// Nothing that runs in an image reaches a socket of the host's abstract name space, and it can have its own. Tasks of a job step meet there.
 func TestAbstractSockets(t *testing.T) {
 	if !scopesSockets() {
 		t.Skip("this kernel cannot keep anyone from abstract sockets: Linux 6.12 can")
@@ -41,10 +41,14 @@ func TestAbstractSockets(t *testing.T) {
 	step := func(script string) Options { return stepOf(t, script, layer) }
 	wantOutput(t, step("abstract "+name+" || true"), "Operation not permitted\n")
 	wantOutput(t, step("abstract own-"+name+" listen"), "connected\n")
+	wantOutput(t, shell(t, "abstract "+name+" || true", layer), "Operation not permitted\n")
+	wantOutput(t, shell(t, "abstract own-"+name+" listen", layer), "connected\n")
 
-	// What a user runs is the user's own, as jobs are, whose tasks may meet there.
-	o := shell(t, "abstract "+name, layer)
-	wantOutput(t, o, "connected\n")
+	o := shell(t, "", layer)
+	o.ScratchDir = ""
+	if code, err := holdAndJoin(t, o, "abstract "+name+" > /dev/null"); err != nil || code != 0 {
+		t.Errorf("a task: code %d, %v, want a connection", code, err)
+	}
 }
 
 // compile makes a layer that has a program of C, linked statically, under its name in /bin.

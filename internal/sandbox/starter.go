@@ -36,20 +36,49 @@ func launch(s *spec) (pids []int, err error) {
 	if err != nil {
 		return nil, err
 	}
-	started := limitProcesses(s.Limit)
-	defer func() { started(pids...) }()
+	trampoline, err := openTrampoline(firstPipeFD + 2*s.Count) // above what a child's files are moved to
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(trampoline)
 	for i := range s.Count {
 		files := []uintptr{0, 1, 2}
 		if s.Piped {
 			files[0], files[1] = uintptr(firstPipeFD+2*i), uintptr(firstPipeFD+2*i+1)
 		}
-		pid, err := syscall.ForkExec(program, s.Args, &syscall.ProcAttr{Env: s.Env, Files: files, Sys: s.user()})
+		pid, err := s.execute(trampoline, program, files)
 		if err != nil {
-			return pids, s.Foreign.explain(notExecutable(program, err))
+			return pids, err
 		}
 		pids = append(pids, pid)
 	}
 	return pids, nil
+}
+
+// execute starts the command with files.
+func (s *spec) execute(trampoline int, program string, files []uintptr) (int, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, failed("make a socket", err)
+	}
+	status := os.NewFile(uintptr(pair[0]), "status") //nolint:gosec // a file descriptor
+	defer status.Close()
+	args := append([]string{trampolineArgument(len(files), program)}, s.Args...)
+	files = append(files, uintptr(pair[1])) //nolint:gosec // a file descriptor
+	pid, err := syscall.ForkExec(fdPath(trampoline), args, &syscall.ProcAttr{Env: s.Env, Files: files, Sys: s.user()})
+	unix.Close(pair[1])
+	if err != nil {
+		return 0, failed("start the command", err)
+	}
+	s.limit(pid)
+	if _, err := status.Write([]byte{0}); err != nil {
+		return 0, failed("start the command", err)
+	}
+	if err := heard(status); err != nil {
+		waitFor(pid)
+		return 0, s.Foreign.explain(notExecutable(program, err))
+	}
+	return pid, nil
 }
 
 // launchEmulated has the spec's processes started under root emulation, and begins to answer.
@@ -147,8 +176,11 @@ func startEmulated(socket *os.File) ([]int, error) {
 	if err := keepOnlyStreams(); err != nil {
 		return nil, failed("close what the command does not get", err)
 	}
-	if err := errors.Join(unix.Fchdir(root), unix.Chroot("."), os.Chdir(s.WorkDir)); err != nil {
+	if err := errors.Join(unix.Fchdir(root), unix.Chroot(".")); err != nil {
 		return nil, failed("move into the image", err)
+	}
+	if err := (inRoot{root}).chdir(s.WorkDir); err != nil {
+		return nil, err
 	}
 	if err := s.dropRights(); err != nil {
 		return nil, err
