@@ -266,7 +266,7 @@ func (s *settled) localCache() string {
 
 func (s *settled) caches(b *script) {
 	b.because("What Triton and Inductor compile stays on the node: ranks that share such a cache over the network meet stale files, and wait for each other's locks.")
-	b.line(`cache=%s/%s-$SLURM_JOB_ID`, s.localCache(), fileName(s.Name))
+	b.line(`cache=%s-$SLURM_JOB_ID`, word(s.localCache()+"/"+fileName(s.Name)))
 	b.line(`export TRITON_CACHE_DIR=$cache/triton TORCHINDUCTOR_CACHE_DIR=$cache/inductor`)
 	if s.leavesCache() && !s.spreads() {
 		b.line("# It is a directory of the host, which nobody else clears.")
@@ -308,13 +308,12 @@ func (s *settled) recorder(b *script) {
 	b.line("export TORCH_NCCL_DUMP_ON_TIMEOUT=1")
 	b.line("export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000")
 	dir := "$PWD"
-	if s.Job.Logs != "" {
-		dir += "/" + strings.TrimSuffix(s.Job.Logs, "/")
-		if strings.HasPrefix(s.Job.Logs, "/") || strings.HasPrefix(s.Job.Logs, "$") {
-			dir = strings.TrimSuffix(s.Job.Logs, "/")
-		}
+	if logs := strings.TrimSuffix(s.Job.Logs, "/"); strings.HasPrefix(logs, "/") {
+		dir = word(logs)
+	} else if logs != "" {
+		dir += word("/" + logs)
 	}
-	b.line("export TORCH_FR_DUMP_TEMP_FILE=%s/%s-$SLURM_JOB_ID-nccl-rank-", dir, fileName(s.Name))
+	b.line("export TORCH_FR_DUMP_TEMP_FILE=%s-$SLURM_JOB_ID-nccl-rank-", dir+word("/"+fileName(s.Name)))
 	b.line("export TORCH_NCCL_DEBUG_INFO_TEMP_FILE=$TORCH_FR_DUMP_TEMP_FILE")
 }
 
@@ -388,7 +387,7 @@ func (s *settled) spread(b *script) string {
 	}
 	b.because(fmt.Sprintf("%d nodes that open one file at once are slow: the first one reads it, and Slurm sends it to the others, from whose disks nobody else removes it.", s.nodes))
 	name := s.Image.File[strings.LastIndex(s.Image.File, "/")+1:]
-	b.line("image=%s/$SLURM_JOB_ID-%s", s.Cluster.Paths.Local, name)
+	b.line("image=%s/$SLURM_JOB_ID%s", word(s.Cluster.Paths.Local), word("-"+name))
 	left := `"$image"`
 	if s.leavesCache() {
 		b.line("# The caches above stay on the host as well.")

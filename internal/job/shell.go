@@ -58,10 +58,14 @@ func comment(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// fileName is a name as files and jobs have it: "team/llm:25.11" is "team+llm+25.11".
+// fileName is a name as files and jobs have it: "team/llm:25.11" is "team+llm+25.11". It means itself to a shell and to sbatch, whoever has
+// named the image.
 func fileName(name string) string {
-	return strings.NewReplacer("/", "+", ":", "+", "@", "+").Replace(name)
+	return unusual.ReplaceAllString(strings.NewReplacer("/", "+", ":", "+", "@", "+").Replace(name), "-")
 }
+
+// unusual are the characters that names of files and jobs do without.
+var unusual = lazyregexp.New(`[^A-Za-z0-9_@%+=:,.-]`)
 
 // Words writes words so that a shell reads the same words.
 func Words(words []string) (string, error) {
