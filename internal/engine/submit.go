@@ -100,10 +100,11 @@ type submission struct {
 
 // request puts together what the job's files are written from.
 func (o SubmitOptions) request(ctx context.Context, open Opener) (job.Request, error) {
-	r, err := JobRequest(ctx, o.JobOptions, open)
+	r, target, err := o.JobOptions.request(ctx, open)
 	if err != nil {
 		return r, err
 	}
+	target.tellMounts(ctx)
 	if r.Job.Logs, err = ExpandHere(r.Job.Logs); err != nil {
 		return r, fmt.Errorf("job %s: logs: %w", r.Name, err)
 	}

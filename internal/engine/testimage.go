@@ -137,7 +137,9 @@ func (s *Session) testPlan(ctx context.Context, o TestOptions) (p imagetest.Plan
 		return p, nil, err
 	}
 	p.Runtime = o.Runtime
-	tests, reference := []imagetest.Test(nil), ""
+	var tests []imagetest.Test
+	var target Target
+	reference := ""
 	if from := o.Recipe; from != nil {
 		if o.Cluster != "" {
 			there := *from
@@ -146,21 +148,22 @@ func (s *Session) testPlan(ctx context.Context, o TestOptions) (p imagetest.Plan
 				return p, nil, err
 			}
 		}
-		tests, reference = from.Tests, from.JobImage().Reference
-		p.Cluster, p.Recipe = from.Target.Profile, from.Dir
+		tests, reference, target = from.Tests, from.JobImage().Reference, from.Target
+		p.Recipe = from.Dir
 		if len(tests) == 0 {
 			return p, nil, fault.Usage(fault.Hint(fmt.Errorf("%s has no tests", from.Path), "add [[test]] with use = \"import\", or another"))
 		}
 	} else {
-		target, err := FindTarget(o.Cluster, ".")
-		if err != nil {
+		if target, err = FindTarget(o.Cluster, "."); err != nil {
 			return p, nil, err
 		}
-		p.Cluster, p.Recipe = target.Profile, "/"
+		p.Recipe = "/"
 		tests = imagetest.OfKit(len(o.Only) > 0, o.Here)
 	}
-	if p.Place == imagetest.Here {
+	if p.Cluster = target.Profile; p.Place == imagetest.Here {
 		p.Cluster = job.HereProfile(imagetest.GPUsHere())
+	} else {
+		target.tellMounts(ctx)
 	}
 	if p.Tests, skipped, err = imagetest.Choose(tests, o.Only, p.Cluster.Name); err != nil {
 		return p, nil, err

@@ -402,3 +402,26 @@ func FuzzCommand(f *testing.F) {
 		}
 	})
 }
+
+// Directories of a profile and of a job, and the names of images, are words to the script, whatever is in them.
+func TestDirectoriesAreWords(t *testing.T) {
+	gpus := 4
+	text, err := Sbatch(Request{
+		Name: "a;b$(x)", Image: Image{Name: "a", File: "/i/$(id)a.sqsh"},
+		Job:     Job{Command: "true", Nodes: spreadNodes, GPUsPerNode: &gpus, Logs: "l;{touch,/x};l"},
+		Cluster: cluster.Profile{Starts: []string{cluster.Sconce}, Paths: cluster.Paths{Local: "/local/$(id)`id`;id"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"#SBATCH --job-name=a-b--x-\n",
+		"cache=/tmp/a-b--x--$SLURM_JOB_ID\n",
+		"image=\"/local/\\$(id)\\`id\\`;id\"/$SLURM_JOB_ID\"-\\$(id)a.sqsh\"\n",
+		"TORCH_FR_DUMP_TEMP_FILE=$PWD\"/l;{touch,/x};l\"/a-b--x--$SLURM_JOB_ID-nccl-rank-\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s\nlacks %s", text, want)
+		}
+	}
+}
