@@ -111,11 +111,14 @@ func TestSees(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if runtime == "apptainer" && !strings.Contains(text, `--home="${PWD}/1/files"`) {
+			t.Errorf("apptainer mounts the user's home:\n%s", text)
+		}
 		at := -1
 		for _, want := range []string{"/scratch:/scratch", "${PWD}:${PWD}:ro", "${PWD}/1/files:${PWD}/1/files"} {
 			i := strings.Index(text, want)
-			if i <= at || strings.Count(text, want) != 1 {
-				t.Errorf("%s: %q is not there once, behind the mount before:\n%s", runtime, want, text)
+			if i <= at {
+				t.Errorf("%s: %q is not there, behind the mount before:\n%s", runtime, want, text)
 			}
 			at = i
 		}
