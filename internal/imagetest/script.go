@@ -3,11 +3,13 @@ package imagetest
 import (
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/jobstep"
 )
 
 // killTime is what a test that takes too long has to end by itself.
@@ -105,14 +107,28 @@ func (b *batch) writeTest(line func(string, ...any), i int, t Test) error {
 }
 
 // here is the command of a test on this machine: this very program runs all ranks in one sandbox, whose processes, shared memory and queues
-// are the test's own. There is no launcher whose variables would be passed on.
+// are the test's own.
 func (b *batch) here(step job.Step, t Test, ranks int) string {
 	words := []string{job.Quote(b.Program), "--quiet", "--store", job.Quote(b.Store), "run", "--in-job=no", "--user=self"}
-	for _, name := range slices.Concat([]string{"MASTER_ADDR", "MASTER_PORT"}, slices.Sorted(maps.Keys(t.Env))) {
-		words = append(words, "--env="+name)
+	for _, name := range slices.Concat([]string{"MASTER_ADDR", "MASTER_PORT"}, tunings(os.Environ()), slices.Sorted(maps.Keys(t.Env))) {
+		words = append(words, job.Word("--env="+name))
 	}
 	words = append(words, strings.TrimPrefix(step.Start, "sconce run "), "sh", "-c", job.Quote(fmt.Sprintf(ranksHere, ranks)), "ranks", step.Task)
 	return strings.Join(words, " ")
+}
+
+// tunings names the variables by which the user tunes communication and chooses GPUs. Those of a launcher that has started this process are of
+// no use to ranks that it has not.
+func tunings(environ []string) []string {
+	var names []string
+	for _, kv := range jobstep.Variables(environ) {
+		name, _, _ := strings.Cut(kv, "=")
+		if !slices.ContainsFunc([]string{"SLURM", "SRUN_", "PMI", "PALS_", "FLUX_", "MASTER_"}, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // ranksHere starts so many ranks beside each other, for the shell of the image, and ends with the first that fails: the others would wait for
