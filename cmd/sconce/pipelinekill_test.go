@@ -139,7 +139,7 @@ func TestPipelineKilled(t *testing.T) {
 		echo "== end"; run; sconce pipeline plan
 		echo made $(find ~ -name tally -type f -exec cat {} +), $(wc -l < /shared/submitted) job, $(wc -l < /shared/ran) tests
 		echo "== again"; run; echo $(wc -l < /shared/submitted) job
-		echo "== left"; find .sconce ~ /tmp -name '.new-*' -o -name 'unkept.json' -o -name 'sconce-tmp-*'`)
+		echo "== left"; find .sconce ~ /tmp -name '.new-*' -o -path '*/sconce/tests/*.json' -o -name 'sconce-tmp-*'`)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -67,6 +67,11 @@ env = { TOKEN = "${MY_TOKEN}" }
 expect = { length = "12 ± 0%" }
 
 [[test]]
+name = "hostile"
+run = "(echo id >> ../../job.sbatch) 2>&1; (echo 0 0 > ../run-1.end.new) 2>&1; (echo > ../../done) 2>&1; echo mine > own; cat own; echo all is well"
+log = ["^mine$", "job.sbatch: Read-only", "run-1.end.new: Read-only", "done: Read-only", "^all is well$"]
+
+[[test]]
 name = "later"
 run = "false"
 log = ["never"]
@@ -136,13 +141,14 @@ func wantVerdict(t *testing.T, r imagetest.Result, v imagetest.Verdict, reason s
 func TestImageTests(t *testing.T) {
 	c := testCluster(t)
 	n1, both := []string{"n1"}, []string{"n1", "n2"}
-	results, out, code := testImage(t, c, "MY_TOKEN=hunter2hunte", "--only good --only ranks --only silent --only slow-node --only bad-everywhere --only secret --only later")
-	if code != "3" || len(results) != 7 {
+	results, out, code := testImage(t, c, "MY_TOKEN=hunter2hunte", "--only good --only ranks --only silent --only slow-node --only bad-everywhere --only secret --only hostile --only later")
+	if code != "3" || len(results) != 8 {
 		t.Errorf("exit code %s\n%s", code, out)
 	}
 	wantVerdict(t, results["good"], imagetest.Passed, "", n1, nil)
 	wantVerdict(t, results["ranks"], imagetest.Passed, "", both, nil)
 	wantVerdict(t, results["secret"], imagetest.Passed, "", n1, nil)
+	wantVerdict(t, results["hostile"], imagetest.Passed, "", n1, nil) // although the profile mounts all that is around it
 	wantVerdict(t, results["silent"], imagetest.Failed, "it printed no number (on n2, and before on n1)", both, nil)
 	wantVerdict(t, results["slow-node"], imagetest.Warned, "passed on n2, and failed on n1, which may be at fault: rate is 1 GB/s, expected 5 GB/s ± 5%", both, n1)
 	wantVerdict(t, results["bad-everywhere"], imagetest.Failed, "there are no other nodes to try", both, nil)

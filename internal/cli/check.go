@@ -235,6 +235,7 @@ func (a *app) runCheck(ctx context.Context, o checkOptions) error {
 	if err != nil {
 		return err
 	}
+	t.Tell(ctx)
 	platform, err := parsePlatform(t.Platform)
 	if err != nil {
 		return err

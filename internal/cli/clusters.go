@@ -80,7 +80,7 @@ func (a *app) runClusters(ctx context.Context, o clustersOptions) error {
 	if o.json {
 		out := make([]listedCluster, 0, len(all))
 		for _, f := range all {
-			out = append(out, listedCluster(f))
+			out = append(out, listedCluster{f.Profile, f.From})
 		}
 		return a.printJSON(out)
 	}

@@ -42,7 +42,8 @@ The tasks of a job step (srun, mpiexec, flux run) see each other: those of a mac
 /dev/shm, processes and IPC with the host, and get the job's variables: SLURM_*, PMI*, MASTER_*, RANK, NCCL_* and the like.
 They run under your own name and number, as PMIx and MPI want it, unless --user=root says otherwise.
 --in-job says whether to do so, where no launcher's variables tell. With --cluster, they also get what that cluster's
-profile names: the mounts of [container], and the variables of [env] unless they are set here.
+profile names: the mounts of [container], and the variables of [env] unless they are set here. A NAME is a profile of yours,
+of the site or of sconce's own; one that lies in a repository counts when its file is named, as ./clusters/NAME.toml.
 
 A NAME alone runs an image of the store, never one of a registry: docker://NAME, USER/NAME and HOST/NAME do.
 

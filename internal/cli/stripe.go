@@ -51,7 +51,7 @@ func (a *app) runStripe(ctx context.Context, o stripeOptions) error {
 	if o.cluster == "" {
 		return fault.Usage(fault.Hint(errors.New("sconce stripe: no cluster is named"), "name it with --cluster; `sconce clusters` lists them"))
 	}
-	t, err := engine.FindTarget(o.cluster, ".")
+	t, err := engine.FindOwnTarget(o.cluster)
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,9 @@ const Dir = "clusters"
 // Found is a profile and where it is from: a file, or [BuiltIn].
 type Found struct {
 	Profile
-	From string
+	From    string
+	Brought bool   // the file is one that neither the user nor the site keeps with their profiles: mostly a repository's
+	Over    string // the user's or the site's file of that name, which it comes before; "" for none
 }
 
 // maxProfile bounds a profile in bytes.
@@ -41,7 +43,9 @@ const maxBases = 10
 // Find returns the profile that name stands for. With a slash in it or .toml behind it, it is a file; else NAME.toml is
 // looked for in directory clusters beside the recipe, in $XDG_CONFIG_HOME/sconce/clusters and in /etc/sconce/clusters,
 // and last among those that come with sconce. recipe is the recipe's directory, "" without one; a relative file starts
-// there, too.
+// there, too. By name for what mounts or runs something at once, recipe is "": a file that a repository brings along decides that when the
+// user names it, and not because the user stands beside it. Such a file asks for resources by its options and sets variables for images
+// alone, see [CheckOption] and [CheckVariable].
 //
 // What a profile starts from is found in the same way and put in. Under its own name it means the next one of that name.
 //
@@ -71,7 +75,8 @@ func find(name, recipe string, above []string) (Found, error) {
 	if err != nil {
 		return Found{}, fmt.Errorf("cluster profile %s: base: %w", found.From, err)
 	}
-	return Found{found.over(from.Profile), found.From}, nil
+	found.Profile = found.over(from.Profile)
+	return found, nil
 }
 
 // over is a profile put over what it starts from.
@@ -108,9 +113,13 @@ func findOne(name, recipe string, above []string) (Found, error) {
 			continue
 		}
 		found, err := load(file)
-		if !errors.Is(err, fs.ErrNotExist) {
-			return found, err
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
 		}
+		if found.Brought {
+			found.Over = kept(name)
+		}
+		return found, err
 	}
 	data, err := builtIn.ReadFile("profiles/" + name + ext)
 	if err != nil || slices.Contains(above, id(BuiltIn, name)) {
@@ -121,15 +130,33 @@ func findOne(name, recipe string, above []string) (Found, error) {
 
 const ext = ".toml"
 
+// directories are those in which profiles are looked for by name. The first is a repository's, where there is a recipe.
 func directories(recipe string) []string {
 	var dirs []string
 	if recipe != "" {
 		dirs = append(dirs, filepath.Join(recipe, Dir))
 	}
+	return append(dirs, ownDirectories()...)
+}
+
+// ownDirectories are the user's and the site's.
+func ownDirectories() []string {
+	var dirs []string
 	if config, err := os.UserConfigDir(); err == nil {
 		dirs = append(dirs, filepath.Join(config, "sconce", Dir))
 	}
 	return append(dirs, filepath.Join("/etc/sconce", Dir))
+}
+
+// kept is the file of a profile that the user or the site keeps under a name, "" for none.
+func kept(name string) string {
+	for _, dir := range ownDirectories() {
+		file := filepath.Join(dir, name+ext)
+		if _, err := os.Stat(file); err == nil {
+			return file
+		}
+	}
+	return ""
 }
 
 func unknown(name, recipe string, asBase bool) error {
@@ -157,7 +184,15 @@ func load(path string) (Found, error) {
 	if err != nil {
 		return Found{}, fault.Usage(fmt.Errorf("read cluster profile: %w", err))
 	}
-	return parseFound(data, strings.TrimSuffix(filepath.Base(path), ext), path)
+	found, err := parseFound(data, strings.TrimSuffix(filepath.Base(path), ext), path)
+	if err != nil || slices.Contains(ownDirectories(), filepath.Dir(path)) {
+		return found, err
+	}
+	found.Brought = true
+	if err := found.checkBrought(); err != nil {
+		return Found{}, fault.Usage(fmt.Errorf("cluster profile %s: %w", path, err))
+	}
+	return found, nil
 }
 
 func parseFound(data []byte, name, from string) (Found, error) {
@@ -168,7 +203,7 @@ func parseFound(data []byte, name, from string) (Found, error) {
 	if p.Name == "" {
 		p.Name = name
 	}
-	return Found{p, from}, nil
+	return Found{Profile: p, From: from}, nil
 }
 
 // List returns all profiles that [Find] finds by name, in the order of their names. What is wrong with others is told in wrong, an error

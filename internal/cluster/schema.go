@@ -215,7 +215,7 @@ var keys = []Key{
 		field: func(p *Profile) any { return &p.Slurm.MaxTime },
 	},
 	{
-		Name: "slurm.options", Doc: "Further options of `sbatch`.", Example: `["--exclusive"]`, Form: formOption, FormName: `an option, such as "--exclusive"`,
+		Name: "slurm.options", Doc: "Further options of `sbatch`. In a profile beside a recipe they ask for resources.", Example: `["--exclusive"]`, Form: formOption, FormName: `an option, such as "--exclusive"`,
 		field: func(p *Profile) any { return &p.Slurm.Options },
 	},
 	{

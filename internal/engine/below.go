@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -11,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/store"
@@ -40,7 +44,7 @@ func (r *Recipe) loadBelow(way []string) error {
 	if below.Target.AnyPlatform {
 		below.Target.Platform = r.pinned.Target.Platform
 	}
-	if r.Below, err = withTargetOn(below, way); err != nil {
+	if r.Below, err = withTargetOn(below, way, cmp.Or(r.outside, outsideOf(r.Dir, below.Dir))); err != nil {
 		return err
 	}
 	if has, wants := r.Below.pinned.Target.Platform, r.pinned.Target.Platform; has != wants {
@@ -48,6 +52,48 @@ func (r *Recipe) loadBelow(way []string) error {
 		return fault.Usage(fault.Hint(err, "give both the same [target]: cluster, or platform"))
 	}
 	return nil
+}
+
+// outsideOf is what the directory of a recipe, below, lies outside of, to which one in dir has led: the repository of that. It is "" when
+// it lies within.
+func outsideOf(dir, below string) string {
+	top := repositoryOf(resolved(dir))
+	if rel, err := filepath.Rel(top, resolved(below)); err == nil && filepath.IsLocal(rel) {
+		return ""
+	}
+	return top
+}
+
+// repositoryOf is the nearest directory with a .git that dir is in, else with a pipeline; without either it is the one above dir, for recipes
+// beside each other. A home is none: not all that somebody has is one repository.
+func repositoryOf(dir string) string {
+	home, _ := os.UserHomeDir()
+	home = resolved(home)
+	for _, mark := range []string{".git", recipe.PipelineFile} {
+		for at := dir; at != "/" && at != home; at = filepath.Dir(at) {
+			if _, err := os.Lstat(filepath.Join(at, mark)); err == nil {
+				return at
+			}
+		}
+	}
+	return filepath.Dir(dir)
+}
+
+// resolved is a path without links, where it is there.
+func resolved(path string) string {
+	if found, err := filepath.EvalSymlinks(path); err == nil {
+		return found
+	}
+	return path
+}
+
+// checkWrites refuses to write a lock where neither a recipe nor its repository was named by the user.
+func (r *Recipe) checkWrites() error {
+	if r.outside == "" {
+		return nil
+	}
+	return fault.Problem(fault.Hint(fmt.Errorf("%s has no lock that fits, and lies outside of %s, whose recipes lead to it: nothing is written there", r.Path, r.outside),
+		"lock it by its own name: sconce lock "+quote.Word(r.Ref())))
 }
 
 // idOf tells recipes and their variants apart.

@@ -33,38 +33,43 @@ type JobOptions struct {
 
 // JobRequest puts together what a job's files are written from. open is called for an image that has to be looked at.
 func JobRequest(ctx context.Context, o JobOptions, open Opener) (job.Request, error) {
-	r := job.Request{Runtime: o.Runtime, EDF: o.EDF}
-	var err error
-	if IsRecipe(o.Subject) {
-		err = o.ofRecipe(ctx, &r, open)
-	} else {
-		err = o.ofImage(ctx, &r, open)
-	}
-	if err != nil {
-		return r, err
-	}
-	if err := o.change(&r); err != nil {
-		return r, err
-	}
-	placeImage(&r, o)
-	return r, nil
+	r, target, err := o.request(ctx, open)
+	target.Tell(ctx)
+	return r, err
 }
 
-func (o JobOptions) ofRecipe(ctx context.Context, r *job.Request, open Opener) error {
+func (o JobOptions) request(ctx context.Context, open Opener) (r job.Request, t Target, err error) {
+	r = job.Request{Runtime: o.Runtime, EDF: o.EDF}
+	if IsRecipe(o.Subject) {
+		t, err = o.ofRecipe(ctx, &r, open)
+	} else {
+		t, err = o.ofImage(ctx, &r, open)
+	}
+	if err != nil {
+		return r, t, err
+	}
+	if err := o.change(&r); err != nil {
+		return r, t, err
+	}
+	placeImage(&r, o)
+	return r, t, nil
+}
+
+func (o JobOptions) ofRecipe(ctx context.Context, r *job.Request, open Opener) (Target, error) {
 	from, err := LoadRecipe(o.Subject, Changes{})
 	if err != nil {
-		return err
+		return Target{}, err
 	}
 	if o.Cluster != "" {
 		if from.Target, err = TargetOf(from.Recipe, o.Cluster); err != nil {
-			return err
+			return Target{}, err
 		}
 	}
 	if r.Name, r.Job, err = from.Job(o.Job); err != nil {
-		return err
+		return from.Target, err
 	}
 	r.Cluster, r.Image = from.Target.Profile, from.JobImage()
-	return lookAtFile(ctx, r, o.Image, open)
+	return from.Target, lookAtFile(ctx, r, o.Image, open)
 }
 
 // lookAtFile has a job go by what is in the file of its image, where that is here: a recipe does not say whether there is a bash.
@@ -86,23 +91,23 @@ func lookAtFile(ctx context.Context, r *job.Request, file string, open Opener) e
 	return err
 }
 
-func (o JobOptions) ofImage(ctx context.Context, r *job.Request, open Opener) error {
+func (o JobOptions) ofImage(ctx context.Context, r *job.Request, open Opener) (Target, error) {
 	if o.Job != "" {
-		return fault.Usage(fault.Hint(fmt.Errorf("%s is an image, and has no job %q", o.Subject, o.Job), "jobs are a recipe's; a command of an image stands behind --"))
+		return Target{}, fault.Usage(fault.Hint(fmt.Errorf("%s is an image, and has no job %q", o.Subject, o.Job), "jobs are a recipe's; a command of an image stands behind --"))
 	}
 	target, err := FindTarget(o.Cluster, ".")
 	if err != nil {
-		return err
+		return target, err
 	}
 	subject, err := openFor(ctx, open, o.Subject, target.Platform)
 	if err != nil {
-		return err
+		return target, err
 	}
 	defer subject.Close()
 	r.Cluster = target.Profile
 	r.Image, err = subject.JobImage(ctx)
 	r.Name = r.EDFName()
-	return err
+	return target, err
 }
 
 // openFor opens an image that a job runs, for a platform; "" is this machine's where there is a choice.

@@ -132,6 +132,9 @@ func (s *Session) fittingLock(ctx context.Context, r *Recipe, below *Plan, only 
 
 // makeLock makes the lock of r, for which what it stands on is there. found is the one that there is, nil where there is none or it is of no use.
 func (s *Session) makeLock(ctx context.Context, r *Recipe, below *Plan, found *lock.Files, o LockOptions) (*Locked, error) {
+	if err := r.checkWrites(); err != nil {
+		return nil, err
+	}
 	if below != nil && r.pinned.ResolvesOnBase() {
 		if _, err := s.Bring(ctx, below, BuildOptions{}); err != nil {
 			return nil, err

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -88,7 +87,7 @@ func (s *Session) RecordTest(ctx context.Context, repository string, r imagetest
 		Key:  evidence.Key{Image: image, Test: r.Hash, Cluster: r.Cluster},
 		Name: r.Test, Result: evidence.Result(r.Verdict), Finished: r.Started,
 	}
-	file := r.Log.File
+	log := r.Log
 	r.Log.File = "" // a path of this machine
 	if e.Details, err = json.Marshal(r); err != nil {
 		return err
@@ -97,10 +96,10 @@ func (s *Session) RecordTest(ctx context.Context, repository string, r imagetest
 	if err != nil {
 		return err
 	}
-	if file == "" {
+	if log.File == "" {
 		return b.Put(ctx, e, nil)
 	}
-	f, err := os.Open(file)
+	f, err := log.Open()
 	if err != nil {
 		return err
 	}

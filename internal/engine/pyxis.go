@@ -39,7 +39,7 @@ func (s *Session) Share(ctx context.Context, from *Subject, dir string, w Writin
 		}
 	}
 	path := filepath.Join(dir, sharedName(digest, w.Squashfs))
-	return path, s.shareOnce(ctx, pinned, from.how, source.Squashfs, path, s.writing(w))
+	return path, s.shareOnce(ctx, pinned, from.how, source.Squashfs, path, s.writing(w), sharedFile{there: used})
 }
 
 // sharedName is the name of an image's file. One that is compressed otherwise is another file.
@@ -51,9 +51,15 @@ func sharedName(d store.Digest, o squashfs.Options) string {
 	return name + sharedExt
 }
 
+// sharedFile is how a file is known to be that of an image, besides by its name, and what is noted of one that was made.
+type sharedFile struct {
+	there func(path string) bool
+	note  func(path string) error // nil: another file of the name is taken for it, so that users share it
+}
+
 // shareOnce makes the file of an image unless it is there. A file under its final name is whole.
-func (s *Session) shareOnce(ctx context.Context, ref source.Ref, from source.Options, kind source.Transport, path string, how export.Options) error {
-	if used(path) {
+func (s *Session) shareOnce(ctx context.Context, ref source.Ref, from source.Options, kind source.Transport, path string, how export.Options, file sharedFile) error {
+	if file.there(path) {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -65,8 +71,13 @@ func (s *Session) shareOnce(ctx context.Context, ref source.Ref, from source.Opt
 		return err
 	}
 	defer lock.Release()
-	if used(path) {
+	if file.there(path) {
 		return nil
+	}
+	if file.note != nil { // what has the name need not be the image, whatever it says of itself
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	if err := s.checkRoom(ctx, ref, from, export.Target{Transport: kind, Path: path}, how); err != nil {
 		return err
@@ -76,7 +87,10 @@ func (s *Session) shareOnce(ctx context.Context, ref source.Ref, from source.Opt
 		return err
 	}
 	how.Public = true
-	return export.Write(ctx, im, export.Target{Transport: kind, Path: path}, how)
+	if err := export.Write(ctx, im, export.Target{Transport: kind, Path: path}, how); err != nil || file.note == nil {
+		return err
+	}
+	return file.note(path)
 }
 
 // checkRoom returns an error when the layers of an image and the file that is made of them will not fit, before any of them comes.

@@ -19,6 +19,7 @@ type Recipe struct {
 
 	pinned   *recipe.Recipe // as if it said of the target what the cluster's profile does, and what environment files do: what is locked
 	lockless bool           // what it means is decided anew each time, and not kept
+	outside  string         // the directory that it lies outside of, where a recipe has led to it: its lock is read and not written; else ""
 }
 
 // Changes go before what a recipe says. Empty ones change nothing.
@@ -56,10 +57,10 @@ func NewRecipe(r recipe.Recipe) (*Recipe, error) {
 	return made, err
 }
 
-func withTarget(r *recipe.Recipe) (*Recipe, error) { return withTargetOn(r, []string{idOf(r)}) }
+func withTarget(r *recipe.Recipe) (*Recipe, error) { return withTargetOn(r, []string{idOf(r)}, "") }
 
-// withTargetOn is withTarget of a recipe to which others have led: way, it included.
-func withTargetOn(r *recipe.Recipe, way []string) (*Recipe, error) {
+// withTargetOn is withTarget of a recipe to which others have led: way, it included. outside is as in [Recipe].
+func withTargetOn(r *recipe.Recipe, way []string, outside string) (*Recipe, error) {
 	t, err := TargetOf(r, "")
 	if err != nil {
 		return nil, err
@@ -73,7 +74,7 @@ func withTargetOn(r *recipe.Recipe, way []string) (*Recipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	made := &Recipe{Recipe: r, Target: t, pinned: whole}
+	made := &Recipe{Recipe: r, Target: t, pinned: whole, outside: outside}
 	return made, made.loadBelow(way)
 }
 

@@ -90,7 +90,7 @@ func Run(ctx context.Context, o RunOptions, c Caller) (code int, err error) {
 		return 0, fault.Usage(err)
 	}
 	if o.Cluster != "" {
-		if r.env, r.binds, err = ofCluster(o.Cluster, r.env, r.binds); err != nil {
+		if r.env, r.binds, err = ofCluster(ctx, o.Cluster, r.env, r.binds); err != nil {
 			return 0, err
 		}
 	}

@@ -1,19 +1,21 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/jobstep"
 	"sconce.dev/sconce/internal/sandbox"
 )
 
 // ofCluster puts what a cluster's profile says of containers below what the user gave: mounts that are not among the user's, and
-// variables, of which one that is set here keeps its value.
-func ofCluster(name string, env []string, binds []sandbox.Bind) ([]string, []sandbox.Bind, error) {
-	t, err := FindTarget(name, ".")
+// variables, of which one that is set here keeps its value. A profile in this directory counts when its file is named.
+func ofCluster(ctx context.Context, name string, env []string, binds []sandbox.Bind) ([]string, []sandbox.Bind, error) {
+	t, err := FindOwnTarget(name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -40,6 +42,9 @@ func ofCluster(name string, env []string, binds []sandbox.Bind) ([]string, []san
 		if !slices.ContainsFunc(binds, func(x sandbox.Bind) bool { return x.Target == b.Target }) {
 			mounts = append(mounts, b)
 		}
+	}
+	if _, inStep := jobstep.Find(os.Getenv); !inStep { // else all tasks would say so
+		t.tellMounts(ctx)
 	}
 	return append(own, env...), append(mounts, binds...), nil
 }

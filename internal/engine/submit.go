@@ -15,6 +15,7 @@ import (
 
 	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/audit"
+	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/job"
 	"sconce.dev/sconce/internal/lint"
@@ -100,10 +101,11 @@ type submission struct {
 
 // request puts together what the job's files are written from.
 func (o SubmitOptions) request(ctx context.Context, open Opener) (job.Request, error) {
-	r, err := JobRequest(ctx, o.JobOptions, open)
+	r, target, err := o.JobOptions.request(ctx, open)
 	if err != nil {
 		return r, err
 	}
+	target.tellMounts(ctx)
 	if r.Job.Logs, err = ExpandHere(r.Job.Logs); err != nil {
 		return r, fmt.Errorf("job %s: logs: %w", r.Name, err)
 	}
@@ -120,9 +122,9 @@ func (s *submission) placeImage(ctx context.Context) error {
 	if s.o.Image != "" || !r.StartsFiles() || r.Image.File == "" {
 		return nil
 	}
-	target, err := ExpandHere(cmp.Or(r.Cluster.Paths.Images, "${PWD}/.sconce/images"))
+	target, err := imagesOf(r.Cluster)
 	if err != nil {
-		return fmt.Errorf("paths.images of %s: %w", cmp.Or(r.Cluster.Name, "the cluster"), err)
+		return err
 	}
 	if home, err := os.UserHomeDir(); err == nil && r.Cluster.Paths.HomeShared != nil && !*r.Cluster.Paths.HomeShared && strings.HasPrefix(target+"/", home+"/") {
 		return fault.Hint(fmt.Errorf("%s is in your home, which the nodes of %s do not see", target, r.Cluster.Name), "name a directory that they see: paths.images in the cluster's profile")
@@ -146,6 +148,22 @@ func (s *submission) placeImage(ctx context.Context) error {
 	}
 	s.placed, r.Image = placed, placed.Image
 	return nil
+}
+
+// imagesOf is the directory of a cluster for images that all nodes read: where jobs are submitted from, unless its profile names one.
+func imagesOf(p cluster.Profile) (string, error) {
+	if p.Paths.Images == "" {
+		dir, err := os.Getwd()
+		if err != nil {
+			return "", err
+		}
+		return slurm.FilesDir(dir, "images")
+	}
+	dir, err := ExpandHere(p.Paths.Images)
+	if err != nil {
+		return "", fmt.Errorf("paths.images of %s: %w", cmp.Or(p.Name, "the cluster"), err)
+	}
+	return dir, nil
 }
 
 // checkFiles refuses what the nodes would look for in vain: the file that --image names, and the virtual environment.
@@ -286,10 +304,14 @@ func (s *submission) lint(ctx context.Context, files []JobFile) error {
 // makeFiles makes the files of a job that is submitted from a directory, the script first, and says in the request which environment it
 // has. Each is named by a hash of what it says: a job that waits, or follows another one, keeps the file that it was submitted with.
 func (s *submission) makeFiles(dir string) ([]JobFile, error) {
+	dir, err := slurm.FilesDir(dir)
+	if err != nil {
+		return nil, err
+	}
 	var files []JobFile
 	add := func(name, ext, text string) (path string) {
 		sum := sha256.Sum256([]byte(text))
-		path = filepath.Join(dir, ".sconce", name+"-"+hex.EncodeToString(sum[:4])+ext)
+		path = filepath.Join(dir, name+"-"+hex.EncodeToString(sum[:4])+ext)
 		files = slices.Insert(files, 0, JobFile{path, text})
 		return path
 	}

@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -18,6 +21,28 @@ type Target struct {
 	cluster.Profile
 	From  string            // where the profile is from; "" for none
 	Allow map[string]string // by the id of a rule, why what it finds is no error here
+
+	brought bool   // as in [cluster.Found]
+	over    string // likewise
+}
+
+func (t *Target) take(f cluster.Found) {
+	t.Profile, t.From, t.brought, t.over = f.Profile, f.From, f.Brought, f.Over
+}
+
+// Tell notes that the profile is a repository's, and comes before one that the user or the site keeps under the same name.
+func (t Target) Tell(ctx context.Context) {
+	if t.over != "" {
+		progress.Notef(ctx, fmt.Sprintf("%s says what %s is, and not %s", t.From, t.Name, t.over))
+	}
+}
+
+// tellMounts notes that a file which neither the user nor the site keeps with their profiles says what is mounted.
+func (t Target) tellMounts(ctx context.Context) {
+	t.Tell(ctx)
+	if t.brought && len(t.Container.Mounts) > 0 {
+		progress.Notef(ctx, fmt.Sprintf("%s is mounted, as %s says", strings.Join(t.Container.Mounts, ", "), t.From))
+	}
 }
 
 // FindTarget takes a cluster's profile. name is what somebody wrote on a command line, so that the path of a file starts here;
@@ -36,7 +61,19 @@ func FindTarget(name, dir string) (Target, error) {
 		name = path
 	}
 	found, err := cluster.Find(name, dir)
-	t.Profile, t.From = found.Profile, found.From
+	t.take(found)
+	return t, err
+}
+
+// FindOwnTarget takes the profile of a cluster for what mounts or runs something here at once: by name one of the user's, the site's or
+// sconce's own. That of a repository counts when its file is named.
+func FindOwnTarget(name string) (Target, error) {
+	t, err := FindTarget(name, "")
+	if file := filepath.Join(cluster.Dir, name+".toml"); err != nil {
+		if _, missing := os.Stat(file); missing == nil && filepath.Base(name) == name {
+			return t, fault.Usage(fault.Hint(err, "if you want the profile that lies here, name its file: --cluster ./"+file))
+		}
+	}
 	return t, err
 }
 
@@ -59,7 +96,7 @@ func TargetOf(r *recipe.Recipe, instead string) (Target, error) {
 		if err != nil {
 			return t, r.Mistake(err, "target", "cluster")
 		}
-		t.Profile, t.From = found.Profile, found.From
+		t.take(found)
 	}
 	own := r.Target.Profile
 	if r.Target.AnyPlatform && t.Platform != "" {

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +16,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/slurm"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -84,17 +84,30 @@ func (s *Session) Test(ctx context.Context, o TestOptions) (*Tested, error) {
 	if len(p.Tests) == 0 {
 		return t, nil
 	}
-	dir, err := os.Getwd()
-	if err != nil {
+	where := imagetest.Options{Detach: o.Detach, Wait: o.Wait, Say: o.Say}
+	if where.Root, where.Unkept, err = testDirs(); err != nil {
 		return nil, err
 	}
-	collected, err := p.Run(ctx, imagetest.Options{Root: filepath.Join(dir, ".sconce", "tests"), Detach: o.Detach, Wait: o.Wait, Say: o.Say})
+	collected, err := p.Run(ctx, where)
 	if err != nil || o.Detach {
 		return nil, err
 	}
 	t.fresh, t.kept = collected.Results, collected.Kept
 	t.Results = append(slices.Clone(t.fresh), t.Results...)
 	return t, nil
+}
+
+// testDirs are the directory of the jobs that run tests, and that of results that nobody has kept yet.
+func testDirs() (jobs, unkept string, err error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", "", err
+	}
+	if jobs, err = slurm.FilesDir(dir, "tests"); err != nil {
+		return "", "", err
+	}
+	state, err := slurm.StateDir()
+	return jobs, filepath.Join(state, "tests"), err
 }
 
 // Keep records what came of the tests as evidence, and forgets what was kept for want of it. It comes after whoever wants to know has been
@@ -124,7 +137,9 @@ func (s *Session) testPlan(ctx context.Context, o TestOptions) (p imagetest.Plan
 		return p, nil, err
 	}
 	p.Runtime = o.Runtime
-	tests, reference := []imagetest.Test(nil), ""
+	var tests []imagetest.Test
+	var target Target
+	reference := ""
 	if from := o.Recipe; from != nil {
 		if o.Cluster != "" {
 			there := *from
@@ -133,21 +148,22 @@ func (s *Session) testPlan(ctx context.Context, o TestOptions) (p imagetest.Plan
 				return p, nil, err
 			}
 		}
-		tests, reference = from.Tests, from.JobImage().Reference
-		p.Cluster, p.Recipe = from.Target.Profile, from.Dir
+		tests, reference, target = from.Tests, from.JobImage().Reference, from.Target
+		p.Recipe = from.Dir
 		if len(tests) == 0 {
 			return p, nil, fault.Usage(fault.Hint(fmt.Errorf("%s has no tests", from.Path), "add [[test]] with use = \"import\", or another"))
 		}
 	} else {
-		target, err := FindTarget(o.Cluster, ".")
-		if err != nil {
+		if target, err = FindTarget(o.Cluster, "."); err != nil {
 			return p, nil, err
 		}
-		p.Cluster, p.Recipe = target.Profile, "/"
+		p.Recipe = "/"
 		tests = imagetest.OfKit(len(o.Only) > 0, o.Here)
 	}
-	if p.Place == imagetest.Here {
+	if p.Cluster = target.Profile; p.Place == imagetest.Here {
 		p.Cluster = job.HereProfile(imagetest.GPUsHere())
+	} else {
+		target.tellMounts(ctx)
 	}
 	if p.Tests, skipped, err = imagetest.Choose(tests, o.Only, p.Cluster.Name); err != nil {
 		return p, nil, err
@@ -195,8 +211,8 @@ func (s *Session) placeForTest(ctx context.Context, p *imagetest.Plan, name, ref
 	starts := job.Request{Cluster: p.Cluster, Runtime: p.Runtime}
 	if p.Place != imagetest.Here && starts.StartsFiles() && len(p.Tests) > 0 {
 		var err error
-		if dir, err = ExpandHere(cmp.Or(p.Cluster.Paths.Images, "${PWD}/.sconce/images")); err != nil {
-			return fmt.Errorf("paths.images of %s: %w", cmp.Or(p.Cluster.Name, "the cluster"), err)
+		if dir, err = imagesOf(p.Cluster); err != nil {
+			return err
 		}
 	}
 	placed, err := s.PlaceOf(ctx, name, dir, starts.MountsUenv())

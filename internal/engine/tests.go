@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/squashfs"
+	"sconce.dev/sconce/internal/store"
 )
 
 // PlaceOf is where an image of the store is to be for the nodes of a cluster: in a directory that they see, under its digest, as a uenv if
@@ -49,9 +51,44 @@ func (s *Session) Place(ctx context.Context, p Placed) error {
 		return err
 	}
 	defer subject.Close()
+	kind, how := source.Squashfs, Writing{Squashfs: squashfs.DefaultOptions()}
 	if p.uenv {
-		return s.shareOnce(ctx, subject.Ref, subject.how, export.Uenv, p.File, s.writing(Writing{Uenv: Uenv{Name: p.Name}}))
+		kind, how = export.Uenv, Writing{Uenv: Uenv{Name: p.Name}}
 	}
-	_, err = s.Share(ctx, subject, filepath.Dir(p.File), Writing{Squashfs: squashfs.DefaultOptions()})
-	return err
+	file := sharedFile{there: used}
+	if belowHere(p.File) {
+		file = sharedFile{there: s.placedHere, note: s.notePlaced}
+	}
+	return s.shareOnce(ctx, subject.Ref, subject.how, kind, p.File, s.writing(how), file)
 }
+
+// belowHere reports whether a file is in this directory or below, where a repository could have brought it along.
+func belowHere(file string) bool {
+	dir, err := os.Getwd()
+	if err != nil {
+		return false
+	}
+	rel, err := filepath.Rel(resolved(dir), filepath.Join(resolved(filepath.Dir(file)), filepath.Base(file)))
+	return err == nil && filepath.IsLocal(rel)
+}
+
+// placedHere reports whether a file is the one that was copied there from this store: its name alone says nothing.
+func (s *Session) placedHere(file string) bool {
+	var known store.Stamp
+	info, err := os.Lstat(file)
+	if err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	found, err := s.Store.GetRecord(store.KindPlaced, placedKey(file), &known)
+	return err == nil && found && known == store.StampOf(info)
+}
+
+func (s *Session) notePlaced(file string) error {
+	info, err := os.Lstat(file)
+	if err != nil || s.Store.ReadOnly() {
+		return err
+	}
+	return s.Store.PutRecord(store.KindPlaced, placedKey(file), nil, store.StampOf(info))
+}
+
+func placedKey(file string) string { return store.DigestOf([]byte(file)).Hex() }

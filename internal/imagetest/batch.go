@@ -39,19 +39,19 @@ type Plan struct {
 	Store       string // Here: the directory of the store
 }
 
-// batch is a plan as one job, in a directory of its own. What the job leaves there says all that happened.
+// batch is a plan as one job, in a directory of its own. What the job leaves there says all that happened, and so an image can write
+// nothing of it but N/files, of which nobody reads or runs anything on the host.
 //
 //	job.sbatch    the script
 //	kit.py        the kit
-//	N/files/      what test N brings along, and where it starts
+//	N/files/      a copy of what test N brings along, where it starts and may write
 //	N/nodes       when test N began, in seconds since 1970, and where
 //	N/log         what its runs printed, one after the other
 //	N/run-K.end   the exit code of run K, and how long the log was then
 //	N/lacks       that there were not enough nodes
 //	job           the number of the job, once it is submitted; started: the same, once it runs
 //	done          that the script came to its end
-//	unkept.json   what was made of all that, until it is where it belongs
-//	results.json  the same from then on: the next run starts anew
+//	results.json  what was made of all that: the next run starts anew
 type batch struct {
 	Plan
 	attempt int      // 1, or 2 on other nodes
@@ -150,11 +150,13 @@ const scriptFile = "job.sbatch"
 
 // request is a test as a job.
 func (b *batch) request(i int, t Test) job.Request {
+	own := fmt.Sprintf("${PWD}/%d/files", i+1)
 	r := job.Request{
 		Name: safeName(t.Title()), Image: b.Image, Cluster: b.Cluster, Runtime: b.Runtime,
+		Sees: []string{"${PWD}:${PWD}:ro", own}, // the first, since the cluster's mounts may have all that is here
 		Job: job.Job{
 			Nodes: t.NodeCount(), TasksPerNode: t.TasksPerNode, Time: "", Env: t.Env, Command: command(t),
-			Workdir: fmt.Sprintf("${PWD}/%d/files", i+1),
+			Workdir: own,
 		},
 	}
 	if r.ReadsEDF() {

@@ -1,6 +1,9 @@
 package imagetest
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/slurm"
@@ -57,14 +62,14 @@ func (b *batch) collect(state slurm.State, id string) ([]outcome, error) {
 }
 
 func (b *batch) outcomeOf(i int, t Test, ended string) (outcome, error) {
-	dir := filepath.Join(b.dir, strconv.Itoa(i+1))
+	dir := strconv.Itoa(i + 1)
 	o := outcome{unknown: ended}
-	if text, err := readSmall(filepath.Join(dir, "lacks")); err == nil {
+	if text, err := b.readSmall(dir + "/lacks"); err == nil {
 		o.lacks = true
 		o.unknown = fmt.Sprintf("it needs %d nodes, and the job has %s", t.NodeCount(), strings.TrimSpace(text))
 		return o, nil
 	}
-	if text, err := readSmall(filepath.Join(dir, "nodes")); err == nil {
+	if text, err := b.readSmall(dir + "/nodes"); err == nil {
 		words := strings.Fields(text)
 		if len(words) > 0 {
 			if began, err := strconv.ParseInt(words[0], 10, 64); err == nil {
@@ -73,38 +78,40 @@ func (b *batch) outcomeOf(i int, t Test, ended string) (outcome, error) {
 			o.nodes = words[1:]
 		}
 	}
-	return o, o.readLog(dir, t)
+	return o, b.readLog(dir, t, &o)
 }
 
 // readLog reads the log of a test, run by run. What is cut or damaged is said in the outcome.
-func (o *outcome) readLog(dir string, t Test) error {
-	path := filepath.Join(dir, "log")
-	f, err := os.Open(path)
+func (b *batch) readLog(dir string, t Test, o *outcome) error {
+	f, err := b.openFile(dir + "/log")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return err
+		o.broken = fmt.Sprintf("its log is not readable: %v", err)
+		return nil
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxLog+1))
 	if err != nil {
 		return err
 	}
-	o.log = Log{File: path, Size: int64(len(data))}
-	if o.log.SHA256, err = hashFile(path); err != nil {
+	o.log = Log{File: filepath.Join(b.dir, dir, "log"), Size: int64(len(data))}
+	if len(data) > maxLog {
+		info, err := f.Stat()
+		if err == nil {
+			o.log.Size, o.broken = info.Size(), fmt.Sprintf("it printed more than %d MiB", maxLog>>20)
+		}
 		return err
 	}
-	if len(data) > maxLog {
-		o.broken = fmt.Sprintf("it printed more than %d MiB", maxLog>>20)
-		return nil
-	}
+	sum := sha256.Sum256(data)
+	o.log.SHA256 = hex.EncodeToString(sum[:])
 	if m := nodeFailure.FindSubmatch(data); m != nil {
 		o.unknown = fmt.Sprintf("the node %s failed while it ran", m[1])
 	}
 	at := 0
 	for k := 1; k <= t.Runs(); k++ {
-		text, err := readSmall(filepath.Join(dir, fmt.Sprintf("run-%d.end", k)))
+		text, err := b.readSmall(fmt.Sprintf("%s/run-%d.end", dir, k))
 		if err != nil {
 			return nil //nolint:nilerr // a run that has no end is missing, which is judged
 		}
@@ -129,8 +136,34 @@ const timedOutCode = 124
 // nodeFailure is what srun says when a node fails under it.
 var nodeFailure = lazyregexp.New(`(?m)^srun: error: Node failure on (\S+)`)
 
-func readSmall(path string) (string, error) {
-	f, err := os.Open(path)
+// openFile opens a file of the job's directory, which others may have written in: a link, a pipe or a device there is an error, and leads
+// nowhere and waits for nobody.
+func (b *batch) openFile(name string) (*os.File, error) {
+	root, err := os.OpenRoot(b.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	before, err := root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !before.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", filepath.Join(b.dir, name))
+	}
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if now, err := f.Stat(); err != nil || !os.SameFile(before, now) {
+		f.Close()
+		return nil, cmp.Or(err, fmt.Errorf("%s was replaced while it was opened", filepath.Join(b.dir, name)))
+	}
+	return f, nil
+}
+
+func (b *batch) readSmall(name string) (string, error) {
+	f, err := b.openFile(name)
 	if err != nil {
 		return "", err
 	}

@@ -6,7 +6,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
+
+	"sconce.dev/sconce/internal/atomicfile"
+	"sconce.dev/sconce/internal/ctxio"
 )
 
 // Collected is what came of tests. It is found again, and the tests do not run again, until Kept says that it is where it belongs.
@@ -14,19 +16,42 @@ type Collected struct {
 	Results []Result // in the order of the plan's tests
 
 	found map[string]Result // by the test's hash
-	dirs  []string          // of jobs, where results are that nobody has kept
+	files []string          // of results that nobody has kept
 }
 
 // Kept notes that the results are where they belong: the next call starts anew.
 func (c *Collected) Kept() error {
-	for _, dir := range c.dirs {
-		err := os.Rename(filepath.Join(dir, unkeptFile), filepath.Join(dir, resultsFile))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // unless somebody else has kept them
+	for _, file := range c.files {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) { // unless somebody else has kept them
 			return err
 		}
 	}
 	return nil
 }
+
+// hold writes down results, for the case that they get lost on the way to where they belong. They become evidence, and are signed: so they
+// lie where this user alone writes, and not in the directory of the job.
+func (c *Collected) hold(o Options, name string, results []Result) {
+	file := filepath.Join(o.Unkept, name+unkeptExt)
+	data, err := json.Marshal(results)
+	if err == nil {
+		err = os.MkdirAll(o.Unkept, 0o700)
+	}
+	if err == nil {
+		err = atomicfile.Write(file, data, 0o600)
+	}
+	if err != nil {
+		o.Say("the results are not noted, and the tests run again if this ends before they are kept: %v", err)
+		return
+	}
+	c.files = append(c.files, file)
+}
+
+// unkeptExt ends the names of files of results that nobody has kept, and maxUnkept bounds one in bytes.
+const (
+	unkeptExt = ".json"
+	maxUnkept = 16 << 20
+)
 
 // unkept finds the results of tests of the plan that an earlier call has collected and has not kept: it was killed, or the registry that
 // they were meant for was away. A job has often other tests than the plan, of which some are known by now.
@@ -39,32 +64,32 @@ func (p Plan) unkept(o Options, hashes []string) (*Collected, error) {
 	for _, h := range hashes {
 		wanted[h] = true
 	}
-	jobs, err := os.ReadDir(o.Root)
+	files, err := os.ReadDir(o.Unkept)
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, nil
 	}
-	for _, e := range jobs {
-		if strings.HasPrefix(e.Name(), jobPrefix) {
-			c.take(p, filepath.Join(o.Root, e.Name()), wanted)
+	for _, e := range files {
+		if e.Type().IsRegular() && filepath.Ext(e.Name()) == unkeptExt {
+			c.take(p, filepath.Join(o.Unkept, e.Name()), wanted)
 		}
 	}
 	return c, err
 }
 
-// take takes what is wanted of the results in a directory. What cannot be read there is no result.
-func (c *Collected) take(p Plan, dir string, wanted map[string]bool) {
+// take takes what is wanted of the results in a file. What cannot be read there is no result, and neither is one of which the log is gone.
+func (c *Collected) take(p Plan, file string, wanted map[string]bool) {
 	var results []Result
-	data, err := os.ReadFile(filepath.Join(dir, unkeptFile))
+	data, err := ctxio.ReadFile(file, maxUnkept)
 	if err != nil || json.Unmarshal(data, &results) != nil {
 		return
 	}
 	before := len(c.found)
 	for _, r := range results {
-		if wanted[r.Hash] && r.ImageDigest == p.ImageDigest && r.Cluster == p.Cluster.Name && r.Verdict != NotJudged {
+		if wanted[r.Hash] && r.ImageDigest == p.ImageDigest && r.Cluster == p.Cluster.Name && r.Verdict != NotJudged && r.Log.there() {
 			c.found[r.Hash] = r
 		}
 	}
 	if len(c.found) > before {
-		c.dirs = append(c.dirs, dir)
+		c.files = append(c.files, file)
 	}
 }

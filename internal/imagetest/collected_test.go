@@ -1,9 +1,6 @@
 package imagetest
 
 import (
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"sconce.dev/sconce/internal/cluster"
@@ -16,7 +13,7 @@ func TestUnkept(t *testing.T) {
 		Place: Submitted, ImageDigest: "sha256:one", Cluster: cluster.Profile{Name: "two"}, Recipe: t.TempDir(),
 		Tests: []Test{{Name: "rate", Run: "rate"}, {Name: "word", Run: "word"}, {Name: "lost", Run: "lost"}},
 	}
-	o := Options{Root: t.TempDir(), Say: func(string, ...any) {}}
+	o := Options{Root: t.TempDir(), Unkept: t.TempDir(), Say: func(string, ...any) {}}
 	hashes, err := p.hashes()
 	if err != nil {
 		t.Fatal(err)
@@ -25,17 +22,8 @@ func TestUnkept(t *testing.T) {
 	for i, verdict := range []Verdict{Passed, Failed, NotJudged} {
 		results = append(results, Result{Test: p.Tests[i].Name, Hash: hashes[i], Cluster: "two", ImageDigest: p.ImageDigest, Verdict: verdict, Jobs: []string{"7"}})
 	}
-	data, err := json.Marshal(results)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(o.Root, jobPrefix+"tiny-1")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, unkeptFile), data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	first := &Collected{}
+	first.hold(o, jobPrefix+"tiny-1", results)
 	found := func(p Plan) int {
 		t.Helper()
 		c, err := p.unkept(o, hashes)

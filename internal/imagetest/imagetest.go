@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/job"
 )
@@ -111,6 +112,9 @@ func (t Test) Problems() []Problem {
 				add(key, i, "", fmt.Errorf("%q is no regular expression: %s", text, strings.TrimPrefix(err.Error(), "error parsing regexp: ")))
 			}
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.Env)) {
+		add("env", -1, name, cluster.CheckVariable(name))
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.Expect)) {
 		_, err := ParseExpectation(t.Expect[name])

@@ -2,7 +2,11 @@ package imagetest
 
 import (
 	"fmt"
+	"io"
+	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Verdict is what came of a test.
@@ -49,6 +53,36 @@ type Log struct {
 	File   string `json:"file,omitempty"`   // where it lies, absolute
 	SHA256 string `json:"sha256,omitempty"` // hexadecimal
 	Size   int64  `json:"size,omitempty"`   // bytes
+}
+
+// Open opens the log, which must be the one that was judged.
+func (l Log) Open() (io.ReadCloser, error) {
+	f, err := os.OpenFile(l.File, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && (!info.Mode().IsRegular() || info.Size() != l.Size) {
+		err = fmt.Errorf("%s is no longer the log that was judged", l.File)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// there reports whether the log is still there, where there was one.
+func (l Log) there() bool {
+	if l.File == "" {
+		return true
+	}
+	f, err := l.Open()
+	if err != nil {
+		return false
+	}
+	f.Close()
+	return true
 }
 
 // PredicateType is that of in-toto's test results.

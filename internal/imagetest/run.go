@@ -25,6 +25,7 @@ import (
 // Options says how tests are waited for.
 type Options struct {
 	Root   string                           // directory of the jobs' directories, absolute, which the nodes see
+	Unkept string                           // directory of this user's alone, for results that were collected and may still be lost
 	Detach bool                             // submit, and leave it to a later call to collect
 	Wait   time.Duration                    // how long to wait for a job; 0: to its end
 	Say    func(format string, args ...any) // to the user
@@ -87,8 +88,10 @@ func (p Plan) collectInto(ctx context.Context, o Options, c *Collected) error {
 	for _, r := range results {
 		c.found[r.Hash] = r
 	}
-	c.dirs = append(c.dirs, first.dir)
-	return first.finish(unkeptFile, results)
+	if p.Place != Here {
+		c.hold(o, first.name, results)
+	}
+	return first.finish(results)
 }
 
 // Left is the result of a test that is not run.
@@ -173,7 +176,7 @@ func (g *second) end(ctx context.Context, o Options, results []Result) error {
 	for k, i := range g.which {
 		results[i] = verdictOfTwo(results[i], g.result(k, outcomes[k]), outcomes[k].lacks)
 	}
-	return g.finish(resultsFile, results)
+	return g.finish(results)
 }
 
 func titles(tests []Test) string {
@@ -288,12 +291,10 @@ func (b *batch) submit(ctx context.Context, o Options) (string, error) {
 	return r.ID, nil
 }
 
-// find finds a job of this name that nobody has collected: by what its directory says, by the user's own records of jobs, which name the
-// directory that another checkout has submitted it from, and by Slurm's queue.
+// find finds a job of this name that nobody has collected: by the user's own records of jobs, which name the directory that this or another
+// checkout has submitted it from, and by Slurm's queue. What a directory says of itself counts for a job that one of these names: others
+// may have brought it along.
 func (b *batch) find(ctx context.Context) (string, error) {
-	if id := b.open(); id != "" {
-		return id, nil
-	}
 	records, err := slurm.Records(ctx)
 	if err != nil {
 		return "", err
@@ -301,11 +302,9 @@ func (b *batch) find(ctx context.Context) (string, error) {
 	for _, r := range records {
 		other := *b
 		other.dir = r.Dir
-		if r.Name == b.name && r.Dir != b.dir {
-			if id := other.open(); id == r.ID {
-				b.dir = other.dir
-				return id, nil
-			}
+		if r.Name == b.name && other.open() == r.ID {
+			b.dir = r.Dir
+			return r.ID, nil
 		}
 	}
 	id, dir, err := slurm.Queued(ctx, b.name)
@@ -317,12 +316,12 @@ func (b *batch) find(ctx context.Context) (string, error) {
 
 // open is the number of the job that the directory is of, unless its results were collected; "" for none.
 func (b *batch) open() string {
-	if b.has(resultsFile) || b.has(unkeptFile) {
+	if b.has(resultsFile) {
 		return ""
 	}
 	for _, name := range []string{"job", "started"} {
-		if text, err := os.ReadFile(filepath.Join(b.dir, name)); err == nil {
-			if id := strings.TrimSpace(string(text)); id != "" {
+		if text, err := b.readSmall(name); err == nil {
+			if id := strings.TrimSpace(text); id != "" {
 				return id
 			}
 		}
@@ -392,28 +391,25 @@ func (b *batch) settle(ctx context.Context, state slurm.State) error {
 }
 
 func (b *batch) has(name string) bool {
-	_, err := os.Stat(filepath.Join(b.dir, name))
+	_, err := os.Lstat(filepath.Join(b.dir, name))
 	return err == nil
 }
 
-// The files of results: those that somebody has kept, and those that were collected and may still be lost.
-const (
-	resultsFile = "results.json"
-	unkeptFile  = "unkept.json"
-)
+// resultsFile is what was made of a job.
+const resultsFile = "results.json"
 
 // put writes a file of the directory whole or not at all.
 func (b *batch) put(name string, data []byte) error {
 	return atomicfile.Write(filepath.Join(b.dir, name), data, 0o600)
 }
 
-// finish notes that the job was collected, with its results in a file: nobody waits for it any more.
-func (b *batch) finish(file string, results []Result) error {
+// finish notes that the job was collected, with its results: nobody waits for it any more.
+func (b *batch) finish(results []Result) error {
 	data, err := json.MarshalIndent(results, "", "  ")
 	if err != nil {
 		return err
 	}
-	err = b.put(file, append(data, '\n'))
+	err = b.put(resultsFile, append(data, '\n'))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // somebody else has collected them, and begun anew
 	}

@@ -2,10 +2,14 @@ package imagetest
 
 import (
 	"fmt"
+	"maps"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/jobstep"
 	"sconce.dev/sconce/internal/quote"
 )
 
@@ -13,7 +17,8 @@ import (
 const killTime = 30 * time.Second
 
 // script writes the job. It runs the tests one after the other, judges nothing, and needs no sconce but where that starts images. What
-// it writes is there whole or not at all; a job that is killed leaves no word of an end.
+// it writes is there whole or not at all; a job that is killed leaves no word of an end. bash has read all of it before the first test
+// starts: it is one compound command.
 func (b *batch) script() (string, error) {
 	whole, err := b.whole()
 	if err != nil {
@@ -30,9 +35,9 @@ func (b *batch) script() (string, error) {
 		}
 		line("%s", strings.TrimSuffix(step.Directives, "\n"))
 	}
-	line("\ncd %s || exit 1\nexport PWD PYTHONUNBUFFERED=1\nulimit -c 0\ntrap 'exit 1' TERM INT", quote.Word(b.dir))
+	line("\n{\ncd %s || exit 1\nexport PWD PYTHONUNBUFFERED=1\nulimit -c 0\ntrap 'exit 1' TERM INT", quote.Word(b.dir))
 	line("unset PYTHONPATH PYTHONHOME # those of the login shell are for the host's Python")
-	line("\nput() { # FILE TEXT: whole or not at all\n    printf '%%s\\n' \"$2\" > \"$1.new\" && mv -f \"$1.new\" \"$1\"\n}")
+	line("%s", putFunction)
 	line("put started \"${SLURM_JOB_ID-}\"")
 	b.writeHosts(line)
 	line("%s", runFunction)
@@ -41,7 +46,7 @@ func (b *batch) script() (string, error) {
 			return "", err
 		}
 	}
-	line("\nput done \"${SLURM_JOB_ID-}\"")
+	line("\nput done \"${SLURM_JOB_ID-}\"\nexit\n}")
 	return s.String(), nil
 }
 
@@ -55,6 +60,12 @@ func (b *batch) writeHosts(line func(string, ...any)) {
 	line("    case %s in *\" $host \"*) ;; *) hosts+=(\"$host\") ;; esac", quote.Word(" "+strings.Join(b.exclude, " ")+" "))
 	line("done\nmaster=${hosts[0]-}")
 }
+
+// putFunction writes a file, through no link that may be in its place.
+const putFunction = `
+put() { # FILE TEXT: whole or not at all
+    rm -f "$1.new" && (set -C && printf '%s\n' "$2" > "$1.new") && mv -fT "$1.new" "$1"
+}`
 
 // runFunction is a run of a test: the function start is the test, and $seconds how long it may take.
 const runFunction = `
@@ -77,16 +88,14 @@ func (b *batch) writeTest(line func(string, ...any), i int, t Test) error {
 		line("%s", strings.Trim(step.Variables, "\n"))
 	}
 	if b.Place == Here {
-		// All ranks are children of one process: by that sconce run knows them to belong together.
 		line("put %d/nodes \"$(date +%%s) ${hosts[*]}\"", n)
-		line("task() {\nexec %s\n}\nexport -f task", b.here(step.Command))
-		line("start() { timeout --foreground --kill-after=%d %d bash -c '%s'; }", seconds(killTime), seconds(t.Limit()), fmt.Sprintf(ranksHere, nodes*step.Tasks))
+		line("start() {\n    timeout --foreground --kill-after=%d %d %s\n}", seconds(killTime), seconds(t.Limit()), b.here(step, t, nodes*step.Tasks))
 	} else {
 		line("if [ ${#hosts[@]} -lt %d ]; then\n    put %d/lacks \"${#hosts[@]}\"\n    exit\nfi", nodes, n)
 		line("put %d/nodes \"$(date +%%s) ${hosts[*]:0:%d}\"", n, nodes)
 		line("list=$(IFS=,; printf '%%s' \"${hosts[*]:0:%d}\")", nodes)
 		line("start() {\n    timeout --foreground --kill-after=%d %d srun --nodes=%d --nodelist=\"$list\" %s \\\n    %s\n}",
-			seconds(killTime), seconds(t.Limit()), nodes, step.Options, step.Command)
+			seconds(killTime), seconds(t.Limit()), nodes, step.Options, strings.TrimSpace(step.Start+" "+step.Task))
 	}
 	for k := 1; k <= t.Runs(); k++ {
 		line("run %d %d || exit", n, k)
@@ -95,27 +104,55 @@ func (b *batch) writeTest(line func(string, ...any), i int, t Test) error {
 	return nil
 }
 
-// here has a command of sconce run be that of this very program, in which all ranks share one sandbox.
-func (b *batch) here(command string) string {
-	return quote.Word(b.Program) + " --quiet --store " + quote.Word(b.Store) + " run --in-job=yes" + strings.TrimPrefix(command, "sconce run")
+// here is the command of a test on this machine: this very program runs all ranks in one sandbox, whose processes, shared memory and queues
+// are the test's own.
+func (b *batch) here(step job.Step, t Test, ranks int) string {
+	words := []string{quote.Word(b.Program), "--quiet", "--store", quote.Word(b.Store), "run", "--in-job=no", "--user=self"}
+	for _, name := range slices.Concat([]string{"MASTER_ADDR", "MASTER_PORT"}, tunings(os.Environ()), slices.Sorted(maps.Keys(t.Env))) {
+		words = append(words, quote.Word("--env="+name))
+	}
+	words = append(words, strings.TrimPrefix(step.Start, "sconce run "), "sh", "-c", quote.Word(fmt.Sprintf(ranksHere, ranks)), "ranks", step.Task)
+	return strings.Join(words, " ")
 }
 
-// ranksHere starts so many ranks beside each other, and ends with the first that fails: the others would wait for it.
+// tunings names the variables by which the user tunes communication and chooses GPUs. Those of a launcher that has started this process are of
+// no use to ranks that it has not.
+func tunings(environ []string) []string {
+	var names []string
+	for _, kv := range jobstep.Variables(environ) {
+		name, _, _ := strings.Cut(kv, "=")
+		if !slices.ContainsFunc([]string{"SLURM", "SRUN_", "PMI", "PALS_", "FLUX_", "MASTER_"}, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// ranksHere starts so many ranks beside each other, for the shell of the image, and ends with the first that fails: the others would wait for
+// it, and end with the sandbox.
 const ranksHere = `
-    trap "kill \$(jobs -p) 2> /dev/null; exit 143" TERM
-    export SLURM_NTASKS=%[1]d
-    for ((r = 0; r < SLURM_NTASKS; r++)); do
-        SLURM_PROCID=$r SLURM_LOCALID=$r task &
-    done
-    code=0
-    for ((r = 0; r < SLURM_NTASKS; r++)); do
-        wait -n
-        ended=$?
-        if ((ended && !code)); then
-            code=$ended
-            kill $(jobs -p) 2> /dev/null
+trap "exit 143" TERM
+trap "read -r code < /dev/shm/.failed; exit \$code" USR1
+export SLURM_NTASKS=%[1]d
+pids=
+r=0
+while [ $r -lt $SLURM_NTASKS ]; do
+    (
+        export SLURM_PROCID=$r SLURM_LOCALID=$r
+        "$@"
+        code=$?
+        if [ $code -ne 0 ] && (set -C && echo $code > /dev/shm/.failed) 2> /dev/null; then
+            kill -USR1 $$
         fi
-    done
-    exit $code`
+        exit $code
+    ) &
+    pids="$pids $!"
+    r=$((r + 1))
+done
+for p in $pids; do
+    wait $p || exit
+done
+exit 0`
 
 func seconds(d time.Duration) int { return max(1, int(d/time.Second)) }

@@ -109,9 +109,10 @@ type Request struct {
 	Job     Job
 	Image   Image
 	Cluster cluster.Profile
-	Runtime string // before what the job and the cluster say
-	EDF     string // the name or path by which srun finds the environment definition file; "" is [Request.EDFName]
-	From    string // what the files are written again with: "sconce export sbatch --job train"
+	Runtime string   // before what the job and the cluster say
+	EDF     string   // the name or path by which srun finds the environment definition file; "" is [Request.EDFName]
+	Sees    []string // mounts above all others, in place of the directory that the job is submitted from; nil: that directory
+	From    string   // what the files are written again with: "sconce export sbatch --job train"
 }
 
 // EDFName is the name of the job's environment definition file, without its ending.

@@ -93,6 +93,9 @@ func (s *settled) startApptainer(image string) start {
 	} else {
 		program = append(program, "--pwd="+s.Image.Workdir) // exec alone would take the host's
 	}
+	if s.Sees != nil {
+		program = append(program, "--home="+s.workdir) // exec alone would mount the user's, and all that is in it could be written
+	}
 	return start{program: append(program, image)}
 }
 

@@ -237,17 +237,21 @@ func (s *settled) settleVenv() error {
 		"name a directory of the shared file system, or make the packages part of the image")
 }
 
-// settleMounts lists what the container sees: where the job is submitted from, for its logs and mostly its code, what the cluster's
-// profile and the job name, and the virtual environment.
+// settleMounts lists what the container sees: where the job is submitted from, for its logs and mostly its code, or what the request has
+// instead; what the cluster's profile and the job name; and the virtual environment. It is the one place that decides so, for every runtime.
 func (s *settled) settleMounts() error {
 	s.workdir = s.Job.Workdir
 	if s.workdir == "" && (s.Image.Workdir == "" || s.Image.Workdir == "/") {
 		s.workdir = here
 	}
-	specs := slices.Concat([]string{here}, s.Cluster.Container.Mounts, s.Job.Mounts)
+	specs := slices.Concat(s.Cluster.Container.Mounts, s.Job.Mounts)
+	if s.Sees == nil {
+		specs = slices.Insert(specs, 0, here)
+	}
 	if s.venv.dir != "" && s.venv.file == "" {
 		specs = append(specs, s.venv.dir)
 	}
+	specs = append(specs, s.Sees...) // last, over those that have the same directories
 	for _, spec := range specs {
 		m, err := parseMount(spec)
 		if err != nil {

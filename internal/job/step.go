@@ -13,7 +13,8 @@ import (
 type Step struct {
 	Directives string // lines of #SBATCH by which a script asks for what the job needs
 	Variables  string // lines that set the variables of the cluster and the job
-	Command    string // the command in the image, as one task runs it, without srun
+	Start      string // the program that starts the image, without srun; what it runs follows
+	Task       string // the command in the image, as one task runs it
 	Options    string // of srun
 	Tasks      int    // on a node
 }
@@ -47,10 +48,10 @@ func StepOf(r Request) (Step, error) {
 	if s.Image.NoBash {
 		shell = "sh"
 	}
-	command := slices.Concat(how.program, []string{shell, "-c"})
 	return Step{
 		Directives: directives.String(), Variables: variables.String(), Tasks: s.tasks,
-		Command: words(command) + " " + quote.Single(strings.Join(lines, "\n")) + " " + fileName(s.Name),
+		Start:   words(how.program),
+		Task:    shell + " -c " + quote.Single(strings.Join(lines, "\n")) + " " + fileName(s.Name),
 		Options: words(slices.Concat(options, how.options)),
 	}, nil
 }

@@ -95,7 +95,7 @@ func (v *validated) test(t *testing.T, ref string, verdict imagetest.Verdict) {
 			t.Fatal(err)
 		}
 		r := imagetest.Result{
-			Test: one.Test.Title(), Hash: one.Hash, Cluster: one.Cluster, ImageDigest: string(v.digests[ref]), Verdict: verdict, Log: imagetest.Log{File: log},
+			Test: one.Test.Title(), Hash: one.Hash, Cluster: one.Cluster, ImageDigest: string(v.digests[ref]), Verdict: verdict, Log: imagetest.Log{File: log, Size: int64(len("rate 12\n"))},
 		}
 		if err := v.session.RecordTest(t.Context(), name, r, key); err != nil {
 			t.Fatal(err)

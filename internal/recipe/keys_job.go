@@ -36,7 +36,7 @@ var jobKeys = map[string]key{
 		Example: `["${HOME}/my-app", "/datasets:/data:ro"]`, Form: formAny, FormName: "mounts",
 	},
 	"job.NAME.env": {
-		Doc: "Environment variables, besides those of the cluster's profile. `${NAME}` is a variable of the host.", Example: `{ NCCL_DEBUG = "INFO" }`,
+		Doc: "Environment variables, besides those of the cluster's profile. `${NAME}` is a variable of the host. Those by which programs of the host choose files and programs, such as `PATH`, `LD_PRELOAD` and `SLURM_*`, are refused.", Example: `{ NCCL_DEBUG = "INFO" }`,
 		NameForm: formEnvName, NameFormName: "a letter or underscore, then letters, digits and underscores",
 	},
 	"job.NAME.venv": {
@@ -87,7 +87,7 @@ var jobKeys = map[string]key{
 		Doc: "The directory of its log, which starts where the job is submitted. `sconce submit` expands variables in it; sbatch itself expands none.", Default: "that directory itself", Example: `"logs"`, Form: formOneWord, FormName: "a path without blanks",
 	},
 	"job.NAME.options": {
-		Doc: "Further options of `sbatch`.", Example: `["--exclusive"]`, Form: formOption, FormName: `options, such as "--exclusive"`,
+		Doc: "Further options of `sbatch`, each an element of its own. They ask for resources, or say when the job starts; others are for [profiles of your own](clusters.md#whose-profile-counts).", Example: `["--exclusive"]`, Form: formOption, FormName: `options, such as "--exclusive"`,
 	},
 
 	"test": {Doc: "Tests of the image, which `sconce test` runs on a cluster or here. Nothing of them is in the image or in its key."},
@@ -104,7 +104,7 @@ var jobKeys = map[string]key{
 		Example: `"python tests/bench.py"`, Form: formScript, FormName: "a command", Lines: true,
 	},
 	"test.files": {
-		Doc:     "Files and directories beside the recipe that the command finds under the same names where it starts. They are mounted, and never become part of the image.",
+		Doc:     "Files and directories beside the recipe that the command finds under the same names where it starts. They are copied beside it, and never become part of the image.",
 		Example: `["tests"]`, Form: formAny, FormName: "paths",
 	},
 	"test.modules": {
@@ -119,7 +119,7 @@ var jobKeys = map[string]key{
 		Doc: "How long one run may take. One that takes longer has failed.", Default: "10m", Example: `"5m"`, Form: formTime, FormName: `a time such as "90s", "10m" or "00:10:00"`,
 	},
 	"test.env": {
-		Doc: "Environment variables, besides those of the cluster's profile.", Example: `{ NCCL_DEBUG = "INFO" }`,
+		Doc: "Environment variables, besides those of the cluster's profile. Those of the host's programs are refused, as in `[job.NAME]`.", Example: `{ NCCL_DEBUG = "INFO" }`,
 		NameForm: formEnvName, NameFormName: "a letter or underscore, then letters, digits and underscores", Form: formAny, FormName: "a text",
 	},
 	"test.expect": {

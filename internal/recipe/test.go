@@ -2,10 +2,31 @@ package recipe
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
+	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/imagetest"
+	"sconce.dev/sconce/internal/job"
 )
+
+// validateJobs refuses what a job would change on the host, see [cluster.CheckOption] and [cluster.CheckVariable].
+func (c *checker) validateJobs(jobs map[string]job.Job) {
+	for _, name := range slices.Sorted(maps.Keys(jobs)) {
+		label := "job." + name
+		for i, text := range jobs[name].Options {
+			if err := cluster.CheckOption(text); err != nil {
+				c.add(c.atItem(i, "job", name, "options"), fault.HintOf(err), "%s.options: %s", label, err)
+			}
+		}
+		for _, variable := range slices.Sorted(maps.Keys(jobs[name].Env)) {
+			if err := cluster.CheckVariable(variable); err != nil {
+				c.add(c.at("job", name, "env", variable), fault.HintOf(err), "%s.env: %s", label, err)
+			}
+		}
+	}
+}
 
 // validateTests finds the mistakes in tests that no single value shows.
 func (c *checker) validateTests(tests []imagetest.Test) {

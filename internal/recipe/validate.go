@@ -25,6 +25,7 @@ func (c *checker) validate(r *Recipe) {
 	c.validateSources(r)
 	c.validateComponents(r)
 	c.validateSteps(r.Steps)
+	c.validateJobs(r.Jobs)
 	c.validateTests(r.Tests)
 	c.validateTarget(r.Target)
 	c.validateSlim(r)

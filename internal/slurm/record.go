@@ -34,8 +34,15 @@ type Record struct {
 	Token string `json:"token,omitempty"` // by which the job is found that nobody has noted the number of
 }
 
-// Dir is the directory of the records: sconce/jobs in the user's state directory (XDG Base Directory Specification).
+// Dir is the directory of the records.
 func Dir() (string, error) {
+	state, err := StateDir()
+	return filepath.Join(state, "jobs"), err
+}
+
+// StateDir is what sconce keeps of jobs for this user alone: sconce in the user's state directory (XDG Base Directory Specification). What
+// lies there, and nothing in a directory that jobs are submitted from, says what this user has submitted and collected.
+func StateDir() (string, error) {
 	state := os.Getenv("XDG_STATE_HOME")
 	if !filepath.IsAbs(state) {
 		home, err := os.UserHomeDir()
@@ -44,7 +51,7 @@ func Dir() (string, error) {
 		}
 		state = filepath.Join(home, ".local", "state")
 	}
-	return filepath.Join(state, "sconce", "jobs"), nil
+	return filepath.Join(state, "sconce"), nil
 }
 
 // keep writes a record.
