@@ -17,6 +17,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/progress"
@@ -399,14 +400,14 @@ func TestNoPythonIsBrought(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		tooltest.Missing(t, "python3")
+	python, ok := host.AnyPython(t.Context(), "3.11", 8)
+	if !ok {
+		tooltest.Missing(t, "this machine has no Python")
 	}
 	asked := filepath.Join(b.dir, "asked")
 	script := func(refused string) {
 		b.write(map[string]string{"bin/uv": "#!/bin/sh\necho \"$1 $2 ${UV_PYTHON_DOWNLOADS-unset} $PWD\" >>" + asked + "\ncase \"$*\" in\n" + refused +
-			"python\\ install*) exit 0;;\npython\\ find*--managed-python*) echo " + python + "; exit 0;;\nesac\nexec " + uv + " \"$@\"\n"})
+			"python\\ install*) exit 0;;\npython\\ find*--managed-python*) echo " + python.Path + "; exit 0;;\nesac\nexec " + uv + " \"$@\"\n"})
 		if err := os.Chmod(filepath.Join(b.dir, "bin/uv"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -649,7 +650,7 @@ func TestTwoAtOnce(t *testing.T) {
 
 func TestInterrupted(t *testing.T) {
 	b, _ := newBench(t, locktest.Base{})
-	b.write(map[string]string{"bin/uv": "#!/bin/sh\ntouch asked\nexec sleep 60\n"})
+	b.write(map[string]string{"bin/uv": "#!/bin/sh\ntouch " + filepath.Join(b.dir, "asked") + "\nexec sleep 60\n"})
 	if err := os.Chmod(filepath.Join(b.dir, "bin/uv"), 0o755); err != nil {
 		t.Fatal(err)
 	}

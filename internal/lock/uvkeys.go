@@ -108,7 +108,7 @@ func (s *recipeSettings) parse(text []byte) error {
 		if errors.As(err, &at) {
 			row, _ := at.Position()
 			line, _, _ := strings.Cut(string(slices.Collect(bytes.Lines(text))[row-1]), "\n")
-			return fmt.Errorf("%s:%d: %w: %s", s.file, row, err, strings.TrimSpace(line))
+			return fmt.Errorf("%s:%d: %s: %s", s.file, row, strings.TrimPrefix(err.Error(), "toml: "), strings.TrimSpace(line))
 		}
 		return fmt.Errorf("%s: %w", s.file, err)
 	}
