@@ -74,7 +74,7 @@ func New(ctx context.Context, o Options) (*Session, error) {
 		st.ChooseScratch(func(tmp string) (string, func(), error) { return chooseScratch(ctx, tmp) })
 	}
 	return &Session{
-		Store: st, Fetch: fetch.New(st, fetch.Options{Offline: o.Offline, Patience: o.Patience, UserAgent: "sconce/" + o.Version}),
+		Store: st, Fetch: fetch.New(st, fetch.Options{Offline: o.Offline, Patience: o.Patience, LoginHosts: o.Logins, UserAgent: "sconce/" + o.Version}),
 		Offline: o.Offline, Version: o.Version, Cores: runtime.GOMAXPROCS(0), check: o.Check, logins: o.Logins, push: o.Push, pushAll: o.PushAll,
 		uv: releaseOf(o.UV), scratch: o.Scratch != "",
 	}, nil
