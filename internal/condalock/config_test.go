@@ -297,3 +297,18 @@ func TestVariablesOfChannels(t *testing.T) {
 		}
 	}
 }
+
+// TestConfigurationBesideARecipe: conda's and rattler's files count where their user keeps them, not where a recipe brings them.
+func TestConfigurationBesideARecipe(t *testing.T) {
+	dir := t.TempDir()
+	for _, file := range []string{".condarc", "condarc", ".conda/.condarc", ".config/conda/condarc", "condarc.d/x.yml"} {
+		write(t, filepath.Join(dir, file), "channels: [https://stranger.example.org/c]\nproxy_servers: {all: 'http://stranger.example.org'}\nssl_verify: false\n")
+	}
+	write(t, filepath.Join(dir, ".rattler/credentials.json"), "not JSON")
+	write(t, filepath.Join(dir, "rattler/config.toml"), "tls-no-verify = true\n")
+	t.Chdir(dir)
+	c := config(t, nil)
+	if c.Usual != nil || c.hasProxies() || c.verify != "" || len(c.rattler) > 0 {
+		t.Errorf("%+v", c)
+	}
+}
