@@ -45,7 +45,7 @@ func TestFilesOfARecipe(t *testing.T) {
 		"files of this machine":     {alpha, map[string]string{"uv.toml": "find-links = [\"/etc\"]\n"}, "leads out of the recipe's directory, to /etc"},
 		"files by a link":           {alpha, map[string]string{"uv.toml": "[[index]]\nurl = \"out\"\n", "out": "-> /etc"}, "uv.toml:2: index.url leads out of the recipe's directory"},
 		"no TOML":                   {alpha, map[string]string{"uv.toml": "cache-dir = \"MARK\"\ncache-dir = \"MARK\"\n"}, "uv.toml:2"},
-		"a project's settings": {project, map[string]string{"trap": "TRAP", "pyproject.toml": app + "[tool.uv]\ncache-dir = \"MARK\"\npackage = true\nkeyring-provider = \"subprocess\"\n" +
+		"a project's settings": {project, map[string]string{"trap": "TRAP", "pyproject.toml": app + "[project.optional-dependencies]\nx = []\n[tool.uv]\ncache-dir = \"MARK\"\npackage = true\nkeyring-provider = \"subprocess\"\n" +
 			"dev-dependencies = [\"beta\"]\npython-preference = \"only-managed\"\n[tool.uv.pip]\npython = \"./trap\"\nextra = [\"x\"]\n[tool.uv.build-backend]\nmodule-name = \"app\"\n" +
 			"[tool.uv.workspace]\nmembers = [\"x/*\"]\n"}, ""},
 		"a project's backend": {project, map[string]string{"setup.py": "open('MARK', 'w')\n", "trap.py": "open('MARK', 'w')\n",
@@ -150,12 +150,16 @@ func TestLoginsAreNotForStrangers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, _ := newBench(t, locktest.Base{}, w("alpha", "1.0"))
 			s := newStranger(t, w("alpha", "0.1"))
-			s.Add(t, w("beta", "1.0", "alpha @ "+s.URL+"/${CI_TOKEN}/alpha-0.1-py3-none-any.whl"))
+			s.Add(t, w("beta", "1.0", "alpha @ "+s.URL+"/${CI_TOKEN}/${GIT_CONFIG_VALUE_0}/${UV_INDEX_CORP_PASSWORD}/${HTTPS_PROXY}/alpha-0.1-py3-none-any.whl"))
 			s.texts["/r.txt"] = "--extra-index-url " + s.URL + "/${CI_TOKEN}/${UV_INDEX_CORP_PASSWORD}/simple\n"
 			t.Setenv("CI_TOKEN", secret)
 			t.Setenv("UV_INDEX_CORP_USERNAME", "me")
 			t.Setenv("UV_INDEX_CORP_PASSWORD", secret)
 			t.Setenv("UV_PUBLISH_TOKEN", secret)
+			t.Setenv("GIT_CONFIG_COUNT", "1")
+			t.Setenv("GIT_CONFIG_KEY_0", "http.extraHeader")
+			t.Setenv("GIT_CONFIG_VALUE_0", secret)
+			t.Setenv("HTTPS_PROXY", "http://me:"+secret+"@127.0.0.1:9")
 			for file, text := range test.files {
 				b.write(map[string]string{file: strings.ReplaceAll(text, "URL", s.URL)})
 			}

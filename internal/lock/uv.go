@@ -353,7 +353,11 @@ func (k *locker) uvEnvironment(dir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	env := append(uv.Environment(gitrun.Environment(os.Environ())), indexEnvironment(k.recipe, files)...)
+	env, err := gitrun.SettingsInFile(gitrun.Environment(os.Environ()), filepath.Join(dir, "gitconfig"))
+	if err != nil {
+		return nil, err
+	}
+	env = append(uv.Environment(env), indexEnvironment(k.recipe, files)...)
 	env = append(uv.WithoutSecrets(env), pythonDownloads+"=never")
 	if k.recipe.Python.TorchBackend == backendOfTarget {
 		env = append(env, "UV_CUDA_DRIVER_VERSION="+k.recipe.Target.Driver) // instead of this machine's

@@ -164,7 +164,7 @@ func (s *recipeSettings) keep(table map[string]any, known map[string]use, above 
 		if err != nil {
 			wrong = append(wrong, err)
 		}
-		if err != nil || known[key] != taken {
+		if err != nil && key != "pip" && key != "index" || known[key] != taken { // of these two the rest counts
 			delete(table, key)
 		}
 	}
@@ -182,11 +182,11 @@ func (s *recipeSettings) keepValue(table map[string]any, key string, value any, 
 	case "index":
 		var wrong []error
 		list, _ := value.([]any)
-		for _, v := range list {
-			if index, ok := v.(map[string]any); ok {
-				wrong = append(wrong, s.keep(index, indexKeys, "index.")...)
-			}
-		}
+		table[key] = slices.DeleteFunc(list, func(v any) bool {
+			index, ok := v.(map[string]any)
+			wrong = append(wrong, s.keep(index, indexKeys, "index.")...)
+			return ok && index["url"] == nil
+		})
 		return fault.Several(wrong)
 	case "index-url", "url":
 		var err error

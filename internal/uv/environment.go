@@ -21,7 +21,8 @@ var trust = []string{bundle, "SSL_CERT_DIR", "UV_SYSTEM_CERTS", "UV_NATIVE_TLS"}
 var passed = []string{
 	"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "XDG_*", "TMPDIR", "NETRC",
 	"SSL_CERT_FILE", "SSL_CERT_DIR", "SSL_CLIENT_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
-	"GIT_*", "SSH_AUTH_SOCK", "SSH_ASKPASS*", "KRB5*", "DBUS_SESSION_BUS_ADDRESS", "PYTHON_KEYRING_BACKEND", "UV_*",
+	"GIT_ASKPASS", "GIT_SSH*", "GIT_SSL_*", "GIT_PROXY_*", "GIT_HTTP_*", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_TERMINAL_PROMPT", "GIT_ALLOW_PROTOCOL", "GIT_EXEC_PATH",
+	"SSH_AUTH_SOCK", "SSH_ASKPASS*", "KRB5*", "DBUS_SESSION_BUS_ADDRESS", "PYTHON_KEYRING_BACKEND", "UV_*",
 }
 
 // withheld are those among them that would have uv read other files than it is told to, or take another Python.
