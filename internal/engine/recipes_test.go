@@ -11,16 +11,16 @@ import (
 func TestCacheIsWrittenByPermission(t *testing.T) {
 	no := false
 	for _, test := range []struct {
-		session Session
+		session *Session
 		cache   recipe.Cache
 		push    bool
 	}{
-		{Session{}, recipe.Cache{Registry: "r.example.org/team/cache"}, false},
-		{Session{pushAll: true}, recipe.Cache{Registry: "r.example.org/team/cache"}, true},
-		{Session{pushAll: true}, recipe.Cache{Registry: "r.example.org/team/cache", Push: &no}, false},
-		{Session{push: []string{"r.example.org/team"}}, recipe.Cache{Registry: "r.example.org/team/cache"}, true},
-		{Session{push: []string{"r.example.org"}}, recipe.Cache{Registry: "r.example.org/team/cache"}, true},
-		{Session{push: []string{"r.example.org/te", "r.example", "r.example.org/team/cache/x"}}, recipe.Cache{Registry: "r.example.org/team/cache"}, false},
+		{&Session{}, recipe.Cache{Registry: "r.example.org/team/cache"}, false},
+		{&Session{pushAll: true}, recipe.Cache{Registry: "r.example.org/team/cache"}, true},
+		{&Session{pushAll: true}, recipe.Cache{Registry: "r.example.org/team/cache", Push: &no}, false},
+		{&Session{push: []string{"r.example.org/team"}}, recipe.Cache{Registry: "r.example.org/team/cache"}, true},
+		{&Session{push: []string{"r.example.org"}}, recipe.Cache{Registry: "r.example.org/team/cache"}, true},
+		{&Session{push: []string{"r.example.org/te", "r.example", "r.example.org/team/cache/x"}}, recipe.Cache{Registry: "r.example.org/team/cache"}, false},
 	} {
 		r := &recipe.Recipe{Cache: test.cache}
 		o, err := test.session.means(&Recipe{Recipe: r, pinned: r}, &Locked{Locked: &lock.Locked{Lock: &lock.Lock{}}})

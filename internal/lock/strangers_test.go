@@ -48,8 +48,10 @@ func TestFilesOfARecipe(t *testing.T) {
 		"a project's settings": {project, map[string]string{"trap": "TRAP", "pyproject.toml": app + "[project.optional-dependencies]\nx = []\n[tool.uv]\ncache-dir = \"MARK\"\npackage = true\nkeyring-provider = \"subprocess\"\n" +
 			"dev-dependencies = [\"beta\"]\npython-preference = \"only-managed\"\n[tool.uv.pip]\npython = \"./trap\"\nextra = [\"x\"]\n[tool.uv.build-backend]\nmodule-name = \"app\"\n" +
 			"[tool.uv.workspace]\nmembers = [\"x/*\"]\n"}, ""},
-		"a project's backend": {project, map[string]string{"setup.py": "open('MARK', 'w')\n", "trap.py": "open('MARK', 'w')\n",
-			"pyproject.toml": strings.Replace(app, "dependencies = [\"alpha\"]", "dynamic = [\"dependencies\"]", 1) + "[build-system]\nrequires = []\nbuild-backend = \"trap\"\nbackend-path = [\".\"]\n"}, "depends = ["},
+		"a project's backend": {project, map[string]string{
+			"setup.py": "open('MARK', 'w')\n", "trap.py": "open('MARK', 'w')\n",
+			"pyproject.toml": strings.Replace(app, "dependencies = [\"alpha\"]", "dynamic = [\"dependencies\"]", 1) + "[build-system]\nrequires = []\nbuild-backend = \"trap\"\nbackend-path = [\".\"]\n",
+		}, "depends = ["},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, _ := newBench(t, locktest.Base{}, w("alpha", "1.0"))

@@ -125,7 +125,8 @@ func (k *locker) portable(text string) string {
 	return lockedPath.ReplaceAllStringFunc(text, func(said string) string {
 		path := lockedPath.FindStringSubmatch(said)[1]
 		rel, err := filepath.Rel(dir, path)
-		if err != nil || !filepath.IsLocal(rel) && !(k.handing != nil && k.handing.moved[path]) {
+		moved := k.handing != nil && k.handing.moved[path]
+		if err != nil || !moved && !filepath.IsLocal(rel) {
 			return said
 		}
 		return `path = "` + rel + `"`
