@@ -326,7 +326,7 @@ func componentThere(t *testing.T, c *slurmtest.Cluster) {
 func madeElsewhere(t *testing.T, c *slurmtest.Cluster) {
 	parts := scriptOn(t, c, `
 		made() { echo "$1 in $2: $(grep -hx "made $1\|then $1" "$2"/logs-v1/* 2> /dev/null | wc -l)"; }
-		echo "== first"; sconce build cached --on two && SCONCE_STORE=/shared/site sconce build shared --on two; echo code $?
+		echo "== first"; sconce build cached --push-cache --on two && SCONCE_STORE=/shared/site sconce build shared --on two; echo code $?
 		made cached /shared/store; made shared /shared/site
 		echo "== registry"; SCONCE_STORE=/shared/fourth sconce build cached --on two; echo code $?; made cached /shared/fourth
 		SCONCE_STORE=/shared/fourth sconce -q run cached:1 -- cat /seen

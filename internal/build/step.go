@@ -143,7 +143,7 @@ func (b *builder) files(ctx context.Context, from plan.Source) (fileop.Files, er
 
 // openURL opens what ADD takes from the network. The planner has decided which bytes those are.
 func (b *builder) openURL(ctx context.Context, u fileop.URL) (io.ReadCloser, string, error) {
-	request := fetch.Request{URL: u.Address, Digest: u.Digest, Name: fetch.Redact(u.Address)}
+	request := fetch.Request{URL: u.Address, Digest: u.Digest, Name: fetch.Redact(u.Address), OfRecipe: true}
 	if err := b.opts.Fetch.Blob(ctx, request); err != nil {
 		return nil, "", err
 	}

@@ -3,6 +3,9 @@
 // A program that goes on after its parent was killed writes into files that the next run believes to be its own, and holds
 // what nobody waits for any more. So each program that sconce starts, but for those in a sandbox, which ends with sconce by
 // itself, is started here.
+//
+// Where people work lie other people's files, of which many a program reads some of the directory that it starts in: a repository's configuration,
+// an environment, modules. So a program starts in the root directory, unless it is told another one.
 package child
 
 import (
@@ -26,6 +29,9 @@ func run(cmd *exec.Cmd, beside func(over <-chan struct{})) error {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	if cmd.Dir == "" {
+		cmd.Dir = "/"
+	}
 	if beside == nil {
 		return cmd.Run()
 	}

@@ -127,6 +127,7 @@ image of this name is replaced; anything else only with --force.`,
 	f.BoolVar(&o.canonical, "canonical", false, "build the image of a pipeline's recipe, and what it stands on, into its staging repository, unless it is there")
 	f.StringVar(&o.wheels, "wheels", "", "copy the wheels of compiled packages to `DIR`")
 	f.BoolVar(&o.noCache, "no-cache", false, "run all steps again, whatever was made before")
+	f.BoolVar(&a.flags.push, "push-cache", false, "send what is built to the registry under [cache] of the recipe")
 	f.BoolVar(&o.force, "force", false, "replace outputs that exist, whatever they hold")
 	f.BoolVar(&o.noCheck, "no-check", false, "do not look whether the image will run on the recipe's target")
 	f.StringVar(&o.compression, "compression", "", "compress new layers with gzip or zstd (default: the recipe's, else gzip)")

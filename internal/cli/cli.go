@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,6 +52,8 @@ type globalFlags struct {
 	store    string
 	offline  bool
 	patience string
+	logins   []string
+	push     bool // to the registry under [cache] of a recipe
 }
 
 // Main runs the command of this process and returns its exit code.
@@ -176,9 +179,14 @@ func (a *app) open(ctx context.Context) (*engine.Session, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, host := range a.flags.logins {
+		if err := config.CheckHost(host); err != nil {
+			return nil, fault.Usage(fmt.Errorf("--allow-login: %w", err))
+		}
+	}
 	a.session, err = engine.New(ctx, engine.Options{
 		Dir: dir, Shared: set.Shared(), Scratch: scratch, Offline: a.flags.offline, Patience: patience, Version: currentVersion().Version,
-		Check: a.config.Check, UV: a.config.UV,
+		Check: a.config.Check, UV: a.config.UV, Logins: slices.Concat(a.config.LoginHosts, a.flags.logins), Push: a.config.CachePush, PushAll: a.flags.push,
 	})
 	return a.session, err
 }

@@ -214,6 +214,7 @@ Exit codes with --test: 3 a test has failed, 4 one could not be judged.`,
 	f.BoolVar(&o.test, "test", false, "test what is built, on the clusters that it is for")
 	f.BoolVar(&o.promote, "promote", false, "give what has passed its stable tags")
 	f.IntVarP(&o.jobs, "jobs", "j", 0, "build `N` images at once (default 2, with --on 20)")
+	f.BoolVar(&a.flags.push, "push-cache", false, "send what is built to the registries under [cache] of the recipes")
 	o.on.addFlags(cmd)
 	o.steps.addFlags(f)
 	f.StringVar(&o.steps.network, "network", defaultNetwork, "the `NETWORK` of steps: default (of their own, with a way out) or host")

@@ -128,6 +128,7 @@ func addGlobalFlags(root *cobra.Command, f *globalFlags) {
 	p.StringVar(&f.store, "store", "", "use the store in this `DIR`")
 	p.BoolVar(&f.offline, "offline", false, "use no network: what is not in the store is an error")
 	p.StringVar(&f.patience, "patience", os.Getenv("SCONCE_PATIENCE"), "how long to ask servers in trouble again (default 5m, and 30s for one that never answered)")
+	p.StringArrayVar(&f.logins, "allow-login", nil, "let `HOST` see logins and variables although only a recipe names it (repeatable)")
 	root.MarkFlagsMutuallyExclusive("verbose", "quiet")
 	complete(root, "progress", "auto", "tty", "plain", "json", "quiet")
 	complete(root, "color", "auto", "always", "never")

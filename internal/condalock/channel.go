@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"path"
 	"path/filepath"
@@ -65,6 +66,9 @@ func (c *Config) channel(name, dir string, depth int) ([]Channel, error) {
 		return nil, errors.New("it stands for itself")
 	}
 	expanded, err := c.expand(name)
+	if err == nil && expanded != name && depth == 0 {
+		err = c.mayShow(name, expanded)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -250,6 +254,41 @@ func (c *Config) expand(text string) (string, error) {
 		return "", fault.Hint(fmt.Errorf("it needs the variable %s, which is not set", missing), fmt.Sprintf("set it: export %s=…", quote.Word(missing)))
 	}
 	return text, nil
+}
+
+// mayShow refuses a channel that shows variables to a server which nothing of the user's own configuration names: name may be a stranger's.
+func (c *Config) mayShow(name, expanded string) error {
+	u, err := url.Parse(expanded)
+	if slices.Contains(c.Usual, name) || err == nil && (u.Host == "" || c.names(u)) {
+		return nil
+	}
+	host := "HOST"
+	if u, err := url.Parse(name); err == nil && u.Host != "" && !strings.Contains(u.Host, "$") {
+		host = u.Host
+	}
+	return fault.Hint(errors.New("the values of its variables are shown to no server which nothing of your own configuration names"),
+		fmt.Sprintf("where it may see them: add `--allow-login %s`, or logins = [%q] under [network] in config.toml", host, host))
+}
+
+// names reports whether the user's configuration names the server of an address.
+func (c *Config) names(u *url.URL) bool {
+	if _, ok := c.Logins.entries[u.Hostname()]; ok {
+		return true
+	}
+	own := slices.Concat([]string{c.Alias}, c.Usual, c.DefaultChannels, slices.Collect(maps.Values(c.Custom)))
+	for _, list := range slices.Concat(slices.Collect(maps.Values(c.Multi)), slices.Collect(maps.Values(c.Mirrors))) {
+		own = append(own, list...)
+	}
+	for _, text := range own {
+		if expanded, err := c.expand(text); err == nil {
+			if at, err := url.Parse(expanded); err == nil && strings.EqualFold(at.Host, u.Host) {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(c.Hosts, func(host string) bool {
+		return strings.EqualFold(host, u.Hostname()) || strings.EqualFold(host, u.Host)
+	})
 }
 
 // licensed are the hosts and channels whose packages are under Anaconda's terms of service (their "Platform terms", and the FAQ

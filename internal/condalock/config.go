@@ -27,6 +27,7 @@ type Config struct {
 	Priority        string              // "strict", "flexible", "disabled" or ""
 	Pinned          []string            // what chosen packages must fit, whoever asks for them: "numpy 1.*"
 	Logins          *Logins
+	Hosts           []string // that may see variables although only a recipe names them: HOST or HOST:PORT
 
 	lookup  func(string) (string, bool)
 	mirrors map[string][]string // mirrored_channels, by names and addresses as they are written

@@ -197,6 +197,7 @@ func TestSolveWithLogins(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Setenv("NETRC", filepath.Join(dir, ".netrc"))
+			c.Hosts = []string{"127.0.0.1"} // of which a channel may name variables
 			s := solver(t, c)
 			a, err := s.Solve(t.Context(), oneChannel(t, strings.ReplaceAll(test.channel, "HOST", host)))
 			if err != nil {
@@ -267,4 +268,47 @@ func FuzzChannel(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestVariablesOfChannels: a channel that a recipe names shows variables to no server but the user's own.
+func TestVariablesOfChannels(t *testing.T) {
+	const condarc = "custom_channels: {lab: https://lab.example.org/conda}\nchannels: [\"https://usual.example.org/t/$TOKEN/c\"]\n" +
+		"channel_alias: https://alias.example.org\nmirrored_channels: {conda-forge: [\"https://mirror.example.org:8443/f\"]}\n"
+	for name, want := range map[string]bool{
+		"https://stranger.example.org/$TOKEN/c":       false,
+		"https://stranger.example.org/conda-${TOKEN}": false,
+		"http://$TOKEN.example.org/c":                 false,
+		"$WHOLE":                                      false,
+		"https://mirror.example.org/t/$TOKEN/c":       false, // another port
+		"https://lab.example.org/t/$TOKEN/c":          true,
+		"https://alias.example.org/t/$TOKEN/c":        true,
+		"https://mirror.example.org:8443/$TOKEN/c":    true,
+		"https://usual.example.org/t/$TOKEN/c":        true,
+		"https://let.example.org/t/$TOKEN/c":          true,
+		"https://kept.example.org/t/$TOKEN/c":         true,
+		"/data/$TOKEN/c":                              true,
+	} {
+		c := config(t, map[string]string{".condarc": condarc, ".rattler/credentials.json": `{"kept.example.org": {"BearerToken": "x"}}`},
+			"TOKEN", "S3cret", "WHOLE", "https://stranger.example.org/S3cret")
+		c.Hosts = []string{"let.example.org"}
+		_, err := c.Channels([]string{name}, t.TempDir())
+		if (err == nil) != want || err != nil && (strings.Contains(err.Error()+fault.HintOf(err), "S3cret") || !strings.Contains(fault.HintOf(err), "--allow-login")) {
+			t.Errorf("%s: %v; %s", name, err, fault.HintOf(err))
+		}
+	}
+}
+
+// TestConfigurationBesideARecipe: conda's and rattler's files count where their user keeps them, not where a recipe brings them.
+func TestConfigurationBesideARecipe(t *testing.T) {
+	dir := t.TempDir()
+	for _, file := range []string{".condarc", "condarc", ".conda/.condarc", ".config/conda/condarc", "condarc.d/x.yml"} {
+		write(t, filepath.Join(dir, file), "channels: [https://stranger.example.org/c]\nproxy_servers: {all: 'http://stranger.example.org'}\nssl_verify: false\n")
+	}
+	write(t, filepath.Join(dir, ".rattler/credentials.json"), "not JSON")
+	write(t, filepath.Join(dir, "rattler/config.toml"), "tls-no-verify = true\n")
+	t.Chdir(dir)
+	c := config(t, nil)
+	if c.Usual != nil || c.hasProxies() || c.verify != "" || len(c.rattler) > 0 {
+		t.Errorf("%+v", c)
+	}
 }

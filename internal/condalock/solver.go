@@ -18,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/child"
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/tempdir"
@@ -416,15 +417,23 @@ func (s *Solver) run(ctx context.Context, dir string, env []string) error {
 		}
 		return fault.Hint(fmt.Errorf("choosing conda packages needs uv: %w", err), hint)
 	}
-	args := []string{"run", "--quiet", "--no-project", "--isolated", "--python", ">=3.10", "--with", "py-rattler==" + Rattler}
+	args := []string{"run", "--quiet", "--no-project", "--isolated", "--with", "py-rattler==" + Rattler}
+	if p, ok := host.AnyPython(ctx, "3.12", oldestPython); ok { // uv would look for one in directories around, where a stranger's may be
+		args = append(args, "--python", p.Path)
+	} else {
+		args = append(args, "--python", fmt.Sprintf(">=3.%d", oldestPython), "--managed-python")
+	}
 	if s.Offline {
 		args = append(args, "--offline")
 	}
-	args = append(args, "python", "-I", "solve.py", "request.json", "answer.json")
+	args = append(args, "python", "-I")
+	for _, file := range []string{"solve.py", "request.json", "answer.json"} {
+		args = append(args, filepath.Join(dir, file))
+	}
 	limited, cancel := context.WithTimeoutCause(ctx, s.timeout(), errTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(limited, program, args...)
-	cmd.Dir = dir
+	cmd.Dir = "/"
 	cmd.Env = s.environment(dir, env)
 	var stderr child.Tail
 	cmd.Stderr = &stderr
@@ -442,19 +451,13 @@ func (s *Solver) run(ctx context.Context, dir string, env []string) error {
 
 var errTimeout = errors.New("the solver takes too long")
 
-// ruledOut are variables that would make uv or Python read other files than they are told to.
-var ruledOut = []string{
-	"UV_PROJECT", "UV_WORKING_DIR", "UV_WORKING_DIRECTORY", "UV_PYTHON", "UV_NO_PROJECT", "UV_ENV_FILE", "VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH",
-	"RATTLER_AUTH_FILE",
-}
+// oldestPython is the minor version of the oldest Python 3 that py-rattler works with.
+const oldestPython = 10
 
-// environment is the user's, with the logins. What uv and rattler leave behind goes with dir.
+// environment is what uv gets of the user's, what rattler reads besides, and the logins. What both leave behind goes with dir.
 func (s *Solver) environment(dir string, more []string) []string {
-	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
-		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains(ruledOut, name)
-	})
-	env = slices.Concat(uv.Environment(env), more, s.Env)
+	stores := slices.DeleteFunc(os.Environ(), func(kv string) bool { return !strings.HasPrefix(kv, "AWS_") && !strings.HasPrefix(kv, "GOOGLE_") })
+	env := slices.Concat(uv.Environment(os.Environ()), stores, more, s.Env)
 	return append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1", "RUST_BACKTRACE=0", "TMPDIR="+dir, "RATTLER_AUTH_FILE="+filepath.Join(dir, "logins.json"))
 }
 

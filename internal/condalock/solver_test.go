@@ -456,8 +456,8 @@ func TestSolverDies(t *testing.T) {
 		{"killed below uv", "exit 137", "died: exit status 137", "memory"},
 		{"with a traceback", "printf 'Traceback (most recent call last):\n  File\nValueError: no such thing\n' >&2; exit 1", "died: exit status 1: ValueError: no such thing", ""},
 		{"without an answer", "exit 0", "the solver ended without an answer", ""},
-		{"half an answer", "printf '{\"packages\": [' > answer.json", "the solver's answer", ""},
-		{"a package that is a path", `printf '{"packages": [{"name": "a", "version": "1", "build": "0", "subdir": "../x", "fn": "a.conda", "url": "https://x/a"}]}' > answer.json`, `its subdirectory "../x" is wrong`, ""},
+		{"half an answer", "printf '{\"packages\": [' > \"$answer\"", "the solver's answer", ""},
+		{"a package that is a path", `printf '{"packages": [{"name": "a", "version": "1", "build": "0", "subdir": "../x", "fn": "a.conda", "url": "https://x/a"}]}' > "$answer"`, `its subdirectory "../x" is wrong`, ""},
 		{
 			"no py-rattler", "printf 'error: No solution found\n  cause: Because py-rattler was not found in the cache\n\nhint: x\n' >&2; exit 1",
 			"uv cannot run the solver of conda packages: No solution found: cause: Because py-rattler was not found in the cache", "with the network",
@@ -468,7 +468,7 @@ func TestSolverDies(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := solver(t, config(t, nil))
 			dir := t.TempDir()
-			writeProgram(t, dir+"/uv", "#!/bin/sh\n"+test.script+"\n")
+			writeProgram(t, dir+"/uv", "#!/bin/sh\nfor answer; do :; done\n"+test.script+"\n")
 			s.UV = func(context.Context) (string, error) { return dir + "/uv", nil }
 			_, err := s.Solve(t.Context(), oneChannel(t, "https://channel.example.org/x"))
 			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(fault.HintOf(err), test.hint) {

@@ -37,6 +37,9 @@ type Config struct {
 	Scratch      string    // directory on a local disk for what is unpacked and what steps write
 	Keys         *[]string // files of public keys, as --key of commands that need one; nil: nothing is said
 
+	LoginHosts []string // hosts that may see logins although only a recipe names them: HOST or HOST:PORT
+	CachePush  []string // registries and repositories, HOST or HOST/PATH, to which what is built for a recipe's [cache] is sent
+
 	Mirrors map[string]string // addresses of mirrors by archive, one of mirrors
 	UV      *UV               // the release of uv to use; nil: nothing is said
 	Files   Files
@@ -63,13 +66,15 @@ type file struct {
 	UV      *UV               `toml:"uv"`
 	Files   files             `toml:"files"`
 	Check   check             `toml:"check"`
+	Network network           `toml:"network"`
+	Cache   cache             `toml:"cache"`
 }
 
 // keys are those of a file.
-var keys = []string{"store", "shared-stores", "store-size", "patience", "progress", "host-config", "unpack", "images", "scratch", "keys", "mirrors", "uv", "files", "check"}
+var keys = []string{"store", "shared-stores", "store-size", "patience", "progress", "host-config", "unpack", "images", "scratch", "keys", "mirrors", "uv", "files", "check", "network", "cache"}
 
 // innerKeys are those of its tables.
-var innerKeys = []string{"mirrors", "uv.version", "uv.sha256", "files.compression", "files.level", "files.block-size", "check.allow", "check.require"}
+var innerKeys = []string{"mirrors", "uv.version", "uv.sha256", "files.compression", "files.level", "files.block-size", "check.allow", "check.require", "network.logins", "cache.push"}
 
 // The values of the key unpack: when the layers of an image are unpacked that a command runs in.
 const (
@@ -137,7 +142,7 @@ func (c *Config) add(path string) error {
 	if f.UV != nil {
 		f.UV.File = path
 	}
-	for _, part := range []func(file) error{c.addStores, c.addManners, c.addMirrors, c.addUV, c.addFiles} {
+	for _, part := range []func(file) error{c.addStores, c.addManners, c.addMirrors, c.addUV, c.addFiles, c.addRecipes} {
 		if err := part(f); err != nil {
 			return err
 		}

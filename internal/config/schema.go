@@ -103,6 +103,24 @@ func Schema() ([]byte, error) {
 			"mirrors": {
 				Type: "object", Properties: addresses, Additional: closed, Description: "Mirrors of the archives of distributions.",
 			},
+			"network": {
+				Type: "object", Additional: closed, Description: "What recipes may do with this user's logins.",
+				Properties: map[string]property{
+					"logins": {
+						Type: "array", Items: &property{Type: "string", Pattern: formHost}, Examples: []any{[]string{"packages.example.org"}},
+						Description: "Hosts that see logins and variables although only a recipe names them, as --allow-login.",
+					},
+				},
+			},
+			"cache": {
+				Type: "object", Additional: closed, Description: "What is sent to the registry that a recipe names under [cache].",
+				Properties: map[string]property{
+					"push": {
+						Type: "array", Items: &property{Type: "string", Pattern: formRepository}, Examples: []any{[]string{"registry.example.org/team"}},
+						Description: "Registries and repositories, HOST or HOST/PATH, to which what is built is sent, as --push-cache.",
+					},
+				},
+			},
 			"uv": {
 				Type: "object", Additional: closed, Required: []string{"version", "sha256"},
 				Description: "The release of uv to use, whatever is on PATH; it comes from the package index.",

@@ -52,7 +52,11 @@ func TestCondaLogins(t *testing.T) {
 			files := condaTable("environment = [\"env.yml\"]\n")
 			files["env.yml"] = environmentFile("\""+at+"\"", "dependencies: [a]\n")
 			dir := condaRecipe(t, "", files)
-			s := newSession(t)
+			s, err := engine.New(t.Context(), engine.Options{Dir: filepath.Join(t.TempDir(), "store"), Logins: []string{"127.0.0.1"}}) // the channel's is among variables
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = s.Close() })
 			var events locktest.Events
 			built, err := build(progress.With(t.Context(), &events), s, dir, engine.PlanOptions{}, engine.BuildOptions{})
 			if err != nil {

@@ -268,7 +268,7 @@ func (s *Session) resolveURLs(ctx context.Context, file string, b *containerfile
 					continue
 				}
 				var err error
-				if u.Digest, err = s.Fetch.Unpinned(ctx, fetch.Request{URL: u.Address, Name: fetch.Redact(u.Address)}); err != nil {
+				if u.Digest, err = s.Fetch.Unpinned(ctx, fetch.Request{URL: u.Address, Name: fetch.Redact(u.Address), OfRecipe: true}); err != nil {
 					return fmt.Errorf("%s:%d: %w", file, op.Line, err)
 				}
 			}

@@ -29,6 +29,9 @@ type Options struct {
 	Offline  bool          // use no network
 	Version  string        // of sconce: servers are told, and what a check has found holds for it alone
 	Check    config.Check  // how this machine wants images judged
+	Logins   []string      // hosts that may see logins although only a recipe names them
+	Push     []string      // registries and repositories to which what is built for a recipe's [cache] is sent
+	PushAll  bool          // it is sent to any that a recipe names
 	UV       *config.UV    // the release of uv to use; nil: nobody asks for one
 	Patience time.Duration // how long servers in trouble are asked again; 0: see [fetch.Options]
 }
@@ -44,6 +47,9 @@ type Session struct {
 	Memory int64 // likewise, in bytes; 0: what there is when it begins
 
 	check     config.Check
+	logins    []string // see Options
+	push      []string
+	pushAll   bool
 	uv        *uv.Release // that is asked for; nil: none
 	scratch   bool        // the user says where to unpack
 	unpacking sync.Once   // see unpackElsewhere
@@ -68,8 +74,9 @@ func New(ctx context.Context, o Options) (*Session, error) {
 		st.ChooseScratch(func(tmp string) (string, func(), error) { return chooseScratch(ctx, tmp) })
 	}
 	return &Session{
-		Store: st, Fetch: fetch.New(st, fetch.Options{Offline: o.Offline, Patience: o.Patience, UserAgent: "sconce/" + o.Version}),
-		Offline: o.Offline, Version: o.Version, Cores: runtime.GOMAXPROCS(0), check: o.Check, uv: releaseOf(o.UV), scratch: o.Scratch != "",
+		Store: st, Fetch: fetch.New(st, fetch.Options{Offline: o.Offline, Patience: o.Patience, LoginHosts: o.Logins, UserAgent: "sconce/" + o.Version}),
+		Offline: o.Offline, Version: o.Version, Cores: runtime.GOMAXPROCS(0), check: o.Check, logins: o.Logins, push: o.Push, pushAll: o.PushAll,
+		uv: releaseOf(o.UV), scratch: o.Scratch != "",
 	}, nil
 }
 

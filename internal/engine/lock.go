@@ -140,6 +140,7 @@ func (s *Session) makeLock(ctx context.Context, r *Recipe, below *Plan, found *l
 			return nil, err
 		}
 	}
+	r.pinned.LoginHosts = s.logins
 	before := r.earlier(found)
 	l, err := s.decide(ctx, r, lock.Options{
 		Store: s.Store, Fetch: s.Fetch, Offline: s.Offline, Upgrade: o.Upgrade, UpgradePackages: o.Packages, Without: slim.Without(s.Store),

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 
 	"sconce.dev/sconce/internal/build"
@@ -144,6 +146,7 @@ func (l *Locked) pythonVersion() string {
 
 // means are what the build of a recipe needs besides its plan.
 func (s *Session) means(r *Recipe, l *Locked) (build.Options, error) {
+	r.pinned.LoginHosts = s.logins
 	o := build.Options{Wheels: l.Wheels, Authorize: lock.Authorizer(r.pinned), CondaRequests: func(packages []conda.Package) ([]fetch.Request, error) {
 		return lock.CondaRequests(s.Fetch, r.pinned, packages)
 	}}
@@ -157,8 +160,23 @@ func (s *Session) means(r *Recipe, l *Locked) (build.Options, error) {
 	if err != nil {
 		return o, fmt.Errorf("%s: cache.registry: %w", r.Path, err)
 	}
-	o.Shared = &store.Shared{Remote: remote, Push: r.Cache.Pushes()}
+	o.Shared = &store.Shared{Remote: remote}
+	switch {
+	case !r.Cache.Pushes():
+	case s.pushes(remote.Name()):
+		o.Shared.Push = true
+	default:
+		o.Shared.Unsent = fmt.Sprintf("what is built is not sent to %s, which only the recipe asks for: `sconce build --push-cache` sends it, or push = [%q] under [cache] in config.toml",
+			remote.Name(), remote.Name())
+	}
 	return o, nil
+}
+
+// pushes reports whether the user lets what is built go to a repository that a recipe names.
+func (s *Session) pushes(repository string) bool {
+	return s.pushAll || slices.ContainsFunc(s.push, func(allowed string) bool {
+		return repository == allowed || strings.HasPrefix(repository, allowed+"/")
+	})
 }
 
 // runsHere reports whether programs of a platform run on this machine.

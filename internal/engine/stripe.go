@@ -32,7 +32,7 @@ func Stripe(ctx context.Context, layout, dir string) error {
 	line := StripeCommand(layout, dir)
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
-	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.Dir, cmd.Stdout, cmd.Stderr = ".", &said, &said // where dir may begin
 	if err := child.Run(cmd); err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(line, " "), err, strings.TrimSpace(said.String()))
 	}

@@ -127,7 +127,7 @@ func (d *download) ask(ctx context.Context, at int64) (*http.Response, error) {
 	if at > 0 {
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", at))
 	}
-	hc := d.request.Client
+	hc := d.client.clientFor(d.request)
 	if hc == nil {
 		hc = d.client.http
 	}

@@ -35,6 +35,8 @@ type Options struct {
 	Transport http.RoundTripper // nil: DefaultTransport()
 	UserAgent string            // "" means "sconce"
 
+	LoginHosts []string // HOST or HOST:PORT that may see netrc's logins although only a recipe names them, see Request.OfRecipe
+
 	Patience    time.Duration // how long it is tried again while nothing arrives; 0 means usualPatience and firstPatience
 	Attempts    int           // attempts in a row that bring nothing before a download fails; 0 means as many as Patience allows
 	Backoff     time.Duration // wait after the first failure, doubled after each further one; 0 means defaultBackoff
@@ -64,6 +66,7 @@ type Client struct {
 	opts  Options
 	slots chan struct{} // one token per running download
 	http  *http.Client  // for requests that bring no client of their own
+	plain *http.Client  // likewise, of a recipe
 	base  http.RoundTripper
 
 	best     atomic.Int64 // bytes that any download has brought in SpeedTime
@@ -88,8 +91,17 @@ func New(st *store.Store, o Options) *Client {
 	}
 	c := &Client{store: st, opts: o, slots: make(chan struct{}, o.Jobs)}
 	c.base = userAgent{o.Transport, o.UserAgent}
-	c.http = &http.Client{Transport: basicAuth{c, c.base}, CheckRedirect: CheckRedirect}
+	c.http = &http.Client{Transport: basicAuth{client: c, inner: c.base}, CheckRedirect: CheckRedirect}
+	c.plain = &http.Client{Transport: basicAuth{client: c, inner: c.base, listed: true}, CheckRedirect: CheckRedirect}
 	return c
+}
+
+// clientFor is the client that a request goes by.
+func (c *Client) clientFor(r Request) *http.Client {
+	if r.Client == nil && r.OfRecipe {
+		return c.plain
+	}
+	return r.Client
 }
 
 // Request names one file.
@@ -101,6 +113,10 @@ type Request struct {
 	Header http.Header  // added to every attempt
 	Client *http.Client // nil: a client that knows netrc; a registry passes its authenticated one
 	Login  string       // where credentials for this server are looked for, for the error when it refuses
+
+	// OfRecipe says that only a recipe names the server. What comes is for its steps, which may be a stranger's and have a network: netrc's
+	// login is for hosts in Options.LoginHosts alone. Nothing else is decided by it, and a Client of the request goes before it.
+	OfRecipe bool
 
 	// Follow, unless nil, is called when the download begins, and not when the blob is there already or another process brings
 	// it. It must return at once, and see to it that r is closed. See [store.Partial.Follow].

@@ -206,3 +206,18 @@ func (p *netrcParser) skipMacro() {
 }
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
+
+// Text writes the list as a file has it.
+func (n Netrc) Text() []byte {
+	var b strings.Builder
+	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	for _, l := range n {
+		if l.Machine == "" {
+			b.WriteString("default")
+		} else {
+			b.WriteString("machine " + l.Machine)
+		}
+		fmt.Fprintf(&b, " login \"%s\" password \"%s\"\n", quote.Replace(l.User), quote.Replace(l.Password))
+	}
+	return []byte(b.String())
+}

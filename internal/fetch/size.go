@@ -25,7 +25,7 @@ func (c *Client) Size(ctx context.Context, r Request) (int64, error) {
 	}
 	// Go undoes a compression that it asked for itself, and then does not know the size.
 	req.Header.Set("Accept-Encoding", "identity")
-	resp, err := c.Do(r.Client, req)
+	resp, err := c.Do(c.clientFor(r), req)
 	if err != nil {
 		return 0, explain("ask for the size of", r, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
@@ -49,7 +50,7 @@ func (c *Client) Over(w Way) *http.Client {
 	if w.Proxy == nil && w.Roots == nil && !w.Unchecked {
 		return c.http // and its connections
 	}
-	return &http.Client{Transport: basicAuth{c, c.over(w)}, CheckRedirect: CheckRedirect}
+	return &http.Client{Transport: basicAuth{client: c, inner: c.over(w)}, CheckRedirect: CheckRedirect}
 }
 
 // over is Transport, another way. A transport that was passed in with Options and is of another type stays as it is.
@@ -92,10 +93,11 @@ func (t userAgent) RoundTrip(req *http.Request) (*http.Response, error) {
 type basicAuth struct {
 	client *Client
 	inner  http.RoundTripper
+	listed bool // for hosts in Options.LoginHosts alone
 }
 
 func (t basicAuth) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Header.Get("Authorization") != "" {
+	if req.Header.Get("Authorization") != "" || t.listed && !t.client.listsLogin(req.URL) {
 		return t.inner.RoundTrip(req)
 	}
 	rc, err := t.client.readNetrc()
@@ -107,6 +109,13 @@ func (t basicAuth) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.SetBasicAuth(l.User, l.Password)
 	}
 	return t.inner.RoundTrip(req)
+}
+
+// listsLogin reports whether the user lets the server of an address see logins although only a recipe names it.
+func (c *Client) listsLogin(u *url.URL) bool {
+	return slices.ContainsFunc(c.opts.LoginHosts, func(host string) bool {
+		return strings.EqualFold(host, u.Hostname()) || strings.EqualFold(host, u.Host)
+	})
 }
 
 func (c *Client) readNetrc() (Netrc, error) {

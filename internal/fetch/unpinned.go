@@ -37,7 +37,7 @@ func (c *Client) unpinned(ctx context.Context, r Request, task *progress.Task) (
 	for k, v := range r.Header {
 		req.Header[k] = v
 	}
-	resp, err := c.Do(r.Client, req)
+	resp, err := c.Do(c.clientFor(r), req)
 	if err != nil {
 		return "", explain("download", r, err)
 	}

@@ -7,10 +7,12 @@
 package gitrun
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,6 +73,47 @@ func withSetting(env []string, key, value string) []string {
 		}
 	}
 	return append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", n, key), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", n, value), fmt.Sprint(count, n+1))
+}
+
+// settingOf is a variable with the key or the value of a setting (git-config(1), GIT_CONFIG_COUNT).
+var settingOf = lazyregexp.New(`^GIT_CONFIG_(KEY|VALUE)_([0-9]+)=((?s).*)$`)
+
+// SettingsInFile moves the settings that an environment has for git into a file, for a program between that shows variables to others: they may
+// hold logins. The user's own configuration counts as before, under them.
+func SettingsInFile(environ []string, file string) ([]string, error) {
+	keys, values := map[string]string{}, map[string]string{}
+	var env, below []string
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		m := settingOf.FindStringSubmatch(kv)
+		switch {
+		case m != nil && m[1] == "KEY":
+			keys[m[2]] = m[3]
+		case m != nil:
+			values[m[2]] = m[3]
+		case name == "GIT_CONFIG_GLOBAL":
+			below = []string{value}
+		case name != "GIT_CONFIG_COUNT":
+			env = append(env, kv)
+		}
+	}
+	if home, err := os.UserHomeDir(); err == nil && below == nil {
+		below = []string{filepath.Join(cmp.Or(os.Getenv("XDG_CONFIG_HOME"), filepath.Join(home, ".config")), "git", "config"), filepath.Join(home, ".gitconfig")}
+	}
+	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\t", `\t`)
+	var b strings.Builder
+	for _, path := range below {
+		fmt.Fprintf(&b, "[include]\n\tpath = \"%s\"\n", quote.Replace(path)) // one that is not there is passed over
+	}
+	for i := 0; keys[strconv.Itoa(i)] != ""; i++ {
+		key := keys[strconv.Itoa(i)]
+		section, rest, _ := strings.Cut(key, ".")
+		if at := strings.LastIndex(rest, "."); at >= 0 {
+			section, rest = fmt.Sprintf(`%s "%s"`, section, strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(rest[:at])), rest[at+1:]
+		}
+		fmt.Fprintf(&b, "[%s]\n\t%s = \"%s\"\n", section, rest, quote.Replace(values[strconv.Itoa(i)]))
+	}
+	return append(env, "GIT_CONFIG_GLOBAL="+file), os.WriteFile(file, []byte(b.String()), 0o600)
 }
 
 // Run runs cmd, which is git or runs git, as [child.Group] does. When a git among it stood still for [Silence], that one was ended, and

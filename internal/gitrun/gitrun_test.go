@@ -303,3 +303,41 @@ func TestStrangerHoldsOutput(t *testing.T) {
 		t.Errorf("it is gone: %v\n%s", err, out)
 	}
 }
+
+// TestSettingsInFile: git reads from the file what the variables said, above the user's own.
+func TestSettingsInFile(t *testing.T) {
+	tooltest.Path(t, "git")
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("XDG_CONFIG_HOME", "")
+	os.Unsetenv("XDG_CONFIG_HOME")
+	os.Unsetenv("GIT_CONFIG_GLOBAL")
+	if err := os.WriteFile(filepath.Join(home, ".gitconfig"), []byte("[user]\n\tname = own\n[http]\n\tproxy = http://own\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said := []string{
+		"http.proxy", "http://other", `url.https://me:S3cret"x\y@h.example.org/.insteadOf`, "https://h.example.org/", "http.https://h.example.org/.extraHeader", "A: \"b\"\\c # d",
+	}
+	env := append(os.Environ(), "GIT_CONFIG_COUNT=3")
+	for i := range 3 {
+		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, said[2*i]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, said[2*i+1]))
+	}
+	env, err := SettingsInFile(env, filepath.Join(t.TempDir(), "gitconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := strings.Join(env, "\n"); strings.Contains(all, "S3cret") || strings.Contains(all, "GIT_CONFIG_COUNT") {
+		t.Errorf("the environment has\n%s", all)
+	}
+	for i := 0; i < len(said)+2; i += 2 {
+		key, want := "user.name", "own"
+		if i < len(said) {
+			key, want = said[i], said[i+1]
+		}
+		cmd := exec.Command("git", "config", "--get", key)
+		cmd.Dir, cmd.Env = home, env
+		if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSuffix(string(out), "\n") != want {
+			t.Errorf("%s: %q, %v; want %q", key, out, err, want)
+		}
+	}
+}

@@ -44,6 +44,18 @@ func FindPython(ctx context.Context, version string) (Python, bool) {
 	return best, best.Path != ""
 }
 
+// AnyPython finds an interpreter on this machine of at least Python 3.least, one of a minor version such as 3.11 before others.
+func AnyPython(ctx context.Context, minor string, least int) (Python, bool) {
+	for _, path := range append(pythons(minor), brought("3")...) {
+		p, ok := askPython(ctx, path)
+		found, _, _ := splitVersion(p.Version)
+		if n, err := strconv.Atoi(strings.TrimPrefix(found, "3.")); ok && err == nil && n >= least {
+			return p, true
+		}
+	}
+	return Python{}, false
+}
+
 // splitVersion takes 3.11.2 apart. final is false of a pre-release, 3.14.0rc1.
 func splitVersion(version string) (minor string, patch int, final bool) {
 	parts := strings.SplitN(version, ".", 3)
@@ -69,13 +81,20 @@ func pythons(minor string) []string {
 			}
 		}
 	}
-	brought, err := filepath.Glob(filepath.Join(uvPythons(), "cpython-"+minor+".*", "bin", "python"+minor))
-	if err == nil {
-		slices.Sort(brought)
-		for _, path := range brought {
-			add(path)
-		}
+	for _, path := range brought(minor) {
+		add(path)
 	}
+	return found
+}
+
+// brought lists the interpreters that uv has brought of a version, or of all that begin with it.
+func brought(version string) []string {
+	dir := uvPythons()
+	if !filepath.IsAbs(dir) {
+		return nil // of whatever directory this process is in
+	}
+	found, _ := filepath.Glob(filepath.Join(dir, "cpython-"+version+".*", "bin", "python"+version)) // the pattern is in order
+	slices.Sort(found)
 	return found
 }
 

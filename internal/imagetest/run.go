@@ -240,7 +240,7 @@ func (b *batch) runScript(ctx context.Context) ([]outcome, error) {
 	}
 	cmd := exec.CommandContext(ctx, bash, filepath.Join(b.dir, scriptFile))
 	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &said, &said, killTime
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = ".", &said, &said, killTime
 	err = child.Group(cmd, syscall.SIGTERM)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()

@@ -229,7 +229,7 @@ func lockConda(ctx context.Context, r *recipe.Recipe, old *Files, inputs Inputs,
 	if lib.Musl != "" && lib.Glibc == "" {
 		return nil, nil, nil, fault.Hint(fmt.Errorf("the base has musl %s as its C library, and conda packages need glibc", lib.Musl), `take a base of another distribution, such as "debian:12"`)
 	}
-	config, err := condalock.ReadConfig(os.LookupEnv)
+	config, err := condaConfig(r)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -556,6 +556,15 @@ func (k *condaLocker) measure(ctx context.Context, packages []conda.Package) ([]
 	return packages, g.Wait()
 }
 
+// condaConfig is conda's and rattler's configuration for a recipe.
+func condaConfig(r *recipe.Recipe) (*condalock.Config, error) {
+	config, err := condalock.ReadConfig(os.LookupEnv)
+	if err == nil {
+		config.Hosts = r.LoginHosts
+	}
+	return config, err
+}
+
 // CondaLoginHint says where logins for channels are looked for.
 const CondaLoginHint = "logins for channels are looked for in netrc, in the addresses of channels, in RATTLER_AUTH_FILE and in ~/.rattler/credentials.json"
 
@@ -567,7 +576,7 @@ func placesOf(c *condalock.Config, client *http.Client, p conda.Package) fetch.R
 
 // CondaRequests says how f downloads packages of a recipe for this user: from which mirror, with which login, through which proxy.
 func CondaRequests(f *fetch.Client, r *recipe.Recipe, packages []conda.Package) ([]fetch.Request, error) {
-	config, err := condalock.ReadConfig(os.LookupEnv)
+	config, err := condaConfig(r)
 	if err != nil {
 		return nil, err
 	}

@@ -143,6 +143,9 @@ func (k *locker) stubArgs() []string {
 	args := []string{"--find-links", k.stubs, "--constraints", filepath.Join(k.stubs, stubConstraints)}
 	for place := range strings.SplitSeq(os.Getenv("UV_FIND_LINKS"), ",") {
 		if place = strings.TrimSpace(place); place != "" {
+			if full, err := filepath.Abs(place); err == nil && !strings.Contains(place, "://") {
+				place = full
+			}
 			args = append(args, "--find-links", place)
 		}
 	}

@@ -1,15 +1,22 @@
 package lock
 
 import (
+	"cmp"
+	"context"
 	"encoding/base64"
+	"fmt"
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/tomltext"
 )
 
 // Logins are the users and passwords of package indexes, from where uv and pip keep them. netrc is not among them: every
@@ -23,17 +30,52 @@ type login struct{ server, path, user, password string }
 
 // LoginsOf collects the logins that count for r: in addresses (https://user:password@…) in uv's and pip's variables and
 // files, in requirements files and in packages asked for by address; and those of named indexes in
-// UV_INDEX_NAME_USERNAME and UV_INDEX_NAME_PASSWORD. Files that cannot be read hold none.
+// UV_INDEX_NAME_USERNAME and UV_INDEX_NAME_PASSWORD, for servers that the user names. Files that cannot be read hold none.
 func LoginsOf(r *recipe.Recipe) Logins {
-	var all Logins
-	for _, address := range indexAddresses(r) {
-		name := ""
-		if before, after, ok := strings.Cut(address, "="); ok && !strings.ContainsAny(before, ":/") {
-			name, address = before, after // uv names an index as in UV_INDEX=name=https://…
+	all, _ := loginsOf(r)
+	return all
+}
+
+// loginsOf is LoginsOf that also says which logins are kept from an index, since only the recipe names it.
+func loginsOf(r *recipe.Recipe) (all Logins, kept []keptLogin) {
+	own := ownHostsOf(r)
+	for _, address := range indexAddresses(r, own) {
+		name, address, named := cutIndexName(address)
+		if named && !own.has(address) {
+			kept = append(kept, keptLogins(name, address)...)
+			name = ""
 		}
 		all = all.add(name, address)
 	}
-	return all
+	return all, kept
+}
+
+// keptLogin is a login that an index does not get.
+type keptLogin struct{ variable, host string }
+
+func keptLogins(name, address string) (kept []keptLogin) {
+	u, err := url.Parse(address)
+	for _, kind := range []string{"_USERNAME", "_PASSWORD"} {
+		if variable := "UV_INDEX_" + indexVariable(name) + kind; err == nil && os.Getenv(variable) != "" {
+			kept = append(kept, keptLogin{variable, u.Host})
+		}
+	}
+	return kept
+}
+
+// tellKept says which logins are not used.
+func tellKept(ctx context.Context, kept []keptLogin) {
+	for _, k := range kept {
+		progress.Warn(ctx, fmt.Sprintf("%s is not shown to %s, which nothing of your own configuration names", k.variable, k.host), AllowLoginHint(k.host))
+	}
+}
+
+// cutIndexName takes the name from the address of an index, as in UV_INDEX=name=https://….
+func cutIndexName(text string) (name, address string, named bool) {
+	if before, after, ok := strings.Cut(text, "="); ok && before != "" && !strings.ContainsAny(before, ":/") {
+		return before, after, true
+	}
+	return "", strings.TrimPrefix(text, "="), false
 }
 
 // Authorizer returns a function that gives the headers with which an address may be read. It collects the logins when it is
@@ -43,12 +85,18 @@ func Authorizer(r *recipe.Recipe) func(address string) http.Header {
 	return func(address string) http.Header { return logins().Header(address) }
 }
 
-// indexAddresses lists every address that may hold a login or have one by its name.
-func indexAddresses(r *recipe.Recipe) []string {
+// indexVariables lists the addresses of indexes in variables.
+func indexVariables() []string {
 	var all []string
 	for _, name := range append([]string{"UV_FIND_LINKS"}, uvIndexes...) {
 		all = append(all, strings.FieldsFunc(os.Getenv(name), func(c rune) bool { return c == ' ' || c == ',' || c == '\n' })...)
 	}
+	return all
+}
+
+// indexAddresses lists every address that may hold a login or have one by its name.
+func indexAddresses(r *recipe.Recipe, own *ownHosts) []string {
+	all := indexVariables()
 	for _, s := range userSettings(r) {
 		for _, index := range s.Index {
 			all = append(all, index.Name+"="+index.URL)
@@ -60,7 +108,7 @@ func indexAddresses(r *recipe.Recipe) []string {
 		all = append(all, directAddresses(files.lines)...)
 	}
 	for _, p := range r.Python.Packages {
-		all = append(all, directAddresses([]string{expand(p)})...)
+		all = append(all, directAddresses([]string{own.expand(p)})...)
 	}
 	return append(all, readPip().addresses()...)
 }
@@ -84,7 +132,7 @@ func directAddresses(lines []string) []string {
 // add adds the login of an index with this address, if it has one. name may be empty.
 func (l Logins) add(name, address string) Logins {
 	u, err := url.Parse(address)
-	if err != nil || u.Host == "" {
+	if err != nil || u.Host == "" || strings.Contains(address, "${") { // a variable that is not shown to that server
 		return l
 	}
 	user, password := u.User.Username(), ""
@@ -173,4 +221,55 @@ func (l Logins) redact(text string) string {
 		secrets = append(secrets, one.password)
 	}
 	return fetch.HideSecrets(text, secrets)
+}
+
+// forUV writes the logins into dir as uv keeps them (uv's documentation, "HTTP credentials"), beside those that the user keeps there, and returns
+// the variables by which uv finds them. In variables of their own any address could name them.
+//
+// uv would ask netrc first, which has one login for all of a server: of the servers with a login here, netrc's does not count.
+func (l Logins) forUV(dir string) ([]string, error) {
+	if len(l) == 0 {
+		return nil, nil
+	}
+	store := filepath.Join(dir, "credentials")
+	text, _ := readFile(filepath.Join(credentialsDir(), credentialsFile)) // without one there is nothing to add to
+	file := string(text)
+	for _, one := range l {
+		file += fmt.Sprintf("\n[[credential]]\nservice = %s\nusername = %s\nscheme = \"basic\"\npassword = %s\n",
+			tomltext.String(one.server+strings.TrimSuffix(one.path, "/")), tomltext.String(one.user), tomltext.String(one.password))
+	}
+	err := os.MkdirAll(store, 0o700)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(store, credentialsFile), []byte(file), 0o600)
+	}
+	if err != nil {
+		return nil, err
+	}
+	env := []string{"UV_CREDENTIALS_DIR=" + store}
+	netrc, err := fetch.ReadNetrc()
+	if err != nil || !slices.ContainsFunc(netrc, l.replaces) {
+		return env, nil //nolint:nilerr // uv says what is wrong with it
+	}
+	rest := filepath.Join(dir, "netrc")
+	return append(env, "NETRC="+rest), os.WriteFile(rest, slices.DeleteFunc(netrc, l.replaces).Text(), 0o600)
+}
+
+// replaces reports whether there is a login for the server of one in netrc.
+func (l Logins) replaces(in fetch.Login) bool {
+	return slices.ContainsFunc(l, func(one login) bool {
+		u, err := url.Parse(one.server)
+		return err == nil && (in.Machine == "" || strings.EqualFold(u.Hostname(), in.Machine))
+	})
+}
+
+// credentialsFile is the name of uv's file of logins.
+const credentialsFile = "credentials.toml"
+
+// credentialsDir is where the user's is.
+func credentialsDir() string {
+	if dir := os.Getenv("UV_CREDENTIALS_DIR"); dir != "" {
+		return dir
+	}
+	home, _ := os.UserHomeDir()
+	return filepath.Join(cmp.Or(os.Getenv("XDG_DATA_HOME"), filepath.Join(home, ".local", "share")), "uv", "credentials")
 }

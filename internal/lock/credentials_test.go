@@ -43,6 +43,7 @@ func TestLogins(t *testing.T) {
 			t.Setenv("PIP_EXTRA_INDEX_URL", address)
 		}},
 		"variables of a named index": {alpha, func(t *testing.T, b *bench, x *locktest.Index, _ string) {
+			locktest.Write(t, os.Getenv("HOME"), map[string]string{".config/uv/uv.toml": "extra-index-url = [\"" + x.URL + "\"]\n"})
 			t.Setenv("UV_INDEX_CORP_2_USERNAME", testUser)
 			t.Setenv("UV_INDEX_CORP_2_PASSWORD", plain)
 			b.write(map[string]string{"uv.toml": "[[index]]\nname = \"corp-2\"\ndefault = true\nurl = \"" + x.URL + "\"\n"})
@@ -65,6 +66,7 @@ func TestLogins(t *testing.T) {
 			locktest.Write(t, os.Getenv("HOME"), map[string]string{".netrc": "machine 127.0.0.1 login other password no\nmachine 127.0.0.1 login " + testUser + " password " + plain + "\n"})
 		}},
 		"a requirements file": {"[python]\nrequirements = [\"r.txt\"]\n", func(t *testing.T, b *bench, x *locktest.Index, address string) {
+			locktest.Write(t, os.Getenv("HOME"), map[string]string{".config/uv/uv.toml": "extra-index-url = [\"" + x.URL + "\"]\n"})
 			t.Setenv("CORP_LOGIN", testUser+":"+testSecret)
 			b.write(map[string]string{"r.txt": "--index-url " + strings.Replace(x.URL, "://", "://${CORP_LOGIN}@", 1) + "\nalpha\n"})
 		}},

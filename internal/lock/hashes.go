@@ -65,9 +65,9 @@ type demand struct {
 }
 
 // demandOf reads a line of a requirements file. What uv does not take either is not looked at.
-func demandOf(line, place string) (demand, error) {
+func demandOf(own *ownHosts, line, place string) (demand, error) {
 	text, options := cutOptions(line)
-	text = expand(text)
+	text = own.expand(text)
 	hashes, err := optionHashes(options)
 	if err != nil {
 		return demand{}, fmt.Errorf("%s: %w", place, err)
@@ -168,8 +168,9 @@ func (k *locker) hashPolicyOf(ctx context.Context) (hashPolicy, error) {
 // newHashPolicy puts together what r says itself and what its requirements files say.
 func newHashPolicy(r *recipe.Recipe, files *requirements) (hashPolicy, error) {
 	p := hashPolicy{required: files.required, demands: slices.Clone(files.demands)}
+	own := ownHostsOf(r)
 	for _, text := range r.PythonPackages() {
-		d, err := demandOf(text, "packages under [python]")
+		d, err := demandOf(own, text, "packages under [python]")
 		if err != nil {
 			return p, err
 		}

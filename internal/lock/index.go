@@ -78,9 +78,9 @@ func (s *uvSettings) indexes() (first, further []string) {
 var pipDefault = sync.OnceValue(func() string {
 	ctx, cancel := context.WithTimeout(context.Background(), pipPatience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "python3", "-c", "from pip._internal.models.index import PyPI; print(PyPI.simple_url)")
+	cmd := exec.CommandContext(ctx, "python3", "-I", "-c", "from pip._internal.models.index import PyPI; print(PyPI.simple_url)")
 	var out strings.Builder
-	cmd.Stdout = &out
+	cmd.Dir, cmd.Stdout = "/", &out
 	if child.Group(cmd, syscall.SIGKILL) != nil {
 		return ""
 	}

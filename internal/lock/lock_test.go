@@ -17,12 +17,14 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/store/storetest"
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // bench is one directory with a recipe, and what is needed to lock it.
@@ -398,16 +400,21 @@ func TestProjectItself(t *testing.T) {
 	itself(t)
 }
 
-// TestNoPythonIsBrought: uv resolves with any Python that is there, and may bring one only where there is none.
+// TestNoPythonIsBrought: uv resolves with any Python that is there, else with a stand-in, and brings one only where it does not take that.
 func TestNoPythonIsBrought(t *testing.T) {
 	b, _ := newBench(t, locktest.Base{}, w("alpha", "1.0"))
 	uv, err := exec.LookPath("uv")
 	if err != nil {
 		t.Fatal(err)
 	}
+	python, ok := host.AnyPython(t.Context(), "3.11", 8)
+	if !ok {
+		tooltest.Missing(t, "this machine has no Python")
+	}
 	asked := filepath.Join(b.dir, "asked")
-	script := func(text string) {
-		b.write(map[string]string{"bin/uv": "#!/bin/sh\necho \"${UV_PYTHON_DOWNLOADS-unset}\" >>" + asked + "\n" + text})
+	script := func(refused string) {
+		b.write(map[string]string{"bin/uv": "#!/bin/sh\necho \"$1 $2 ${UV_PYTHON_DOWNLOADS-unset} $PWD\" >>" + asked + "\ncase \"$*\" in\n" + refused +
+			"python\\ install*) exit 0;;\npython\\ find*--managed-python*) echo " + python.Path + "; exit 0;;\nesac\nexec " + uv + " \"$@\"\n"})
 		if err := os.Chmod(filepath.Join(b.dir, "bin/uv"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -415,26 +422,30 @@ func TestNoPythonIsBrought(t *testing.T) {
 	wantAsked := func(want string) {
 		t.Helper()
 		if got := b.read("asked"); got != want {
-			t.Errorf("uv was run with UV_PYTHON_DOWNLOADS %q, want %q", got, want)
+			t.Errorf("uv was run as %q, want %q", got, want)
 		}
 		os.Remove(asked)
 	}
 	t.Setenv("PATH", filepath.Join(b.dir, "bin")+":"+os.Getenv("PATH"))
 	os.Unsetenv("UV_PYTHON_DOWNLOADS") // as it is outside of tests
-	work := "UV_PYTHON_DOWNLOADS=never exec " + uv + " \"$@\"\n"
-	script(work)
+	script("")
 	b.lock("[python]\npackages = [\"alpha\"]\n")
-	wantAsked("never\n")
-	const none = "[ \"${UV_PYTHON_DOWNLOADS-unset}\" = unset ] || { echo 'error: No interpreter found for Python 3.11.2 in search path' >&2; exit 2; }\n"
-	script("[ -n \"${UV_PYTHON_PREFERENCE-}\" ] || { echo 'error: No interpreter found for Python 3.11.2 in search path' >&2; exit 2; }\nPATH=${PATH%%:*}\n" + work)
+	const resolves = "pip compile never /\n"
+	wantAsked(resolves)
+	t.Setenv("PATH", filepath.Join(b.dir, "bin"))
+	t.Setenv("UV_PYTHON_INSTALL_DIR", t.TempDir())
 	b.lock("[python]\npackages = [\"alpha>=0.5\"]\n")
-	wantAsked("never\nnever\n") // uv takes the stand-in
-	script(none + work)
+	wantAsked(resolves) // it takes the stand-in
+	script("*stand-in*) echo 'error: that is no Python' >&2; exit 2;;\n")
 	b.lock("[python]\npackages = [\"alpha>=1\"]\n")
-	wantAsked("never\nnever\nunset\n") // with nothing, with a stand-in that it does not take, with one that it may bring
+	wantAsked(resolves + "python find unset /\npython install unset /\npython find unset /\n" + resolves)
+	script("pip\\ *stand-in*) echo 'error: failed to inspect Python, No interpreter found' >&2; exit 2;;\n")
+	b.fails("[python]\npackages = [\"alpha>0.9\"]\n", "inspect Python") // it takes the stand-in, so it is about something else
+	wantAsked(resolves + "python find unset /\n")
+	script("*stand-in*) echo 'error: that is no Python' >&2; exit 2;;\n")
 	t.Setenv("UV_PYTHON_DOWNLOADS", "manual")
-	b.fails("[python]\npackages = [\"alpha>0\"]\n", "No interpreter found")
-	wantAsked("manual\n")
+	b.fails("[python]\npackages = [\"alpha>0\"]\n", "that is no Python")
+	wantAsked(resolves)
 }
 
 func TestProjectThatCannotBeLocked(t *testing.T) {
@@ -646,7 +657,7 @@ func TestTwoAtOnce(t *testing.T) {
 
 func TestInterrupted(t *testing.T) {
 	b, _ := newBench(t, locktest.Base{})
-	b.write(map[string]string{"bin/uv": "#!/bin/sh\ntouch asked\nexec sleep 60\n"})
+	b.write(map[string]string{"bin/uv": "#!/bin/sh\ntouch " + filepath.Join(b.dir, "asked") + "\nexec sleep 60\n"})
 	if err := os.Chmod(filepath.Join(b.dir, "bin/uv"), 0o755); err != nil {
 		t.Fatal(err)
 	}

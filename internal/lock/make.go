@@ -98,6 +98,9 @@ func (o Options) check(ctx context.Context, r *recipe.Recipe) error {
 			`write the cluster's or driver = "570.124.06" under [target]: nvidia-smi on a compute node shows it; or name the build, such as torch-backend = "cu128"`))
 	}
 	if r.Python.Asked() && r.Python.Lock == "" {
+		if _, err := settingsOf(r); err != nil {
+			return err
+		}
 		_, err := o.uv(r).Path(ctx) // before the base is made, which takes a while
 		return err
 	}
@@ -181,7 +184,14 @@ func decide(ctx context.Context, r *recipe.Recipe, old *Files, o Options) (f *Fi
 			return nil, err
 		}
 	}
-	k := &locker{recipe: r, old: old, opts: o, logins: LoginsOf(r), settings: settingsFile(r), image: im}
+	k := &locker{recipe: r, old: old, opts: o, image: im}
+	if k.settings, err = settingsOf(r); err != nil {
+		return nil, err
+	}
+	k.settings.tell(ctx)
+	var kept []keptLogin
+	k.logins, kept = loginsOf(r)
+	tellKept(ctx, kept)
 	k.interpreter = func(ctx context.Context) (*python.Interpreter, error) {
 		return interpreterOf(ctx, o.Store, im, *platform)
 	}
@@ -270,8 +280,9 @@ type locker struct {
 	old      *Files // nil: none
 	opts     Options
 	logins   Logins
-	settings string       // the uv.toml that counts, or ""
-	image    *image.Image // base and system packages
+	settings *recipeSettings // of uv; nil: none
+	handing  *handing        // what uv reads of the recipe's requirements
+	image    *image.Image    // base and system packages
 	tree     func() (*image.Tree, error)
 	python   Python // what is known so far
 
@@ -291,8 +302,7 @@ type locker struct {
 
 	strong map[string]store.Digest // of files whose index gives no sha256, by their address
 
-	standIn      *pythonStandIn // for the Python that uv did not find; nil: it found one
-	bringsPython bool           // uv found no Python to work with, and may bring one
+	uses string // the Python of this machine that uv works with; "": none is known
 }
 
 // lock fills in k.python and returns the text of the package lock: uv's answer, or the user's own.

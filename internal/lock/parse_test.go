@@ -158,6 +158,6 @@ func FuzzRequirements(f *testing.F) {
 			t.Errorf("%q has a login in %q", text, once)
 		}
 		_ = Logins{}.add("", text).redact(text)
-		_ = withAbsolutePaths([]byte(text), "/dir")
+		_, _ = takeSettings(&recipeSettings{file: "/dir/uv.toml"}, []byte(text))
 	})
 }

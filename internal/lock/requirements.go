@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"unicode/utf16"
@@ -48,7 +47,8 @@ func readRequirements(r *recipe.Recipe) (*requirements, error) { return readAllR
 
 // readAllRequirements also reads those that a server has, with get.
 func readAllRequirements(r *recipe.Recipe, get func(address string) ([]byte, error)) (*requirements, error) {
-	reader := &requirementsReader{dir: r.Dir, get: get, seen: make(map[string]bool)}
+	reader := newRequirementsReader(r)
+	reader.get = get
 	for _, file := range r.Python.Requirements {
 		if err := reader.read(requirementsPlace{path: r.Resolve(file), name: file}, 0); err != nil {
 			return nil, fmt.Errorf("read what the recipe names under [python] requirements: %w", err)
@@ -69,8 +69,13 @@ func readAllRequirements(r *recipe.Recipe, get func(address string) ([]byte, err
 type requirementsReader struct {
 	requirements
 	dir  string // of the recipe
+	own  *ownHosts
 	get  func(address string) ([]byte, error)
 	seen map[string]bool
+}
+
+func newRequirementsReader(r *recipe.Recipe) *requirementsReader {
+	return &requirementsReader{dir: r.Dir, own: ownHostsOf(r), seen: make(map[string]bool)}
 }
 
 // requirementsPlace is where a requirements file is.
@@ -120,13 +125,13 @@ func (q *requirementsReader) line(line requirementLine, at requirementsPlace, de
 		text = strings.TrimSpace(strings.TrimPrefix(text, requireHashes))
 	}
 	option, value := splitOption(text)
-	value = expand(value)
+	value = q.own.expand(value)
 	switch option {
 	case "":
 		if text == "" {
 			return nil
 		}
-		d, err := demandOf(text, fmt.Sprintf("%s:%d", at.name, line.number))
+		d, err := demandOf(q.own, text, fmt.Sprintf("%s:%d", at.name, line.number))
 		if err != nil {
 			return err
 		}
@@ -268,18 +273,4 @@ func cutOptions(line string) (requirement, options string) {
 		line, options = line[:at[0]], line[at[0]:]
 	}
 	return strings.TrimSpace(line), strings.TrimSpace(options)
-}
-
-// variable is how requirements files name variables of the environment (pip's documentation, "Using environment
-// variables").
-var variable = lazyregexp.New(`\$\{[A-Z0-9_]+\}`)
-
-// expand puts in the values of variables that are set.
-func expand(s string) string {
-	return variable.ReplaceAllStringFunc(s, func(name string) string {
-		if value, ok := os.LookupEnv(name[2 : len(name)-1]); ok {
-			return value
-		}
-		return name
-	})
 }

@@ -65,111 +65,72 @@ func settingsFile(r *recipe.Recipe) string {
 // isolatedProject is a project of nothing, whose directory uv takes for the root of all it needs to know.
 const isolatedProject = "[project]\nname = \"sconce-lock\"\nversion = \"0\"\n"
 
-// writeSettings makes dir the directory in which uv finds the settings of file, or none when file is "".
+// settingsOf reads uv's settings that come with r: those of the uv.toml that counts, else those of the project. It returns nil where there are
+// none, or the user says that none count.
+func settingsOf(r *recipe.Recipe) (*recipeSettings, error) {
+	file := settingsFile(r)
+	if file == "" && r.Python.Project != "" {
+		file = filepath.Join(r.Resolve(r.Python.Project), projectFile)
+	}
+	if file == "" || os.Getenv(noConfig) != "" || !exists(file) {
+		return nil, nil //nolint:nilnil // as said
+	}
+	return readSettings(r, file)
+}
+
+// writeSettings makes dir the directory in which uv finds settings, which may be nil, with metadata added.
 //
 // uv by itself looks in all directories above the recipe, and lets the settings of a project that it finds there win over
 // a uv.toml in between: what a recipe means would depend on where it lies.
-//
-// A pyproject.toml as the file gives the settings that a project makes for uv. metadata, when there are any, are added.
-func writeSettings(dir, file string, metadata []dependencyMetadata) error {
-	var text []byte
-	if file != "" {
-		var err error
-		if text, err = readFile(file); err != nil {
-			return err
-		}
-		if filepath.Base(file) == projectFile {
-			text = ofProject(text)
-		}
-		text = withAbsolutePaths(text, filepath.Dir(file))
+func writeSettings(dir string, settings *recipeSettings, metadata []dependencyMetadata) error {
+	text, err := settings.text()
+	if err != nil {
+		return err
 	}
-	text = withMetadata(text, metadata)
 	return errors.Join(
 		os.WriteFile(filepath.Join(dir, projectFile), []byte(isolatedProject), 0o644),
-		os.WriteFile(filepath.Join(dir, uvConfig), text, 0o600), // it may hold logins
+		os.WriteFile(filepath.Join(dir, uvConfig), withMetadata(text, metadata), 0o600), // it may hold logins
 	)
-}
-
-// withAbsolutePaths makes the paths in a uv.toml of dir absolute. A file that is no TOML stays as it is: uv says what is wrong.
-func withAbsolutePaths(text []byte, dir string) []byte {
-	var settings map[string]any
-	if toml.Unmarshal(text, &settings) != nil {
-		return text
-	}
-	resolvePaths(settings, dir)
-	if pip, ok := settings["pip"].(map[string]any); ok {
-		resolvePaths(pip, dir)
-	}
-	out, err := toml.Marshal(settings)
-	if err != nil {
-		return text
-	}
-	return out
-}
-
-// resolvePaths changes the settings that may be paths.
-func resolvePaths(settings map[string]any, dir string) {
-	resolve := func(v any) any {
-		path, ok := v.(string)
-		if !ok || path == "" || strings.Contains(path, "://") || filepath.IsAbs(path) {
-			return v
-		}
-		return filepath.Join(dir, path)
-	}
-	for _, key := range []string{"index-url", "cache-dir"} {
-		if v, ok := settings[key]; ok {
-			settings[key] = resolve(v)
-		}
-	}
-	for _, key := range []string{"extra-index-url", "find-links"} {
-		if list, ok := settings[key].([]any); ok {
-			for i := range list {
-				list[i] = resolve(list[i])
-			}
-		}
-	}
-	if list, ok := settings["index"].([]any); ok {
-		for _, v := range list {
-			if index, ok := v.(map[string]any); ok {
-				index["url"] = resolve(index["url"])
-			}
-		}
-	}
 }
 
 // userSettings returns uv's settings as they count for r, the most special first: those beside the recipe, the user's, the
 // machine's. What cannot be read is left out: uv says what is wrong with it.
 func userSettings(r *recipe.Recipe) []*uvSettings {
 	var all []*uvSettings
-	add := func(path string) {
-		data, err := readFile(path)
-		s := &uvSettings{}
-		if err == nil && toml.Unmarshal(data, s) == nil {
-			all = append(all, s)
-		}
-	}
-	addProject := func(dir string) {
-		if p, err := readProject(dir); err == nil && p.Tool.UV != nil {
+	if r.Python.Project != "" { // tool.uv.sources name indexes of the project whatever else counts
+		if p, err := readProject(r.Resolve(r.Python.Project)); err == nil && p.Tool.UV != nil {
 			all = append(all, p.Tool.UV)
 		}
 	}
-	if r.Python.Project != "" {
-		addProject(r.Resolve(r.Python.Project)) // tool.uv.sources name indexes of the project whatever else counts
+	if file := settingsFile(r); file != "" && os.Getenv("UV_CONFIG_FILE") == "" && os.Getenv(noConfig) == "" {
+		all = append(all, readUV(file)...)
 	}
+	return append(all, ownSettings()...)
+}
+
+// ownSettings are those of the user and the machine.
+func ownSettings() []*uvSettings {
 	if path := os.Getenv("UV_CONFIG_FILE"); path != "" {
-		add(path)
-		return all
+		return readUV(path)
 	}
 	if os.Getenv(noConfig) != "" {
-		return all
+		return nil
 	}
-	if file := settingsFile(r); file != "" {
-		add(file)
-	}
+	var all []*uvSettings
 	for _, dir := range configDirs() {
-		add(filepath.Join(dir, "uv", uvConfig))
+		all = append(all, readUV(filepath.Join(dir, "uv", uvConfig))...)
 	}
 	return all
+}
+
+// readUV reads a uv.toml.
+func readUV(path string) []*uvSettings {
+	data, err := readFile(path)
+	s := &uvSettings{}
+	if err != nil || toml.Unmarshal(data, s) != nil {
+		return nil
+	}
+	return []*uvSettings{s}
 }
 
 // configDirs lists where programs keep their configuration, the user's first (XDG Base Directory Specification), and /etc.

@@ -121,31 +121,6 @@ func withMetadata(text []byte, metadata []dependencyMetadata) []byte {
 	return out
 }
 
-// projectOnly are the settings of uv that count in a pyproject.toml alone, and that a uv.toml must not have.
-var projectOnly = []string{
-	"sources", "workspace", "managed", "package", "default-groups", "dependency-groups", "dev-dependencies", "build-backend", "conflicts",
-}
-
-// ofProject returns the settings for uv in a pyproject.toml as a uv.toml.
-func ofProject(text []byte) []byte {
-	var file struct {
-		Tool struct {
-			UV map[string]any `toml:"uv"`
-		} `toml:"tool"`
-	}
-	if toml.Unmarshal(text, &file) != nil {
-		return nil // uv says what is wrong with the file when it reads it
-	}
-	for _, key := range projectOnly {
-		delete(file.Tool.UV, key)
-	}
-	out, err := toml.Marshal(file.Tool.UV)
-	if err != nil {
-		return nil
-	}
-	return out
-}
-
 // maxRounds bounds how often uv is asked about sources that were asked for by address: each round adds one that was not known,
 // or what it says.
 const maxRounds = 30

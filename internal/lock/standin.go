@@ -4,13 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
-	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/quote"
 )
 
@@ -35,25 +33,10 @@ func newPythonStandIn(dir string, p *Python) (*pythonStandIn, error) {
 	return s, nil
 }
 
-// environment has uv find it. A nil one says nothing.
-func (s *pythonStandIn) environment() []string {
-	if s == nil {
-		return nil
-	}
-	return []string{"PATH=" + filepath.Dir(s.program) + string(filepath.ListSeparator) + os.Getenv("PATH"), "UV_PYTHON_PREFERENCE=only-system"}
-}
-
-// notUnderstood is what another release of uv may say of what the stand-in tells.
-var notUnderstood = lazyregexp.New(`(?i)(?:inspect|query(?:ing)?) Python`)
-
-// sufficed reports whether err, of uv, is not about the stand-in.
-func (s *pythonStandIn) sufficed(err error) bool {
-	var refusal *ResolutionError
-	if !errors.As(err, &refusal) {
-		return true
-	}
-	_, missed := os.Stat(s.program + ".failed")
-	return errors.Is(missed, fs.ErrNotExist) && !notUnderstood.MatchString(refusal.Text) && !lacksPython(err)
+// failed reports whether uv would have it do what it cannot.
+func (s *pythonStandIn) failed() bool {
+	_, err := os.Stat(s.program + ".failed")
+	return err == nil
 }
 
 // interpreterInfo is what uv's get_interpreter_info.py prints, as of the release in package uv.

@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/condalock"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/gitrun"
+	"sconce.dev/sconce/internal/host"
 	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
@@ -31,8 +32,9 @@ const uvLockFile = "uv.lock"
 // uv lets uv resolve the Python packages and returns the PEP 751 lock. Versions of an earlier one are kept where they
 // still fit.
 //
-// uv runs in the recipe's directory with the user's own environment and configuration, index and credentials included. Of
-// the directories around, only the recipe's and the project's configuration counts (see writeSettings).
+// uv runs with the user's own configuration, index and credentials included, and with variables by a list (uv.Environment). A recipe may be
+// a stranger's: uv gets a Python, starts in the root directory, where it finds nothing of the recipe's by itself, and reads copies of what the
+// recipe says (see handing, and uvKeys for the settings).
 func (k *locker) uv(ctx context.Context) ([]byte, error) {
 	task := progress.Begin(ctx, "resolve", "Python packages", 0)
 	k.task = task
@@ -62,6 +64,7 @@ func (k *locker) askUV(ctx context.Context) ([]byte, error) {
 
 // askOnce runs uv once. What it needs to read goes to dir, and what it writes to out.
 func (k *locker) askOnce(ctx context.Context, dir, out string) ([]byte, error) {
+	k.handing = newHanding(k.recipe, dir)
 	args, err := k.uvArgs(dir)
 	if err != nil {
 		return nil, err
@@ -70,6 +73,9 @@ func (k *locker) askOnce(ctx context.Context, dir, out string) ([]byte, error) {
 		args = append(args, "--custom-compile-command", markedCommand(out))
 	}
 	packages, err := packagesOf(k.recipe)
+	if err == nil {
+		packages, err = k.handing.packages(packages)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -109,11 +115,22 @@ func (k *locker) readOutput(ctx context.Context, out string) ([]byte, error) {
 // time to time.
 var exportCommand = lazyregexp.New(`(?m)\A((?:#.*\n)*?#\s+)uv export .*$`)
 
-// portable makes the paths of local wheels below the lock's directory relative, as far as uv has not, so that the lock holds in
-// any directory.
+// lockedPath is where a lock says the path of something on this machine.
+var lockedPath = lazyregexp.New(`\bpath = "(/[^"]*)"`)
+
+// portable makes paths relative to the lock, as uv does with those that it is told relative ones for: those that the recipe says so, and those of
+// local wheels below the lock's directory. So the lock holds in any directory.
 func (k *locker) portable(text string) string {
-	dir := `path = "` + filepath.Dir(pylockPath(k.recipe))
-	return strings.NewReplacer(dir+`"`, `path = "."`, dir+"/", `path = "`).Replace(text)
+	dir := filepath.Dir(pylockPath(k.recipe))
+	return lockedPath.ReplaceAllStringFunc(text, func(said string) string {
+		path := lockedPath.FindStringSubmatch(said)[1]
+		rel, err := filepath.Rel(dir, path)
+		moved := k.handing != nil && k.handing.moved[path]
+		if err != nil || !moved && !filepath.IsLocal(rel) {
+			return said
+		}
+		return `path = "` + rel + `"`
+	})
 }
 
 // keepVersions puts the earlier lock where uv writes the new one: uv prefers the versions that it finds in its output file.
@@ -150,22 +167,14 @@ func (k *locker) uvArgs(dir string) ([]string, error) {
 
 // withSettings adds to args where uv finds its settings, the metadata of sources among them.
 func (k *locker) withSettings(dir string, args []string, metadata []dependencyMetadata) ([]string, error) {
-	file := k.settings
-	if os.Getenv(noConfig) != "" {
-		// Nobody's settings count then, but uv has to be told what sources say of themselves.
-		if len(metadata) == 0 {
-			return append(args, "--no-config", "--project", dir), nil
-		}
-		return append(args, "--config-file", filepath.Join(dir, uvConfig), "--project", dir), writeSettings(dir, "", metadata)
+	if os.Getenv(noConfig) == "" {
+		return append(args, "--project", dir), writeSettings(dir, k.settings, metadata)
 	}
-	if file == "" && k.recipe.Python.Project != "" {
-		project := k.recipe.Resolve(k.recipe.Python.Project)
-		if len(metadata) == 0 {
-			return append(args, "--project", project), nil // [tool.uv] counts, as always
-		}
-		file = filepath.Join(project, projectFile)
+	// Nobody's settings count then, but uv has to be told what sources say of themselves.
+	if len(metadata) == 0 {
+		return append(args, "--no-config", "--project", dir), nil
 	}
-	return append(args, "--project", dir), writeSettings(dir, file, metadata)
+	return append(args, "--config-file", filepath.Join(dir, uvConfig), "--project", dir), writeSettings(dir, nil, metadata)
 }
 
 // frozen returns the uv.lock of the recipe's project, as the recipe would name it, or "". It decides then; uv only writes
@@ -200,12 +209,16 @@ func (k *locker) compileArgs(dir string) ([]string, error) {
 	if len(r.Packages) > 0 || r.InstallsProject() {
 		args = append(args, "-") // see runUV
 	}
-	for _, file := range r.Requirements {
-		args = append(args, k.recipe.Resolve(file))
+	for _, name := range r.Requirements {
+		file, err := k.handing.file(requirementsPlace{path: k.recipe.Resolve(name), name: name})
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, file)
 	}
-	for i, list := range r.Listed {
-		file := filepath.Join(dir, fmt.Sprintf("list-%d.txt", i))
-		if err := os.WriteFile(file, []byte(list.Text), 0o600); err != nil { // it may hold logins
+	for _, list := range r.Listed {
+		file, err := k.handing.list(list)
+		if err != nil {
 			return nil, err
 		}
 		args = append(args, file)
@@ -261,7 +274,7 @@ func (k *locker) howArgs() []string {
 func (k *locker) exportArgs() []string {
 	r := k.recipe.Python
 	args := []string{
-		"export", "--project", k.recipe.Resolve(r.Project), "--frozen", "--format", "pylock.toml", "--no-editable",
+		"export", "--no-config", "--project", k.recipe.Resolve(r.Project), "--frozen", "--format", "pylock.toml", "--no-editable",
 		"--no-default-groups", "--quiet",
 	}
 	if !r.InstallsProject() {
@@ -335,31 +348,30 @@ func uvPlatform(p *Python) string {
 // noConfig is the variable by which users tell uv to read no settings. It is passed on as an argument, see withSettings.
 const noConfig = "UV_NO_CONFIG"
 
-// ruledOut are variables that would make uv read other files than it is told to.
-var ruledOut = []string{noConfig, "UV_PROJECT", "UV_WORKING_DIR", "UV_WORKING_DIRECTORY"}
-
-// uvEnvironment is the user's, with what makes uv's messages fit for an error.
-func (k *locker) uvEnvironment() ([]string, error) {
+// uvEnvironment is the user's as far as uv needs it, with what makes uv's messages fit for an error. What uv leaves goes to dir.
+func (k *locker) uvEnvironment(dir string) ([]string, error) {
 	files, err := readRequirements(k.recipe)
 	if err != nil {
 		return nil, err
 	}
-	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
-		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains(ruledOut, name)
-	})
-	env = append(env, indexEnvironment(k.recipe, files)...)
+	env, err := gitrun.SettingsInFile(gitrun.Environment(os.Environ()), filepath.Join(dir, "gitconfig"))
+	if err != nil {
+		return nil, err
+	}
+	env = append(uv.Environment(env), indexEnvironment(k.recipe, files)...)
+	env = append(uv.WithoutSecrets(env), pythonDownloads+"=never")
 	if k.recipe.Python.TorchBackend == backendOfTarget {
 		env = append(env, "UV_CUDA_DRIVER_VERSION="+k.recipe.Target.Driver) // instead of this machine's
-	}
-	if _, decided := os.LookupEnv(pythonDownloads); !decided && !k.bringsPython {
-		env = append(env, pythonDownloads+"=never")
-		env = append(env, k.standIn.environment()...)
 	}
 	if _, decided := os.LookupEnv(httpRetries); !decided {
 		env = append(env, httpRetries+"=1") // for a hiccup: a server that is away longer is waited for here, where it is told, see runOnce
 	}
-	env = append(uv.Environment(gitrun.Environment(env)), "NO_COLOR=1", "UV_NO_PROGRESS=1", tellsSearch, nothingRuns)
+	logins, err := k.logins.forUV(dir)
+	if err != nil {
+		return nil, err
+	}
+	env = append(env, logins...)
+	env = append(env, "NO_COLOR=1", "UV_NO_PROGRESS=1", "TMPDIR="+dir, tellsSearch, nothingRuns) // uv removes none of its lock files, and nothing when it is killed
 	if k.reader != nil {
 		env = append(env, k.reader.environment()...)
 	}
@@ -379,48 +391,57 @@ const httpRetries = "UV_HTTP_RETRIES"
 // pythonDownloads is the variable by which uv is told whether it may bring a Python.
 const pythonDownloads = "UV_PYTHON_DOWNLOADS"
 
-// noInterpreter is what uv says where there is no Python that it can use. It looks for the machine's libc in programs as /bin/sh when
-// it looks for a Python of its own.
-var noInterpreter = lazyregexp.New(`No interpreter found|No Python interpreters? found|Could not read ELF interpreter`)
-
-// runUV runs uv in the recipe's directory, with requirements as its standard input. When it fails, its own explanation is
-// the error. dir is where the copy of the settings is, and where uv may leave what it likes.
+// runUV runs uv with requirements as its standard input. When it fails, its own explanation is the error. dir is where the copies of what the
+// recipe says are, and where uv may leave what it likes.
 //
-// uv needs some Python to resolve, and would rather have one of the image's minor version: where that is missing it tries to bring
-// it each time, over seconds or, without a way to the server, a minute. Any other does as well. Where there is none, as on many login
-// nodes, a [pythonStandIn] says what the image's is; only where uv wants more of it than that, or where the user has decided, uv brings one.
+// uv needs some Python to resolve, and any does. It would look for one in the directories around, where a stranger's may be, so it is told one:
+// one of this machine. Where there is none, as on many login nodes, a [pythonStandIn] says what the image's is; only where uv wants more of it
+// than that, uv brings one, unless the user has decided that it brings none.
 func (k *locker) runUV(ctx context.Context, dir string, requirements, args []string) error {
-	if k.standIn == nil {
-		err := k.runOnce(ctx, dir, requirements, args)
-		if _, decided := os.LookupEnv(pythonDownloads); decided || !lacksPython(err) {
-			return err
+	if k.uses == "" {
+		if p, ok := host.AnyPython(ctx, k.python.Interpreter().Minor(), oldestPython); ok {
+			k.uses = p.Path
 		}
 	}
-	var err error
-	if k.standIn, err = newPythonStandIn(dir, &k.python); err != nil {
+	if k.uses != "" {
+		return k.runOnce(ctx, dir, k.uses, requirements, args)
+	}
+	standIn, err := newPythonStandIn(dir, &k.python)
+	if err != nil {
 		return err
 	}
-	err = k.runOnce(ctx, dir, requirements, args)
-	if k.opts.Offline || k.bringsPython || k.standIn.sufficed(err) {
+	err = k.runOnce(ctx, dir, standIn.program, requirements, args)
+	if err == nil || ctx.Err() != nil || k.opts.Offline || !bringsPython() {
 		return err
 	}
-	k.bringsPython = true
-	return k.runOnce(ctx, dir, requirements, args)
+	program, found := k.opts.uv(k.recipe).Path(ctx)
+	if found != nil || !standIn.failed() && uv.Understands(ctx, program, standIn.program) {
+		return err
+	}
+	var brought error
+	if k.uses, brought = uv.BringPython(ctx, program, k.python.Interpreter().Minor()); brought != nil {
+		return errors.Join(err, brought)
+	}
+	return k.runOnce(ctx, dir, k.uses, requirements, args)
 }
 
-// lacksPython reports whether uv found no Python.
-func lacksPython(err error) bool {
-	var refusal *ResolutionError
-	return errors.As(err, &refusal) && noInterpreter.MatchString(refusal.Text)
+// oldestPython is the minor version of the oldest Python 3 that uv works with.
+const oldestPython = 8
+
+// bringsPython reports whether the user leaves it to uv to bring a Python.
+func bringsPython() bool {
+	said, decided := os.LookupEnv(pythonDownloads)
+	return !decided || said == "automatic" || said == "true"
 }
 
-// runOnce is runUV with the Python that is decided on. What fails because a repository or an index cannot be read over the network is tried
+// runOnce is runUV with a Python. What fails because a repository or an index cannot be read over the network is tried
 // again; uv goes on with what it read before, which is in its cache.
-func (k *locker) runOnce(ctx context.Context, dir string, requirements, args []string) error {
+func (k *locker) runOnce(ctx context.Context, dir, interpreter string, requirements, args []string) error {
 	program, err := k.opts.uv(k.recipe).Path(ctx)
 	if err != nil {
 		return err
 	}
+	args = slices.Concat(args, []string{"--python", interpreter})
 	most := 0
 	err = k.opts.Fetch.Retry(ctx, func(ctx context.Context, _ bool) (progress bool, err error) {
 		found, err := k.start(ctx, dir, requirements, exec.CommandContext(ctx, program, args...))
@@ -436,11 +457,10 @@ func (k *locker) runOnce(ctx context.Context, dir string, requirements, args []s
 
 // start starts uv, which cmd is, and waits for its end. found is how many packages it learned the versions of.
 func (k *locker) start(ctx context.Context, dir string, requirements []string, cmd *exec.Cmd) (found int, err error) {
-	cmd.Dir = k.recipe.Dir
-	if cmd.Env, err = k.uvEnvironment(); err != nil {
+	cmd.Dir = "/"
+	if cmd.Env, err = k.uvEnvironment(dir); err != nil {
 		return 0, err
 	}
-	cmd.Env = append(cmd.Env, "TMPDIR="+dir) // uv removes none of its lock files, and nothing when it is killed
 	cmd.Stdin = strings.NewReader(strings.Join(requirements, "\n") + "\n")
 	stderr := newSearchLog(ctx, k.task)
 	cmd.Stderr = stderr
@@ -452,7 +472,13 @@ func (k *locker) start(ctx context.Context, dir string, requirements []string, c
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && stderr.String() != "" {
-		text := strings.ReplaceAll(stderr.String(), filepath.Join(dir, uvConfig), k.settings)
+		text := stderr.String()
+		if k.settings != nil {
+			text = strings.ReplaceAll(text, filepath.Join(dir, uvConfig), k.settings.file)
+		}
+		if k.handing != nil {
+			text = k.handing.called(text)
+		}
 		text = k.logins.redact(strings.TrimRight(text, "\n"))
 		return found, k.refusal(text, found, err)
 	}

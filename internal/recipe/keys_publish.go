@@ -9,7 +9,7 @@ var publishKeys = map[string]key{
 		Form:    formRepository, FormName: `a registry and a path, such as "registry.example.org/team/cache", without a tag`,
 	},
 	"cache.push": {
-		Doc: "Whether new ones are sent there. `false` only reads.", Default: "true", Example: `false`,
+		Doc: "Whether new ones are sent there, where whoever builds lets them: with `sconce build --push-cache`, or `push` under `[cache]` in [config.toml](guide/store.md#configuration). `false` only reads.", Default: "true", Example: `false`,
 	},
 
 	"publish": {Doc: "Where the image goes."},

@@ -38,6 +38,9 @@ type Recipe struct {
 	LockFile string `toml:"-"` // where its lock is, absolute; "": beside the recipe
 	Variant  string `toml:"-"` // which of its variants this is; "": it has none
 
+	// Hosts that may see the logins of whoever uses the recipe, although only the recipe names them: HOST or HOST:PORT.
+	LoginHosts []string `toml:"-"`
+
 	Name    string `toml:"name"`
 	Version string `toml:"version"`
 

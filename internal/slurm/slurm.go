@@ -7,6 +7,7 @@ package slurm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,7 @@ func call(ctx context.Context, dir, program string, args ...string) (string, err
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	var errs bytes.Buffer
-	cmd.Dir, cmd.Stderr = dir, &errs
+	cmd.Dir, cmd.Stderr = cmp.Or(dir, "."), &errs // a job begins where it was submitted
 	out, err := child.Output(cmd)
 	if err != nil {
 		if said := strings.TrimSpace(errs.String()); said != "" {
@@ -44,7 +45,7 @@ func Test(ctx context.Context, dir, script string, args []string) (string, error
 	}
 	cmd := exec.CommandContext(ctx, "sbatch", append([]string{"--test-only", script}, args...)...)
 	var said bytes.Buffer
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &said, &said
+	cmd.Dir, cmd.Stdout, cmd.Stderr = cmp.Or(dir, "."), &said, &said
 	if err := child.Run(cmd); err != nil {
 		return "", fmt.Errorf("sbatch: %s", strings.TrimSpace(said.String()))
 	}

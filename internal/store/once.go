@@ -101,7 +101,11 @@ func (o Once[T]) fetch(ctx context.Context, s *Store) (v T, found bool) {
 }
 
 func (o Once[T]) send(ctx context.Context, s *Store, v T) {
-	if o.Shared == nil || !o.Shared.Push {
+	if o.Shared == nil {
+		return
+	}
+	if !o.Shared.Push {
+		o.Shared.tellUnsent(ctx)
 		return
 	}
 	o.Shared.doubt(ctx, "write", o.Shared.Remote.Put(ctx, s, string(o.Kind), o.Key, v, o.refs(v)))
@@ -118,9 +122,17 @@ type Remote interface {
 // Shared is a remote as one build uses it. It is shared by pointer: what is wrong with it is said once.
 type Shared struct {
 	Remote Remote
-	Push   bool // what is made here goes there
+	Push   bool   // what is made here goes there
+	Unsent string // why it does not, where that is worth a note; ""
 
-	warned sync.Once
+	warned, told sync.Once
+}
+
+// tellUnsent says, once, that what was made is not sent.
+func (x *Shared) tellUnsent(ctx context.Context) {
+	if x.Unsent != "" {
+		x.told.Do(func() { progress.Notef(ctx, x.Unsent) })
+	}
 }
 
 // Has reports whether other machines have made what is under key, as far as the remote can say so without bringing it. There is

@@ -154,7 +154,7 @@ func unpinned(ctx context.Context, r Request, o Options) (store.Digest, error) {
 	address := o.resolve(r.URL)
 	local, isLocal := strings.CutPrefix(address, "file://")
 	if !isLocal && !filepath.IsAbs(address) {
-		return o.Fetch.Unpinned(ctx, fetch.Request{URL: address, Name: "source " + r.Name})
+		return o.Fetch.Unpinned(ctx, fetch.Request{URL: address, Name: "source " + r.Name, OfRecipe: true})
 	}
 	f, err := os.Open(local)
 	if err != nil {
@@ -214,7 +214,9 @@ func (p *Pinned) bring(ctx context.Context, name string, o Options) error {
 	}
 	var all []fetch.Request
 	for _, f := range p.Files {
-		all = append(all, fetch.Request{URL: o.resolve(f.URL), Digest: f.SHA256, Size: f.Size, Name: "source " + name + " (" + f.Name + ")"})
+		all = append(all, fetch.Request{
+			URL: o.resolve(f.URL), Digest: f.SHA256, Size: f.Size, Name: "source " + name + " (" + f.Name + ")", OfRecipe: p.Debian == "",
+		})
 	}
 	err := o.Fetch.Blobs(ctx, all)
 	var mismatch *store.MismatchError
