@@ -68,9 +68,12 @@ var (
 	}
 )
 
+// forTests begins the names of variables that only the kit of tests reads, in the image.
+const forTests = "SCONCE_TEST_"
+
 // CheckVariable says no to a variable that means something to the programs of the host which start the image: it is set there, too.
 func CheckVariable(name string) error {
-	if !slices.Contains(hostNames, name) && !slices.ContainsFunc(hostPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
+	if strings.HasPrefix(name, forTests) || !slices.Contains(hostNames, name) && !slices.ContainsFunc(hostPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
 		return nil
 	}
 	return fault.Hint(fmt.Errorf("%s would also be read by the programs of the host that start the image", name),
