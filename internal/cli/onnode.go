@@ -34,11 +34,11 @@ func (o *onOptions) addFlags(cmd *cobra.Command) {
 func (o onOptions) given() bool { return o.cluster != "" || o.time != "" }
 
 // nodeCommand prepares a command of sconce for a node; dir is that of a recipe, beside which profiles are looked for, "" for none.
-func (a *app) nodeCommand(o onOptions, dir string) (nodejob.Command, error) {
+func (a *app) nodeCommand(ctx context.Context, o onOptions, dir string) (nodejob.Command, error) {
 	if o.cluster == "" {
 		return nodejob.Command{}, fault.Usage(errors.New("--time is of jobs: --on CLUSTER is missing"))
 	}
-	return engine.NodeCommand(o.cluster, o.time, dir, a.settings())
+	return engine.NodeCommand(ctx, o.cluster, o.time, dir, a.settings())
 }
 
 // ofThisView are flags that say where a command runs, and how it is shown.
@@ -97,7 +97,7 @@ func (a *app) buildOn(cmd *cobra.Command, args []string, o buildOptions) error {
 			dir = filepath.Dir(dir)
 		}
 	}
-	c, err := a.nodeCommand(o.on, dir)
+	c, err := a.nodeCommand(ctx, o.on, dir)
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func (a *app) copyOn(cmd *cobra.Command, args []string, o copyOptions) error {
 	if err := engine.CheckDestination(o.to, o.force); err != nil {
 		return err
 	}
-	c, err := a.nodeCommand(o.on, ".")
+	c, err := a.nodeCommand(cmd.Context(), o.on, ".")
 	if err != nil {
 		return err
 	}
@@ -241,7 +241,7 @@ func (a *app) pipelineOn(cmd *cobra.Command, o pipelineRunOptions, how *pipeline
 		if err := o.steps.checkOn(); err != nil {
 			return err
 		}
-		c, err := a.nodeCommand(o.on, st.Recipe.Dir)
+		c, err := a.nodeCommand(ctx, o.on, st.Recipe.Dir)
 		if err != nil {
 			return err
 		}

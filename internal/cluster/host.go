@@ -62,15 +62,20 @@ var (
 		"CONTAINER_", "DOCKER_", "UENV_", "SCONCE_", "PERL", "LUA_", "GCONV_", "GLIBC_", "GIT_",
 	}
 	hostNames = []string{
-		"PATH", "HOME", "PWD", "OLDPWD", "ENV", "IFS", "SHELL", "SHELLOPTS", "BASHOPTS", "PS4", "PROMPT_COMMAND", "LOCPATH", "NLSPATH", "HOSTALIASES", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS",
-		"XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONWARNINGS", "PYTHONBREAKPOINT",
-		"PYTHONEXECUTABLE", "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX",
+		"PATH", "HOME", "PWD", "OLDPWD", "ENV", "IFS", "SHELL", "SHELLOPTS", "BASHOPTS", "PS4", "PROMPT_COMMAND", "LOCPATH", "NLSPATH", "HOSTALIASES",
+		"XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR", "XDG_STATE_HOME",
+		"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONWARNINGS", "PYTHONBREAKPOINT", "PYTHONEXECUTABLE",
+		"PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX",
 	}
 )
 
+// forTests begins the names of variables that only the kit of tests reads, in the image.
+const forTests = "SCONCE_TEST_"
+
 // CheckVariable says no to a variable that means something to the programs of the host which start the image: it is set there, too.
 func CheckVariable(name string) error {
-	if !slices.Contains(hostNames, name) && !slices.ContainsFunc(hostPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
+	begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+	if begins(forTests) || !slices.Contains(hostNames, name) && !slices.ContainsFunc(hostPrefixes, begins) {
 		return nil
 	}
 	return fault.Hint(fmt.Errorf("%s would also be read by the programs of the host that start the image", name),

@@ -31,12 +31,12 @@ func TestCheckOption(t *testing.T) {
 }
 
 func TestCheckVariable(t *testing.T) {
-	for _, name := range []string{"NCCL_DEBUG", "FI_PROVIDER", "OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED", "HF_HOME", "CUDA_VISIBLE_DEVICES", "UCX_TLS", "PATHS", "TMPDIR", "MPICH_GPU_SUPPORT_ENABLED"} {
+	for _, name := range []string{"NCCL_DEBUG", "FI_PROVIDER", "OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED", "HF_HOME", "CUDA_VISIBLE_DEVICES", "UCX_TLS", "PATHS", "TMPDIR", "SCONCE_TEST_SIZE", "MPICH_GPU_SUPPORT_ENABLED"} {
 		if err := CheckVariable(name); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, name := range []string{"PATH", "LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "BASH_FUNC_mv%%", "ENV", "SLURM_TASK_PROLOG", "SBATCH_OUTPUT", "SRUN_OUTPUT", "APPTAINER_BIND", "APPTAINERENV_X", "ENROOT_CONFIG_PATH", "PYTHONPATH", "XDG_CONFIG_HOME", "HOME"} {
+	for _, name := range []string{"PATH", "LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "BASH_FUNC_mv%%", "ENV", "SLURM_TASK_PROLOG", "SBATCH_OUTPUT", "SRUN_OUTPUT", "APPTAINER_BIND", "APPTAINERENV_X", "SCONCE_STORE", "ENROOT_CONFIG_PATH", "PYTHONPATH", "XDG_CONFIG_HOME", "HOME"} {
 		if err := CheckVariable(name); err == nil {
 			t.Errorf("%s is let through", name)
 		}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,12 +15,13 @@ import (
 
 // NodeCommand begins a command of sconce that runs on a node of a cluster, with the stores that count here. dir is that of a recipe, beside
 // which profiles are looked for, "" for none. time is what the job may take, "" for what the profile allows.
-func NodeCommand(cluster, time, dir string, set Settings) (nodejob.Command, error) {
+func NodeCommand(ctx context.Context, cluster, time, dir string, set Settings) (nodejob.Command, error) {
 	c := nodejob.Command{Env: attest.Environ()}
 	target, err := FindTarget(cluster, dir)
 	if err != nil {
 		return c, err
 	}
+	target.Tell(ctx)
 	c.Cluster = target.Profile
 	if c.Time, err = job.ParseTime(time); err != nil {
 		return c, fault.Usage(fmt.Errorf("--time: %w", err))

@@ -70,7 +70,7 @@ func listFiles(dir string, paths []string) ([]file, error) {
 	var all []file
 	var size int64
 	for _, p := range paths {
-		if !filepath.IsLocal(p) {
+		if !filepath.IsLocal(p) || !staysIn(dir, p) {
 			return nil, fault.Usage(fmt.Errorf("files: %q leads out of the recipe's directory", p))
 		}
 		err := filepath.WalkDir(filepath.Join(dir, p), func(path string, _ fs.DirEntry, err error) error {
@@ -93,6 +93,20 @@ func listFiles(dir string, paths []string) ([]file, error) {
 	}
 	slices.SortFunc(all, func(a, b file) int { return strings.Compare(a.Path, b.Path) })
 	return slices.Compact(all), nil
+}
+
+// staysIn reports whether no link on the way to a path below dir leads out of that. A path that is not there leads nowhere.
+func staysIn(dir, path string) bool {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return true // which the walk tells
+	}
+	defer root.Close()
+	if _, err = root.Lstat(path); err == nil {
+		return true
+	}
+	_, err = os.Lstat(filepath.Join(dir, path))
+	return err != nil // else it is there, by a way that leads out
 }
 
 // lookAt says what lies at a path below dir.

@@ -83,6 +83,12 @@ func TestHash(t *testing.T) {
 	if mustHash(t, dir, test, p) != mustHash(t, elsewhere, test, p) {
 		t.Error("the hash depends on where the recipe lies")
 	}
+	_ = os.Symlink(filepath.Join(elsewhere, "tests"), filepath.Join(dir, "way"))
+	outside := test
+	outside.Files = []string{"way/a.py"}
+	if _, err := Hash(dir, outside, p); err == nil || !strings.Contains(err.Error(), "leads out") {
+		t.Errorf("a file behind a link that leads out: %v", err)
+	}
 	_ = os.Symlink("../../etc/passwd", filepath.Join(dir, "tests/out"))
 	if _, err := Hash(dir, test, p); err == nil || !strings.Contains(err.Error(), "leads out") {
 		t.Errorf("a link that leads out: %v", err)

@@ -402,3 +402,15 @@ func FuzzCommand(f *testing.F) {
 		}
 	})
 }
+
+// A variable of a job is none of its script, which removes the directory that one of them names.
+func TestVariablesOfScripts(t *testing.T) {
+	for _, starts := range []string{string(cluster.Apptainer), string(cluster.Pyxis)} {
+		for _, r := range []Request{{Job: Job{Env: map[string]string{"cache": "/home/me"}}}, {Cluster: cluster.Profile{Env: map[string]string{"cache": "/home/me"}}}} {
+			r.Name, r.Job.Command, r.Image, r.Runtime = "a", "true", Image{Name: "a", File: "/a.sif"}, starts
+			if text, err := Sbatch(r); err == nil || !strings.Contains(err.Error(), "a variable cache of its own") {
+				t.Errorf("%v:\n%s", err, text)
+			}
+		}
+	}
+}

@@ -63,8 +63,7 @@ func (r Request) settle() (*settled, error) {
 			return nil, fault.Usage(err)
 		}
 	}
-	s.settleEnv()
-	return s, nil
+	return s, fault.Usage(s.settleEnv())
 }
 
 // checkText refuses characters that nobody sees, or that end a line, in names and paths. Those of recipes and profiles have been refused before.
@@ -289,8 +288,11 @@ func parseMount(spec string) (Mount, error) {
 	return m, nil
 }
 
+// ofScripts are variables that scripts have for themselves: some name what is removed at the end.
+var ofScripts = []string{"cache", "code", "host", "hosts", "image", "list", "master", "status", "step", "warned"}
+
 // settleEnv puts the variables of the cluster and those of the job together.
-func (s *settled) settleEnv() {
+func (s *settled) settleEnv() error {
 	all := map[string]string{}
 	maps.Copy(all, s.Cluster.Env)
 	if s.runtime == string(cluster.Uenv) {
@@ -301,8 +303,12 @@ func (s *settled) settleEnv() {
 		all[packed.HookVariable] = s.venv.file + ":" + s.venv.dir
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if slices.Contains(ofScripts, name) {
+			return fault.Hint(fmt.Errorf("env: the script has a variable %s of its own", name), "set it in the command: env "+name+"=… python train.py")
+		}
 		s.env = append(s.env, setting{name, all[name]})
 	}
+	return nil
 }
 
 // slurmTime is a time as Slurm has it: days-hours:minutes:seconds.
