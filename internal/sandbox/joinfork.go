@@ -149,6 +149,7 @@ func except(pass []int) []closeRange {
 // start forks, and returns when the command's file has been executed or could not be. The caller's goroutine is bound to its thread
 // from then on.
 func (p *joinPlan) start() (pid int, err error) {
+	defer unix.Close(int(p.trampoline)) //nolint:gosec // a file descriptor
 	r, w, err := os.Pipe()
 	if err != nil {
 		return 0, failed("make a pipe", err)
@@ -160,7 +161,6 @@ func (p *joinPlan) start() (pid int, err error) {
 	n, errno := p.fork()
 	syscall.ForkLock.Unlock()
 	w.Close()
-	unix.Close(int(p.trampoline)) //nolint:gosec // a file descriptor
 	runtime.KeepAlive(p.options.Spaces)
 	if errno != 0 {
 		return 0, failed("start a process", errno)
@@ -182,7 +182,7 @@ func (p *joinPlan) start() (pid int, err error) {
 //go:noinline
 //go:norace
 //go:nocheckptr
-func (p *joinPlan) fork() (uintptr, syscall.Errno) { //nolint:gocognit // a list of calls, which cannot be taken apart: a function would be one more frame
+func (p *joinPlan) fork() (uintptr, syscall.Errno) { //nolint:gocognit,gocyclo // a list of calls, which cannot be taken apart: a function would be one more frame
 	var (
 		pid, fd    uintptr
 		errno, why syscall.Errno
@@ -271,10 +271,7 @@ func (p *joinPlan) fork() (uintptr, syscall.Errno) { //nolint:gocognit // a list
 found:
 	p.said[0], p.said[1] = part, int32(index) //nolint:gosec // a small number
 	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, p.status, uintptr(unsafe.Pointer(&p.said)), unsafe.Sizeof(p.said))
-	if p.status != p.written {
-		_, _, _ = syscall.RawSyscall(unix.SYS_DUP3, p.status, p.written, unix.O_CLOEXEC)
-	}
-	// The trampoline leaves it open for as long as it needs it.
+	_, _, _ = syscall.RawSyscall(unix.SYS_DUP3, p.status, p.written, unix.O_CLOEXEC) // which does nothing when they are one
 	_, _, _ = syscall.RawSyscall(unix.SYS_FCNTL, p.written, unix.F_SETFD, 0)
 	_, _, errno = syscall.RawSyscall6(unix.SYS_EXECVEAT, p.trampoline, uintptr(unsafe.Pointer(p.empty)), uintptr(unsafe.Pointer(&p.files[index][0])), uintptr(unsafe.Pointer(&p.envv[0])), unix.AT_EMPTY_PATH, 0)
 	goto wrote

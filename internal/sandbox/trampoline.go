@@ -22,9 +22,6 @@ import (
 // of a file descriptor. From there it reads a byte before it goes on, so that its limits can be set; to there it writes, as 32 bits, the
 // negative number of the error when the file cannot be executed.
 
-// trampolineFailed is the exit code of a trampoline that could not execute the command. It is not seen: what was written is.
-const trampolineFailed = codeNotExecutable
-
 // trampolineCode is where the instructions begin, in trampoline_*.s.
 var trampolineCode *[trampolineSize]byte
 

@@ -35,7 +35,7 @@ TEXT ·trampolineEntry(SB), NOSPLIT|NOFRAME, $0
 	MOVL $4, DX
 	SYSCALL
 
-	MOVL $231, AX // exit_group(trampolineFailed)
+	MOVL $231, AX // exit_group(codeNotExecutable)
 	MOVL $126, DI
 	SYSCALL
 	UNDEF

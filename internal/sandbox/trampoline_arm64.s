@@ -35,7 +35,7 @@ TEXT ·trampolineEntry(SB), NOSPLIT|NOFRAME, $0
 	MOVD $4, R2
 	SVC
 
-	MOVD $94, R8 // exit_group(trampolineFailed)
+	MOVD $94, R8 // exit_group(codeNotExecutable)
 	MOVD $126, R0
 	SVC
 	UNDEF

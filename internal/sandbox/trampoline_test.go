@@ -97,7 +97,7 @@ func TestHostIsOutOfReach(t *testing.T) {
 	}{
 		{"what a user runs", func(o Options) Options { return o }},
 		{"as oneself", func(o Options) Options {
-			o.Self = &users.Account{UID: os.Geteuid(), GID: os.Getegid(), Name: "me", Group: "us", Home: "/home/me"}
+			o.Self = me()
 			return o
 		}},
 		{"a step", func(o Options) Options {
@@ -121,6 +121,10 @@ func TestHostIsOutOfReach(t *testing.T) {
 			wantOutOfReach(t, step.name, way, out.String(), fmt.Sprintf("code %d, %v", code, err))
 		}
 	}
+}
+
+func me() *users.Account {
+	return &users.Account{UID: os.Geteuid(), GID: os.Getegid(), Name: "me", Group: "us", Home: "/home/me"}
 }
 
 func wantOutOfReach(t *testing.T, what, way, out, end string) {
@@ -157,9 +161,9 @@ func TestHostIsOutOfReachOfTasks(t *testing.T) {
 	layer, ways := reachLayer(t)
 	numbers := numbersOfHost(t)
 	defer sameAsBefore(t)()
-	join := func(what, way, dir string) {
+	join := func(what, way string, self *users.Account) {
 		o := shell(t, "", layer)
-		o.ScratchDir, o.WorkDir, o.Args = "", dir, []string{way}
+		o.ScratchDir, o.Self, o.Args = "", self, []string{way}
 		if way == "/bin/reach" {
 			o.Args = append(o.Args, numbers...)
 		}
@@ -171,7 +175,8 @@ func TestHostIsOutOfReachOfTasks(t *testing.T) {
 		wantOutOfReach(t, what, way, string(out), fmt.Sprintf("%v, %s", err, stderr.String()))
 	}
 	for _, way := range ways {
-		join("a task", way, "/")
+		join("a task", way, nil)
+		join("a task as oneself", way, me())
 	}
 }
 
