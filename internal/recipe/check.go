@@ -14,6 +14,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/units"
 )
@@ -32,6 +33,7 @@ type checker struct {
 	places    map[int]bool   // where mistakes are told; nil is everywhere
 	problems  []*Error
 	failure   error // what is wrong at no place of the file
+	reach     reach.Bounds
 }
 
 func newChecker(data []byte, file, dir string) *checker {

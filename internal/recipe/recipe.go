@@ -25,6 +25,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/reach"
 )
 
 // FileName is the name of a recipe in its directory.
@@ -37,6 +38,8 @@ type Recipe struct {
 
 	LockFile string `toml:"-"` // where its lock is, absolute; "": beside the recipe
 	Variant  string `toml:"-"` // which of its variants this is; "": it has none
+
+	Reach reach.Bounds `toml:"-"` // which files of this machine it may name, and the files that it leads to
 
 	Name    string `toml:"name"`
 	Version string `toml:"version"`
@@ -252,8 +255,10 @@ const maxSize = 1 << 20
 // variants, which can be left out where there is only one. The version of a variant has its name behind it, and without a version
 // is its name.
 //
+// allowed are files and directories of this machine that the user lets it reach, besides what lies in its own directory and repository.
+//
 // Mistakes in the file come back as one *[Error] or as [Errors], in the order of the file; both mean exit code 2.
-func Load(path string) (*Recipe, error) {
+func Load(path string, allowed ...string) (*Recipe, error) {
 	path, variant := SplitVariant(path)
 	path = fileOf(path)
 	data, err := read(path)
@@ -264,7 +269,7 @@ func Load(path string) (*Recipe, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the directory of %s: %w", path, err)
 	}
-	return parseVariant(data, path, dir, variant)
+	return parseVariant(data, path, dir, variant, allowed...)
 }
 
 // fileOf is the recipe's file, of which path may be the directory.
@@ -297,9 +302,9 @@ var byteOrderMark = []byte("\xef\xbb\xbf")
 // parse is Load without the reading. file is the name in messages, dir where relative paths start.
 func parse(data []byte, file, dir string) (*Recipe, error) { return parseVariant(data, file, dir, "") }
 
-func parseVariant(data []byte, file, dir, variant string) (*Recipe, error) {
+func parseVariant(data []byte, file, dir, variant string, allowed ...string) (*Recipe, error) {
 	c := newChecker(data, file, dir)
-	c.variant = variant
+	c.variant, c.reach = variant, reach.InRepository("the recipe", dir, allowed...)
 	r := c.run()
 	if err := c.err(); err != nil {
 		return nil, err
@@ -307,7 +312,7 @@ func parseVariant(data []byte, file, dir, variant string) (*Recipe, error) {
 	if c.failure != nil {
 		return nil, fault.Usage(c.failure)
 	}
-	r.Path, r.Dir, r.Variant = file, dir, c.variant
+	r.Path, r.Dir, r.Variant, r.Reach = file, dir, c.variant, c.reach
 	if r.Variant != "" {
 		r.Version = strings.TrimPrefix(r.Version+"-"+r.Variant, "-")
 	}
@@ -337,7 +342,8 @@ func (r *Recipe) Mistake(err error, key ...string) error {
 }
 
 // New completes a recipe that a program has put together: what it leaves out gets its default, as in a file. Path names it in
-// messages and nothing is there; Dir is where its relative paths start. What only a file can get wrong is not looked at.
+// messages and nothing is there; Dir is where its relative paths start. What only a file can get wrong is not looked at. It may reach
+// everything: whoever has put it together decides.
 func New(r Recipe) (*Recipe, error) {
 	if r.Name == "" || (r.Base.Image == "") == (r.Base.Bootstrap == nil) || r.Base.Recipe != "" {
 		return nil, fmt.Errorf("%s: a recipe needs a name, and an image or a bootstrap to stand on", r.Path)
@@ -350,7 +356,7 @@ func New(r Recipe) (*Recipe, error) {
 			return nil, fault.Usage(err)
 		}
 	}
-	r.Steps = slices.Clone(r.Steps)
+	r.Steps, r.Reach = slices.Clone(r.Steps), reach.Anywhere()
 	r.fillDefaults()
 	return &r, nil
 }

@@ -1,0 +1,231 @@
+// Package reach says which files of this machine a recipe, a Containerfile, a definition file or a lock may name. Any of these may be
+// somebody else's: it may name what lies in its own directory, and anything else only when whoever builds has said so, by a flag, in
+// config.toml or in the environment.
+package reach
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
+)
+
+// Variable is that of the environment which names files and directories that may be reached, with colons between them.
+const Variable = "SCONCE_ALLOW_PATHS"
+
+// Bounds are what a file may name. The zero value has nothing in it.
+type Bounds struct {
+	whose    string   // "the build context"
+	own      []string // directories, links resolved
+	allowed  []string // files and directories of the user's, absolute
+	anywhere bool
+}
+
+// Anywhere has every file in it: it is for a recipe of which the user has said all on the command line.
+func Anywhere() Bounds { return Bounds{anywhere: true} }
+
+// In returns the bounds of a file whose own files are all below dir; whose is what messages call dir. allowed is what the user has said
+// besides, to which that of the environment is added.
+func In(whose, dir string, allowed ...string) Bounds {
+	b := Bounds{whose: whose, own: []string{real(absolute(dir))}}
+	for _, path := range slices.Concat(allowed, filepath.SplitList(os.Getenv(Variable))) {
+		if path != "" {
+			b.allowed = append(b.allowed, absolute(path))
+		}
+	}
+	return b
+}
+
+// InRepository is [In] for a file, such as "the recipe", whose own files are those of its directory and of the repository that it is in.
+func InRepository(file, dir string, allowed ...string) Bounds {
+	b := In(file+"'s directory", dir, allowed...)
+	if top := repository(b.own[0]); top != "" && top != b.own[0] {
+		b.whose, b.own = file+"'s repository", append(b.own, top)
+	}
+	return b
+}
+
+// Allowed are the files and directories that the user has named.
+func (b Bounds) Allowed() []string { return slices.Clone(b.allowed) }
+
+// With returns b with what else the user has named.
+func (b Bounds) With(allowed ...string) Bounds {
+	b.allowed = slices.Clone(b.allowed)
+	for _, path := range allowed {
+		b.allowed = append(b.allowed, absolute(path))
+	}
+	return b
+}
+
+// OutsideError is about a file that may not be reached.
+type OutsideError struct {
+	Path  string // absolute
+	Leads string // where links in it lead; "" where none counts
+	whose string
+}
+
+func (e *OutsideError) Error() string {
+	if e.Leads != "" {
+		return fmt.Sprintf("%s leads to %s, outside of %s", quoted(e.Path), quoted(e.Leads), e.whose)
+	}
+	return fmt.Sprintf("%s is outside of %s", quoted(e.Path), e.whose)
+}
+
+// Hint says how a user who trusts the file lets it have this one.
+func (e *OutsideError) Hint() string {
+	return "if you trust this file, add --allow-path " + quoted(e.Path) + ", or name the path, or one above it, in allow-paths of config.toml"
+}
+
+// ExitCode says that the user's input is wrong.
+func (e *OutsideError) ExitCode() int { return fault.CodeUsage }
+
+// Check returns an [OutsideError] when path, which need not exist, is outside of b. Symbolic links are followed; those below what the user
+// has named may lead anywhere.
+func (b Bounds) Check(path string) error {
+	if b.anywhere {
+		return nil
+	}
+	path = absolute(path)
+	found := real(path)
+	for _, dir := range b.own {
+		if within(dir, found) {
+			return nil
+		}
+	}
+	for _, a := range b.allowed {
+		if within(a, path) || within(real(a), found) {
+			return nil
+		}
+	}
+	err := &OutsideError{Path: path, whose: b.whose}
+	if err.whose == "" {
+		err.whose = "what it may read"
+	}
+	if slices.ContainsFunc(b.own, func(dir string) bool { return within(dir, path) }) {
+		err.Leads = found
+	}
+	return err
+}
+
+// CheckAddress is Check of an address that may be a file of this machine, see [Local].
+func (b Bounds) CheckAddress(address, dir string) error {
+	for _, path := range Local(address, dir) {
+		if err := b.Check(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remote is how addresses of other machines begin: with a scheme, or as git and scp write HOST:PATH.
+var remote = lazyregexp.New(`^([A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+:|[A-Za-z0-9_.-]{2,}:[^/\s])`)
+
+// Local returns which file of this machine an address means: one of file://, or a path, which starts at dir when it is relative. For an
+// address with a revision behind it there are two answers, as "@" may also be in the name of a file. None: it is elsewhere.
+func Local(address, dir string) []string {
+	address = strings.TrimPrefix(strings.TrimSpace(address), "git+")
+	if address == "" {
+		return nil
+	}
+	path := address
+	if scheme, _, ok := strings.Cut(address, ":"); ok && strings.EqualFold(scheme, "file") {
+		u, err := url.Parse(address)
+		switch {
+		case err != nil:
+			path = address[len("file:"):]
+		case u.Opaque != "":
+			path = u.Opaque
+		case u.Host != "" && u.Host != "localhost":
+			path = filepath.Join("/", u.Host, u.Path)
+		default:
+			path = u.Path
+		}
+	} else if remote.MatchString(address) {
+		return nil
+	} else {
+		path, _, _ = strings.Cut(path, "#")
+	}
+	if rest, ok := strings.CutPrefix(path, "~"); ok && (rest == "" || rest[0] == '/') {
+		if home, err := os.UserHomeDir(); err == nil {
+			path = home + rest
+		}
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	all := []string{filepath.Clean(path)}
+	if i := strings.LastIndexByte(path, '@'); i > 0 {
+		all = append(all, filepath.Clean(path[:i]))
+	}
+	return all
+}
+
+// repository returns the top of the repository that dir, links resolved, is in: the nearest directory with a .git, else with a
+// pipeline.toml. It is "" where there is none. A home is never one, nor is what lies above it: the repository of somebody's settings must
+// not open all of it. Nor is one that belongs to somebody else than dir, as in /tmp.
+func repository(dir string) string {
+	home, _ := os.UserHomeDir()
+	if home != "" {
+		home = real(home)
+	}
+	for _, marker := range []string{".git", "pipeline.toml"} {
+		for at := dir; at != "/" && (home == "" || !within(at, home)); at = filepath.Dir(at) {
+			if _, err := os.Lstat(filepath.Join(at, marker)); err == nil && sameOwner(dir, filepath.Join(at, marker)) {
+				return at
+			}
+		}
+	}
+	return ""
+}
+
+func sameOwner(a, b string) bool {
+	var x, y syscall.Stat_t
+	return syscall.Stat(a, &x) == nil && syscall.Lstat(b, &y) == nil && x.Uid == y.Uid
+}
+
+// within reports whether path is dir or below it. Both are clean and absolute.
+func within(dir, path string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(rel)
+}
+
+// real follows the links in a path, as far as it exists.
+func real(path string) string {
+	rest := ""
+	for at := path; ; at = filepath.Dir(at) {
+		if found, err := filepath.EvalSymlinks(at); err == nil {
+			return filepath.Join(found, rest)
+		}
+		if at == filepath.Dir(at) {
+			return path
+		}
+		rest = filepath.Join(filepath.Base(at), rest)
+	}
+}
+
+func absolute(path string) string {
+	abs, err := filepath.Abs(path)
+	if err != nil { // there is no current directory
+		return filepath.Clean(path)
+	}
+	return abs
+}
+
+var plain = lazyregexp.New(`^[A-Za-z0-9/._+:@=,~-]+$`)
+
+// quoted is a path as a shell takes it, and a terminal.
+func quoted(path string) string {
+	if plain.MatchString(path) {
+		return path
+	}
+	if strings.ContainsFunc(path, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return fmt.Sprintf("%q", path)
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+}
