@@ -51,6 +51,8 @@ type globalFlags struct {
 	store    string
 	offline  bool
 	patience string
+
+	allowPaths []string
 }
 
 // Main runs the command of this process and returns its exit code.

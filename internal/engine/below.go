@@ -25,7 +25,7 @@ func (r *Recipe) loadBelow(way []string) error {
 	if ref == "" {
 		return nil
 	}
-	below, err := recipe.Load(ref, r.Reach.Allowed()...)
+	below, err := recipe.Load(ref)
 	if err != nil {
 		return fmt.Errorf("%s: base.recipe: %w", r.Path, err)
 	}

@@ -42,8 +42,6 @@ type Containerfile struct {
 
 	NoNetwork bool // for any of its commands
 
-	AllowPaths []string // files and directories of this machine that it may name besides its own
-
 	// Contexts are what names stand for before stages and images: references to images, and directories.
 	Contexts map[string]containerfile.Source
 
@@ -154,18 +152,18 @@ func (f Containerfile) read(ctx context.Context, p *pins) (*containerfile.Build,
 // bounds are the files of this machine that f may name: a Containerfile those of its context, and a definition file those of its own
 // directory, as Apptainer's has no context. What the command line gives a name is the user's word.
 func (f Containerfile) bounds() reach.Bounds {
-	allowed := slices.Clone(f.AllowPaths)
+	var named []string
 	for _, given := range f.Contexts {
 		if given.Dir != "" {
-			allowed = append(allowed, given.Dir)
+			named = append(named, given.Dir)
 		} else if ref, err := source.Parse(given.Image); err == nil && ref.Path() != "" {
-			allowed = append(allowed, ref.Path())
+			named = append(named, ref.Path())
 		}
 	}
 	if f.Definition && f.File != "-" {
-		return reach.InRepository("the definition file", filepath.Dir(f.File), allowed...)
+		return reach.InRepository("the definition file", filepath.Dir(f.File)).With(named...)
 	}
-	return reach.In("the build context", f.Context, allowed...)
+	return reach.In("the build context", f.Context).With(named...)
 }
 
 // reachFiles refuses files of this machine that a definition file takes from outside of its bounds. Its relative paths start in the
@@ -182,11 +180,11 @@ func (f Containerfile) reachFiles(b *containerfile.Build, bounds reach.Bounds) e
 				dir = f.Context
 			}
 			for _, pattern := range op.Copy.Sources {
-				err := bounds.Check(filepath.Join(dir, pattern))
-				if err == nil && strings.ContainsAny(pattern, `*?[\`) {
-					err = bounds.Check(dir) // what it matches may be a link to what is beside
+				from := filepath.Join(dir, pattern)
+				if strings.ContainsAny(pattern, `*?[\`) {
+					from = dir // what it matches may be a link to what is beside
 				}
-				if err != nil {
+				if err := bounds.Check(from); err != nil {
 					outside = append(outside, fmt.Errorf("%s%s: %w", place(f.File, op.Line), op.Text, err))
 				}
 			}

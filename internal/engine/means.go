@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"sconce.dev/sconce/internal/config"
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/hostconfig"
+	"sconce.dev/sconce/internal/reach"
 )
 
 // ReadHost says what commands of builds may see of this machine's configuration. What flags ask for must be there, and is all; what
@@ -33,6 +35,17 @@ func ReadHost(flags []string, site config.Config) (HostFunc, error) {
 	return func(asked []string) (*hostconfig.Config, error) {
 		return hostconfig.Load(slices.Concat(usual, asked), site.Mirrors)
 	}, nil
+}
+
+// AllowPaths lets everything that is read from now on reach what the user has named: by flags, in a configuration, or as a mirror there.
+func AllowPaths(flags []string, c config.Config) {
+	allowed := slices.Concat(flags, c.AllowPaths)
+	for _, address := range c.Mirrors {
+		if strings.HasPrefix(address, "file://") {
+			allowed = append(allowed, reach.Local(address, "/")...)
+		}
+	}
+	reach.Allow(allowed)
 }
 
 // maxSecret bounds a secret in bytes, as BuildKit does.

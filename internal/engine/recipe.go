@@ -25,13 +25,11 @@ type Recipe struct {
 type Changes struct {
 	Platform    string // "linux/arm64"
 	Compression string // of layers: "gzip", "zstd"
-
-	AllowPaths []string // files and directories of this machine that it may name besides its own
 }
 
 // LoadRecipe reads a recipe, PATH[:VARIANT], and finds out what its image is for.
 func LoadRecipe(path string, c Changes) (*Recipe, error) {
-	r, err := recipe.Load(path, c.AllowPaths...)
+	r, err := recipe.Load(path)
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ func readListed(r *recipe.Recipe, file string, e *condalock.Environment, item co
 	if item.Constraints != "" {
 		return nil, nil
 	}
-	reader := &requirementsReader{dir: r.Dir, seen: make(map[string]bool)}
+	reader := &requirementsReader{dir: r.Dir, reach: r.Reach, seen: make(map[string]bool)}
 	at := requirementsPlace{path: r.Resolve(file), name: file}
 	for _, line := range requirementLines(pipLine(e, item)) {
 		line.number = item.Line

@@ -14,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -48,7 +49,7 @@ func readRequirements(r *recipe.Recipe) (*requirements, error) { return readAllR
 
 // readAllRequirements also reads those that a server has, with get.
 func readAllRequirements(r *recipe.Recipe, get func(address string) ([]byte, error)) (*requirements, error) {
-	reader := &requirementsReader{dir: r.Dir, get: get, seen: make(map[string]bool)}
+	reader := &requirementsReader{dir: r.Dir, reach: r.Reach, get: get, seen: make(map[string]bool)}
 	for _, file := range r.Python.Requirements {
 		if err := reader.read(requirementsPlace{path: r.Resolve(file), name: file}, 0); err != nil {
 			return nil, fmt.Errorf("read what the recipe names under [python] requirements: %w", err)
@@ -68,9 +69,10 @@ func readAllRequirements(r *recipe.Recipe, get func(address string) ([]byte, err
 
 type requirementsReader struct {
 	requirements
-	dir  string // of the recipe
-	get  func(address string) ([]byte, error)
-	seen map[string]bool
+	dir   string // of the recipe
+	reach reach.Bounds
+	get   func(address string) ([]byte, error)
+	seen  map[string]bool
 }
 
 // requirementsPlace is where a requirements file is.
@@ -89,6 +91,9 @@ func (q *requirementsReader) read(at requirementsPlace, depth int) error {
 		return nil // what a server gives may change without our knowing; uv reads it when the lock is made
 	}
 	q.seen[key] = true
+	if err := q.reach.CheckAddress(at.path, q.dir); err != nil {
+		return err
+	}
 	if depth > maxIncludeDepth || len(q.files) == maxIncludes {
 		return fmt.Errorf("%s: more than %d files, or more than %d deep, include each other", at.name, maxIncludes, maxIncludeDepth)
 	}
@@ -131,14 +136,23 @@ func (q *requirementsReader) line(line requirementLine, at requirementsPlace, de
 			return err
 		}
 		q.demand(d)
+		if err := q.reachRequirement(value); err != nil {
+			return fmt.Errorf("%s:%d: %w", at.name, line.number, err)
+		}
 		if !at.constraint {
 			q.lines = append(q.lines, value)
 		}
 	case "-e", "--editable":
+		if err := q.reachRequirement(value); err != nil {
+			return fmt.Errorf("%s:%d: %w", at.name, line.number, err)
+		}
 		if !at.constraint {
 			q.editables = append(q.editables, value)
 		}
 	case "-i", "--index-url", "--extra-index-url", "-f", "--find-links":
+		if err := q.reach.CheckAddress(value, q.dir); err != nil {
+			return fmt.Errorf("%s:%d: %w", at.name, line.number, err)
+		}
 		q.addresses = append(q.addresses, value)
 	case "-r", "--requirement", "-c", "--constraint":
 		included := q.included(value, at)

@@ -30,35 +30,33 @@ type Bounds struct {
 // Anywhere has every file in it: it is for a recipe of which the user has said all on the command line.
 func Anywhere() Bounds { return Bounds{anywhere: true} }
 
-// In returns the bounds of a file whose own files are all below dir; whose is what messages call dir. allowed is what the user has said
-// besides, to which that of the environment is added.
-func In(whose, dir string, allowed ...string) Bounds {
-	b := Bounds{whose: whose, own: []string{real(absolute(dir))}}
-	for _, path := range slices.Concat(allowed, filepath.SplitList(os.Getenv(Variable))) {
-		if path != "" {
-			b.allowed = append(b.allowed, absolute(path))
-		}
-	}
-	return b
+// said is what the user of this process has named.
+var said []string
+
+// Allow lets everything reach files and directories that the user has named for this process. It is called once, before any bounds are made.
+func Allow(paths []string) { said = paths }
+
+// In returns the bounds of a file whose own files are all below dir; whose is what messages call dir.
+func In(whose, dir string) Bounds {
+	return Bounds{whose: whose, own: []string{real(absolute(dir))}}.With(said...).With(filepath.SplitList(os.Getenv(Variable))...)
 }
 
 // InRepository is [In] for a file, such as "the recipe", whose own files are those of its directory and of the repository that it is in.
-func InRepository(file, dir string, allowed ...string) Bounds {
-	b := In(file+"'s directory", dir, allowed...)
+func InRepository(file, dir string) Bounds {
+	b := In(file+"'s directory", dir)
 	if top := repository(b.own[0]); top != "" && top != b.own[0] {
 		b.whose, b.own = file+"'s repository", append(b.own, top)
 	}
 	return b
 }
 
-// Allowed are the files and directories that the user has named.
-func (b Bounds) Allowed() []string { return slices.Clone(b.allowed) }
-
-// With returns b with what else the user has named.
-func (b Bounds) With(allowed ...string) Bounds {
+// With returns b with further files and directories that the user has named.
+func (b Bounds) With(named ...string) Bounds {
 	b.allowed = slices.Clone(b.allowed)
-	for _, path := range allowed {
-		b.allowed = append(b.allowed, absolute(path))
+	for _, path := range named {
+		if path != "" {
+			b.allowed = append(b.allowed, absolute(path))
+		}
 	}
 	return b
 }

@@ -255,10 +255,8 @@ const maxSize = 1 << 20
 // variants, which can be left out where there is only one. The version of a variant has its name behind it, and without a version
 // is its name.
 //
-// allowed are files and directories of this machine that the user lets it reach, besides what lies in its own directory and repository.
-//
 // Mistakes in the file come back as one *[Error] or as [Errors], in the order of the file; both mean exit code 2.
-func Load(path string, allowed ...string) (*Recipe, error) {
+func Load(path string) (*Recipe, error) {
 	path, variant := SplitVariant(path)
 	path = fileOf(path)
 	data, err := read(path)
@@ -269,7 +267,7 @@ func Load(path string, allowed ...string) (*Recipe, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the directory of %s: %w", path, err)
 	}
-	return parseVariant(data, path, dir, variant, allowed...)
+	return parseVariant(data, path, dir, variant)
 }
 
 // fileOf is the recipe's file, of which path may be the directory.
@@ -302,9 +300,9 @@ var byteOrderMark = []byte("\xef\xbb\xbf")
 // parse is Load without the reading. file is the name in messages, dir where relative paths start.
 func parse(data []byte, file, dir string) (*Recipe, error) { return parseVariant(data, file, dir, "") }
 
-func parseVariant(data []byte, file, dir, variant string, allowed ...string) (*Recipe, error) {
+func parseVariant(data []byte, file, dir, variant string) (*Recipe, error) {
 	c := newChecker(data, file, dir)
-	c.variant, c.reach = variant, reach.InRepository("the recipe", dir, allowed...)
+	c.variant, c.reach = variant, reach.InRepository("the recipe", dir)
 	r := c.run()
 	if err := c.err(); err != nil {
 		return nil, err
