@@ -44,6 +44,7 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			env.Setenv("SCONCE", self)
+			env.Setenv("SCONCE_ALLOW_PATHS", env.WorkDir+":"+channel.Dir) // what a script may reach is what outside.txtar is about
 			env.Setenv("LC_ALL", "C.UTF-8")
 			env.Setenv("TZ", "UTC")
 			env.Setenv("GORACE", os.Getenv("GORACE"))

@@ -124,10 +124,10 @@ func (b Bounds) CheckAddress(address, dir string) error {
 // remote is how addresses of other machines begin: with a scheme, or as git and scp write HOST:PATH.
 var remote = lazyregexp.New(`^([A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+:|[A-Za-z0-9_.-]{2,}:[^/\s])`)
 
-// Local returns which file of this machine an address means: one of file://, or a path, which starts at dir when it is relative. For an
-// address with a revision behind it there are two answers, as "@" may also be in the name of a file. None: it is elsewhere.
+// Local returns which file of this machine an address means: one of file://, or a path, which starts at dir when it is relative. For that
+// of a repository, git+file:///x@main, there are two answers where "@" is in the name of a file, too. None: it is elsewhere.
 func Local(address, dir string) []string {
-	address = strings.TrimPrefix(strings.TrimSpace(address), "git+")
+	address, isRepository := strings.CutPrefix(strings.TrimSpace(address), "git+")
 	if address == "" {
 		return nil
 	}
@@ -157,11 +157,14 @@ func Local(address, dir string) []string {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(dir, path)
 	}
-	all := []string{filepath.Clean(path)}
-	if i := strings.LastIndexByte(path, '@'); i > 0 {
-		all = append(all, filepath.Clean(path[:i]))
+	path = filepath.Clean(path)
+	if i := strings.LastIndexByte(path, '@'); isRepository && i > 0 {
+		if _, err := os.Lstat(path); err == nil {
+			return []string{path[:i], path}
+		}
+		return []string{path[:i]}
 	}
-	return all
+	return []string{path}
 }
 
 // repository returns the top of the repository that dir, links resolved, is in: the nearest directory with a .git, else with a

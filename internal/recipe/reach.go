@@ -111,10 +111,10 @@ func (c *checker) reachSteps(at *Recipe, steps []Step) {
 		for j, text := range s.Copy {
 			if copied, err := s.ParseCopy(text); err == nil {
 				dir, pattern := at.CopySource(copied)
-				if !isPattern(pattern) { // else what it matches does not lead out of dir
-					dir = filepath.Join(dir, pattern)
+				for isPattern(pattern) { // what it matches does not lead out of dir
+					pattern = filepath.Dir(pattern)
 				}
-				c.reachFile(dir, label+"copy", c.atTable("step", i, "copy", j))
+				c.reachFile(filepath.Join(dir, pattern), label+"copy", c.atTable("step", i, "copy", j))
 			}
 		}
 		for j, text := range s.Patch {
