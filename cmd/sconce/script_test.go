@@ -53,7 +53,7 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			env.Setenv("SCHEMA", schema)
-			return os.Mkdir(filepath.Join(env.WorkDir, "home"), 0o755)
+			return os.MkdirAll(filepath.Join(env.WorkDir, "home"), 0o755)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"code":     exitCode,

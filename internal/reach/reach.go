@@ -4,6 +4,7 @@
 package reach
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"os"
@@ -77,7 +78,7 @@ func (e *OutsideError) Error() string {
 
 // Hint says how a user who trusts the file lets it have this one.
 func (e *OutsideError) Hint() string {
-	return "if you trust this file, add --allow-path " + quoted(e.Path) + ", or name the path, or one above it, in allow-paths of config.toml"
+	return "if you trust this file, add --allow-path " + quoted(cmp.Or(e.Leads, e.Path)) + ", or name the path, or one above it, in allow-paths of config.toml"
 }
 
 // ExitCode says that the user's input is wrong.

@@ -52,6 +52,7 @@ func (c *checker) reachBase(at, r *Recipe) {
 	c.reachImage(at, r.Base.Image, "base.image", c.at("base", "image"))
 	if r.Base.Recipe != "" {
 		path, _ := SplitVariant(resolve(c.dir, r.Base.Recipe))
+		c.reachFile(path, "base.recipe", c.at("base", "recipe"))
 		c.reachFile(fileOf(path), "base.recipe", c.at("base", "recipe"))
 	}
 	b := r.Base.Bootstrap
