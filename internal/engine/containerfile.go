@@ -160,6 +160,9 @@ func (f Containerfile) bounds() reach.Bounds {
 			named = append(named, ref.Path())
 		}
 	}
+	if f.Definition && f.Context != "." { // which is where the command runs, and nobody's word
+		named = append(named, f.Context)
+	}
 	if f.Definition && f.File != "-" {
 		return reach.InRepository("the definition file", filepath.Dir(f.File)).With(named...)
 	}

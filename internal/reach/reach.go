@@ -23,8 +23,7 @@ const Variable = "SCONCE_ALLOW_PATHS"
 // Bounds are what a file may name. The zero value has nothing in it.
 type Bounds struct {
 	whose    string   // "the build context"
-	own      []string // directories, links resolved
-	allowed  []string // files and directories of the user's, absolute
+	paths    []string // files and directories, absolute
 	anywhere bool
 }
 
@@ -39,24 +38,25 @@ func Allow(paths []string) { said = paths }
 
 // In returns the bounds of a file whose own files are all below dir; whose is what messages call dir.
 func In(whose, dir string) Bounds {
-	return Bounds{whose: whose, own: []string{real(absolute(dir))}}.With(said...).With(filepath.SplitList(os.Getenv(Variable))...)
+	return Bounds{whose: whose}.With(dir).With(said...).With(filepath.SplitList(os.Getenv(Variable))...)
 }
 
 // InRepository is [In] for a file, such as "the recipe", whose own files are those of its directory and of the repository that it is in.
 func InRepository(file, dir string) Bounds {
 	b := In(file+"'s directory", dir)
-	if top := repository(b.own[0]); top != "" && top != b.own[0] {
-		b.whose, b.own = file+"'s repository", append(b.own, top)
+	if top := repository(real(absolute(dir))); top != "" {
+		b = b.With(top)
+		b.whose = file + "'s repository"
 	}
 	return b
 }
 
-// With returns b with further files and directories that the user has named.
-func (b Bounds) With(named ...string) Bounds {
-	b.allowed = slices.Clone(b.allowed)
-	for _, path := range named {
+// With returns b with further files, and directories with all below them.
+func (b Bounds) With(paths ...string) Bounds {
+	b.paths = slices.Clone(b.paths)
+	for _, path := range paths {
 		if path != "" {
-			b.allowed = append(b.allowed, absolute(path))
+			b.paths = append(b.paths, absolute(path))
 		}
 	}
 	return b
@@ -84,30 +84,21 @@ func (e *OutsideError) Hint() string {
 // ExitCode says that the user's input is wrong.
 func (e *OutsideError) ExitCode() int { return fault.CodeUsage }
 
-// Check returns an [OutsideError] when path, which need not exist, is outside of b. Symbolic links are followed; those below what the user
-// has named may lead anywhere.
+// Check returns an [OutsideError] when path, which need not exist, is outside of b. Symbolic links are followed first.
 func (b Bounds) Check(path string) error {
 	if b.anywhere {
 		return nil
 	}
 	path = absolute(path)
 	found := real(path)
-	for _, dir := range b.own {
-		if within(dir, found) {
+	err := &OutsideError{Path: path, whose: cmp.Or(b.whose, "what it may read")}
+	for _, p := range b.paths {
+		if within(real(p), found) {
 			return nil
 		}
-	}
-	for _, a := range b.allowed {
-		if within(a, path) || within(real(a), found) {
-			return nil
+		if within(p, path) {
+			err.Leads = found
 		}
-	}
-	err := &OutsideError{Path: path, whose: b.whose}
-	if err.whose == "" {
-		err.whose = "what it may read"
-	}
-	if slices.ContainsFunc(b.own, func(dir string) bool { return within(dir, path) }) {
-		err.Leads = found
 	}
 	return err
 }
