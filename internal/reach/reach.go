@@ -44,7 +44,8 @@ func In(whose, dir string) Bounds {
 // InRepository is [In] for a file, such as "the recipe", whose own files are those of its directory and of the repository that it is in.
 func InRepository(file, dir string) Bounds {
 	b := In(file+"'s directory", dir)
-	if top := repository(real(absolute(dir))); top != "" {
+	dir = real(absolute(dir))
+	if top := repository(dir); top != "" && top != dir {
 		b = b.With(top)
 		b.whose = file + "'s repository"
 	}

@@ -318,10 +318,13 @@ func parseVariant(data []byte, file, dir, variant string) (*Recipe, error) {
 	return r, nil
 }
 
-// Validate finds the mistakes in the text of a recipe. file is its name in messages, dir where relative paths start.
+// Validate finds the mistakes in the text of a recipe that a program has written for a user, who may name any file. file is its name in
+// messages, dir where relative paths start.
 func Validate(text []byte, file, dir string) error {
-	_, err := parse(text, file, dir)
-	return err
+	c := newChecker(text, file, dir)
+	c.reach = reach.Anywhere()
+	c.run()
+	return cmp.Or(c.err(), fault.Usage(c.failure))
 }
 
 // Mistake is the error of a key of the recipe's file whose value only others can know to be wrong, with the line of it. Where that cannot
