@@ -162,7 +162,7 @@ func Local(address, dir string) []string {
 
 // repository returns the top of the repository that dir, links resolved, is in: the nearest directory with a .git, else with a
 // pipeline.toml. It is "" where there is none. A home is never one, nor is what lies above it: the repository of somebody's settings must
-// not open all of it. Nor is one that belongs to somebody else than dir, as in /tmp.
+// not open all of it. Nor is one that somebody has made in a directory of somebody else's, as in /tmp.
 func repository(dir string) string {
 	home, _ := os.UserHomeDir()
 	if home != "" {
@@ -170,7 +170,7 @@ func repository(dir string) string {
 	}
 	for _, marker := range []string{".git", "pipeline.toml"} {
 		for at := dir; at != "/" && (home == "" || !within(at, home)); at = filepath.Dir(at) {
-			if _, err := os.Lstat(filepath.Join(at, marker)); err == nil && sameOwner(dir, filepath.Join(at, marker)) {
+			if _, err := os.Lstat(filepath.Join(at, marker)); err == nil && sameOwner(at, filepath.Join(at, marker)) {
 				return at
 			}
 		}
