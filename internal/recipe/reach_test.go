@@ -76,7 +76,7 @@ func TestReach(t *testing.T) {
 		if !strings.Contains(text, "[base]") {
 			text = "[base]\nimage = 'debian'\n" + text
 		}
-		_, err := parse([]byte("name = 'x'\n"+text+"\n"), FileName, own)
+		_, err := parseVariant([]byte("name = 'x'\n"+text+"\n"), FileName, own, "")
 		return err
 	}
 	for key, text := range outsideOf {

@@ -297,9 +297,7 @@ func read(path string) ([]byte, error) {
 // byteOrderMark is what editors of Windows put before a text.
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
-// parse is Load without the reading. file is the name in messages, dir where relative paths start.
-func parse(data []byte, file, dir string) (*Recipe, error) { return parseVariant(data, file, dir, "") }
-
+// parseVariant is Load without the reading. file is the name in messages, dir where relative paths start.
 func parseVariant(data []byte, file, dir, variant string) (*Recipe, error) {
 	c := newChecker(data, file, dir)
 	c.variant, c.reach = variant, reach.InRepository("the recipe", dir)
