@@ -24,6 +24,11 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden parts of the scripts")
 
 func TestMain(m *testing.M) {
+	if _, said := os.LookupEnv("SCONCE_ALLOW_PATHS"); !said { // recipes of tests stand beside their bases; outside.txtar is about those of others
+		if err := os.Setenv("SCONCE_ALLOW_PATHS", os.TempDir()); err != nil {
+			panic(err)
+		}
+	}
 	sandbox.Init() // the sandbox starts this very binary again
 	testscript.Main(m, map[string]func(){"sconce": main, "cotainr": main, "killing-proxy": killingProxy, "token-registry": tokenRegistry})
 }
