@@ -20,7 +20,7 @@ var floors = [][]string{
 	{"lazyregexp", "racewatch"},
 	{"quote"},
 	{"atomicfile", "child", "cpython", "ctxio", "cuda", "debian", "edf", "elfx", "entrypoint", "progress", "recent", "fault", "filelock", "fuse", "inflate", "joblog", "wheelbuild/catalog", "pathwalk", "rootemu", "rpmdb", "sbatch", "searchpath", "sif", "spelling", "units", "usernet", "xz", "zstdblock"},
-	{"users"},
+	{"reach", "users"},
 	{"device", "fatbin", "gitrun", "host", "hostconfig", "jobstep", "readorder", "squashfs", "store", "tomltext"},
 	{"attest", "cluster", "config", "fetch", "layer", "tempdir", "ui", "venv"},
 	{"job", "slurm"},

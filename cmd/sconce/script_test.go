@@ -24,6 +24,11 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden parts of the scripts")
 
 func TestMain(m *testing.M) {
+	if _, said := os.LookupEnv("SCONCE_ALLOW_PATHS"); !said { // recipes of tests stand beside their bases; outside.txtar is about those of others
+		if err := os.Setenv("SCONCE_ALLOW_PATHS", os.TempDir()); err != nil {
+			panic(err)
+		}
+	}
 	sandbox.Init() // the sandbox starts this very binary again
 	testscript.Main(m, map[string]func(){"sconce": main, "cotainr": main, "killing-proxy": killingProxy, "token-registry": tokenRegistry})
 }
@@ -44,6 +49,7 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			env.Setenv("SCONCE", self)
+			env.Setenv("SCONCE_ALLOW_PATHS", env.WorkDir+":"+channel.Dir) // what a script may reach is what outside.txtar is about
 			env.Setenv("LC_ALL", "C.UTF-8")
 			env.Setenv("TZ", "UTC")
 			env.Setenv("GORACE", os.Getenv("GORACE"))
@@ -52,7 +58,7 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			env.Setenv("SCHEMA", schema)
-			return os.Mkdir(filepath.Join(env.WorkDir, "home"), 0o755)
+			return os.MkdirAll(filepath.Join(env.WorkDir, "home"), 0o755)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"code":     exitCode,

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -21,6 +22,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/source"
@@ -44,6 +46,7 @@ type Options struct {
 	Store   *store.Store
 	Fetch   *fetch.Client
 	Offline bool
+	Reach   reach.Bounds // which files of this machine a base may be that no recipe names, which has bounds of its own
 
 	// Without takes the files out of an image that patterns name. It is there for bases that want it.
 	Without func(ctx context.Context, im *image.Image, patterns []string) (*image.Image, error)
@@ -63,6 +66,7 @@ func Pin(ctx context.Context, r *recipe.Recipe, platform v1.Platform, o Options)
 }
 
 func pin(ctx context.Context, r *recipe.Recipe, platform v1.Platform, o Options) (*Pinned, error) {
+	o.Reach = r.Reach
 	if r.Base.Recipe != "" {
 		return &Pinned{Recipe: r.Base.Recipe, ImageKey: r.Base.Key}, nil
 	}
@@ -91,12 +95,34 @@ func PinPackages(ctx context.Context, r Packages, platform v1.Platform, o Option
 	if o.Offline {
 		return nil, errors.New("cannot resolve the base's packages with --offline: the mirror has to be asked")
 	}
+	if err := o.reachPackages(r); err != nil {
+		return nil, err
+	}
 	r.Architecture = platform.Architecture
 	p, err := bootstrap.Resolve(ctx, o.Store, o.Fetch, r)
 	if err != nil {
 		return nil, err
 	}
 	return &Pinned{Bootstrap: p, Layers: 1}, nil
+}
+
+// reachPackages refuses repositories and keys that are files of this machine and outside of bounds.
+func (o Options) reachPackages(r Packages) error {
+	for _, file := range r.Keys {
+		if err := o.Reach.CheckAddress(file, ""); err != nil {
+			return err
+		}
+	}
+	for _, text := range slices.Concat([]string{r.Mirror, r.Dnf}, r.Sources) {
+		address, _, _ := strings.Cut(strings.TrimSpace(text), " ")
+		if !strings.Contains(address, "://") {
+			continue // the name of a release
+		}
+		if err := o.Reach.CheckAddress(address, ""); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // PinImage finds out what an image reference means today. Names of the store's own images go before those of registries.
@@ -113,6 +139,11 @@ func PinImage(ctx context.Context, reference string, platform v1.Platform, o Opt
 }
 
 func pinReference(ctx context.Context, ref source.Ref, written string, platform v1.Platform, o Options) (*Pinned, error) {
+	if path := ref.Path(); path != "" {
+		if err := o.Reach.Check(path); err != nil {
+			return nil, err
+		}
+	}
 	_, digest, err := source.Resolve(ctx, ref, o.source(platform))
 	if err != nil {
 		return nil, fmt.Errorf("resolve base %s: %w", written, source.Explain(err, written, ref, o.Store))

@@ -13,6 +13,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
@@ -22,7 +23,7 @@ import (
 var amd64 = v1.Platform{OS: "linux", Architecture: "amd64"}
 
 func options(st *store.Store) base.Options {
-	return base.Options{Store: st, Fetch: fetch.New(st, fetch.Options{Attempts: 1})}
+	return base.Options{Store: st, Fetch: fetch.New(st, fetch.Options{Attempts: 1}), Reach: reach.Anywhere()}
 }
 
 func pin(t *testing.T, r *recipe.Recipe, st *store.Store) *base.Pinned {

@@ -28,6 +28,7 @@ import (
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/store"
@@ -42,6 +43,8 @@ type Options struct {
 	Cores   int              // that are really available; 0: one
 	Wheels  []lock.Wheel     // where the plan's wheels come from
 	Protect []lock.Protected // packages of the base that wheels must get along with
+
+	Reach reach.Bounds // which files of this machine sources may lead to
 
 	Python string // the interpreter of this machine that compiles byte code; "": the image's own does
 

@@ -29,6 +29,7 @@ import (
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/source"
@@ -319,6 +320,7 @@ env = { LOWER = "1", NVIDIA_VISIBLE_DEVICES = "none" }
 labels = { lower = "1", "org.opencontainers.image.title" = "lower" }
 `, alpha))
 	layout := filepath.Join(t.TempDir(), "layout")
+	t.Setenv(reach.Variable, layout)
 	if err := export.Write(t.Context(), below.Image, export.Target{Transport: source.OCI, Path: layout}, export.Options{Store: st}); err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func (r *stageRun) makeCompiled(ctx context.Context, c *plan.Compile) (madeLayer
 func (r *stageRun) compileAll(ctx context.Context) (map[string]python.Item, error) {
 	builder := &wheelbuild.Builder{
 		Runner: r.runner, Arch: r.arch(), Fetch: r.opts.Fetch, Jobs: r.jobs, Shared: r.opts.Shared,
-		Header: r.opts.Authorize, Login: lock.LoginHint,
+		Header: r.opts.Authorize, Login: lock.LoginHint, Reach: r.opts.Reach,
 	}
 	ops := make(map[string]*plan.Compile)
 	var packages []wheelbuild.Package

@@ -20,7 +20,7 @@ func (r *stageRun) unpack(ctx context.Context, op *plan.Unpack) (layer.Descripto
 		return layer.Descriptor{}, err
 	}
 	defer r.cpu.Release(1)
-	return op.Pinned.Layer(ctx, op.Name, op.Dir, op.Patches, upstream.Options{Store: r.opts.Store, Fetch: r.opts.Fetch, Dir: op.From}, r.stage.Layer)
+	return op.Pinned.Layer(ctx, op.Name, op.Dir, op.Patches, upstream.Options{Store: r.opts.Store, Fetch: r.opts.Fetch, Reach: r.opts.Reach, Dir: op.From}, r.stage.Layer)
 }
 
 // output makes the layer of what the last step of a stage has put below a prefix. What it has put elsewhere is forgotten, and so is

@@ -54,6 +54,8 @@ type globalFlags struct {
 	patience string
 	logins   []string
 	push     bool // to the registry under [cache] of a recipe
+
+	allowPaths []string
 }
 
 // Main runs the command of this process and returns its exit code.

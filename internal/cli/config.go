@@ -21,6 +21,7 @@ func (a *app) configure(cmd *cobra.Command) error {
 	if a.config.Progress != "" && os.Getenv("SCONCE_PROGRESS") == "" && !cmd.Flags().Changed("progress") {
 		a.flags.progress = a.config.Progress
 	}
+	engine.AllowPaths(a.flags.allowPaths, a.config)
 	configureFiles(cmd, a.config.Files)
 	return nil
 }

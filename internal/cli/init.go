@@ -61,6 +61,10 @@ func (a *app) runInit(ctx context.Context, o engine.InitOptions) error {
 	if made.OnImage {
 		a.say("it stands on an image of Docker Hub, as no mirror of Debian is known here: `mirrors` in %s names one", config.Own())
 	}
-	a.say("wrote %s; `sconce build %s` builds it", made.Path, quote.Word(o.Dir))
+	build := "sconce build " + quote.Word(o.Dir)
+	for _, path := range made.Outside {
+		build += " --allow-path " + quote.Word(path)
+	}
+	a.say("wrote %s; `%s` builds it", made.Path, build)
 	return nil
 }

@@ -30,6 +30,7 @@ Environment:
   SCONCE_SHARED_STORES   further stores to read from, separated by colons
   SCONCE_SCRATCH         directory of a local disk for what is unpacked and what steps write (default: the store)
   SCONCE_STORE_SIZE      how much the store may hold: 200GB, 30% of its disk (default 50%), none
+  SCONCE_ALLOW_PATHS     what recipes may read besides their own directories, separated by colons
   SCONCE_CONFIG          the only configuration to read (default: /etc/sconce/config.toml, ~/.config/sconce/config.toml)
   SCONCE_PROGRESS        default of --progress
   SCONCE_PATIENCE        default of --patience
@@ -129,6 +130,7 @@ func addGlobalFlags(root *cobra.Command, f *globalFlags) {
 	p.BoolVar(&f.offline, "offline", false, "use no network: what is not in the store is an error")
 	p.StringVar(&f.patience, "patience", os.Getenv("SCONCE_PATIENCE"), "how long to ask servers in trouble again (default 5m, and 30s for one that never answered)")
 	p.StringArrayVar(&f.logins, "allow-login", nil, "let `HOST` see logins and variables although only a recipe names it (repeatable)")
+	p.StringArrayVar(&f.allowPaths, "allow-path", nil, "let what is built read this `PATH`, outside of its own directory (repeatable)")
 	root.MarkFlagsMutuallyExclusive("verbose", "quiet")
 	complete(root, "progress", "auto", "tty", "plain", "json", "quiet")
 	complete(root, "color", "auto", "always", "never")

@@ -35,6 +35,7 @@ type Config struct {
 	Unpack       string    // as sconce run's --unpack
 	Images       string    // directory of a site's mirror of images
 	Scratch      string    // directory on a local disk for what is unpacked and what steps write
+	AllowPaths   []string  // what recipes may read besides their own directories, as --allow-path; each file adds to it
 	Keys         *[]string // files of public keys, as --key of commands that need one; nil: nothing is said
 
 	LoginHosts []string // hosts that may see logins although only a recipe names them: HOST or HOST:PORT
@@ -61,6 +62,7 @@ type file struct {
 	Images       *string   `toml:"images"`
 	Scratch      *string   `toml:"scratch"`
 	Keys         *[]string `toml:"keys"`
+	AllowPaths   []string  `toml:"allow-paths"`
 
 	Mirrors map[string]string `toml:"mirrors"`
 	UV      *UV               `toml:"uv"`
@@ -71,7 +73,10 @@ type file struct {
 }
 
 // keys are those of a file.
-var keys = []string{"store", "shared-stores", "store-size", "patience", "progress", "host-config", "unpack", "images", "scratch", "keys", "mirrors", "uv", "files", "check", "network", "cache"}
+var keys = []string{
+	"store", "shared-stores", "store-size", "patience", "progress", "host-config", "unpack", "images", "scratch", "keys", "allow-paths",
+	"mirrors", "uv", "files", "check", "network", "cache",
+}
 
 // innerKeys are those of its tables.
 var innerKeys = []string{"mirrors", "uv.version", "uv.sha256", "files.compression", "files.level", "files.block-size", "check.allow", "check.require", "network.logins", "cache.push"}
@@ -168,6 +173,11 @@ func (c *Config) addStores(f file) error {
 			return err
 		}
 	}
+	allowed, err := paths("allow-paths", f.AllowPaths)
+	if err != nil {
+		return err
+	}
+	c.AllowPaths = append(c.AllowPaths, *allowed...)
 	if f.Scratch != nil {
 		if c.Scratch, err = directory("scratch", *f.Scratch); err != nil {
 			return err

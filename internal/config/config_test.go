@@ -69,6 +69,21 @@ func both(t *testing.T, site, user string) (c Config, err error) {
 	return c, nil
 }
 
+// What a site lets recipes read, a user adds to. A relative path would mean another place in each directory.
+func TestAllowPaths(t *testing.T) {
+	t.Setenv("HOME", "/home/ada")
+	c, err := both(t, `allow-paths = ["/capstor/images"]`, `allow-paths = ["~/wheels/"]`)
+	if want := []string{"/capstor/images", "/home/ada/wheels"}; err != nil || !slices.Equal(c.AllowPaths, want) {
+		t.Errorf("%q, %v, want %q", c.AllowPaths, err, want)
+	}
+	if len(c.Settings) != 2 {
+		t.Errorf("%+v: what counts is not listed", c.Settings)
+	}
+	if _, err := load(t, `allow-paths = ["wheels"]`); err == nil || !strings.Contains(err.Error(), "absolute") {
+		t.Errorf("a relative path: %v", err)
+	}
+}
+
 // A user's file goes before the site's in how files are written; a level goes with the compression that it was named for.
 func TestFiles(t *testing.T) {
 	for _, c := range []struct {

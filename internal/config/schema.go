@@ -85,6 +85,11 @@ func Schema() ([]byte, error) {
 				Type: "array", Items: &property{Type: "string", Pattern: formDir}, Description: "Files of public keys whose evidence sconce verify and promote believe, as --key.",
 				Examples: []any{[]string{"/etc/sconce/team.pub"}},
 			},
+			"allow-paths": {
+				Type: "array", Items: &property{Type: "string", Pattern: formDir},
+				Description: "Files and directories that recipes, Containerfiles and definition files may read besides their own directories, as --allow-path.",
+				Examples:    []any{[]string{"/capstor/images"}},
+			},
 			"files": {
 				Type: "object", Additional: closed, Description: "How .sqsh and .sif files are written.",
 				Properties: map[string]property{

@@ -23,7 +23,7 @@ func (c *Config) remember(data []byte, path string) error {
 	}
 	for _, s := range flatten("", said) {
 		s.From = path
-		binding := s.Key == "check.require" // which adds to what is required already
+		binding := s.Key == "check.require" || s.Key == "allow-paths" // which add to what is said already
 		replaced := s.Key == "files.compression"
 		c.Settings = slices.DeleteFunc(c.Settings, func(old Setting) bool {
 			return old.Key == s.Key && !binding || replaced && old.Key == "files.level"

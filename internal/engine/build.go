@@ -60,11 +60,11 @@ func (o BuildOptions) onFailure() func(context.Context, *execop.Failure, sandbox
 	}
 }
 
-// HostFunc reads what commands may see of this machine's configuration. asked are the kinds that a recipe asks for.
-type HostFunc func(asked []string) (*hostconfig.Config, error)
+// HostFunc reads what commands may see of this machine's configuration. asked are the kinds that a recipe asks for, withheld those of them
+// that this machine has and that the user has not asked for.
+type HostFunc func(asked []string) (shown *hostconfig.Config, withheld []string, err error)
 
 // host is what the commands of a plan see of this machine's configuration.
-// What a recipe asks for is told, as it may hold logins and the recipe may be somebody else's.
 func (o BuildOptions) host(ctx context.Context, p *Plan) (*hostconfig.Config, error) {
 	if o.Host == nil {
 		return nil, nil //nolint:nilnil // which has nothing
@@ -73,14 +73,12 @@ func (o BuildOptions) host(ctx context.Context, p *Plan) (*hostconfig.Config, er
 	if p.Recipe != nil {
 		asked = p.Recipe.Recipe.HostConfig
 	}
-	c, err := o.Host(asked)
-	if err != nil {
-		return nil, err
+	shown, withheld, err := o.Host(asked)
+	if len(withheld) > 0 {
+		progress.Warn(ctx, fmt.Sprintf("the recipe's host-config asks for this machine's configuration of %s, which may hold logins: steps do not see it", strings.Join(withheld, ", ")),
+			"if you trust the recipe, add --host-config "+strings.Join(slices.Concat(shown.Kinds, withheld), ","))
 	}
-	if shown := slices.DeleteFunc(slices.Clone(asked), func(kind string) bool { return !c.Has(kind) }); len(shown) > 0 {
-		progress.Notef(ctx, "steps see this machine's configuration of "+strings.Join(shown, ", ")+", logins in it included: the recipe's host-config asks for that")
-	}
-	return c, nil
+	return shown, err
 }
 
 // Built is what a build has made, and how far the image came.

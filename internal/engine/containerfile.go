@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -22,6 +23,8 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/reach"
+	"sconce.dev/sconce/internal/source"
 )
 
 // Containerfile is a Containerfile and what it leaves open.
@@ -48,7 +51,7 @@ type Containerfile struct {
 // PlanContainerfile reads a Containerfile and decides what it means today. An error names all that is wrong in the file, and all that
 // it takes from this machine and that is not there.
 func (s *Session) PlanContainerfile(ctx context.Context, f Containerfile) (*Plan, error) {
-	pins := s.pins()
+	pins := s.pins(f)
 	evaluated, err := f.evaluate(ctx, pins)
 	if evaluated == nil {
 		return nil, err
@@ -90,7 +93,7 @@ func (f Containerfile) ignoreFile() string {
 
 // ReadContainerfile says what a Containerfile means, and what the image says that its last stage begins with, if it is one.
 func (s *Session) ReadContainerfile(ctx context.Context, f Containerfile) (*containerfile.Build, v1.Config, error) {
-	pins := s.pins()
+	pins := s.pins(f)
 	evaluated, err := f.evaluate(ctx, pins)
 	if err != nil {
 		return nil, v1.Config{}, err
@@ -132,13 +135,65 @@ func (f Containerfile) read(ctx context.Context, p *pins) (*containerfile.Build,
 		if err != nil {
 			return nil, err
 		}
-		return parsed.Evaluate(ctx, deffile.Options{Target: f.Stage, Platform: f.Platform, Bootstrap: func(b deffile.Bootstrap) string { return p.bootstrap(f.File, b) }}, p.config)
+		o := deffile.Options{Target: f.Stage, Platform: f.Platform, Bootstrap: func(b deffile.Bootstrap) string { return p.bootstrap(f.File, b) }}
+		b, err := parsed.Evaluate(ctx, o, p.config)
+		if err != nil {
+			return b, err
+		}
+		return b, f.reachFiles(b, p.opts.Reach)
 	}
 	parsed, err := containerfile.Parse(f.File, f.Text)
 	if err != nil {
 		return nil, err
 	}
 	return parsed.Evaluate(ctx, containerfile.Options{BuildArgs: f.Args, Target: f.Stage, Platform: f.Platform, Contexts: f.Contexts}, p.config)
+}
+
+// bounds are the files of this machine that f may name: a Containerfile those of its context, and a definition file those of its own
+// directory, as Apptainer's has no context. What the command line gives a name is the user's word.
+func (f Containerfile) bounds() reach.Bounds {
+	var named []string
+	for _, given := range f.Contexts {
+		if given.Dir != "" {
+			named = append(named, given.Dir)
+		} else if ref, err := source.Parse(given.Image); err == nil && ref.Path() != "" {
+			named = append(named, ref.Path())
+		}
+	}
+	if f.Definition && f.Context != "." { // which is where the command runs, and nobody's word
+		named = append(named, f.Context)
+	}
+	if f.Definition && f.File != "-" {
+		return reach.InRepository("the definition file", filepath.Dir(f.File)).With(named...)
+	}
+	return reach.In("the build context", f.Context).With(named...)
+}
+
+// reachFiles refuses files of this machine that a definition file takes from outside of its bounds. Its relative paths start in the
+// current directory, links below which count as well.
+func (f Containerfile) reachFiles(b *containerfile.Build, bounds reach.Bounds) error {
+	var outside []error
+	for _, stage := range b.Stages {
+		for _, op := range stage.Ops {
+			if op.Copy == nil || op.Copy.From.Dir == "" && !op.Copy.From.Context {
+				continue
+			}
+			dir := op.Copy.From.Dir
+			if op.Copy.From.Context {
+				dir = f.Context
+			}
+			for _, pattern := range op.Copy.Sources {
+				from := filepath.Join(dir, pattern)
+				if strings.ContainsAny(pattern, `*?[\`) {
+					from = dir // what it matches may be a link to what is beside
+				}
+				if err := bounds.Check(from); err != nil {
+					outside = append(outside, fmt.Errorf("%s%s: %w", place(f.File, op.Line), op.Text, err))
+				}
+			}
+		}
+	}
+	return fault.Join(outside...)
 }
 
 // forbidNetwork takes the network from all commands.
@@ -191,9 +246,9 @@ func (p *pins) bootstrap(file string, b deffile.Bootstrap) string {
 	return reference
 }
 
-func (s *Session) pins() *pins {
+func (s *Session) pins(f Containerfile) *pins {
 	return &pins{
-		opts: base.Options{Store: s.Store, Fetch: s.Fetch, Offline: s.Offline},
+		opts: base.Options{Store: s.Store, Fetch: s.Fetch, Offline: s.Offline, Reach: f.bounds()},
 		seen: make(map[string]*base.Pinned), packages: make(map[string]packagesBase),
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -15,7 +16,9 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fileop"
 	"sconce.dev/sconce/internal/quote"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/torecipe"
 )
 
@@ -32,6 +35,7 @@ type Initialized struct {
 	Path    string
 	Notes   []string // on what it cannot say as it was said
 	OnImage bool     // nobody said on what it stands, and no mirror of a distribution is known
+	Outside []string // files and directories that it names and that are not its own, see [reach.Bounds]
 }
 
 // Init writes a recipe.
@@ -47,6 +51,9 @@ func Init(ctx context.Context, o InitOptions, open Opener) (Initialized, error) 
 	var text []byte
 	if len(o.From) > 0 || o.Base != "" {
 		text, made.Notes, err = recipeFrom(ctx, o, dir, open)
+		if err == nil {
+			made.Outside = o.outside(dir)
+		}
 	} else {
 		made.OnImage = !HasMirror(recipe.StarterSuite)
 		text = recipe.Starter(filepath.Base(dir), made.OnImage)
@@ -58,6 +65,19 @@ func Init(ctx context.Context, o InitOptions, open Opener) (Initialized, error) 
 		return made, fmt.Errorf("start a recipe: %w", err)
 	}
 	return made, writeRecipe(made.Path, text, o.Force)
+}
+
+// outside lists what the recipe in dir will name and may not read without the user's word.
+func (o InitOptions) outside(dir string) []string {
+	bounds := reach.InRepository("the recipe", dir)
+	named := slices.Clone(o.From)
+	if kind, err := originOfAll(o.From); err == nil && (kind == fromProject || kind == fromContainerfile) {
+		named = []string{filepath.Dir(o.From[0])}
+	}
+	if ref, err := source.Parse(o.Base); err == nil && ref.Path() != "" {
+		named = append(named, ref.Path())
+	}
+	return slices.DeleteFunc(named, func(path string) bool { return bounds.Check(path) == nil })
 }
 
 func exists(path string) error {

@@ -147,7 +147,7 @@ func (l *Locked) pythonVersion() string {
 // means are what the build of a recipe needs besides its plan.
 func (s *Session) means(r *Recipe, l *Locked) (build.Options, error) {
 	r.pinned.LoginHosts = s.logins
-	o := build.Options{Wheels: l.Wheels, Authorize: lock.Authorizer(r.pinned), CondaRequests: func(packages []conda.Package) ([]fetch.Request, error) {
+	o := build.Options{Wheels: l.Wheels, Reach: r.Reach, Authorize: lock.Authorizer(r.pinned), CondaRequests: func(packages []conda.Package) ([]fetch.Request, error) {
 		return lock.CondaRequests(s.Fetch, r.pinned, packages)
 	}}
 	if l.Python != nil {

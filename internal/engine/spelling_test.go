@@ -11,6 +11,7 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/plan"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -62,6 +63,7 @@ func TestContainerfileKeyIsItsDigest(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // the same files every time
 	dir := locktest.Dir(t, locktest.Base{Files: map[string]string{"etc/os-release": "ID=test\n"}}, map[string]string{"file": "hello"})
 	shell := locktest.Dir(t, locktest.Base{Files: locktest.Shell(t)}, nil)
+	t.Setenv(reach.Variable, shell)
 	warm := newSession(t)
 	keys, digests := make(map[plan.Key]store.Digest), make(map[store.Digest]plan.Key)
 	build := func(s *engine.Session, text string) (plan.Key, store.Digest) {

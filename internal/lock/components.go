@@ -63,7 +63,7 @@ func lockSources(ctx context.Context, r *recipe.Recipe, l, old *Lock, im func() 
 			all[name] = p
 			continue
 		}
-		p, err := upstream.Pin(ctx, upstreamRequest(r, name), upstream.Options{Store: o.Store, Fetch: o.Fetch, Dir: r.Dir, Ask: asker(o, im)})
+		p, err := upstream.Pin(ctx, upstreamRequest(r, name), upstream.Options{Store: o.Store, Fetch: o.Fetch, Reach: r.Reach, Dir: r.Dir, Ask: asker(o, im)})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", r.Path, err)
 		}

@@ -299,6 +299,9 @@ func (k *condaLocker) lock(ctx context.Context, machine *condalock.Machine) ([]c
 	for _, w := range answer.Warnings {
 		progress.Warn(ctx, w.Text, w.Hint)
 	}
+	if err := reachConda(k.recipe, answer.Packages); err != nil {
+		return nil, nil, err
+	}
 	for _, c := range answer.Channels {
 		k.conda.Channels = append(k.conda.Channels, c.URL)
 	}
@@ -411,6 +414,9 @@ func (k *condaLocker) take(ctx context.Context) ([]conda.Package, []byte, error)
 	part, err := all.For(k.conda.Platform)
 	if err != nil {
 		return nil, nil, err
+	}
+	if err := reachConda(k.recipe, part.Packages); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", k.recipe.Conda.Lock, err)
 	}
 	k.conda.Channels = all.Channels
 	k.config.Learn(nil, part.Packages)

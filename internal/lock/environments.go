@@ -68,7 +68,7 @@ func readEnvironments(r *recipe.Recipe) ([]*condalock.Environment, error) {
 		}
 		all = append(all, e)
 	}
-	return all, nil
+	return all, reachChannels(r, all)
 }
 
 // warnOfEnvironments tells which keys of the environment files of r have no effect.

@@ -40,6 +40,9 @@ func Read(r *recipe.Recipe) (*Files, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := l.reach(r); err != nil {
+		return nil, fmt.Errorf("read lock %s: %w", Path(r), err)
+	}
 	return l.Files(r), nil
 }
 
@@ -152,6 +155,9 @@ func (f *Files) condaPackages(r *recipe.Recipe) ([]conda.Package, error) {
 	part, err := all.For(f.Conda.Platform)
 	if err != nil {
 		return nil, err
+	}
+	if err := reachConda(r, part.Packages); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.conda.path, err)
 	}
 	return f.Conda.merge(part.Packages), nil
 }

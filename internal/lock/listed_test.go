@@ -8,6 +8,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -97,7 +98,7 @@ func TestListed(t *testing.T) {
 		{[]string{"envs/b.yml", "c.yml"}, "included", nil, 0, false}, // a file that two lists include is read for both
 		{[]string{"c.yml", "envs/b.yml"}, "plain", sourceIn(dir, "envs/plain"), 1, false},
 	} {
-		r := &recipe.Recipe{Path: filepath.Join(dir, "sconce.toml"), Dir: dir, Conda: recipe.Conda{Environment: test.files}}
+		r := &recipe.Recipe{Path: filepath.Join(dir, "sconce.toml"), Dir: dir, Reach: reach.Anywhere(), Conda: recipe.Conda{Environment: test.files}}
 		r.Target.Platform = "linux/amd64"
 		with, err := WithEnvironments(r)
 		if err != nil {
@@ -118,7 +119,7 @@ func TestListedHashes(t *testing.T) {
 	dir := t.TempDir()
 	hash := "sha256:" + strings.Repeat("0a", 32)
 	writeText(t, filepath.Join(dir, "a.yml"), "dependencies:\n- pip: [\"beta==1.0 --hash="+hash+"\", alpha]\n")
-	r := &recipe.Recipe{Path: filepath.Join(dir, "sconce.toml"), Dir: dir, Conda: recipe.Conda{Environment: []string{"a.yml"}}}
+	r := &recipe.Recipe{Path: filepath.Join(dir, "sconce.toml"), Dir: dir, Reach: reach.Anywhere(), Conda: recipe.Conda{Environment: []string{"a.yml"}}}
 	r.Target.Platform = "linux/amd64"
 	r, err := WithEnvironments(r)
 	if err != nil {
@@ -150,7 +151,7 @@ func TestIsolationByVariable(t *testing.T) {
 			dir := t.TempDir()
 			writeText(t, filepath.Join(dir, "a.yml"), "dependencies:\n- pip: [early]\nvariables: {PIP_NO_BUILD_ISOLATION: "+value+"}\n")
 			writeText(t, filepath.Join(dir, "b.yml"), "dependencies:\n- pip: [late]\n")
-			r := &recipe.Recipe{Path: filepath.Join(dir, "sconce.toml"), Dir: dir, Conda: recipe.Conda{Environment: []string{"a.yml", "b.yml"}}}
+			r := &recipe.Recipe{Path: filepath.Join(dir, "sconce.toml"), Dir: dir, Reach: reach.Anywhere(), Conda: recipe.Conda{Environment: []string{"a.yml", "b.yml"}}}
 			r.Target.Platform = "linux/amd64"
 			with, err := WithEnvironments(r)
 			if test.wrong {
@@ -179,7 +180,7 @@ func TestBuildAfterUnnamed(t *testing.T) {
 	dir := t.TempDir()
 	writeText(t, filepath.Join(dir, "a.yml"), "dependencies:\n- pip: [./one]\n")
 	writeText(t, filepath.Join(dir, "b.yml"), "dependencies:\n- pip: [./two --no-build-isolation]\n")
-	r := &recipe.Recipe{Path: filepath.Join(dir, "sconce.toml"), Dir: dir, Conda: recipe.Conda{Environment: []string{"a.yml", "b.yml"}}}
+	r := &recipe.Recipe{Path: filepath.Join(dir, "sconce.toml"), Dir: dir, Reach: reach.Anywhere(), Conda: recipe.Conda{Environment: []string{"a.yml", "b.yml"}}}
 	r.Target.Platform = "linux/amd64"
 	with, err := WithEnvironments(r)
 	if err != nil {

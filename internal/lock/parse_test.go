@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sconce.dev/sconce/internal/fetch"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -45,7 +46,7 @@ func TestIncludesEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := &recipe.Recipe{Dir: dir, Python: recipe.Python{Requirements: []string{"0"}}}
+	r := &recipe.Recipe{Dir: dir, Reach: reach.Anywhere(), Python: recipe.Python{Requirements: []string{"0"}}}
 	write("0", "-r 0\n-r 1\n")
 	write("1", "-r ./0\nalpha\n")
 	q, err := readRequirements(r)

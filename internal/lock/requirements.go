@@ -13,6 +13,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -68,14 +69,15 @@ func readAllRequirements(r *recipe.Recipe, get func(address string) ([]byte, err
 
 type requirementsReader struct {
 	requirements
-	dir  string // of the recipe
-	own  *ownHosts
-	get  func(address string) ([]byte, error)
-	seen map[string]bool
+	dir   string // of the recipe
+	reach reach.Bounds
+	own   *ownHosts
+	get   func(address string) ([]byte, error)
+	seen  map[string]bool
 }
 
 func newRequirementsReader(r *recipe.Recipe) *requirementsReader {
-	return &requirementsReader{dir: r.Dir, own: ownHostsOf(r), seen: make(map[string]bool)}
+	return &requirementsReader{dir: r.Dir, reach: r.Reach, own: ownHostsOf(r), seen: make(map[string]bool)}
 }
 
 // requirementsPlace is where a requirements file is.
@@ -94,6 +96,9 @@ func (q *requirementsReader) read(at requirementsPlace, depth int) error {
 		return nil // what a server gives may change without our knowing; uv reads it when the lock is made
 	}
 	q.seen[key] = true
+	if err := q.reach.CheckAddress(at.path, q.dir); err != nil {
+		return err
+	}
 	if depth > maxIncludeDepth || len(q.files) == maxIncludes {
 		return fmt.Errorf("%s: more than %d files, or more than %d deep, include each other", at.name, maxIncludes, maxIncludeDepth)
 	}
@@ -136,14 +141,23 @@ func (q *requirementsReader) line(line requirementLine, at requirementsPlace, de
 			return err
 		}
 		q.demand(d)
+		if err := q.reachRequirement(value); err != nil {
+			return fmt.Errorf("%s:%d: %w", at.name, line.number, err)
+		}
 		if !at.constraint {
 			q.lines = append(q.lines, value)
 		}
 	case "-e", "--editable":
+		if err := q.reachRequirement(value); err != nil {
+			return fmt.Errorf("%s:%d: %w", at.name, line.number, err)
+		}
 		if !at.constraint {
 			q.editables = append(q.editables, value)
 		}
 	case "-i", "--index-url", "--extra-index-url", "-f", "--find-links":
+		if err := q.reach.CheckAddress(value, q.dir); err != nil {
+			return fmt.Errorf("%s:%d: %w", at.name, line.number, err)
+		}
 		q.addresses = append(q.addresses, value)
 	case "-r", "--requirement", "-c", "--constraint":
 		included := q.included(value, at)

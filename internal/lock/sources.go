@@ -268,7 +268,7 @@ func (k *locker) sourceInfo(ctx context.Context, p python.Package) (python.Sourc
 	if info, ok := k.infos.Load(place); ok {
 		return info.(python.SourceInfo), nil
 	}
-	bring := wheelbuild.Sources{Store: k.opts.Store, Fetch: k.opts.Fetch, Header: k.logins.Header, Login: LoginHint}
+	bring := wheelbuild.Sources{Store: k.opts.Store, Fetch: k.opts.Fetch, Reach: k.recipe.Reach, Header: k.logins.Header, Login: LoginHint}
 	blob, err := bring.Bring(ctx, p.Name, *p.Source)
 	if err != nil {
 		return python.SourceInfo{}, err
@@ -321,7 +321,11 @@ func (k *locker) selectWheels(text []byte) ([]python.Package, error) {
 	}
 	pylock.Dir = filepath.Dir(pylockPath(k.recipe))
 	i := k.python.Interpreter()
-	return pylock.Select(python.EnvironmentOf(i), i.Tags(), nil, nil)
+	packages, err := pylock.Select(python.EnvironmentOf(i), i.Tags(), nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return packages, reachPackages(k.recipe, packages)
 }
 
 // BuildRequirement is a wheel that is there while a package is built, and in no image.

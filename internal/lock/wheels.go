@@ -37,6 +37,9 @@ func (p *Python) read(r *recipe.Recipe, text []byte) ([]python.Package, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	if err := reachPackages(r, packages); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
 	return packages, nil
 }
 

@@ -20,6 +20,7 @@ import (
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/pipeline"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/store"
@@ -256,6 +257,7 @@ func TestProblem(t *testing.T) {
 // Recipes that stand on each other in a circle are an error that names the way.
 func TestCircle(t *testing.T) {
 	dir := t.TempDir()
+	t.Setenv(reach.Variable, dir)
 	locktest.Write(t, dir, map[string]string{
 		"a/sconce.toml": "name = \"a\"\nbase.recipe = \"../b:x\"\n",
 		"b/sconce.toml": "name = \"b\"\n[variant]\nx = { base.recipe = \"../c\" }\ny = { base.image = \"z\" }\n",

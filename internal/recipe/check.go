@@ -15,6 +15,7 @@ import (
 
 	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/quote"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/spelling"
 	"sconce.dev/sconce/internal/units"
 )
@@ -33,6 +34,7 @@ type checker struct {
 	places    map[int]bool   // where mistakes are told; nil is everywhere
 	problems  []*Error
 	failure   error // what is wrong at no place of the file
+	reach     reach.Bounds
 }
 
 func newChecker(data []byte, file, dir string) *checker {

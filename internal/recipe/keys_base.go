@@ -13,8 +13,8 @@ var baseKeys = map[string]key{
 		Form: formTag, FormName: "a tag: up to 128 letters, digits, underscores, dots and dashes, not starting with a dot or dash",
 	},
 	"host-config": {
-		Doc: "What steps see of the configuration of the machine that builds: of `pip`, `ca`, `npm`, `apt`, `conda` those that it has. None of it is in the " +
-			"image or decides what it is. `--host-config` goes before it, and `--host-config=` shows nothing.",
+		Doc: "What steps want to see of the configuration of the machine that builds: `pip`, `ca`, `npm`, `apt`, `conda`. None of it is in the " +
+			"image or decides what it is. The recipe alone gets `ca`; the others may hold logins, and whoever builds shows them by `--host-config`.",
 		Example: `["ca", "pip"]`, Enum: hostconfig.Kinds,
 	},
 

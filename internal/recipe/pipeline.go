@@ -2,6 +2,7 @@ package recipe
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io/fs"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/reach"
 )
 
 // PipelineFile is the name of a pipeline in its directory.
@@ -177,6 +179,7 @@ func (c *checker) checkRegistry(repository, name string, at span) {
 // files. A pattern that matches none is an error.
 func (p *Pipeline) Paths() ([]string, error) {
 	var all []string
+	bounds := reach.InRepository("the pipeline", p.Dir)
 	for _, pattern := range p.Recipes {
 		found, err := filepath.Glob(resolve(p.Dir, pattern))
 		if err != nil {
@@ -186,6 +189,9 @@ func (p *Pipeline) Paths() ([]string, error) {
 		for _, path := range found {
 			if info, err := os.Stat(fileOf(path)); err != nil || !info.Mode().IsRegular() {
 				continue
+			}
+			if err := cmp.Or(bounds.Check(path), bounds.Check(fileOf(path))); err != nil {
+				return nil, fmt.Errorf("%s: recipes: %q: %w", p.Path, pattern, err)
 			}
 			rel, err := filepath.Rel(p.Dir, path)
 			if err != nil {

@@ -25,6 +25,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/job"
+	"sconce.dev/sconce/internal/reach"
 )
 
 // FileName is the name of a recipe in its directory.
@@ -39,7 +40,8 @@ type Recipe struct {
 	Variant  string `toml:"-"` // which of its variants this is; "": it has none
 
 	// Hosts that may see the logins of whoever uses the recipe, although only the recipe names them: HOST or HOST:PORT.
-	LoginHosts []string `toml:"-"`
+	LoginHosts []string     `toml:"-"`
+	Reach      reach.Bounds `toml:"-"` // which files of this machine it may name, and the files that it leads to
 
 	Name    string `toml:"name"`
 	Version string `toml:"version"`
@@ -297,12 +299,10 @@ func read(path string) ([]byte, error) {
 // byteOrderMark is what editors of Windows put before a text.
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
-// parse is Load without the reading. file is the name in messages, dir where relative paths start.
-func parse(data []byte, file, dir string) (*Recipe, error) { return parseVariant(data, file, dir, "") }
-
+// parseVariant is Load without the reading. file is the name in messages, dir where relative paths start.
 func parseVariant(data []byte, file, dir, variant string) (*Recipe, error) {
 	c := newChecker(data, file, dir)
-	c.variant = variant
+	c.variant, c.reach = variant, reach.InRepository("the recipe", dir)
 	r := c.run()
 	if err := c.err(); err != nil {
 		return nil, err
@@ -310,7 +310,7 @@ func parseVariant(data []byte, file, dir, variant string) (*Recipe, error) {
 	if c.failure != nil {
 		return nil, fault.Usage(c.failure)
 	}
-	r.Path, r.Dir, r.Variant = file, dir, c.variant
+	r.Path, r.Dir, r.Variant, r.Reach = file, dir, c.variant, c.reach
 	if r.Variant != "" {
 		r.Version = strings.TrimPrefix(r.Version+"-"+r.Variant, "-")
 	}
@@ -318,10 +318,13 @@ func parseVariant(data []byte, file, dir, variant string) (*Recipe, error) {
 	return r, nil
 }
 
-// Validate finds the mistakes in the text of a recipe. file is its name in messages, dir where relative paths start.
+// Validate finds the mistakes in the text of a recipe that a program has written for a user, who may name any file. file is its name in
+// messages, dir where relative paths start.
 func Validate(text []byte, file, dir string) error {
-	_, err := parse(text, file, dir)
-	return err
+	c := newChecker(text, file, dir)
+	c.reach = reach.Anywhere()
+	c.run()
+	return cmp.Or(c.err(), fault.Usage(c.failure))
 }
 
 // Mistake is the error of a key of the recipe's file whose value only others can know to be wrong, with the line of it. Where that cannot
@@ -340,7 +343,8 @@ func (r *Recipe) Mistake(err error, key ...string) error {
 }
 
 // New completes a recipe that a program has put together: what it leaves out gets its default, as in a file. Path names it in
-// messages and nothing is there; Dir is where its relative paths start. What only a file can get wrong is not looked at.
+// messages and nothing is there; Dir is where its relative paths start. What only a file can get wrong is not looked at. It may reach
+// everything: whoever has put it together decides.
 func New(r Recipe) (*Recipe, error) {
 	if r.Name == "" || (r.Base.Image == "") == (r.Base.Bootstrap == nil) || r.Base.Recipe != "" {
 		return nil, fmt.Errorf("%s: a recipe needs a name, and an image or a bootstrap to stand on", r.Path)
@@ -353,7 +357,7 @@ func New(r Recipe) (*Recipe, error) {
 			return nil, fault.Usage(err)
 		}
 	}
-	r.Steps = slices.Clone(r.Steps)
+	r.Steps, r.Reach = slices.Clone(r.Steps), reach.Anywhere()
 	r.fillDefaults()
 	return &r, nil
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/fault"
@@ -63,7 +64,7 @@ func TestErrors(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = parse(data, FileName, "testdata/dir")
+			_, err = parseVariant(data, FileName, "testdata/dir", "")
 			if len(mistakes(err)) == 0 {
 				t.Fatalf("no problem found, err = %v", err)
 			}
@@ -91,7 +92,7 @@ func TestLoadDefaults(t *testing.T) {
 		Target: Target{Profile: cluster.Profile{Platform: "linux/" + runtime.GOARCH}, AnyPlatform: true},
 		Image:  ImageConfig{Compression: "gzip", MaxLayers: 60},
 	}
-	if diff := cmp.Diff(want, r); diff != "" {
+	if diff := cmp.Diff(want, r, cmpopts.IgnoreFields(Recipe{}, "Reach")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if !r.Python.CompilesBytecode() {
@@ -104,7 +105,7 @@ func TestLoadEverything(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := parse(data, FileName, "testdata/dir")
+	r, err := parseVariant(data, FileName, "testdata/dir", "")
 	if err != nil {
 		t.Fatal(render(err))
 	}
@@ -192,7 +193,7 @@ func TestLoadEverything(t *testing.T) {
 			},
 		},
 	}
-	if diff := cmp.Diff(want, r); diff != "" {
+	if diff := cmp.Diff(want, r, cmpopts.IgnoreFields(Recipe{}, "Reach")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -202,7 +203,7 @@ func TestPlatformAliases(t *testing.T) {
 		"amd64": "linux/amd64", "x86_64": "linux/amd64", "linux/amd64": "linux/amd64", "linux/x86_64": "linux/amd64",
 		"arm64": "linux/arm64", "aarch64": "linux/arm64", "linux/aarch64": "linux/arm64", "linux/arm64/v8": "linux/arm64",
 	} {
-		r, err := parse([]byte(minimal+"target.platform = \""+in+"\"\n"), FileName, t.TempDir())
+		r, err := parseVariant([]byte(minimal+"target.platform = \""+in+"\"\n"), FileName, t.TempDir(), "")
 		if err != nil {
 			t.Errorf("%s: %v", in, err)
 		} else if r.Target.Platform != want {
@@ -266,7 +267,7 @@ func mistakes(err error) []*Error {
 }
 
 func TestErrorsAs(t *testing.T) {
-	_, err := parse([]byte("nam = \"x\"\n\n[bse]\n"), FileName, t.TempDir())
+	_, err := parseVariant([]byte("nam = \"x\"\n\n[bse]\n"), FileName, t.TempDir(), "")
 	err = fmt.Errorf("load: %w", err)
 	var first *Error
 	if !errors.As(err, &first) || first.Line != 1 {
@@ -285,7 +286,7 @@ func TestManyProblemsAreBounded(t *testing.T) {
 	for i := range 1000 {
 		fmt.Fprintf(&b, "x%d = 1\n", i)
 	}
-	_, err := parse([]byte(b.String()), FileName, t.TempDir())
+	_, err := parseVariant([]byte(b.String()), FileName, t.TempDir(), "")
 	if n := len(mistakes(err)); n != maxProblems {
 		t.Errorf("%d problems, want %d", n, maxProblems)
 	}
@@ -313,7 +314,7 @@ func TestRequirementProblem(t *testing.T) {
 func TestStarter(t *testing.T) {
 	for _, name := range []string{"llm-train", "My Project (2)", "", "…"} {
 		data := Starter(name, false)
-		r, err := parse(data, FileName, t.TempDir())
+		r, err := parseVariant(data, FileName, t.TempDir(), "")
 		if err != nil {
 			t.Fatalf("%q:\n%s", name, render(err))
 		}
@@ -325,7 +326,7 @@ func TestStarter(t *testing.T) {
 		}
 	}
 	data := Starter("x", true)
-	r, err := parse(data, FileName, t.TempDir())
+	r, err := parseVariant(data, FileName, t.TempDir(), "")
 	if err != nil {
 		t.Fatal(render(err))
 	}
@@ -368,7 +369,7 @@ func TestStarterComments(t *testing.T) {
 				changed[j] = strings.TrimPrefix(lines[j], "# ")
 			}
 		}
-		r, err := parse([]byte(strings.Join(changed, "\n")), FileName, dir)
+		r, err := parseVariant([]byte(strings.Join(changed, "\n")), FileName, dir, "")
 		if err != nil {
 			t.Errorf("%s", render(err))
 		} else if name == "torch-backend" && (r.Python.TorchBackend != "target" || r.Target.Driver == "") {
@@ -402,7 +403,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add([]byte("step.a = 1\n[[python.compile.\"\\n\"]]\n"))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := parse(data, FileName, dir)
+		r, err := parseVariant(data, FileName, dir, "")
 		if err == nil {
 			if r.Name == "" || (r.Base.Image == "") == (r.Base.Bootstrap == nil) {
 				t.Fatalf("accepted without name or base: %+v", r)
@@ -487,10 +488,10 @@ func TestPythonPackages(t *testing.T) {
 // TestByteOrderMark: what editors put before the text is no part of it, nor of the places in messages.
 func TestByteOrderMark(t *testing.T) {
 	const text = "name = \"x\"\nbase.image = \"debian:12\"\n"
-	if r, err := parse([]byte("\xef\xbb\xbf"+text), FileName, "."); err != nil || r.Name != "x" {
+	if r, err := parseVariant([]byte("\xef\xbb\xbf"+text), FileName, ".", ""); err != nil || r.Name != "x" {
 		t.Errorf("%v", err)
 	}
-	if _, err := parse([]byte("\xef\xbb\xbfnome = \"x\"\n"+text), FileName, "."); err == nil || !strings.Contains(err.Error(), ":1:1: ") {
+	if _, err := parseVariant([]byte("\xef\xbb\xbfnome = \"x\"\n"+text), FileName, ".", ""); err == nil || !strings.Contains(err.Error(), ":1:1: ") {
 		t.Errorf("%v", err)
 	}
 }
@@ -536,12 +537,12 @@ func TestForeignSpellings(t *testing.T) {
 		`"py-opencv>=4"`:      "opencv-python-headless",
 		`“numpy”`:             "write \" on both sides",
 	} {
-		_, err := parse([]byte("name = \"x\"\n[base]\nimage = \"debian\"\n[python]\npackages = ["+packages+"]\n"), FileName, t.TempDir())
+		_, err := parseVariant([]byte("name = \"x\"\n[base]\nimage = \"debian\"\n[python]\npackages = ["+packages+"]\n"), FileName, t.TempDir(), "")
 		if text := render(err); err == nil || !strings.Contains(text, want) {
 			t.Errorf("%s: want %q in\n%s", packages, want, text)
 		}
 	}
-	if _, err := parse([]byte("name = \"x\"\n[base]\nimage = \"debian\"\n[python]\npackages = [\"pytorch @ file:///x/a.whl\"]\n"), FileName, t.TempDir()); err != nil {
+	if _, err := parseVariant([]byte("name = \"x\"\n[base]\nimage = \"debian\"\n[python]\npackages = [\"pytorch @ file:///x/a.whl\"]\n"), FileName, "/x", ""); err != nil {
 		t.Errorf("a file that is called so: %v", err)
 	}
 }

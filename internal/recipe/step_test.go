@@ -120,7 +120,7 @@ func TestStepTitle(t *testing.T) {
 
 // A recipe that an editor on Windows has saved has the script that it seems to have.
 func TestScriptLines(t *testing.T) {
-	r, err := parse([]byte(strings.ReplaceAll(minimal+"[[step]]\nrun = \"\"\"\nmake \\\n  all\n\tmake install\n\"\"\"\n", "\n", "\r\n")), FileName, t.TempDir())
+	r, err := parseVariant([]byte(strings.ReplaceAll(minimal+"[[step]]\nrun = \"\"\"\nmake \\\n  all\n\tmake install\n\"\"\"\n", "\n", "\r\n")), FileName, t.TempDir(), "")
 	if err != nil {
 		t.Fatal(render(err))
 	}

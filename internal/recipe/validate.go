@@ -32,6 +32,7 @@ func (c *checker) validate(r *Recipe) {
 	c.validateRemove(r.Slim.Remove, "slim", "remove")
 	c.validateCache(r.Cache)
 	c.validateRepository(r.Publish.Repository, "publish", "repository")
+	c.validateReach(r)
 }
 
 // validateRepository wants the registry spelled out: what goes nowhere in particular must not go to a public one.

@@ -260,7 +260,8 @@ func (c *Cluster) command(ctx context.Context, user string, args ...string) *exe
 	if user == Alice {
 		home = "/home/alice"
 	}
-	line = append(line, "env", "-i", "--chdir=/shared", "HOME="+home, "USER="+user, "LANG=C.UTF-8", "SLURM_CONF=/etc/slurm/slurm.conf", "PATH=/shared/bin:"+path)
+	line = append(line, "env", "-i", "--chdir=/shared", "HOME="+home, "USER="+user, "LANG=C.UTF-8", "SLURM_CONF=/etc/slurm/slurm.conf", "PATH=/shared/bin:"+path,
+		"SCONCE_ALLOW_PATHS=/shared:/tmp") // where recipes of tests stand beside their bases
 	cmd := exec.CommandContext(ctx, "nsenter", append(line, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.as}
 	cmd.WaitDelay = 10 * time.Second

@@ -72,6 +72,14 @@ func (r Ref) name() string {
 	return r.Value + ":" + r.Tag
 }
 
+// Path is the file or directory of this machine that the image is, "" for one of a registry or a store.
+func (r Ref) Path() string {
+	if r.Transport == Docker || r.Transport == Store {
+		return ""
+	}
+	return r.Value
+}
+
 // host is that of a registry's value.
 func (r Ref) host() string {
 	host, _, _ := strings.Cut(r.Value, "/")

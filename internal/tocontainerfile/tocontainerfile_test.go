@@ -19,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/ospackages"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/tomltext"
@@ -428,6 +429,7 @@ func TestCompiledElsewhere(t *testing.T) {
 
 // TestSourceOutsideTheContext: a source that the build cannot see is an error now, not then.
 func TestSourceOutsideTheContext(t *testing.T) {
+	t.Setenv(reach.Variable, "/")
 	for change, want := range map[[2]string]string{
 		{`path = "ext"`, `path = "../ext"`}:                                   "greeting: ",
 		{"https://example.org/apex", "file:///srv/apex"}:                      "apex: file:///srv/apex is a repository of this machine",

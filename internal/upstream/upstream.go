@@ -25,6 +25,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/wheelbuild"
 )
@@ -94,12 +95,13 @@ type Asker = func(ctx context.Context, name string) (files []File, version strin
 type Options struct {
 	Store *store.Store
 	Fetch *fetch.Client
-	Dir   string // absolute: where paths start
-	Ask   Asker  // nil: there is nobody to ask for source packages
+	Dir   string       // absolute: where paths start
+	Reach reach.Bounds // which repositories of this machine a repository of it may have as submodules
+	Ask   Asker        // nil: there is nobody to ask for source packages
 }
 
 func (o Options) sources() wheelbuild.Sources {
-	return wheelbuild.Sources{Store: o.Store, Fetch: o.Fetch}
+	return wheelbuild.Sources{Store: o.Store, Fetch: o.Fetch, Reach: o.Reach}
 }
 
 // scpForm is how git and scp write HOST:PATH.

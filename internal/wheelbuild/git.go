@@ -106,6 +106,9 @@ func (s Sources) checkout(ctx context.Context, dir string, src python.Source) er
 		return err
 	}
 	g := git{program, dir, isLocal(src.URL)}
+	if err := s.reachRepository(src.URL); err != nil {
+		return err
+	}
 	if err := g.run(ctx, "init", "--quiet"); err != nil {
 		return err
 	}
@@ -120,6 +123,9 @@ func (s Sources) checkout(ctx context.Context, dir string, src python.Source) er
 		return nil
 	}
 	return s.Fetch.Retry(ctx, func(ctx context.Context, _ bool) (progress bool, err error) {
+		if g.local {
+			return false, s.submodules(ctx, g, "-c", "remote.origin.url="+src.URL)
+		}
 		return false, g.run(ctx, "-c", "remote.origin.url="+src.URL, "submodule", "--quiet", "update", "--init", "--recursive", "--depth=1")
 	})
 }
@@ -155,6 +161,9 @@ func (s Sources) Commit(ctx context.Context, url, name string) (string, error) {
 	}
 	defer store.RemoveAll(dir)
 	g := git{program, dir, isLocal(url)}
+	if err := s.reachRepository(url); err != nil {
+		return "", err
+	}
 	names := []string{"refs/tags/" + name + "^{}", "refs/tags/" + name, "refs/heads/" + name}
 	if strings.HasPrefix(name, "refs/") {
 		names = []string{name + "^{}", name}

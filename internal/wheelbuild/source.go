@@ -21,6 +21,7 @@ import (
 	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -30,6 +31,8 @@ type Sources struct {
 	Fetch  *fetch.Client
 	Header func(url string) http.Header // logins for package indexes; nil: none
 	Login  string                       // where they are looked for, for errors
+
+	Reach reach.Bounds // which repositories of this machine a repository of it may lead to
 }
 
 // Blob is a source in the store: an archive with one directory at its top.
@@ -209,7 +212,7 @@ type sourceBlob struct {
 }
 
 func (b *Builder) sources() Sources {
-	return Sources{Store: b.store(), Fetch: b.Fetch, Header: b.Header, Login: b.Login}
+	return Sources{Store: b.store(), Fetch: b.Fetch, Header: b.Header, Login: b.Login, Reach: b.Reach}
 }
 
 // bring brings the source of p and its build requirements.

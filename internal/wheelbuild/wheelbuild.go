@@ -25,6 +25,7 @@ import (
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -89,6 +90,8 @@ type Builder struct {
 
 	Header func(url string) http.Header // logins for package indexes; nil: none
 	Login  string                       // where they are looked for, for errors
+
+	Reach reach.Bounds // see [Sources]
 }
 
 // record is what a build gave.
