@@ -48,7 +48,7 @@ func Open(repository string, o Options) (*Book, error) {
 	}
 	b := &Book{name: repository, repo: repo, opts: o, trust: o.Trust}
 	if o.Key != nil {
-		b.trust = append(slices.Clone(o.Trust), o.Key.Public())
+		b.trust = slices.Concat(o.Trust, o.Key.Trust())
 	}
 	return b, nil
 }
@@ -184,6 +184,9 @@ func (b *Book) read(ctx context.Context, tag string, image store.Digest) (*Evide
 		return nil, err
 	}
 	e, err := read(s, image)
+	if errors.Is(err, attest.ErrUncounted) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, &MovedError{b.at(tag), err.Error()}
 	}
@@ -191,7 +194,7 @@ func (b *Book) read(ctx context.Context, tag string, image store.Digest) (*Evide
 	return e, nil
 }
 
-// statement reads the signed statement under a tag. nil: there is nothing.
+// statement reads the signed statement under a tag. nil: there is nothing, or nothing that counts.
 func (b *Book) statement(ctx context.Context, tag string) (*attest.Statement, store.Digest, error) {
 	data, _, err := b.repo.Manifest(ctx, tag)
 	if registry.IsAbsent(err) {
@@ -208,7 +211,12 @@ func (b *Book) statement(ctx context.Context, tag string) (*attest.Statement, st
 		return nil, "", &MovedError{b.at(tag), "it holds no signed statement"}
 	}
 	s, err := attest.Verify(bundle, b.trust...)
-	if err != nil {
+	switch {
+	case errors.Is(err, attest.ErrUncounted):
+		return nil, "", nil
+	case errors.Is(err, attest.ErrSignature):
+		return nil, "", &StrangerError{b.at(tag), attest.SignedBy(bundle)}
+	case err != nil:
 		return nil, "", &MovedError{b.at(tag), err.Error()}
 	}
 	return s, store.DigestOf(data), nil
@@ -485,16 +493,25 @@ func (b *Book) attachUnsigned(ctx context.Context, image store.Digest, tag strin
 	return b.sendDocument(ctx, image, tag, data, &registry.Artifact{Type: unsignedType, Annotations: all})
 }
 
-// write signs a statement about an image and sends it.
+// write signs a statement about an image and sends it. What another key has signed under the tag is then no longer found by the image: cosign
+// believes nothing about an image beside which there is something of another key.
 func (b *Book) write(ctx context.Context, tag string, s *attest.Statement, note map[string]string) error {
 	data, err := attest.Sign(s, b.opts.Key)
+	if err != nil {
+		return err
+	}
+	before, err := b.signedWithOther(ctx, tag)
 	if err != nil {
 		return err
 	}
 	image := store.Digest("sha256:" + s.Subject[0].Digest["sha256"])
 	notes := map[string]string{contentNote: "dsse-envelope", predicateNote: s.PredicateType}
 	maps.Copy(notes, note)
-	return b.sendDocument(ctx, image, tag, data, &registry.Artifact{Type: attest.BundleType, Annotations: notes})
+	if err := b.sendDocument(ctx, image, tag, data, &registry.Artifact{Type: attest.BundleType, Annotations: notes}); err != nil {
+		return err
+	}
+	b.drop(ctx, image, before)
+	return nil
 }
 
 // The annotations by which cosign tells bundles apart without opening them.
@@ -524,21 +541,25 @@ func (b *Book) send(ctx context.Context, image store.Digest, tag string, a *regi
 	}
 	about := describe(mediaType, image, int64(len(subject)))
 	a.ConfigType, a.Config, a.Subject = emptyConfig, []byte("{}"), &about
-	manifest, err := registry.PushArtifact(ctx, a, b.name, tag, registry.PushOptions{Store: b.opts.Store, Fetch: b.opts.Fetch})
-	if err != nil {
+	if _, err := registry.PushArtifact(ctx, a, b.name, tag, registry.PushOptions{Store: b.opts.Store, Fetch: b.opts.Fetch}); err != nil {
 		return err
 	}
+	if err := b.list(ctx, image, a); err != nil {
+		// The tag is there, and that is what counts: the list is for other programs, which may not find this one entry.
+		progress.Warn(ctx, err.Error(), "`sconce` finds it all the same; other programs may not")
+	}
+	return nil
+}
+
+// list has an artifact that was sent be found by its image.
+func (b *Book) list(ctx context.Context, image store.Digest, a *registry.Artifact) error {
 	text, err := a.Manifest()
 	if err != nil {
 		return err
 	}
 	entry := registry.Referrer{
-		MediaType: types.OCIManifestSchema1, Digest: v1.Hash{Algorithm: "sha256", Hex: manifest.Hex()}, Size: int64(len(text)),
+		MediaType: types.OCIManifestSchema1, Digest: v1.Hash{Algorithm: "sha256", Hex: store.DigestOf(text).Hex()}, Size: int64(len(text)),
 		ArtifactType: a.Type, Annotations: a.Annotations,
 	}
-	if err := b.repo.AddReferrer(ctx, image, entry); err != nil {
-		// The tag is there, and that is what counts: the list is for other programs, which may not find this one entry.
-		progress.Warn(ctx, err.Error(), "`sconce` finds it all the same; other programs may not")
-	}
-	return nil
+	return b.repo.AddReferrer(ctx, image, entry)
 }

@@ -16,6 +16,7 @@
 package evidence
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -131,7 +132,29 @@ func (e *MovedError) Error() string {
 
 // Hint says what to do.
 func (*MovedError) Hint() string {
-	return "somebody wrote it by other means, or with another key: find out who, and delete it before the test runs again"
+	return "somebody wrote it by other means: find out who, and delete it before the test runs again"
+}
+
+// StrangerError says that a key which is not trusted has signed what is under a tag.
+type StrangerError struct {
+	Tag string // HOST/PATH:TAG
+	Key string // its fingerprint, as what is there says it; "": it says none
+}
+
+func (e *StrangerError) Error() string { return e.moved().Error() }
+
+func (e *StrangerError) moved() *MovedError {
+	by := cmp.Or(e.Key, "another key")
+	return &MovedError{e.Tag, fmt.Sprintf("%s, but by %s", attest.ErrSignature, by)}
+}
+
+// Unwrap makes of it what it is to all who do not care whose key it was.
+func (e *StrangerError) Unwrap() error { return e.moved() }
+
+// Hint says what to do. A key that was changed is the usual cause, and deleting what it has signed is no cure.
+func (*StrangerError) Hint() string {
+	return "if it was your key before: list its public half under [[trust]] in pipeline.toml, or under keys in config.toml, and run " +
+		"`sconce pipeline resign`; if it was stolen: list it with revoked = true; else find out who wrote this"
 }
 
 // predicate is a test-result predicate, v0.1 (in-toto/attestation, spec/predicates/test-result.md), with fields of our own, which others
@@ -218,7 +241,10 @@ func read(s *attest.Statement, image store.Digest) (*Evidence, error) {
 		return nil, err
 	}
 	if p.Sconce.Finished != "" {
-		e.Finished, _ = time.Parse(time.RFC3339, p.Sconce.Finished) // only shown
+		e.Finished, _ = time.Parse(time.RFC3339, p.Sconce.Finished) // "" and what is damaged are no time
+	}
+	if signer := s.Signer(); signer != nil && !signer.Counts(e.Finished) {
+		return nil, fmt.Errorf("%s did not count when the test ended, %s: %w", signer.Fingerprint(), p.Sconce.Finished, attest.ErrUncounted)
 	}
 	return e, nil
 }

@@ -186,7 +186,7 @@ func TestVerify(t *testing.T) {
 			t.Errorf("%s: %+v, %v", at, got, err)
 		}
 	}
-	for at, want := range map[string]string{i.Canonical: "not signed by this key", i.Stable[0]: "no evidence"} {
+	for at, want := range map[string]string{i.Canonical: "not signed by a key that is trusted", i.Stable[0]: "no evidence"} {
 		if got, err := v.session.Verify(t.Context(), at, "", others); err != nil || got.Good() || !strings.Contains(got.Problems[0], want) {
 			t.Errorf("%s with another key: %+v, %v", at, got, err)
 		}

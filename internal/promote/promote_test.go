@@ -201,7 +201,7 @@ func TestUntested(t *testing.T) {
 		"other cluster":   {Promotion{Image: image, Required: elsewhere}, key.Public(), []string{"good on eiger"}},
 		"all there is":    {Promotion{Image: image, Existing: true}, key.Public(), []string{"bad on clariden"}},
 		"nothing":         {Promotion{Image: other, Existing: true}, key.Public(), []string{"never", "ever tested"}[1:]},
-		"another's key":   {Promotion{Image: image, Required: need(image, "good")}, stranger.Public(), []string{"not signed by this key"}},
+		"another's key":   {Promotion{Image: image, Required: need(image, "good")}, stranger.Public(), []string{"not signed by a key that is trusted"}},
 		"no key":          {Promotion{Image: image, Required: need(image, "good")}, nil, []string{"no key says"}},
 		"no such image":   {Promotion{Image: store.DigestOf(nil)}, key.Public(), []string{"holds no image"}},
 		"nowhere":         {Promotion{Image: image, To: []Target{}}, key.Public(), []string{"nothing says where"}},
