@@ -10,6 +10,9 @@ import (
 	"sconce.dev/sconce/internal/fault"
 )
 
+// Believe is a key that is trusted without limits, by where it is.
+func Believe(where string) Trusted { return Trusted{Key: where} }
+
 // Trusted is a public key whose signatures are believed, as a pipeline's file or the configuration lists it.
 type Trusted struct {
 	Key     string `toml:"key"`     // its file, or "env:NAME", or the PEM text itself
@@ -40,18 +43,32 @@ func (t Trusted) Read(dir string) (*PublicKey, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := t.CheckDays(); err != nil {
+		return nil, fault.Usage(fmt.Errorf("key %s: %w", t.Name(), err))
+	}
 	limited := *key
 	limited.revoked = t.Revoked
-	if limited.since, err = parseDay(t.Since, 0); err != nil {
-		return nil, fault.Usage(fmt.Errorf("key %s: since: %w", t.Name(), err))
-	}
-	if limited.until, err = parseDay(t.Until, 24*time.Hour-time.Second); err != nil {
-		return nil, fault.Usage(fmt.Errorf("key %s: until: %w", t.Name(), err))
-	}
-	if !limited.until.IsZero() && limited.until.Before(limited.since) {
-		return nil, fault.Usage(fmt.Errorf("key %s: it counts until %s, which is before %s", t.Name(), t.Until, t.Since))
-	}
+	limited.since, limited.until, _ = t.days()
 	return &limited, nil
+}
+
+// CheckDays reports dates that cannot be.
+func (t Trusted) CheckDays() error {
+	_, _, err := t.days()
+	return err
+}
+
+func (t Trusted) days() (since, until time.Time, err error) {
+	if since, err = parseDay(t.Since, 0); err != nil {
+		return since, until, fmt.Errorf("since: %w", err)
+	}
+	if until, err = parseDay(t.Until, 24*time.Hour-time.Second); err != nil {
+		return since, until, fmt.Errorf("until: %w", err)
+	}
+	if !until.IsZero() && until.Before(since) {
+		err = fmt.Errorf("until %s is before since %s", t.Until, t.Since)
+	}
+	return since, until, err
 }
 
 // Name is what people call the key: where it is, never its text.

@@ -34,7 +34,7 @@ in registries, so every command asks them again, and may be run twice.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: helpOrUnknown,
 	}
-	cmd.AddCommand(newPipelineLockCmd(a), newPipelinePlanCmd(a), newPipelineRunCmd(a), newPipelineTableCmd(a), newPipelineGCCmd(a))
+	cmd.AddCommand(newPipelineLockCmd(a), newPipelinePlanCmd(a), newPipelineRunCmd(a), newPipelineTableCmd(a), newPipelineGCCmd(a), newPipelineResignCmd(a))
 	cmd.AddCommand(newPipelineJobsCmd(a, "gitlab", "Print the missing jobs as a pipeline of GitLab", (*pipeline.Pipeline).Gitlab))
 	cmd.AddCommand(newPipelineJobsCmd(a, "github", "Print all jobs as a workflow of GitHub's actions", (*pipeline.Pipeline).Github))
 	cmd.AddCommand(newPipelineJobsCmd(a, "matrix", "Print the missing jobs as matrices of GitHub's actions, one for each stage", (*pipeline.Pipeline).Matrix))
@@ -95,7 +95,8 @@ func newPipelinePlanCmd(a *app) *cobra.Command {
 		Long: `Print for each image of the pipeline what is to be done next, and why: build, test, publish, or nothing
 (fine). What stands on an image that has not passed its tests is built after these (wait). An image whose
 lock does not fit is to be locked first (lock); one whose stable tag, which is written once, leads to
-another image needs another version (stuck). Nothing is built and nothing is written; registries are only
+another image needs another version (stuck). What is withdrawn, or stands on what is (withdrawn), is not
+promoted: its recipe has to change. Nothing is built and nothing is written; registries are only
 asked. One that does not answer is an error.`,
 		Example: examples("sconce pipeline plan", "sconce pipeline plan --json | jq -r '.[] | select(.action != \"fine\") | .image'"),
 		Args:    cobra.ArbitraryArgs,
@@ -269,12 +270,14 @@ func canPromote(p *pipeline.Pipeline, images []*pipeline.Image) error {
 		return nil
 	}
 	err := fault.Usage(errors.New("--promote: pipeline.toml names no key, and promotion believes signed verdicts of tests alone"))
-	return fault.Hint(err, `"openssl genpkey -algorithm ed25519 -out team.key" makes one; then sign = "file:team.key" in pipeline.toml`)
+	return fault.Hint(err, `"openssl genpkey -algorithm ed25519 -aes256 -out team.key" makes one, whose password goes into SCONCE_KEY_PASSWORD; then sign = "file:team.key" in pipeline.toml`)
 }
 
 // sayDone tells what came of an image.
 func (a *app) sayDone(d pipeline.Done) {
 	switch {
+	case d.Action == pipeline.Withdrawn:
+		a.say("left %s: %s", d.Ref, strings.Join(d.Reasons, "; "))
 	case d.Built:
 		a.say("built %s@%s", d.Canonical, d.Digest)
 	case d.Waited:
@@ -350,7 +353,8 @@ func newPipelineTableCmd(a *app) *cobra.Command {
 		Use:   "table",
 		Short: "Print which images users can take, and as what",
 		Long: `Print the images whose stable tags lead to what the pipeline builds now, with the references that users
-take them by: for a page of documentation, which then is never behind the registry.`,
+take them by: for a page of documentation, which then is never behind the registry. Of an image that is
+withdrawn it says why.`,
 		Example: examples("sconce pipeline table --markdown > images.md"),
 		Args:    wants(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -364,8 +368,8 @@ take them by: for a page of documentation, which then is never behind the regist
 			}
 			rows := [][]string{{"IMAGE", "VERSION", "PLATFORM", "TAKE IT AS"}}
 			for _, st := range all {
-				if st.Action == pipeline.Fine && len(st.Stable) > 0 {
-					rows = append(rows, []string{st.Name, st.Version, strings.Join(st.Platforms(), " "), strings.Join(st.Stable, " ")})
+				if take := st.TakeAs(); take != "" {
+					rows = append(rows, []string{st.Name, st.Version, strings.Join(st.Platforms(), " "), take})
 				}
 			}
 			return printTable(a.stdout, rows)

@@ -17,6 +17,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pelletier/go-toml/v2"
+
+	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/hostconfig"
@@ -35,7 +38,8 @@ type Config struct {
 	Unpack       string    // as sconce run's --unpack
 	Images       string    // directory of a site's mirror of images
 	Scratch      string    // directory on a local disk for what is unpacked and what steps write
-	Keys         *[]string // files of public keys, as --key of commands that need one; nil: nothing is said
+
+	Keys *[]attest.Trusted // public keys, as --key of commands that need one; nil: nothing is said
 
 	Mirrors map[string]string // addresses of mirrors by archive, one of mirrors
 	UV      *UV               // the release of uv to use; nil: nothing is said
@@ -57,7 +61,7 @@ type file struct {
 	Unpack       *string   `toml:"unpack"`
 	Images       *string   `toml:"images"`
 	Scratch      *string   `toml:"scratch"`
-	Keys         *[]string `toml:"keys"`
+	Keys         *[]any    `toml:"keys"` // strings, and tables as attest.Trusted has them
 
 	Mirrors map[string]string `toml:"mirrors"`
 	UV      *UV               `toml:"uv"`
@@ -159,7 +163,7 @@ func (c *Config) addStores(f file) error {
 		}
 	}
 	if f.Keys != nil {
-		if c.Keys, err = paths("keys", *f.Keys); err != nil {
+		if c.Keys, err = trusted(*f.Keys); err != nil {
 			return err
 		}
 	}
@@ -218,6 +222,36 @@ func paths(key string, said []string) (*[]string, error) {
 	}
 	return &all, nil
 }
+
+// trusted reads the list of public keys: each is a file, or a table that names one and says how long it counts.
+func trusted(said []any) (*[]attest.Trusted, error) {
+	all := make([]attest.Trusted, len(said))
+	for i, one := range said {
+		if path, ok := one.(string); ok {
+			one = map[string]any{"key": path}
+		}
+		data, err := toml.Marshal(one)
+		if err != nil {
+			return nil, fmt.Errorf("keys: %w", err)
+		}
+		t := &all[i]
+		if err := tomltext.Decode(data, t, trustKeys, func(key string) string { return spelling.Nearest(key, trustKeys) }); err != nil {
+			return nil, fmt.Errorf("keys: entry %d: %w", i+1, err)
+		}
+		if !strings.Contains(t.Key, "-----BEGIN ") && !strings.HasPrefix(t.Key, "env:") {
+			if t.Key, err = directory("keys", t.Key); err != nil {
+				return nil, err
+			}
+		}
+		if err := t.CheckDays(); err != nil {
+			return nil, fmt.Errorf("keys: %s: %w", t.Name(), err)
+		}
+	}
+	return &all, nil
+}
+
+// trustKeys are those of an entry of keys.
+var trustKeys = []string{"key", "since", "until", "revoked", "comment"}
 
 // read reads a file of some keys into the struct into, and returns its text as well.
 func read(path string, into any, keys []string) ([]byte, error) {

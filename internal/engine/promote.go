@@ -29,7 +29,7 @@ func keyPassword() ([]byte, error) {
 			return []byte(text), nil
 		}
 	}
-	return nil, fault.Hint(errors.New("it is encrypted"), "put its password into the variable "+passwordVariables[0])
+	return nil, fault.Hint(errors.New("it is encrypted"), "set "+passwordVariables[0]+" to the key's password")
 }
 
 // WithholdKey keeps a key, and the password that may be needed to open it, from programs that this one starts, before it is read: where is as
@@ -54,19 +54,6 @@ func SigningKey(where string) (*attest.PrivateKey, error) {
 	}
 	WithholdKey(where)
 	return attest.ReadPrivateKey(where, keyPassword)
-}
-
-// TrustedKeys reads public keys from files or "env:NAME".
-func TrustedKeys(where []string) ([]*attest.PublicKey, error) {
-	var keys []*attest.PublicKey
-	for _, w := range where {
-		key, err := attest.ReadPublicKey(w)
-		if err != nil {
-			return nil, err
-		}
-		keys = append(keys, key)
-	}
-	return keys, nil
 }
 
 // Evidence opens what is known of the images of a repository, HOST/PATH. Without a key it is only read.
@@ -165,11 +152,18 @@ type Promoting struct {
 	Required []promote.Required  // what there must be
 	Untested bool                // without Required: also without any evidence
 	DryRun   bool
+	Below    []promote.Place // what it stands on, none of which may be withdrawn; nil: what provenance and labels say
 }
 
 // Promote gives an image in a registry further tags, when there is evidence that it works: see [promote].
 func (s *Session) Promote(ctx context.Context, im InRegistry, how Promoting) (*promote.Report, error) {
-	p := promote.Promotion{From: im.Repository, Image: im.Digest, Required: how.Required, Existing: !how.Untested}
+	p := promote.Promotion{From: im.Repository, Image: im.Digest, Required: how.Required, Existing: !how.Untested, Below: how.Below}
+	if how.Below == nil {
+		var err error
+		if p.Below, err = s.StandsOn(ctx, im.Repository, im.Digest); err != nil {
+			return nil, err
+		}
+	}
 	for _, to := range how.To {
 		ref, err := parseRemote(withTag(to, im.Tag))
 		if err != nil {
@@ -230,6 +224,9 @@ func (s *Session) Verify(ctx context.Context, name, where string, trust []*attes
 	}
 	images, err := s.listed(ctx, im)
 	if err != nil {
+		return nil, err
+	}
+	if err := v.withdrawn(s.Withdrawn(ctx, im, []string{where}, trust)); err != nil {
 		return nil, err
 	}
 	if len(images) == 0 {

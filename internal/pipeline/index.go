@@ -126,7 +126,7 @@ func (r *runner) join(ctx context.Context, st *Status) error {
 	if err != nil {
 		return err
 	}
-	key, err := engine.SigningKey(r.Sign)
+	key, err := r.Key()
 	if err != nil {
 		return err
 	}

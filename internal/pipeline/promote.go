@@ -44,16 +44,10 @@ func (p *Pipeline) Promote(ctx context.Context, s *engine.Session, i *Image, how
 	if err != nil {
 		return nil, err
 	}
-	return s.Promote(ctx, im, how)
-}
-
-// trusted are keys whose signatures are believed: the pipeline's own, and more.
-func (p *Pipeline) trusted(more []*attest.PublicKey) ([]*attest.PublicKey, error) {
-	own, err := engine.SigningKey(p.Sign)
-	if err != nil || own == nil {
-		return more, err
+	if how.Below, err = p.belowOf(ctx, s, i); err != nil {
+		return nil, err
 	}
-	return append([]*attest.PublicKey{own.Public()}, more...), nil
+	return s.Promote(ctx, im, how)
 }
 
 // current returns what is under the canonical reference of an image, and refuses what belongs under another one.

@@ -98,6 +98,10 @@ func (r *runner) image(ctx context.Context, st *Status) Done {
 			return d
 		}
 	}
+	if st.Action == Withdrawn { // for a person: the recipe has to change
+		r.fail(st.Image.Ref)
+		return d
+	}
 	switch {
 	case st.IsToBuild() && st.Parts != nil:
 		d.Failed = r.join(ctx, st)
@@ -247,7 +251,7 @@ func createdNow() map[string]string {
 // killed on the way leaves nothing that is taken for done.
 func (r *runner) send(ctx context.Context, st *Status, planned *engine.Plan, made *engine.Built) error {
 	repository := repositoryOf(st.Canonical)
-	key, err := engine.SigningKey(r.Sign)
+	key, err := r.Key()
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/evidence"
@@ -27,6 +28,8 @@ const (
 	Publish Action = "publish" // a stable tag does not lead to it
 	Stuck   Action = "stuck"   // a stable tag that is written once leads to another image: by a person
 	Fine    Action = "fine"
+
+	Withdrawn Action = "withdrawn" // it, or what it stands on, is withdrawn: by a person
 )
 
 // Status is how far an image is, by what registries say.
@@ -52,11 +55,12 @@ func (p *Pipeline) Look(ctx context.Context, s *engine.Session, images []*Image)
 		return nil, err
 	}
 	all := make([]*Status, len(images))
+	keys, outer := p.judge(ctx), ctx
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(asksAtOnce)
 	for n, i := range images {
 		all[n] = &Status{Image: i, Action: Fine}
-		g.Go(func() error { return p.look(ctx, s, all[n]) })
+		g.Go(func() error { return p.look(ctx, s, all[n], keys) })
 	}
 	if err := g.Wait(); err != nil {
 		return nil, err
@@ -64,7 +68,7 @@ func (p *Pipeline) Look(ctx context.Context, s *engine.Session, images []*Image)
 	for _, st := range all {
 		st.blame(all)
 	}
-	return all, nil
+	return all, p.lookAtWithdrawals(outer, s, all, keys)
 }
 
 // blame says of an image when what it stands on is the reason that it is to be built, or has something to do first.
@@ -126,7 +130,7 @@ func (st *Status) blameParts(all []*Status) {
 	}
 }
 
-func (p *Pipeline) look(ctx context.Context, s *engine.Session, st *Status) error {
+func (p *Pipeline) look(ctx context.Context, s *engine.Session, st *Status, keys []*attest.PublicKey) error {
 	if st.Problem != nil {
 		st.Action, st.Reasons = Lock, []string{firstLine(st.Problem)}
 		return nil
@@ -147,11 +151,14 @@ func (p *Pipeline) look(ctx context.Context, s *engine.Session, st *Status) erro
 	if err == nil && (st.Action == Publish || st.Action == Fine && len(st.Stable) == 0) { // what users have has passed
 		err = lookAtVerdicts(ctx, s, st, wanted)
 	}
+	if st.Action == Fine && err == nil {
+		st.Reasons = []string{fineReason(st.Image)}
+	}
+	if err == nil {
+		err = p.lookAtSigners(ctx, s, st, wanted, keys)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", st.Ref, err)
-	}
-	if st.Action == Fine {
-		st.Reasons = []string{fineReason(st.Image)}
 	}
 	return nil
 }

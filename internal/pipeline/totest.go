@@ -44,6 +44,9 @@ func (p *Pipeline) ToTest(ctx context.Context, s *engine.Session, name string, o
 	if o.Here {
 		o.Sign = ""
 	}
+	if o.After, err = p.listed(); err != nil {
+		return o, err
+	}
 	o.Recipe, o.Image, o.Known = i.Recipe, named.FullName(), true
 	return o, nil
 }

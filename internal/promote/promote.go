@@ -39,6 +39,7 @@ type Promotion struct {
 
 	Required []Required // verdicts that there must be, of the image and what it stands on
 	Existing bool       // without Required, of which none may be bad: at least one
+	Below    []Place    // what the image stands on or lists, none of which may be withdrawn
 }
 
 // Target is a tag for users.
@@ -183,6 +184,9 @@ func (r *promoter) run(ctx context.Context) error {
 	}
 	if there == "" {
 		return fmt.Errorf("%s holds no image %s", r.From, r.Image)
+	}
+	if err := r.checkWithdrawn(ctx); err != nil {
+		return err
 	}
 	if err := r.checkEvidence(ctx); err != nil {
 		return err
@@ -333,6 +337,9 @@ func (r *promoter) attempt(ctx context.Context, m registry.Manifest) (rival *cla
 		}
 	}
 	rival, err = r.claims.against(ctx, mine, r.opts.Now)
+	if err == nil && rival == nil {
+		err = r.checkWithdrawn(ctx) // once more: who withdraws it from here on sees the claim
+	}
 	if err == nil && rival == nil {
 		var missing []int
 		missing, err = r.look(ctx) // once more: who was before may have withdrawn because it had written

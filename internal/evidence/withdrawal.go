@@ -1,0 +1,190 @@
+package evidence
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"sconce.dev/sconce/internal/attest"
+	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/store"
+)
+
+// WithdrawalType is the type of the statement that an image is withdrawn, or is so no longer.
+const WithdrawalType = "https://sconce.dev/withdrawal/v1"
+
+// Withdrawn is the kind of the attachment that says so: there is one beside an image, in each repository where it was withdrawn.
+const Withdrawn = "withdrawn"
+
+// The states of an image in a withdrawal.
+const (
+	stateWithdrawn = "withdrawn"
+	stateLifted    = "lifted"
+)
+
+// Limits on what a withdrawal says.
+const (
+	MaxBecause  = 1000 // characters of a reason
+	maxChanges  = 100  // the last of which are kept
+	timeOfNotes = time.RFC3339
+)
+
+// withdrawal is the predicate: what was said about an image, the last of which counts.
+type withdrawal struct {
+	Changes []change `json:"changes"`
+}
+
+type change struct {
+	State   string `json:"state"`
+	Because string `json:"because"`
+	At      string `json:"at"` // RFC 3339
+}
+
+// IsWithdrawal reports whether a tag is that of a withdrawal.
+func IsWithdrawal(tag string) bool {
+	_, ok := ImageOf(tag)
+	return ok && strings.HasPrefix(tag, attPrefix) && strings.HasSuffix(tag, "."+Withdrawn)
+}
+
+// Note is what a repository says about whether an image is withdrawn.
+type Note struct {
+	Repository string       `json:"repository"` // HOST/PATH
+	Image      store.Digest `json:"image"`
+	Withdrawn  bool         `json:"withdrawn"` // otherwise that it is so no longer
+	Because    string       `json:"because"`   // in one line
+	At         time.Time    `json:"at"`
+	Trusted    bool         `json:"trusted"` // a key that counts has signed it
+
+	changes []change
+}
+
+// Note reads what is said about an image, whoever has said it; nil: nothing is.
+func (b *Book) Note(ctx context.Context, image store.Digest) (*Note, error) {
+	s, err := b.Attachment(ctx, image, Withdrawn)
+	n := &Note{Repository: b.name, Image: image, Trusted: s != nil}
+	var other *MovedError
+	var text json.RawMessage
+	switch {
+	case s != nil:
+		text = s.Predicate
+	case err == nil || errors.As(err, &other):
+		if text, err = b.Peek(ctx, image, Withdrawn); err != nil || text == nil {
+			return nil, err
+		}
+	default:
+		return nil, err
+	}
+	var said withdrawal
+	if s != nil && s.PredicateType != WithdrawalType || json.Unmarshal(text, &said) != nil || len(said.Changes) == 0 {
+		return nil, nil
+	}
+	last := said.Changes[len(said.Changes)-1]
+	n.Withdrawn, n.Because, n.changes = last.State != stateLifted, OneLine(last.Because), said.Changes
+	n.At, _ = time.Parse(timeOfNotes, last.At) // what is damaged is old
+	if s != nil && !s.Signer().Counts(n.At) {
+		n.Trusted = false
+	}
+	return n, nil
+}
+
+// OneLine makes a text of somebody else's fit for a line, whatever prints it: without control characters, and no longer than a reason may be.
+func OneLine(text string) string {
+	text = strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case unicode.IsControl(r) || unicode.Is(unicode.Cf, r):
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+	text = strings.Join(strings.Fields(text), " ")
+	if runes := []rune(text); len(runes) > MaxBecause {
+		text = string(runes[:MaxBecause]) + "…"
+	}
+	return text
+}
+
+// Withdraw writes beside an image that it is withdrawn, or with lift that it is so no longer, after what was said before. What is said already is
+// not said again. It reports whether it has written.
+func (b *Book) Withdraw(ctx context.Context, image store.Digest, because string, lift bool, at time.Time) (bool, error) {
+	before, err := b.Note(ctx, image)
+	if err != nil {
+		return false, err
+	}
+	var said withdrawal
+	if before != nil && before.Trusted == (b.opts.Key != nil) {
+		if before.Withdrawn == !lift && before.Because == because {
+			return false, nil
+		}
+		said.Changes = before.changes[max(0, len(before.changes)-maxChanges+1):]
+	}
+	if lift && (before == nil || !before.Withdrawn || before.Trusted != (b.opts.Key != nil)) {
+		return false, nil // there is nothing, or it is not ours to lift
+	}
+	state := stateWithdrawn
+	if lift {
+		state = stateLifted
+	}
+	said.Changes = append(said.Changes, change{state, because, at.UTC().Format(timeOfNotes)})
+	notes := map[string]string{"dev.sconce.withdrawn": state}
+	if b.opts.Key == nil {
+		return true, b.Attach(ctx, image, Withdrawn, WithdrawalType, said, notes)
+	}
+	s, err := attest.New(image, b.name, WithdrawalType, said)
+	if err != nil {
+		return false, err
+	}
+	return true, b.write(ctx, AttachmentTags(image)+Withdrawn, s, notes) // also over what a stranger says, which counts for nothing
+}
+
+// Judge says which of the notes about an image counts. With keys it is the newest that a key which counts has signed: the image was withdrawn, and
+// perhaps that was lifted, in several repositories one after the other. Without any, that one repository says so is enough. Notes of others that
+// say that it is withdrawn are told beside it.
+func Judge(notes []*Note, keys []*attest.PublicKey) (counts *Note, others []*Note) {
+	for _, n := range notes {
+		switch {
+		case n == nil:
+		case len(keys) > 0 && !n.Trusted:
+			if n.Withdrawn {
+				others = append(others, n)
+			}
+		case len(keys) == 0 && !n.Withdrawn:
+		case counts == nil || n.At.After(counts.At) || n.At.Equal(counts.At) && n.Withdrawn:
+			counts = n
+		}
+	}
+	if counts != nil && !counts.Withdrawn {
+		counts = nil
+	}
+	return counts, others
+}
+
+// WithdrawnError says that an image, or what it stands on, is withdrawn.
+type WithdrawnError struct {
+	Image string // as people know it
+	Note  *Note
+	How   string // what it is to the image: "stands on", "lists"; "": the image itself
+}
+
+func (e *WithdrawnError) Error() string {
+	if e.How != "" {
+		return fmt.Sprintf("%s %s %s@%s, which is withdrawn: %s", e.Image, e.How, e.Note.Repository, e.Note.Image.Short(), e.Note.Because)
+	}
+	return fmt.Sprintf("%s is withdrawn: %s", e.Image, e.Note.Because)
+}
+
+// Hint says what to do.
+func (e *WithdrawnError) Hint() string {
+	if e.How != "" {
+		return "build it anew, on another image"
+	}
+	return fmt.Sprintf("build another image; if it was withdrawn by mistake: `sconce withdraw %s@%s --undo --because TEXT`", e.Note.Repository, e.Note.Image)
+}
+
+// ExitCode is that of a problem that was found.
+func (*WithdrawnError) ExitCode() int { return fault.CodeProblem }
