@@ -103,6 +103,9 @@ func (s *Session) baseOf(ctx context.Context, repository string, manifest []byte
 		return nil, err
 	}
 	text, err := book.Peek(ctx, store.DigestOf(manifest), Provenance)
+	if err == nil && text == nil {
+		text, err = book.PeekReferred(ctx, store.DigestOf(manifest), provenanceType)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -118,6 +121,9 @@ func (s *Session) baseOf(ctx context.Context, repository string, manifest []byte
 		return nil, err
 	}
 	name, digest := labels[labelBaseName], store.Digest(labels[labelBaseDigest])
+	if digest == "" && !strings.Contains(name, "/") { // another recipe's, which lies beside it
+		name = repository[:strings.LastIndexByte(repository, '/')+1] + name
+	}
 	if base := baseAt(repository, name, digest); base != nil || digest != "" {
 		return base, nil
 	}

@@ -30,6 +30,8 @@ type Options struct {
 	Key   *attest.PrivateKey  // what is written is signed with it; nil: nothing can be written but unsigned attachments
 	Trust []*attest.PublicKey // whose signatures are believed, besides Key's own
 	Write bool                // ask for the right to write, also without a key
+
+	Repository *registry.Repository // the one to read from, with what is known of its server; nil: it is opened
 }
 
 // Book is the evidence in one repository. Its methods may be called from many goroutines.
@@ -42,9 +44,12 @@ type Book struct {
 
 // Open returns the book in a repository, HOST/PATH: the one that holds the images. Nothing is sent yet.
 func Open(repository string, o Options) (*Book, error) {
-	repo, err := registry.OpenForWriting(repository, registry.Options{Fetch: o.Fetch, Push: o.Write || o.Key != nil})
-	if err != nil {
-		return nil, err
+	repo := o.Repository
+	if repo == nil || o.Write || o.Key != nil {
+		var err error
+		if repo, err = registry.OpenForWriting(repository, registry.Options{Fetch: o.Fetch, Push: o.Write || o.Key != nil}); err != nil {
+			return nil, err
+		}
 	}
 	b := &Book{name: repository, repo: repo, opts: o, trust: o.Trust}
 	if o.Key != nil {
@@ -426,6 +431,35 @@ func (b *Book) Peek(ctx context.Context, image store.Digest, kind string) (json.
 		return nil, err
 	}
 	return s.Predicate, nil
+}
+
+// PeekReferred is Peek for a document that was copied to without its tag, of a type.
+func (b *Book) PeekReferred(ctx context.Context, image store.Digest, predicateType string) (json.RawMessage, error) {
+	list, err := b.repo.Referrers(ctx, image)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range list[:min(len(list), maxReferred)] {
+		if _, err := store.ParseDigest(r.Digest.String()); err != nil || r.Annotations[predicateNote] != predicateType {
+			continue
+		}
+		data, _, err := b.repo.Manifest(ctx, r.Digest.String())
+		if registry.IsAbsent(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		bundle, err := b.bundle(ctx, data)
+		if err != nil {
+			return nil, err
+		}
+		var s attest.Statement
+		if json.Unmarshal(attest.Payload(bundle), &s) == nil && s.IsAbout(image) && s.PredicateType == predicateType {
+			return s.Predicate, nil
+		}
+	}
+	return nil, nil
 }
 
 // document brings a document that stands for itself.

@@ -39,6 +39,7 @@ type Status struct {
 	Action  Action
 	Reasons []string // why, one for each thing that is missing
 
+	tags    []string // of its staging repository; nil: nobody has asked
 	changes []string // of an image that is to be built: what of itself has changed
 }
 
@@ -215,6 +216,7 @@ func (p *Pipeline) lookAtTests(ctx context.Context, s *engine.Session, st *Statu
 	if err != nil {
 		return nil, err
 	}
+	st.tags = tags
 	for _, w := range wanted {
 		tag, err := w.Tag()
 		if err != nil {
