@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"sconce.dev/sconce/internal/engine"
-	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/pipeline"
 	"sconce.dev/sconce/internal/units"
 )
@@ -54,8 +54,8 @@ func (a *app) listTrust(asJSON bool) error {
 		return err
 	}
 	for _, k := range all {
-		if k.Problem != "" {
-			return fault.Usage(fault.Hint(errors.New(k.Problem), "correct "+k.From))
+		if k.Err != nil {
+			return fmt.Errorf("%s: %w", k.From, k.Err)
 		}
 	}
 	return nil

@@ -230,13 +230,26 @@ func trusted(said []any) (*[]attest.Trusted, error) {
 		if path, ok := one.(string); ok {
 			one = map[string]any{"key": path}
 		}
-		data, err := toml.Marshal(one)
-		if err != nil {
-			return nil, fmt.Errorf("keys: %w", err)
+		table, ok := one.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("keys: entry %d is neither a path nor a table", i+1)
+		}
+		for key := range table {
+			if !slices.Contains(trustKeys, key) {
+				hint := "the keys are " + strings.Join(trustKeys, ", ")
+				if near := spelling.Nearest(key, trustKeys); near != "" {
+					hint = fmt.Sprintf("did you mean %q?", near)
+				}
+				return nil, fault.Hint(fmt.Errorf("keys: entry %d: unknown key %q", i+1, key), hint)
+			}
 		}
 		t := &all[i]
-		if err := tomltext.Decode(data, t, trustKeys, func(key string) string { return spelling.Nearest(key, trustKeys) }); err != nil {
-			return nil, fmt.Errorf("keys: entry %d: %w", i+1, err)
+		data, err := toml.Marshal(table)
+		if err == nil {
+			err = toml.Unmarshal(data, t)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("keys: entry %d: since, until, key and comment are strings, and revoked is true or false", i+1)
 		}
 		if !strings.Contains(t.Key, "-----BEGIN ") && !strings.HasPrefix(t.Key, "env:") {
 			if t.Key, err = directory("keys", t.Key); err != nil {

@@ -58,11 +58,14 @@ func SigningKey(where string) (*attest.PrivateKey, error) {
 
 // Evidence opens what is known of the images of a repository, HOST/PATH. Without a key it is only read.
 func (s *Session) Evidence(repository string, key *attest.PrivateKey, trust []*attest.PublicKey) (*evidence.Book, error) {
-	repo, err := s.Repository(repository)
-	if err != nil {
-		return nil, err
+	o := evidence.Options{Store: s.Store, Fetch: s.Fetch, Key: key, Trust: trust}
+	if key == nil {
+		var err error
+		if o.Repo, err = s.Repository(repository); err != nil {
+			return nil, err
+		}
 	}
-	return evidence.Open(repository, evidence.Options{Store: s.Store, Fetch: s.Fetch, Key: key, Trust: trust, Repository: repo})
+	return evidence.Open(repository, o)
 }
 
 // RecordTest keeps the result of a test as evidence beside its image, with its log.

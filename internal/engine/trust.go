@@ -44,6 +44,7 @@ type KnownKey struct {
 	Revoked     bool   `json:"revoked,omitempty"`
 	Comment     string `json:"comment,omitempty"`
 	Problem     string `json:"problem,omitempty"` // why it cannot be read
+	Err         error  `json:"-"`                 // likewise
 }
 
 // KnowKey describes a key of a list in a file; relative paths begin in dir.
@@ -51,7 +52,7 @@ func KnowKey(t attest.Trusted, dir, from string) KnownKey {
 	k := KnownKey{Key: t.Name(), From: from, Since: t.Since, Until: t.Until, Revoked: t.Revoked, Comment: t.Comment}
 	key, err := t.Read(dir)
 	if err != nil {
-		k.Problem = err.Error()
+		k.Problem, k.Err = err.Error(), err
 		return k
 	}
 	k.Fingerprint = key.Fingerprint()

@@ -26,12 +26,11 @@ import (
 // Options say how a [Book] is used.
 type Options struct {
 	Store *store.Store
-	Fetch *fetch.Client       // of the same store
-	Key   *attest.PrivateKey  // what is written is signed with it; nil: nothing can be written but unsigned attachments
-	Trust []*attest.PublicKey // whose signatures are believed, besides Key's own
-	Write bool                // ask for the right to write, also without a key
-
-	Repository *registry.Repository // the one to read from, with what is known of its server; nil: it is opened
+	Fetch *fetch.Client        // of the same store
+	Key   *attest.PrivateKey   // what is written is signed with it; nil: nothing can be written but unsigned attachments
+	Trust []*attest.PublicKey  // whose signatures are believed, besides Key's own
+	Write bool                 // ask for the right to write, also without a key
+	Repo  *registry.Repository // opened already, where nothing is written; nil: it is opened
 }
 
 // Book is the evidence in one repository. Its methods may be called from many goroutines.
@@ -44,12 +43,12 @@ type Book struct {
 
 // Open returns the book in a repository, HOST/PATH: the one that holds the images. Nothing is sent yet.
 func Open(repository string, o Options) (*Book, error) {
-	repo := o.Repository
-	if repo == nil || o.Write || o.Key != nil {
-		var err error
-		if repo, err = registry.OpenForWriting(repository, registry.Options{Fetch: o.Fetch, Push: o.Write || o.Key != nil}); err != nil {
-			return nil, err
-		}
+	repo, err := o.Repo, error(nil)
+	if repo == nil {
+		repo, err = registry.OpenForWriting(repository, registry.Options{Fetch: o.Fetch, Push: o.Write || o.Key != nil})
+	}
+	if err != nil {
+		return nil, err
 	}
 	b := &Book{name: repository, repo: repo, opts: o, trust: o.Trust}
 	if o.Key != nil {

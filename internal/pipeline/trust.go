@@ -77,7 +77,7 @@ func (p *Pipeline) Keys() []engine.KnownKey {
 	if p.Sign != "" {
 		k := engine.KnownKey{Key: p.Sign, From: p.Path, Signs: true}
 		if own, err := p.Key(); err != nil {
-			k.Problem = err.Error()
+			k.Problem, k.Err = err.Error(), err
 		} else {
 			k.Fingerprint = own.Public().Fingerprint()
 		}
