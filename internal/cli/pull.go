@@ -70,10 +70,10 @@ func (a *app) runPull(ctx context.Context, o pullOptions) error {
 	}
 	warn := s.WarnIfWithdrawn(ctx, image, keys)
 	named, err := s.Pull(ctx, image, name)
+	warn(named.Digest)
 	if err != nil {
 		return err
 	}
-	warn(named.Digest)
 	if o.json {
 		return a.printJSON(named)
 	}

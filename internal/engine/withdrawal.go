@@ -130,7 +130,10 @@ func (s *Session) baseOf(ctx context.Context, repository string, manifest []byte
 	if baseAt(repository, name, store.DigestOf(nil)) == nil { // not of this registry
 		return nil, nil
 	}
-	digest, _, err = s.Head(ctx, name)
+	digest, found, err := s.Head(ctx, name)
+	if err == nil && !found {
+		digest, err = s.withdrawnTag(ctx, name)
+	}
 	if registry.IsDenied(err) {
 		return nil, nil
 	}
@@ -138,6 +141,20 @@ func (s *Session) baseOf(ctx context.Context, repository string, manifest []byte
 		return nil, err
 	}
 	return baseAt(repository, name, digest), nil
+}
+
+// withdrawnTag is the image that a tag, HOST/PATH:TAG, led to before it was withdrawn; "" where nothing says so.
+func (s *Session) withdrawnTag(ctx context.Context, name string) (store.Digest, error) {
+	repository, tag := store.SplitImageName(name)
+	book, err := s.Evidence(repository, nil, nil)
+	if err != nil {
+		return "", err
+	}
+	n, err := book.NoteOfTag(ctx, tag)
+	if n == nil {
+		return "", err
+	}
+	return n.Image, nil
 }
 
 // baseAt is a place of an image that is named HOST/NAME[:TAG]; nil where that is no image of the repository's own registry, or has no digest.
@@ -251,8 +268,8 @@ func (s *Session) Withdraw(ctx context.Context, w Withdrawing) (*promote.Withdra
 const withdrawalPatience = 2 * time.Second
 
 // WarnIfWithdrawn looks, beside what else happens with an image of a registry, whether it is withdrawn. The function that it returns warns when it
-// is, or what it stands on, once that is over: image is the digest of its manifest in the store, of an index that of the one that was chosen. A
-// registry that does not answer in time, or has no notes, keeps nobody from anything.
+// is, or what it stands on, once that is over: image is the digest of its manifest in the store, of an index that of the one that was chosen; "" where
+// it did not come. A registry that does not answer in time, or has no notes, keeps nobody from anything.
 func (s *Session) WarnIfWithdrawn(ctx context.Context, subject *Subject, trust []*attest.PublicKey) (tell func(image store.Digest)) {
 	if subject.Ref.Transport != source.Docker || s.Offline {
 		return func(store.Digest) {}
@@ -276,7 +293,10 @@ func (s *Session) WarnIfWithdrawn(ctx context.Context, subject *Subject, trust [
 	top := make(chan []string, 1)
 	go func() {
 		im, err := s.Find(inner, subject.Ref.String())
-		if err != nil {
+		if err != nil && im.Tag != "" { // its tag may have been taken away
+			im.Digest, _ = s.withdrawnTag(inner, im.Repository+":"+im.Tag)
+		}
+		if im.Digest == "" {
 			top <- nil
 			return
 		}
@@ -288,8 +308,8 @@ func (s *Session) WarnIfWithdrawn(ctx context.Context, subject *Subject, trust [
 		rest := make(chan []string, 1)
 		go func() {
 			said := <-top
-			if own.Image == "" {
-				rest <- nil
+			if own.Image == "" || image == "" {
+				rest <- said
 				return
 			}
 			chosen := promote.Place{Name: own.Name, Image: image, Repositories: own.Repositories}

@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -42,6 +46,8 @@ type change struct {
 	State   string `json:"state"`
 	Because string `json:"because"`
 	At      string `json:"at"` // RFC 3339
+
+	Tags []string `json:"tags,omitempty"` // that led to the image in this repository, and may be gone now
 }
 
 // IsWithdrawal reports whether a tag is that of a withdrawal.
@@ -109,9 +115,47 @@ func OneLine(text string) string {
 	return text
 }
 
-// Withdraw writes beside an image that it is withdrawn, or with lift that it is so no longer, after what was said before. What is said already is
-// not said again. It reports whether it has written.
-func (b *Book) Withdraw(ctx context.Context, image store.Digest, because string, lift bool, at time.Time) (bool, error) {
+// NoteOfTag reads what is said about the image that a tag led to before it was withdrawn; nil: nothing is.
+func (b *Book) NoteOfTag(ctx context.Context, tag string) (*Note, error) {
+	tags, err := b.repo.Tags(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, at := range tags {
+		if !IsWithdrawal(at) {
+			continue
+		}
+		data, _, err := b.repo.Manifest(ctx, at)
+		if registry.IsAbsent(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		var m struct {
+			Subject v1.Descriptor `json:"subject"`
+		}
+		if json.Unmarshal(data, &m) != nil {
+			continue
+		}
+		image, err := store.ParseDigest(m.Subject.Digest.String())
+		if err != nil {
+			continue
+		}
+		n, err := b.Note(ctx, image)
+		if err != nil {
+			return nil, err
+		}
+		if n != nil && slices.ContainsFunc(n.changes, func(c change) bool { return slices.Contains(c.Tags, tag) }) {
+			return n, nil
+		}
+	}
+	return nil, nil
+}
+
+// Withdraw writes beside an image that it is withdrawn, or with lift that it is so no longer, after what was said before. tags lead to it here. What
+// is said already is not said again. It reports whether it has written.
+func (b *Book) Withdraw(ctx context.Context, image store.Digest, because string, lift bool, tags []string, at time.Time) (bool, error) {
 	before, err := b.Note(ctx, image)
 	if err != nil {
 		return false, err
@@ -130,7 +174,7 @@ func (b *Book) Withdraw(ctx context.Context, image store.Digest, because string,
 	if lift {
 		state = stateLifted
 	}
-	said.Changes = append(said.Changes, change{state, because, at.UTC().Format(timeOfNotes)})
+	said.Changes = append(said.Changes, change{State: state, Because: because, At: at.UTC().Format(timeOfNotes), Tags: tags})
 	notes := map[string]string{"dev.sconce.withdrawn": state}
 	if b.opts.Key == nil {
 		return true, b.Attach(ctx, image, Withdrawn, WithdrawalType, said, notes)

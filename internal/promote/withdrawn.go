@@ -167,7 +167,13 @@ func (w *Withdrawing) note(ctx context.Context, name string, o WithdrawOptions) 
 		outcome.State = "would write"
 		return outcome, nil
 	}
-	written, err := b.Withdraw(ctx, w.Image, w.Because, w.Lift, o.Now())
+	var tags []string
+	if slices.Contains(w.Users, name) && !w.Lift {
+		if tags, _, err = w.tagsOf(ctx, b.Repository()); err != nil {
+			return outcome, err
+		}
+	}
+	written, err := b.Withdraw(ctx, w.Image, w.Because, w.Lift, tags, o.Now())
 	outcome.State = map[bool]string{true: "written", false: "there"}[written]
 	if err != nil {
 		err = fmt.Errorf("withdraw %s from %s: %w", w.Image.Short(), name, err)
