@@ -24,21 +24,22 @@ func newWithdrawCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "withdraw IMAGE --because TEXT",
 		Short: "Say that an image is bad, and take its tags from users",
-		Long: `Say beside an image, in its registry, that it is withdrawn and why, and take away the tags by which users pull it. From then on
-sconce promote refuses it, whoever runs it, and so it does what stands on it; sconce pipeline plan and table, verify, pull
-and check say so and why, of the image and of what stands on it.
+		Long: `Say beside an image, in its registry, that it is withdrawn and why, and take away the tags by which users
+pull it. From then on sconce promote refuses it, whoever runs it, and what stands on it as well; sconce
+pipeline plan and table, verify, pull and check say why.
 
-IMAGE is an image of the pipeline (see pipeline.toml), DIR[:VARIANT] or its name: the one that its stable tags lead to,
-else the one that its recipe makes today. It is withdrawn in staging and in all repositories for users. Or it is one in
-a registry, HOST/NAME:TAG or HOST/NAME@DIGEST: within a pipeline that has the repository, likewise; elsewhere it is
-withdrawn there, and in the repositories that --in names, whose tags go.
+IMAGE is an image of the pipeline (see pipeline.toml), DIR[:VARIANT] or its name: the one that its stable
+tags lead to, else the one that its recipe makes today. It is withdrawn in staging and in all repositories
+for users. Or it is one in a registry, HOST/NAME:TAG or HOST/NAME@DIGEST: within a pipeline that has the
+repository, likewise; elsewhere it is withdrawn there, and in the repositories that --in names.
 
-The note is signed with the pipeline's key, or that of --sign. Tags go one by one where the registry deletes tags. One that
-deletes whole images only, as docker-registry does, keeps them, so that what users have named by digest stays; with
---delete the image goes there, unless an index lists it. Staging keeps the image in any case.
+The note is signed with the pipeline's key, or that of --sign. Tags are deleted one by one where the
+registry deletes tags. docker-registry and some others delete whole images only: there the tags stay, so
+that users who have named the image by its digest keep it; with --delete the image is deleted there, unless
+an index lists it. Staging keeps the image in any case.
 
---undo says that it is withdrawn no longer; sconce promote gives it its tags again. What was killed on the way is run
-again, and does the rest. From another branch than the pipeline's nothing is written.`,
+--undo says that it is withdrawn no longer; sconce promote gives it its tags again. A command that was
+killed is run again, and does the rest. From another branch than the pipeline's nothing is written.`,
 		Example: examples(
 			`sconce withdraw images/pytorch:26.02-py3 --because "NCCL hangs on 8 nodes"`,
 			`sconce withdraw registry.example.org/team/train:25.11 --because CVE-2026-1234 --sign env:SCONCE_KEY --keep-tags`,
