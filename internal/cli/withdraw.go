@@ -39,7 +39,7 @@ that users who have named the image by its digest keep it; with --delete the ima
 an index lists it. Staging keeps the image in any case.
 
 --undo says that it is withdrawn no longer; sconce promote gives it its tags again. A command that was
-killed is run again, and does the rest. From another branch than the pipeline's nothing is written.`,
+killed is run again, and does the rest.`,
 		Example: examples(
 			`sconce withdraw images/pytorch:26.02-py3 --because "NCCL hangs on 8 nodes"`,
 			`sconce withdraw registry.example.org/team/train:25.11 --because CVE-2026-1234 --sign env:SCONCE_KEY --keep-tags`,
@@ -70,7 +70,7 @@ func (a *app) runWithdraw(ctx context.Context, o withdrawOptions) error {
 	if err != nil {
 		return err
 	}
-	done, from, err := withdrawImage(ctx, s, o)
+	done, from, err := a.withdrawImage(ctx, s, o)
 	if done == nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (a *app) runWithdraw(ctx context.Context, o withdrawOptions) error {
 	return nil
 }
 
-func withdrawImage(ctx context.Context, s *engine.Session, o withdrawOptions) (done *promote.Withdrawn, from string, err error) {
+func (a *app) withdrawImage(ctx context.Context, s *engine.Session, o withdrawOptions) (done *promote.Withdrawn, from string, err error) {
 	p, err := pipelineOf(o.image)
 	if !engine.IsRemote(o.image) {
 		if err != nil {
@@ -113,7 +113,7 @@ func withdrawImage(ctx context.Context, s *engine.Session, o withdrawOptions) (d
 	if o.how.Sign == "" {
 		return nil, "", fault.Usage(fault.Hint(fmt.Errorf("%s is in no repository of a pipeline: nothing says with which key the note is signed", im.Repository), "add --sign FILE or --sign env:NAME"))
 	}
-	key, err := engine.SigningKey(o.how.Sign)
+	key, err := a.settings().SigningKey(o.how.Sign)
 	if err != nil {
 		return nil, "", err
 	}

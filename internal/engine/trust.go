@@ -33,6 +33,16 @@ func (s Settings) Believed(flags []string) []attest.Trusted {
 	return all
 }
 
+// SigningKey is [SigningKey] for a key that comes after those of the configuration: it may write over what they have signed.
+func (s Settings) SigningKey(where string) (*attest.PrivateKey, error) {
+	key, err := SigningKey(where)
+	if err != nil || key == nil {
+		return nil, err
+	}
+	before, err := TrustedKeys(s.Believed(nil))
+	return key.After(before), err
+}
+
 // KnownKey is a key whose signatures are judged here, and what says so.
 type KnownKey struct {
 	Key         string `json:"key"` // where it is

@@ -7,17 +7,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/evidence"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/promote"
 	"sconce.dev/sconce/internal/registry"
-	"sconce.dev/sconce/internal/source"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -47,53 +44,63 @@ func (s *Session) StandsOn(ctx context.Context, repository string, image store.D
 	if err != nil {
 		return nil, err
 	}
-	var all []promote.Place
-	add := func(p promote.Place) bool {
-		if len(all) >= maxStack || slices.ContainsFunc(all, func(other promote.Place) bool { return other.Image == p.Image }) {
-			return false
-		}
-		all = append(all, p)
-		return true
+	w := &tower{session: s}
+	if err := w.addBelow(ctx, repository, manifest); err != nil {
+		return nil, err
 	}
-	tops := [][]byte{manifest}
 	for _, d := range listed {
-		if !add(promote.Place{Name: repository + "@" + d.Short(), Image: d, Repositories: []string{repository}, How: lists}) {
+		if !w.add(promote.Place{Name: repository + "@" + d.Short(), Image: d, Repositories: []string{repository}, How: lists}) {
 			continue
 		}
 		one, _, err := repo.Manifest(ctx, string(d))
 		if registry.IsAbsent(err) {
 			continue
 		}
+		if err == nil {
+			err = w.addBelow(ctx, repository, one)
+		}
 		if err != nil {
 			return nil, err
 		}
-		tops = append(tops, one)
 	}
-	for _, top := range tops {
-		at, name := top, repository
-		for {
-			base, err := s.baseOf(ctx, name, at)
-			if err != nil {
-				return nil, err
-			}
-			if base == nil || !add(*base) {
-				break
-			}
-			name = base.Repositories[0]
-			below, err := s.Repository(name)
-			if err != nil {
-				return nil, err
-			}
-			at, _, err = below.Manifest(ctx, string(base.Image))
-			if registry.IsAbsent(err) || registry.IsDenied(err) {
-				break // nobody says what it stood on, or not to this user
-			}
-			if err != nil {
-				return nil, err
-			}
+	return w.all, nil
+}
+
+// tower collects images that stand on each other.
+type tower struct {
+	session *Session
+	all     []promote.Place
+}
+
+// add adds an image, and reports whether it is new.
+func (w *tower) add(p promote.Place) bool {
+	if len(w.all) >= maxStack || slices.ContainsFunc(w.all, func(other promote.Place) bool { return other.Image == p.Image }) {
+		return false
+	}
+	w.all = append(w.all, p)
+	return true
+}
+
+// addBelow adds what the image of a manifest stands on, all the way down.
+func (w *tower) addBelow(ctx context.Context, repository string, manifest []byte) error {
+	for {
+		base, err := w.session.baseOf(ctx, repository, manifest)
+		if err != nil || base == nil || !w.add(*base) {
+			return err
+		}
+		repository = base.Repositories[0]
+		repo, err := w.session.Repository(repository)
+		if err != nil {
+			return err
+		}
+		manifest, _, err = repo.Manifest(ctx, string(base.Image))
+		if registry.IsAbsent(err) || registry.IsDenied(err) {
+			return nil // nobody says what it stood on, or not to this user
+		}
+		if err != nil {
+			return err
 		}
 	}
-	return all, nil
 }
 
 // baseOf is what the image of a manifest stands on, nil where nothing says so.
@@ -262,92 +269,4 @@ func (s *Session) Withdraw(ctx context.Context, w Withdrawing) (*promote.Withdra
 	}
 	o := promote.WithdrawOptions{Options: promote.Options{Store: s.Store, Fetch: s.Fetch, DryRun: w.DryRun}, Key: w.Key}
 	return promote.Withdraw(ctx, w.Withdrawing, o)
-}
-
-// withdrawalPatience is how long a command waits, once it is done, to learn whether an image is withdrawn.
-const withdrawalPatience = 2 * time.Second
-
-// WarnIfWithdrawn looks, beside what else happens with an image of a registry, whether it is withdrawn. The function that it returns warns when it
-// is, or what it stands on, once that is over: image is the digest of its manifest in the store, of an index that of the one that was chosen; "" where
-// it did not come. A registry that does not answer in time, or has no notes, keeps nobody from anything.
-func (s *Session) WarnIfWithdrawn(ctx context.Context, subject *Subject, trust []*attest.PublicKey) (tell func(image store.Digest)) {
-	if subject.Ref.Transport != source.Docker || s.Offline {
-		return func(store.Digest) {}
-	}
-	inner, cancel := context.WithCancel(progress.With(ctx, nil)) // it shows nothing
-	look := func(own promote.Place, below ...promote.Place) []string {
-		var said []string
-		for _, p := range append([]promote.Place{own}, below...) {
-			note, others, err := promote.Withdrawal(inner, p, promote.Options{Store: s.Store, Fetch: s.Fetch, Trust: trust})
-			if note != nil && err == nil {
-				said = append(said, (&evidence.WithdrawnError{Image: own.Name, Note: note, How: p.How}).Error())
-			}
-			for _, n := range others {
-				said = append(said, (&evidence.WithdrawnError{Image: own.Name, Note: n, How: p.How}).Error()+", as somebody says whose key is not trusted")
-			}
-		}
-		return said
-	}
-	repository := subject.Ref.Value
-	own := promote.Place{Repositories: []string{repository}}
-	top := make(chan []string, 1)
-	go func() {
-		im, err := s.Find(inner, subject.Ref.String())
-		if err != nil && im.Tag != "" { // its tag may have been taken away
-			im.Digest, _ = s.withdrawnTag(inner, im.Repository+":"+im.Tag)
-		}
-		if im.Digest == "" {
-			top <- nil
-			return
-		}
-		own.Name, own.Image = im.shown(), im.Digest
-		top <- look(own)
-	}()
-	return func(image store.Digest) {
-		defer cancel()
-		rest := make(chan []string, 1)
-		go func() {
-			said := <-top
-			if own.Image == "" || image == "" {
-				rest <- said
-				return
-			}
-			chosen := promote.Place{Name: own.Name, Image: image, Repositories: own.Repositories}
-			var below []promote.Place
-			if image != own.Image {
-				below = append(below, promote.Place{Image: image, Repositories: own.Repositories, How: lists})
-			}
-			if base := s.baseInStore(inner, chosen); base != nil {
-				further, _ := s.StandsOn(inner, base.Repositories[0], base.Image) // as far as it can be read
-				below = append(append(below, *base), further...)
-			}
-			if len(below) > 0 {
-				said = append(said, look(own, below...)...)
-			}
-			slices.Sort(said)
-			rest <- slices.Compact(said)
-		}()
-		hint := "use another image; `sconce verify` with the public key says who has signed this"
-		if len(trust) > 0 {
-			hint = "use another image"
-		}
-		select {
-		case said := <-rest:
-			for _, text := range said {
-				progress.Warn(ctx, text, hint)
-			}
-		case <-time.After(withdrawalPatience):
-		case <-ctx.Done():
-		}
-	}
-}
-
-// baseInStore is what an image of the store stands on, by its labels; nil where they do not say, or name no image of its own registry.
-func (s *Session) baseInStore(ctx context.Context, im promote.Place) *promote.Place {
-	manifest, err := s.Store.ReadBlob(im.Image, registry.MaxManifest)
-	if err != nil {
-		return nil
-	}
-	base, _ := s.baseOf(ctx, im.Repositories[0], manifest)
-	return base
 }

@@ -44,9 +44,11 @@ func (p *Pipeline) ToTest(ctx context.Context, s *engine.Session, name string, o
 	if o.Here {
 		o.Sign = ""
 	}
-	if o.After, err = p.listed(); err != nil {
+	before, err := p.listed()
+	if err != nil {
 		return o, err
 	}
+	o.After = append(before, o.After...)
 	o.Recipe, o.Image, o.Known = i.Recipe, named.FullName(), true
 	return o, nil
 }

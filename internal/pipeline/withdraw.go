@@ -87,7 +87,7 @@ func (p *Pipeline) WithdrawFrom(ctx context.Context, s *engine.Session, im engin
 }
 
 func (p *Pipeline) withdraw(ctx context.Context, s *engine.Session, from string, users []string, image store.Digest, how Withdrawing) (*promote.Withdrawn, error) {
-	w := engine.Withdrawing{Withdrawing: how.Withdrawing, DryRun: how.DryRun || p.onlyTell(ctx, "nothing is withdrawn")}
+	w := engine.Withdrawing{Withdrawing: how.Withdrawing, DryRun: how.DryRun} // from any branch: it only takes away
 	sign := how.Sign
 	if sign == "" {
 		sign = p.Sign
