@@ -191,8 +191,10 @@ func (s *Session) labelsOf(ctx context.Context, repository string, manifest []by
 	if err != nil {
 		return nil, err
 	}
-	if err := repo.Blob(ctx, digest, m.Config.Size, "configuration"); err != nil {
-		return nil, err
+	if !s.Store.HasBlob(digest) {
+		if err := repo.Blob(ctx, digest, m.Config.Size, "configuration"); err != nil {
+			return nil, err
+		}
 	}
 	text, err := s.Store.ReadBlob(digest, registry.MaxConfig)
 	if err != nil {

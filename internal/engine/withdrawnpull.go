@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"sconce.dev/sconce/internal/attest"
@@ -80,6 +81,10 @@ func (l *lookout) lookBelow(ctx context.Context, image store.Digest) []string {
 	manifest, err := l.session.Store.ReadBlob(image, registry.MaxManifest)
 	if err != nil {
 		return l.said
+	}
+	labels, _ := l.session.labelsOf(ctx, l.own.Repositories[0], manifest)
+	if name := labels[labelBaseName]; name == "" || strings.Contains(name, "/") && baseAt(l.own.Repositories[0], name, l.own.Image) == nil {
+		return l.said // it is of another registry, and nothing more is asked
 	}
 	if base, _ := l.session.baseOf(ctx, l.own.Repositories[0], manifest); base != nil {
 		further, _ := l.session.StandsOn(ctx, base.Repositories[0], base.Image) // as far as it can be read

@@ -3,7 +3,6 @@ package evidence
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -68,33 +67,45 @@ type Note struct {
 	changes []change
 }
 
-// Note reads what is said about an image, whoever has said it; nil: nothing is.
+// Note reads what is said about an image, whoever has said it; nil: nothing is. That costs one small request where nothing is.
 func (b *Book) Note(ctx context.Context, image store.Digest) (*Note, error) {
-	s, err := b.Attachment(ctx, image, Withdrawn)
-	n := &Note{Repository: b.name, Image: image, Trusted: s != nil}
-	var other *MovedError
-	var text json.RawMessage
-	switch {
-	case s != nil:
-		text = s.Predicate
-	case err == nil || errors.As(err, &other):
-		if text, err = b.Peek(ctx, image, Withdrawn); err != nil || text == nil {
-			return nil, err
-		}
-	default:
+	data, _, err := b.repo.Manifest(ctx, AttachmentTags(image)+Withdrawn)
+	if registry.IsAbsent(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s, trusted, err := b.whoever(ctx, data)
+	if err != nil || s == nil || !s.IsAbout(image) || s.PredicateType != WithdrawalType {
 		return nil, err
 	}
 	var said withdrawal
-	if s != nil && s.PredicateType != WithdrawalType || json.Unmarshal(text, &said) != nil || len(said.Changes) == 0 {
+	if json.Unmarshal(s.Predicate, &said) != nil || len(said.Changes) == 0 {
 		return nil, nil
 	}
 	last := said.Changes[len(said.Changes)-1]
-	n.Withdrawn, n.Because, n.changes = last.State != stateLifted, OneLine(last.Because), said.Changes
+	n := &Note{Repository: b.name, Image: image, Withdrawn: last.State != stateLifted, Because: OneLine(last.Because), changes: said.Changes}
 	n.At, _ = time.Parse(timeOfNotes, last.At) // what is damaged is old
-	if s != nil && !s.Signer().Counts(n.At) {
-		n.Trusted = false
-	}
+	n.Trusted = trusted && s.Signer().Counts(n.At)
 	return n, nil
+}
+
+// whoever reads the statement of a manifest, and reports whether a key that counts has signed it; nil: it holds none.
+func (b *Book) whoever(ctx context.Context, manifest []byte) (s *attest.Statement, trusted bool, err error) {
+	var text []byte
+	if document, unsigned := unsignedDocument(manifest); unsigned {
+		text, err = b.document(ctx, document)
+	} else if text, err = b.bundle(ctx, manifest); err == nil && text != nil {
+		if s, err := attest.Verify(text, b.trust...); err == nil {
+			return s, true, nil
+		}
+		text = attest.Payload(text)
+	}
+	if err != nil || json.Unmarshal(text, &s) != nil {
+		return nil, false, err
+	}
+	return s, false, nil
 }
 
 // OneLine makes a text of somebody else's fit for a line, whatever prints it: without control characters, and no longer than a reason may be.
