@@ -62,7 +62,15 @@ func (p *Pipeline) Withdraw(ctx context.Context, s *engine.Session, name string,
 		err := fault.Usage(fmt.Errorf("no stable tag of %s is there, and it is not built as it is today", i.Ref))
 		return nil, "", fault.Hint(err, "name the image by its digest: "+from+"@sha256:…")
 	}
-	done, err = p.withdraw(ctx, s, from, i.usersOf(), found[0], how)
+	users := i.usersOf()
+	if i.PartOf != "" { // users have it as part of that
+		index, err := p.Image(ctx, s, i.PartOf)
+		if err != nil {
+			return nil, "", err
+		}
+		users = index.usersOf()
+	}
+	done, err = p.withdraw(ctx, s, from, users, found[0], how)
 	return done, from, err
 }
 

@@ -314,3 +314,47 @@ func TestStolenKey(t *testing.T) {
 	}
 	wants(t, v.states(t)[stack], pipeline.Test) // judged by what is trusted besides
 }
+
+// An index that is withdrawn is promoted no more, and its images are what they were; one of which an image is withdrawn is not promoted either.
+func TestIndexIsWithdrawn(t *testing.T) {
+	registrytest.Isolate(t)
+	v := newSignedIndexes(t, registrytest.StartWithReferrers(t))
+	p := open(t, v.dir)
+	states := func() map[string]*pipeline.Status {
+		t.Helper()
+		all := make(map[string]*pipeline.Status)
+		for _, st := range look(t, newSession(t), v.dir) {
+			all[st.Image.Ref] = st
+		}
+		return all
+	}
+	if _, err := p.Run(t.Context(), v.session, look(t, v.session, v.dir), pipeline.RunOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	withdraw := func(name string, lift bool) {
+		t.Helper()
+		how := pipeline.Withdrawing{Withdrawing: promote.Withdrawing{Because: "bad", Lift: lift}}
+		if _, _, err := p.Withdraw(t.Context(), newSession(t), name, how); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := look(t, v.session, v.dir)
+	i := all[slices.IndexFunc(all, func(st *pipeline.Status) bool { return st.Parts != nil })].Image
+	index, part := i.Ref, i.Parts[0].Ref
+	before := states()[part].Action
+	withdraw(index, false)
+	wants(t, states()[index], pipeline.Withdrawn, "it is withdrawn: bad")
+	wants(t, states()[part], before)
+	withdraw(index, true)
+	withdraw(part, false)
+	wants(t, states()[index], pipeline.Withdrawn, "it is made of "+part+", which is withdrawn: bad")
+	im, err := v.session.Find(t.Context(), i.Canonical)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = newSession(t).Promote(t.Context(), im, engine.Promoting{To: i.Stable, Untested: true})
+	var withdrawn *evidence.WithdrawnError
+	if !errors.As(err, &withdrawn) || withdrawn.How != "lists" {
+		t.Errorf("promote the index: %v", err)
+	}
+}

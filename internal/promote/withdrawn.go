@@ -121,33 +121,33 @@ func Withdraw(ctx context.Context, w Withdrawing, o WithdrawOptions) (*Withdrawn
 	}
 	done := &Withdrawn{Image: w.Image, DryRun: o.DryRun, Notes: []Outcome{}, Tags: []Outcome{}}
 	found := false
+	var failures []error // a registry that is away keeps the image in no other
 	for _, name := range append([]string{w.From}, w.Users...) {
 		outcome, err := w.note(ctx, name, o)
 		if err != nil {
-			return done, err
+			failures = append(failures, err)
+			continue
 		}
 		found = found || outcome.State != noImage
 		done.Notes = append(done.Notes, outcome)
 	}
-	if !found {
+	if !found && len(failures) == 0 {
 		return done, fault.Hint(fmt.Errorf("there is no image %s in %s", w.Image, w.From), "name it as HOST/NAME@DIGEST, in the repository that has it")
 	}
-	if w.Lift || w.KeepTags {
-		return done, nil
+	if w.Lift || w.KeepTags || !found {
+		return done, errors.Join(failures...)
 	}
 	if !o.DryRun {
 		if err := w.awaitPromotions(ctx, o); err != nil {
-			return done, err
+			failures = append(failures, err)
 		}
 	}
 	for _, name := range w.Users {
 		tags, err := w.removeTags(ctx, name, o)
 		done.Tags = append(done.Tags, tags...)
-		if err != nil {
-			return done, err
-		}
+		failures = append(failures, err)
 	}
-	return done, nil
+	return done, errors.Join(failures...)
 }
 
 // noImage is the state of a repository that does not hold the image.
