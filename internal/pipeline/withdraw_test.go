@@ -320,14 +320,6 @@ func TestIndexIsWithdrawn(t *testing.T) {
 	registrytest.Isolate(t)
 	v := newSignedIndexes(t, registrytest.StartWithReferrers(t))
 	p := open(t, v.dir)
-	states := func() map[string]*pipeline.Status {
-		t.Helper()
-		all := make(map[string]*pipeline.Status)
-		for _, st := range look(t, newSession(t), v.dir) {
-			all[st.Image.Ref] = st
-		}
-		return all
-	}
 	if _, err := p.Run(t.Context(), v.session, look(t, v.session, v.dir), pipeline.RunOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -341,13 +333,13 @@ func TestIndexIsWithdrawn(t *testing.T) {
 	all := look(t, v.session, v.dir)
 	i := all[slices.IndexFunc(all, func(st *pipeline.Status) bool { return st.Parts != nil })].Image
 	index, part := i.Ref, i.Parts[0].Ref
-	before := states()[part].Action
+	before := v.states(t)[part].Action
 	withdraw(index, false)
-	wants(t, states()[index], pipeline.Withdrawn, "it is withdrawn: bad")
-	wants(t, states()[part], before)
+	wants(t, v.states(t)[index], pipeline.Withdrawn, "it is withdrawn: bad")
+	wants(t, v.states(t)[part], before)
 	withdraw(index, true)
 	withdraw(part, false)
-	wants(t, states()[index], pipeline.Withdrawn, "it is made of "+part+", which is withdrawn: bad")
+	wants(t, v.states(t)[index], pipeline.Withdrawn, "it is made of "+part+", which is withdrawn: bad")
 	im, err := v.session.Find(t.Context(), i.Canonical)
 	if err != nil {
 		t.Fatal(err)
