@@ -323,3 +323,16 @@ func (b *Book) StandingOf(ctx context.Context, tag string, image store.Digest) (
 	}
 	return Counts, by, nil
 }
+
+// WhyNone says in words why there is no verdict about a key that counts.
+func (b *Book) WhyNone(ctx context.Context, k Key) (string, error) {
+	tag, err := k.Tag()
+	if err != nil {
+		return "", err
+	}
+	standing, by, err := b.StandingOf(ctx, tag, k.Image)
+	if standing == Uncounted {
+		return "its verdict is signed with a key that does not count, " + by + ": it has to run again", err
+	}
+	return "it has not run with this image and in its present form", err
+}

@@ -39,7 +39,7 @@ func (r *promoter) checkEvidence(ctx context.Context) error {
 		v := Verdict{Test: q.Name, Cluster: q.Cluster, Image: q.Image}
 		switch {
 		case e == nil:
-			if v.Problem, err = whyNone(ctx, books[q.Repository], q.Key); err != nil {
+			if v.Problem, err = books[q.Repository].WhyNone(ctx, q.Key); err != nil {
 				return err
 			}
 		case !e.Result.Good():
@@ -53,19 +53,6 @@ func (r *promoter) checkEvidence(ctx context.Context) error {
 		}
 	}
 	return untested(bad)
-}
-
-// whyNone says why there is no verdict that counts.
-func whyNone(ctx context.Context, b *evidence.Book, k evidence.Key) (string, error) {
-	tag, err := k.Tag()
-	if err != nil {
-		return "", err
-	}
-	standing, by, err := b.StandingOf(ctx, tag, k.Image)
-	if standing == evidence.Uncounted {
-		return "its verdict is signed with a key that does not count, " + by + ": it has to run again", err
-	}
-	return "it has not run with this image and in its present form", err
 }
 
 func untested(bad []string) error {
