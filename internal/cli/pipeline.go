@@ -180,6 +180,7 @@ type pipelineRunOptions struct {
 	jobs    int
 	steps   stepOptions
 	test    bool
+	replace bool
 	promote bool
 	on      onOptions
 }
@@ -213,6 +214,7 @@ Exit codes with --test: 3 a test has failed, 4 one could not be judged.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.test, "test", false, "test what is built, on the clusters that it is for")
 	f.BoolVar(&o.promote, "promote", false, "give what has passed its stable tags")
+	f.BoolVar(&o.replace, "replace", false, "put what is built in the place of images that no trusted key has signed")
 	f.IntVarP(&o.jobs, "jobs", "j", 0, "build `N` images at once (default 2, with --on 20)")
 	o.on.addFlags(cmd)
 	o.steps.addFlags(f)
@@ -226,7 +228,7 @@ func (a *app) runPipeline(cmd *cobra.Command, names []string, o pipelineRunOptio
 	if o.steps.network == noNetwork {
 		return fault.Usage(errors.New("--network none: network = false in a recipe takes it from a step"))
 	}
-	how := pipeline.RunOptions{Jobs: o.jobs, Tell: a.sayDone}
+	how := pipeline.RunOptions{Jobs: o.jobs, Tell: a.sayDone, Replace: o.replace}
 	if err := o.steps.apply(a, &how.Build); err != nil {
 		return err
 	}

@@ -232,7 +232,10 @@ func (s *Session) DescribeIndex(ctx context.Context, im InRegistry, key plan.Key
 	if err := book.Attach(ctx, im.Digest, Provenance, provenanceType, p, notes); err != nil {
 		return fmt.Errorf("attach the provenance: %w", err)
 	}
-	return nil
+	if sign == nil {
+		return nil
+	}
+	return attachKey(ctx, book, im.Digest, key)
 }
 
 // builder is a provenance that says who has made something, and not yet what.

@@ -359,7 +359,11 @@ func (b *planner) checkNames() error {
 
 // Plan plans the image of a recipe of the pipeline as every machine plans it, from its lock. The caller closes the plan.
 func (p *Pipeline) Plan(ctx context.Context, s *engine.Session, r *engine.Recipe) (*engine.Plan, error) {
-	return s.Plan(ctx, r, engine.PlanOptions{Locked: true, Anywhere: true, Canonical: p.CanonicalOf})
+	trust, _, err := p.Judges(nil)
+	if err != nil {
+		return nil, err
+	}
+	return s.Plan(ctx, r, engine.PlanOptions{Locked: true, Anywhere: true, Canonical: p.CanonicalOf, Trust: trust})
 }
 
 // CanonicalOf is where the image of a recipe is that has been built, by the key of its plan.

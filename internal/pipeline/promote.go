@@ -62,10 +62,10 @@ func (p *Pipeline) current(ctx context.Context, s *engine.Session, i *Image, tru
 	if err != nil {
 		return im, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", i.Ref, err), "run `sconce pipeline run "+i.Ref+"` first")
 	}
-	if i.Parts != nil {
-		return im, p.checkParts(ctx, s, i, im, trust)
+	if err := s.CheckKey(ctx, im, i.Key, trust); err != nil || i.Parts == nil {
+		return im, err
 	}
-	return im, s.CheckKey(ctx, im, i.Key, trust)
+	return im, p.checkParts(ctx, s, i, im, trust)
 }
 
 // checkParts refuses an index that lists other images than its parts.

@@ -2,12 +2,14 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
 
+	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/evidence"
@@ -20,13 +22,14 @@ type Action string
 
 // The actions, in the order in which an image needs them.
 const (
-	Lock    Action = "lock"    // its lock does not fit: `sconce lock`, by a person
-	Build   Action = "build"   // there is nothing under its canonical reference
-	Wait    Action = "wait"    // likewise, and what it stands on has not passed its tests
-	Test    Action = "test"    // a test has no verdict
-	Publish Action = "publish" // a stable tag does not lead to it
-	Stuck   Action = "stuck"   // a stable tag that is written once leads to another image: by a person
-	Fine    Action = "fine"
+	Lock     Action = "lock"     // its lock does not fit: `sconce lock`, by a person
+	Build    Action = "build"    // there is nothing under its canonical reference
+	Unsigned Action = "unsigned" // no trusted key has signed that what is there belongs there
+	Wait     Action = "wait"     // likewise, and what it stands on has not passed its tests
+	Test     Action = "test"     // a test has no verdict
+	Publish  Action = "publish"  // a stable tag does not lead to it
+	Stuck    Action = "stuck"    // a stable tag that is written once leads to another image: by a person
+	Fine     Action = "fine"
 )
 
 // Status is how far an image is, by what registries say.
@@ -39,8 +42,10 @@ type Status struct {
 	changes []string // of an image that is to be built: what of itself has changed
 }
 
-// IsToBuild reports whether there is nothing under the image's canonical reference.
-func (st *Status) IsToBuild() bool { return st.Action == Build || st.Action == Wait }
+// IsToBuild reports whether there is nothing under the image's canonical reference, or nothing that belongs there.
+func (st *Status) IsToBuild() bool {
+	return st.Action == Build || st.Action == Wait || st.Action == Unsigned
+}
 
 // asksAtOnce is how many images registries are asked about side by side.
 const asksAtOnce = 8
@@ -51,12 +56,16 @@ func (p *Pipeline) Look(ctx context.Context, s *engine.Session, images []*Image)
 	if err := s.AskTogether(repositoriesOf(images)); err != nil {
 		return nil, err
 	}
+	trust, err := p.judges(ctx)
+	if err != nil {
+		return nil, err
+	}
 	all := make([]*Status, len(images))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(asksAtOnce)
 	for n, i := range images {
 		all[n] = &Status{Image: i, Action: Fine}
-		g.Go(func() error { return p.look(ctx, s, all[n]) })
+		g.Go(func() error { return p.look(ctx, s, all[n], trust) })
 	}
 	if err := g.Wait(); err != nil {
 		return nil, err
@@ -77,6 +86,9 @@ func (st *Status) blame(all []*Status) {
 		return
 	}
 	switch {
+	case st.Action == Build && below.Action == Unsigned:
+		st.Action = Wait
+		st.Reasons = below.heldUp()
 	case st.Action == Build && below.IsToBuild():
 		st.Action = below.Action
 		st.Reasons = append(slices.Clone(st.changes), "what it stands on, "+st.Base.Ref+", is to be built")
@@ -108,9 +120,9 @@ func (st *Status) heldUp() []string {
 
 // blameParts says of an index what is due to its parts. One that is not there is put together before they are tested.
 func (st *Status) blameParts(all []*Status) {
-	first := []Action{Build, Wait, Test}
+	first := []Action{Build, Unsigned, Wait, Test}
 	if st.Action == Build {
-		first = first[:2]
+		first = first[:3]
 	}
 	for _, action := range first {
 		var reasons []string
@@ -126,7 +138,7 @@ func (st *Status) blameParts(all []*Status) {
 	}
 }
 
-func (p *Pipeline) look(ctx context.Context, s *engine.Session, st *Status) error {
+func (p *Pipeline) look(ctx context.Context, s *engine.Session, st *Status, trust []*attest.PublicKey) error {
 	if st.Problem != nil {
 		st.Action, st.Reasons = Lock, []string{firstLine(st.Problem)}
 		return nil
@@ -140,6 +152,13 @@ func (p *Pipeline) look(ctx context.Context, s *engine.Session, st *Status) erro
 		return p.explainBuild(ctx, s, st)
 	}
 	st.Digest = digest
+	var strange *engine.StrangeError
+	if err := s.CheckKey(ctx, inRegistry(st.Canonical, digest), st.Key, trust); errors.As(err, &strange) {
+		st.Action, st.Reasons = Unsigned, []string{strange.Error()}
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("%s: %w", st.Ref, err)
+	}
 	wanted, err := p.lookAtTests(ctx, s, st)
 	if err == nil && st.Action == Fine {
 		err = lookAtStable(ctx, s, st)
