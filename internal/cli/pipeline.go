@@ -181,6 +181,7 @@ type pipelineRunOptions struct {
 	steps   stepOptions
 	test    bool
 	replace bool
+	branch  string
 	promote bool
 	on      onOptions
 }
@@ -216,6 +217,7 @@ Exit codes with --test: 3 a test has failed, 4 one could not be judged.`,
 	f.BoolVar(&o.promote, "promote", false, "give what has passed its stable tags")
 	f.BoolVar(&o.replace, "replace", false, "put what is built in the place of images that no trusted key has signed")
 	f.IntVarP(&o.jobs, "jobs", "j", 0, "build `N` images at once (default 2, with --on 20)")
+	addBranchFlag(cmd, &o.branch)
 	o.on.addFlags(cmd)
 	o.steps.addFlags(f)
 	f.StringVar(&o.steps.network, "network", defaultNetwork, "the `NETWORK` of steps: default (of their own, with a way out) or host")
@@ -236,7 +238,7 @@ func (a *app) runPipeline(cmd *cobra.Command, names []string, o pipelineRunOptio
 	if err != nil {
 		return err
 	}
-	if o.promote {
+	if p.At = o.branch; o.promote {
 		if err := canPromote(p, images); err != nil {
 			return err
 		}
@@ -267,6 +269,9 @@ func (a *app) runPipeline(cmd *cobra.Command, names []string, o pipelineRunOptio
 
 // canPromote tells before hours of tests that none of them would count.
 func canPromote(p *pipeline.Pipeline, images []*pipeline.Image) error {
+	if err := p.CheckBranch("--promote"); err != nil {
+		return err
+	}
 	if p.Sign != "" || !slices.ContainsFunc(images, func(i *pipeline.Image) bool { return len(i.Recipe.Tests) > 0 }) {
 		return nil
 	}
@@ -394,6 +399,9 @@ beside it, on which machines they run, is said in pipeline.toml under [ci].`,
 			p, jobs, err := a.pipelineJobs(cmd.Context(), all)
 			if err != nil {
 				return err
+			}
+			if !static { // whose file says by itself for which branch it is
+				jobs = p.Allowed(cmd.Context(), jobs)
 			}
 			if write == nil {
 				return a.printJSON(append([]pipeline.Job{}, jobs...))

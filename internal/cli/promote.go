@@ -17,6 +17,8 @@ type promoteOptions struct {
 	how   engine.Promoting
 	keys  []string
 	json  bool
+
+	branch string
 }
 
 func newPromoteCmd(a *app) *cobra.Command {
@@ -60,8 +62,14 @@ the same repository.`,
 	f.BoolVar(&o.how.Mutable, "mutable", false, "move tags that lead to another image")
 	f.BoolVar(&o.how.Untested, "untested", false, "promote it without any evidence; what there is must be good all the same")
 	f.BoolVar(&o.how.DryRun, "dry-run", false, "only tell what would be done")
+	addBranchFlag(cmd, &o.branch)
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
+}
+
+// addBranchFlag adds the option by which a person says what no CI system and no repository does.
+func addBranchFlag(cmd *cobra.Command, branch *string) {
+	cmd.Flags().StringVar(branch, "branch", "", "say that the sources are those of `BRANCH`, instead of finding it out")
 }
 
 func addKeyFlag(cmd *cobra.Command, keys *[]string) {
@@ -102,6 +110,7 @@ func promoteImage(ctx context.Context, s *engine.Session, o promoteOptions) (*pr
 	if err != nil {
 		return nil, fault.Hint(err, "an image in a registry is named HOST/NAME:TAG")
 	}
+	p.At = o.branch
 	im, err := p.Image(ctx, s, o.image)
 	if err != nil {
 		return nil, err

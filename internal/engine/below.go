@@ -147,34 +147,11 @@ func (s *Session) pullCanonical(ctx context.Context, p *Plan) (*image.Image, err
 	if err != nil {
 		return nil, err
 	}
-	if len(p.trust) == 0 { // first: what is killed in between must not leave one that seems to be built here
-		if err := s.Store.PutRecord(store.KindUnjudged, string(p.Image.Key), nil, im.Digest); err != nil {
-			return nil, err
-		}
-	}
 	if err := s.Store.PutRecord(store.KindImageStep, string(p.Image.Key), im.Refs(), im.Digest); err != nil {
 		return nil, err
 	}
 	_, err = s.Name(im, p.Name)
 	return im, err
-}
-
-// forgetUnjudged has a plan's image taken or built again when signatures count now, and it came from a registry when they did not.
-func (s *Session) forgetUnjudged(p *Plan) error {
-	var digest store.Digest
-	if len(p.trust) == 0 {
-		return nil
-	}
-	found, err := s.Store.GetRecord(store.KindUnjudged, string(p.Image.Key), &digest)
-	if err != nil || !found {
-		return err
-	}
-	for _, kind := range []store.Kind{store.KindImageStep, store.KindUnjudged} {
-		if err := s.Store.DeleteRecord(kind, string(p.Image.Key)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Head asks a registry for the digest of a reference, HOST/NAME:TAG. A registry that does not answer, or refuses to, is an error.

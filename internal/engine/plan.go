@@ -84,10 +84,6 @@ func (s *Session) Plan(ctx context.Context, r *Recipe, o PlanOptions) (*Plan, er
 	if o.Canonical != nil {
 		p.Canonical = o.Canonical(r, p.Image.Key)
 	}
-	if err := s.forgetUnjudged(p); err != nil {
-		p.Close()
-		return nil, err
-	}
 	return p, nil
 }
 

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/job"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // Job is one command that a CI system runs for a pipeline. It asks registries again what there is to do, so it may run twice.
@@ -52,6 +54,17 @@ func (p *Pipeline) Jobs(all []*Status) ([]Job, error) {
 		g.add(st)
 	}
 	return g.jobs, nil
+}
+
+// Allowed leaves out the jobs that promote, which would be refused, unless this is the branch that images are promoted from.
+func (p *Pipeline) Allowed(ctx context.Context, jobs []Job) []Job {
+	promotes := func(j Job) bool { return j.Stage == StagePromote }
+	err := p.CheckBranch("jobs that promote are left out")
+	if err == nil || !slices.ContainsFunc(jobs, promotes) {
+		return jobs
+	}
+	progress.Notef(ctx, err.Error())
+	return slices.DeleteFunc(slices.Clone(jobs), promotes)
 }
 
 // graph collects jobs.

@@ -23,6 +23,8 @@ import (
 // Pipeline is a pipeline file and the recipes that it leads to.
 type Pipeline struct {
 	*recipe.Pipeline
+	At string // the branch that a person says is checked out; "": it is found out
+
 	refs    []string            // of all images: PATH or PATH:VARIANT, relative to Dir
 	indexes map[string][]string // of those that join images of several platforms: which
 }

@@ -39,7 +39,11 @@ func (p *Pipeline) Promote(ctx context.Context, s *engine.Session, i *Image, how
 		return nil, err
 	}
 	how.Untested = true // beyond what its recipes ask for
-	how.DryRun = how.DryRun || p.onlyTell(ctx, "nothing is promoted")
+	if !how.DryRun {
+		if err := p.CheckBranch("promote " + i.Ref); err != nil {
+			return nil, err
+		}
+	}
 	im, err := p.current(ctx, s, i, how.Trust)
 	if err != nil {
 		return nil, err

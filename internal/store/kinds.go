@@ -5,7 +5,6 @@ package store
 const (
 	KindImage       Kind = "image"             // an image under one of its names; prune never removes what it stands on
 	KindImageStep   Kind = "image-step"        // the digest of an image that was built; under the key of its plan
-	KindUnjudged    Kind = "image-unjudged"    // the digest of an image that was taken from a registry by nobody's signature; under the key of its plan
 	KindPlan        Kind = "plan"              // the steps of the last build of an image, to say what has changed since; under its name
 	KindStep        Kind = "step"              // the layer of a step; under the step's key
 	KindContent     Kind = "step-content"      // the layer of a step; under what it really stood on and took, for when that is made in another way
