@@ -272,6 +272,9 @@ func canPromote(p *pipeline.Pipeline, images []*pipeline.Image) error {
 	if err := p.CheckBranch("--promote"); err != nil {
 		return err
 	}
+	if err := p.CheckTested(images); err != nil {
+		return err
+	}
 	if p.Sign != "" || !slices.ContainsFunc(images, func(i *pipeline.Image) bool { return len(i.Recipe.Tests) > 0 }) {
 		return nil
 	}

@@ -26,10 +26,11 @@ import (
 // Options say how a [Book] is used.
 type Options struct {
 	Store *store.Store
-	Fetch *fetch.Client       // of the same store
-	Key   *attest.PrivateKey  // what is written is signed with it; nil: nothing can be written but unsigned attachments
-	Trust []*attest.PublicKey // whose signatures are believed, besides Key's own
-	Write bool                // ask for the right to write, also without a key
+	Fetch *fetch.Client        // of the same store
+	Key   *attest.PrivateKey   // what is written is signed with it; nil: nothing can be written but unsigned attachments
+	Trust []*attest.PublicKey  // whose signatures are believed, besides Key's own
+	Write bool                 // ask for the right to write, also without a key
+	Repo  *registry.Repository // opened already, where nothing is written; nil: it is opened
 }
 
 // Book is the evidence in one repository. Its methods may be called from many goroutines.
@@ -42,7 +43,10 @@ type Book struct {
 
 // Open returns the book in a repository, HOST/PATH: the one that holds the images. Nothing is sent yet.
 func Open(repository string, o Options) (*Book, error) {
-	repo, err := registry.OpenForWriting(repository, registry.Options{Fetch: o.Fetch, Push: o.Write || o.Key != nil})
+	repo, err := o.Repo, error(nil)
+	if repo == nil {
+		repo, err = registry.OpenForWriting(repository, registry.Options{Fetch: o.Fetch, Push: o.Write || o.Key != nil})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -126,19 +130,22 @@ func (b *Book) List(ctx context.Context, image store.Digest) ([]*Evidence, error
 }
 
 // Referred returns the verdicts among what refers to an image, where it was copied to without its tags: of several about the same key
-// the newest. What is signed by others, or not at all, is theirs.
-func (b *Book) Referred(ctx context.Context, image store.Digest) ([]*Evidence, error) {
+// the newest. What is signed by others, or not at all, is theirs: others is how many verdicts are.
+func (b *Book) Referred(ctx context.Context, image store.Digest) (known []*Evidence, others int, err error) {
 	list, err := b.repo.Referrers(ctx, image)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	newest := map[Key]*Evidence{}
 	for _, r := range list[:min(len(list), maxReferred)] {
 		e, err := b.referred(ctx, r.Digest.String(), image)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if e == nil {
+			if r.Annotations[predicateNote] == attest.TestResult {
+				others++
+			}
 			continue
 		}
 		old := newest[e.Key]
@@ -148,7 +155,7 @@ func (b *Book) Referred(ctx context.Context, image store.Digest) ([]*Evidence, e
 	}
 	return slices.SortedFunc(maps.Values(newest), func(a, b *Evidence) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Test, b.Test))
-	}), nil
+	}), others, nil
 }
 
 // maxReferred bounds how much of what refers to an image is read.
@@ -248,9 +255,11 @@ func (b *Book) Put(ctx context.Context, e Evidence, log io.Reader) error {
 	if b.opts.Key == nil {
 		return fault.Usage(errors.New("evidence is signed, and there is no key"))
 	}
-	if _, err := b.Get(ctx, e.Key); err != nil {
+	before, err := b.Get(ctx, e.Key)
+	if err != nil {
 		return err
 	}
+	e.countFailures(before)
 	if err := b.keepLog(ctx, &e, log); err != nil {
 		return err
 	}

@@ -169,6 +169,9 @@ func (r *runner) join(ctx context.Context, st *Status) error {
 		if err := r.session.DescribeIndex(ctx, im, st.Key, parts, key, createdNow()); err != nil {
 			return err
 		}
+		if err := r.session.AttachOrigin(ctx, name, st.Digest, r.origin(ctx), key); err != nil {
+			return err
+		}
 		return put(tag)
 	})
 }

@@ -28,7 +28,7 @@ import (
 // twoPlatforms is a pipeline of a tool for two platforms, and for each of them a second form of it.
 var twoPlatforms = map[string]string{
 	".git/HEAD":     "ref: refs/heads/main\n",
-	"pipeline.toml": "recipes = [\"tools/*\"]\nstaging = \"REGISTRY/ci\"\nstable = [\"REGISTRY/images\"]\nclusters = [\"bristen\"]\n[ci.gitlab]\nbuild = { extends = \".builder\" }\nlight = { extends = \".light\" }\n",
+	"pipeline.toml": "recipes = [\"tools/*\"]\nstaging = \"REGISTRY/ci\"\nstable = [\"REGISTRY/images\"]\nclusters = [\"bristen\"]\nuntested = \"allow\"\n[ci.gitlab]\nbuild = { extends = \".builder\" }\nlight = { extends = \".light\" }\n",
 	"tools/tool/sconce.toml": "name = \"tool\"\nversion = \"3\"\npublish.index = true\n[[step]]\ncopy = [\"file:/opt/file\"]\n[variant]\n" +
 		"amd64 = { base.image = \"tar:../../base.tar\", target.platform = \"linux/amd64\" }\narm64 = { base.image = \"tar:../../arm64.tar\", target.platform = \"linux/arm64\" }\n" +
 		"big-amd64 = { base.image = \"tar:../../base.tar\", target.platform = \"linux/amd64\", image.env.SIZE = \"big\" }\nbig-arm64 = { base.image = \"tar:../../arm64.tar\", target.platform = \"linux/arm64\", image.env.SIZE = \"big\" }\n",

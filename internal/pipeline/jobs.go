@@ -91,7 +91,7 @@ func (g *graph) add(st *Status) {
 			g.last[i.Ref] = tests
 		}
 	}
-	if len(i.Stable) > 0 && st.Action != Fine && st.Action != Stuck {
+	if len(i.Stable) > 0 && st.Action != Fine && st.Action != Stuck && st.Action != Untested {
 		g.job(Job{ID: "promote " + name, Stage: StagePromote, Image: i.Ref, Command: "sconce promote " + job.Word(i.Ref), Needs: before})
 	}
 }

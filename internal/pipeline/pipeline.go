@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
@@ -25,7 +26,9 @@ type Pipeline struct {
 	*recipe.Pipeline
 	At string // the branch that a person says is checked out; "": it is found out
 
-	refs    []string            // of all images: PATH or PATH:VARIANT, relative to Dir
+	refs    []string // of all images: PATH or PATH:VARIANT, relative to Dir
+	looked  sync.Once
+	from    *engine.Origin      // see origin
 	indexes map[string][]string // of those that join images of several platforms: which
 }
 

@@ -1,11 +1,13 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/cluster"
@@ -15,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/promote"
+	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -35,10 +38,22 @@ func (p *Pipeline) Promote(ctx context.Context, s *engine.Session, i *Image, how
 		return nil, err
 	}
 	how.Mutable = how.Mutable || i.Mutable
-	if how.Required, err = p.required(ctx, s, i, how.Trust); err != nil {
+	if how.Untested {
+		err := fault.Usage(fmt.Errorf("--untested: %s is an image of a pipeline", i.Ref))
+		return nil, fault.Hint(err, hintUntested)
+	}
+	by := &engine.ByRecipe{Origin: p.origin(ctx)}
+	if by.Required, err = p.required(ctx, s, i, how.Trust); err != nil {
 		return nil, err
 	}
-	how.Untested = true // beyond what its recipes ask for
+	by.Untested, by.Allowed = p.untested(i)
+	if by.Sign, err = engine.SigningKey(p.Sign); err != nil {
+		return nil, err
+	}
+	if !by.Allowed {
+		return nil, p.refuseUntested(i)
+	}
+	how.Recipe = by
 	if !how.DryRun {
 		if err := p.CheckBranch("promote " + i.Ref); err != nil {
 			return nil, err
@@ -95,6 +110,56 @@ func (p *Pipeline) checkParts(ctx context.Context, s *engine.Session, i *Image, 
 		return fault.Hint(err, "somebody has moved the tag, or one of a part of it: find out who, delete it, and run `sconce pipeline run`")
 	}
 	return nil
+}
+
+// hintUntested says how an image is published that is not tested.
+const hintUntested = `add a [[test]]; or have it said where others review it, by untested = "allow" in pipeline.toml, or under [publish] of the recipe`
+
+// untested lists what no test says of an image: that it has none, and those that it, or what it stands on, leaves out. allowed is whether it may be
+// published all the same.
+func (p *Pipeline) untested(i *Image) (all []string, allowed bool) {
+	allowed = true
+	for _, part := range i.Parts {
+		some, ok := p.untested(part)
+		all, allowed = append(all, some...), allowed && ok
+	}
+	if i.Parts != nil {
+		return all, allowed
+	}
+	for at := i; at != nil; at = at.Base {
+		before := len(all)
+		if at == i && len(at.Recipe.Tests) == 0 {
+			all = append(all, at.Ref+" has no test")
+		}
+		for _, t := range at.Recipe.Tests {
+			if t.Skip != "" {
+				all = append(all, fmt.Sprintf("test %s of %s is skipped: %s", t.Title(), at.Ref, t.Skip))
+			}
+		}
+		allowed = allowed && (len(all) == before || cmp.Or(at.Recipe.Publish.Untested, p.Untested) == recipe.Allow)
+	}
+	return all, allowed
+}
+
+// refuseUntested is the error of publishing what is not tested, nil for an image that is, or need not be.
+func (p *Pipeline) refuseUntested(i *Image) error {
+	reasons, allowed := p.untested(i)
+	if allowed {
+		return nil
+	}
+	err := fault.Problem(fmt.Errorf("the image is not tested as it has to be:\n  %s", strings.Join(reasons, "\n  ")))
+	return fault.Hint(err, hintUntested)
+}
+
+// CheckTested refuses, before anything is built, to publish images that nothing tests.
+func (p *Pipeline) CheckTested(images []*Image) error {
+	var all []error
+	for _, i := range images {
+		if len(i.Stable) > 0 {
+			all = append(all, p.refuseUntested(i))
+		}
+	}
+	return errors.Join(all...)
 }
 
 // required lists the verdicts that there must be about an image and all that it stands on.

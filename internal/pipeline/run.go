@@ -269,6 +269,9 @@ func (r *runner) send(ctx context.Context, st *Status, planned *engine.Plan, mad
 	if err := r.session.Describe(ctx, repository, made.Image, made.Name, st.Recipe, planned, key, notes); err != nil {
 		return err
 	}
+	if err := r.session.AttachOrigin(ctx, repository, made.Image.Digest, r.origin(ctx), key); err != nil {
+		return err
+	}
 	_, err = r.session.Push(ctx, made.Image, st.Canonical)
 	return err
 }

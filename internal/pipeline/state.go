@@ -14,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/evidence"
 	"sconce.dev/sconce/internal/imagetest"
+	"sconce.dev/sconce/internal/promote"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -27,6 +28,7 @@ const (
 	Unsigned Action = "unsigned" // no trusted key has signed that what is there belongs there
 	Wait     Action = "wait"     // likewise, and what it stands on has not passed its tests
 	Test     Action = "test"     // a test has no verdict
+	Untested Action = "untested" // it has no test, or one that is left out, and may not be published so: by a person
 	Publish  Action = "publish"  // a stable tag does not lead to it
 	Stuck    Action = "stuck"    // a stable tag that is written once leads to another image: by a person
 	Fine     Action = "fine"
@@ -163,8 +165,8 @@ func (p *Pipeline) look(ctx context.Context, s *engine.Session, st *Status, trus
 	if err == nil && st.Action == Fine {
 		err = lookAtStable(ctx, s, st)
 	}
-	if err == nil && (st.Action == Publish || st.Action == Fine && len(st.Stable) == 0) { // what users have has passed
-		err = lookAtVerdicts(ctx, s, st, wanted)
+	if err == nil && (st.Action == Publish || st.Action == Fine) {
+		err = p.lookAtVerdicts(ctx, s, st, wanted, trust)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", st.Ref, err)
@@ -240,8 +242,39 @@ func (p *Pipeline) lookAtTests(ctx context.Context, s *engine.Session, st *Statu
 	return wanted, nil
 }
 
-// lookAtVerdicts looks for tests that have failed. Whether verdicts are signed is for promotion to judge.
-func lookAtVerdicts(ctx context.Context, s *engine.Session, st *Status, wanted []Wanted) error {
+// lookAtVerdicts judges the verdicts as promotion does. Where no key is at hand, they are taken at their word.
+func (p *Pipeline) lookAtVerdicts(ctx context.Context, s *engine.Session, st *Status, wanted []Wanted, trust []*attest.PublicKey) error {
+	if reasons, allowed := p.untested(st.Image); !allowed && len(st.Stable) > 0 {
+		st.Action, st.Reasons = Untested, reasons
+		return nil
+	}
+	if len(trust) == 0 || len(wanted) == 0 {
+		return lookAtWords(ctx, s, st, wanted)
+	}
+	d := promote.Demand{Image: st.Digest, From: repositoryOf(st.Canonical), Recipe: true}
+	for _, w := range wanted {
+		d.Required = append(d.Required, promote.Required{Key: w.Key, Name: "test " + w.Name})
+	}
+	found, err := s.Judge(ctx, d, trust)
+	if err != nil || len(found.Problems) == 0 {
+		return err
+	}
+	st.Action, st.Reasons = Test, nil
+	for _, v := range found.Verdicts {
+		switch {
+		case v.Result == evidence.Failed:
+			st.Reasons = append(st.Reasons, hasFailed(v.Test, v.Cluster))
+		case v.Problem != "":
+			st.Reasons = append(st.Reasons, fmt.Sprintf("%s on %s: %s", v.Test, v.Cluster, v.Problem))
+		}
+	}
+	return nil
+}
+
+func hasFailed(test, cluster string) string { return fmt.Sprintf("%s has failed on %s", test, cluster) }
+
+// lookAtWords looks for tests that have failed, by what verdicts say, whoever has written them.
+func lookAtWords(ctx context.Context, s *engine.Session, st *Status, wanted []Wanted) error {
 	book, err := s.Evidence(repositoryOf(st.Canonical), nil, nil)
 	if err != nil {
 		return err
@@ -253,7 +286,7 @@ func lookAtVerdicts(ctx context.Context, s *engine.Session, st *Status, wanted [
 			return err
 		}
 		if said == evidence.Failed {
-			failed = append(failed, fmt.Sprintf("test %s has failed on %s", w.Name, w.Cluster))
+			failed = append(failed, hasFailed("test "+w.Name, w.Cluster))
 		}
 	}
 	if len(failed) > 0 {

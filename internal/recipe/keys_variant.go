@@ -36,12 +36,16 @@ var variantKeys = map[string]key{
 		Doc: "Clusters on which images are tested whose tests say nothing else.", Example: `["clariden"]`, Form: formImage, FormName: "names of clusters",
 	},
 	"pipeline.branch": {
-		Doc: "The branch from which images are promoted. From others, it is only said what would be done.", Default: DefaultBranch, Example: `"main"`,
+		Doc: "The branch from which images are [promoted](promotion.md#from-which-branch). From others, that is refused.", Default: DefaultBranch, Example: `"main"`,
 		Form: formImage, FormName: "the name of a branch",
 	},
 	"pipeline.sign": {
 		Doc: "The private key, in PEM, that evidence is signed with: `env:VARIABLE` that holds it, or `file:PATH`. Without it nothing is signed.", Example: `"env:SCONCE_KEY"`,
 		Form: formKey, FormName: `"env:" and the name of a variable, or "file:" and a path`,
+	},
+	"pipeline.untested": {
+		Doc:     "Whether images are [published](promotion.md#images-without-tests) that have no `[[test]]`, or one that is left out by `skip`. A recipe's own `[publish] untested` goes before.",
+		Default: "refuse", Example: `"allow"`, Enum: []string{Allow, "refuse"},
 	},
 	"pipeline.keep": {Doc: "What stays in `staging` when it is cleaned up."},
 	"pipeline.keep.canonical": {

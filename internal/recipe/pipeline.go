@@ -31,6 +31,7 @@ type Pipeline struct {
 	Clusters []string `toml:"clusters"` // on which tests run that say nothing else
 	Branch   string   `toml:"branch"`
 	Sign     string   `toml:"sign"` // "env:NAME" or "file:PATH"; "": nothing is signed
+	Untested string   `toml:"untested"`
 	Keep     Keep     `toml:"keep"`
 	CI       CI       `toml:"ci"`
 }
@@ -63,6 +64,9 @@ type GithubCI struct {
 	Test  any `toml:"test"`
 	Light any `toml:"light"`
 }
+
+// Allow is the value of untested by which images are published that nothing tests.
+const Allow = "allow"
 
 // DefaultBranch is the branch from which images are promoted.
 const DefaultBranch = "main"
