@@ -27,6 +27,11 @@ func (p *Pipeline) Promote(ctx context.Context, s *engine.Session, i *Image, how
 	if i.Problem != nil {
 		return nil, i.Problem
 	}
+	if !how.DryRun {
+		if err := p.CheckBranch("promote " + i.Ref); err != nil {
+			return nil, err
+		}
+	}
 	if len(how.To) == 0 {
 		how.To = i.Stable
 	}
@@ -42,6 +47,9 @@ func (p *Pipeline) Promote(ctx context.Context, s *engine.Session, i *Image, how
 		err := fault.Usage(fmt.Errorf("--untested: %s is an image of a pipeline", i.Ref))
 		return nil, fault.Hint(err, hintUntested)
 	}
+	if err := p.CheckTested([]*Image{i}); err != nil {
+		return nil, err
+	}
 	by := &engine.ByRecipe{Origin: p.origin(ctx)}
 	if by.Required, err = p.required(ctx, s, i, how.Trust); err != nil {
 		return nil, err
@@ -50,15 +58,7 @@ func (p *Pipeline) Promote(ctx context.Context, s *engine.Session, i *Image, how
 	if by.Sign, err = engine.SigningKey(p.Sign); err != nil {
 		return nil, err
 	}
-	if !by.Allowed {
-		return nil, p.refuseUntested(i)
-	}
 	how.Recipe = by
-	if !how.DryRun {
-		if err := p.CheckBranch("promote " + i.Ref); err != nil {
-			return nil, err
-		}
-	}
 	im, err := p.current(ctx, s, i, how.Trust)
 	if err != nil {
 		return nil, err
@@ -141,25 +141,20 @@ func (p *Pipeline) untested(i *Image) (all []string, allowed bool) {
 	return all, allowed
 }
 
-// refuseUntested is the error of publishing what is not tested, nil for an image that is, or need not be.
-func (p *Pipeline) refuseUntested(i *Image) error {
-	reasons, allowed := p.untested(i)
-	if allowed {
-		return nil
-	}
-	err := fault.Problem(fmt.Errorf("the image is not tested as it has to be:\n  %s", strings.Join(reasons, "\n  ")))
-	return fault.Hint(err, hintUntested)
-}
-
-// CheckTested refuses, before anything is built, to publish images that nothing tests.
+// CheckTested refuses to publish images that nothing tests, unless that is allowed.
 func (p *Pipeline) CheckTested(images []*Image) error {
-	var all []error
+	var all []string
 	for _, i := range images {
-		if len(i.Stable) > 0 {
-			all = append(all, p.refuseUntested(i))
+		if reasons, allowed := p.untested(i); !allowed {
+			all = append(all, reasons...)
 		}
 	}
-	return errors.Join(all...)
+	if len(all) == 0 {
+		return nil
+	}
+	slices.Sort(all)
+	err := fault.Problem(fmt.Errorf("not tested as it has to be:\n  %s", strings.Join(slices.Compact(all), "\n  ")))
+	return fault.Hint(err, hintUntested)
 }
 
 // required lists the verdicts that there must be about an image and all that it stands on.
