@@ -88,15 +88,19 @@ func (a *app) pipelineState(ctx context.Context, names []string) ([]*pipeline.St
 }
 
 func newPipelinePlanCmd(a *app) *cobra.Command {
-	var asJSON bool
+	var asJSON, check bool
 	cmd := &cobra.Command{
 		Use:   "plan [IMAGE...]",
 		Short: "Say what is to be done for each image, and why",
 		Long: `Print for each image of the pipeline what is to be done next, and why: build, test, publish, or nothing
 (fine). What stands on an image that has not passed its tests is built after these (wait). An image whose
 lock does not fit is to be locked first (lock); one whose stable tag, which is written once, leads to
-another image needs another version (stuck). Nothing is built and nothing is written; registries are only
-asked. One that does not answer is an error.`,
+another image needs another version (stuck). One that no trusted key has signed, in a pipeline that signs,
+counts as not there (unsigned); one without tests, or with one that is skipped, is published only where
+that is allowed (untested). Nothing is built and nothing is written; registries are only asked. One that
+does not answer is an error.
+
+With --check the exit code is 3 when something is for a person to do: lock, stuck, unsigned or untested.`,
 		Example: examples("sconce pipeline plan", "sconce pipeline plan --json | jq -r '.[] | select(.action != \"fine\") | .image'"),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -105,11 +109,17 @@ asked. One that does not answer is an error.`,
 				return err
 			}
 			if asJSON {
-				return a.printJSON(statusesOf(all))
+				err = a.printJSON(statusesOf(all))
+			} else {
+				err = a.printStatuses(all)
 			}
-			return a.printStatuses(all)
+			if err == nil && check && slices.ContainsFunc(all, (*pipeline.Status).NeedsPerson) {
+				err = exitStatus(fault.CodeProblem)
+			}
+			return err
 		},
 	}
+	cmd.Flags().BoolVar(&check, "check", false, "end with 3 when a person has to do something")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -203,7 +213,10 @@ With --test each image is tested as soon as it is there, on each of its clusters
 --canonical, and several images at once; one at a time within an allocation. What has passed in the form
 that it has today does not run again. What stands on an image is built once that has passed, and other
 images are built meanwhile. With --promote those that have passed get their stable tags, as by sconce
-promote.
+promote: from the pipeline's branch alone.
+
+In a pipeline that signs, an image in the registry that no trusted key has signed is built again. If it comes
+out the same it is signed, else it is an error, unless --replace puts what was built in its place.
 
 Exit codes with --test: 3 a test has failed, 4 one could not be judged.`,
 		Example: examples("sconce pipeline run", "sconce pipeline run app:small --jobs 4", "sconce pipeline run --test --promote", "sconce pipeline run --on clariden"),

@@ -49,6 +49,11 @@ func (st *Status) IsToBuild() bool {
 	return st.Action == Build || st.Action == Wait || st.Action == Unsigned
 }
 
+// NeedsPerson reports whether no run and no job does what is to be done next.
+func (st *Status) NeedsPerson() bool {
+	return slices.Contains([]Action{Lock, Unsigned, Untested, Stuck}, st.Action)
+}
+
 // asksAtOnce is how many images registries are asked about side by side.
 const asksAtOnce = 8
 
