@@ -269,7 +269,7 @@ func (a *app) below(ctx context.Context, r *engine.Recipe) (none engine.PlanOpti
 	if err != nil {
 		return none, err
 	}
-	return p.Below(ctx, more)
+	return p.Below(ctx, more), nil
 }
 
 func describeLock(l *engine.Locked) string {

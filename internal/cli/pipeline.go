@@ -243,6 +243,9 @@ func (a *app) runPipeline(cmd *cobra.Command, names []string, o pipelineRunOptio
 	if o.steps.network == noNetwork {
 		return fault.Usage(errors.New("--network none: network = false in a recipe takes it from a step"))
 	}
+	if o.replace && o.on.given() {
+		return fault.Usage(errors.New("--replace: what replaces an image is built here, without --on"))
+	}
 	how := pipeline.RunOptions{Jobs: o.jobs, Tell: a.sayDone, Replace: o.replace}
 	if err := o.steps.apply(a, &how.Build); err != nil {
 		return err

@@ -47,16 +47,6 @@ func WithholdKey(where string) {
 	}
 }
 
-// HasKey reports whether there is anything to be read where a private key is said to be, as for [SigningKey].
-func HasKey(where string) bool {
-	if name, ok := strings.CutPrefix(where, "env:"); ok {
-		text, _ := attest.Withhold(name)
-		return text != ""
-	}
-	_, err := os.Lstat(strings.TrimPrefix(where, "file:"))
-	return err == nil
-}
-
 // SigningKey reads a private key from a file or "env:NAME"; "" is none. Programs that this one starts do not get the variable.
 func SigningKey(where string) (*attest.PrivateKey, error) {
 	if where == "" {

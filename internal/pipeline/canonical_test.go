@@ -182,10 +182,7 @@ func TestUnsignedCanonical(t *testing.T) {
 	_, err = p.ToTest(t.Context(), v.session, stack.Ref, engine.TestOptions{Here: true})
 	refused("tested here", err)
 	// Who builds on it alone does not take it, and has it built here instead; as every machine builds, it is an error.
-	below, err := p.Below(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	below := p.Below(t.Context(), nil)
 	r, err := engine.LoadRecipe(v.dir+"/apps/app:small", engine.Changes{})
 	if err != nil {
 		t.Fatal(err)
@@ -238,6 +235,39 @@ func TestUnsignedIsSigned(t *testing.T) {
 	for ref, st := range v.run(t) {
 		if st.Action != pipeline.Publish || st.Digest != before[ref].Digest {
 			t.Errorf("%s: %s, %q, %s and not %s", ref, st.Action, st.Reasons, st.Digest, before[ref].Digest)
+		}
+	}
+}
+
+// Without the key, as in a job for a merge request, there is a plan, and nothing of the registry is taken, tested, built as every machine does, or promoted.
+func TestWithoutTheKey(t *testing.T) {
+	v := newSigned(t)
+	signed := readFile(t, v.dir, "pipeline.toml")
+	sign, _, _ := strings.Cut(signed[strings.Index(signed, "sign ="):], "\n")
+	all := v.run(t)
+	change(t, v.dir, "pipeline.toml", sign, "sign = \"env:SCONCE_TEST_NO_KEY\"")
+	s := newSession(t)
+	if got := actions(look(t, s, v.dir)); got != "publish publish publish publish" {
+		t.Error(got)
+	}
+	p := open(t, v.dir)
+	if below := p.Below(t.Context(), nil); below.Canonical != nil {
+		t.Error("images are taken that nobody has judged")
+	}
+	key, err := engine.SigningKey(strings.Trim(strings.TrimPrefix(sign, "sign = "), "\""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if below := p.Below(t.Context(), []*attest.PublicKey{key.Public()}); below.Canonical == nil || len(below.Trust) != 1 {
+		t.Errorf("with the public key of the user's own: %+v", below)
+	}
+	change(t, v.dir, "images/base/file", "first", "second")
+	_, built := p.Run(t.Context(), s, look(t, s, v.dir), pipeline.RunOptions{})
+	_, promoted := p.Promote(t.Context(), s, all["images/stack"].Image, engine.Promoting{})
+	_, tested := p.ToTest(t.Context(), s, "apps/app:small", engine.TestOptions{Here: true})
+	for what, err := range map[string]error{"built": built, "promoted": promoted, "tested": tested} {
+		if err == nil || !strings.Contains(err.Error(), "SCONCE_TEST_NO_KEY") && what != "tested" {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 }

@@ -51,7 +51,7 @@ func newSession(t testing.TB) *engine.Session {
 // family is a small pipeline: a base, a stack on it, and an app on that in two variants. REGISTRY stands for that of the staging
 // repository.
 var family = map[string]string{
-	"pipeline.toml":             "recipes = [\"images/*\", \"apps/*\"]\nstaging = \"REGISTRY/ci\"\nstable = [\"REGISTRY/images\", \"REGISTRY/mirror\"]\nmutable = [\"*-dev\"]\nuntested = \"allow\"\n",
+	"pipeline.toml":             "recipes = [\"images/*\", \"apps/*\"]\nstaging = \"REGISTRY/ci\"\nstable = [\"REGISTRY/images\", \"REGISTRY/mirror\"]\nuntested = \"allow\"\nmutable = [\"*-dev\"]\n",
 	".git/HEAD":                 "ref: refs/heads/main\n",
 	"images/base/sconce.toml":   "name = \"base\"\nversion = \"1\"\nbase.image = \"tar:../../base.tar\"\ntarget.platform = \"linux/amd64\"\n[[step]]\ncopy = [\"file:/opt/base/file\"]\n[image.env]\nKEEP = \"1\"\nDROP = \"1\"\n",
 	"images/base/file":          "first\n",

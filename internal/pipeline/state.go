@@ -63,10 +63,7 @@ func (p *Pipeline) Look(ctx context.Context, s *engine.Session, images []*Image)
 	if err := s.AskTogether(repositoriesOf(images)); err != nil {
 		return nil, err
 	}
-	trust, err := p.judges(ctx)
-	if err != nil {
-		return nil, err
-	}
+	trust := p.lookingBy(ctx)
 	all := make([]*Status, len(images))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(asksAtOnce)

@@ -12,26 +12,23 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// Judges are the keys by which it is judged what registries have: none where the pipeline signs nothing. able is false where it does sign, and
-// no key is at hand, as in a job for a merge request: nothing of the registry is to be taken then.
-func (p *Pipeline) Judges(more []*attest.PublicKey) (keys []*attest.PublicKey, able bool, err error) {
-	if p.Sign == "" {
-		return more, true, nil
-	}
-	if !engine.HasKey(p.Sign) {
-		return more, len(more) > 0, nil
-	}
-	keys, err = p.trusted(more)
-	return keys, err == nil, err
-}
-
-// judges are Judges for looking alone, which works without a key.
-func (p *Pipeline) judges(ctx context.Context) ([]*attest.PublicKey, error) {
-	keys, able, err := p.Judges(nil)
-	if err == nil && !able {
-		progress.Warn(ctx, fmt.Sprintf("signatures are not checked, as the key of %s is not here: images and verdicts that nobody has signed look like others", p.Path), "")
+// judges are the keys by which it is judged what registries have: none where the pipeline signs nothing. unable says why none can be read where it does
+// sign, as in a job for a merge request: nothing of the registry is to be taken then.
+func (p *Pipeline) judges(more []*attest.PublicKey) (keys []*attest.PublicKey, unable error) {
+	keys, err := p.trusted(more)
+	if err != nil && len(more) > 0 {
+		return more, nil
 	}
 	return keys, err
+}
+
+// lookingBy are judges for looking alone, which works without a key.
+func (p *Pipeline) lookingBy(ctx context.Context) []*attest.PublicKey {
+	keys, unable := p.judges(nil)
+	if unable != nil {
+		progress.Warn(ctx, "signatures are not checked, and what nobody has signed looks like what the team has: "+unable.Error(), "")
+	}
+	return keys
 }
 
 // belongs reports whether what a registry has under the canonical reference of an image may stay there: somebody trusted has signed that it belongs there.
@@ -63,14 +60,11 @@ func inRegistry(ref string, digest store.Digest) engine.InRegistry {
 
 // Below says how a recipe of the pipeline is planned by somebody who builds it alone: where images are that it may stand on, and whose signatures
 // count. more are keys that are believed besides the pipeline's own. Without any key of a pipeline that signs, none is taken.
-func (p *Pipeline) Below(ctx context.Context, more []*attest.PublicKey) (engine.PlanOptions, error) {
-	trust, able, err := p.Judges(more)
-	if err != nil {
-		return engine.PlanOptions{}, err
+func (p *Pipeline) Below(ctx context.Context, more []*attest.PublicKey) engine.PlanOptions {
+	trust, unable := p.judges(more)
+	if unable != nil {
+		progress.Notef(ctx, fmt.Sprintf("what a recipe stands on is built here, as signatures cannot be checked: %v", unable))
+		return engine.PlanOptions{}
 	}
-	if !able {
-		progress.Notef(ctx, fmt.Sprintf("what a recipe stands on is built here: images of %s are signed, and no key is here to check them by", p.Path))
-		return engine.PlanOptions{}, nil
-	}
-	return engine.PlanOptions{Canonical: p.CanonicalOf, Trust: trust}, nil
+	return engine.PlanOptions{Canonical: p.CanonicalOf, Trust: trust}
 }
