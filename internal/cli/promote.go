@@ -35,9 +35,9 @@ HOST/NAME@DIGEST.
 
 Of an image of the pipeline, every test of its recipe must have passed in the form that it has today, with this very image,
 on every cluster that it is for; and so must those of the images of the pipeline that it stands on. It gets the pipeline's
-stable tags, from the pipeline's branch alone: elsewhere it is refused, exit code 3, unless --dry-run. The pipeline's own key is
-believed, and only an image that it has signed is promoted. One without tests, or with one that is skipped, is promoted only
-where untested = "allow" in pipeline.toml or the recipe says so.
+stable tags, from the pipeline's branch alone: elsewhere it is refused, exit code 3, unless --dry-run. The pipeline's own
+key is believed, and only an image that it has signed is promoted. One without tests, or with one that is skipped, is
+promoted only where untested = "allow" in pipeline.toml or the recipe says so.
 
 Of any other image, all evidence beside it must be signed by one of the keys, there must be some, and the newest of no test
 may say that it failed, as sconce verify judges it. Without a tag a REFERENCE gets that of the image.

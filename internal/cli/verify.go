@@ -35,8 +35,8 @@ Of an index there has to be evidence about each image that it lists; what is sig
 Evidence is looked for beside the image, and among what refers to it in registries that keep a list of that; --evidence names
 the repository that it was promoted from, where neither holds any.
 
-It is judged as promotion does. Where the pipeline that promoted the image has signed by what right, the tests that it names must
-have passed; what it published untested is told.
+The image is judged as promotion judges it. Where the pipeline that promoted it has signed that, the tests that it names
+must have passed; what it published untested is told.
 
 Exit code 3 means that there is no evidence, that a test has failed, or that what looks like evidence is not to be trusted.
 

@@ -229,8 +229,8 @@ type Index struct {
 // Good reports whether there is evidence and nothing speaks against the image.
 func (v *Verification) Good() bool { return len(v.Problems) == 0 }
 
-// Verify looks up the evidence about an image, in its repository or in the one called where, and judges it as promotion does. Evidence that is not
-// what it seems to be is a problem, as is that there is none.
+// Verify looks up the evidence about an image, in its repository or in the one called where, and judges it as promotion does. Evidence
+// that is not what it seems to be is a problem, as is that there is none.
 func (s *Session) Verify(ctx context.Context, name, where string, trust []*attest.PublicKey) (*Verification, error) {
 	im, err := s.Find(ctx, name)
 	if err != nil {

@@ -257,7 +257,8 @@ func (s *Session) DescribeIndex(ctx context.Context, im InRegistry, key plan.Key
 // Origin is where something that is signed was done.
 type Origin = evidence.Origin
 
-// originType is the type of the document that says of an image where it was built. It is none of its provenance, which is the same for the same image.
+// originType is the type of the document that says of an image where it was built. It is none of its provenance, which is the same for the
+// same image.
 const originType = "https://sconce.dev/origin/v1"
 
 // AttachOrigin says where an image was built, signed.

@@ -9,8 +9,8 @@ import (
 	"sconce.dev/sconce/internal/fault"
 )
 
-// currentBranch is the branch that the pipeline's directory is at: what a person says, else the CI system, else what is checked out. "": it is at none, and
-// why says what it is at.
+// currentBranch is the branch that the pipeline's directory is at: what a person says, else the CI system, else what is checked out. "":
+// it is at none, and why says what it is at.
 func (p *Pipeline) currentBranch() (branch, why string) {
 	if p.At != "" {
 		return p.At, ""

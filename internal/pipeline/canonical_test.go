@@ -2,6 +2,7 @@ package pipeline_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,6 +27,13 @@ func newSigned(t *testing.T) *validated {
 	v.public = public
 	change(t, v.dir, "pipeline.toml", "mutable =", "sign = \"file:"+private+"\"\nmutable =")
 	return v
+}
+
+// signLine is the line of pipeline.toml that names the key.
+func (v *validated) signLine(t *testing.T) string {
+	t.Helper()
+	lines := strings.Split(readFile(t, v.dir, "pipeline.toml"), "\n")
+	return lines[slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "sign =") })]
 }
 
 // run builds what is missing, and returns how far images are then, by their references.
@@ -223,8 +231,7 @@ func TestUnsignedCanonical(t *testing.T) {
 // The very image that a recipe makes, without any signature, as one that was built before the pipeline had a key, is signed by running again.
 func TestUnsignedIsSigned(t *testing.T) {
 	v := newSigned(t)
-	signed := readFile(t, v.dir, "pipeline.toml")
-	sign, _, _ := strings.Cut(signed[strings.Index(signed, "sign ="):], "\n")
+	sign := v.signLine(t)
 	change(t, v.dir, "pipeline.toml", sign+"\n", "")
 	before := v.run(t)
 	change(t, v.dir, "pipeline.toml", "mutable =", sign+"\nmutable =")
@@ -242,8 +249,7 @@ func TestUnsignedIsSigned(t *testing.T) {
 // Without the key, as in a job for a merge request, there is a plan, and nothing of the registry is taken, tested, built as every machine does, or promoted.
 func TestWithoutTheKey(t *testing.T) {
 	v := newSigned(t)
-	signed := readFile(t, v.dir, "pipeline.toml")
-	sign, _, _ := strings.Cut(signed[strings.Index(signed, "sign ="):], "\n")
+	sign := v.signLine(t)
 	all := v.run(t)
 	change(t, v.dir, "pipeline.toml", sign, "sign = \"env:SCONCE_TEST_NO_KEY\"")
 	s := newSession(t)

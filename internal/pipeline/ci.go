@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// system is what the environment of a CI system's jobs says of them. Only what names of branches and tags cannot forge decides what a job is for: the
-// kind of its reference, and the event that it runs for.
+// system is what the environment of a CI system's jobs says of them. Only what names of branches and tags cannot forge decides what a job
+// is for: the kind of its reference, and the event that it runs for.
 type system struct {
 	name     string
 	variable string // by which its jobs are known, of which the value is

@@ -43,7 +43,8 @@ func (p *Pipeline) findOrigin(ctx context.Context) *engine.Origin {
 	return o
 }
 
-// withoutLogin takes out of an address what may be secret: a login, and what comes after a question mark. A path of this machine is nobody's business.
+// withoutLogin takes out of an address what may be secret: a login, and what comes after a question mark. A path of this machine is
+// nobody's business.
 func withoutLogin(address string) string {
 	address, _, _ = strings.Cut(fetch.WithoutLogins(address), "?")
 	if strings.Contains(address, "://") && !strings.HasPrefix(address, "file:") {

@@ -115,8 +115,8 @@ func (p *Pipeline) checkParts(ctx context.Context, s *engine.Session, i *Image, 
 // hintUntested says how an image is published that is not tested.
 const hintUntested = `add a [[test]]; or have it said where others review it, by untested = "allow" in pipeline.toml, or under [publish] of the recipe`
 
-// untested lists what no test says of an image: that it has none, and those that it, or what it stands on, leaves out. allowed is whether it may be
-// published all the same.
+// untested lists what no test says of an image: that it has none, and those that it, or what it stands on, leaves out. allowed is whether
+// it may be published all the same.
 func (p *Pipeline) untested(i *Image) (all []string, allowed bool) {
 	allowed = true
 	for _, part := range i.Parts {

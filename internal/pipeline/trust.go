@@ -12,8 +12,8 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// judges are the keys by which it is judged what registries have: none where the pipeline signs nothing. unable says why none can be read where it does
-// sign, as in a job for a merge request: nothing of the registry is to be taken then.
+// judges are the keys by which it is judged what registries have: none where the pipeline signs nothing. unable says why none can be read
+// where it does sign, as in a job for a merge request: nothing of the registry is to be taken then.
 func (p *Pipeline) judges(more []*attest.PublicKey) (keys []*attest.PublicKey, unable error) {
 	keys, err := p.trusted(more)
 	if err != nil && len(more) > 0 {
@@ -31,8 +31,8 @@ func (p *Pipeline) lookingBy(ctx context.Context) []*attest.PublicKey {
 	return keys
 }
 
-// belongs reports whether what a registry has under the canonical reference of an image may stay there: somebody trusted has signed that it belongs there.
-// Otherwise it is replaced by made, the image that was made here, if that is the very same, or Replace says so.
+// belongs reports whether what a registry has under the canonical reference of an image may stay there: somebody trusted has signed that
+// it belongs there. Otherwise it is replaced by made, the image that was made here, if that is the very same, or Replace says so.
 func (r *runner) belongs(ctx context.Context, i *Image, there, made store.Digest) (bool, error) {
 	trust, err := r.trusted(nil)
 	if err != nil {
@@ -49,7 +49,8 @@ func (r *runner) belongs(ctx context.Context, i *Image, there, made store.Digest
 		return false, nil
 	}
 	err = fmt.Errorf("%w; what its recipe makes here is %s", strange, made.Short())
-	return false, fault.Hint(fault.Problem(err), fmt.Sprintf("find out who has written it; then `sconce pipeline run %s --replace` puts what was built here in its place", i.Ref))
+	hint := fmt.Sprintf("find out who has written it; then `sconce pipeline run %s --replace` puts what was built here in its place", i.Ref)
+	return false, fault.Hint(fault.Problem(err), hint)
 }
 
 // inRegistry is what is under a reference, HOST/PATH:TAG.
@@ -58,8 +59,8 @@ func inRegistry(ref string, digest store.Digest) engine.InRegistry {
 	return engine.InRegistry{Repository: name, Tag: tag, Digest: digest}
 }
 
-// Below says how a recipe of the pipeline is planned by somebody who builds it alone: where images are that it may stand on, and whose signatures
-// count. more are keys that are believed besides the pipeline's own. Without any key of a pipeline that signs, none is taken.
+// Below says how a recipe of the pipeline is planned by somebody who builds it alone: where images are that it may stand on, and whose
+// signatures count. more are keys that are believed besides the pipeline's own. Without any key of a pipeline that signs, none is taken.
 func (p *Pipeline) Below(ctx context.Context, more []*attest.PublicKey) engine.PlanOptions {
 	trust, unable := p.judges(more)
 	if unable != nil {

@@ -77,9 +77,9 @@ type judge struct {
 	books map[string]*evidence.Book
 }
 
-// Judge decides whether what is known of an image is enough: promotion, `sconce verify` and the plan of a pipeline ask nobody else. open opens
-// the evidence in a repository, which says whose signatures count. A verdict counts when its test has passed, also when it did so on other nodes
-// than those where it failed at first.
+// Judge decides whether what is known of an image is enough: promotion, `sconce verify` and the plan of a pipeline ask nobody else. open
+// opens the evidence in a repository, which says whose signatures count. A verdict counts when its test has passed, also when it did so on
+// other nodes than those where it failed at first.
 func Judge(ctx context.Context, d Demand, open func(repository string) (*evidence.Book, error)) (*Judgement, error) {
 	j := &judge{&Judgement{Verdicts: []Verdict{}}, d, open, map[string]*evidence.Book{}}
 	if len(d.Parts) == 0 {
@@ -232,7 +232,8 @@ func (j *judge) nothing(image store.Digest, others int) string {
 	return text
 }
 
-// byRecord wants the verdicts about the image itself that it was promoted with, and returns the others. Those about what it stands on lie beside that.
+// byRecord wants the verdicts about the image itself that it was promoted with, and returns the others. Those about what it stands on lie
+// beside that.
 func (j *judge) byRecord(all []*evidence.Evidence) (others []*evidence.Evidence) {
 	for _, t := range j.Record.Tests {
 		if !slices.Contains(j.Parts, t.Image) {
@@ -257,8 +258,8 @@ func isSuperseded(e *evidence.Evidence, all []*evidence.Evidence) bool {
 	})
 }
 
-// Record is what a pipeline signs of an image that it promotes: by what right, and where that was done. Whoever has the public key judges by it
-// as the pipeline did.
+// Record is what a pipeline signs of an image that it promotes: by what right, and where that was done. Whoever has the public key judges
+// by it as the pipeline did.
 type Record struct {
 	Time     time.Time        `json:"time"`
 	To       []string         `json:"to"`    // HOST/PATH:TAG
