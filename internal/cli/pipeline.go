@@ -88,7 +88,7 @@ func (a *app) pipelineState(ctx context.Context, names []string) ([]*pipeline.St
 }
 
 func newPipelinePlanCmd(a *app) *cobra.Command {
-	var asJSON bool
+	var asJSON, check bool
 	cmd := &cobra.Command{
 		Use:   "plan [IMAGE...]",
 		Short: "Say what is to be done for each image, and why",
@@ -96,8 +96,12 @@ func newPipelinePlanCmd(a *app) *cobra.Command {
 (fine). What stands on an image that has not passed its tests is built after these (wait). An image whose
 lock does not fit is to be locked first (lock); one whose stable tag, which is written once, leads to
 another image needs another version (stuck). What is withdrawn, or stands on what is (withdrawn), is not
-promoted: its recipe has to change. Nothing is built and nothing is written; registries are only
-asked. One that does not answer is an error.`,
+promoted: its recipe has to change. One that no trusted key has signed, in a pipeline that signs,
+counts as not there (unsigned); one without tests, or with one that is skipped, is published only where
+that is allowed (untested). Nothing is built and nothing is written; registries are only asked. One that
+does not answer is an error.
+
+With --check the exit code is 3 when something is for a person to do: lock, stuck, unsigned or untested.`,
 		Example: examples("sconce pipeline plan", "sconce pipeline plan --json | jq -r '.[] | select(.action != \"fine\") | .image'"),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -106,11 +110,17 @@ asked. One that does not answer is an error.`,
 				return err
 			}
 			if asJSON {
-				return a.printJSON(statusesOf(all))
+				err = a.printJSON(statusesOf(all))
+			} else {
+				err = a.printStatuses(all)
 			}
-			return a.printStatuses(all)
+			if err == nil && check && slices.ContainsFunc(all, (*pipeline.Status).NeedsPerson) {
+				err = exitStatus(fault.CodeProblem)
+			}
+			return err
 		},
 	}
+	cmd.Flags().BoolVar(&check, "check", false, "end with 3 when a person has to do something")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -181,6 +191,8 @@ type pipelineRunOptions struct {
 	jobs    int
 	steps   stepOptions
 	test    bool
+	replace bool
+	branch  string
 	promote bool
 	on      onOptions
 }
@@ -202,7 +214,10 @@ With --test each image is tested as soon as it is there, on each of its clusters
 --canonical, and several images at once; one at a time within an allocation. What has passed in the form
 that it has today does not run again. What stands on an image is built once that has passed, and other
 images are built meanwhile. With --promote those that have passed get their stable tags, as by sconce
-promote.
+promote: from the pipeline's branch alone.
+
+In a pipeline that signs, an image in the registry that no trusted key has signed is built again. If it comes
+out the same it is signed, else it is an error, unless --replace puts what was built in its place.
 
 Exit codes with --test: 3 a test has failed, 4 one could not be judged.`,
 		Example: examples("sconce pipeline run", "sconce pipeline run app:small --jobs 4", "sconce pipeline run --test --promote", "sconce pipeline run --on clariden"),
@@ -214,7 +229,9 @@ Exit codes with --test: 3 a test has failed, 4 one could not be judged.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.test, "test", false, "test what is built, on the clusters that it is for")
 	f.BoolVar(&o.promote, "promote", false, "give what has passed its stable tags")
+	f.BoolVar(&o.replace, "replace", false, "put what is built in the place of images that no trusted key has signed")
 	f.IntVarP(&o.jobs, "jobs", "j", 0, "build `N` images at once (default 2, with --on 20)")
+	addBranchFlag(cmd, &o.branch)
 	o.on.addFlags(cmd)
 	o.steps.addFlags(f)
 	f.StringVar(&o.steps.network, "network", defaultNetwork, "the `NETWORK` of steps: default (of their own, with a way out) or host")
@@ -227,7 +244,10 @@ func (a *app) runPipeline(cmd *cobra.Command, names []string, o pipelineRunOptio
 	if o.steps.network == noNetwork {
 		return fault.Usage(errors.New("--network none: network = false in a recipe takes it from a step"))
 	}
-	how := pipeline.RunOptions{Jobs: o.jobs, Tell: a.sayDone}
+	if o.replace && o.on.given() {
+		return fault.Usage(errors.New("--replace: what replaces an image is built here, without --on"))
+	}
+	how := pipeline.RunOptions{Jobs: o.jobs, Tell: a.sayDone, Replace: o.replace}
 	if err := o.steps.apply(a, &how.Build); err != nil {
 		return err
 	}
@@ -235,7 +255,7 @@ func (a *app) runPipeline(cmd *cobra.Command, names []string, o pipelineRunOptio
 	if err != nil {
 		return err
 	}
-	if o.promote {
+	if p.At = o.branch; o.promote {
 		if err := canPromote(p, images); err != nil {
 			return err
 		}
@@ -266,8 +286,12 @@ func (a *app) runPipeline(cmd *cobra.Command, names []string, o pipelineRunOptio
 
 // canPromote tells before hours of tests that none of them would count.
 func canPromote(p *pipeline.Pipeline, images []*pipeline.Image) error {
+	if err := p.CheckBranch("promote images"); err != nil {
+		return err
+	}
 	if p.Sign != "" || !slices.ContainsFunc(images, func(i *pipeline.Image) bool { return len(i.Recipe.Tests) > 0 }) {
-		return nil
+		unpublished := func(i *pipeline.Image) bool { return len(i.Stable) == 0 }
+		return p.CheckTested(slices.DeleteFunc(slices.Clone(images), unpublished))
 	}
 	err := fault.Usage(errors.New("--promote: pipeline.toml names no key, and promotion believes signed verdicts of tests alone"))
 	return fault.Hint(err, `"openssl genpkey -algorithm ed25519 -aes256 -out team.key" makes one, whose password goes into SCONCE_KEY_PASSWORD; then sign = "file:team.key" in pipeline.toml`)
@@ -396,6 +420,9 @@ beside it, on which machines they run, is said in pipeline.toml under [ci].`,
 			p, jobs, err := a.pipelineJobs(cmd.Context(), all)
 			if err != nil {
 				return err
+			}
+			if !static { // whose file says by itself for which branch it is
+				jobs = p.Allowed(cmd.Context(), jobs)
 			}
 			if write == nil {
 				return a.printJSON(append([]pipeline.Job{}, jobs...))

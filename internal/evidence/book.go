@@ -130,19 +130,22 @@ func (b *Book) List(ctx context.Context, image store.Digest) ([]*Evidence, error
 }
 
 // Referred returns the verdicts among what refers to an image, where it was copied to without its tags: of several about the same key
-// the newest. What is signed by others, or not at all, is theirs.
-func (b *Book) Referred(ctx context.Context, image store.Digest) ([]*Evidence, error) {
+// the newest. What is signed by others, or not at all, is theirs: others is how many verdicts are.
+func (b *Book) Referred(ctx context.Context, image store.Digest) (known []*Evidence, others int, err error) {
 	list, err := b.repo.Referrers(ctx, image)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	newest := map[Key]*Evidence{}
 	for _, r := range list[:min(len(list), maxReferred)] {
 		e, err := b.referred(ctx, r.Digest.String(), image)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if e == nil {
+			if r.Annotations[predicateNote] == attest.TestResult {
+				others++
+			}
 			continue
 		}
 		old := newest[e.Key]
@@ -152,7 +155,7 @@ func (b *Book) Referred(ctx context.Context, image store.Digest) ([]*Evidence, e
 	}
 	return slices.SortedFunc(maps.Values(newest), func(a, b *Evidence) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Test, b.Test))
-	}), nil
+	}), others, nil
 }
 
 // maxReferred bounds how much of what refers to an image is read.
@@ -260,9 +263,11 @@ func (b *Book) Put(ctx context.Context, e Evidence, log io.Reader) error {
 	if b.opts.Key == nil {
 		return fault.Usage(errors.New("evidence is signed, and there is no key"))
 	}
-	if _, err := b.Get(ctx, e.Key); err != nil {
+	before, err := b.Get(ctx, e.Key)
+	if err != nil {
 		return err
 	}
+	e.countFailures(before)
 	if err := b.keepLog(ctx, &e, log); err != nil {
 		return err
 	}

@@ -57,8 +57,31 @@ type Evidence struct {
 	Details  json.RawMessage // what was measured; nil: nothing
 	Finished time.Time       // zero: not known
 
+	// FailedBefore is how often the test had failed before with the same key: a verdict that was asked for until it was good tells so.
+	FailedBefore int
+
 	Manifest store.Digest // of the artifact; set by who reads it
 	log      logEntry
+}
+
+// countFailures takes over how often the test had failed, from the verdict that this one takes the place of; nil: there is none.
+func (e *Evidence) countFailures(before *Evidence) {
+	e.FailedBefore = 0
+	if before == nil {
+		return
+	}
+	if e.FailedBefore = before.FailedBefore; before.Result == Failed {
+		e.FailedBefore++
+	}
+}
+
+// Origin is where something was done that is signed: the sources that decided what, and the job that did. It names no user and no path of a machine.
+type Origin struct {
+	Repository string `json:"repository,omitempty"` // its address, without a login
+	Commit     string `json:"commit,omitempty"`
+	Changed    bool   `json:"changed,omitempty"` // files were not those of the commit
+	CI         string `json:"ci,omitempty"`      // the system
+	Job        string `json:"job,omitempty"`     // its address
 }
 
 // The parts of tags.
@@ -179,6 +202,7 @@ type details struct {
 	Hash     string          `json:"hash"`
 	Cluster  string          `json:"cluster"`
 	Finished string          `json:"finished,omitempty"` // RFC 3339
+	Failed   int             `json:"failedBefore,omitempty"`
 	Measured json.RawMessage `json:"measured,omitempty"`
 	Log      *logEntry       `json:"log,omitempty"`
 }
@@ -197,7 +221,7 @@ func (e *Evidence) predicate() (*predicate, error) {
 	}
 	p := &predicate{
 		Result: e.Result, Configuration: []descriptor{{e.Name, map[string]string{"sha256": e.Test}}},
-		Sconce: details{Test: e.Name, Hash: e.Test, Cluster: e.Cluster, Measured: e.Details},
+		Sconce: details{Test: e.Name, Hash: e.Test, Cluster: e.Cluster, Measured: e.Details, Failed: e.FailedBefore},
 	}
 	if e.log.Digest != "" {
 		p.Sconce.Log = &e.log
@@ -232,7 +256,7 @@ func read(s *attest.Statement, image store.Digest) (*Evidence, error) {
 	}
 	e := &Evidence{
 		Key:  Key{Image: image, Test: p.Sconce.Hash, Cluster: p.Sconce.Cluster},
-		Name: p.Sconce.Test, Result: p.Result, Details: p.Sconce.Measured,
+		Name: p.Sconce.Test, Result: p.Result, Details: p.Sconce.Measured, FailedBefore: p.Sconce.Failed,
 	}
 	if p.Sconce.Log != nil {
 		e.log = *p.Sconce.Log

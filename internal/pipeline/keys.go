@@ -10,7 +10,6 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/evidence"
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -89,21 +88,6 @@ func (p *Pipeline) Keys() []engine.KnownKey {
 	return all
 }
 
-// judge returns the keys by which a plan judges who has signed what, nil when it cannot: of a key that cannot be read it is told, and jobs
-// without the right to it see the rest of the plan all the same.
-func (p *Pipeline) judge(ctx context.Context) []*attest.PublicKey {
-	if p.Sign != "" {
-		if _, err := p.Key(); err != nil {
-			progress.Warn(ctx, fmt.Sprintf("nobody can sign with the key that %s names: %v", p.Path, err), fault.HintOf(err))
-		}
-	}
-	keys, err := p.trusted(nil)
-	if err != nil {
-		return nil
-	}
-	return keys
-}
-
 // lookAtSigners tells of verdicts and documents of an image whose keys do not count, and what has to happen. wanted are the verdicts that are
 // there.
 func (p *Pipeline) lookAtSigners(ctx context.Context, s *engine.Session, st *Status, wanted []Wanted, keys []*attest.PublicKey) error {
@@ -162,8 +146,12 @@ type Resigned struct {
 // Resign signs with the pipeline's key what the keys under [[trust]] have signed, in the staging repositories of images, and in those for users
 // where registries list what is about an image. What it reports with an error has been done.
 func (p *Pipeline) Resign(ctx context.Context, s *engine.Session, images []*Image, dryRun bool) (*Resigned, error) {
-	dryRun = dryRun || p.onlyTell(ctx, "nothing is signed again")
 	all := &Resigned{DryRun: dryRun, Documents: []evidence.Resigned{}}
+	if !dryRun {
+		if err := p.CheckBranch("sign documents again"); err != nil {
+			return all, err
+		}
+	}
 	key, err := p.Key()
 	if err != nil {
 		return all, err

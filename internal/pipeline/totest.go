@@ -27,6 +27,13 @@ func (p *Pipeline) ToTest(ctx context.Context, s *engine.Session, name string, o
 	if err != nil {
 		return o, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", i.Ref, err), "run `sconce build "+i.Ref+" --canonical` first")
 	}
+	trust, err := p.trusted(nil)
+	if err != nil {
+		return o, err
+	}
+	if err := s.CheckKey(ctx, found, i.Key, trust); err != nil {
+		return o, err
+	}
 	subject, err := s.Open("docker://"+found.Repository+"@"+string(found.Digest), engine.Wanted{})
 	if err != nil {
 		return o, err

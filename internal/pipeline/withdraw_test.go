@@ -249,7 +249,7 @@ func TestNewKey(t *testing.T) {
 	old := v.public
 	wants(t, v.states(t)[stack], pipeline.Fine)
 	key := v.newKey(t)
-	wants(t, v.states(t)[stack], pipeline.Test, "the verdict of test env on clariden is signed with a key that is not trusted any more, SHA256:", "`sconce pipeline resign`")
+	wants(t, v.states(t)[stack], pipeline.Unsigned, "its provenance is signed with a key that is not trusted any more, SHA256:", "`sconce pipeline resign`")
 	change(t, v.dir, "pipeline.toml", "mutable =", "trust = [{ key = \""+old+"\", comment = \"of last year\" }]\nmutable =")
 	wants(t, v.states(t)[stack], pipeline.Fine)
 	v.promote(t, stack, "")
@@ -291,6 +291,8 @@ func TestStolenKey(t *testing.T) {
 	old := v.public
 	v.newKey(t)
 	change(t, v.dir, "pipeline.toml", "mutable =", "trust = [{ key = \""+old+"\", revoked = true }]\nmutable =")
+	wants(t, v.states(t)[stack], pipeline.Unsigned, "its provenance is signed with a key that does not count, SHA256:")
+	v.run(t) // which builds the same, and signs it
 	wants(t, v.states(t)[stack], pipeline.Test, "the verdict of test env on clariden is signed with a key that does not count, SHA256:")
 	v.promote(t, stack, "signed with a key that does not count")
 	p, i := open(t, v.dir), v.image(t, stack)
@@ -312,7 +314,7 @@ func TestStolenKey(t *testing.T) {
 	if _, err := p.Key(); fault.CodeOf(err) != fault.CodeUsage || !strings.Contains(fault.HintOf(err), "export SCONCE_TEST_KEY") {
 		t.Errorf("without the key: %v, hint %q", err, fault.HintOf(err))
 	}
-	wants(t, v.states(t)[stack], pipeline.Test) // judged by what is trusted besides
+	wants(t, v.states(t)[stack], pipeline.Unsigned) // judged by what is trusted besides
 }
 
 // An index that is withdrawn is promoted no more, and its images are what they were; one of which an image is withdrawn is not promoted either.

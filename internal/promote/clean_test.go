@@ -360,7 +360,7 @@ func TestPromoteAgainstClean(t *testing.T) {
 		if _, err := cs.put(t.Context(), m.name(), markField, m); err != nil {
 			t.Fatal(err)
 		}
-		_, err := Run(t.Context(), Promotion{From: at, Image: image, To: []Target{{y.host + "/users", "1", false}}}, o)
+		_, err := Run(t.Context(), Promotion{From: at, Image: image, Allowed: true, To: []Target{{y.host + "/users", "1", false}}}, o)
 		if got := fmt.Sprint(err); (step.want == "") != (err == nil) || !strings.Contains(got, step.want) {
 			t.Errorf("%v, want %q", err, step.want)
 		}

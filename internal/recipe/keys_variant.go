@@ -36,7 +36,7 @@ var variantKeys = map[string]key{
 		Doc: "Clusters on which images are tested whose tests say nothing else.", Example: `["clariden"]`, Form: formImage, FormName: "names of clusters",
 	},
 	"pipeline.branch": {
-		Doc: "The branch from which images are promoted. From others, it is only said what would be done.", Default: DefaultBranch, Example: `"main"`,
+		Doc: "The branch from which images are [promoted](promotion.md#from-which-branch). From others, that is refused.", Default: DefaultBranch, Example: `"main"`,
 		Form: formImage, FormName: "the name of a branch",
 	},
 	"pipeline.sign": {
@@ -59,7 +59,11 @@ var variantKeys = map[string]key{
 		Doc: "Nothing counts that the key has ever signed: it was stolen. Who holds a key can write any date, so `until` is no remedy for that.", Example: `true`,
 	},
 	"pipeline.trust.comment": {Doc: "For people.", Example: `"of the old CI"`, Form: formImage, FormName: "a text in one line"},
-	"pipeline.keep":          {Doc: "What stays in `staging` when it is cleaned up."},
+	"pipeline.untested": {
+		Doc:     "Whether images are [published](promotion.md#images-without-tests) that have no `[[test]]`, or one that is left out by `skip`. A recipe's own `[publish] untested` goes before.",
+		Default: "refuse", Example: `"allow"`, Enum: []string{Allow, "refuse"},
+	},
+	"pipeline.keep": {Doc: "What stays in `staging` when it is cleaned up."},
 	"pipeline.keep.canonical": {
 		Doc: "How long images stay that nothing refers to any more.", Default: "for ever", Example: `"30d"`, Form: formDays, FormName: `a number of days or hours, such as "30d"`,
 	},

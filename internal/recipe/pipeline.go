@@ -35,8 +35,9 @@ type Pipeline struct {
 
 	Trust []attest.Trusted `toml:"trust"` // other keys than that, whose signatures count
 
-	Keep Keep `toml:"keep"`
-	CI   CI   `toml:"ci"`
+	Untested string `toml:"untested"`
+	Keep     Keep   `toml:"keep"`
+	CI       CI     `toml:"ci"`
 }
 
 // Keep says which canonical images stay when a pipeline is cleaned up.
@@ -67,6 +68,9 @@ type GithubCI struct {
 	Test  any `toml:"test"`
 	Light any `toml:"light"`
 }
+
+// Allow is the value of untested by which images are published that nothing tests.
+const Allow = "allow"
 
 // DefaultBranch is the branch from which images are promoted.
 const DefaultBranch = "main"
