@@ -349,7 +349,7 @@ func madeElsewhere(t *testing.T, c *slurmtest.Cluster) {
 // Images of a pipeline are built on all nodes at once, and again not at all.
 func pipelineThere(t *testing.T, c *slurmtest.Cluster) {
 	parts := scriptOn(t, c, `
-		cd /shared/pipe; unset CI_COMMIT_BRANCH GITHUB_REF_NAME
+		cd /shared/pipe; unset CI GITHUB_ACTIONS GITLAB_CI
 		export TEAM_KEY="$(cat /shared/team.key)"
 		sconce lock tool && sconce pipeline run --on two > /tmp/run.out 2>&1 & client=$!
 		came 2; soon '[ $(squeue -h -t R -o %N | sort -u | wc -l) = 2 ]'

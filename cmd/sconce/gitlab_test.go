@@ -13,7 +13,7 @@ import (
 
 // gitlabRepository is a pipeline of an app on a base. Its registry and everything that runs are in a network of their own, in which 5000 is free.
 var gitlabRepository = map[string]string{
-	"pipeline.toml":          "recipes = [\"base\", \"app\"]\nstaging = \"127.0.0.1:5000/ci\"\nstable = [\"127.0.0.1:5000/users\"]\nmutable = [\"*-dev\"]\n[ci.gitlab]\nbuild = { tags = [\"builder\"] }\nlight = { tags = [\"small\"] }\n",
+	"pipeline.toml":          "recipes = [\"base\", \"app\"]\nstaging = \"127.0.0.1:5000/ci\"\nstable = [\"127.0.0.1:5000/users\"]\nmutable = [\"*-dev\"]\nuntested = \"allow\"\n[ci.gitlab]\nbuild = { tags = [\"builder\"] }\nlight = { tags = [\"small\"] }\n",
 	"base/sconce.toml":       "name = \"base\"\nversion = \"1\"\nbase.image = \"dir:../rootfs\"\ntarget.platform = \"linux/amd64\"\n",
 	"app/sconce.toml":        "name = \"app\"\nbase.recipe = \"../base\"\ntarget.platform = \"linux/amd64\"\n[[step]]\ncopy = [\"file:/file\"]\n[variant]\nsmall-dev = {}\nlarge-dev = { image.env.SIZE = \"large\" }\n",
 	"app/file":               "first\n",
@@ -28,7 +28,7 @@ func TestPipelineByGitlab(t *testing.T) {
 	offline, program := tooltest.GitlabCI(t)
 	registrytest.Isolate(t)
 	t.Setenv("SCONCE_STORE", filepath.Join(t.TempDir(), "store"))
-	for _, name := range []string{"REGISTRY_AUTH_FILE", "GITHUB_REF_NAME"} { // a registry reads the first as one of its settings
+	for _, name := range []string{"REGISTRY_AUTH_FILE", "GITHUB_ACTIONS"} { // a registry reads the first as one of its settings
 		t.Setenv(name, "")
 		os.Unsetenv(name)
 	}

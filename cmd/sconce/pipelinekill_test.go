@@ -116,12 +116,14 @@ func TestPipelineKilled(t *testing.T) {
 		{"its key is not signed", `PUT /v2/ci/tiny/manifests/att\.[0-9a-f]{12}\.key-[0-9a-f]{24}`},
 		{"its facts are not there", `PUT /v2/ci/tiny/manifests/att\.[0-9a-f]{12}\.facts-file`},
 		{"its facts are not signed", `PUT /v2/ci/tiny/manifests/att\.[0-9a-f]{12}\.facts`},
+		{"where it is from is not signed", `PUT /v2/ci/tiny/manifests/att\.[0-9a-f]{12}\.origin`},
 		{"it is sent, and has no name", `PUT /v2/ci/tiny/manifests/1-[0-9a-f]{24}`},
 		{"nothing is submitted", "before"},
 		{"the job is submitted, and its number not noted", "behind"},
 		{"the job is waited for", "asked"},
 		{"the tests have run, and no verdict is kept", `PUT /v2/ci/tiny/manifests/t\..*`},
 		{"the first verdict is kept", `PUT /v2/ci/tiny/manifests/log\..*`}, // of the second; the log of the first is there
+		{"by what right it is promoted is not signed", `PUT /v2/ci/tiny/manifests/att\.[0-9a-f]{12}\.promotion`},
 		{"no tag is claimed", `PUT /v2/ci/tiny/manifests/claim\..*`},
 		{"the tag is claimed", `PUT /v2/users/tiny/manifests/1`},
 	}

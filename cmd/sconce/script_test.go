@@ -16,6 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"sconce.dev/sconce/internal/conda/condatest"
+	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/rpm/rpmtest"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/tooltest"
@@ -66,10 +67,19 @@ func TestScripts(t *testing.T) {
 			"spoil":    spoil,
 			"setenv":   setFromStdout,
 			"testland": func(ts *testscript.TestScript, _ bool, args []string) { testland(t, ts, args) },
+			"registry": func(ts *testscript.TestScript, _ bool, args []string) { startRegistry(t, ts, args) },
 			"explicit": func(ts *testscript.TestScript, _ bool, args []string) { explicitList(ts, channel, args) },
 		},
 		Condition: condition,
 	})
+}
+
+// startRegistry starts a registry that deletes tags and lists what is about an image, and keeps its HOST:PORT in a variable: registry NAME.
+func startRegistry(t *testing.T, ts *testscript.TestScript, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: registry NAME")
+	}
+	ts.Setenv(args[0], registrytest.StartWithReferrers(t))
 }
 
 // condition understands [tool:NAME]: whether a program is there. Where everything must be, its absence is a failure.

@@ -24,6 +24,9 @@ clusters = ["two"]
 sign = "file:/shared/key.pem"
 `
 
+// onMain is what is checked out where images are promoted.
+const onMain = "ref: refs/heads/main\n"
+
 const pipelineRecipe = `name = "tiny"
 version = "1"
 base.image = "dir:../../rootfs"
@@ -45,7 +48,7 @@ repository = "127.0.0.1:5000/users/tiny"
 
 // withRegistry begins scripts with a registry of their own, whose collector of garbage has less to do (see registrytest.Start).
 const withRegistry = `exec 2>&1
-		unset CI_COMMIT_BRANCH GITHUB_REF_NAME
+		unset CI GITHUB_ACTIONS GITLAB_CI
 		GOGC=800 docker-registry serve reg.yml > /tmp/registry.log 2>&1 & registry=$!
 		trap "kill $registry; wait $registry" EXIT
 		until bash -c ': < /dev/tcp/127.0.0.1/5000' 2> /dev/null; do sleep 0.05; done`
@@ -69,7 +72,7 @@ func pipelineCluster(t *testing.T) *slurmtest.Cluster {
 	}
 	profile := strings.Replace(testProfile, "good.rate", "rate.rate", 1)
 	for name, text := range map[string]string{
-		"pipe/pipeline.toml": pipelineTOML, "pipe/app/sconce.toml": pipelineRecipe, "pipe/app/clusters/two.toml": profile,
+		"pipe/.git/HEAD": onMain, "pipe/pipeline.toml": pipelineTOML, "pipe/app/sconce.toml": pipelineRecipe, "pipe/app/clusters/two.toml": profile,
 		"key.pub": string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})),
 		"key.pem": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})),
 		"reg.yml": "version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {filesystem: {rootdirectory: /tmp/registry}}\nhttp: {addr: '127.0.0.1:5000', secret: test}\n",
@@ -141,7 +144,8 @@ const meet = "n=0; : > /shared/met/$WHO; until [ -e /shared/met/small -a -e /sha
 
 // threeImages are a base, a stack of components on it and an app on that, in two variants each.
 var threeImages = map[string]string{
-	"pipeline.toml": strings.Replace(pipelineTOML, `["app"]`, `["base", "stack", "app"]`, 1),
+	".git/HEAD":     onMain,
+	"pipeline.toml": strings.Replace(pipelineTOML, `["app"]`, `["base", "stack", "app"]`, 1) + "untested = \"allow\"\n",
 	"base/sconce.toml": `name = "base"
 version = "1"
 base.image = "dir:../../rootfs"

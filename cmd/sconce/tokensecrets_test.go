@@ -128,7 +128,7 @@ func TestPipelineSecretsOfTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := c.Try(c.Admin(), `exec 2>&1
-		unset CI_COMMIT_BRANCH GITHUB_REF_NAME
+		unset CI GITHUB_ACTIONS GITLAB_CI
 		GOGC=800 docker-registry serve reg.yml > /tmp/registry.log 2>&1 & registry=$!
 		token-registry 127.0.0.1:5000 127.0.0.1:5001 /shared/private > /tmp/front.log 2>&1 & front=$!
 		python3 gate.py > /tmp/gate.log 2>&1 & gate=$!

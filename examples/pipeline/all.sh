@@ -7,4 +7,4 @@ cd "$(dirname "$0")"
 for recipe in images/base images/stack apps/app; do
 	sconce lock "$recipe"
 done
-sconce pipeline run --test --promote
+sconce pipeline run --test --promote --branch main # from whatever branch this example is tried

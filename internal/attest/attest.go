@@ -36,7 +36,12 @@ type Statement struct {
 	Subject       []Subject       `json:"subject"`
 	PredicateType string          `json:"predicateType"`
 	Predicate     json.RawMessage `json:"predicate"`
+
+	signer *PublicKey // of a statement that was verified
 }
+
+// Signer is the key that has signed a statement that was verified.
+func (s *Statement) Signer() *PublicKey { return s.signer }
 
 // Subject is what a statement is about.
 type Subject struct {
@@ -103,6 +108,11 @@ func Sign(s *Statement, key *PrivateKey) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return SignPayload(payload, key)
+}
+
+// SignPayload is [Sign] for a statement that is written already: another key signs the same bytes.
+func SignPayload(payload []byte, key *PrivateKey) ([]byte, error) {
 	sig, err := key.sign(pae(payloadType, payload))
 	if err != nil {
 		return nil, fmt.Errorf("sign: %w", err)
@@ -118,7 +128,7 @@ func Sign(s *Statement, key *PrivateKey) ([]byte, error) {
 }
 
 // ErrSignature is the error of a bundle that none of the keys has signed.
-var ErrSignature = errors.New("it is not signed by this key")
+var ErrSignature = errors.New("it is not signed by a key that is trusted")
 
 // maxSignatures bounds how many signatures of an envelope are looked at.
 const maxSignatures = 16
@@ -132,8 +142,8 @@ func Payload(data []byte) []byte {
 	return b.Envelope.Payload
 }
 
-// Verify reads a bundle that one of the keys has signed. Nothing of another is believed.
-func Verify(data []byte, keys ...*PublicKey) (*Statement, error) {
+// parseBundle reads a bundle as far as its envelope.
+func parseBundle(data []byte) (*bundle, error) {
 	var b bundle
 	if len(data) > MaxBundle {
 		return nil, errors.New("the bundle is too long")
@@ -144,8 +154,22 @@ func Verify(data []byte, keys ...*PublicKey) (*Statement, error) {
 	if b.MediaType != BundleType || b.Envelope == nil || b.Envelope.PayloadType != payloadType {
 		return nil, fmt.Errorf("it is no bundle of a statement: media type %q", b.MediaType)
 	}
-	if !b.Envelope.signedBy(keys) {
+	return &b, nil
+}
+
+// Verify reads a bundle that one of the keys has signed. Nothing of another is believed. The error is [ErrUncounted] when only keys have signed
+// it that are revoked; whether others count depends on the time that the statement says, see [PublicKey.Counts].
+func Verify(data []byte, keys ...*PublicKey) (*Statement, error) {
+	b, err := parseBundle(data)
+	if err != nil {
+		return nil, err
+	}
+	signer := b.Envelope.signer(keys)
+	switch {
+	case signer == nil:
 		return nil, ErrSignature
+	case signer.revoked:
+		return nil, fmt.Errorf("%s is revoked: %w", signer.Fingerprint(), ErrUncounted)
 	}
 	var s Statement
 	if err := json.Unmarshal(b.Envelope.Payload, &s); err != nil {
@@ -154,20 +178,34 @@ func Verify(data []byte, keys ...*PublicKey) (*Statement, error) {
 	if s.Type != statementType {
 		return nil, fmt.Errorf("it is no statement of in-toto v1: %q", s.Type)
 	}
+	s.signer = signer
 	return &s, nil
 }
 
-func (e *envelope) signedBy(keys []*PublicKey) bool {
+// signer is the key of some that has signed an envelope, nil for none: one that is revoked only where no other has. Of a key that is listed twice
+// the revocation counts.
+func (e *envelope) signer(keys []*PublicKey) (found *PublicKey) {
 	message := pae(e.PayloadType, e.Payload)
-	for i, s := range e.Signatures {
-		if i == maxSignatures {
-			return false
-		}
+	for _, s := range e.Signatures[:min(len(e.Signatures), maxSignatures)] {
 		for _, key := range keys {
-			if key.verify(message, s.Sig) {
-				return true
+			if !key.verify(message, s.Sig) {
+				continue
 			}
+			if key = strictest(key, keys); !key.revoked {
+				return key
+			}
+			found = key
 		}
 	}
-	return false
+	return found
+}
+
+// strictest is what a list of keys says of one of them: that it is revoked, where it says so anywhere.
+func strictest(key *PublicKey, keys []*PublicKey) *PublicKey {
+	for _, other := range keys {
+		if other.revoked && other.Is(key) {
+			return other
+		}
+	}
+	return key
 }

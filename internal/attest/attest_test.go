@@ -1,6 +1,7 @@
 package attest
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
@@ -13,10 +14,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/crypto/nacl/secretbox"
 	"golang.org/x/crypto/scrypt"
 
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/tooltest"
 )
@@ -224,6 +227,84 @@ func TestKeyErrors(t *testing.T) {
 	}
 	if shown := fmt.Sprintf("%v %+v %#v %s", key, key, key, key); strings.Count(shown, "(private key)") != 4 {
 		t.Errorf("a key prints as %s", shown)
+	}
+}
+
+// What is said of a key that is there, and cannot be used as it is, is about that key: nobody is sent to make another one, without a password.
+func TestKeyHints(t *testing.T) {
+	dir := t.TempDir()
+	openssl(t, dir, "genpkey", "-algorithm", "ed25519", "-aes256", "-pass", "pass:secret", "-out", "key")
+	openssl(t, dir, "pkey", "-in", "key", "-passin", "pass:secret", "-pubout", "-out", "pub")
+	openssl(t, dir, "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-384", "-out", "p384")
+	if err := os.WriteFile(filepath.Join(dir, "text"), []byte("no key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SCONCE_TEST_EMPTY", "")
+	in := func(name string) string { return filepath.Join(dir, name) }
+	for name, c := range map[string]struct {
+		where    string
+		password func() ([]byte, error)
+		hint     string
+	}{
+		"encrypted":      {in("key"), nil, "set SCONCE_KEY_PASSWORD"},
+		"wrong password": {in("key"), withPassword("guess"), "correct SCONCE_KEY_PASSWORD"},
+		"public":         {in("pub"), nil, "name the private half"},
+		"text":           {in("text"), nil, "begins with -----BEGIN"},
+		"other curve":    {in("p384"), nil, "PKCS #8 of a P-256 or Ed25519 key"},
+		"variable":       {"env:SCONCE_TEST_EMPTY", nil, "export SCONCE_TEST_EMPTY="},
+		"missing":        {in("missing"), nil, "correct its path"},
+	} {
+		_, err := ReadPrivateKey(c.where, c.password)
+		hint := fault.HintOf(err)
+		if !strings.Contains(hint, c.hint) || fault.CodeOf(err) != fault.CodeUsage {
+			t.Errorf("%s: %v, code %d, hint %q, want %q", name, err, fault.CodeOf(err), hint, c.hint)
+		}
+		if strings.Contains(hint, "genpkey") && (name != "missing" || !strings.Contains(hint, "-aes256")) {
+			t.Errorf("%s: the hint is to make another key: %q", name, hint)
+		}
+	}
+	if _, err := ReadPublicKey(in("key")); !strings.Contains(fault.HintOf(err), "-pubout") {
+		t.Errorf("an encrypted key as a public one: %v, hint %q", err, fault.HintOf(err))
+	}
+}
+
+// An entry of a list of keys is a file, or the text itself, and its days are days.
+func TestTrusted(t *testing.T) {
+	dir := t.TempDir()
+	openssl(t, dir, "genpkey", "-algorithm", "ed25519", "-out", "key")
+	openssl(t, dir, "pkey", "-in", "key", "-pubout", "-out", "pub")
+	text, err := os.ReadFile(filepath.Join(dir, "pub"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(text string) time.Time {
+		at, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	for _, where := range []string{"pub", "file:pub", filepath.Join(dir, "pub"), string(text)} {
+		key, err := Trusted{Key: where, Since: "2026-01-02", Until: "2026-01-03"}.Read(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for when, want := range map[string]bool{
+			"2026-01-01T23:59:59Z": false, "2026-01-02T00:00:00Z": true, "2026-01-03T23:59:59Z": true, "2026-01-04T00:00:00Z": false, "2026-01-04T00:30:00+01:00": true,
+		} {
+			if got := key.Counts(at(when)); got != want {
+				t.Errorf("%s: what was signed at %s counts: %v", where, when, got)
+			}
+		}
+		if !key.Counts(time.Time{}) || (Trusted{Key: where}).Name() == string(text) {
+			t.Errorf("%s: %v", where, key.Fingerprint())
+		}
+	}
+	for _, wrong := range []Trusted{{Since: "yesterday"}, {Until: "2026-13-01"}, {Since: "2026-02-01", Until: "2026-01-01"}, {Key: "missing"}} {
+		wrong.Key = cmp.Or(wrong.Key, "pub")
+		if _, err := wrong.Read(dir); fault.CodeOf(err) != fault.CodeUsage {
+			t.Errorf("%+v: %v", wrong, err)
+		}
 	}
 }
 

@@ -22,7 +22,7 @@ var errPassword = errors.New("the password is wrong, or the key is damaged")
 
 func decryptBlock(block *pem.Block, password func() ([]byte, error)) (any, error) {
 	if password == nil {
-		return nil, errors.New("it is encrypted")
+		return nil, errEncrypted
 	}
 	secret, err := password()
 	if err != nil {

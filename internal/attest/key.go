@@ -12,20 +12,28 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
+	"time"
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 )
 
 // PrivateKey signs: ECDSA on P-256, or Ed25519. It prints as nothing.
-type PrivateKey struct{ signer crypto.Signer }
+type PrivateKey struct {
+	signer crypto.Signer
+	after  []*PublicKey // see [PrivateKey.After]
+}
 
 // PublicKey judges signatures.
 type PublicKey struct {
 	key crypto.PublicKey // *ecdsa.PublicKey or ed25519.PublicKey
 	id  string
+
+	since, until time.Time // when what it signs counts; zero: without an end
+	revoked      bool      // it never does
 }
 
 // String keeps the key out of logs, whatever prints it.
@@ -38,7 +46,15 @@ func (*PrivateKey) GoString() string { return "(private key)" }
 const maxKey = 64 << 10
 
 // makeKey says how a user comes to a key.
-const makeKey = "make one with `openssl genpkey -algorithm ed25519 -out team.key` and its public half with `openssl pkey -in team.key -pubout -out team.pub`"
+const makeKey = "make one with `openssl genpkey -algorithm ed25519 -aes256 -out team.key` and its public half with `openssl pkey -in team.key -pubout -out team.pub`"
+
+// Hints of what is wrong with a key that is there.
+const (
+	givePrivate  = "name the private half, which begins with -----BEGIN PRIVATE KEY----- or -----BEGIN ENCRYPTED PRIVATE KEY-----"
+	giveText     = "give the text of a key in PEM, which begins with -----BEGIN; for a file write its path"
+	givePassword = "set SCONCE_KEY_PASSWORD to the key's password"
+	otherForm    = "write it as PKCS #8 of a P-256 or Ed25519 key: `openssl pkcs8 -topk8 -v2 aes256 -v2prf hmacWithSHA256 -in OLD -out NEW`"
+)
 
 // ReadPrivateKey reads a private key in PEM from a file, PATH or "file:PATH", or, for "env:NAME", from a variable of the environment. password opens an
 // encrypted one.
@@ -48,10 +64,7 @@ func ReadPrivateKey(where string, password func() ([]byte, error)) (*PrivateKey,
 		return nil, err
 	}
 	key, err := ParsePrivateKey(text, password)
-	if err != nil {
-		return nil, fault.Hint(fmt.Errorf("read the key %s: %w", where, err), makeKey)
-	}
-	return key, nil
+	return key, explain(where, err)
 }
 
 // ReadPublicKey reads a public key in PEM, or the public half of a private one that has no password, as [ReadPrivateKey] does.
@@ -61,10 +74,32 @@ func ReadPublicKey(where string) (*PublicKey, error) {
 		return nil, err
 	}
 	key, err := ParsePublicKey(text)
-	if err != nil {
-		return nil, fault.Hint(fmt.Errorf("read the key %s: %w", where, err), makeKey)
+	if errors.Is(err, errEncrypted) {
+		err = fault.Hint(err, "name its public half: `openssl pkey -in team.key -pubout -out team.pub` writes it")
 	}
-	return key, nil
+	return key, explain(where, err)
+}
+
+// explain says which key cannot be read, and what can be done about that: it is there, so that another one is never the cure.
+func explain(where string, err error) error {
+	if err == nil {
+		return nil
+	}
+	hint := fault.HintOf(err)
+	switch {
+	case hint != "":
+	case errors.Is(err, errPublic):
+		hint = givePrivate
+	case errors.Is(err, errNoKey):
+		hint = giveText
+	case errors.Is(err, errEncrypted):
+		hint = givePassword
+	case errors.Is(err, errPassword):
+		hint = "correct SCONCE_KEY_PASSWORD, which opens this key"
+	default:
+		hint = otherForm
+	}
+	return fault.Usage(fault.Hint(fmt.Errorf("read the key %s: %w", where, err), hint))
 }
 
 func readKey(where string) ([]byte, error) {
@@ -72,28 +107,40 @@ func readKey(where string) ([]byte, error) {
 	if name, ok := strings.CutPrefix(where, "env:"); ok {
 		text, _ := Withhold(name)
 		if text == "" {
-			return nil, fault.Usage(fmt.Errorf("the key is to be in the variable %s, which is not set", name))
+			err := fault.Usage(fmt.Errorf("the key is to be in the variable %s, which is not set", name))
+			return nil, fault.Hint(err, fmt.Sprintf(`set it to the text of the key: export %s="$(cat team.key)"`, name))
 		}
 		return []byte(text), nil
 	}
 	f, err := os.Open(where)
 	if err != nil {
-		return nil, fault.Hint(fault.Usage(fmt.Errorf("read the key: %w", err)), makeKey)
+		hint := "let yourself read it, or name another file"
+		if errors.Is(err, fs.ErrNotExist) {
+			hint = "correct its path; where there never was a key, " + makeKey
+		}
+		return nil, fault.Hint(fault.Usage(fmt.Errorf("read the key: %w", err)), hint)
 	}
 	defer f.Close()
 	text, err := ctxio.ReadAtMost(f, maxKey)
 	if err != nil {
-		return nil, fmt.Errorf("read the key %s: %w", where, err)
+		return nil, fault.Usage(fmt.Errorf("read the key %s: %w", where, err))
 	}
 	return text, nil
 }
+
+// What can be wrong with the text of a key.
+var (
+	errNoKey     = errors.New("there is no key in PEM in it")
+	errPublic    = errors.New("it is a public key: who signs needs the private one")
+	errEncrypted = errors.New("it is encrypted, and there is no password")
+)
 
 // findBlock returns the first block of a PEM text that is a key: openssl writes the curve's name before it.
 func findBlock(text []byte) (*pem.Block, error) {
 	for {
 		block, rest := pem.Decode(text)
 		if block == nil {
-			return nil, errors.New("there is no key in PEM in it")
+			return nil, errNoKey
 		}
 		if strings.HasSuffix(block.Type, " KEY") {
 			return block, nil
@@ -119,7 +166,7 @@ func ParsePrivateKey(text []byte, password func() ([]byte, error)) (*PrivateKey,
 	case strings.HasPrefix(block.Type, "ENCRYPTED "):
 		der, err = decryptBlock(block, password)
 	case block.Type == "PUBLIC KEY":
-		err = errors.New("it is a public key: who signs needs the private one")
+		err = errPublic
 	default:
 		err = fmt.Errorf("a %q is not understood", block.Type)
 	}
@@ -137,7 +184,7 @@ func newPrivateKey(key any) (*PrivateKey, error) {
 	if _, err := newPublicKey(signer.Public()); err != nil {
 		return nil, err
 	}
-	return &PrivateKey{signer}, nil
+	return &PrivateKey{signer: signer}, nil
 }
 
 // ParsePublicKey reads a public key in PEM (RFC 5280, SubjectPublicKeyInfo).
@@ -175,7 +222,7 @@ func newPublicKey(key crypto.PublicKey) (*PublicKey, error) {
 		return nil, err
 	}
 	sum := sha256.Sum256(der)
-	return &PublicKey{key, base64.StdEncoding.EncodeToString(sum[:])}, nil
+	return &PublicKey{key: key, id: base64.StdEncoding.EncodeToString(sum[:])}, nil
 }
 
 // Public returns the public half.

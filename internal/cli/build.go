@@ -271,7 +271,12 @@ func (a *app) planRecipe(ctx context.Context, o buildOptions, how *engine.BuildO
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := s.Plan(ctx, r, engine.PlanOptions{Locked: o.locked, NoCheck: o.noCheck, Canonical: canonicalOf(r)})
+	wanted, err := a.below(ctx, r)
+	if err != nil {
+		return nil, nil, err
+	}
+	wanted.Locked, wanted.NoCheck = o.locked, o.noCheck
+	p, err := s.Plan(ctx, r, wanted)
 	return s, p, err
 }
 

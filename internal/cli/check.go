@@ -17,6 +17,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/recipe"
+	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/units"
 )
 
@@ -252,11 +253,17 @@ func (a *app) runCheck(ctx context.Context, o checkOptions) error {
 	if err := o.trust.apply(image); err != nil {
 		return err
 	}
+	keys, err := engine.TrustedKeys(a.settings().Believed(o.trust.keys))
+	if err != nil {
+		return err
+	}
+	warn := s.WarnIfWithdrawn(ctx, image, keys)
 	found, err := s.Check(ctx, image, t)
 	if err != nil {
 		return err
 	}
 	facts := found.Facts
+	warn(store.Digest(facts.Digest))
 	c := checked{
 		Image: o.image, Digest: facts.Digest, Platform: facts.Platform, Target: t.Profile, Profile: t.From, Unknown: t.Unknown(),
 		Trusted: found.Trusted, Count: found.Count, Warnings: slices.Clone(facts.Warnings),

@@ -11,7 +11,6 @@ import (
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/pipeline"
-	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/units"
 )
@@ -221,14 +220,17 @@ func (a *app) lockOne(ctx context.Context, ref string, o lockOptions) (lockAnswe
 			return answer, err
 		}
 	}
-	canonical := canonicalOf(r)
+	below, err := a.below(ctx, r)
+	if err != nil {
+		return answer, err
+	}
 	if o.check {
-		if err := s.PlanBelow(ctx, r, canonical); err != nil {
+		if err := s.PlanBelow(ctx, r, below.Canonical); err != nil {
 			return answer, err
 		}
 		return a.checkLock(r, answer)
 	}
-	l, err := s.Lock(ctx, r, engine.LockOptions{Upgrade: o.upgrade, Packages: o.packages, Canonical: canonical})
+	l, err := s.Lock(ctx, r, engine.LockOptions{Upgrade: o.upgrade, Packages: o.packages, Canonical: below.Canonical, Trust: below.Trust})
 	if err != nil {
 		return answer, err
 	}
@@ -253,16 +255,21 @@ func (a *app) checkLock(r *engine.Recipe, answer lockAnswer) (lockAnswer, error)
 	return answer, nil
 }
 
-// canonicalOf says where images of the recipe's pipeline are, nil when it is part of none.
-func canonicalOf(r *engine.Recipe) func(*engine.Recipe, plan.Key) string {
+// below says where images of the recipe's pipeline are that it may stand on, and who has to have signed them. Of a recipe that stands on none, and
+// of one that is part of no pipeline, there is nothing to say.
+func (a *app) below(ctx context.Context, r *engine.Recipe) (none engine.PlanOptions, err error) {
 	p, err := pipeline.Open(r.Dir)
-	if err != nil {
-		return nil
+	if err != nil || r.Below == nil {
+		return none, nil //nolint:nilerr // then it is part of none
 	}
 	if _, ok := p.Contains(r.Ref()); !ok {
-		return nil
+		return none, nil
 	}
-	return p.CanonicalOf
+	more, err := engine.TrustedKeys(a.settings().Believed(nil))
+	if err != nil {
+		return none, err
+	}
+	return p.Below(ctx, more), nil
 }
 
 func describeLock(l *engine.Locked) string {

@@ -34,7 +34,7 @@ in registries, so every command asks them again, and may be run twice.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: helpOrUnknown,
 	}
-	cmd.AddCommand(newPipelineLockCmd(a), newPipelinePlanCmd(a), newPipelineRunCmd(a), newPipelineTableCmd(a), newPipelineGCCmd(a))
+	cmd.AddCommand(newPipelineLockCmd(a), newPipelinePlanCmd(a), newPipelineRunCmd(a), newPipelineTableCmd(a), newPipelineGCCmd(a), newPipelineResignCmd(a))
 	cmd.AddCommand(newPipelineJobsCmd(a, "gitlab", "Print the missing jobs as a pipeline of GitLab", (*pipeline.Pipeline).Gitlab))
 	cmd.AddCommand(newPipelineJobsCmd(a, "github", "Print all jobs as a workflow of GitHub's actions", (*pipeline.Pipeline).Github))
 	cmd.AddCommand(newPipelineJobsCmd(a, "matrix", "Print the missing jobs as matrices of GitHub's actions, one for each stage", (*pipeline.Pipeline).Matrix))
@@ -88,15 +88,20 @@ func (a *app) pipelineState(ctx context.Context, names []string) ([]*pipeline.St
 }
 
 func newPipelinePlanCmd(a *app) *cobra.Command {
-	var asJSON bool
+	var asJSON, check bool
 	cmd := &cobra.Command{
 		Use:   "plan [IMAGE...]",
 		Short: "Say what is to be done for each image, and why",
 		Long: `Print for each image of the pipeline what is to be done next, and why: build, test, publish, or nothing
 (fine). What stands on an image that has not passed its tests is built after these (wait). An image whose
 lock does not fit is to be locked first (lock); one whose stable tag, which is written once, leads to
-another image needs another version (stuck). Nothing is built and nothing is written; registries are only
-asked. One that does not answer is an error.`,
+another image needs another version (stuck). What is withdrawn, or stands on what is (withdrawn), is not
+promoted: its recipe has to change. One that no trusted key has signed, in a pipeline that signs,
+counts as not there (unsigned); one without tests, or with one that is skipped, is published only where
+that is allowed (untested). Nothing is built and nothing is written; registries are only asked. One that
+does not answer is an error.
+
+With --check the exit code is 3 when something is for a person to do: lock, stuck, unsigned or untested.`,
 		Example: examples("sconce pipeline plan", "sconce pipeline plan --json | jq -r '.[] | select(.action != \"fine\") | .image'"),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -105,11 +110,17 @@ asked. One that does not answer is an error.`,
 				return err
 			}
 			if asJSON {
-				return a.printJSON(statusesOf(all))
+				err = a.printJSON(statusesOf(all))
+			} else {
+				err = a.printStatuses(all)
 			}
-			return a.printStatuses(all)
+			if err == nil && check && slices.ContainsFunc(all, (*pipeline.Status).NeedsPerson) {
+				err = exitStatus(fault.CodeProblem)
+			}
+			return err
 		},
 	}
+	cmd.Flags().BoolVar(&check, "check", false, "end with 3 when a person has to do something")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -180,6 +191,8 @@ type pipelineRunOptions struct {
 	jobs    int
 	steps   stepOptions
 	test    bool
+	replace bool
+	branch  string
 	promote bool
 	on      onOptions
 }
@@ -201,7 +214,10 @@ With --test each image is tested as soon as it is there, on each of its clusters
 --canonical, and several images at once; one at a time within an allocation. What has passed in the form
 that it has today does not run again. What stands on an image is built once that has passed, and other
 images are built meanwhile. With --promote those that have passed get their stable tags, as by sconce
-promote.
+promote: from the pipeline's branch alone.
+
+In a pipeline that signs, an image in the registry that no trusted key has signed is built again. If it comes
+out the same it is signed, else it is an error, unless --replace puts what was built in its place.
 
 Exit codes with --test: 3 a test has failed, 4 one could not be judged.`,
 		Example: examples("sconce pipeline run", "sconce pipeline run app:small --jobs 4", "sconce pipeline run --test --promote", "sconce pipeline run --on clariden"),
@@ -213,8 +229,10 @@ Exit codes with --test: 3 a test has failed, 4 one could not be judged.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.test, "test", false, "test what is built, on the clusters that it is for")
 	f.BoolVar(&o.promote, "promote", false, "give what has passed its stable tags")
+	f.BoolVar(&o.replace, "replace", false, "put what is built in the place of images that no trusted key has signed")
 	f.IntVarP(&o.jobs, "jobs", "j", 0, "build `N` images at once (default 2, with --on 20)")
 	f.BoolVar(&a.flags.push, "push-cache", false, "send what is built to the registries under [cache] of the recipes")
+	addBranchFlag(cmd, &o.branch)
 	o.on.addFlags(cmd)
 	o.steps.addFlags(f)
 	f.StringVar(&o.steps.network, "network", defaultNetwork, "the `NETWORK` of steps: default (of their own, with a way out) or host")
@@ -227,7 +245,10 @@ func (a *app) runPipeline(cmd *cobra.Command, names []string, o pipelineRunOptio
 	if o.steps.network == noNetwork {
 		return fault.Usage(errors.New("--network none: network = false in a recipe takes it from a step"))
 	}
-	how := pipeline.RunOptions{Jobs: o.jobs, Tell: a.sayDone}
+	if o.replace && o.on.given() {
+		return fault.Usage(errors.New("--replace: what replaces an image is built here, without --on"))
+	}
+	how := pipeline.RunOptions{Jobs: o.jobs, Tell: a.sayDone, Replace: o.replace}
 	if err := o.steps.apply(a, &how.Build); err != nil {
 		return err
 	}
@@ -235,7 +256,7 @@ func (a *app) runPipeline(cmd *cobra.Command, names []string, o pipelineRunOptio
 	if err != nil {
 		return err
 	}
-	if o.promote {
+	if p.At = o.branch; o.promote {
 		if err := canPromote(p, images); err != nil {
 			return err
 		}
@@ -266,16 +287,22 @@ func (a *app) runPipeline(cmd *cobra.Command, names []string, o pipelineRunOptio
 
 // canPromote tells before hours of tests that none of them would count.
 func canPromote(p *pipeline.Pipeline, images []*pipeline.Image) error {
+	if err := p.CheckBranch("promote images"); err != nil {
+		return err
+	}
 	if p.Sign != "" || !slices.ContainsFunc(images, func(i *pipeline.Image) bool { return len(i.Recipe.Tests) > 0 }) {
-		return nil
+		unpublished := func(i *pipeline.Image) bool { return len(i.Stable) == 0 }
+		return p.CheckTested(slices.DeleteFunc(slices.Clone(images), unpublished))
 	}
 	err := fault.Usage(errors.New("--promote: pipeline.toml names no key, and promotion believes signed verdicts of tests alone"))
-	return fault.Hint(err, `"openssl genpkey -algorithm ed25519 -out team.key" makes one; then sign = "file:team.key" in pipeline.toml`)
+	return fault.Hint(err, `"openssl genpkey -algorithm ed25519 -aes256 -out team.key" makes one, whose password goes into SCONCE_KEY_PASSWORD; then sign = "file:team.key" in pipeline.toml`)
 }
 
 // sayDone tells what came of an image.
 func (a *app) sayDone(d pipeline.Done) {
 	switch {
+	case d.Action == pipeline.Withdrawn:
+		a.say("left %s: %s", d.Ref, strings.Join(d.Reasons, "; "))
 	case d.Built:
 		a.say("built %s@%s", d.Canonical, d.Digest)
 	case d.Waited:
@@ -351,7 +378,8 @@ func newPipelineTableCmd(a *app) *cobra.Command {
 		Use:   "table",
 		Short: "Print which images users can take, and as what",
 		Long: `Print the images whose stable tags lead to what the pipeline builds now, with the references that users
-take them by: for a page of documentation, which then is never behind the registry.`,
+take them by: for a page of documentation, which then is never behind the registry. Of an image that is
+withdrawn it says why.`,
 		Example: examples("sconce pipeline table --markdown > images.md"),
 		Args:    wants(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -365,8 +393,8 @@ take them by: for a page of documentation, which then is never behind the regist
 			}
 			rows := [][]string{{"IMAGE", "VERSION", "PLATFORM", "TAKE IT AS"}}
 			for _, st := range all {
-				if st.Action == pipeline.Fine && len(st.Stable) > 0 {
-					rows = append(rows, []string{st.Name, st.Version, strings.Join(st.Platforms(), " "), strings.Join(st.Stable, " ")})
+				if take := st.TakeAs(); take != "" {
+					rows = append(rows, []string{st.Name, st.Version, strings.Join(st.Platforms(), " "), take})
 				}
 			}
 			return printTable(a.stdout, rows)
@@ -393,6 +421,9 @@ beside it, on which machines they run, is said in pipeline.toml under [ci].`,
 			p, jobs, err := a.pipelineJobs(cmd.Context(), all)
 			if err != nil {
 				return err
+			}
+			if !static { // whose file says by itself for which branch it is
+				jobs = p.Allowed(cmd.Context(), jobs)
 			}
 			if write == nil {
 				return a.printJSON(append([]pipeline.Job{}, jobs...))

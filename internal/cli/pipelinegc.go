@@ -16,6 +16,7 @@ type pipelineGCOptions struct {
 	remove bool
 	all    bool
 	asJSON bool
+	branch string
 }
 
 func newPipelineGCCmd(a *app) *cobra.Command {
@@ -32,7 +33,7 @@ pipeline.toml), and what one of all these stands on. With --delete all others ar
 whose mark is as old as keep.canonical says. Without keep.canonical nothing is ever deleted.
 
 Blobs go when the registry cleans up itself. Entries of build caches are left alone. From another branch
-than the pipeline's nothing is deleted.`,
+than the pipeline's, --delete is refused with exit code 3.`,
 		Example: examples("sconce pipeline gc            what would be done", "sconce pipeline gc --delete   do it", "sconce pipeline gc --json | jq -r '.[] | select(.state == \"due\") | .repository'"),
 		Args:    wants(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.cleanPipeline(cmd.Context(), o) },
@@ -40,6 +41,7 @@ than the pipeline's nothing is deleted.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.remove, "delete", false, "mark what nobody needs, and delete what has been marked for long enough")
 	f.BoolVar(&o.all, "all", false, "print also what stays")
+	addBranchFlag(cmd, &o.branch)
 	f.BoolVar(&o.asJSON, "json", false, "print all as JSON")
 	return cmd
 }
@@ -49,6 +51,7 @@ func (a *app) cleanPipeline(ctx context.Context, o pipelineGCOptions) error {
 	if err != nil {
 		return err
 	}
+	p.At = o.branch
 	all, err := p.Clean(ctx, s, images, o.remove)
 	if all == nil {
 		return err

@@ -17,6 +17,8 @@ type promoteOptions struct {
 	how   engine.Promoting
 	keys  []string
 	json  bool
+
+	branch string
 }
 
 func newPromoteCmd(a *app) *cobra.Command {
@@ -33,10 +35,12 @@ HOST/NAME@DIGEST.
 
 Of an image of the pipeline, every test of its recipe must have passed in the form that it has today, with this very image,
 on every cluster that it is for; and so must those of the images of the pipeline that it stands on. It gets the pipeline's
-stable tags. The pipeline's own key is believed.
+stable tags, from the pipeline's branch alone: elsewhere it is refused, exit code 3, unless --dry-run. The pipeline's own
+key is believed, and only an image that it has signed is promoted. One without tests, or with one that is skipped, is
+promoted only where untested = "allow" in pipeline.toml or the recipe says so.
 
-Of any other image, all evidence beside it must be signed by one of the keys, there must be some, and none may say that a
-test failed. Without a tag a REFERENCE gets that of the image.
+Of any other image, all evidence beside it must be signed by one of the keys, there must be some, and the newest of no test
+may say that it failed, as sconce verify judges it. Without a tag a REFERENCE gets that of the image.
 
 A tag is written once: one that leads to another image is refused, exit code 3, unless --mutable says that it may be moved.
 Layers go to all registries first and tags come last. What was killed on the way is run again, and does the rest. Of several
@@ -58,10 +62,16 @@ the same repository.`,
 	f.StringArrayVar(&o.how.To, "to", nil, "the `REFERENCE` that users pull, HOST/NAME[:TAG] (repeatable)")
 	addKeyFlag(cmd, &o.keys)
 	f.BoolVar(&o.how.Mutable, "mutable", false, "move tags that lead to another image")
-	f.BoolVar(&o.how.Untested, "untested", false, "promote it without any evidence; what there is must be good all the same")
+	f.BoolVar(&o.how.Untested, "untested", false, "of an image of no pipeline: promote it without any evidence; what there is must be good all the same")
 	f.BoolVar(&o.how.DryRun, "dry-run", false, "only tell what would be done")
+	addBranchFlag(cmd, &o.branch)
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
+}
+
+// addBranchFlag adds the option by which a person says what no CI system and no repository does.
+func addBranchFlag(cmd *cobra.Command, branch *string) {
+	cmd.Flags().StringVar(branch, "branch", "", "say that the sources are those of `BRANCH`, instead of finding it out")
 }
 
 func addKeyFlag(cmd *cobra.Command, keys *[]string) {
@@ -102,6 +112,7 @@ func promoteImage(ctx context.Context, s *engine.Session, o promoteOptions) (*pr
 	if err != nil {
 		return nil, fault.Hint(err, "an image in a registry is named HOST/NAME:TAG")
 	}
+	p.At = o.branch
 	im, err := p.Image(ctx, s, o.image)
 	if err != nil {
 		return nil, err

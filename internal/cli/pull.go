@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/units"
 )
@@ -25,6 +26,8 @@ func newPullCmd(a *app) *cobra.Command {
 		Long: `Bring an image into the store, and give it a name there: the one it was asked for by, or that of the file, unless --name
 is given. Layers are fetched in parallel; one that is here already is not fetched again, and an interrupted pull goes on
 where it stopped.
+
+An image that is withdrawn (sconce withdraw), or stands on one that is, comes with a warning that says why.
 
 Credentials are those of docker, podman, netrc and enroot.
 
@@ -61,7 +64,13 @@ func (a *app) runPull(ctx context.Context, o pullOptions) error {
 		return err
 	}
 	defer image.Close()
+	keys, err := engine.TrustedKeys(a.settings().Believed(nil))
+	if err != nil {
+		return err
+	}
+	warn := s.WarnIfWithdrawn(ctx, image, keys)
 	named, err := s.Pull(ctx, image, name)
+	warn(named.Digest)
 	if err != nil {
 		return err
 	}

@@ -5,8 +5,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"sconce.dev/sconce/internal/engine"
 )
 
 // pushOptions are the options of `sconce push`.
@@ -63,7 +61,7 @@ func (a *app) runPush(ctx context.Context, o pushOptions) error {
 	if o.uenv {
 		return a.pushUenv(ctx, o)
 	}
-	key, err := engine.SigningKey(o.sign)
+	key, err := a.settings().SigningKey(o.sign)
 	if err != nil {
 		return err
 	}

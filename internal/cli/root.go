@@ -94,7 +94,7 @@ func newRootCmd(a *app) *cobra.Command {
 		&cobra.Group{ID: groupHost, Title: "This machine:"},
 	)
 	addGroup(root, groupBuild, newInitCmd(a), newLockCmd(a), newPlanCmd(a), newBuildCmd(a), newPipelineCmd(a), newPackagesCmd(a), newExportCmd(a), newSchemaCmd(a), newCotainrCmd(a))
-	addGroup(root, groupImage, newImagesCmd(a), newInspectCmd(a), newPullCmd(a), newPushCmd(a), newCopyCmd(a), newMirrorCmd(a), newPromoteCmd(a), newVerifyCmd(a))
+	addGroup(root, groupImage, newImagesCmd(a), newInspectCmd(a), newPullCmd(a), newPushCmd(a), newCopyCmd(a), newMirrorCmd(a), newPromoteCmd(a), newVerifyCmd(a), newWithdrawCmd(a), newTrustCmd(a))
 	addGroup(root, groupImage, newLoginCmd(a), newLogoutCmd(a), newSlimCmd(a))
 	addGroup(root, groupImage, newCheckCmd(a), newSBOMCmd(a), newLintCmd(a), newClustersCmd(a))
 	addGroup(root, groupRun, newVenvCmd(a))

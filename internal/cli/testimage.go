@@ -111,6 +111,9 @@ func (a *app) test(ctx context.Context, o testOptions) (*engine.Tested, error) {
 		return nil, err
 	}
 	how := o.TestOptions
+	if how.After, err = engine.TrustedKeys(a.settings().Believed(nil)); err != nil {
+		return nil, err
+	}
 	switch {
 	case o.canonical:
 		p, err := pipelineOf(o.subject)

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,6 +34,9 @@ Of an index there has to be evidence about each image that it lists; what is sig
 
 Evidence is looked for beside the image, and among what refers to it in registries that keep a list of that; --evidence names
 the repository that it was promoted from, where neither holds any.
+
+The image is judged as promotion judges it. Where the pipeline that promoted it has signed that, the tests that it names
+must have passed; what it published untested is told.
 
 Exit code 3 means that there is no evidence, that a test has failed, or that what looks like evidence is not to be trusted.
 
@@ -78,26 +83,64 @@ func (a *app) runVerify(ctx context.Context, o verifyOptions) error {
 	if err != nil || v.Good() {
 		return err
 	}
-	return fault.Problem(fmt.Errorf("%s is not verified:\n  %s", v.Image, strings.Join(v.Problems, "\n  ")))
+	err = fault.Problem(fmt.Errorf("%s is not verified:\n  %s", v.Image, strings.Join(v.Problems, "\n  ")))
+	if len(v.Evidence) == 0 && o.evidence == "" {
+		err = fault.Hint(err, "evidence stays where the image was tested: name the repository that it was promoted from by --evidence HOST/PATH")
+	}
+	return err
 }
 
 func (a *app) printVerification(v *engine.Verification) error {
 	rows := [][]string{{"TEST", "CLUSTER", "RESULT", "FINISHED"}}
 	for _, e := range v.Evidence {
-		rows = append(rows, []string{e.Test, e.Cluster, string(e.Result), e.Finished})
+		result := cmp.Or(string(e.Result), "-")
+		if e.FailedBefore > 0 {
+			result += fmt.Sprintf(" (failed %s before)", units.Number(e.FailedBefore, "time"))
+		}
+		rows = append(rows, []string{e.Test, e.Cluster, result, e.Finished})
 	}
 	if len(v.Evidence) > 0 {
 		if err := printTable(a.out, rows); err != nil {
 			return err
 		}
 	}
-	signed := kindsOf(v.Signed, "nothing besides")
-	if v.Index != nil {
-		signed = fmt.Sprintf("about the index %s, about each of %s %s",
-			kindsOf(v.Index.Signed, "nothing"), units.Number(len(v.Index.Images), "image"), kindsOf(v.Signed, "nothing"))
+	for _, what := range v.Untested {
+		a.say("%s; the pipeline that published it allows that", what)
 	}
-	a.say("%s@%s; signed: %s", v.Image, v.Digest, signed)
+	if text := originOf(v.Origin); text != "" {
+		a.say("made from %s", text)
+	}
+	if r := v.Record; r != nil {
+		a.say("promoted %s from %s", r.Time.Format(time.RFC3339), cmp.Or(originOf(r.Origin), "sources of which nothing is known"))
+	}
+	switch {
+	case v.Index != nil:
+		a.say("%s@%s; signed: about the index %s, about each of %s %s", v.Image, v.Digest,
+			kindsOf(v.Index.Signed, "nothing"), units.Number(len(v.Index.Images), "image"), kindsOf(v.Signed, "nothing"))
+	case len(v.Signed) > 0:
+		a.say("%s@%s; signed: %s", v.Image, v.Digest, kindsOf(v.Signed, ""))
+	default:
+		a.say("%s@%s", v.Image, v.Digest)
+	}
 	return nil
+}
+
+// originOf is where something is from, in words; "": nothing is known of that.
+func originOf(o *engine.Origin) string {
+	if o == nil || *o == (engine.Origin{}) {
+		return ""
+	}
+	text := cmp.Or(o.Repository, "a repository")
+	if o.Commit != "" {
+		text += " at " + o.Commit
+	}
+	if o.Changed {
+		text += ", with changes"
+	}
+	if o.Job != "" {
+		text += fmt.Sprintf(", by %s: %s", o.CI, o.Job)
+	}
+	return text
 }
 
 // kindsOf are kinds of signed documents in words.

@@ -17,6 +17,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pelletier/go-toml/v2"
+
+	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/hostconfig"
@@ -36,7 +39,8 @@ type Config struct {
 	Images       string    // directory of a site's mirror of images
 	Scratch      string    // directory on a local disk for what is unpacked and what steps write
 	AllowPaths   []string  // what recipes may read besides their own directories, as --allow-path; each file adds to it
-	Keys         *[]string // files of public keys, as --key of commands that need one; nil: nothing is said
+
+	Keys *[]attest.Trusted // public keys, as --key of commands that need one; nil: nothing is said
 
 	LoginHosts []string // hosts that may see logins although only a recipe names them: HOST or HOST:PORT
 	CachePush  []string // registries and repositories, HOST or HOST/PATH, to which what is built for a recipe's [cache] is sent
@@ -61,7 +65,7 @@ type file struct {
 	Unpack       *string   `toml:"unpack"`
 	Images       *string   `toml:"images"`
 	Scratch      *string   `toml:"scratch"`
-	Keys         *[]string `toml:"keys"`
+	Keys         *[]any    `toml:"keys"` // strings, and tables as attest.Trusted has them
 	AllowPaths   []string  `toml:"allow-paths"`
 
 	Mirrors map[string]string `toml:"mirrors"`
@@ -169,7 +173,7 @@ func (c *Config) addStores(f file) error {
 		}
 	}
 	if f.Keys != nil {
-		if c.Keys, err = paths("keys", *f.Keys); err != nil {
+		if c.Keys, err = trusted(*f.Keys); err != nil {
 			return err
 		}
 	}
@@ -233,6 +237,49 @@ func paths(key string, said []string) (*[]string, error) {
 	}
 	return &all, nil
 }
+
+// trusted reads the list of public keys: each is a file, or a table that names one and says how long it counts.
+func trusted(said []any) (*[]attest.Trusted, error) {
+	all := make([]attest.Trusted, len(said))
+	for i, one := range said {
+		if path, ok := one.(string); ok {
+			one = map[string]any{"key": path}
+		}
+		table, ok := one.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("keys: entry %d is neither a path nor a table", i+1)
+		}
+		for key := range table {
+			if !slices.Contains(trustKeys, key) {
+				hint := "the keys are " + strings.Join(trustKeys, ", ")
+				if near := spelling.Nearest(key, trustKeys); near != "" {
+					hint = fmt.Sprintf("did you mean %q?", near)
+				}
+				return nil, fault.Hint(fmt.Errorf("keys: entry %d: unknown key %q", i+1, key), hint)
+			}
+		}
+		t := &all[i]
+		data, err := toml.Marshal(table)
+		if err == nil {
+			err = toml.Unmarshal(data, t)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("keys: entry %d: since, until, key and comment are strings, and revoked is true or false", i+1)
+		}
+		if !strings.Contains(t.Key, "-----BEGIN ") && !strings.HasPrefix(t.Key, "env:") {
+			if t.Key, err = directory("keys", t.Key); err != nil {
+				return nil, err
+			}
+		}
+		if err := t.CheckDays(); err != nil {
+			return nil, fmt.Errorf("keys: %s: %w", t.Name(), err)
+		}
+	}
+	return &all, nil
+}
+
+// trustKeys are those of an entry of keys.
+var trustKeys = []string{"key", "since", "until", "revoked", "comment"}
 
 // read reads a file of some keys into the struct into, and returns its text as well.
 func read(path string, into any, keys []string) ([]byte, error) {

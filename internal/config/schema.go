@@ -18,6 +18,7 @@ type property struct {
 	Type        string              `json:"type,omitempty"`
 	Pattern     string              `json:"pattern,omitempty"`
 	Enum        []string            `json:"enum,omitempty"`
+	AnyOf       []property          `json:"anyOf,omitempty"`
 	Minimum     int                 `json:"minimum,omitempty"`
 	Items       *property           `json:"items,omitempty"`
 	Properties  map[string]property `json:"properties,omitempty"`
@@ -36,6 +37,20 @@ const (
 
 // progressModes are the values of the key progress.
 var progressModes = []string{"auto", "tty", "plain", "json", "quiet"}
+
+// trustSchema is an entry of keys with all that can be said of one.
+func trustSchema() property {
+	return property{
+		Type: "object", Additional: false, Required: []string{"key"},
+		Properties: map[string]property{
+			"key":     {Type: "string", Description: "The public key in PEM: its file, env:VARIABLE, or the text itself.", Examples: []any{"/etc/sconce/team.pub"}},
+			"since":   {Type: "string", Description: "A day or a time (RFC 3339): verdicts of tests that ended before do not count.", Examples: []any{"2025-01-01"}},
+			"until":   {Type: "string", Description: "The same of those that ended later; a day counts to its end, in UTC.", Examples: []any{"2026-11-30"}},
+			"revoked": {Type: "boolean", Description: "Nothing counts that the key has ever signed."},
+			"comment": {Type: "string", Description: "For people."},
+		},
+	}
+}
 
 // Schema returns the JSON Schema of config.toml, by which editors complete and check it.
 func Schema() ([]byte, error) {
@@ -82,8 +97,9 @@ func Schema() ([]byte, error) {
 				Examples: []any{"/local/$USER"},
 			},
 			"keys": {
-				Type: "array", Items: &property{Type: "string", Pattern: formDir}, Description: "Files of public keys whose evidence sconce verify and promote believe, as --key.",
-				Examples: []any{[]string{"/etc/sconce/team.pub"}},
+				Type: "array", Items: &property{AnyOf: []property{{Type: "string", Pattern: formDir}, trustSchema()}},
+				Description: "Public keys whose evidence sconce verify and promote believe, as --key: files, or tables that say how long one counts.",
+				Examples:    []any{[]string{"/etc/sconce/team.pub"}},
 			},
 			"allow-paths": {
 				Type: "array", Items: &property{Type: "string", Pattern: formDir},

@@ -3,13 +3,13 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/plan"
@@ -112,7 +112,7 @@ func (s *Session) planBelow(ctx context.Context, r *Recipe, o PlanOptions) (*Pla
 	if r.Below == nil {
 		return nil, nil
 	}
-	p, err := s.Plan(ctx, r.Below, PlanOptions{Locked: o.Locked, Anywhere: o.Anywhere, Canonical: o.Canonical})
+	p, err := s.Plan(ctx, r.Below, PlanOptions{Locked: o.Locked, Anywhere: o.Anywhere, Canonical: o.Canonical, Trust: o.Trust})
 	if err != nil {
 		return nil, fmt.Errorf("base.recipe of %s: %w", r.Path, err)
 	}
@@ -131,8 +131,7 @@ func (s *Session) PlanBelow(ctx context.Context, r *Recipe, canonical func(*Reci
 
 // Bring has the image of a plan in the store: it is there, or is in the registry under its canonical reference, or it is built.
 func (s *Session) Bring(ctx context.Context, p *Plan, o BuildOptions) (*image.Image, error) {
-	pull := func(ctx context.Context, p *Plan) (*image.Image, error) { return s.pullCanonical(ctx, p, o.Trust) }
-	looks := []func(context.Context, *Plan) (*image.Image, error){s.Made, pull}
+	looks := []func(context.Context, *Plan) (*image.Image, error){s.Made, s.pullCanonical}
 	if p.everywhere { // what others test and take is that of the registry
 		slices.Reverse(looks)
 	}
@@ -141,7 +140,7 @@ func (s *Session) Bring(ctx context.Context, p *Plan, o BuildOptions) (*image.Im
 			return im, err
 		}
 	}
-	b, err := s.Build(ctx, p, BuildOptions{Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, Host: o.Host, HostNetwork: o.HostNetwork, OnFailure: o.OnFailure, Trust: o.Trust})
+	b, err := s.Build(ctx, p, BuildOptions{Secrets: o.Secrets, SSH: o.SSH, Pass: o.Pass, Host: o.Host, HostNetwork: o.HostNetwork, OnFailure: o.OnFailure})
 	if err != nil {
 		return nil, fmt.Errorf("build %s, which others stand on: %w", p.Name, err)
 	}
@@ -163,7 +162,7 @@ func (s *Session) Made(ctx context.Context, p *Plan) (*image.Image, error) {
 }
 
 // pullCanonical takes the image of a plan from where whoever built it has put it, nil when it is not there.
-func (s *Session) pullCanonical(ctx context.Context, p *Plan, trust []*attest.PublicKey) (*image.Image, error) {
+func (s *Session) pullCanonical(ctx context.Context, p *Plan) (*image.Image, error) {
 	if p.Canonical == "" || s.Offline {
 		return nil, nil
 	}
@@ -176,7 +175,13 @@ func (s *Session) pullCanonical(ctx context.Context, p *Plan, trust []*attest.Pu
 		return nil, err
 	}
 	name, tag := store.SplitImageName(p.Canonical)
-	if err := s.CheckKey(ctx, InRegistry{name, tag, digest}, p.Image.Key, trust); err != nil {
+	err = s.CheckKey(ctx, InRegistry{name, tag, digest}, p.Image.Key, p.trust)
+	var strange *StrangeError
+	if errors.As(err, &strange) && !p.everywhere {
+		progress.Warn(ctx, fmt.Sprintf("%s is built here: %v", p.Name, strange), strange.Hint())
+		return nil, nil
+	}
+	if err != nil {
 		return nil, err
 	}
 	subject, err := s.Open(dockerPrefix+name+"@"+string(digest), Wanted{Platform: p.Platform})

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/build"
 	"sconce.dev/sconce/internal/execop"
@@ -30,9 +29,8 @@ type BuildOptions struct {
 	Again   bool     // run all steps again, whatever was made before
 	Outputs []string // destinations that the image is written to
 	Write   Writing
-	Push    []string            // references in registries that it is pushed to
-	Trust   []*attest.PublicKey // whose signatures tell whether what stands under a canonical reference, and others stand on, belongs there
-	Wheels  string              // directory that the wheels of compiled packages are copied to; "" is none
+	Push    []string // references in registries that it is pushed to
+	Wheels  string   // directory that the wheels of compiled packages are copied to; "" is none
 
 	// What commands may use of this machine.
 	Secrets     map[string]func() ([]byte, error)

@@ -8,7 +8,6 @@ import (
 
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/evidence"
-	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/store"
 )
@@ -35,8 +34,29 @@ func attachKey(ctx context.Context, book *evidence.Book, image store.Digest, key
 	return nil
 }
 
-// CheckKey refuses an image under the canonical reference of a key when it is signed that another key has made it: somebody has moved the
-// tag. Signatures by trust count. An image that nobody has signed anything about is not judged.
+// StrangeError says that what stands under a canonical reference is not known to belong there: no key that is trusted has signed that the
+// plan of that key makes it.
+type StrangeError struct {
+	Ref      string       // HOST/PATH:TAG
+	Digest   store.Digest // of what is there
+	Unsigned bool         // nobody trusted has signed anything about it; false: that something else was made of
+}
+
+func (e *StrangeError) Error() string {
+	if e.Unsigned {
+		return fmt.Sprintf("%s is not known to be what its name says: no trusted key has signed %s", e.Ref, e.Digest.Short())
+	}
+	return fmt.Sprintf("%s is not what its name says: %s was made from something else", e.Ref, e.Digest.Short())
+}
+
+// Hint says what to do.
+func (*StrangeError) Hint() string {
+	return "find out who has written it, and run `sconce pipeline run`: it builds the image, and signs what is there if that is the same"
+}
+
+// CheckKey refuses an image under the canonical reference of a key, with a [StrangeError], unless a key of trust has signed that the plan of
+// that key makes it. That nothing is signed says nothing for an image: whoever may write to the repository can put one there. Without trust
+// nobody signs, and nothing is judged.
 func (s *Session) CheckKey(ctx context.Context, im InRegistry, key plan.Key, trust []*attest.PublicKey) error {
 	if len(trust) == 0 {
 		return nil
@@ -54,15 +74,14 @@ func (s *Session) CheckKey(ctx context.Context, im InRegistry, key plan.Key, tru
 		return nil
 	}
 	made, err := signed(ctx, book, im.Digest, Provenance)
-	if err != nil || made == nil {
+	if err != nil {
 		return err
 	}
 	var p provenance
-	if json.Unmarshal(made.Predicate, &p) != nil || p.key() == key { // the only one where keys are not signed one by one
+	if made != nil && made.PredicateType == provenanceType && json.Unmarshal(made.Predicate, &p) == nil && p.key() == key { // where keys are not signed one by one
 		return nil
 	}
-	err = fmt.Errorf("%s is not what its name says: %s was made from something else", im.Repository+":"+im.Tag, im.Digest.Short())
-	return fault.Hint(err, "somebody has moved the tag: find out who, delete it, and run `sconce pipeline run`")
+	return &StrangeError{Ref: im.Repository + ":" + im.Tag, Digest: im.Digest, Unsigned: made == nil}
 }
 
 // signed is the document of a kind about an image, nil where there is none that somebody trusted has signed.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/plan"
@@ -78,6 +79,7 @@ type LockOptions struct {
 	Packages []string // take the newest of these Python packages
 
 	Canonical func(r *Recipe, key plan.Key) string // see [PlanOptions], of what the recipe stands on
+	Trust     []*attest.PublicKey                  // likewise
 }
 
 // Locked is what a recipe means, pinned: all that is planned and built from it. Nothing more is read of the lock's files.
@@ -92,7 +94,7 @@ type Locked struct {
 // Lock decides what the recipe leaves open, and writes the lock. One that fits stays as it is; one that cannot be read is written
 // anew.
 func (s *Session) Lock(ctx context.Context, r *Recipe, o LockOptions) (*Locked, error) {
-	below, err := s.planBelow(ctx, r, PlanOptions{Canonical: o.Canonical})
+	below, err := s.planBelow(ctx, r, PlanOptions{Canonical: o.Canonical, Trust: o.Trust})
 	if err != nil {
 		return nil, err
 	}

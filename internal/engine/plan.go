@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/build"
 	"sconce.dev/sconce/internal/conda"
 	"sconce.dev/sconce/internal/cpython"
@@ -36,6 +37,8 @@ type Plan struct {
 
 	Canonical string // where in a registry the image is, once somebody has built it; "": nobody said
 
+	trust []*attest.PublicKey // see PlanOptions.Trust
+
 	contexts  *contexts
 	means     build.Options // what is the plan's own: where its wheels come from, its remote cache
 	unchecked bool          // nobody looks whether the image will run on its target
@@ -62,6 +65,8 @@ type PlanOptions struct {
 	Anywhere bool
 	// Canonical says where in a registry the image of a recipe is that has been built; nil: nowhere.
 	Canonical func(r *Recipe, key plan.Key) string
+	// Trust are keys of which one must have signed that what is there belongs there; none: nobody signs.
+	Trust []*attest.PublicKey
 }
 
 // Plan plans the image of a recipe, and locks it where that is missing.
@@ -74,7 +79,7 @@ func (s *Session) Plan(ctx context.Context, r *Recipe, o PlanOptions) (*Plan, er
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Recipe: r, Below: below, contexts: newContexts(), unchecked: o.NoCheck, everywhere: o.Anywhere}
+	p := &Plan{Recipe: r, Below: below, contexts: newContexts(), unchecked: o.NoCheck, everywhere: o.Anywhere, trust: o.Trust}
 	if err = s.planOn(ctx, p, o, kept); err != nil {
 		p.Close()
 		return nil, err

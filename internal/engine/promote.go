@@ -29,7 +29,7 @@ func keyPassword() ([]byte, error) {
 			return []byte(text), nil
 		}
 	}
-	return nil, fault.Hint(errors.New("it is encrypted"), "put its password into the variable "+passwordVariables[0])
+	return nil, fault.Hint(errors.New("it is encrypted"), "set "+passwordVariables[0]+" to the key's password")
 }
 
 // WithholdKey keeps a key, and the password that may be needed to open it, from programs that this one starts, before it is read: where is as
@@ -56,22 +56,16 @@ func SigningKey(where string) (*attest.PrivateKey, error) {
 	return attest.ReadPrivateKey(where, keyPassword)
 }
 
-// TrustedKeys reads public keys from files or "env:NAME".
-func TrustedKeys(where []string) ([]*attest.PublicKey, error) {
-	var keys []*attest.PublicKey
-	for _, w := range where {
-		key, err := attest.ReadPublicKey(w)
-		if err != nil {
-			return nil, err
-		}
-		keys = append(keys, key)
-	}
-	return keys, nil
-}
-
 // Evidence opens what is known of the images of a repository, HOST/PATH. Without a key it is only read.
 func (s *Session) Evidence(repository string, key *attest.PrivateKey, trust []*attest.PublicKey) (*evidence.Book, error) {
-	return evidence.Open(repository, evidence.Options{Store: s.Store, Fetch: s.Fetch, Key: key, Trust: trust})
+	o := evidence.Options{Store: s.Store, Fetch: s.Fetch, Key: key, Trust: trust}
+	if key == nil {
+		var err error
+		if o.Repo, err = s.Repository(repository); err != nil {
+			return nil, err
+		}
+	}
+	return evidence.Open(repository, o)
 }
 
 // RecordTest keeps the result of a test as evidence beside its image, with its log.
@@ -162,14 +156,35 @@ type Promoting struct {
 	To       []string            // [docker://]HOST/NAME[:TAG]; without a tag, that of the image
 	Mutable  bool                // the tags may be moved
 	Trust    []*attest.PublicKey // who signs evidence
-	Required []promote.Required  // what there must be
-	Untested bool                // without Required: also without any evidence
+	Untested bool                // also without any evidence, of an image whose recipe is not known
 	DryRun   bool
+	Below    []promote.Place // what it stands on, none of which may be withdrawn; nil: what provenance and labels say
+
+	Recipe *ByRecipe // what its recipe asks for; nil: it is not known
+}
+
+// ByRecipe is by what right an image of a pipeline is promoted.
+type ByRecipe struct {
+	Required []promote.Required // verdicts that there must be
+	Untested []string           // what nothing tests, in words
+	Allowed  bool               // that is allowed
+	Sign     *attest.PrivateKey // signs a record of the promotion; nil: there is none
+	Origin   *evidence.Origin   // of whoever promotes
 }
 
 // Promote gives an image in a registry further tags, when there is evidence that it works: see [promote].
 func (s *Session) Promote(ctx context.Context, im InRegistry, how Promoting) (*promote.Report, error) {
-	p := promote.Promotion{From: im.Repository, Image: im.Digest, Required: how.Required, Existing: !how.Untested}
+	p := promote.Promotion{From: im.Repository, Image: im.Digest, Allowed: how.Untested, Below: how.Below}
+	if how.Below == nil {
+		var err error
+		if p.Below, err = s.StandsOn(ctx, im.Repository, im.Digest); err != nil {
+			return nil, err
+		}
+	}
+	var sign *attest.PrivateKey
+	if r := how.Recipe; r != nil {
+		p.Recipe, p.Required, p.Untested, p.Allowed, p.Origin, sign = true, r.Required, r.Untested, r.Allowed, r.Origin, r.Sign
+	}
 	for _, to := range how.To {
 		ref, err := parseRemote(withTag(to, im.Tag))
 		if err != nil {
@@ -183,17 +198,20 @@ func (s *Session) Promote(ctx context.Context, im InRegistry, how Promoting) (*p
 			p.To = append(p.To, t)
 		}
 	}
-	return promote.Run(ctx, p, promote.Options{Store: s.Store, Fetch: s.Fetch, Trust: how.Trust, DryRun: how.DryRun})
+	return promote.Run(ctx, p, promote.Options{Store: s.Store, Fetch: s.Fetch, Trust: how.Trust, Key: sign, DryRun: how.DryRun})
 }
 
 // Verification is what is known of an image in a registry.
 type Verification struct {
-	Image    string       `json:"image"` // HOST/PATH:TAG
-	Digest   store.Digest `json:"digest"`
-	Evidence []Verdict    `json:"evidence"`
-	Signed   []string     `json:"signed"`          // kinds of documents that are signed, about each image of an index: "provenance", "sbom", "spdx", "facts"
-	Index    *Index       `json:"index,omitempty"` // nil: it is an image of its own
-	Problems []string     `json:"problems"`        // why it is not to be trusted; none: it is
+	Image    string            `json:"image"` // HOST/PATH:TAG
+	Digest   store.Digest      `json:"digest"`
+	Evidence []promote.Verdict `json:"evidence"`
+	Untested []string          `json:"untested,omitempty"` // what nothing tests, as the pipeline that promoted it allows
+	Record   *promote.Record   `json:"promotion,omitempty"`
+	Origin   *evidence.Origin  `json:"origin,omitempty"`
+	Signed   []string          `json:"signed"`          // kinds of documents that are signed, about each image of an index: "provenance", "sbom", "spdx", "facts"
+	Index    *Index            `json:"index,omitempty"` // nil: it is an image of its own
+	Problems []string          `json:"problems"`        // why it is not to be trusted; none: it is
 }
 
 // Index is what is known of an index besides what is known of its images.
@@ -202,29 +220,19 @@ type Index struct {
 	Signed []string       `json:"signed"` // kinds of documents that are signed, about itself
 }
 
-// Verdict is the result of a test that is signed.
-type Verdict struct {
-	Test     string          `json:"test"`
-	Image    store.Digest    `json:"image"` // of an index, the one that was tested
-	Hash     string          `json:"hash"`
-	Cluster  string          `json:"cluster"`
-	Result   evidence.Result `json:"result"`
-	Finished string          `json:"finished,omitempty"`
-	Manifest store.Digest    `json:"manifest"`
-}
-
 // Good reports whether there is evidence and nothing speaks against the image.
 func (v *Verification) Good() bool { return len(v.Problems) == 0 }
 
-// Verify looks up the evidence about an image: in its repository, or in the one called where. Evidence that is not what it seems to be is a
-// problem, as is that there is none.
+// Verify looks up the evidence about an image, in its repository or in the one called where, and judges it as promotion does. Evidence
+// that is not what it seems to be is a problem, as is that there is none.
 func (s *Session) Verify(ctx context.Context, name, where string, trust []*attest.PublicKey) (*Verification, error) {
 	im, err := s.Find(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	v := &Verification{Image: strings.TrimSuffix(im.String(), "@"+string(im.Digest)), Digest: im.Digest, Evidence: []Verdict{}, Signed: []string{}, Problems: []string{}}
-	b, err := s.Evidence(cmp.Or(where, im.Repository), nil, trust)
+	v := &Verification{Image: strings.TrimSuffix(im.String(), "@"+string(im.Digest)), Digest: im.Digest, Signed: []string{}, Problems: []string{}}
+	where = cmp.Or(where, im.Repository)
+	b, err := s.Evidence(where, nil, trust)
 	if err != nil {
 		return nil, err
 	}
@@ -232,15 +240,28 @@ func (s *Session) Verify(ctx context.Context, name, where string, trust []*attes
 	if err != nil {
 		return nil, err
 	}
+	if err := v.withdrawn(s.Withdrawn(ctx, im, []string{where}, trust)); err != nil {
+		return nil, err
+	}
+	found, err := s.Judge(ctx, promote.Demand{Image: im.Digest, Parts: images, From: where}, trust)
+	if err != nil {
+		return nil, err
+	}
+	v.Evidence, v.Untested, v.Record = found.Verdicts, found.Untested, found.Record
+	v.Problems = append(v.Problems, found.Problems...)
+	said, err := b.Find(ctx, im.Digest, OriginKind, originType)
+	if err := v.note(err); err != nil {
+		return nil, err
+	}
+	if said != nil {
+		_ = json.Unmarshal(said.Predicate, &v.Origin) // of another form: it says nothing
+	}
 	if len(images) == 0 {
 		images = []store.Digest{im.Digest}
 	} else if v.Index, err = v.index(ctx, b, images); err != nil {
 		return nil, err
 	}
 	for n, image := range images {
-		if err := v.verdicts(ctx, b, image); err != nil {
-			return nil, err
-		}
 		signed, err := v.attachments(ctx, b, image)
 		if err != nil {
 			return nil, err
@@ -251,6 +272,16 @@ func (s *Session) Verify(ctx context.Context, name, where string, trust []*attes
 		v.Signed = slices.DeleteFunc(v.Signed, func(kind string) bool { return !slices.Contains(signed, kind) }) // of all of them
 	}
 	return v, nil
+}
+
+// Judge is [promote.Judge] by the signatures of trust.
+func (s *Session) Judge(ctx context.Context, d promote.Demand, trust []*attest.PublicKey) (*promote.Judgement, error) {
+	return promote.Judge(ctx, d, func(repository string) (*evidence.Book, error) {
+		if err := promote.CheckTrust(trust); err != nil {
+			return nil, err
+		}
+		return s.Evidence(repository, nil, trust)
+	})
 }
 
 // listed are the images that an index lists; none of an image.
@@ -267,36 +298,6 @@ func (s *Session) listed(ctx context.Context, im InRegistry) ([]store.Digest, er
 func (v *Verification) index(ctx context.Context, b *evidence.Book, images []store.Digest) (*Index, error) {
 	signed, err := v.attachments(ctx, b, v.Digest)
 	return &Index{Images: images, Signed: signed}, err
-}
-
-// verdicts notes the evidence about an image.
-func (v *Verification) verdicts(ctx context.Context, b *evidence.Book, image store.Digest) error {
-	before := len(v.Problems)
-	list, err := b.List(ctx, image)
-	if err == nil && len(list) == 0 {
-		list, err = b.Referred(ctx, image)
-	}
-	if err := v.note(err); err != nil {
-		return err
-	}
-	for _, e := range list {
-		one := Verdict{Test: e.Name, Image: image, Hash: e.Test, Cluster: e.Cluster, Result: e.Result, Manifest: e.Manifest}
-		if !e.Finished.IsZero() {
-			one.Finished = e.Finished.UTC().Format("2006-01-02T15:04:05Z")
-		}
-		v.Evidence = append(v.Evidence, one)
-		if !e.Result.Good() {
-			v.Problems = append(v.Problems, fmt.Sprintf("test %s has not passed on %s", e.Name, e.Cluster))
-		}
-	}
-	if len(list) == 0 && len(v.Problems) == before {
-		what := "it"
-		if image != v.Digest {
-			what = image.Short() + ", which is part of it,"
-		}
-		v.Problems = append(v.Problems, "there is no evidence that "+what+" was ever tested")
-	}
-	return nil
 }
 
 // attachments looks for the documents about an image that are signed.
@@ -329,4 +330,5 @@ const (
 	Provenance = "provenance"
 	SBOM       = "sbom" // CycloneDX
 	SPDX       = "spdx" // the same list
+	OriginKind = "origin"
 )

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"path/filepath"
 	"slices"
 
 	"sconce.dev/sconce/internal/attest"
+	"sconce.dev/sconce/internal/evidence"
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/ospackages"
 	"sconce.dev/sconce/internal/plan"
@@ -60,11 +62,25 @@ func recorded(p *Plan) *plan.Record {
 	r := p.Record()
 	for i := range r.Steps {
 		r.Steps[i].Seconds = 0
+		r.Steps[i].Place = p.Recipe.fromDir(r.Steps[i].Place)
 		if len(r.Steps[i].Files) > maxListed {
 			r.Steps[i].Files = nil
 		}
 	}
 	return r
+}
+
+// fromDir makes a path of this machine, of a file and what follows it, one from the recipe's directory on, as others have it.
+func (r *Recipe) fromDir(path string) string {
+	dir, err := filepath.Abs(r.Dir)
+	if err != nil || !filepath.IsAbs(path) {
+		return path
+	}
+	rel, err := filepath.Rel(dir, path)
+	if err != nil {
+		return filepath.Base(path)
+	}
+	return rel
 }
 
 // MadeBy returns the plan that an image was made by, as its provenance in a repository says, or nil when it says none. No signature is
@@ -136,9 +152,9 @@ func (s *Session) below(ctx context.Context, p *Plan) (dependency, error) {
 	}
 	im, err := s.Made(ctx, p.Below)
 	if im == nil {
-		return dependency{URI: p.Recipe.BaseRecipe()}, err
+		return dependency{URI: p.Recipe.fromDir(p.Recipe.BaseRecipe())}, err
 	}
-	return from(p.Recipe.BaseRecipe(), im.Digest), err
+	return from(p.Recipe.fromDir(p.Recipe.BaseRecipe()), im.Digest), err
 }
 
 // dependencies are the base, all packages and sources, and what is there only while something is built, as purls (package-url specification)
@@ -231,6 +247,31 @@ func (s *Session) DescribeIndex(ctx context.Context, im InRegistry, key plan.Key
 	}
 	if err := book.Attach(ctx, im.Digest, Provenance, provenanceType, p, notes); err != nil {
 		return fmt.Errorf("attach the provenance: %w", err)
+	}
+	if sign == nil {
+		return nil
+	}
+	return attachKey(ctx, book, im.Digest, key)
+}
+
+// Origin is where something that is signed was done.
+type Origin = evidence.Origin
+
+// originType is the type of the document that says of an image where it was built. It is none of its provenance, which is the same for the
+// same image.
+const originType = "https://sconce.dev/origin/v1"
+
+// AttachOrigin says where an image was built, signed.
+func (s *Session) AttachOrigin(ctx context.Context, repository string, image store.Digest, o *Origin, sign *attest.PrivateKey) error {
+	if sign == nil || o == nil {
+		return nil
+	}
+	book, err := s.Evidence(repository, sign, nil)
+	if err == nil {
+		err = book.Attach(ctx, image, OriginKind, originType, o, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("attach the origin: %w", err)
 	}
 	return nil
 }

@@ -75,14 +75,6 @@ func (s Settings) Scratch() (dir, by string) {
 	return s.Config.Scratch, "the configuration"
 }
 
-// Believed are the keys whose evidence counts: those of flags, else those of the configuration.
-func (s Settings) Believed(flags []string) []string {
-	if len(flags) == 0 && s.Config.Keys != nil {
-		return *s.Config.Keys
-	}
-	return flags
-}
-
 // usualSize is how much of its disk the store may hold when nobody says.
 var usualSize = config.Size{Share: 0.5}
 

@@ -34,7 +34,10 @@ type TestOptions struct {
 
 	Record string // repository in which the results are evidence
 	Sign   string // private key by which it is signed
-	Known  bool   // tests of which there is good evidence, in the form that they have today, do not run again
+
+	After []*attest.PublicKey // keys that it comes after
+
+	Known bool // tests of which there is good evidence, in the form that they have today, do not run again
 
 	Say func(format string, args ...any) // while tests run
 }
@@ -60,6 +63,7 @@ func (s *Session) Test(ctx context.Context, o TestOptions) (*Tested, error) {
 	if t.key, err = SigningKey(o.Sign); err != nil { // before anything runs
 		return nil, err
 	}
+	t.key = t.key.After(o.After)
 	p, skipped, err := s.testPlan(ctx, o)
 	if err != nil {
 		return nil, err

@@ -26,10 +26,11 @@ import (
 // Options say how a [Book] is used.
 type Options struct {
 	Store *store.Store
-	Fetch *fetch.Client       // of the same store
-	Key   *attest.PrivateKey  // what is written is signed with it; nil: nothing can be written but unsigned attachments
-	Trust []*attest.PublicKey // whose signatures are believed, besides Key's own
-	Write bool                // ask for the right to write, also without a key
+	Fetch *fetch.Client        // of the same store
+	Key   *attest.PrivateKey   // what is written is signed with it; nil: nothing can be written but unsigned attachments
+	Trust []*attest.PublicKey  // whose signatures are believed, besides Key's own
+	Write bool                 // ask for the right to write, also without a key
+	Repo  *registry.Repository // opened already, where nothing is written; nil: it is opened
 }
 
 // Book is the evidence in one repository. Its methods may be called from many goroutines.
@@ -42,13 +43,16 @@ type Book struct {
 
 // Open returns the book in a repository, HOST/PATH: the one that holds the images. Nothing is sent yet.
 func Open(repository string, o Options) (*Book, error) {
-	repo, err := registry.OpenForWriting(repository, registry.Options{Fetch: o.Fetch, Push: o.Write || o.Key != nil})
+	repo, err := o.Repo, error(nil)
+	if repo == nil {
+		repo, err = registry.OpenForWriting(repository, registry.Options{Fetch: o.Fetch, Push: o.Write || o.Key != nil})
+	}
 	if err != nil {
 		return nil, err
 	}
 	b := &Book{name: repository, repo: repo, opts: o, trust: o.Trust}
 	if o.Key != nil {
-		b.trust = append(slices.Clone(o.Trust), o.Key.Public())
+		b.trust = slices.Concat(o.Trust, o.Key.Trust())
 	}
 	return b, nil
 }
@@ -126,19 +130,22 @@ func (b *Book) List(ctx context.Context, image store.Digest) ([]*Evidence, error
 }
 
 // Referred returns the verdicts among what refers to an image, where it was copied to without its tags: of several about the same key
-// the newest. What is signed by others, or not at all, is theirs.
-func (b *Book) Referred(ctx context.Context, image store.Digest) ([]*Evidence, error) {
+// the newest. What is signed by others, or not at all, is theirs: others is how many verdicts are.
+func (b *Book) Referred(ctx context.Context, image store.Digest) (known []*Evidence, others int, err error) {
 	list, err := b.repo.Referrers(ctx, image)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	newest := map[Key]*Evidence{}
 	for _, r := range list[:min(len(list), maxReferred)] {
 		e, err := b.referred(ctx, r.Digest.String(), image)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if e == nil {
+			if r.Annotations[predicateNote] == attest.TestResult {
+				others++
+			}
 			continue
 		}
 		old := newest[e.Key]
@@ -148,7 +155,7 @@ func (b *Book) Referred(ctx context.Context, image store.Digest) ([]*Evidence, e
 	}
 	return slices.SortedFunc(maps.Values(newest), func(a, b *Evidence) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Test, b.Test))
-	}), nil
+	}), others, nil
 }
 
 // maxReferred bounds how much of what refers to an image is read.
@@ -184,6 +191,9 @@ func (b *Book) read(ctx context.Context, tag string, image store.Digest) (*Evide
 		return nil, err
 	}
 	e, err := read(s, image)
+	if errors.Is(err, attest.ErrUncounted) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, &MovedError{b.at(tag), err.Error()}
 	}
@@ -191,7 +201,7 @@ func (b *Book) read(ctx context.Context, tag string, image store.Digest) (*Evide
 	return e, nil
 }
 
-// statement reads the signed statement under a tag. nil: there is nothing.
+// statement reads the signed statement under a tag. nil: there is nothing, or nothing that counts.
 func (b *Book) statement(ctx context.Context, tag string) (*attest.Statement, store.Digest, error) {
 	data, _, err := b.repo.Manifest(ctx, tag)
 	if registry.IsAbsent(err) {
@@ -208,7 +218,12 @@ func (b *Book) statement(ctx context.Context, tag string) (*attest.Statement, st
 		return nil, "", &MovedError{b.at(tag), "it holds no signed statement"}
 	}
 	s, err := attest.Verify(bundle, b.trust...)
-	if err != nil {
+	switch {
+	case errors.Is(err, attest.ErrUncounted):
+		return nil, "", nil
+	case errors.Is(err, attest.ErrSignature):
+		return nil, "", &StrangerError{b.at(tag), attest.SignedBy(bundle)}
+	case err != nil:
 		return nil, "", &MovedError{b.at(tag), err.Error()}
 	}
 	return s, store.DigestOf(data), nil
@@ -248,9 +263,11 @@ func (b *Book) Put(ctx context.Context, e Evidence, log io.Reader) error {
 	if b.opts.Key == nil {
 		return fault.Usage(errors.New("evidence is signed, and there is no key"))
 	}
-	if _, err := b.Get(ctx, e.Key); err != nil {
+	before, err := b.Get(ctx, e.Key)
+	if err != nil {
 		return err
 	}
+	e.countFailures(before)
 	if err := b.keepLog(ctx, &e, log); err != nil {
 		return err
 	}
@@ -420,6 +437,35 @@ func (b *Book) Peek(ctx context.Context, image store.Digest, kind string) (json.
 	return s.Predicate, nil
 }
 
+// PeekReferred is Peek for a document that was copied to without its tag, of a type.
+func (b *Book) PeekReferred(ctx context.Context, image store.Digest, predicateType string) (json.RawMessage, error) {
+	list, err := b.repo.Referrers(ctx, image)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range list[:min(len(list), maxReferred)] {
+		if _, err := store.ParseDigest(r.Digest.String()); err != nil || r.Annotations[predicateNote] != predicateType {
+			continue
+		}
+		data, _, err := b.repo.Manifest(ctx, r.Digest.String())
+		if registry.IsAbsent(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		bundle, err := b.bundle(ctx, data)
+		if err != nil {
+			return nil, err
+		}
+		var s attest.Statement
+		if json.Unmarshal(attest.Payload(bundle), &s) == nil && s.IsAbout(image) && s.PredicateType == predicateType {
+			return s.Predicate, nil
+		}
+	}
+	return nil, nil
+}
+
 // document brings a document that stands for itself.
 func (b *Book) document(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	digest, err := store.ParseDigest(d.Digest.String())
@@ -485,16 +531,25 @@ func (b *Book) attachUnsigned(ctx context.Context, image store.Digest, tag strin
 	return b.sendDocument(ctx, image, tag, data, &registry.Artifact{Type: unsignedType, Annotations: all})
 }
 
-// write signs a statement about an image and sends it.
+// write signs a statement about an image and sends it. What another key has signed under the tag is then no longer found by the image: cosign
+// believes nothing about an image beside which there is something of another key.
 func (b *Book) write(ctx context.Context, tag string, s *attest.Statement, note map[string]string) error {
 	data, err := attest.Sign(s, b.opts.Key)
+	if err != nil {
+		return err
+	}
+	before, err := b.signedWithOther(ctx, tag)
 	if err != nil {
 		return err
 	}
 	image := store.Digest("sha256:" + s.Subject[0].Digest["sha256"])
 	notes := map[string]string{contentNote: "dsse-envelope", predicateNote: s.PredicateType}
 	maps.Copy(notes, note)
-	return b.sendDocument(ctx, image, tag, data, &registry.Artifact{Type: attest.BundleType, Annotations: notes})
+	if err := b.sendDocument(ctx, image, tag, data, &registry.Artifact{Type: attest.BundleType, Annotations: notes}); err != nil {
+		return err
+	}
+	b.drop(ctx, image, before)
+	return nil
 }
 
 // The annotations by which cosign tells bundles apart without opening them.
@@ -524,21 +579,25 @@ func (b *Book) send(ctx context.Context, image store.Digest, tag string, a *regi
 	}
 	about := describe(mediaType, image, int64(len(subject)))
 	a.ConfigType, a.Config, a.Subject = emptyConfig, []byte("{}"), &about
-	manifest, err := registry.PushArtifact(ctx, a, b.name, tag, registry.PushOptions{Store: b.opts.Store, Fetch: b.opts.Fetch})
-	if err != nil {
+	if _, err := registry.PushArtifact(ctx, a, b.name, tag, registry.PushOptions{Store: b.opts.Store, Fetch: b.opts.Fetch}); err != nil {
 		return err
 	}
+	if err := b.list(ctx, image, a); err != nil {
+		// The tag is there, and that is what counts: the list is for other programs, which may not find this one entry.
+		progress.Warn(ctx, err.Error(), "`sconce` finds it all the same; other programs may not")
+	}
+	return nil
+}
+
+// list has an artifact that was sent be found by its image.
+func (b *Book) list(ctx context.Context, image store.Digest, a *registry.Artifact) error {
 	text, err := a.Manifest()
 	if err != nil {
 		return err
 	}
 	entry := registry.Referrer{
-		MediaType: types.OCIManifestSchema1, Digest: v1.Hash{Algorithm: "sha256", Hex: manifest.Hex()}, Size: int64(len(text)),
+		MediaType: types.OCIManifestSchema1, Digest: v1.Hash{Algorithm: "sha256", Hex: store.DigestOf(text).Hex()}, Size: int64(len(text)),
 		ArtifactType: a.Type, Annotations: a.Annotations,
 	}
-	if err := b.repo.AddReferrer(ctx, image, entry); err != nil {
-		// The tag is there, and that is what counts: the list is for other programs, which may not find this one entry.
-		progress.Warn(ctx, err.Error(), "`sconce` finds it all the same; other programs may not")
-	}
-	return nil
+	return b.repo.AddReferrer(ctx, image, entry)
 }

@@ -16,6 +16,7 @@
 package evidence
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,8 +57,31 @@ type Evidence struct {
 	Details  json.RawMessage // what was measured; nil: nothing
 	Finished time.Time       // zero: not known
 
+	// FailedBefore is how often the test had failed before with the same key: a verdict that was asked for until it was good tells so.
+	FailedBefore int
+
 	Manifest store.Digest // of the artifact; set by who reads it
 	log      logEntry
+}
+
+// countFailures takes over how often the test had failed, from the verdict that this one takes the place of; nil: there is none.
+func (e *Evidence) countFailures(before *Evidence) {
+	e.FailedBefore = 0
+	if before == nil {
+		return
+	}
+	if e.FailedBefore = before.FailedBefore; before.Result == Failed {
+		e.FailedBefore++
+	}
+}
+
+// Origin is where something was done that is signed: the sources that decided what, and the job that did. It names no user and no path of a machine.
+type Origin struct {
+	Repository string `json:"repository,omitempty"` // its address, without a login
+	Commit     string `json:"commit,omitempty"`
+	Changed    bool   `json:"changed,omitempty"` // files were not those of the commit
+	CI         string `json:"ci,omitempty"`      // the system
+	Job        string `json:"job,omitempty"`     // its address
 }
 
 // The parts of tags.
@@ -131,7 +155,29 @@ func (e *MovedError) Error() string {
 
 // Hint says what to do.
 func (*MovedError) Hint() string {
-	return "somebody wrote it by other means, or with another key: find out who, and delete it before the test runs again"
+	return "somebody wrote it by other means: find out who, and delete it before the test runs again"
+}
+
+// StrangerError says that a key which is not trusted has signed what is under a tag.
+type StrangerError struct {
+	Tag string // HOST/PATH:TAG
+	Key string // its fingerprint, as what is there says it; "": it says none
+}
+
+func (e *StrangerError) Error() string { return e.moved().Error() }
+
+func (e *StrangerError) moved() *MovedError {
+	by := cmp.Or(e.Key, "another key")
+	return &MovedError{e.Tag, fmt.Sprintf("%s, but by %s", attest.ErrSignature, by)}
+}
+
+// Unwrap makes of it what it is to all who do not care whose key it was.
+func (e *StrangerError) Unwrap() error { return e.moved() }
+
+// Hint says what to do. A key that was changed is the usual cause, and deleting what it has signed is no cure.
+func (*StrangerError) Hint() string {
+	return "if it was your key before: list its public half under [[trust]] in pipeline.toml, or under keys in config.toml, and run " +
+		"`sconce pipeline resign`; if it was stolen: list it with revoked = true; else find out who wrote this"
 }
 
 // predicate is a test-result predicate, v0.1 (in-toto/attestation, spec/predicates/test-result.md), with fields of our own, which others
@@ -156,6 +202,7 @@ type details struct {
 	Hash     string          `json:"hash"`
 	Cluster  string          `json:"cluster"`
 	Finished string          `json:"finished,omitempty"` // RFC 3339
+	Failed   int             `json:"failedBefore,omitempty"`
 	Measured json.RawMessage `json:"measured,omitempty"`
 	Log      *logEntry       `json:"log,omitempty"`
 }
@@ -174,7 +221,7 @@ func (e *Evidence) predicate() (*predicate, error) {
 	}
 	p := &predicate{
 		Result: e.Result, Configuration: []descriptor{{e.Name, map[string]string{"sha256": e.Test}}},
-		Sconce: details{Test: e.Name, Hash: e.Test, Cluster: e.Cluster, Measured: e.Details},
+		Sconce: details{Test: e.Name, Hash: e.Test, Cluster: e.Cluster, Measured: e.Details, Failed: e.FailedBefore},
 	}
 	if e.log.Digest != "" {
 		p.Sconce.Log = &e.log
@@ -209,7 +256,7 @@ func read(s *attest.Statement, image store.Digest) (*Evidence, error) {
 	}
 	e := &Evidence{
 		Key:  Key{Image: image, Test: p.Sconce.Hash, Cluster: p.Sconce.Cluster},
-		Name: p.Sconce.Test, Result: p.Result, Details: p.Sconce.Measured,
+		Name: p.Sconce.Test, Result: p.Result, Details: p.Sconce.Measured, FailedBefore: p.Sconce.Failed,
 	}
 	if p.Sconce.Log != nil {
 		e.log = *p.Sconce.Log
@@ -218,7 +265,10 @@ func read(s *attest.Statement, image store.Digest) (*Evidence, error) {
 		return nil, err
 	}
 	if p.Sconce.Finished != "" {
-		e.Finished, _ = time.Parse(time.RFC3339, p.Sconce.Finished) // only shown
+		e.Finished, _ = time.Parse(time.RFC3339, p.Sconce.Finished) // "" and what is damaged are no time
+	}
+	if signer := s.Signer(); signer != nil && !signer.Counts(e.Finished) {
+		return nil, fmt.Errorf("%s did not count when the test ended, %s: %w", signer.Fingerprint(), p.Sconce.Finished, attest.ErrUncounted)
 	}
 	return e, nil
 }

@@ -144,7 +144,7 @@ func TestMoved(t *testing.T) {
 			if err := open(t, at, forger).Put(t.Context(), passed(k), nil); err != nil {
 				t.Fatal(err)
 			}
-		}, "not signed by this key"},
+		}, "not signed by a key that is trusted"},
 		"of another image": {func(t *testing.T, k Key) {
 			from := Key{other, k.Test, k.Cluster}
 			if err := open(t, at, key).Put(t.Context(), passed(from), nil); err != nil {

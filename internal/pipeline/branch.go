@@ -1,33 +1,33 @@
 package pipeline
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/fault"
 )
 
-// branchVariables hold the branch that a CI system has checked out, most often without a branch of the repository's: GitLab's, GitHub's.
-var branchVariables = []string{"CI_COMMIT_BRANCH", "GITHUB_REF_NAME"}
-
-// currentBranch is the branch that the pipeline's directory is at; "" for a commit without one. known is false where there is no
-// repository.
-func (p *Pipeline) currentBranch() (branch string, known bool) {
-	for _, name := range branchVariables {
-		if b := os.Getenv(name); b != "" {
-			return b, true
-		}
+// currentBranch is the branch that the pipeline's directory is at: what a person says, else the CI system, else what is checked out. "":
+// it is at none, and why says what it is at.
+func (p *Pipeline) currentBranch() (branch, why string) {
+	if p.At != "" {
+		return p.At, ""
+	}
+	if s := currentSystem(); s != nil {
+		return s.checkedOut()
 	}
 	for dir := p.Dir; ; dir = filepath.Dir(dir) {
 		git := filepath.Join(dir, ".git")
 		if _, err := os.Lstat(git); err == nil {
-			return headOf(git), true
+			if branch = headOf(git); branch == "" {
+				why = "a commit that is on no branch"
+			}
+			return branch, why
 		}
 		if dir == filepath.Dir(dir) {
-			return "", false
+			return "", "a directory without a repository of git"
 		}
 	}
 }
@@ -55,17 +55,19 @@ func headOf(git string) string {
 	return branch
 }
 
-// onlyTell reports whether it is only told what would be done, as the branch is not the one that images are promoted from; not says what
-// is not done.
-func (p *Pipeline) onlyTell(ctx context.Context, not string) bool {
-	branch, known := p.currentBranch()
-	if !known || branch == p.Branch {
-		return false
+// CheckBranch refuses what is done from one branch alone, called what, unless this is that branch.
+func (p *Pipeline) CheckBranch(what string) error {
+	branch, why := p.currentBranch()
+	switch branch {
+	case p.Branch:
+		return nil
+	case "":
+	default:
+		why = "branch " + branch
 	}
+	err := fault.Problem(fmt.Errorf("%s: this is %s, and only branch %s may do that", what, why, p.Branch))
 	if branch == "" {
-		branch = "a commit that is on no branch"
+		return fault.Hint(err, fmt.Sprintf("do it in a job for branch %[1]s; where nothing else says that this is %[1]s, --branch %[1]s does", p.Branch))
 	}
-	progress.Warn(ctx, fmt.Sprintf("%s: this is %s, and images are promoted from %s", not, branch, p.Branch),
-		"branch in "+p.Path+" names another one")
-	return true
+	return fault.Hint(err, "do it from there; branch in "+p.Path+" says which it is")
 }

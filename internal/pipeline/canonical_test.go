@@ -2,6 +2,7 @@ package pipeline_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,15 +20,20 @@ func newSigned(t *testing.T) *validated {
 	t.Helper()
 	locktest.Isolate(t)
 	registrytest.Isolate(t)
-	for _, name := range []string{"CI_COMMIT_BRANCH", "GITHUB_REF_NAME"} { // of whoever runs this test
-		t.Setenv(name, "")
-	}
+	outsideCI(t)
 	v := &validated{session: newSession(t)}
 	v.dir = write(t, v.session, registrytest.Start(t, false))
 	_, private, public := evidencetest.Key(t)
 	v.public = public
 	change(t, v.dir, "pipeline.toml", "mutable =", "sign = \"file:"+private+"\"\nmutable =")
 	return v
+}
+
+// signLine is the line of pipeline.toml that names the key.
+func (v *validated) signLine(t *testing.T) string {
+	t.Helper()
+	lines := strings.Split(readFile(t, v.dir, "pipeline.toml"), "\n")
+	return lines[slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "sign =") })]
 }
 
 // run builds what is missing, and returns how far images are then, by their references.
@@ -138,9 +144,7 @@ func TestSameImageOfTwoKeys(t *testing.T) {
 func TestMovedIndex(t *testing.T) {
 	registrytest.Isolate(t)
 	locktest.Isolate(t)
-	for _, name := range []string{"CI_COMMIT_BRANCH", "GITHUB_REF_NAME"} {
-		t.Setenv(name, "")
-	}
+	outsideCI(t)
 	v := &validated{session: newSession(t)}
 	v.dir = writePlatforms(t, v.session, registrytest.Start(t, false))
 	all := v.run(t)
@@ -149,5 +153,127 @@ func TestMovedIndex(t *testing.T) {
 	_, err := open(t, v.dir).Promote(t.Context(), v.session, tool.Image, engine.Promoting{})
 	if err == nil || !strings.Contains(err.Error(), tool.Canonical) || !strings.Contains(err.Error(), "other images than those of today") {
 		t.Error(err)
+	}
+}
+
+// What somebody without the key has put under a canonical reference is not tested, not promoted, and nothing is built on it or put together from it; a run names it,
+// and leaves it there until a person says otherwise.
+func TestUnsignedCanonical(t *testing.T) {
+	v := newSigned(t)
+	planted := make(map[string]store.Digest)
+	all := make(map[string]*pipeline.Status)
+	for _, st := range look(t, v.session, v.dir) {
+		all[st.Image.Ref] = st
+	}
+	stack := all["images/stack"]
+	name, tag := store.SplitImageName(stack.Canonical)
+	planted[stack.Ref] = evidencetest.Image(t, name, tag, "somebody else's")
+	was := func(st *pipeline.Status) store.Digest {
+		t.Helper()
+		found, err := v.session.Find(t.Context(), st.Canonical)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found.Digest
+	}
+	refused := func(what string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), stack.Canonical) || !strings.Contains(err.Error(), "no trusted key has signed "+planted[stack.Ref].Short()) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	p := open(t, v.dir)
+	_, err := p.Promote(t.Context(), v.session, stack.Image, engine.Promoting{})
+	refused("promoted", err)
+	_, err = p.ToTest(t.Context(), v.session, stack.Ref, engine.TestOptions{})
+	refused("tested", err)
+	_, err = p.ToTest(t.Context(), v.session, stack.Ref, engine.TestOptions{Here: true})
+	refused("tested here", err)
+	// Who builds on it alone does not take it, and has it built here instead; as every machine builds, it is an error.
+	below := p.Below(t.Context(), nil)
+	r, err := engine.LoadRecipe(v.dir+"/apps/app:small", engine.Changes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, below.Anywhere = range []bool{false, true} {
+		s := newSession(t)
+		planned, err := s.Plan(t.Context(), r, below)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer planned.Close()
+		made, err := s.Build(t.Context(), planned, engine.BuildOptions{})
+		if below.Anywhere {
+			refused("built on", err)
+		} else if err != nil || len(made.Image.Manifest.Layers) < 3 {
+			t.Errorf("built here: %+v, %v", made, err)
+		}
+	}
+	// The plan names it, and so does a run, which builds what does not stand on it.
+	now := look(t, v.session, v.dir)
+	if got := actions(now); got != "build unsigned wait wait" || !strings.Contains(now[1].Reasons[0], "no trusted key") || !strings.Contains(now[2].Reasons[0], "images/stack") {
+		t.Errorf("%s: %q, %q", got, now[1].Reasons, now[2].Reasons)
+	}
+	done, err := p.Run(t.Context(), v.session, now, pipeline.RunOptions{})
+	refused("run", err)
+	if !done[0].Built || done[1].Built || !done[2].Waited || was(stack) != planted[stack.Ref] {
+		t.Errorf("%+v", done)
+	}
+	if _, err := p.Run(t.Context(), v.session, now, pipeline.RunOptions{Replace: true}); err != nil {
+		t.Fatal(err)
+	}
+	now = look(t, newSession(t), v.dir)
+	if got := actions(now); got != "publish publish publish publish" || was(stack) == planted[stack.Ref] {
+		t.Errorf("after it was replaced: %s", got)
+	}
+}
+
+// The very image that a recipe makes, without any signature, as one that was built before the pipeline had a key, is signed by running again.
+func TestUnsignedIsSigned(t *testing.T) {
+	v := newSigned(t)
+	sign := v.signLine(t)
+	change(t, v.dir, "pipeline.toml", sign+"\n", "")
+	before := v.run(t)
+	change(t, v.dir, "pipeline.toml", "mutable =", sign+"\nmutable =")
+	v.session = newSession(t)
+	if got := actions(look(t, v.session, v.dir)); got != "unsigned unsigned unsigned unsigned" {
+		t.Error(got)
+	}
+	for ref, st := range v.run(t) {
+		if st.Action != pipeline.Publish || st.Digest != before[ref].Digest {
+			t.Errorf("%s: %s, %q, %s and not %s", ref, st.Action, st.Reasons, st.Digest, before[ref].Digest)
+		}
+	}
+}
+
+// Without the key, as in a job for a merge request, there is a plan, and nothing of the registry is taken, tested, built as every machine does, or promoted.
+func TestWithoutTheKey(t *testing.T) {
+	v := newSigned(t)
+	sign := v.signLine(t)
+	all := v.run(t)
+	change(t, v.dir, "pipeline.toml", sign, "sign = \"env:SCONCE_TEST_NO_KEY\"")
+	s := newSession(t)
+	if got := actions(look(t, s, v.dir)); got != "publish publish publish publish" {
+		t.Error(got)
+	}
+	p := open(t, v.dir)
+	if below := p.Below(t.Context(), nil); below.Canonical != nil {
+		t.Error("images are taken that nobody has judged")
+	}
+	key, err := engine.SigningKey(strings.Trim(strings.TrimPrefix(sign, "sign = "), "\""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if below := p.Below(t.Context(), []*attest.PublicKey{key.Public()}); below.Canonical == nil || len(below.Trust) != 1 {
+		t.Errorf("with the public key of the user's own: %+v", below)
+	}
+	change(t, v.dir, "images/base/file", "first", "second")
+	_, built := p.Run(t.Context(), s, look(t, s, v.dir), pipeline.RunOptions{})
+	_, promoted := p.Promote(t.Context(), s, all["images/stack"].Image, engine.Promoting{})
+	_, tested := p.ToTest(t.Context(), s, "apps/app:small", engine.TestOptions{Here: true})
+	for what, err := range map[string]error{"built": built, "promoted": promoted, "tested": tested} {
+		if err == nil || !strings.Contains(err.Error(), "SCONCE_TEST_NO_KEY") && what != "tested" {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

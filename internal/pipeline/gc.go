@@ -21,6 +21,11 @@ import (
 // variant, and when one that stays stands on it. Others stay for as long as [keep] says, from the first time that they were seen to be of no
 // use.
 func (p *Pipeline) Clean(ctx context.Context, s *engine.Session, images []*Image, remove bool) ([]promote.Cleaned, error) {
+	if remove {
+		if err := p.CheckBranch("delete images"); err != nil {
+			return nil, err
+		}
+	}
 	c := promote.Cleaning{Tags: map[string]string{}, Keep: -1, Newest: p.Keep.Newest}
 	variants := make(map[string][]string) // by repository
 	for _, i := range images {
@@ -45,8 +50,7 @@ func (p *Pipeline) Clean(ctx context.Context, s *engine.Session, images []*Image
 	if c.Images, err = p.published(ctx, s, images); err != nil {
 		return nil, err
 	}
-	o := promote.CleanOptions{Store: s.Store, Fetch: s.Fetch, Delete: remove && !p.onlyTell(ctx, "nothing is deleted")}
-	return promote.Clean(ctx, c, o)
+	return promote.Clean(ctx, c, promote.CleanOptions{Store: s.Store, Fetch: s.Fetch, Delete: remove})
 }
 
 // canonicalForm is the tag of a canonical image.

@@ -44,9 +44,7 @@ func clean(t *testing.T, dir string, remove bool) map[string][]string {
 // Of two generations of a pipeline in a real registry the old one goes, but for what is published, and what that stands on.
 func TestCleanPipeline(t *testing.T) {
 	registrytest.Isolate(t)
-	for _, name := range []string{"CI_COMMIT_BRANCH", "GITHUB_REF_NAME"} {
-		t.Setenv(name, "")
-	}
+	outsideCI(t)
 	s := newSession(t)
 	dir := write(t, s, registrytest.Start(t, false))
 	p := open(t, dir)

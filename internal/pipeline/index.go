@@ -126,7 +126,11 @@ func (r *runner) join(ctx context.Context, st *Status) error {
 	if err != nil {
 		return err
 	}
-	key, err := engine.SigningKey(r.Sign)
+	key, err := r.Key()
+	if err != nil {
+		return err
+	}
+	trust, err := r.trusted(nil)
 	if err != nil {
 		return err
 	}
@@ -138,12 +142,20 @@ func (r *runner) join(ctx context.Context, st *Status) error {
 			return fmt.Errorf("%s: %w", part.Ref, err)
 		}
 		index.Manifests = append(index.Manifests, entry)
-		_, partTag := store.SplitImageName(part.Canonical)
-		parts = append(parts, engine.InRegistry{Repository: name, Tag: partTag, Digest: store.Digest(entry.Digest.String())})
+		found := inRegistry(part.Canonical, store.Digest(entry.Digest.String()))
+		if err := r.session.CheckKey(ctx, found, part.Key, trust); err != nil {
+			return err
+		}
+		parts = append(parts, found)
 	}
 	data, err := json.Marshal(index)
 	if err != nil {
 		return err
+	}
+	if st.Digest != "" { // there is one already
+		if there, err := r.belongs(ctx, st.Image, st.Digest, store.DigestOf(data)); err != nil || there {
+			return err
+		}
 	}
 	st.Digest = store.DigestOf(data)
 	put := func(reference string) error {
@@ -155,6 +167,9 @@ func (r *runner) join(ctx context.Context, st *Status) error {
 			return err
 		}
 		if err := r.session.DescribeIndex(ctx, im, st.Key, parts, key, createdNow()); err != nil {
+			return err
+		}
+		if err := r.session.AttachOrigin(ctx, name, st.Digest, r.origin(ctx), key); err != nil {
 			return err
 		}
 		return put(tag)

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/quote"
 )
 
@@ -53,6 +55,17 @@ func (p *Pipeline) Jobs(all []*Status) ([]Job, error) {
 	return g.jobs, nil
 }
 
+// Allowed leaves out the jobs that promote, which would be refused, unless this is the branch that images are promoted from.
+func (p *Pipeline) Allowed(ctx context.Context, jobs []Job) []Job {
+	promotes := func(j Job) bool { return j.Stage == StagePromote }
+	err := p.CheckBranch("jobs that promote are left out")
+	if err == nil || !slices.ContainsFunc(jobs, promotes) {
+		return jobs
+	}
+	progress.Notef(ctx, err.Error())
+	return slices.DeleteFunc(slices.Clone(jobs), promotes)
+}
+
 // graph collects jobs.
 type graph struct {
 	pipeline *Pipeline
@@ -77,7 +90,7 @@ func (g *graph) add(st *Status) {
 			g.last[i.Ref] = tests
 		}
 	}
-	if len(i.Stable) > 0 && st.Action != Fine && st.Action != Stuck {
+	if len(i.Stable) > 0 && st.Action != Fine && st.Action != Stuck && st.Action != Untested && st.Action != Withdrawn {
 		g.job(Job{ID: "promote " + name, Stage: StagePromote, Image: i.Ref, Command: "sconce promote " + quote.Word(i.Ref), Needs: before})
 	}
 }

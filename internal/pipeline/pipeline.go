@@ -12,7 +12,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
+	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/plan"
@@ -23,7 +25,13 @@ import (
 // Pipeline is a pipeline file and the recipes that it leads to.
 type Pipeline struct {
 	*recipe.Pipeline
-	refs    []string            // of all images: PATH or PATH:VARIANT, relative to Dir
+	At string // the branch that a person says is checked out; "": it is found out
+
+	refs    []string // of all images: PATH or PATH:VARIANT, relative to Dir
+	looked  sync.Once
+	from    *engine.Origin // see origin
+	read    sync.Once
+	trust   []*attest.PublicKey // by which plans are built
 	indexes map[string][]string // of those that join images of several platforms: which
 }
 
@@ -359,7 +367,8 @@ func (b *planner) checkNames() error {
 
 // Plan plans the image of a recipe of the pipeline as every machine plans it, from its lock. The caller closes the plan.
 func (p *Pipeline) Plan(ctx context.Context, s *engine.Session, r *engine.Recipe) (*engine.Plan, error) {
-	return s.Plan(ctx, r, engine.PlanOptions{Locked: true, Anywhere: true, Canonical: p.CanonicalOf})
+	p.read.Do(func() { p.trust, _ = p.judges(nil) }) // without a key, nothing is built
+	return s.Plan(ctx, r, engine.PlanOptions{Locked: true, Anywhere: true, Canonical: p.CanonicalOf, Trust: p.trust})
 }
 
 // CanonicalOf is where the image of a recipe is that has been built, by the key of its plan.

@@ -1,11 +1,13 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/cluster"
@@ -16,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/promote"
 	"sconce.dev/sconce/internal/quote"
+	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -24,6 +27,11 @@ import (
 func (p *Pipeline) Promote(ctx context.Context, s *engine.Session, i *Image, how engine.Promoting) (*promote.Report, error) {
 	if i.Problem != nil {
 		return nil, i.Problem
+	}
+	if !how.DryRun {
+		if err := p.CheckBranch("promote " + i.Ref); err != nil {
+			return nil, err
+		}
 	}
 	if len(how.To) == 0 {
 		how.To = i.Stable
@@ -36,25 +44,30 @@ func (p *Pipeline) Promote(ctx context.Context, s *engine.Session, i *Image, how
 		return nil, err
 	}
 	how.Mutable = how.Mutable || i.Mutable
-	if how.Required, err = p.required(ctx, s, i, how.Trust); err != nil {
+	if how.Untested {
+		err := fault.Usage(fmt.Errorf("--untested: %s is an image of a pipeline", i.Ref))
+		return nil, fault.Hint(err, hintUntested)
+	}
+	if err := p.CheckTested([]*Image{i}); err != nil {
 		return nil, err
 	}
-	how.Untested = true // beyond what its recipes ask for
-	how.DryRun = how.DryRun || p.onlyTell(ctx, "nothing is promoted")
+	by := &engine.ByRecipe{Origin: p.origin(ctx)}
+	if by.Required, err = p.required(ctx, s, i, how.Trust); err != nil {
+		return nil, err
+	}
+	by.Untested, by.Allowed = p.untested(i)
+	if by.Sign, err = p.Key(); err != nil {
+		return nil, err
+	}
+	how.Recipe = by
 	im, err := p.current(ctx, s, i, how.Trust)
 	if err != nil {
 		return nil, err
 	}
-	return s.Promote(ctx, im, how)
-}
-
-// trusted are keys whose signatures are believed: the pipeline's own, and more.
-func (p *Pipeline) trusted(more []*attest.PublicKey) ([]*attest.PublicKey, error) {
-	own, err := engine.SigningKey(p.Sign)
-	if err != nil || own == nil {
-		return more, err
+	if how.Below, err = p.belowOf(ctx, s, i); err != nil {
+		return nil, err
 	}
-	return append([]*attest.PublicKey{own.Public()}, more...), nil
+	return s.Promote(ctx, im, how)
 }
 
 // current returns what is under the canonical reference of an image, and refuses what belongs under another one.
@@ -63,10 +76,10 @@ func (p *Pipeline) current(ctx context.Context, s *engine.Session, i *Image, tru
 	if err != nil {
 		return im, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", i.Ref, err), "run `sconce pipeline run "+quote.Word(i.Ref)+"` first")
 	}
-	if i.Parts != nil {
-		return im, p.checkParts(ctx, s, i, im, trust)
+	if err := s.CheckKey(ctx, im, i.Key, trust); err != nil || i.Parts == nil {
+		return im, err
 	}
-	return im, s.CheckKey(ctx, im, i.Key, trust)
+	return im, p.checkParts(ctx, s, i, im, trust)
 }
 
 // checkParts refuses an index that lists other images than its parts.
@@ -92,6 +105,51 @@ func (p *Pipeline) checkParts(ctx context.Context, s *engine.Session, i *Image, 
 		return fault.Hint(err, "somebody has moved the tag, or one of a part of it: find out who, delete it, and run `sconce pipeline run`")
 	}
 	return nil
+}
+
+// hintUntested says how an image is published that is not tested.
+const hintUntested = `add a [[test]]; or have it said where others review it, by untested = "allow" in pipeline.toml, or under [publish] of the recipe`
+
+// untested lists what no test says of an image: that it has none, and those that it, or what it stands on, leaves out. allowed is whether
+// it may be published all the same.
+func (p *Pipeline) untested(i *Image) (all []string, allowed bool) {
+	allowed = true
+	for _, part := range i.Parts {
+		some, ok := p.untested(part)
+		all, allowed = append(all, some...), allowed && ok
+	}
+	if i.Parts != nil {
+		return all, allowed
+	}
+	for at := i; at != nil; at = at.Base {
+		before := len(all)
+		if at == i && len(at.Recipe.Tests) == 0 {
+			all = append(all, at.Ref+" has no test")
+		}
+		for _, t := range at.Recipe.Tests {
+			if t.Skip != "" {
+				all = append(all, fmt.Sprintf("test %s of %s is skipped: %s", t.Title(), at.Ref, t.Skip))
+			}
+		}
+		allowed = allowed && (len(all) == before || cmp.Or(at.Recipe.Publish.Untested, p.Untested) == recipe.Allow)
+	}
+	return all, allowed
+}
+
+// CheckTested refuses to publish images that nothing tests, unless that is allowed.
+func (p *Pipeline) CheckTested(images []*Image) error {
+	var all []string
+	for _, i := range images {
+		if reasons, allowed := p.untested(i); !allowed {
+			all = append(all, reasons...)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	slices.Sort(all)
+	err := fault.Problem(fmt.Errorf("not tested as it has to be:\n  %s", strings.Join(slices.Compact(all), "\n  ")))
+	return fault.Hint(err, hintUntested)
 }
 
 // required lists the verdicts that there must be about an image and all that it stands on.

@@ -16,13 +16,14 @@ import (
 
 // RunOptions say how a pipeline is run.
 type RunOptions struct {
-	Jobs   int // images built at once; 0: 2
-	Build  engine.BuildOptions
-	Wait   func(context.Context) error                  // between two attempts to send an image that is being deleted; nil: some seconds
-	After  func(context.Context, *Status) (bool, error) // what is done for each image once it is there, before what stands on it is built; false stops that. nil: nothing
-	Afters int                                          // images for which After works at once; 0: 1
-	On     func(context.Context, *Status) error         // has an image built, and sent to its canonical reference, by another machine; nil: it is built here
-	Tell   func(Done)                                   // what has been done for an image, in the order of events, one at a time; nil: nobody asks
+	Jobs    int // images built at once; 0: 2
+	Build   engine.BuildOptions
+	Replace bool                                         // what nobody trusted has signed, under a canonical reference, is replaced by what is built
+	Wait    func(context.Context) error                  // between two attempts to send an image that is being deleted; nil: some seconds
+	After   func(context.Context, *Status) (bool, error) // what is done for each image once it is there, before what stands on it is built; false stops that. nil: nothing
+	Afters  int                                          // images for which After works at once; 0: 1
+	On      func(context.Context, *Status) error         // has an image built, and sent to its canonical reference, by another machine; nil: it is built here
+	Tell    func(Done)                                   // what has been done for an image, in the order of events, one at a time; nil: nobody asks
 }
 
 // Done is what came of an image.
@@ -98,6 +99,10 @@ func (r *runner) image(ctx context.Context, st *Status) Done {
 			return d
 		}
 	}
+	if st.Action == Withdrawn { // for a person: the recipe has to change
+		r.fail(st.Image.Ref)
+		return d
+	}
 	switch {
 	case st.IsToBuild() && st.Parts != nil:
 		d.Failed = r.join(ctx, st)
@@ -153,6 +158,9 @@ func (r *runner) build(ctx context.Context, st *Status) error {
 		return err
 	}
 	defer r.slots.Release(1)
+	if _, err := r.trusted(nil); err != nil { // before anything is taken or built
+		return err
+	}
 	if r.opts.On != nil {
 		return r.buildOn(ctx, st)
 	}
@@ -164,17 +172,18 @@ func (r *runner) build(ctx context.Context, st *Status) error {
 	if planned.Image.Key != st.Key {
 		return errors.New("its files changed while the pipeline ran: run it again")
 	}
-	how := r.opts.Build
-	if how.Trust, err = r.trusted(how.Trust); err != nil {
-		return err
-	}
-	made, err := r.session.Build(ctx, planned, how)
+	made, err := r.session.Build(ctx, planned, r.opts.Build)
 	if err != nil {
 		return err
 	}
 	digest, found, err := r.session.Head(ctx, st.Canonical)
 	if err != nil {
 		return err
+	}
+	if found {
+		if found, err = r.belongs(ctx, st.Image, digest, made.Image.Digest); err != nil {
+			return err
+		}
 	}
 	if found {
 		st.Digest = digest
@@ -192,6 +201,9 @@ func (r *runner) buildOn(ctx context.Context, st *Status) error {
 	digest, found, err := r.session.Head(ctx, st.Canonical)
 	if err == nil && !found {
 		err = fmt.Errorf("it was built, and is not under %s: did its files change meanwhile? Run it again", st.Canonical)
+	}
+	if err == nil {
+		_, err = r.belongs(ctx, st.Image, digest, "")
 	}
 	st.Digest = digest
 	return err
@@ -247,7 +259,7 @@ func createdNow() map[string]string {
 // killed on the way leaves nothing that is taken for done.
 func (r *runner) send(ctx context.Context, st *Status, planned *engine.Plan, made *engine.Built) error {
 	repository := repositoryOf(st.Canonical)
-	key, err := engine.SigningKey(r.Sign)
+	key, err := r.Key()
 	if err != nil {
 		return err
 	}
@@ -259,6 +271,9 @@ func (r *runner) send(ctx context.Context, st *Status, planned *engine.Plan, mad
 		notes[promote.NoteBase] = st.Base.Canonical
 	}
 	if err := r.session.Describe(ctx, repository, made.Image, made.Name, st.Recipe, planned, key, notes); err != nil {
+		return err
+	}
+	if err := r.session.AttachOrigin(ctx, repository, made.Image.Digest, r.origin(ctx), key); err != nil {
 		return err
 	}
 	_, err = r.session.Push(ctx, made.Image, st.Canonical)

@@ -2,16 +2,19 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
 
+	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/cluster"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/evidence"
 	"sconce.dev/sconce/internal/imagetest"
+	"sconce.dev/sconce/internal/promote"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -20,13 +23,17 @@ type Action string
 
 // The actions, in the order in which an image needs them.
 const (
-	Lock    Action = "lock"    // its lock does not fit: `sconce lock`, by a person
-	Build   Action = "build"   // there is nothing under its canonical reference
-	Wait    Action = "wait"    // likewise, and what it stands on has not passed its tests
-	Test    Action = "test"    // a test has no verdict
-	Publish Action = "publish" // a stable tag does not lead to it
-	Stuck   Action = "stuck"   // a stable tag that is written once leads to another image: by a person
-	Fine    Action = "fine"
+	Lock     Action = "lock"     // its lock does not fit: `sconce lock`, by a person
+	Build    Action = "build"    // there is nothing under its canonical reference
+	Unsigned Action = "unsigned" // no trusted key has signed that what is there belongs there
+	Wait     Action = "wait"     // likewise, and what it stands on has not passed its tests
+	Test     Action = "test"     // a test has no verdict
+	Untested Action = "untested" // it has no test, or one that is left out, and may not be published so: by a person
+	Publish  Action = "publish"  // a stable tag does not lead to it
+	Stuck    Action = "stuck"    // a stable tag that is written once leads to another image: by a person
+	Fine     Action = "fine"
+
+	Withdrawn Action = "withdrawn" // it, or what it stands on, is withdrawn: by a person
 )
 
 // Status is how far an image is, by what registries say.
@@ -36,11 +43,19 @@ type Status struct {
 	Action  Action
 	Reasons []string // why, one for each thing that is missing
 
+	tags    []string // of its staging repository; nil: nobody has asked
 	changes []string // of an image that is to be built: what of itself has changed
 }
 
-// IsToBuild reports whether there is nothing under the image's canonical reference.
-func (st *Status) IsToBuild() bool { return st.Action == Build || st.Action == Wait }
+// IsToBuild reports whether there is nothing under the image's canonical reference, or nothing that belongs there.
+func (st *Status) IsToBuild() bool {
+	return st.Action == Build || st.Action == Wait || st.Action == Unsigned
+}
+
+// NeedsPerson reports whether no run and no job does what is to be done next.
+func (st *Status) NeedsPerson() bool {
+	return slices.Contains([]Action{Lock, Unsigned, Untested, Stuck, Withdrawn}, st.Action)
+}
 
 // asksAtOnce is how many images registries are asked about side by side.
 const asksAtOnce = 8
@@ -51,12 +66,14 @@ func (p *Pipeline) Look(ctx context.Context, s *engine.Session, images []*Image)
 	if err := s.AskTogether(repositoriesOf(images)); err != nil {
 		return nil, err
 	}
+	trust := p.lookingBy(ctx)
 	all := make([]*Status, len(images))
+	outer := ctx
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(asksAtOnce)
 	for n, i := range images {
 		all[n] = &Status{Image: i, Action: Fine}
-		g.Go(func() error { return p.look(ctx, s, all[n]) })
+		g.Go(func() error { return p.look(ctx, s, all[n], trust) })
 	}
 	if err := g.Wait(); err != nil {
 		return nil, err
@@ -64,7 +81,7 @@ func (p *Pipeline) Look(ctx context.Context, s *engine.Session, images []*Image)
 	for _, st := range all {
 		st.blame(all)
 	}
-	return all, nil
+	return all, p.lookAtWithdrawals(outer, s, all, trust)
 }
 
 // blame says of an image when what it stands on is the reason that it is to be built, or has something to do first.
@@ -77,6 +94,9 @@ func (st *Status) blame(all []*Status) {
 		return
 	}
 	switch {
+	case st.Action == Build && below.Action == Unsigned:
+		st.Action = Wait
+		st.Reasons = below.heldUp()
 	case st.Action == Build && below.IsToBuild():
 		st.Action = below.Action
 		st.Reasons = append(slices.Clone(st.changes), "what it stands on, "+st.Base.Ref+", is to be built")
@@ -108,9 +128,9 @@ func (st *Status) heldUp() []string {
 
 // blameParts says of an index what is due to its parts. One that is not there is put together before they are tested.
 func (st *Status) blameParts(all []*Status) {
-	first := []Action{Build, Wait, Test}
+	first := []Action{Build, Unsigned, Wait, Test}
 	if st.Action == Build {
-		first = first[:2]
+		first = first[:3]
 	}
 	for _, action := range first {
 		var reasons []string
@@ -126,7 +146,7 @@ func (st *Status) blameParts(all []*Status) {
 	}
 }
 
-func (p *Pipeline) look(ctx context.Context, s *engine.Session, st *Status) error {
+func (p *Pipeline) look(ctx context.Context, s *engine.Session, st *Status, trust []*attest.PublicKey) error {
 	if st.Problem != nil {
 		st.Action, st.Reasons = Lock, []string{firstLine(st.Problem)}
 		return nil
@@ -140,18 +160,28 @@ func (p *Pipeline) look(ctx context.Context, s *engine.Session, st *Status) erro
 		return p.explainBuild(ctx, s, st)
 	}
 	st.Digest = digest
+	var strange *engine.StrangeError
+	if err := s.CheckKey(ctx, inRegistry(st.Canonical, digest), st.Key, trust); errors.As(err, &strange) {
+		st.Action, st.Reasons = Unsigned, []string{strange.Error()}
+		return p.lookAtSigners(ctx, s, st, nil, trust) // a key that was changed is why, most often
+	} else if err != nil {
+		return fmt.Errorf("%s: %w", st.Ref, err)
+	}
 	wanted, err := p.lookAtTests(ctx, s, st)
 	if err == nil && st.Action == Fine {
 		err = lookAtStable(ctx, s, st)
 	}
-	if err == nil && (st.Action == Publish || st.Action == Fine && len(st.Stable) == 0) { // what users have has passed
-		err = lookAtVerdicts(ctx, s, st, wanted)
+	if err == nil && (st.Action == Publish || st.Action == Fine) {
+		err = p.lookAtVerdicts(ctx, s, st, wanted, trust)
+	}
+	if st.Action == Fine && err == nil {
+		st.Reasons = []string{fineReason(st.Image)}
+	}
+	if err == nil {
+		err = p.lookAtSigners(ctx, s, st, wanted, trust)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", st.Ref, err)
-	}
-	if st.Action == Fine {
-		st.Reasons = []string{fineReason(st.Image)}
 	}
 	return nil
 }
@@ -208,6 +238,7 @@ func (p *Pipeline) lookAtTests(ctx context.Context, s *engine.Session, st *Statu
 	if err != nil {
 		return nil, err
 	}
+	st.tags = tags
 	for _, w := range wanted {
 		tag, err := w.Tag()
 		if err != nil {
@@ -221,8 +252,39 @@ func (p *Pipeline) lookAtTests(ctx context.Context, s *engine.Session, st *Statu
 	return wanted, nil
 }
 
-// lookAtVerdicts looks for tests that have failed. Whether verdicts are signed is for promotion to judge.
-func lookAtVerdicts(ctx context.Context, s *engine.Session, st *Status, wanted []Wanted) error {
+// lookAtVerdicts judges the verdicts as promotion does. Where no key is at hand, they are taken at their word.
+func (p *Pipeline) lookAtVerdicts(ctx context.Context, s *engine.Session, st *Status, wanted []Wanted, trust []*attest.PublicKey) error {
+	if reasons, allowed := p.untested(st.Image); !allowed && len(st.Stable) > 0 {
+		st.Action, st.Reasons = Untested, reasons
+		return nil
+	}
+	if len(trust) == 0 || len(wanted) == 0 {
+		return lookAtWords(ctx, s, st, wanted)
+	}
+	d := promote.Demand{Image: st.Digest, From: repositoryOf(st.Canonical), Recipe: true}
+	for _, w := range wanted {
+		d.Required = append(d.Required, promote.Required{Key: w.Key, Name: "test " + w.Name})
+	}
+	found, err := s.Judge(ctx, d, trust)
+	if err != nil || len(found.Problems) == 0 {
+		return err
+	}
+	st.Action, st.Reasons = Test, nil
+	for _, v := range found.Verdicts {
+		switch {
+		case v.Result == evidence.Failed:
+			st.Reasons = append(st.Reasons, hasFailed(v.Test, v.Cluster))
+		case v.Problem != "":
+			st.Reasons = append(st.Reasons, fmt.Sprintf("%s on %s: %s", v.Test, v.Cluster, v.Problem))
+		}
+	}
+	return nil
+}
+
+func hasFailed(test, cluster string) string { return fmt.Sprintf("%s has failed on %s", test, cluster) }
+
+// lookAtWords looks for tests that have failed, by what verdicts say, whoever has written them.
+func lookAtWords(ctx context.Context, s *engine.Session, st *Status, wanted []Wanted) error {
 	book, err := s.Evidence(repositoryOf(st.Canonical), nil, nil)
 	if err != nil {
 		return err
@@ -234,7 +296,7 @@ func lookAtVerdicts(ctx context.Context, s *engine.Session, st *Status, wanted [
 			return err
 		}
 		if said == evidence.Failed {
-			failed = append(failed, fmt.Sprintf("test %s has failed on %s", w.Name, w.Cluster))
+			failed = append(failed, hasFailed("test "+w.Name, w.Cluster))
 		}
 	}
 	if len(failed) > 0 {

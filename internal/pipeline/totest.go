@@ -28,6 +28,13 @@ func (p *Pipeline) ToTest(ctx context.Context, s *engine.Session, name string, o
 	if err != nil {
 		return o, fault.Hint(fmt.Errorf("%s is not built as it is today: %w", i.Ref, err), "run `sconce build "+quote.Word(i.Ref)+" --canonical` first")
 	}
+	trust, err := p.trusted(nil)
+	if err != nil {
+		return o, err
+	}
+	if err := s.CheckKey(ctx, found, i.Key, trust); err != nil {
+		return o, err
+	}
 	subject, err := s.Open("docker://"+found.Repository+"@"+string(found.Digest), engine.Wanted{})
 	if err != nil {
 		return o, err
@@ -45,6 +52,11 @@ func (p *Pipeline) ToTest(ctx context.Context, s *engine.Session, name string, o
 	if o.Here {
 		o.Sign = ""
 	}
+	before, err := p.listed()
+	if err != nil {
+		return o, err
+	}
+	o.After = append(before, o.After...)
 	o.Recipe, o.Image, o.Known = i.Recipe, named.FullName(), true
 	return o, nil
 }

@@ -3,6 +3,7 @@ package promote
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -359,7 +360,7 @@ func TestPromoteAgainstClean(t *testing.T) {
 		if _, err := cs.put(t.Context(), m.name(), markField, m); err != nil {
 			t.Fatal(err)
 		}
-		_, err := Run(t.Context(), Promotion{From: at, Image: image, To: []Target{{y.host + "/users", "1", false}}}, o)
+		_, err := Run(t.Context(), Promotion{From: at, Image: image, Allowed: true, To: []Target{{y.host + "/users", "1", false}}}, o)
 		if got := fmt.Sprint(err); (step.want == "") != (err == nil) || !strings.Contains(got, step.want) {
 			t.Errorf("%v, want %q", err, step.want)
 		}
@@ -501,4 +502,37 @@ func TestCleanHostile(t *testing.T) {
 
 func referrersOf(d store.Digest) map[string]any {
 	return map[string]any{"schemaVersion": 2, "mediaType": types.OCIImageIndex, "manifests": []map[string]any{{"mediaType": types.OCIManifestSchema1, "digest": d, "size": 100}}}
+}
+
+// That an image is withdrawn outlives it: made again, it is withdrawn still.
+func TestCleanKeepsWithdrawals(t *testing.T) {
+	for name, start := range registries {
+		t.Run(name, func(t *testing.T) {
+			registrytest.Isolate(t)
+			y := newYard(t, start(t))
+			y.image(t, "ci/base", "1-bad", "")
+			image := y.images["ci/base:1-bad"]
+			o := WithdrawOptions{Options: quick(t), Key: y.key}
+			if _, err := Withdraw(t.Context(), Withdrawing{From: y.host + "/ci/base", Image: image, Because: "it is bad"}, o); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range []struct {
+				days int
+				want string
+			}{{0, Waiting}, {31, Deleted}} {
+				if states, err := y.clean(t, y.cleaning(), c.days, true); err != nil || states["ci/base:1-bad"] != c.want {
+					t.Fatalf("after %d days: %v, %v", c.days, states, err)
+				}
+			}
+			if is := resolve(t, Target{y.host + "/ci/base", string(image), false}); is != "" {
+				t.Error("the image is there still")
+			}
+			evidencetest.Image(t, y.host+"/ci/base", tagOf("1-bad"), "ci/base1-bad")
+			_, err := Run(t.Context(), Promotion{From: y.host + "/ci/base", Image: image, To: []Target{{y.host + "/users", "1", false}}}, quick(t, y.key.Public()))
+			var withdrawn *evidence.WithdrawnError
+			if !errors.As(err, &withdrawn) {
+				t.Errorf("promote what was made again: %v", err)
+			}
+		})
+	}
 }

@@ -23,7 +23,7 @@ const victimVariable = "SCONCE_TEST_PROMOTE"
 func promoteTo(t *testing.T, host string, image store.Digest, tag string) ([]Target, error) {
 	t.Helper()
 	to := []Target{{host + "/images/" + tag, tag, false}, {host + "/mirror/" + tag, tag, false}}
-	_, err := Run(t.Context(), Promotion{From: host + "/ci", Image: image, To: to}, quick(t))
+	_, err := Run(t.Context(), Promotion{From: host + "/ci", Image: image, Allowed: true, To: to}, quick(t))
 	return to, err
 }
 

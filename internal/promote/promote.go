@@ -37,8 +37,15 @@ type Promotion struct {
 	Image store.Digest // of its manifest or index
 	To    []Target
 
-	Required []Required // verdicts that there must be, of the image and what it stands on
-	Existing bool       // without Required, of which none may be bad: at least one
+	// By what right, see [Demand].
+	Recipe   bool
+	Required []Required
+	Untested []string
+	Allowed  bool
+
+	Below []Place // what the image stands on or lists, none of which may be withdrawn
+
+	Origin *evidence.Origin // of who promotes, for the record
 }
 
 // Target is a tag for users.
@@ -51,18 +58,12 @@ type Target struct {
 // String returns HOST/PATH:TAG.
 func (t Target) String() string { return t.Repository + ":" + t.Tag }
 
-// Required is a verdict that there must be.
-type Required struct {
-	evidence.Key
-	Name       string // of the test, for people
-	Repository string // HOST/PATH with the evidence; "" is that of the promotion
-}
-
 // Options say how it is done.
 type Options struct {
 	Store  *store.Store
 	Fetch  *fetch.Client
 	Trust  []*attest.PublicKey // who signs evidence
+	Key    *attest.PrivateKey  // signs the record of a promotion by a recipe; nil: none is kept
 	DryRun bool                // only look
 
 	Tries int                                      // how often a tag is claimed; 0 means 20
@@ -76,16 +77,8 @@ type Report struct {
 	From     string       `json:"from"`
 	DryRun   bool         `json:"dryRun,omitempty"`
 	Evidence []Verdict    `json:"evidence"`
+	Untested []string     `json:"untested,omitempty"` // what nothing tests, and need not
 	Targets  []Outcome    `json:"targets"`
-}
-
-// Verdict is one piece of evidence.
-type Verdict struct {
-	Test    string          `json:"test"`
-	Cluster string          `json:"cluster"`
-	Image   store.Digest    `json:"image"`
-	Result  evidence.Result `json:"result,omitempty"` // "": there is none
-	Problem string          `json:"problem,omitempty"`
 }
 
 // Outcome is what became of a target.
@@ -184,15 +177,23 @@ func (r *promoter) run(ctx context.Context) error {
 	if there == "" {
 		return fmt.Errorf("%s holds no image %s", r.From, r.Image)
 	}
-	if err := r.checkEvidence(ctx); err != nil {
+	if err := r.checkWithdrawn(ctx); err != nil {
+		return err
+	}
+	found, err := r.checkEvidence(ctx)
+	if err != nil {
 		return err
 	}
 	missing, err := r.look(ctx)
-	if err != nil || len(missing) == 0 || r.opts.DryRun {
+	if err != nil || r.opts.DryRun {
+		return err
+	}
+	recorded, err := r.record(ctx, found, len(missing) > 0)
+	if err != nil || len(missing) == 0 && !recorded {
 		return err
 	}
 	manifest, err := r.transfer(ctx)
-	if err != nil {
+	if err != nil || len(missing) == 0 {
 		return err
 	}
 	return r.writeTags(ctx, manifest)
@@ -333,6 +334,9 @@ func (r *promoter) attempt(ctx context.Context, m registry.Manifest) (rival *cla
 		}
 	}
 	rival, err = r.claims.against(ctx, mine, r.opts.Now)
+	if err == nil && rival == nil {
+		err = r.checkWithdrawn(ctx) // once more: who withdraws it from here on sees the claim
+	}
 	if err == nil && rival == nil {
 		var missing []int
 		missing, err = r.look(ctx) // once more: who was before may have withdrawn because it had written

@@ -111,7 +111,7 @@ func TestPromote(t *testing.T) {
 	pass(t, staging+"/team/ci/base", key, evidence.Key{Image: base, Test: hash("env"), Cluster: "clariden"}, "env", evidence.Passed)
 	promotion := func(image store.Digest) Promotion {
 		return Promotion{
-			From: from, Image: image,
+			From: from, Image: image, Recipe: true,
 			To: []Target{{staging + "/team/images/pytorch", "1.0", false}, {mirror + "/images/pytorch", "1.0", false}, {staging + "/team/images/pytorch", "dev", true}},
 			Required: []Required{
 				{Key: evidence.Key{Image: image, Test: hash("gpu"), Cluster: "clariden"}, Name: "gpu"},
@@ -195,17 +195,17 @@ func TestUntested(t *testing.T) {
 		trust *attest.PublicKey
 		want  []string
 	}{
-		"failed":          {Promotion{Image: image, Required: need(image, "good", "bad")}, key.Public(), []string{"bad on clariden"}},
-		"changed test":    {Promotion{Image: image, Required: need(image, "good", "changed", "new")}, key.Public(), []string{"changed on", "new on"}},
-		"other image":     {Promotion{Image: other, Required: need(other, "good")}, key.Public(), []string{"good on"}},
-		"other cluster":   {Promotion{Image: image, Required: elsewhere}, key.Public(), []string{"good on eiger"}},
-		"all there is":    {Promotion{Image: image, Existing: true}, key.Public(), []string{"bad on clariden"}},
-		"nothing":         {Promotion{Image: other, Existing: true}, key.Public(), []string{"never", "ever tested"}[1:]},
-		"another's key":   {Promotion{Image: image, Required: need(image, "good")}, stranger.Public(), []string{"not signed by this key"}},
-		"no key":          {Promotion{Image: image, Required: need(image, "good")}, nil, []string{"no key says"}},
+		"failed":          {Promotion{Image: image, Recipe: true, Required: need(image, "good", "bad")}, key.Public(), []string{"bad on clariden"}},
+		"changed test":    {Promotion{Image: image, Recipe: true, Required: need(image, "good", "changed", "new")}, key.Public(), []string{"changed on", "new on"}},
+		"other image":     {Promotion{Image: other, Recipe: true, Required: need(other, "good")}, key.Public(), []string{"good on"}},
+		"other cluster":   {Promotion{Image: image, Recipe: true, Required: elsewhere}, key.Public(), []string{"good on eiger"}},
+		"all there is":    {Promotion{Image: image}, key.Public(), []string{"bad on clariden"}},
+		"nothing":         {Promotion{Image: other}, key.Public(), []string{"there is no evidence in "}},
+		"another's key":   {Promotion{Image: image, Recipe: true, Required: need(image, "good")}, stranger.Public(), []string{"not signed by a key that is trusted"}},
+		"no key":          {Promotion{Image: image, Recipe: true, Required: need(image, "good")}, nil, []string{"no key says"}},
 		"no such image":   {Promotion{Image: store.DigestOf(nil)}, key.Public(), []string{"holds no image"}},
 		"nowhere":         {Promotion{Image: image, To: []Target{}}, key.Public(), []string{"nothing says where"}},
-		"evidence, fully": {Promotion{Image: image, Required: need(image, "good")}, key.Public(), nil},
+		"evidence, fully": {Promotion{Image: image, Recipe: true, Required: need(image, "good")}, key.Public(), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := tc.p
@@ -264,7 +264,7 @@ func race(t *testing.T, from string, images [2]store.Digest, targets []Target, o
 	var wg sync.WaitGroup
 	for i := range 2 {
 		wg.Go(func() {
-			_, errs[i] = Run(t.Context(), Promotion{From: from, Image: images[i], To: targets}, options[i])
+			_, errs[i] = Run(t.Context(), Promotion{From: from, Image: images[i], Allowed: true, To: targets}, options[i])
 		})
 	}
 	wg.Wait()
@@ -301,7 +301,7 @@ func TestRaceOfThree(t *testing.T) {
 		var wg sync.WaitGroup
 		for i, image := range []store.Digest{one, one, two} {
 			wg.Go(func() {
-				_, errs[i] = Run(t.Context(), Promotion{From: from, Image: image, To: []Target{target}}, options[i])
+				_, errs[i] = Run(t.Context(), Promotion{From: from, Image: image, Allowed: true, To: []Target{target}}, options[i])
 			})
 		}
 		wg.Wait()
@@ -356,7 +356,7 @@ func TestClaims(t *testing.T) {
 			if err := cs.write(t.Context(), &other); err != nil {
 				t.Fatal(err)
 			}
-			_, err := Run(t.Context(), Promotion{From: from, Image: one, To: []Target{target}}, o)
+			_, err := Run(t.Context(), Promotion{From: from, Image: one, Allowed: true, To: []Target{target}}, o)
 			d := resolve(t, target)
 			if blocked := err != nil && d == ""; blocked != tc.blocked || tc.blocked && waits != 2 {
 				t.Errorf("blocked: %v, after %d waits; %s, %v", blocked, waits, d, err)
@@ -389,7 +389,7 @@ func TestFaults(t *testing.T) {
 	pass(t, inner+"/ci", key, k, "gpu", evidence.Passed)
 	attempt := func(host, name string, o Options) ([]Target, error) {
 		to := []Target{{host + "/images-" + name, name, false}, {host + "/mirror-" + name, name, false}}
-		_, err := Run(t.Context(), Promotion{From: host + "/ci", Image: image, Required: []Required{{Key: k, Name: "gpu"}}, To: to}, o)
+		_, err := Run(t.Context(), Promotion{From: host + "/ci", Image: image, Recipe: true, Required: []Required{{Key: k, Name: "gpu"}}, To: to}, o)
 		return to, err
 	}
 	hasty := func() Options {
@@ -463,7 +463,7 @@ func TestForeignWriter(t *testing.T) {
 		})
 		return true
 	})
-	_, err = Run(t.Context(), Promotion{From: from, Image: one, To: []Target{{proxy.Host + "/images", "1.0", false}}}, quick(t))
+	_, err = Run(t.Context(), Promotion{From: from, Image: one, Allowed: true, To: []Target{{proxy.Host + "/images", "1.0", false}}}, quick(t))
 	if err == nil || !strings.Contains(err.Error(), "read back") {
 		t.Errorf("told that it is published: %v", err)
 	}
@@ -494,7 +494,7 @@ func TestForeignWriterBefore(t *testing.T) {
 			}
 			return false
 		})
-		_, err = Run(t.Context(), Promotion{From: from, Image: one, To: []Target{{proxy.Host + "/images", tag, false}}}, quick(t))
+		_, err = Run(t.Context(), Promotion{From: from, Image: one, Allowed: true, To: []Target{{proxy.Host + "/images", tag, false}}}, quick(t))
 		var written *WrittenError
 		if image == one && err != nil || image == two && (!errors.As(err, &written) || written.Is != two) {
 			t.Errorf("%s: %v", tag, err)
@@ -521,7 +521,7 @@ func TestUnknownAnswers(t *testing.T) {
 			w.WriteHeader(code)
 			return true
 		})
-		_, err := Run(t.Context(), Promotion{From: from, Image: image, To: []Target{{proxy.Host + "/images", "1.0", false}}}, quick(t))
+		_, err := Run(t.Context(), Promotion{From: from, Image: image, Allowed: true, To: []Target{{proxy.Host + "/images", "1.0", false}}}, quick(t))
 		if err == nil || wrote {
 			t.Errorf("%d: %v, written: %v", code, err, wrote)
 		}

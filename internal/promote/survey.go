@@ -113,6 +113,9 @@ func (c *cleaner) lookAt(ctx context.Context, s *survey, tag string) error {
 	if _, ok := c.Canonical(s.name, tag); ok {
 		return s.lookAtImage(ctx, tag, true)
 	}
+	if evidence.IsWithdrawal(tag) { // it outlives its image, which may be built again
+		return s.lookAtImage(ctx, tag, false)
+	}
 	if digits, ok := evidence.ImageOf(tag); ok {
 		return s.lookAtSaid(ctx, digits, tag)
 	}

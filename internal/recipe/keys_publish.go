@@ -23,4 +23,9 @@ var publishKeys = map[string]key{
 			"image with those of the same name for others: `small-amd64` and `small-arm64` as `small`.",
 		Default: "false", Example: "true",
 	},
+	"publish.untested": {
+		Doc: "In a [pipeline](guide/promotion.md#images-without-tests), whether this image is published without a `[[test]]`, or with one that is left out by `skip`. It goes before " +
+			"`untested` of pipeline.toml.",
+		Example: `"allow"`, Enum: []string{Allow, "refuse"},
+	},
 }

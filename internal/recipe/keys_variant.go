@@ -36,12 +36,32 @@ var variantKeys = map[string]key{
 		Doc: "Clusters on which images are tested whose tests say nothing else.", Example: `["clariden"]`, Form: formImage, FormName: "names of clusters",
 	},
 	"pipeline.branch": {
-		Doc: "The branch from which images are promoted. From others, it is only said what would be done.", Default: DefaultBranch, Example: `"main"`,
+		Doc: "The branch from which images are [promoted](promotion.md#from-which-branch). From others, that is refused.", Default: DefaultBranch, Example: `"main"`,
 		Form: formImage, FormName: "the name of a branch",
 	},
 	"pipeline.sign": {
 		Doc: "The private key, in PEM, that evidence is signed with: `env:VARIABLE` that holds it, or `file:PATH`. Without it nothing is signed.", Example: `"env:SCONCE_KEY"`,
 		Form: formKey, FormName: `"env:" and the name of a variable, or "file:" and a path`,
+	},
+	"pipeline.trust": {
+		Doc: "Keys besides `sign` whose signatures count: those that the pipeline had before, and those of others who test its images. See [a new key, a lost key, a stolen key](guide/promotion.md#a-new-key-a-lost-key-a-stolen-key).",
+	},
+	"pipeline.trust.key": {
+		Doc: "The public key, in PEM: its file, relative to this file's directory, `env:VARIABLE`, or the text itself.", Example: `"keys/team-2025.pub"`, Form: formAny, FormName: "a key", Lines: true,
+	},
+	"pipeline.trust.since": {
+		Doc: "A day or a time (RFC 3339): verdicts of tests that ended before do not count.", Example: `"2025-01-01"`, Form: formImage, FormName: "a date",
+	},
+	"pipeline.trust.until": {
+		Doc: "The same of those that ended later; a day counts to its end, in UTC.", Example: `"2026-11-30"`, Form: formImage, FormName: "a date",
+	},
+	"pipeline.trust.revoked": {
+		Doc: "Nothing counts that the key has ever signed: it was stolen. Who holds a key can write any date, so `until` is no remedy for that.", Example: `true`,
+	},
+	"pipeline.trust.comment": {Doc: "For people.", Example: `"of the old CI"`, Form: formImage, FormName: "a text in one line"},
+	"pipeline.untested": {
+		Doc:     "Whether images are [published](promotion.md#images-without-tests) that have no `[[test]]`, or one that is left out by `skip`. A recipe's own `[publish] untested` goes before.",
+		Default: "refuse", Example: `"allow"`, Enum: []string{Allow, "refuse"},
 	},
 	"pipeline.keep": {Doc: "What stays in `staging` when it is cleaned up."},
 	"pipeline.keep.canonical": {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/reach"
 )
@@ -32,9 +33,13 @@ type Pipeline struct {
 	Mutable  []string `toml:"mutable"`  // patterns of versions that are written again
 	Clusters []string `toml:"clusters"` // on which tests run that say nothing else
 	Branch   string   `toml:"branch"`
-	Sign     string   `toml:"sign"` // "env:NAME" or "file:PATH"; "": nothing is signed
-	Keep     Keep     `toml:"keep"`
-	CI       CI       `toml:"ci"`
+	Sign     string   `toml:"sign"` // "env:NAME" or "file:PATH", which is absolute once it is loaded; "": nothing is signed
+
+	Trust []attest.Trusted `toml:"trust"` // other keys than that, whose signatures count
+
+	Untested string `toml:"untested"`
+	Keep     Keep   `toml:"keep"`
+	CI       CI     `toml:"ci"`
 }
 
 // Keep says which canonical images stay when a pipeline is cleaned up.
@@ -65,6 +70,9 @@ type GithubCI struct {
 	Test  any `toml:"test"`
 	Light any `toml:"light"`
 }
+
+// Allow is the value of untested by which images are published that nothing tests.
+const Allow = "allow"
 
 // DefaultBranch is the branch from which images are promoted.
 const DefaultBranch = "main"
@@ -119,6 +127,9 @@ func LoadPipeline(path string) (*Pipeline, error) {
 		return nil, err
 	}
 	p.Path, p.Dir = path, dir
+	if file, ok := strings.CutPrefix(p.Sign, "file:"); ok {
+		p.Sign = "file:" + resolve(dir, file)
+	}
 	if p.Branch == "" {
 		p.Branch = DefaultBranch
 	}
@@ -154,6 +165,14 @@ func (c *checker) validatePipeline(p *Pipeline) {
 	c.checkRegistry(p.Staging, "staging", c.at("staging"))
 	for i, s := range p.Stable {
 		c.checkRegistry(s, "stable", c.atItem(i, "stable"))
+	}
+	for i := range p.Trust {
+		if p.Trust[i].Key == "" && c.find("trust") != nil {
+			c.add(c.atItem(i, "trust"), `add key = "team.pub"`, "trust: an entry names no \"key\"")
+		}
+		if err := p.Trust[i].CheckDays(); err != nil {
+			c.add(c.atItem(i, "trust"), "", "trust: %v", err)
+		}
 	}
 	for _, list := range []string{"recipes", "mutable"} {
 		if n := c.find(list); n != nil {

@@ -230,7 +230,8 @@ type Cache struct {
 // Publish says where the image goes.
 type Publish struct {
 	Repository string `toml:"repository"`
-	Index      bool   `toml:"index"` // in a pipeline: with the variants of other platforms, as one image
+	Index      bool   `toml:"index"`    // in a pipeline: with the variants of other platforms, as one image
+	Untested   string `toml:"untested"` // likewise: Allow, or "refuse"; "" is what the pipeline says
 }
 
 // Pushes reports whether what is new shall be sent to the registry.

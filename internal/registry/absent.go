@@ -87,6 +87,26 @@ func (r *Repository) DeleteTag(ctx context.Context, tag string) error {
 	return keepHint(fmt.Errorf("delete %s of %s: %w", tag, r.Name(), hintDelete(err)))
 }
 
+// DeletesNoTags reports whether an error of [Repository.DeleteTag] or [Repository.Delete] is a registry's word that it does not delete in this
+// way, or not for this user.
+func DeletesNoTags(err error) bool {
+	var status *fetch.StatusError
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch status.Code {
+	case http.StatusMethodNotAllowed, http.StatusBadRequest, http.StatusNotImplemented:
+		return true
+	}
+	return IsDenied(err)
+}
+
+// IsDenied reports whether an error is a registry's word that this user may not do what was asked.
+func IsDenied(err error) bool {
+	var status *fetch.StatusError
+	return errors.As(err, &status) && (status.Code == http.StatusForbidden || status.Code == http.StatusUnauthorized)
+}
+
 func hintDelete(err error) error {
 	var status *fetch.StatusError
 	if errors.As(err, &status) && (status.Code == http.StatusMethodNotAllowed || status.Code == http.StatusBadRequest) {

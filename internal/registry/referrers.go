@@ -137,6 +137,40 @@ func (r *Repository) AddReferrer(ctx context.Context, subject store.Digest, entr
 	if api, err := r.ListsReferrers(ctx, subject); api || err != nil {
 		return err
 	}
+	return r.changeFallback(ctx, subject, func(list []Referrer) ([]Referrer, bool) {
+		if slices.ContainsFunc(list, func(d Referrer) bool { return d.Digest == entry.Digest }) {
+			return nil, false
+		}
+		return append(list, entry), true
+	})
+}
+
+// DropReferrers has artifacts be found by their subject no longer. In a registry with an API for that they have to be deleted; elsewhere they
+// stay, and leave the list as [Repository.AddReferrer] puts them into it.
+func (r *Repository) DropReferrers(ctx context.Context, subject store.Digest, artifacts []store.Digest) error {
+	if len(artifacts) == 0 {
+		return nil
+	}
+	api, err := r.ListsReferrers(ctx, subject)
+	if err != nil {
+		return err
+	}
+	if api {
+		for _, d := range artifacts {
+			if err := r.Delete(ctx, d); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return r.changeFallback(ctx, subject, func(list []Referrer) ([]Referrer, bool) {
+		rest := slices.DeleteFunc(slices.Clone(list), func(d Referrer) bool { return slices.Contains(artifacts, store.Digest(d.Digest.String())) })
+		return rest, len(rest) < len(list)
+	})
+}
+
+// changeFallback changes the list that is a tag until change, which is given what is there, says that there is nothing more to write.
+func (r *Repository) changeFallback(ctx context.Context, subject store.Digest, change func([]Referrer) (changed []Referrer, differs bool)) error {
 	var before store.Digest
 	refused := false
 	for try := range fallbackTries {
@@ -149,10 +183,11 @@ func (r *Repository) AddReferrer(ctx context.Context, subject store.Digest, entr
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(list, func(d Referrer) bool { return d.Digest == entry.Digest }) {
+		changed, differs := change(list)
+		if !differs {
 			return nil
 		}
-		data, err := marshalReferrers(append(list, entry))
+		data, err := marshalReferrers(changed)
 		if err != nil {
 			return err
 		}
@@ -166,11 +201,11 @@ func (r *Repository) AddReferrer(ctx context.Context, subject store.Digest, entr
 		}
 		before = is
 	}
-	return fmt.Errorf("the list of what is about %s in %s is written by many at once: entry %s is not in it", subject.Short(), r.Name(), entry.Digest)
+	return fmt.Errorf("the list of what is about %s in %s is written by many at once, and is not what it has to be", subject.Short(), r.Name())
 }
 
 func marshalReferrers(list []Referrer) ([]byte, error) {
-	return json.Marshal(referrerIndex{2, types.OCIImageIndex, list})
+	return json.Marshal(referrerIndex{2, types.OCIImageIndex, append([]Referrer{}, list...)}) // never null
 }
 
 func pause(ctx context.Context, d time.Duration) error {

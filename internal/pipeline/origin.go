@@ -1,0 +1,106 @@
+package pipeline
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+
+	"sconce.dev/sconce/internal/child"
+	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/fetch"
+)
+
+// origin is where the pipeline is from, and the job that runs it, as far as that is known; nil where nothing is signed. It is found out once.
+func (p *Pipeline) origin(ctx context.Context) *engine.Origin {
+	if p.Sign == "" {
+		return nil
+	}
+	p.looked.Do(func() { p.from = p.findOrigin(ctx) })
+	return p.from
+}
+
+// findOrigin asks git for what is checked out, and the CI system's variables for the rest.
+func (p *Pipeline) findOrigin(ctx context.Context) *engine.Origin {
+	o := &engine.Origin{}
+	git := newGit(ctx, p.Dir)
+	o.Commit = git.output("rev-parse", "--verify", "--quiet", "HEAD")
+	if o.Commit != "" {
+		o.Repository = git.output("config", "--get", "remote.origin.url")
+		o.Changed = git.changed(p.inputs()) // what an image may be made of
+	}
+	if s := currentSystem(); s != nil {
+		if o.CI, o.Job = s.name, withoutLogin(fill(s.job)); o.Commit == "" {
+			o.Commit = fill(s.commit)
+		}
+		if at := fill(s.repository); at != "" {
+			o.Repository = at
+		}
+	}
+	o.Repository = withoutLogin(o.Repository)
+	return o
+}
+
+// withoutLogin takes out of an address what may be secret: a login, and what comes after a question mark. A path of this machine is
+// nobody's business.
+func withoutLogin(address string) string {
+	address, _, _ = strings.Cut(fetch.WithoutLogins(address), "?")
+	if strings.Contains(address, "://") && !strings.HasPrefix(address, "file:") {
+		return address
+	}
+	if host, path, ok := strings.Cut(address, ":"); ok && !strings.Contains(host, "/") && path != "" { // [USER@]HOST:PATH, as ssh has it
+		return host[strings.LastIndexByte(host, '@')+1:] + ":" + path
+	}
+	return ""
+}
+
+// inputs are the files of the pipeline and the directories of its recipes, relative to its own.
+func (p *Pipeline) inputs() []string {
+	paths, err := p.Paths()
+	if err != nil {
+		return nil
+	}
+	return append(paths, recipeFile)
+}
+
+// git asks about one repository, of which nothing runs: not its hooks, and no filter that its configuration names.
+type git struct {
+	ctx context.Context
+	dir string
+	env []string
+}
+
+func newGit(ctx context.Context, dir string) *git {
+	g := &git{ctx, dir, os.Environ()}
+	settings := []string{"core.fsmonitor=false", "core.hooksPath=/dev/null"}
+	for name := range strings.SplitSeq(g.output("config", "--name-only", "--get-regexp", `^filter\.`), "\n") {
+		if name != "" {
+			settings = append(settings, name+"=")
+		}
+	}
+	for n, kv := range settings {
+		i := strings.LastIndexByte(kv, '=')
+		g.env = append(g.env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", n, kv[:i]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", n, kv[i+1:]))
+	}
+	g.env = append(g.env, fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(settings)), "GIT_ALLOW_PROTOCOL=none", "GIT_OPTIONAL_LOCKS=0", "LC_ALL=C")
+	return g
+}
+
+// output is what a command of git says, in lines; "" when it fails, as where there is no repository or no git.
+func (g *git) output(args ...string) string {
+	cmd := exec.CommandContext(g.ctx, "git", args...)
+	var out bytes.Buffer
+	cmd.Dir, cmd.Env, cmd.Stdout = g.dir, g.env, &out
+	if child.Run(cmd) != nil {
+		return ""
+	}
+	return strings.TrimSpace(out.String())
+}
+
+// changed reports whether files are not those of the commit, or more than those. What sconce keeps of tests is none of them.
+func (g *git) changed(files []string) bool {
+	args := append([]string{"status", "--porcelain", "--ignore-submodules=all", "--"}, files...)
+	return g.output(append(args, ":(exclude,glob)**/.sconce/**")...) != ""
+}
