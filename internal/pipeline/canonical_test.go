@@ -9,6 +9,7 @@ import (
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/evidence/evidencetest"
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/pipeline"
 	"sconce.dev/sconce/internal/registry/registrytest"
@@ -178,7 +179,7 @@ func TestUnsignedCanonical(t *testing.T) {
 	}
 	refused := func(what string, err error) {
 		t.Helper()
-		if err == nil || !strings.Contains(err.Error(), stack.Canonical) || !strings.Contains(err.Error(), "no trusted key has signed "+planted[stack.Ref].Short()) {
+		if fault.CodeOf(err) != fault.CodeProblem || !strings.Contains(err.Error(), stack.Canonical) || !strings.Contains(err.Error(), "no trusted key has signed "+planted[stack.Ref].Short()) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
