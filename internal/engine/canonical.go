@@ -8,6 +8,7 @@ import (
 
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/evidence"
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/plan"
 	"sconce.dev/sconce/internal/store"
 )
@@ -53,6 +54,9 @@ func (e *StrangeError) Error() string {
 func (*StrangeError) Hint() string {
 	return "find out who has written it, and run `sconce pipeline run`: it builds the image, and signs what is there if that is the same"
 }
+
+// ExitCode is that of a problem that was found.
+func (*StrangeError) ExitCode() int { return fault.CodeProblem }
 
 // CheckKey refuses an image under the canonical reference of a key, with a [StrangeError], unless a key of trust has signed that the plan of
 // that key makes it. That nothing is signed says nothing for an image: whoever may write to the repository can put one there. Without trust

@@ -2,6 +2,7 @@ package pipeline_test
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/evidence/evidencetest"
+	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/pipeline"
 	"sconce.dev/sconce/internal/registry/registrytest"
@@ -178,7 +180,7 @@ func TestUnsignedCanonical(t *testing.T) {
 	}
 	refused := func(what string, err error) {
 		t.Helper()
-		if err == nil || !strings.Contains(err.Error(), stack.Canonical) || !strings.Contains(err.Error(), "no trusted key has signed "+planted[stack.Ref].Short()) {
+		if fault.CodeOf(err) != fault.CodeProblem || !strings.Contains(err.Error(), stack.Canonical) || !strings.Contains(err.Error(), "no trusted key has signed "+planted[stack.Ref].Short()) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -275,5 +277,32 @@ func TestWithoutTheKey(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "SCONCE_TEST_NO_KEY") && what != "tested" {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+}
+
+// An index is not put together from a part that nobody has signed, also when that came after the plan.
+func TestIndexOfUnsigned(t *testing.T) {
+	registrytest.Isolate(t)
+	locktest.Isolate(t)
+	outsideCI(t)
+	v := &validated{session: newSession(t)}
+	v.dir = writePlatforms(t, v.session, registrytest.Start(t, false))
+	_, private, _ := evidencetest.Key(t)
+	change(t, v.dir, "pipeline.toml", "clusters", "sign = \"file:"+private+"\"\nclusters")
+	all := look(t, v.session, v.dir)
+	if _, err := open(t, v.dir).Run(t.Context(), v.session, all[:2], pipeline.RunOptions{}); err != nil { // its parts
+		t.Fatal(err)
+	}
+	all = look(t, v.session, v.dir)
+	part, index := all[0], all[4]
+	name, tag := store.SplitImageName(part.Canonical)
+	evidencetest.Image(t, name, tag, "somebody else's")
+	_, err := open(t, v.dir).Run(t.Context(), v.session, []*pipeline.Status{index}, pipeline.RunOptions{})
+	var strange *engine.StrangeError
+	if index.Action != pipeline.Build || !errors.As(err, &strange) || strange.Ref != part.Canonical {
+		t.Errorf("%s: %v", index.Action, err)
+	}
+	if now := look(t, v.session, v.dir); now[0].Action != pipeline.Unsigned || now[4].Action != pipeline.Unsigned {
+		t.Errorf("%s: %q", actions(now), now[4].Reasons)
 	}
 }
