@@ -266,8 +266,8 @@ func (c *Config) mayShow(name, expanded string) error {
 	if u, err := url.Parse(name); err == nil && u.Host != "" && !strings.Contains(u.Host, "$") {
 		host = u.Host
 	}
-	return fault.Hint(errors.New("the values of its variables are shown to no server which nothing of your own configuration names"),
-		fmt.Sprintf("where it may see them: add `--allow-login %s`, or logins = [%q] under [network] in config.toml", host, host))
+	return fault.Hint(errors.New("its variables are not replaced: only the recipe names that host"),
+		fmt.Sprintf("if the host may see them, add `--allow-login %s`, or logins = [%q] under [network] in config.toml", host, host))
 }
 
 // names reports whether the user's configuration names the server of an address.

@@ -171,7 +171,7 @@ func (s *Session) means(r *Recipe, l *Locked) (build.Options, error) {
 	case s.pushes(remote.Name()):
 		o.Shared.Push = true
 	default:
-		o.Shared.Unsent = fmt.Sprintf("what is built is not sent to %s, which only the recipe asks for: `sconce build --push-cache` sends it, or push = [%q] under [cache] in config.toml",
+		o.Shared.Unsent = fmt.Sprintf("what is built is not sent to %s, as only the recipe asks for it: add `--push-cache`, or push = [%q] under [cache] in config.toml",
 			remote.Name(), remote.Name())
 	}
 	return o, nil

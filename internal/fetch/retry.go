@@ -68,7 +68,7 @@ func (e *StatusError) login(r Request) string {
 		return r.Login
 	}
 	if r.OfRecipe {
-		return fmt.Sprintf("credentials for %s are looked for in the URL, and in netrc once you let that host see them: add `--allow-login %s`, or logins = [%q] under [network] in config.toml",
+		return fmt.Sprintf("credentials for %s are looked for in the URL, and in netrc if you let that host see them: add `--allow-login %s`, or logins = [%q] under [network] in config.toml",
 			e.Host, e.Host, e.Host)
 	}
 	return fmt.Sprintf("credentials for %s are looked for in the URL and in netrc ($NETRC, else ~/.netrc)", e.Host)

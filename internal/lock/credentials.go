@@ -66,7 +66,7 @@ func keptLogins(name, address string) (kept []keptLogin) {
 // tellKept says which logins are not used.
 func tellKept(ctx context.Context, kept []keptLogin) {
 	for _, k := range kept {
-		progress.Warn(ctx, fmt.Sprintf("%s is not shown to %s, which nothing of your own configuration names", k.variable, k.host), AllowLoginHint(k.host))
+		progress.Warn(ctx, fmt.Sprintf("%s is not sent to %s: only the recipe names that host", k.variable, k.host), AllowLoginHint(k.host))
 	}
 }
 

@@ -107,7 +107,10 @@ func (h *handing) line(line requirementLine, at requirementsPlace) (string, erro
 		_, options := cutOptions(line.text)
 		return strings.TrimSpace(h.requirement(value) + " " + options), nil
 	case "-e", "--editable":
-		return option + " " + h.requirement(value), nil
+		if strings.Contains(value, " @ ") {
+			return option + " " + h.requirement(value), nil
+		}
+		return option + " " + h.address(value, h.recipe.Dir), nil // a directory, whose name alone looks like a package's
 	case "-i", "--index-url", "--extra-index-url", "-f", "--find-links":
 		return option + " " + h.address(value, filepath.Dir(at.path)), nil
 	case "-r", "--requirement", "-c", "--constraint":
@@ -151,11 +154,20 @@ func (h *handing) requirement(text string) string {
 		name, rest = strings.TrimSpace(before)+" @ ", strings.TrimSpace(after)
 	}
 	address, behind, more := strings.Cut(rest, " ")
+	if name == "" && !looksLikePath(address) {
+		return text // uv says what is wrong with it
+	}
 	address = h.address(address, h.recipe.Dir)
 	if more {
 		address += " " + behind
 	}
 	return name + address
+}
+
+// looksLikePath reports whether uv takes what has no name for a path or an address.
+func looksLikePath(text string) bool {
+	file, _, _ := strings.Cut(withoutFragment(text), "[")
+	return strings.HasPrefix(text, ".") || strings.Contains(text, "/") || slices.Contains([]string{".whl", ".gz", ".zip", ".bz2", ".xz", ".tgz", ".tar"}, filepath.Ext(file))
 }
 
 // address makes a path an address, and leaves an address. Relative paths begin at dir.

@@ -100,13 +100,13 @@ func (o *ownHosts) check(place, text string) error {
 		if os.Getenv(name) == "" {
 			continue
 		}
-		host := "that server"
+		host := "another server"
 		for _, address := range addressIn.Regexp().FindAllString(text, -1) {
 			if u, err := url.Parse(variable.ReplaceAllString(strings.TrimPrefix(address, "git+"), "x")); err == nil && strings.Contains(address, u.Host) {
 				host = u.Host
 			}
 		}
-		return fault.Hint(fmt.Errorf("%s: the value of the variable %s is not shown to %s, which nothing of your own configuration names", place, name, host), AllowLoginHint(host))
+		return fault.Hint(fmt.Errorf("%s: the variable %s is not put into an address of %s: only the recipe names that host", place, name, host), AllowLoginHint(host))
 	}
 	return nil
 }
@@ -116,5 +116,5 @@ func AllowLoginHint(host string) string {
 	if strings.Contains(host, " ") {
 		host = "HOST"
 	}
-	return fmt.Sprintf("where it may see it: add `--allow-login %s`, or logins = [%q] under [network] in config.toml", host, host)
+	return fmt.Sprintf("if the host may see it, add `--allow-login %s`, or logins = [%q] under [network] in config.toml", host, host)
 }

@@ -140,11 +140,11 @@ func TestLoginsAreNotForStrangers(t *testing.T) {
 		"of a project": {"project = \".\"\n", map[string]string{"pyproject.toml": "[project]\nname = \"app\"\nversion = \"1\"\ndependencies = [\"alpha\"]\n" +
 			"[[tool.uv.index]]\nname = \"corp\"\nurl = \"URL/simple\"\n[tool.uv.sources]\nalpha = { index = \"corp\" }\n"}, ""},
 		"one that asks":           {"packages = [\"alpha\"]\n", map[string]string{"uv.toml": "[[index]]\nname = \"corp\"\nurl = \"URL/private/simple\"\nauthenticate = \"always\"\n"}, "private/simple"},
-		"a requirements file":     {"requirements = [\"r.txt\"]\n", map[string]string{"r.txt": "# x\n--extra-index-url URL/${CI_TOKEN}/simple\nalpha\n"}, "r.txt:2: the value of the variable CI_TOKEN is not shown to 127.0.0.1"},
+		"a requirements file":     {"requirements = [\"r.txt\"]\n", map[string]string{"r.txt": "# x\n--extra-index-url URL/${CI_TOKEN}/simple\nalpha\n"}, "r.txt:2: the variable CI_TOKEN is not put into an address of 127.0.0.1"},
 		"one that it includes":    {"requirements = [\"r.txt\"]\n", map[string]string{"r.txt": "-c c.txt\n", "c.txt": "alpha @ URL/${UV_INDEX_CORP_PASSWORD}/alpha-1.0-py3-none-any.whl\n"}, "c.txt:1: "},
 		"one of a server":         {"requirements = [\"r.txt\"]\n", map[string]string{"r.txt": "-r URL/r.txt\nalpha\n"}, ""},
-		"in place of the host":    {"requirements = [\"r.txt\"]\n", map[string]string{"r.txt": "--extra-index-url http://${CI_TOKEN}.example.org/simple\nalpha\n"}, "is not shown to that server"},
-		"packages":                {"packages = [\"alpha @ URL/${CI_TOKEN}/alpha-1.0-py3-none-any.whl\"]\n", nil, "packages under [python]: the value of the variable CI_TOKEN"},
+		"in place of the host":    {"requirements = [\"r.txt\"]\n", map[string]string{"r.txt": "--extra-index-url http://${CI_TOKEN}.example.org/simple\nalpha\n"}, "is not put into an address of another server"},
+		"packages":                {"packages = [\"alpha @ URL/${CI_TOKEN}/alpha-1.0-py3-none-any.whl\"]\n", nil, "packages under [python]: the variable CI_TOKEN"},
 		"a project's dependency":  {"project = \".\"\n", map[string]string{"pyproject.toml": "[project]\nname = \"app\"\nversion = \"1\"\ndependencies = [\"alpha @ URL/${CI_TOKEN}/alpha-1.0-py3-none-any.whl\"]\n"}, "alpha"},
 		"the metadata of a wheel": {"packages = [\"beta @ URL/files/beta-1.0-py3-none-any.whl\"]\n", nil, ""},
 		"a token of uv's own":     {"requirements = [\"r.txt\"]\n", map[string]string{"r.txt": "--extra-index-url URL/${UV_PUBLISH_TOKEN}/simple\nalpha\n"}, "UV_PUBLISH_TOKEN"},
@@ -182,7 +182,7 @@ func TestLoginsAreNotForStrangers(t *testing.T) {
 			if told := b.events.Everything(); strings.Contains(told, secret) {
 				t.Errorf("the secret is in what is said: %s", told)
 			}
-			if strings.Contains(name, "index by its name") && !strings.Contains(strings.Join(b.events.Texts(progress.Warning), "\n"), "UV_INDEX_CORP_PASSWORD is not shown to 127.0.0.1") {
+			if strings.Contains(name, "index by its name") && !strings.Contains(strings.Join(b.events.Texts(progress.Warning), "\n"), "UV_INDEX_CORP_PASSWORD is not sent to 127.0.0.1") {
 				t.Errorf("nothing is said of the login: %q", b.events.Texts(progress.Warning))
 			}
 		})
