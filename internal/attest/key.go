@@ -19,6 +19,7 @@ import (
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // PrivateKey signs: ECDSA on P-256, or Ed25519. It prints as nothing.
@@ -108,7 +109,7 @@ func readKey(where string) ([]byte, error) {
 		text, _ := Withhold(name)
 		if text == "" {
 			err := fault.Usage(fmt.Errorf("the key is to be in the variable %s, which is not set", name))
-			return nil, fault.Hint(err, fmt.Sprintf(`set it to the text of the key: export %s="$(cat team.key)"`, name))
+			return nil, fault.Hint(err, fmt.Sprintf(`set it to the text of the key: export %s="$(cat team.key)"`, quote.Word(name)))
 		}
 		return []byte(text), nil
 	}

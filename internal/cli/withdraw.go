@@ -10,6 +10,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/pipeline"
 	"sconce.dev/sconce/internal/promote"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // withdrawOptions are the options of `sconce withdraw`.
@@ -90,7 +91,7 @@ func (a *app) runWithdraw(ctx context.Context, o withdrawOptions) error {
 		a.say("%s is withdrawn no longer; `sconce promote` gives it its tags again", done.Image.Short())
 		return nil
 	}
-	a.say("withdrawn; `sconce withdraw %s@%s --undo --because TEXT` takes that back", from, done.Image)
+	a.say("withdrawn; `sconce withdraw %s@%s --undo --because TEXT` takes that back", quote.Word(from), done.Image)
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/store"
 )
@@ -238,7 +239,7 @@ func (e *WithdrawnError) Hint() string {
 	if e.How != "" {
 		return "build it anew, on another image"
 	}
-	return fmt.Sprintf("build another image; if it was withdrawn by mistake: `sconce withdraw %s@%s --undo --because TEXT`", e.Note.Repository, e.Note.Image)
+	return fmt.Sprintf("build another image; if it was withdrawn by mistake: `sconce withdraw %s@%s --undo --because TEXT`", quote.Word(e.Note.Repository), e.Note.Image)
 }
 
 // ExitCode is that of a problem that was found.

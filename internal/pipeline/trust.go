@@ -9,6 +9,7 @@ import (
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/store"
 )
 
@@ -49,7 +50,7 @@ func (r *runner) belongs(ctx context.Context, i *Image, there, made store.Digest
 		return false, nil
 	}
 	err = fmt.Errorf("%w; what its recipe makes here is %s", strange, made.Short())
-	hint := fmt.Sprintf("find out who has written it; then `sconce pipeline run %s --replace` puts what was built here in its place", i.Ref)
+	hint := fmt.Sprintf("find out who has written it; then `sconce pipeline run %s --replace` puts what was built here in its place", quote.Word(i.Ref))
 	return false, fault.Hint(fault.Problem(err), hint)
 }
 

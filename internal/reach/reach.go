@@ -14,7 +14,7 @@ import (
 	"syscall"
 
 	"sconce.dev/sconce/internal/fault"
-	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/quote"
 )
 
 // Variable is that of the environment which names files and directories that may be reached, with colons between them.
@@ -72,14 +72,14 @@ type OutsideError struct {
 
 func (e *OutsideError) Error() string {
 	if e.Leads != "" {
-		return fmt.Sprintf("%s leads to %s, outside of %s", quoted(e.Path), quoted(e.Leads), e.whose)
+		return fmt.Sprintf("%s leads to %s, outside of %s", quote.Word(e.Path), quote.Word(e.Leads), e.whose)
 	}
-	return fmt.Sprintf("%s is outside of %s", quoted(e.Path), e.whose)
+	return fmt.Sprintf("%s is outside of %s", quote.Word(e.Path), e.whose)
 }
 
 // Hint says how a user who trusts the file lets it have this one.
 func (e *OutsideError) Hint() string {
-	return "if you trust this file, add --allow-path " + quoted(cmp.Or(e.Leads, e.Path)) + ", or name the path, or one above it, in allow-paths of config.toml"
+	return "if you trust this file, add --allow-path " + quote.Word(cmp.Or(e.Leads, e.Path)) + ", or name the path, or one above it, in allow-paths of config.toml"
 }
 
 // ExitCode says that the user's input is wrong.
@@ -209,17 +209,4 @@ func absolute(path string) string {
 		return filepath.Clean(path)
 	}
 	return abs
-}
-
-var plain = lazyregexp.New(`^[A-Za-z0-9/._+:@=,~-]+$`)
-
-// quoted is a path as a shell takes it, and a terminal.
-func quoted(path string) string {
-	if plain.MatchString(path) {
-		return path
-	}
-	if strings.ContainsFunc(path, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return fmt.Sprintf("%q", path)
-	}
-	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }
