@@ -18,7 +18,7 @@ import (
 // above. A new package gets a place here, and a line in docs/architecture/00-map.md.
 var floors = [][]string{
 	{"lazyregexp", "racewatch"},
-	{"atomicfile", "child", "cpython", "ctxio", "cuda", "debian", "edf", "elfx", "entrypoint", "progress", "recent", "fault", "filelock", "fuse", "inflate", "joblog", "wheelbuild/catalog", "pathwalk", "rootemu", "rpmdb", "sbatch", "searchpath", "sif", "spelling", "units", "usernet", "xz", "zstdblock"},
+	{"atomicfile", "child", "cpython", "ctxio", "cuda", "debian", "edf", "elfx", "entrypoint", "progress", "recent", "fault", "filelock", "fuse", "inflate", "joblog", "wheelbuild/catalog", "pathwalk", "rootemu", "rpmdb", "sbatch", "searchpath", "sif", "spelling", "units", "usernet", "xz", "zipread", "zstdblock"},
 	{"users"},
 	{"device", "fatbin", "gitrun", "host", "hostconfig", "jobstep", "readorder", "squashfs", "store", "tomltext"},
 	{"attest", "cluster", "config", "fetch", "layer", "tempdir", "ui", "venv"},

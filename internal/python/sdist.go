@@ -2,7 +2,6 @@ package python
 
 import (
 	"archive/tar"
-	"archive/zip"
 	"bytes"
 	"compress/bzip2"
 	"compress/gzip"
@@ -18,6 +17,7 @@ import (
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/zipread"
 )
 
 // Certainty says how much what a source states of its dependencies is worth.
@@ -221,7 +221,7 @@ func (s *sourceFiles) tar(r io.Reader) error {
 }
 
 func (s *sourceFiles) zip(r io.ReaderAt, size int64) error {
-	archive, err := zip.NewReader(r, size)
+	archive, err := zipread.Open(r, size)
 	if err != nil {
 		return err
 	}
