@@ -3,23 +3,16 @@ package test
 import (
 	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"sconce.dev/sconce/internal/conda/condatest"
 	"sconce.dev/sconce/internal/lock/locktest"
-	"sconce.dev/sconce/internal/tooltest"
 )
 
 // wheelRecipe writes a recipe with one wheel, locked by a pylock.toml that somebody else wrote, so that sconce alone reads it.
@@ -100,8 +93,6 @@ func TestRecordLeadsOut(t *testing.T) {
 		files["demo-1.0.dist-info/RECORD"] += "../../../bin/python,sha256=AAAA,1\n/etc/passwd,,\n"
 		p.wheelRecipe("app", locktest.File(t, files))
 		p.build("app", "-o", "tar:"+p.path("out.tar"))
-		record := p.must("inspect", "--help") // see below
-		_ = record
 		if out := fileInTar(t, p.path("out.tar"), "opt/venv/lib/python3.11/site-packages/demo-1.0.dist-info/RECORD"); strings.Contains(out, "bin/python") || strings.Contains(out, "/etc/") || !strings.Contains(out, "demo/__init__.py") {
 			t.Errorf("RECORD is %s", out)
 		}
@@ -131,4 +122,63 @@ func fileInTar(t *testing.T, archive, name string) string {
 	}
 }
 
-var _ = []any{bytes.NewReader, gzip.NewReader, binary.LittleEndian, json.Marshal, maps.Keys[map[string]int], exec.Command, filepath.Join, slices.Sorted[string], condatest.Placeholder, tooltest.Path}
+// twoReadings are archives of which programs read different things, made of a good zip.
+func twoReadings(t *testing.T, good []byte) map[string][]byte {
+	t.Helper()
+	const header, entry, end = "PK\x03\x04", "PK\x01\x02", "PK\x05\x06"
+	le := binary.LittleEndian
+	directory, last := bytes.Index(good, []byte(entry)), bytes.LastIndex(good, []byte(end))
+	insert := func(at int, data []byte) []byte { return slices.Concat(good[:at], data, good[at:]) }
+	patch := func(data []byte, at int, with ...byte) []byte {
+		return slices.Concat(data[:at], with, data[at+len(with):])
+	}
+	hidden := locktest.File(t, map[string]string{"demo/hidden.py": "evil"})
+	member := hidden[:bytes.Index(hidden, []byte(entry))]
+	moved := func(data []byte, by int) []byte { // the directory
+		at := bytes.LastIndex(data, []byte(end))
+		return patch(data, at+16, le.AppendUint32(nil, uint32(directory+by))...)
+	}
+	comment := patch(good, last+20, le.AppendUint16(nil, uint16(len(hidden)))...)
+	name := bytes.Index(good, []byte("demo/__init__.py"))
+	wide := slices.Concat([]byte("PK\x06\x06"), le.AppendUint64(nil, 44), make([]byte, 12), le.AppendUint64(nil, 1), le.AppendUint64(nil, 1),
+		le.AppendUint64(nil, 60), le.AppendUint64(nil, uint64(directory)), []byte("PK\x06\x07"), make([]byte, 4), le.AppendUint64(nil, uint64(last)), le.AppendUint32(nil, 1))
+	return map[string][]byte{
+		"two ends":            slices.Concat(comment, hidden),                          // which of them counts?
+		"an end of 64 bits":   insert(last, wide),                                      // the same
+		"a member in between": moved(insert(directory, member), len(member)),           // a reader of the headers sees it
+		"a member in front":   slices.Concat(member, good),                             //
+		"a member behind":     slices.Concat(good, member),                             //
+		"another name":        patch(good, name, []byte("demo/__evil__.py")...),        // in the header, not in the directory
+		"another method":      patch(good, name-22, 0, 0),                              //
+		"another archive":     slices.Concat(hidden, good),                             // stacked
+		"header in a header":  patch(good, bytes.Index(good[4:], []byte(header))+4, 0), // one that is gone
+	}
+}
+
+// A zip that two programs read differently is refused, not read in one of the ways: in wheels and in sources (uv CVE-2025-54368).
+func TestZipHasOneReading(t *testing.T) {
+	asBoth(t, func(t *testing.T, p *place) {
+		good := demo(t, nil)
+		p.wheelRecipe("good", good)
+		p.build("good")
+		for name, data := range twoReadings(t, good) {
+			dir := strings.ReplaceAll(name, " ", "-")
+			p.wheelRecipe(dir, data)
+			p.fails(1, []string{"demo-1.0-py3-none-any.whl", "hint: "}, "build", dir)
+		}
+		source := locktest.File(t, map[string]string{"demo/__init__.py": "good", "demo/other": "good"})
+		p.tiny("tiny")
+		component := func(dir string, data []byte) {
+			p.write(dir+"/src.zip", string(data))
+			p.write(dir+"/sconce.toml", fmt.Sprintf("name = \"c\"\nversion = \"1\"\n[base]\nimage = \"tiny:1\"\n[source.x]\nurl = \"src.zip\"\nsha256 = \"%x\"\n"+
+				"[component.x]\nrun = \"mkdir -p /opt/x; cp -r . /opt/x/\"\n", sha256.Sum256(data)))
+		}
+		component("good-source", source)
+		p.build("good-source")
+		for name, data := range twoReadings(t, source) {
+			dir := "source-" + strings.ReplaceAll(name, " ", "-")
+			component(dir, data)
+			p.fails(1, []string{"src.zip"}, "build", dir)
+		}
+	})
+}
