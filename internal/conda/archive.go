@@ -16,6 +16,7 @@ import (
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/zipread"
 )
 
@@ -245,6 +246,9 @@ func (a *archive) walk(ctx context.Context, part string, visit func(h *tar.Heade
 			return a.bad("", "read its %s: %w", part, err)
 		case n >= maxMembers:
 			return a.bad("", "it has more than %d members", maxMembers)
+		}
+		if err := layer.CheckPAX(h); err != nil {
+			return a.bad(h.Name, "%w", err)
 		}
 		if h.Typeflag == tar.TypeXGlobalHeader {
 			continue

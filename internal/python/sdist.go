@@ -16,6 +16,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"sconce.dev/sconce/internal/ctxio"
+	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/zipread"
 )
@@ -207,6 +208,9 @@ func (s *sourceFiles) tar(r io.Reader) error {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
+		}
+		if err == nil {
+			err = layer.CheckPAX(h)
 		}
 		if err != nil {
 			return err

@@ -117,6 +117,9 @@ func walkTar(ctx context.Context, f *os.File, l *limits) error {
 		if err != nil {
 			return fmt.Errorf("it is no archive that can be read, or a damaged one: %w", err)
 		}
+		if err := layer.CheckPAX(h); err != nil {
+			return fmt.Errorf("its entry %q: %w", h.Name, err)
+		}
 		switch h.Typeflag {
 		case tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink:
 		case tar.TypeXGlobalHeader:
