@@ -36,21 +36,19 @@ func TestGPUSetupTakesNothingOfTheImage(t *testing.T) {
 		p.own()
 		p.env = append(p.env, "PATH="+p.path("bin")+":"+filepath.Join(workshop, "bin")+":/usr/local/bin:/usr/bin:/bin")
 		for name, target := range map[string]string{"none": "", "absolute": p.path("host"), "upwards": "../../../../../../.." + p.path("host"), "etc": "/etc", "magic": "/proc/1/root" + p.path("host")} {
-			root := p.path(name + ".root")
-			p.tinyRoot(name+".root", func(root string) {
+			p.tiny(name+"-base", func(root string) {
 				locktest.Write(t, root, map[string]string{"evil.so": "no library", "etc/ld.so.preload": "", "bin2/nvidia-smi": "evil"})
 				if target != "" {
-					p.link(name+".root/usr/local/nvidia/lib64", target)
+					p.link(name+"-base.root/usr/local/nvidia/lib64", target)
 				}
-				p.link(name+".root/etc/ld.so.cache", p.path("host/kept"))
-				p.link(name+".root/etc/ld.so.conf", p.path("host/kept"))
-				p.link(name+".root/etc/ld.so.conf.d", p.path("host"))
+				p.link(name+"-base.root/etc/ld.so.cache", p.path("host/kept"))
+				p.link(name+"-base.root/etc/ld.so.conf", p.path("host/kept"))
+				p.link(name+"-base.root/etc/ld.so.conf.d", p.path("host"))
 			})
 			image := p.path(name)
-			locktest.Write(t, image, map[string]string{"Containerfile": "FROM dir:../" + name + ".root\nENV LD_PRELOAD=/evil.so LD_AUDIT=/evil.so GCONV_PATH=/evil LD_LIBRARY_PATH=/evil PATH=/bin2:/bin BASH_ENV=/evil ENV=/evil\n"})
+			locktest.Write(t, image, map[string]string{"Containerfile": "FROM " + name + "-base:1\nENV LD_PRELOAD=/evil.so LD_AUDIT=/evil.so GCONV_PATH=/evil LD_LIBRARY_PATH=/evil PATH=/bin2:/bin BASH_ENV=/evil ENV=/evil\n"})
 			p.own()
 			p.must("build", image, "-t", name+":1")
-			_ = root
 			for _, how := range unpackings {
 				inner := *p
 				flags := []string{"-m"}

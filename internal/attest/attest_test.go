@@ -244,8 +244,8 @@ func FuzzVerify(f *testing.F) {
 // TestConfusedBundles: a bundle that says something else than what is signed is not believed: another payload, another type of it, a hint at a key
 // that did not sign, an entry of a log about something else (cosign CVE-2026-22703). Nothing that the key has not signed is looked at.
 func TestConfusedBundles(t *testing.T) {
-	key, public := newKey(t)
-	forger, _ := newKey(t)
+	key, forger := testKey(t), testKey(t)
+	public := key.Public()
 	sign := func(about store.Digest, by *PrivateKey) map[string]any {
 		s, err := New(about, "image", TestResult, map[string]string{"result": "PASSED"})
 		if err != nil {
@@ -269,12 +269,18 @@ func TestConfusedBundles(t *testing.T) {
 		by     *PrivateKey
 		good   bool
 	}{
-		"as it is":                   {func(map[string]any) {}, key, true},
-		"an entry of another's log":  {func(b map[string]any) { b["verificationMaterial"].(map[string]any)["tlogEntries"] = []any{entry} }, key, true},
-		"the entry and a forger":     {func(b map[string]any) { b["verificationMaterial"].(map[string]any)["tlogEntries"] = []any{entry} }, forger, false},
-		"a hint at the right key":    {func(b map[string]any) { b["verificationMaterial"].(map[string]any)["publicKey"] = map[string]any{"hint": public.ID()} }, forger, false},
-		"a hint at another key":      {func(b map[string]any) { b["verificationMaterial"].(map[string]any)["publicKey"] = map[string]any{"hint": forger.Public().ID()} }, key, true},
-		"a certificate":              {func(b map[string]any) { b["verificationMaterial"] = map[string]any{"certificate": map[string]any{"rawBytes": "AAAA"}} }, forger, false},
+		"as it is":                  {func(map[string]any) {}, key, true},
+		"an entry of another's log": {func(b map[string]any) { b["verificationMaterial"].(map[string]any)["tlogEntries"] = []any{entry} }, key, true},
+		"the entry and a forger":    {func(b map[string]any) { b["verificationMaterial"].(map[string]any)["tlogEntries"] = []any{entry} }, forger, false},
+		"a hint at the right key": {func(b map[string]any) {
+			b["verificationMaterial"].(map[string]any)["publicKey"] = map[string]any{"hint": public.ID()}
+		}, forger, false},
+		"a hint at another key": {func(b map[string]any) {
+			b["verificationMaterial"].(map[string]any)["publicKey"] = map[string]any{"hint": forger.Public().ID()}
+		}, key, true},
+		"a certificate": {func(b map[string]any) {
+			b["verificationMaterial"] = map[string]any{"certificate": map[string]any{"rawBytes": "AAAA"}}
+		}, forger, false},
 		"another payload":            {func(b map[string]any) { envelope(b)["payload"] = envelope(sign(other, forger))["payload"] }, key, false},
 		"another's signature":        {func(b map[string]any) { envelope(b)["signatures"] = envelope(sign(other, key))["signatures"] }, key, false},
 		"another type of payload":    {func(b map[string]any) { envelope(b)["payloadType"] = "application/vnd.in-toto+json; v=2" }, key, false},
