@@ -133,7 +133,7 @@ func twoReadings(t *testing.T, good []byte) map[string][]byte {
 		return slices.Concat(data[:at], with, data[at+len(with):])
 	}
 	hidden := locktest.File(t, map[string]string{"demo/hidden.py": "evil"})
-	member := hidden[:bytes.Index(hidden, []byte(entry))]
+	member, _, _ := bytes.Cut(hidden, []byte(entry))
 	moved := func(data []byte, by int) []byte { // the directory
 		at := bytes.LastIndex(data, []byte(end))
 		return patch(data, at+16, le.AppendUint32(nil, uint32(directory+by))...)

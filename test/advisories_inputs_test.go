@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -139,7 +140,7 @@ func TestChildKilled(t *testing.T) {
 				if err := os.Chmod(p.path(bin, name), 0o755); err != nil {
 					t.Fatal(err)
 				}
-				p.env = append(usual[:len(usual):len(usual)], "PATH="+p.path(bin)+":"+filepath.Join(workshop, "bin")+":/usr/local/bin:/usr/bin:/bin")
+				p.env = slices.Concat(usual, []string{"PATH=" + p.path(bin) + ":" + filepath.Join(workshop, "bin") + ":/usr/local/bin:/usr/bin:/bin"})
 				p.fails(1, []string{name}, "build", name)
 				for _, file := range made {
 					if p.exists(name, file) {

@@ -476,9 +476,9 @@ func checkProblem(t *testing.T, p *Error, data []byte) {
 func TestMisspeltCase(t *testing.T) {
 	for text, want := range map[string]string{
 		"[cache]\nrEgistry = \"te\tam/cache\"": `unknown key "rEgistry" in [cache]`,
-		"[cache]\nRegistry = \"team/cache\"":    `unknown key "Registry" in [cache]`,
-		"[Cache]\nregistry = \"team/cache\"":    `unknown table [Cache]`,
-		"[[Step]]\ncopy = [\"a\"]":            `unknown table [[Step]]`,
+		"[cache]\nRegistry = \"team/cache\"":   `unknown key "Registry" in [cache]`,
+		"[Cache]\nregistry = \"team/cache\"":   `unknown table [Cache]`,
+		"[[Step]]\ncopy = [\"a\"]":             `unknown table [[Step]]`,
 	} {
 		_, err := parse([]byte("name = \"x\"\nbase.image = \"debian:12\"\n"+text+"\n"), FileName, t.TempDir())
 		if problems := mistakes(err); len(problems) != 1 || problems[0].Message != want {

@@ -95,8 +95,7 @@ func TestTwoReadings(t *testing.T) {
 	second := bytes.Index(plain[4:], []byte(signHeader)) + 4
 	directory := bytes.Index(plain, []byte(signEntry))
 	one := archive(t, false, "a.py", "good")
-	hidden := archive(t, false, "h.py", "evil")
-	hidden = hidden[:bytes.Index(hidden, []byte(signEntry))]
+	hidden, _, _ := bytes.Cut(archive(t, false, "h.py", "evil"), []byte(signEntry))
 	described := archive(t, true, "a.py", "good", "b.py", "evil")
 	descriptor := bytes.Index(described, []byte(signDescriptor))
 	extra := func(field string) []byte { // of the first member's own header
