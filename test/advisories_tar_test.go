@@ -265,8 +265,11 @@ func TestTarLeadsOut(t *testing.T) {
 			p.write(dir+"/source/x.tar", data)
 			p.write(dir+"/source/sconce.toml", "name = \"c\"\nversion = \"1\"\n[base]\nimage = \"tiny:1\"\n[source.x]\nurl = \"x.tar\"\n[component.x]\nrun = \"mkdir -p /opt/x; cp -r . /opt/x/\"\n")
 			for _, args := range [][]string{
-				{"copy", "--platform", "linux/amd64", "tar:" + p.path(dir, "x.tar"), "tar:" + p.path(dir, "out.tar")}, {"unpack", layout, p.path(dir, "unpacked")},
-				{"run", "--unpack", "first", layout, "true"}, {"build", dir}, {"build", dir + "/source"},
+				{"copy", "--platform", "linux/amd64", "tar:" + p.path(dir, "x.tar"), "tar:" + p.path(dir, "out.tar")},
+				{"unpack", layout, p.path(dir, "unpacked")},
+				{"run", "--unpack", "first", layout, "true"},
+				{"build", dir},
+				{"build", dir + "/source"},
 			} {
 				if r := p.sconce(args...); strings.Contains(r.stderr, "goroutine ") {
 					t.Errorf("%s: %v", name, r)
