@@ -321,3 +321,69 @@ func FuzzVerify(f *testing.F) {
 		}
 	})
 }
+
+// TestConfusedBundles: a bundle that says something else than what is signed is not believed: another payload, another type of it, a hint at a key
+// that did not sign, an entry of a log about something else (cosign CVE-2026-22703). Nothing that the key has not signed is looked at.
+func TestConfusedBundles(t *testing.T) {
+	key, forger := testKey(t), testKey(t)
+	public := key.Public()
+	sign := func(about store.Digest, by *PrivateKey) map[string]any {
+		s, err := New(about, "image", TestResult, map[string]string{"result": "PASSED"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := Sign(s, by)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b map[string]any
+		if err := json.Unmarshal(data, &b); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	envelope := func(b map[string]any) map[string]any { return b["dsseEnvelope"].(map[string]any) }
+	other := store.DigestOf([]byte("another image"))
+	entry := map[string]any{"logIndex": "1", "canonicalizedBody": base64.StdEncoding.EncodeToString([]byte("{}")), "inclusionPromise": map[string]any{"signedEntryTimestamp": "AAAA"}}
+	for name, tc := range map[string]struct {
+		change func(b map[string]any)
+		by     *PrivateKey
+		good   bool
+	}{
+		"as it is":                  {func(map[string]any) {}, key, true},
+		"an entry of another's log": {func(b map[string]any) { b["verificationMaterial"].(map[string]any)["tlogEntries"] = []any{entry} }, key, true},
+		"the entry and a forger":    {func(b map[string]any) { b["verificationMaterial"].(map[string]any)["tlogEntries"] = []any{entry} }, forger, false},
+		"a hint at the right key": {func(b map[string]any) {
+			b["verificationMaterial"].(map[string]any)["publicKey"] = map[string]any{"hint": public.ID()}
+		}, forger, false},
+		"a hint at another key": {func(b map[string]any) {
+			b["verificationMaterial"].(map[string]any)["publicKey"] = map[string]any{"hint": forger.Public().ID()}
+		}, key, true},
+		"a certificate": {func(b map[string]any) {
+			b["verificationMaterial"] = map[string]any{"certificate": map[string]any{"rawBytes": "AAAA"}}
+		}, forger, false},
+		"another payload":            {func(b map[string]any) { envelope(b)["payload"] = envelope(sign(other, forger))["payload"] }, key, false},
+		"another's signature":        {func(b map[string]any) { envelope(b)["signatures"] = envelope(sign(other, key))["signatures"] }, key, false},
+		"another type of payload":    {func(b map[string]any) { envelope(b)["payloadType"] = "application/vnd.in-toto+json; v=2" }, key, false},
+		"a signature without a text": {func(b map[string]any) { envelope(b)["payload"] = "" }, key, false},
+		"no signature":               {func(b map[string]any) { envelope(b)["signatures"] = []any{} }, key, false},
+		"a signature of a message": {func(b map[string]any) {
+			b["messageSignature"] = map[string]any{"messageDigest": map[string]any{"algorithm": "SHA2_256", "digest": testImage.Hex()}}
+			delete(b, "dsseEnvelope")
+		}, key, false},
+	} {
+		b := sign(testImage, tc.by)
+		tc.change(b)
+		data, err := json.Marshal(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := Verify(data, public)
+		if (err == nil) != tc.good {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil && (!s.IsAbout(testImage) || s.IsAbout(other)) {
+			t.Errorf("%s: it is about %v", name, s.Subject)
+		}
+	}
+}

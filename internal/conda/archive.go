@@ -16,6 +16,8 @@ import (
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/zipread"
 )
 
 // Limits on what a package may claim. Each is far above the largest package known (pytorch with CUDA: 1.5 GB packed, 15,000
@@ -119,12 +121,16 @@ func (a *archive) expand(ctx context.Context, dir string) error {
 
 // openZip finds the two tars of a .conda file, whose members may have any order.
 func (a *archive) openZip(r io.ReaderAt, size int64) error {
-	z, err := zip.NewReader(&budgetReaderAt{r: r, left: 1 << 20}, size)
+	limited := &budgetReaderAt{r: r, left: 1 << 20}
+	z, err := zip.NewReader(limited, size)
 	if err != nil {
 		return a.bad("", "read the archive's directory: %w", err)
 	}
 	if len(z.File) > maxZipMembers {
 		return a.bad("", "the archive has %d members; more than %d are not believed", len(z.File), maxZipMembers)
+	}
+	if err := zipread.Check(z, limited, size); err != nil {
+		return a.bad("", "%w", err)
 	}
 	for _, f := range z.File {
 		part, err := zipPart(f)
@@ -240,6 +246,9 @@ func (a *archive) walk(ctx context.Context, part string, visit func(h *tar.Heade
 			return a.bad("", "read its %s: %w", part, err)
 		case n >= maxMembers:
 			return a.bad("", "it has more than %d members", maxMembers)
+		}
+		if err := layer.CheckPAX(h); err != nil {
+			return a.bad(h.Name, "%w", err)
 		}
 		if h.Typeflag == tar.TypeXGlobalHeader {
 			continue

@@ -32,7 +32,7 @@ func tarOf(t testing.TB, members ...member) []byte {
 	w := tar.NewWriter(&b)
 	for _, m := range members {
 		m.Size = int64(len(m.data))
-		if m.Mode == 0 {
+		if m.Mode == 0 && m.Typeflag != tar.TypeXGlobalHeader {
 			m.Mode = 0o644
 		}
 		err := w.WriteHeader(&m.Header)
@@ -75,6 +75,7 @@ func TestHostilePackages(t *testing.T) {
 	python := func(entry string) condatest.Package {
 		return condatest.Package{Name: "x", Version: "1", Noarch: "python", EntryPoints: []string{entry}}
 	}
+	globalPath := member{tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"path": "b"}}, ""}
 	member := func(name string, data []byte) condatest.Member { return condatest.Member{Name: name, Data: data} }
 	for name, c := range map[string]struct {
 		p    condatest.Package
@@ -129,6 +130,8 @@ func TestHostilePackages(t *testing.T) {
 		"many members":          {p: x(a), data: condatest.Zip(t, slices.Repeat([]condatest.Member{member("x", nil)}, 65)...), want: "more than 64 are not believed"},
 		"another format":        {p: x(a), data: condatest.Zip(t, member("metadata.json", []byte(`{"conda_pkg_format_version": 3}`))), want: "version 3"},
 		"no zstd":               {p: x(a), data: condatest.Zip(t, member("info-x.tar.zst", []byte("no zstd at all")), member("pkg-x.tar.zst", nil)), want: "read its info"},
+		"two readings":          {p: x(a), data: append(archive(x(a)), "more"...), want: "something follows"},
+		"a global pax header":   {p: x(a), data: x(a).WithTar(t, tarOf(t, globalPath, fileOf("a", "a"))), want: "global pax header"},
 		"a package that is cut": {p: x(a), data: archive(x(a))[:200], want: "read the archive's directory"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -186,3 +186,51 @@ func TestAttemptsDoNotMultiply(t *testing.T) {
 		t.Errorf("asked %d times, error %v; want 3 attempts", asked.Load(), err)
 	}
 }
+
+// A server that sends a byte now and then is never silent. Its answer ends all the same, with patience or without, and what is slow and
+// large is not cut off for it.
+func TestDribbledAnswer(t *testing.T) {
+	url, transport := muteServer(t, false, func(w http.ResponseWriter, r *http.Request, over <-chan struct{}) {
+		piece := []byte("{")
+		if r.URL.Path == "/slow" {
+			piece = make([]byte, 2*slowest)
+		}
+		for i := 0; piece[0] == '{' || i < 12; i++ {
+			if _, err := w.Write(piece); err != nil {
+				return
+			}
+			w.(http.Flusher).Flush()
+			select {
+			case <-over:
+				return
+			case <-time.After(30 * time.Millisecond):
+			}
+		}
+	})
+	c := New(storetest.New(t), Options{Backoff: time.Millisecond, Attempts: 2, IdleTimeout: 150 * time.Millisecond, Patience: time.Hour, Transport: transport})
+	read := func(path string) (int, error) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		err = c.Retry(t.Context(), func(ctx context.Context, _ bool) (bool, error) {
+			resp, err := c.Once(http.DefaultClient, req.WithContext(ctx), 0)
+			if err != nil {
+				return false, err
+			}
+			defer resp.Body.Close()
+			data, err := io.ReadAll(resp.Body)
+			n = len(data)
+			return false, err
+		})
+		return n, err
+	}
+	var silent *silentError
+	if n, err := read("/dribble"); !errors.As(err, &silent) || !silent.slow || n > 1000 {
+		t.Errorf("%d bytes, %v; want an error that says how slow the server is", n, err)
+	}
+	if n, err := read("/slow"); err != nil || n != 12*2*slowest {
+		t.Errorf("%d bytes, %v; want all %d", n, err, 12*2*slowest)
+	}
+}

@@ -174,7 +174,7 @@ func (s *spare) open(at int64) (*stream, error) {
 		return nil, errNoParts
 	}
 	beginning := make([]byte, progressWorth)
-	if _, err := io.ReadFull(&watchedBody{resp.Body, watch}, beginning); err != nil {
+	if _, err := io.ReadFull(&watchedBody{body: resp.Body, watch: watch}, beginning); err != nil {
 		second.close()
 		return nil, err
 	}

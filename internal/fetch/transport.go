@@ -212,7 +212,7 @@ func (c *Client) once(hc *http.Client, req *http.Request, extra time.Duration) (
 	}
 	c.answered.Store(req.URL.Host, true)
 	watch.start()
-	resp.Body = &watchedBody{resp.Body, watch}
+	resp.Body = &watchedBody{body: resp.Body, watch: watch}
 	return resp, nil
 }
 

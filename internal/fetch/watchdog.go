@@ -22,7 +22,9 @@ type watchdog struct {
 
 // silence is what one waits for, and how long.
 type silence struct {
-	sending bool // for the server to take more of the request's body; else for it to send something
+	sending bool  // for the server to take more of the request's body; else for it to send something
+	slow    bool  // the answer as a whole has had its time
+	got     int64 // how much of it that brought, in bytes
 	limit   time.Duration
 }
 
@@ -30,7 +32,10 @@ type silence struct {
 type silentError struct{ silence }
 
 func (e *silentError) Error() string {
-	if e.sending {
+	switch {
+	case e.slow:
+		return fmt.Sprintf("the server sends its answer too slowly: %d bytes in %s", e.got, e.limit)
+	case e.sending:
 		return fmt.Sprintf("the server took nothing of what it is sent for too long (%s)", e.limit)
 	}
 	return fmt.Sprintf("the server sent nothing for too long (%s)", e.limit)
@@ -114,16 +119,30 @@ func (b *watchedUpload) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// watchedBody reads an answer under a watchdog.
+// slowest is the pace, in bytes a second, at which an answer may arrive however long it is. Without one, a server that sends a byte now and
+// then is never silent, and never done.
+const slowest = 4 << 10
+
+// watchedBody reads an answer under a watchdog, and not for ever: twice the time that the server may be silent, and more for what arrives.
 type watchedBody struct {
 	body  io.ReadCloser
 	watch *watchdog
+	got   int64         // bytes
+	took  time.Duration // all the waiting for them
 }
 
 func (b *watchedBody) Read(p []byte) (int, error) {
 	b.watch.start()
+	whole := 2*b.watch.idle + time.Duration(b.got/slowest)*time.Second
+	if left := whole - b.took; left < b.watch.idle {
+		b.watch.phase.Store(&silence{slow: true, got: b.got, limit: whole})
+		b.watch.timer.Reset(max(0, left))
+	}
+	began := time.Now()
 	n, err := b.body.Read(p)
 	b.watch.pause()
+	b.took += time.Since(began)
+	b.got += int64(n)
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = b.watch.cause(err)
 	}

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"archive/tar"
 	"errors"
 	"fmt"
 	"strings"
@@ -31,6 +32,21 @@ func CheckPath(name string, limit int) error {
 			return fmt.Errorf("its name has the component %q, and could lead anywhere", part)
 		case len(part) > MaxName:
 			return fmt.Errorf("its name has a component longer than %d bytes", MaxName)
+		}
+	}
+	return nil
+}
+
+// CheckPAX refuses a header whose pax records are read in two ways (POSIX pax, "pax Header Block"): global ones of names and sizes, which
+// archive/tar leaves aside and others give to every file that follows, and empty ones.
+func CheckPAX(h *tar.Header) error {
+	for name, value := range h.PAXRecords {
+		switch {
+		case name != "path" && name != "linkpath" && name != "size" && !strings.HasPrefix(name, "GNU.sparse."):
+		case h.Typeflag == tar.TypeXGlobalHeader:
+			return fmt.Errorf("a global pax header says %s of all files", name)
+		case value == "":
+			return fmt.Errorf("its pax header says an empty %s", name)
 		}
 	}
 	return nil

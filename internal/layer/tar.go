@@ -146,6 +146,9 @@ func isSparse(h *tar.Header) bool {
 // plain makes an entry of a header.
 func (t *tarReader) plain(h *tar.Header) (IndexEntry, error) {
 	var ie IndexEntry
+	if err := CheckPAX(h); err != nil {
+		return ie, err
+	}
 	e := &ie.Entry
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeGNUSparse, tar.TypeCont:

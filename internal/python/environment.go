@@ -13,6 +13,7 @@ import (
 
 	"sconce.dev/sconce/internal/entrypoint"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/store"
@@ -64,17 +65,26 @@ var activateFish string
 //go:embed activate/activate.csh
 var activateCsh string
 
-// reserved says whether the path, relative to the environment, is one that the environment itself has.
+// interpreterName matches what Pythons are called in bin: the environment's, and others that a command would find before the base's.
+var interpreterName = lazyregexp.New(`^(?i:pythonw?[0-9.]*t?)$`)
+
+// reserved says whether the path, relative to the environment, is one that the environment itself has, or lies below a file of it.
 func (t Target) reserved(p string) bool {
 	switch p {
 	case "bin", "lib", t.lib(), t.sitePackages():
 		return true
 	case t.sitePackages() + "/" + chainFile:
 		return t.Relocatable
-	case "pyvenv.cfg", "lib64", "bin/activate", "bin/activate.fish", "bin/activate.csh":
+	}
+	top, rest, _ := strings.Cut(p, "/")
+	name, _, _ := strings.Cut(rest, "/")
+	switch {
+	case top == "bin" && interpreterName.MatchString(name):
+		return true
+	case top == "pyvenv.cfg" || top == "lib64" || top == "bin" && slices.Contains([]string{"activate", "activate.fish", "activate.csh"}, name):
 		return !t.Own
 	}
-	return slices.Contains(t.pythonLinks(), p)
+	return false
 }
 
 // pythonLinks are the names of the interpreter in the environment. The first links to the base's, the others to it.

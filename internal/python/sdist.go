@@ -2,7 +2,6 @@ package python
 
 import (
 	"archive/tar"
-	"archive/zip"
 	"bytes"
 	"compress/bzip2"
 	"compress/gzip"
@@ -17,7 +16,9 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"sconce.dev/sconce/internal/ctxio"
+	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/zipread"
 )
 
 // Certainty says how much what a source states of its dependencies is worth.
@@ -208,6 +209,9 @@ func (s *sourceFiles) tar(r io.Reader) error {
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
+		if err == nil {
+			err = layer.CheckPAX(h)
+		}
 		if err != nil {
 			return err
 		}
@@ -221,7 +225,7 @@ func (s *sourceFiles) tar(r io.Reader) error {
 }
 
 func (s *sourceFiles) zip(r io.ReaderAt, size int64) error {
-	archive, err := zip.NewReader(r, size)
+	archive, err := zipread.Open(r, size)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/inflate"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/zipread"
 )
 
 // Limits on what a wheel may claim. Each is far above the largest wheel known (torch: 1 GB packed, 12,000 members) and
@@ -155,7 +157,7 @@ func (w *Wheel) readDirectory(r io.ReaderAt, size int64) error {
 		w.Members = append(w.Members, m)
 	}
 	slices.SortFunc(w.Members, func(a, b *Member) int { return strings.Compare(a.Name, b.Name) })
-	return errors.Join(w.checkClashes(z.File), w.checkOverlap(size))
+	return cmp.Or(w.checkClashes(z.File), w.checkOneReading(z, r, size))
 }
 
 // The file type in the Unix mode that external attributes carry.
@@ -180,6 +182,8 @@ func checkMember(f *zip.File) error {
 		return errors.New("its name and its mode disagree on whether it is a directory")
 	case strings.HasSuffix(f.Name, "/") && f.UncompressedSize64 != 0:
 		return errors.New("it is a directory with content")
+	case f.NonUTF8:
+		return errors.New("its name is not marked as UTF-8, and is another one to other programs")
 	case f.Flags&encrypted != 0:
 		return errors.New("it is encrypted")
 	case f.Method != zip.Store && f.Method != zip.Deflate:
@@ -223,34 +227,11 @@ func (w *Wheel) checkClashes(all []*zip.File) error {
 	return nil
 }
 
-// checkOverlap refuses members that share bytes of the archive: no honest writer makes them, and they are how a small
-// file unpacks to a huge one (D. Fifield, "A better zip bomb").
-func (w *Wheel) checkOverlap(size int64) error {
-	type span struct {
-		start, end int64
-		name       string
-	}
-	spans := make([]span, 0, len(w.Members))
-	for _, m := range w.Members {
-		at, err := m.zip.DataOffset()
-		if err != nil {
-			return w.bad(m.Name, "read its header: %w", err)
-		}
-		if at < 0 || m.Packed < 0 || m.Packed > size-at {
-			return w.bad(m.Name, "its data lies outside of the file; the wheel is cut off")
-		}
-		spans = append(spans, span{at, at + m.Packed, m.Name})
-	}
-	slices.SortFunc(spans, func(a, b span) int {
-		if a.start != b.start {
-			return int(min(max(a.start-b.start, -1), 1))
-		}
-		return int(min(max(a.end-b.end, -1), 1))
-	})
-	for i := 1; i < len(spans); i++ {
-		if spans[i].start < spans[i-1].end {
-			return w.bad(spans[i].name, "its data overlaps that of %s", spans[i-1].name)
-		}
+// checkOneReading refuses an archive of which another program reads something else, and members that share bytes of it: no honest writer makes
+// them, and they are how a small file unpacks to a huge one (D. Fifield, "A better zip bomb").
+func (w *Wheel) checkOneReading(z *zip.Reader, r io.ReaderAt, size int64) error {
+	if err := zipread.Check(z, r, size); err != nil {
+		return w.bad("", "%w", err)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/lazyregexp"
 	"sconce.dev/sconce/internal/quote"
 )
 

@@ -30,7 +30,7 @@ type checker struct {
 	doc       *table
 	values    map[string]any // of the source
 	decoded   []byte         // what becomes the recipe when that is not the source itself
-	mistyped  map[*node]any  // values of a wrong type, and what takes their place; nil is nothing
+	mistyped  map[*node]any  // values of a wrong type or key, and what takes their place; nil is nothing
 	places    map[int]bool   // where mistakes are told; nil is everywhere
 	problems  []*Error
 	failure   error // what is wrong at no place of the file
@@ -405,8 +405,12 @@ func (s *shape) example() string {
 	return ", e.g. " + s.key.Example
 }
 
-// addUnknown reports a key that table s does not have, with the nearest that exists.
+// addUnknown reports a key that table s does not have, with the nearest that exists. go-toml takes one that differs in case for that; it is
+// left out, so that nobody judges what it would be.
 func (c *checker) addUnknown(name string, n *node, s *shape) {
+	if slices.ContainsFunc(s.names, func(known string) bool { return strings.EqualFold(known, name) }) {
+		c.mistyped[n] = nil
+	}
 	path := strings.TrimPrefix(s.said()+"."+name, ".")
 	hint := c.hintForUnknown(name, n, s)
 	switch {

@@ -87,7 +87,7 @@ func (c *checker) add(at span, hint, format string, args ...any) {
 	if slices.ContainsFunc(c.problems, func(e *Error) bool { return e.offset == at.offset && at.length > 0 }) || len(c.problems) >= maxProblems {
 		return
 	}
-	e := &Error{File: c.file, Message: fmt.Sprintf(format, args...), hint: hint, offset: at.offset}
+	e := &Error{File: c.file, Message: fmt.Sprintf(format, args...), hint: printable(hint), offset: at.offset}
 	c.locate(e, at)
 	c.problems = append(c.problems, e)
 }

@@ -400,6 +400,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add([]byte("base.bootstrap.suite.x = 1\n[[base]]\n[base.bootstrap]\n"))
 	f.Add([]byte("\"\x1b[31m\" = 1"))
 	f.Add([]byte("name = \"x\"\nbase.image = \"debian:12\"\n[Slim]\ngpu = true\n")) // go-toml takes it for [slim]
+	f.Add([]byte("name = \"x\"\nbase.image = \"debian:12\"\n[cache]\nrEgistry = \"te\tam/cache\"\n"))
 	f.Add([]byte("step.a = 1\n[[python.compile.\"\\n\"]]\n"))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -468,6 +469,21 @@ func checkProblem(t *testing.T, p *Error, data []byte) {
 	for _, text := range []string{p.Error(), p.Hint(), strings.ReplaceAll(p.Excerpt(), "\n", "")} {
 		if printable(text) != text {
 			t.Fatalf("a control character in %q", text)
+		}
+	}
+}
+
+// TestMisspeltCase: a key in another case is told once, as that, and its value is not judged as if the key were right.
+func TestMisspeltCase(t *testing.T) {
+	for text, want := range map[string]string{
+		"[cache]\nrEgistry = \"te\tam/cache\"": `unknown key "rEgistry" in [cache]`,
+		"[cache]\nRegistry = \"team/cache\"":   `unknown key "Registry" in [cache]`,
+		"[Cache]\nregistry = \"team/cache\"":   `unknown table [Cache]`,
+		"[[Step]]\ncopy = [\"a\"]":             `unknown table [[Step]]`,
+	} {
+		_, err := parseVariant([]byte("name = \"x\"\nbase.image = \"debian:12\"\n"+text+"\n"), FileName, t.TempDir(), "")
+		if problems := mistakes(err); len(problems) != 1 || problems[0].Message != want {
+			t.Errorf("%q: got %v, want %q alone", text, err, want)
 		}
 	}
 }

@@ -209,7 +209,7 @@ func (b *builder) mountMounts() error {
 		if source < 0 {
 			err = b.mount("tmpfs", m.Target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, memoryOptions(m))
 			if err == nil && m.ReadOnly {
-				err = b.setReadOnly(m.Target)
+				err = b.restrict(m.Target, unix.MOUNT_ATTR_RDONLY)
 			}
 		} else {
 			served := slices.Contains(b.spec.Trees, i+1)

@@ -16,9 +16,11 @@ type Usage struct {
 }
 
 // fixMounts takes from the command the capability to mount. One that makes a user namespace of its own gets it back there, where
-// the kernel lets it undo nothing (mount_namespaces(7), "Restrictions on mount namespaces").
+// the kernel lets it undo nothing (mount_namespaces(7), "Restrictions on mount namespaces"). What is read-only stays so, whoever asks.
 func (s *spec) fixMounts() error {
-	if !s.NoMounts {
+	readOnly := s.ReadOnly || slices.ContainsFunc(s.Binds, func(b Bind) bool { return b.ReadOnly }) ||
+		slices.ContainsFunc(s.Mounts, func(m Mount) bool { return m.ReadOnly })
+	if !s.NoMounts && !readOnly {
 		return nil
 	}
 	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0); err != nil {

@@ -48,10 +48,24 @@ func (b *builder) bind(source int, name string, readOnly bool) error {
 	if err := b.uncover(source, name); err != nil {
 		return err
 	}
-	if !readOnly {
+	var attr uint64
+	if readOnly {
+		attr = unix.MOUNT_ATTR_RDONLY
+	}
+	if b.spec.ofHostRoot() && isDir(source) && !hasDevices(source) {
+		attr |= unix.MOUNT_ATTR_NODEV
+	}
+	if attr == 0 {
 		return nil
 	}
-	return b.setReadOnly(name)
+	return b.restrict(name, attr)
+}
+
+// hasDevices reports whether a directory of the host is /dev, below it or above. In all others a command of the host's root, which may make
+// devices, shall not be able to open them: a disk's among them.
+func hasDevices(dir int) bool {
+	name, err := os.Readlink(fdPath(dir))
+	return err == nil && (name == "/" || name == "/dev" || strings.HasPrefix(name, "/dev/"))
 }
 
 // uncover takes the sandbox's own base away from what was bound at name, when source is the directory that the base covers, or
@@ -73,29 +87,29 @@ func (b *builder) uncover(source int, name string) error {
 	return unix.Unmount(fdPath(fd), unix.MNT_DETACH)
 }
 
-// setReadOnly makes the mount at name, and those below it, read-only.
-func (b *builder) setReadOnly(name string) error {
+// restrict sets attributes, of mount_setattr(2), of the mount at name and of those below it.
+func (b *builder) restrict(name string, set uint64) error {
 	fd, err := b.root.open(name, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	attr := unix.MountAttr{Attr_set: set}
 	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr)
 	if !errors.Is(err, unix.ENOSYS) {
 		return err
 	}
-	return remountReadOnly(fd)
+	return remount(fd, uintptr(set)) // the two attributes in use are the flags of mount(2)
 }
 
-// remountReadOnly does without mount_setattr(2), for Linux before 5.12, and reaches only the topmost mount. In a user
+// remount does without mount_setattr(2), for Linux before 5.12, and reaches only the topmost mount. In a user
 // namespace the flags that the mount has are locked and must be given again.
-func remountReadOnly(fd int) error {
+func remount(fd int, set uintptr) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {
 		return err
 	}
-	flags := uintptr(unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY)
+	flags := unix.MS_REMOUNT | unix.MS_BIND | set
 	for _, f := range []struct{ statfs, mount uintptr }{
 		{unix.ST_NOSUID, unix.MS_NOSUID},
 		{unix.ST_NODEV, unix.MS_NODEV},
@@ -201,12 +215,22 @@ func openDevices() map[string]int {
 	return open
 }
 
+// mountDev mounts those devices alone that are bound there: what a command makes itself cannot be opened.
 func (b *builder) mountDev() error {
-	if err := b.mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_STRICTATIME, "mode=0755,size=64m"); err != nil {
+	own, err := b.ownDevices()
+	if err != nil {
+		return err
+	}
+	if err := b.mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_STRICTATIME, "mode=0755,size=64m"); err != nil {
 		return failed("mount /dev", err)
 	}
 	for name, fd := range b.host.devices {
-		if name != console && b.makeDevice(name, fd) {
+		if made, ok := own[name]; ok {
+			err := b.bind(made, "/dev/"+name, false)
+			unix.Close(made)
+			if err != nil {
+				return failed("bind /dev/"+name, err)
+			}
 			continue
 		}
 		if err := b.bind(fd, "/dev/"+name, b.spec.ofHostRoot()); err != nil { // what is read-only is the mode: devices can be written to
@@ -221,10 +245,31 @@ func (b *builder) mountDev() error {
 	return b.linkDevices()
 }
 
-// makeDevice gives the sandbox a device of its own, which only the host's root may do. To the host's it could give another mode.
+// ownDevices makes devices that are the sandbox's own, which only the host's root may do: to the host's its command could give another mode.
+// They lie in a file system that the next one hides, since devices can be opened there.
+func (b *builder) ownDevices() (map[string]int, error) {
+	if b.spec.UserNS {
+		return nil, nil
+	}
+	if err := b.mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=0755,size=64k"); err != nil {
+		return nil, failed("mount /dev", err)
+	}
+	own := map[string]int{}
+	for name, like := range b.host.devices {
+		if name == console || !b.makeDevice(name, like) {
+			continue
+		}
+		if fd, err := b.root.open("/dev/"+name, 0); err == nil {
+			own[name] = fd
+		}
+	}
+	return own, nil
+}
+
+// makeDevice makes a device like one of the host's, and reports whether it may.
 func (b *builder) makeDevice(name string, like int) bool {
 	var st unix.Stat_t
-	if b.spec.UserNS || unix.Fstat(like, &st) != nil {
+	if unix.Fstat(like, &st) != nil {
 		return false
 	}
 	dev, err := b.root.dir("/dev")

@@ -104,7 +104,7 @@ type Options struct {
 	Owners *rootemu.Owners
 
 	// NoMounts keeps the command from mounting anything and from changing what is mounted. Without it, the command of an
-	// ordinary user can make what is mounted read-only writable again.
+	// ordinary user can do both, unless something is mounted read-only, which it could make writable again.
 	NoMounts bool
 
 	// MaxProcesses, unless 0, bounds how many processes and threads the command and all that it starts can have at once. For

@@ -19,6 +19,7 @@ import (
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/layer"
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/zipread"
 )
 
 // Limits on what an archive may unpack to. The largest sources are some GiB, of some hundred thousand files.
@@ -116,6 +117,9 @@ func walkTar(ctx context.Context, f *os.File, l *limits) error {
 		if err != nil {
 			return fmt.Errorf("it is no archive that can be read, or a damaged one: %w", err)
 		}
+		if err := layer.CheckPAX(h); err != nil {
+			return fmt.Errorf("its entry %q: %w", h.Name, err)
+		}
 		switch h.Typeflag {
 		case tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink:
 		case tar.TypeXGlobalHeader:
@@ -134,7 +138,7 @@ func walkZip(ctx context.Context, f *os.File, l *limits) error {
 	if err != nil {
 		return err
 	}
-	z, err := zip.NewReader(f, info.Size())
+	z, err := zipread.Open(f, info.Size())
 	if err != nil {
 		return fmt.Errorf("it is no archive that can be read, or a damaged one: %w", err)
 	}

@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"sconce.dev/sconce/internal/store"
+	"sconce.dev/sconce/internal/zipread"
 )
 
 // normalize writes the wheel in r as it is kept: members in order, all of one time, without owners and extra fields, only
 // "may be run" left of their modes. Their bytes are taken over as they are compressed. Metadata come last, as the wheel
 // format recommends (packaging.python.org, "Binary distribution format").
 func normalize(st *store.Store, r io.ReaderAt, size int64, at time.Time) (store.Digest, int64, error) {
-	in, err := zip.NewReader(r, size)
+	in, err := zipread.Open(r, size)
 	if err != nil {
 		return "", 0, err
 	}
