@@ -305,7 +305,7 @@ func small(t *testing.T) string {
 	})
 }
 
-// A recipe stands on a SIF or a squashfs, and is built into both.
+// A recipe is based on a SIF or a squashfs, and is built into both.
 func TestRecipeOnSIF(t *testing.T) {
 	begin(t)
 	for name, u := range map[string]*account{"base.sif": nil, "base.sqsh": ordinary(t)} {

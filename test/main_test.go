@@ -142,9 +142,9 @@ func (o *once[T]) get(t *testing.T, maker func(t *testing.T) T) T {
 	switch {
 	case o.made:
 	case o.maker.Skipped():
-		t.Skipf("what this test stands on was not made, as %s was skipped", o.maker.Name())
+		t.Skipf("what this test is based on was not made, as %s was skipped", o.maker.Name())
 	default:
-		t.Fatalf("what this test stands on could not be made: %s says why", o.maker.Name())
+		t.Fatalf("what this test is based on could not be made: %s says why", o.maker.Name())
 	}
 	return o.value
 }

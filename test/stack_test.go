@@ -35,7 +35,7 @@ const stackComment = `--- a/src/fabric.c
 `
 
 // The stack of examples/hpc-stack/debian, with one archive in place of a repository, is compiled by an ordinary user, and its tests pass between two nodes. Then there is
-// nothing to do, and a comment in a patch of libfabric makes libfabric again, and nothing that stands on it.
+// nothing to do, and a comment in a patch of libfabric makes libfabric again, and nothing that is based on it.
 func TestStackFromSources(t *testing.T) {
 	begin(t)
 	if os.Getenv(stackEnv) == "" {

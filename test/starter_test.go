@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The recipe that init writes stands on what the machine can have: an image where nobody says where Debian's packages are.
+// The recipe that init writes is based on what the machine can have: an image where nobody says where Debian's packages are.
 func TestStarterWhereItIsWritten(t *testing.T) {
 	begin(t)
 	b := newBare(t)

@@ -243,7 +243,7 @@ func TestPipelineOfThreeOnSlurm(t *testing.T) {
 			t.Errorf("%s: built %q, want %q", want.part, built, want.built)
 		}
 	}
-	wantIn(t, parts["why"], "base:small fine", "stack:small build it is a new version; what follows has changed since 1-small", "app:small build", "what it stands on, stack:small, is to be built")
+	wantIn(t, parts["why"], "base:small fine", "stack:small build it is a new version; what follows has changed since 1-small", "app:small build", "what it is based on, stack:small, is to be built")
 	if t.Failed() {
 		t.Log(out)
 	}

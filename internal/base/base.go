@@ -1,4 +1,4 @@
-// Package base is what an image stands on: it pins what a recipe's [base] means today, and brings the pinned base into the
+// Package base is what an image is based on: it pins what a recipe's [base] means today, and brings the pinned base into the
 // store.
 //
 // A pinned base is either an image, named by the digest of its manifest, or a distribution's packages, each named by its
@@ -209,7 +209,7 @@ func (p *Pinned) Config(ctx context.Context, platform v1.Platform, o Options) (*
 // Image brings the base into the store. reference resolves an image that is not there yet: it is the recipe's reference
 // with paths made absolute.
 //
-// The image of a recipe is there already: whoever asks for what stands on it has it made first.
+// The image of a recipe is there already: whoever asks for what is based on it has it made first.
 func (p *Pinned) Image(ctx context.Context, reference string, platform v1.Platform, o Options) (*image.Image, error) {
 	if len(p.Remove) == 0 {
 		return p.whole(ctx, reference, platform, o)

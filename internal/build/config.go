@@ -61,7 +61,7 @@ func applyCommand(c plan.Config, to *v1.Config) {
 	}
 }
 
-// Labels that name what an image stands on (OCI image-spec, annotations.md).
+// Labels that name what an image is based on (OCI image-spec, annotations.md).
 const (
 	labelBaseName   = "org.opencontainers.image.base.name"
 	labelBaseDigest = "org.opencontainers.image.base.digest"
@@ -73,7 +73,7 @@ func applyLabels(c plan.Config, to *v1.Config) {
 		labels = make(map[string]string)
 	}
 	for _, name := range []string{labelBaseName, labelBaseDigest} {
-		if c.Labels[labelBaseName] != "" { // those of the base are about what it stands on itself
+		if c.Labels[labelBaseName] != "" { // those of the base are about what it is based on itself
 			delete(labels, name)
 		}
 	}

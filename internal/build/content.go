@@ -10,7 +10,7 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// makeOrFind makes the layer of a step whose key nobody knows, unless it was made before on the very same bytes: then what it stands on
+// makeOrFind makes the layer of a step whose key nobody knows, unless it was made before on the very same bytes: then what it is based on
 // was made in another way, and came out the same.
 func (r *stageRun) makeOrFind(ctx context.Context, t *plan.Step) (layer.Descriptor, error) {
 	if !t.Content {
@@ -24,12 +24,12 @@ func (r *stageRun) makeOrFind(ctx context.Context, t *plan.Step) (layer.Descript
 	once.Kind, once.Key = store.KindContent, string(t.ContentKey(r.stage, ground))
 	d, found, err := once.Do(ctx, r.opts.Store, func(ctx context.Context) (layer.Descriptor, error) { return r.change(ctx, t) })
 	if _, runs := t.Op.(*plan.Exec); found && err == nil && runs {
-		progress.Notef(ctx, fmt.Sprintf("%s: what it stands on came out the same, and so it is not run again", t.Label()))
+		progress.Notef(ctx, fmt.Sprintf("%s: what it is based on came out the same, and so it is not run again", t.Label()))
 	}
 	return d, err
 }
 
-// groundFor is what a step really stands on and takes. The stages that it takes files of are made for it.
+// groundFor is what a step really is based on and takes. The stages that it takes files of are made for it.
 func (r *stageRun) groundFor(ctx context.Context, t *plan.Step) (plan.Ground, error) {
 	g := plan.Ground{Below: contentsOf(r.made.layers()), Taken: make(map[*plan.Stage][]store.Digest)}
 	if x, ok := t.Op.(*plan.Exec); ok && x.Inherit && r.made.base != nil {

@@ -19,7 +19,7 @@ const (
 	ToMake   Where = "to make"
 	NotAsked Where = "not needed" // files of its stage are wanted by no step that is to be made
 
-	// IfChanged: to make, unless what it stands on comes out as it was. Who compares with the last build says so.
+	// IfChanged: to make, unless what it is based on comes out as it was. Who compares with the last build says so.
 	IfChanged Where = "if changed"
 )
 

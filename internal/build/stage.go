@@ -78,7 +78,7 @@ func (b *builder) begin(ctx context.Context, g *errgroup.Group, s *plan.Stage) {
 	}
 }
 
-// wanted lists the stages that s stands on or whose files a step of it needs that nobody has made yet.
+// wanted lists the stages that s is based on or whose files a step of it needs that nobody has made yet.
 func (b *builder) wanted(ctx context.Context, s *plan.Stage, seen map[*plan.Stage]bool) []*plan.Stage {
 	if s == nil || seen[s] {
 		return nil
@@ -192,7 +192,7 @@ func wait(ctx context.Context, c <-chan struct{}) error {
 	}
 }
 
-// settle says that what is made so far is the foundation or the ground, when the step to come is the first that stands on it.
+// settle says that what is made so far is the foundation or the ground, when the step to come is the first that is based on it.
 func (r *stageRun) settle(t *plan.Step) {
 	switch t.Op.(type) {
 	case *plan.Base, *plan.OSPackages:

@@ -124,7 +124,7 @@ image of this name is replaced; anything else only with --force.`,
 	o.steps.addFlags(f)
 	f.BoolVar(&o.steps.shellOnFailure, "shell-on-failure", false, "open a shell in the file system of a step that failed")
 	f.StringVar(&o.variant, "variant", "", "build this `VARIANT` of the recipe, as RECIPE:VARIANT does")
-	f.BoolVar(&o.canonical, "canonical", false, "build the image of a pipeline's recipe, and what it stands on, into its staging repository, unless it is there")
+	f.BoolVar(&o.canonical, "canonical", false, "build the image of a pipeline's recipe, and what it is based on, into its staging repository, unless it is there")
 	f.StringVar(&o.wheels, "wheels", "", "copy the wheels of compiled packages to `DIR`")
 	f.BoolVar(&o.noCache, "no-cache", false, "run all steps again, whatever was made before")
 	f.BoolVar(&a.flags.push, "push-cache", false, "send what is built to the registry under [cache] of the recipe")

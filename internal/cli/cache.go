@@ -123,7 +123,7 @@ func newCachePruneCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove from the store what is not needed",
-		Long: `Remove what no named image stands on and nothing has used for 30 days, and what killed processes left behind. Named
+		Long: `Remove what no named image is based on and nothing has used for 30 days, and what killed processes left behind. Named
 images stay whole; ` + "`sconce images rm`" + ` removes names. What policy.toml in the store says of
 its size, of age and of users holds where no flag says otherwise.
 

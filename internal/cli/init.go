@@ -17,7 +17,7 @@ func newInitCmd(a *app) *cobra.Command {
 		Use:   "init [DIR]",
 		Short: "Write a recipe to start from",
 		Long: `Write ` + recipe.FileName + ` into DIR, by default the current directory. The recipe works as it is, and its comments show
-what else there is. It stands on Debian's packages, or on an image where no mirror of those is known.
+what else there is. It is based on Debian's packages, or on an image where no mirror of those is known.
 
 With --from, it is the recipe that builds what is there already: the environment of environment.yml files or of a conda
 lock, the packages of requirements.txt files, the dependencies of a pyproject.toml, or the image of a Containerfile. What a
@@ -59,7 +59,7 @@ func (a *app) runInit(ctx context.Context, o engine.InitOptions) error {
 		return err
 	}
 	if made.OnImage {
-		a.say("it stands on an image of Docker Hub, as no mirror of Debian is known here: `mirrors` in %s names one", config.Own())
+		a.say("it is based on an image of Docker Hub, as no mirror of Debian is known here: `mirrors` in %s names one", config.Own())
 	}
 	build := "sconce build " + quote.Word(o.Dir)
 	for _, path := range made.Outside {

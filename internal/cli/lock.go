@@ -255,7 +255,7 @@ func (a *app) checkLock(r *engine.Recipe, answer lockAnswer) (lockAnswer, error)
 	return answer, nil
 }
 
-// below says where images of the recipe's pipeline are that it may stand on, and who has to have signed them. Of a recipe that stands on none, and
+// below says where images of the recipe's pipeline are that it may stand on, and who has to have signed them. Of a recipe that is based on none, and
 // of one that is part of no pipeline, there is nothing to say.
 func (a *app) below(ctx context.Context, r *engine.Recipe) (none engine.PlanOptions, err error) {
 	p, err := pipeline.Open(r.Dir)

@@ -67,7 +67,7 @@ func (a *app) pipelineImages(ctx context.Context, names []string) (*engine.Sessi
 	return s, p, all, nil
 }
 
-// withBases adds an image to a list, behind what it stands on.
+// withBases adds an image to a list, behind what it is based on.
 func withBases(all []*pipeline.Image, i *pipeline.Image) []*pipeline.Image {
 	if slices.ContainsFunc(all, func(other *pipeline.Image) bool { return other.Ref == i.Ref }) {
 		return all
@@ -93,9 +93,9 @@ func newPipelinePlanCmd(a *app) *cobra.Command {
 		Use:   "plan [IMAGE...]",
 		Short: "Say what is to be done for each image, and why",
 		Long: `Print for each image of the pipeline what is to be done next, and why: build, test, publish, or nothing
-(fine). What stands on an image that has not passed its tests is built after these (wait). An image whose
+(fine). What is based on an image that has not passed its tests is built after these (wait). An image whose
 lock does not fit is to be locked first (lock); one whose stable tag, which is written once, leads to
-another image needs another version (stuck). What is withdrawn, or stands on what is (withdrawn), is not
+another image needs another version (stuck). What is withdrawn, or is based on what is (withdrawn), is not
 promoted: its recipe has to change. One that no trusted key has signed, in a pipeline that signs,
 counts as not there (unsigned); one without tests, or with one that is skipped, is published only where
 that is allowed (untested). Nothing is built and nothing is written; registries are only asked. One that
@@ -131,7 +131,7 @@ type pipelineStatus struct {
 	Name      string          `json:"name"`
 	Version   string          `json:"version"`
 	Variant   string          `json:"variant,omitempty"`
-	Base      string          `json:"base,omitempty"`  // the image of the pipeline that it stands on
+	Base      string          `json:"base,omitempty"`  // the image of the pipeline that it is based on
 	Parts     []string        `json:"parts,omitempty"` // of an index: its images
 	Platforms []string        `json:"platforms"`
 	Key       string          `json:"key,omitempty"`
@@ -204,7 +204,7 @@ func newPipelineRunCmd(a *app) *cobra.Command {
 		Short: "Build the images that are missing, test and promote them",
 		Long: `Build the images of the pipeline of which there is nothing under their canonical reference, and send
 them there: first those that others stand on, and several at once. With names, those images and what
-they stand on. What fails stops only what stands on it. Run again, or beside another run, it does what
+they stand on. What fails stops only what is based on it. Run again, or beside another run, it does what
 is missing then.
 
 With --on each image is built by a job of its own on a node of a cluster, as by sconce build --canonical --on,
@@ -212,7 +212,7 @@ so that they spread over its nodes. What two of them need is made once, and the 
 
 With --test each image is tested as soon as it is there, on each of its clusters, as by sconce test
 --canonical, and several images at once; one at a time within an allocation. What has passed in the form
-that it has today does not run again. What stands on an image is built once that has passed, and other
+that it has today does not run again. What is based on an image is built once that has passed, and other
 images are built meanwhile. With --promote those that have passed get their stable tags, as by sconce
 promote: from the pipeline's branch alone.
 
@@ -306,7 +306,7 @@ func (a *app) sayDone(d pipeline.Done) {
 	case d.Built:
 		a.say("built %s@%s", d.Canonical, d.Digest)
 	case d.Waited:
-		a.say("left %s: what it stands on, or is made of, is not there or has not passed its tests", d.Ref)
+		a.say("left %s: what it is based on, or is made of, is not there or has not passed its tests", d.Ref)
 	}
 }
 
@@ -320,7 +320,7 @@ func pipelineOf(image string) (*pipeline.Pipeline, error) {
 	return p, err
 }
 
-// buildCanonical builds the image of a recipe of a pipeline, and what it stands on, unless they are where they belong.
+// buildCanonical builds the image of a recipe of a pipeline, and what it is based on, unless they are where they belong.
 func (a *app) buildCanonical(ctx context.Context, o buildOptions) error {
 	if o.file != "" || len(o.tags)+len(o.push)+len(o.outputs) > 0 || o.publish || o.noCheck || o.noCache || o.platform != "" || o.compression != "" {
 		return fault.Usage(errors.New("--canonical builds the image of a recipe as every machine does, and sends it to its one place: flags that change either cannot be used with it"))
@@ -360,7 +360,7 @@ func (a *app) buildCanonical(ctx context.Context, o buildOptions) error {
 	return err
 }
 
-// neededOf leaves what the last image stands on alone when the image itself is there.
+// neededOf leaves what the last image is based on alone when the image itself is there.
 func neededOf(all []*pipeline.Status) ([]*pipeline.Status, error) {
 	last := all[len(all)-1]
 	if last.Action == pipeline.Lock {

@@ -29,7 +29,7 @@ the verdicts, logs and documents beside them. Nothing is written without --delet
 
 Needed is what a recipe makes today, what any tag of the repositories for users leads to, what is being
 promoted, what a tag leads to that sconce has not made, the newest images of each variant (keep.newest in
-pipeline.toml), and what one of all these stands on. With --delete all others are marked, and those deleted
+pipeline.toml), and what one of all these is based on. With --delete all others are marked, and those deleted
 whose mark is as old as keep.canonical says. Without keep.canonical nothing is ever deleted.
 
 Blobs go when the registry cleans up itself. Entries of build caches are left alone. From another branch

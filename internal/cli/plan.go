@@ -32,7 +32,7 @@ func newPlanCmd(a *app) *cobra.Command {
 in the recipe's cache in a registry (registry), or still to be made, with what that will download and about how long it
 takes, by how long it took before. Nothing is built. A recipe without a lock that fits is locked, as sconce build does.
 
-A step that is made only if what it stands on comes out otherwise than before is called "if changed": a component that was
+A step that is made only if what it is based on comes out otherwise than before is called "if changed": a component that was
 patched may come out the same, and then nothing after it is made.
 
 Steps have keys. A key stands for everything that decides what a step makes, and a step whose key is known is never run. With
@@ -104,7 +104,7 @@ type plannedStep struct {
 	Title    string       `json:"title"`
 	Place    string       `json:"place,omitempty"`
 	Key      plan.Key     `json:"key"`
-	On       []plan.Key   `json:"on,omitempty"` // keys of steps and stages that it stands on
+	On       []plan.Key   `json:"on,omitempty"` // keys of steps and stages that it is based on
 	Where    build.Where  `json:"where"`
 	Download int64        `json:"download,omitempty"` // bytes; -1: not known
 	Seconds  float64      `json:"seconds,omitempty"`  // about how long it takes
@@ -202,7 +202,7 @@ func summaryOf(x *engine.Explained) string {
 	return text
 }
 
-// printDot draws steps as boxes, those to be made filled, and what each stands on as arrows.
+// printDot draws steps as boxes, those to be made filled, and what each is based on as arrows.
 func printDot(w io.Writer, x *engine.Explained) error {
 	var b strings.Builder
 	b.WriteString("digraph plan {\n  rankdir=BT\n  node [shape=box]\n")

@@ -34,7 +34,7 @@ IMAGE is an image of the pipeline (see pipeline.toml), DIR[:VARIANT] or its name
 HOST/NAME@DIGEST.
 
 Of an image of the pipeline, every test of its recipe must have passed in the form that it has today, with this very image,
-on every cluster that it is for; and so must those of the images of the pipeline that it stands on. It gets the pipeline's
+on every cluster that it is for; and so must those of the images of the pipeline that it is based on. It gets the pipeline's
 stable tags, from the pipeline's branch alone: elsewhere it is refused, exit code 3, unless --dry-run. The pipeline's own
 key is believed, and only an image that it has signed is promoted. One without tests, or with one that is skipped, is
 promoted only where untested = "allow" in pipeline.toml or the recipe says so.

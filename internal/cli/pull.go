@@ -27,7 +27,7 @@ func newPullCmd(a *app) *cobra.Command {
 is given. Layers are fetched in parallel; one that is here already is not fetched again, and an interrupted pull goes on
 where it stopped.
 
-An image that is withdrawn (sconce withdraw), or stands on one that is, comes with a warning that says why.
+An image that is withdrawn (sconce withdraw), or is based on one that is, comes with a warning that says why.
 
 Credentials are those of docker, podman, netrc and enroot.
 

@@ -216,7 +216,7 @@ func newVenvCheckCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE|DIR [IMAGE]",
 		Short: "Say what an environment is, whether it is whole, and whether it fits an image",
-		Long: `Say what an environment is made of and stands on. A packed one is read to its end. With an IMAGE, the exit code is
+		Long: `Say what an environment is made of and is based on. A packed one is read to its end. With an IMAGE, the exit code is
 3 when it was made for another one.`,
 		Example: examples("sconce venv check exp.sqsh", "sconce venv check exp.sqsh llm-train.sqsh", "sconce venv check exp --json"),
 		Args:    wants("FILE|DIR", "[IMAGE]"),

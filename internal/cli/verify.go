@@ -111,7 +111,7 @@ func (a *app) printVerification(v *engine.Verification) error {
 		a.say("made from %s", text)
 	}
 	if r := v.Record; r != nil {
-		a.say("promoted %s from %s", r.Time.Format(time.RFC3339), cmp.Or(originOf(r.Origin), "sources of which nothing is known"))
+		a.say("promoted %s from %s", r.Time.Format(time.RFC3339), cmp.Or(originOf(r.Origin), "unknown sources"))
 	}
 	switch {
 	case v.Index != nil:

@@ -26,7 +26,7 @@ func newWithdrawCmd(a *app) *cobra.Command {
 		Use:   "withdraw IMAGE --because TEXT",
 		Short: "Say that an image is bad, and take its tags from users",
 		Long: `Say beside an image, in its registry, that it is withdrawn and why, and take away the tags by which users
-pull it. From then on sconce promote refuses it, whoever runs it, and what stands on it as well; sconce
+pull it. From then on sconce promote refuses it, whoever runs it, and what is based on it as well; sconce
 pipeline plan and table, verify, pull and check say why.
 
 IMAGE is an image of the pipeline (see pipeline.toml), DIR[:VARIANT] or its name: the one that its stable

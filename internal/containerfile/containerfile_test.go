@@ -313,7 +313,7 @@ func FuzzEvaluate(f *testing.F) {
 		}
 		for i, s := range b.Stages {
 			if s.Parent >= i || (s.Parent < 0) != (s.From != "") {
-				t.Errorf("stage %d stands on %d and %q", i, s.Parent, s.From)
+				t.Errorf("stage %d is based on %d and %q", i, s.Parent, s.From)
 			}
 			for _, op := range s.Ops {
 				checkOp(t, i, op)

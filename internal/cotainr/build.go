@@ -229,7 +229,7 @@ func absolute(path string) string {
 	return path
 }
 
-// findBase finds out what the image stands on. The list of systems has to be in order for every build, as cotainr has it.
+// findBase finds out what the image is based on. The list of systems has to be in order for every build, as cotainr has it.
 func (b *build) findBase() error {
 	file := systemsFile(b.app.Command[0])
 	systems, err := readSystems(file)

@@ -23,7 +23,7 @@ import (
 // maxBelow bounds how many recipes stand on each other.
 const maxBelow = 16
 
-// loadBelow loads the recipe that r stands on, if it is one. way are the recipes on the way here, of which none may come again.
+// loadBelow loads the recipe that r is based on, if it is one. way are the recipes on the way here, of which none may come again.
 func (r *Recipe) loadBelow(way []string) error {
 	ref := r.BaseRecipe()
 	if ref == "" {
@@ -48,7 +48,7 @@ func (r *Recipe) loadBelow(way []string) error {
 		return err
 	}
 	if has, wants := r.Below.pinned.Target.Platform, r.pinned.Target.Platform; has != wants {
-		err := fmt.Errorf("%s is for %s, and the recipe that it stands on, %s, for %s", r.Path, wants, r.Base.Recipe, has)
+		err := fmt.Errorf("%s is for %s, and the recipe that it is based on, %s, for %s", r.Path, wants, r.Base.Recipe, has)
 		return fault.Usage(fault.Hint(err, "give both the same [target]: cluster, or platform"))
 	}
 	return nil
@@ -107,7 +107,7 @@ func idOf(r *recipe.Recipe) string {
 
 func baseFile(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
-// planBelow plans the image that r stands on, when that is a recipe's, and lets r know its key. nil: there is none.
+// planBelow plans the image that r is based on, when that is a recipe's, and lets r know its key. nil: there is none.
 func (s *Session) planBelow(ctx context.Context, r *Recipe, o PlanOptions) (*Plan, error) {
 	if r.Below == nil {
 		return nil, nil
@@ -120,7 +120,7 @@ func (s *Session) planBelow(ctx context.Context, r *Recipe, o PlanOptions) (*Pla
 	return p, nil
 }
 
-// PlanBelow finds out what the image is that r stands on, so that its lock can be compared with it.
+// PlanBelow finds out what the image is that r is based on, so that its lock can be compared with it.
 func (s *Session) PlanBelow(ctx context.Context, r *Recipe, canonical func(*Recipe, plan.Key) string) error {
 	below, err := s.planBelow(ctx, r, PlanOptions{Locked: true, Canonical: canonical})
 	if below != nil {

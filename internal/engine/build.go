@@ -168,7 +168,7 @@ func (s *Session) tellUntold(ctx context.Context, p *Plan) error {
 	return err
 }
 
-// bringBelow has what p stands on in the store, unless p itself is there.
+// bringBelow has what p is based on in the store, unless p itself is there.
 func (s *Session) bringBelow(ctx context.Context, p *Plan, o BuildOptions) error {
 	if p.Below == nil {
 		return nil

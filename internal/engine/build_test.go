@@ -303,7 +303,7 @@ func TestContainerfileDepth(t *testing.T) {
 			File: "Containerfile", Text: []byte("FROM tar:" + dir + "/base.tar\n" + strings.Repeat("RUN x\n", commands)),
 			Context: dir, Platform: v1.Platform{OS: "linux", Architecture: "amd64"},
 		})
-		if (err != nil) != fails || fails && !strings.Contains(err.Error(), "Containerfile:501: RUN x: it stands on 500 layers") {
+		if (err != nil) != fails || fails && !strings.Contains(err.Error(), "Containerfile:501: RUN x: it is based on 500 layers") {
 			t.Errorf("%d commands: %v", commands, err)
 		}
 		if err == nil {

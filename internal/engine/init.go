@@ -26,7 +26,7 @@ import (
 type InitOptions struct {
 	Dir   string   // where it is written; its name becomes the image's
 	From  []string // files that say what the image has; none: a recipe with comments
-	Base  string   // the image that it stands on, of files that name none; "": a distribution with a Python that fits
+	Base  string   // the image that it is based on, of files that name none; "": a distribution with a Python that fits
 	Force bool     // replace a recipe that is there already
 }
 

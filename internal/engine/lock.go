@@ -78,7 +78,7 @@ type LockOptions struct {
 	Upgrade  bool     // take the newest of everything, the base included
 	Packages []string // take the newest of these Python packages
 
-	Canonical func(r *Recipe, key plan.Key) string // see [PlanOptions], of what the recipe stands on
+	Canonical func(r *Recipe, key plan.Key) string // see [PlanOptions], of what the recipe is based on
 	Trust     []*attest.PublicKey                  // likewise
 }
 
@@ -132,7 +132,7 @@ func (s *Session) fittingLock(ctx context.Context, r *Recipe, below *Plan, only 
 	return nil, fault.Problem(fmt.Errorf("--locked: %w", r.driftError(state.Drift)))
 }
 
-// makeLock makes the lock of r, for which what it stands on is there. found is the one that there is, nil where there is none or it is of no use.
+// makeLock makes the lock of r, for which what it is based on is there. found is the one that there is, nil where there is none or it is of no use.
 func (s *Session) makeLock(ctx context.Context, r *Recipe, below *Plan, found *lock.Files, o LockOptions) (*Locked, error) {
 	if err := r.checkWrites(); err != nil {
 		return nil, err
@@ -224,7 +224,7 @@ func (r *Recipe) locked(l *lock.Locked, fresh bool) (locked *Locked, err error) 
 // Containerfile writes what the recipe means, as its lock pins it, as a Containerfile. locked refuses to make a lock for it.
 func (s *Session) Containerfile(ctx context.Context, r *Recipe, locked bool, o tocontainerfile.Options) (string, error) {
 	if r.Below != nil {
-		return "", fault.Usage(fault.Hint(fmt.Errorf("%s stands on another recipe, and a Containerfile on an image", r.Path),
+		return "", fault.Usage(fault.Hint(fmt.Errorf("%s is based on another recipe, and a Containerfile on an image", r.Path),
 			"publish that recipe's image, and name it as base.image"))
 	}
 	l, err := s.fittingLock(ctx, r, nil, locked)

@@ -33,7 +33,7 @@ import (
 type Plan struct {
 	*plan.Plan
 	Recipe *Recipe // nil for a Containerfile
-	Below  *Plan   // of the recipe that this one stands on; nil: it stands on something else
+	Below  *Plan   // of the recipe that this one is based on; nil: it is based on something else
 
 	Canonical string // where in a registry the image is, once somebody has built it; "": nobody said
 

@@ -158,7 +158,7 @@ type Promoting struct {
 	Trust    []*attest.PublicKey // who signs evidence
 	Untested bool                // also without any evidence, of an image whose recipe is not known
 	DryRun   bool
-	Below    []promote.Place // what it stands on, none of which may be withdrawn; nil: what provenance and labels say
+	Below    []promote.Place // what it is based on, none of which may be withdrawn; nil: what provenance and labels say
 
 	Recipe *ByRecipe // what its recipe asks for; nil: it is not known
 }

@@ -139,7 +139,7 @@ func (s *Session) provenanceOf(ctx context.Context, r *Recipe, name string, made
 	return p, nil
 }
 
-// below is the image that a plan's recipe stands on, as far as it is known: where others take it from and what that is, else what the store
+// below is the image that a plan's recipe is based on, as far as it is known: where others take it from and what that is, else what the store
 // has.
 func (s *Session) below(ctx context.Context, p *Plan) (dependency, error) {
 	if p.Below == nil {

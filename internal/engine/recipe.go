@@ -15,7 +15,7 @@ import (
 type Recipe struct {
 	*recipe.Recipe // as the user wrote it, under the changes
 	Target         Target
-	Below          *Recipe // what it stands on, when that is a recipe; nil: something else
+	Below          *Recipe // what it is based on, when that is a recipe; nil: something else
 
 	pinned   *recipe.Recipe // as if it said of the target what the cluster's profile does, and what environment files do: what is locked
 	lockless bool           // what it means is decided anew each time, and not kept

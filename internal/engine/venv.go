@@ -413,7 +413,7 @@ func (v *Venv) findShadows(ctx context.Context, m *venv.Manifest) error {
 	return nil
 }
 
-// venvBase is the image that an environment stands on.
+// venvBase is the image that an environment is based on.
 func (s *Session) venvBase(ctx context.Context, b venv.Base) (*image.Image, error) {
 	platform, err := v1.ParsePlatform(b.Platform)
 	if err != nil {

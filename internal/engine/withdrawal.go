@@ -18,7 +18,7 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// The labels that name what an image stands on (OCI image-spec, annotations.md).
+// The labels that name what an image is based on (OCI image-spec, annotations.md).
 const (
 	labelBaseName   = "org.opencontainers.image.base.name"
 	labelBaseDigest = "org.opencontainers.image.base.digest"
@@ -26,14 +26,14 @@ const (
 
 // How an image has to do with another one, for [evidence.WithdrawnError].
 const (
-	standsOn = "stands on"
+	standsOn = "is based on"
 	lists    = "lists"
 )
 
-// maxStack bounds how many images are looked at that an image stands on, one on the other.
+// maxStack bounds how many images are looked at that an image is based on, one on the other.
 const maxStack = 16
 
-// StandsOn lists what an image in a registry stands on, one image below the other, and what an index lists: as far as provenance beside them, or
+// StandsOn lists what an image in a registry is based on, one image below the other, and what an index lists: as far as provenance beside them, or
 // their labels, name images in the same registry.
 func (s *Session) StandsOn(ctx context.Context, repository string, image store.Digest) ([]promote.Place, error) {
 	repo, err := s.Repository(repository)
@@ -81,7 +81,7 @@ func (w *tower) add(p promote.Place) bool {
 	return true
 }
 
-// addBelow adds what the image of a manifest stands on, all the way down.
+// addBelow adds what the image of a manifest is based on, all the way down.
 func (w *tower) addBelow(ctx context.Context, repository string, manifest []byte) error {
 	for {
 		base, err := w.session.baseOf(ctx, repository, manifest)
@@ -103,7 +103,7 @@ func (w *tower) addBelow(ctx context.Context, repository string, manifest []byte
 	}
 }
 
-// baseOf is what the image of a manifest stands on, nil where nothing says so.
+// baseOf is what the image of a manifest is based on, nil where nothing says so.
 func (s *Session) baseOf(ctx context.Context, repository string, manifest []byte) (*promote.Place, error) {
 	book, err := s.Evidence(repository, nil, nil)
 	if err != nil {
@@ -207,7 +207,7 @@ func (s *Session) labelsOf(ctx context.Context, repository string, manifest []by
 	return config.Config.Labels, nil
 }
 
-// Withdrawn looks whether an image in a registry is withdrawn, or stands on or lists one that is: the error says so. also are repositories that are
+// Withdrawn looks whether an image in a registry is withdrawn, or is based on or lists one that is: the error says so. also are repositories that are
 // asked about the image besides its own; without keys, whatever a note says counts.
 func (s *Session) Withdrawn(ctx context.Context, im InRegistry, also []string, trust []*attest.PublicKey) error {
 	own := promote.Place{Name: im.shown(), Image: im.Digest, Repositories: []string{im.Repository}}
@@ -223,7 +223,7 @@ func (s *Session) Withdrawn(ctx context.Context, im InRegistry, also []string, t
 	return s.WithdrawnAmong(ctx, own, below, trust)
 }
 
-// WithdrawnAmong looks whether an image is withdrawn, or one of others that it stands on or lists: the error says so.
+// WithdrawnAmong looks whether an image is withdrawn, or one of others that it is based on or lists: the error says so.
 func (s *Session) WithdrawnAmong(ctx context.Context, own promote.Place, below []promote.Place, trust []*attest.PublicKey) error {
 	for _, p := range append([]promote.Place{own}, below...) {
 		note, others, err := promote.Withdrawal(ctx, p, promote.Options{Store: s.Store, Fetch: s.Fetch, Trust: trust})

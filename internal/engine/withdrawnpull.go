@@ -28,7 +28,7 @@ type lookout struct {
 }
 
 // WarnIfWithdrawn looks, beside what else happens with an image of a registry, whether it is withdrawn. The function that it returns warns when it
-// is, or what it stands on, once that is over: image is the digest of its manifest in the store, of an index that of the one that was chosen; "" where
+// is, or what it is based on, once that is over: image is the digest of its manifest in the store, of an index that of the one that was chosen; "" where
 // it did not come. A registry that does not answer in time, or has no notes, keeps nobody from anything.
 func (s *Session) WarnIfWithdrawn(ctx context.Context, subject *Subject, trust []*attest.PublicKey) (tell func(image store.Digest)) {
 	if subject.Ref.Transport != source.Docker || s.Offline {
@@ -69,7 +69,7 @@ func (l *lookout) lookAtTop(ctx context.Context, ref source.Ref) {
 	}
 }
 
-// lookBelow looks, after that, at the image that was chosen, and at what it stands on by its labels, and returns all that was found.
+// lookBelow looks, after that, at the image that was chosen, and at what it is based on by its labels, and returns all that was found.
 func (l *lookout) lookBelow(ctx context.Context, image store.Digest) []string {
 	<-l.top
 	if l.own.Image == "" || image == "" {

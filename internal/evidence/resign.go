@@ -34,7 +34,7 @@ const resignsAtOnce = 8
 // the image, so that cosign, with the new key, believes what is found. It may be killed and run again, and run twice at once.
 func (b *Book) Resign(ctx context.Context, dryRun bool) ([]Resigned, error) {
 	if b.opts.Key == nil {
-		return nil, fault.Usage(errors.New("documents are signed again with a key, and there is none"))
+		return nil, fault.Usage(errors.New("no key was given to sign the documents again"))
 	}
 	tags, err := b.repo.Tags(ctx)
 	if err != nil {

@@ -220,11 +220,11 @@ func Judge(notes []*Note, keys []*attest.PublicKey) (counts *Note, others []*Not
 	return counts, others
 }
 
-// WithdrawnError says that an image, or what it stands on, is withdrawn.
+// WithdrawnError says that an image, or what it is based on, is withdrawn.
 type WithdrawnError struct {
 	Image string // as people know it
 	Note  *Note
-	How   string // what it is to the image: "stands on", "lists"; "": the image itself
+	How   string // what it is to the image: "is based on", "lists"; "": the image itself
 }
 
 func (e *WithdrawnError) Error() string {

@@ -11,7 +11,7 @@ import (
 )
 
 // What a layer costs, next to the command that makes it: "command" is the sandbox alone, "rest" what is done with the changes,
-// "next" what the step that stands on them waits for, and "unpack" what it would wait if nothing had been kept.
+// "next" what the step that is based on them waits for, and "unpack" what it would wait if nothing had been kept.
 func BenchmarkStep(b *testing.B) {
 	for name, script := range map[string]string{
 		"small": `mkdir -p /d; cd /d; for i in $(seq 1 200); do mkdir $i; done

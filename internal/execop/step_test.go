@@ -24,7 +24,7 @@ func TestStep(t *testing.T) {
 	}
 	b.wantEntries(d, "home 755 0:0", "home/.wh.build", "opt 755 0:0", "opt/x 755 0:0", "opt/x/file 644 0:0", "tmp 1777 0:0", "tmp/kept 644 0:0")
 	b.wantNothingLeft()
-	// The next one stands on it, without unpacking it.
+	// The next one is based on it, without unpacking it.
 	b.on = append(b.on, d)
 	d, out = b.run(sh("cat /opt/x/file; ls /home"))
 	if out != "data\n" {

@@ -111,7 +111,7 @@ func describe(st *store.Store, digest store.Digest) (*Image, error) {
 	return im, nil
 }
 
-// Refs returns every blob that the image stands on: manifest, config and layers.
+// Refs returns every blob that the image is based on: manifest, config and layers.
 func (im *Image) Refs() []store.Digest {
 	refs := []store.Digest{im.Digest, blobDigest(im.Manifest.Config)}
 	for _, d := range im.Layers {

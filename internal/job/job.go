@@ -2,7 +2,7 @@
 // arguments for srun.
 //
 // It is text from plain data: what is known of the image, the cluster's profile and the job. Nothing is looked up and nothing runs, so
-// that the same data gives the same text. The text stands on its own: it says why each line is there, needs no sconce where it is used,
+// that the same data gives the same text. The text is based on its own: it says why each line is there, needs no sconce where it is used,
 // and is sealed, so that a file that somebody has edited is told from one that may be written again (see [Seal]).
 //
 // A script has the same parts for every runtime, see sbatch.go; how a runtime is started is in runtime.go. What was found out about

@@ -90,7 +90,7 @@ func (ix *Index) promised(d Descriptor) error {
 	return nil
 }
 
-// Refs are the blobs that a record of the layer stands on: none of an empty one.
+// Refs are the blobs that a record of the layer is based on: none of an empty one.
 func (d Descriptor) Refs() []store.Digest {
 	if d.Digest == "" {
 		return nil

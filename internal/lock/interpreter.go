@@ -31,7 +31,7 @@ func interpreterOf(ctx context.Context, st *store.Store, im *image.Image, platfo
 	return found, err
 }
 
-// baseOf is what an environment on top of the base's own stands on.
+// baseOf is what an environment on top of the base's own is based on.
 func baseOf(ctx context.Context, st *store.Store, im *image.Image, platform v1.Platform) (*python.Base, error) {
 	found, err := interpreterOf(ctx, st, im, platform)
 	if err != nil {
@@ -51,7 +51,7 @@ func baseOf(ctx context.Context, st *store.Store, im *image.Image, platform v1.P
 	return b, err
 }
 
-// FindBase finds out what an environment on top of an image stands on. The image is in the store.
+// FindBase finds out what an environment on top of an image is based on. The image is in the store.
 func FindBase(ctx context.Context, st *store.Store, im *image.Image) (*python.Base, error) {
 	return baseOf(ctx, st, im, im.Platform())
 }

@@ -227,7 +227,7 @@ func writeFile(path string, data []byte) error {
 	return nil
 }
 
-// movedBase says how the image of the recipe that r stands on is another one than what this lock was resolved on, where somebody has
+// movedBase says how the image of the recipe that r is based on is another one than what this lock was resolved on, where somebody has
 // planned it.
 func (l *Lock) movedBase(r *recipe.Recipe) []string {
 	if r.Base.Key == "" || l.Base.ImageKey == "" || r.Base.Key == l.Base.ImageKey {

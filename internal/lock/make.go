@@ -239,7 +239,7 @@ func lockAllComponents(ctx context.Context, r *recipe.Recipe, l, old *Lock, im f
 	return err
 }
 
-// pinBase finds what a recipe stands on, and says whether mirrors were asked for it within the hour: what an old lock says may be months old.
+// pinBase finds what a recipe is based on, and says whether mirrors were asked for it within the hour: what an old lock says may be months old.
 func pinBase(ctx context.Context, r *recipe.Recipe, old *Files, now Inputs, platform v1.Platform, o Options) (pinned *base.Pinned, asked bool, err error) {
 	if old != nil && !o.Upgrade && r.Base.Recipe == "" && old.Platform == r.Target.Platform && slices.Equal(oneBase(old.Inputs.Base), oneBase(now.Base)) {
 		kept := old.Base

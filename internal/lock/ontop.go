@@ -16,7 +16,7 @@ import (
 // Packages of an environment on top of the base's own, and those that are added to one of the base, are resolved against all that the base has, as those of a conda environment are
 // against what conda brings: uv sees each package of the base as a wheel that it must take, and what it says of those is dropped.
 
-// standOn finds what an environment on top of the base's stands on.
+// standOn finds what an environment on top of the base's is based on.
 func (k *locker) standOn(ctx context.Context, platform v1.Platform) (*python.Interpreter, error) {
 	var err error
 	if k.base, err = baseOf(ctx, k.opts.Store, k.image, platform); err != nil {

@@ -212,7 +212,7 @@ func (s *recipeSettings) place(key string, value any) (any, error) {
 	case !ok || address == "" || remote && (scheme == "http" || scheme == "https"):
 		return value, nil
 	case remote && scheme != "file":
-		return nil, s.refuse(key, "%s of a recipe's directory is http://…, https://… or a path, and %q is none of them", key, address)
+		return nil, s.refuse(key, "%s of a recipe's directory has to be http://…, https://… or a path, and %q is something else", key, address)
 	case remote:
 		address = rest
 	}

@@ -115,7 +115,7 @@ func TestDescribed(t *testing.T) {
 		t.Errorf("%v, made by key %q, and that of the image is %s", err, made.Definition.Parameters.Key, stack.Key)
 	}
 	if on := made.Definition.Resolved; len(on) != 1 || on[0].URI != base.Canonical || on[0].Digest["sha256"] != base.Digest.Hex() {
-		t.Errorf("it stands on %v, want %s, %s", on, base.Canonical, base.Digest)
+		t.Errorf("it is based on %v, want %s, %s", on, base.Canonical, base.Digest)
 	}
 	if text := string(judged["https://spdx.dev/Document"]); !strings.Contains(text, "SPDX-2.3") {
 		t.Errorf("no SPDX document: %s", text)

@@ -18,7 +18,7 @@ import (
 
 // Clean tells which canonical images nobody needs any more, with what is known of them, and deletes them when remove is set. images are all
 // of the pipeline. An image is needed when it is what a recipe makes today, when a stable tag leads to it, when it is one of the newest of its
-// variant, and when one that stays stands on it. Others stay for as long as [keep] says, from the first time that they were seen to be of no
+// variant, and when one that stays is based on it. Others stay for as long as [keep] says, from the first time that they were seen to be of no
 // use.
 func (p *Pipeline) Clean(ctx context.Context, s *engine.Session, images []*Image, remove bool) ([]promote.Cleaned, error) {
 	if remove {

@@ -41,7 +41,7 @@ func clean(t *testing.T, dir string, remove bool) map[string][]string {
 	return states(all)
 }
 
-// Of two generations of a pipeline in a real registry the old one goes, but for what is published, and what that stands on.
+// Of two generations of a pipeline in a real registry the old one goes, but for what is published, and what that is based on.
 func TestCleanPipeline(t *testing.T) {
 	registrytest.Isolate(t)
 	outsideCI(t)
@@ -64,7 +64,7 @@ func TestCleanPipeline(t *testing.T) {
 		}
 		return names
 	}
-	want := append(kept(after), kept(before[:3])...) // the published one stands on the stack, and that on the base
+	want := append(kept(after), kept(before[:3])...) // the published one is based on the stack, and that on the base
 	old := kept(before[3:])
 	if got := clean(t, dir, true); !same(got[promote.Waiting], slices.Concat(kept(before[:2]), old)) {
 		t.Errorf("without a time all stays, and what nobody needs by itself is told: %v", got)

@@ -42,7 +42,7 @@ type Image struct {
 	Version string // the tag that users know, with the variant's name at its end
 	Variant string // "" of a recipe without any
 	Recipe  *engine.Recipe
-	Base    *Image // the image of the pipeline that it stands on; nil: something else
+	Base    *Image // the image of the pipeline that it is based on; nil: something else
 
 	Parts  []*Image // of an index: its images, one for each platform; Recipe is that of the first
 	PartOf string   // Image.Ref of the index that it is part of, and published as; "": none
@@ -256,7 +256,7 @@ func (p *Pipeline) find(name string) (string, error) {
 	return "", fault.Usage(fault.Hint(fmt.Errorf("%s has no image %q", p.Path, name), hint))
 }
 
-// images plans some images, and before each those that it stands on.
+// images plans some images, and before each those that it is based on.
 func (p *Pipeline) images(ctx context.Context, s *engine.Session, refs []string) ([]*Image, error) {
 	b := &planner{Pipeline: p, session: s, known: make(map[string]*Image)}
 	for _, ref := range refs {
@@ -336,7 +336,7 @@ func (b *planner) plan(ctx context.Context, i *Image) error {
 		return fault.Usage(fmt.Errorf("%s: the version %q is too long for a tag that has a key in it", i.Ref, i.Version))
 	}
 	if i.Base != nil && i.Base.Problem != nil {
-		i.Problem = fmt.Errorf("%s, which it stands on, cannot be planned", i.Base.Ref)
+		i.Problem = fmt.Errorf("%s, which it is based on, cannot be planned", i.Base.Ref)
 		return nil
 	}
 	planned, err := b.Plan(ctx, b.session, i.Recipe)
@@ -393,7 +393,7 @@ func (p *Pipeline) stableOf(r *engine.Recipe, version string) []string {
 	return all
 }
 
-// Below lists the images that there must be before this one: what it stands on, or its parts.
+// Below lists the images that there must be before this one: what it is based on, or its parts.
 func (i *Image) Below() []*Image {
 	if i.Base != nil {
 		return []*Image{i.Base}

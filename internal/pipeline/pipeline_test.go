@@ -389,7 +389,7 @@ func TestRun(t *testing.T) {
 	if got := actions(all); got != "build build build build" {
 		t.Fatal(got)
 	}
-	if all[0].Reasons[0] != "it has not been built yet" || all[1].Reasons[0] != "what it stands on, images/base, is to be built" {
+	if all[0].Reasons[0] != "it has not been built yet" || all[1].Reasons[0] != "what it is based on, images/base, is to be built" {
 		t.Errorf("%q, %q", all[0].Reasons, all[1].Reasons)
 	}
 	p := open(t, dir)
@@ -433,7 +433,7 @@ func TestRun(t *testing.T) {
 	}
 	publish(t, all)
 
-	// A file of the variants' base: what stands on it is built, on what the registry has; a version that is written once is stuck.
+	// A file of the variants' base: what is based on it is built, on what the registry has; a version that is written once is stuck.
 	change(t, dir, "images/stack/tree/program", "sh", "bash")
 	all = look(t, there, dir)
 	if actions(all) != "fine build build build" || all[1].Reasons[0] != "copy tree:/opt/stack: file tree/program: changed" {
@@ -488,7 +488,7 @@ func impatientSession(t *testing.T) *engine.Session {
 	return s
 }
 
-// What fails stops what stands on it, and nothing else.
+// What fails stops what is based on it, and nothing else.
 func TestRunFails(t *testing.T) {
 	registrytest.Isolate(t)
 	s := newSession(t)

@@ -23,7 +23,7 @@ import (
 )
 
 // Promote gives an image of the pipeline its stable tags, or those of how.To, when there is evidence for each test of its recipe as it is
-// today, and for those of all images of the pipeline that it stands on. how.Trust are keys that are believed besides the pipeline's own.
+// today, and for those of all images of the pipeline that it is based on. how.Trust are keys that are believed besides the pipeline's own.
 func (p *Pipeline) Promote(ctx context.Context, s *engine.Session, i *Image, how engine.Promoting) (*promote.Report, error) {
 	if i.Problem != nil {
 		return nil, i.Problem
@@ -110,7 +110,7 @@ func (p *Pipeline) checkParts(ctx context.Context, s *engine.Session, i *Image, 
 // hintUntested says how an image is published that is not tested.
 const hintUntested = `add a [[test]]; or have it said where others review it, by untested = "allow" in pipeline.toml, or under [publish] of the recipe`
 
-// untested lists what no test says of an image: that it has none, and those that it, or what it stands on, leaves out. allowed is whether
+// untested lists what no test says of an image: that it has none, and those that it, or what it is based on, leaves out. allowed is whether
 // it may be published all the same.
 func (p *Pipeline) untested(i *Image) (all []string, allowed bool) {
 	allowed = true
@@ -152,7 +152,7 @@ func (p *Pipeline) CheckTested(images []*Image) error {
 	return fault.Hint(err, hintUntested)
 }
 
-// required lists the verdicts that there must be about an image and all that it stands on.
+// required lists the verdicts that there must be about an image and all that it is based on.
 func (p *Pipeline) required(ctx context.Context, s *engine.Session, i *Image, trust []*attest.PublicKey) ([]promote.Required, error) {
 	var all []promote.Required
 	for _, part := range i.Parts {

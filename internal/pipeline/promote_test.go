@@ -141,7 +141,7 @@ func (v *validated) promote(t *testing.T, ref, want string) {
 	}
 }
 
-// TestPromote wants evidence for each test of an image and of what it stands on, in the form that the tests have today.
+// TestPromote wants evidence for each test of an image and of what it is based on, in the form that the tests have today.
 func TestPromote(t *testing.T) {
 	v := newValidated(t)
 	const app = "apps/app:small"
@@ -213,7 +213,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// What stands on an image waits for its tests, and the plan names them; where they have failed it says so.
+// What is based on an image waits for its tests, and the plan names them; where they have failed it says so.
 func TestWaits(t *testing.T) {
 	v := newValidated(t)
 	const app = "apps/app:small"

@@ -20,7 +20,7 @@ type RunOptions struct {
 	Build   engine.BuildOptions
 	Replace bool                                         // what nobody trusted has signed, under a canonical reference, is replaced by what is built
 	Wait    func(context.Context) error                  // between two attempts to send an image that is being deleted; nil: some seconds
-	After   func(context.Context, *Status) (bool, error) // what is done for each image once it is there, before what stands on it is built; false stops that. nil: nothing
+	After   func(context.Context, *Status) (bool, error) // what is done for each image once it is there, before what is based on it is built; false stops that. nil: nothing
 	Afters  int                                          // images for which After works at once; 0: 1
 	On      func(context.Context, *Status) error         // has an image built, and sent to its canonical reference, by another machine; nil: it is built here
 	Tell    func(Done)                                   // what has been done for an image, in the order of events, one at a time; nil: nobody asks
@@ -31,14 +31,14 @@ type Done struct {
 	*Status
 	Built  bool // it was built now, or put together from what the store had, and pushed
 	Failed error
-	Waited bool // it was left alone, as what it stands on failed
+	Waited bool // it was left alone, as what it is based on failed
 }
 
 // buildsAtOnce is how many images are built side by side when nobody says: one keeps the cores busy, and another one the network.
 const buildsAtOnce = 2
 
 // Run builds what is missing of the given statuses and sends it to its canonical reference, in the order in which images stand on each
-// other and several at once. What failed stops only what stands on it; the error is of all that failed. Whoever runs it again, or beside
+// other and several at once. What failed stops only what is based on it; the error is of all that failed. Whoever runs it again, or beside
 // another, does what is missing then.
 func (p *Pipeline) Run(ctx context.Context, s *engine.Session, all []*Status, o RunOptions) ([]Done, error) {
 	if o.Jobs <= 0 {
@@ -84,7 +84,7 @@ type runner struct {
 	failed map[string]bool
 }
 
-// image does what is to be done for an image, once what it stands on is done.
+// image does what is to be done for an image, once what it is based on is done.
 func (r *runner) image(ctx context.Context, st *Status) Done {
 	d := Done{Status: st}
 	for _, below := range st.Below() {

@@ -26,14 +26,14 @@ const (
 	Lock     Action = "lock"     // its lock does not fit: `sconce lock`, by a person
 	Build    Action = "build"    // there is nothing under its canonical reference
 	Unsigned Action = "unsigned" // no trusted key has signed that what is there belongs there
-	Wait     Action = "wait"     // likewise, and what it stands on has not passed its tests
+	Wait     Action = "wait"     // likewise, and what it is based on has not passed its tests
 	Test     Action = "test"     // a test has no verdict
 	Untested Action = "untested" // it has no test, or one that is left out, and may not be published so: by a person
 	Publish  Action = "publish"  // a stable tag does not lead to it
 	Stuck    Action = "stuck"    // a stable tag that is written once leads to another image: by a person
 	Fine     Action = "fine"
 
-	Withdrawn Action = "withdrawn" // it, or what it stands on, is withdrawn: by a person
+	Withdrawn Action = "withdrawn" // it, or what it is based on, is withdrawn: by a person
 )
 
 // Status is how far an image is, by what registries say.
@@ -84,7 +84,7 @@ func (p *Pipeline) Look(ctx context.Context, s *engine.Session, images []*Image)
 	return all, p.lookAtWithdrawals(outer, s, all, trust)
 }
 
-// blame says of an image when what it stands on is the reason that it is to be built, or has something to do first.
+// blame says of an image when what it is based on is the reason that it is to be built, or has something to do first.
 func (st *Status) blame(all []*Status) {
 	if st.Parts != nil {
 		st.blameParts(all)
@@ -99,7 +99,7 @@ func (st *Status) blame(all []*Status) {
 		st.Reasons = below.heldUp()
 	case st.Action == Build && below.IsToBuild():
 		st.Action = below.Action
-		st.Reasons = append(slices.Clone(st.changes), "what it stands on, "+st.Base.Ref+", is to be built")
+		st.Reasons = append(slices.Clone(st.changes), "what it is based on, "+st.Base.Ref+", is to be built")
 	case st.Action == Build && (below.Action == Test || below.Action == Stuck):
 		st.Action = Wait
 		st.Reasons = below.heldUp()
@@ -108,7 +108,7 @@ func (st *Status) blame(all []*Status) {
 	}
 }
 
-// below is the status of what an image stands on; nil: it stands on no image of the pipeline, or on none that was asked about.
+// below is the status of what an image is based on; nil: it is based on no image of the pipeline, or on none that was asked about.
 func (st *Status) below(all []*Status) *Status {
 	i := slices.IndexFunc(all, func(other *Status) bool { return st.Base != nil && other.Image.Ref == st.Base.Ref })
 	if i < 0 {
@@ -117,7 +117,7 @@ func (st *Status) below(all []*Status) *Status {
 	return all[i]
 }
 
-// heldUp is why what stands on an image waits.
+// heldUp is why what is based on an image waits.
 func (st *Status) heldUp() []string {
 	var reasons []string
 	for _, reason := range st.Reasons {

@@ -65,7 +65,7 @@ func inRegistry(ref string, digest store.Digest) engine.InRegistry {
 func (p *Pipeline) Below(ctx context.Context, more []*attest.PublicKey) engine.PlanOptions {
 	trust, unable := p.judges(more)
 	if unable != nil {
-		progress.Notef(ctx, fmt.Sprintf("what a recipe stands on is built here, as signatures cannot be checked: %v", unable))
+		progress.Notef(ctx, fmt.Sprintf("what a recipe is based on is built here, as signatures cannot be checked: %v", unable))
 		return engine.PlanOptions{}
 	}
 	return engine.PlanOptions{Canonical: p.CanonicalOf, Trust: trust}

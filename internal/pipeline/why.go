@@ -51,7 +51,7 @@ func (p *Pipeline) explainBuild(ctx context.Context, s *engine.Session, st *Stat
 	return nil
 }
 
-// changes are the causes of steps being others than before, without those that only come after such; onImage: what the image stands on is
+// changes are the causes of steps being others than before, without those that only come after such; onImage: what the image is based on is
 // told elsewhere.
 func changes(old, now *plan.Record, onImage bool) []string {
 	why := plan.Compare(old, now)

@@ -36,9 +36,9 @@ func TestReasons(t *testing.T) {
 		change(t, dir, "apps/app/sconce.toml", "\"large\"", "\"huge\"")
 		want := map[string][]string{
 			"images/base":        {"copy file:/opt/base/file: file file: changed", "KEEP"},
-			"images/stack":       {"what it stands on, images/base, is to be built"},
-			"apps/app:small":     {"what it stands on, images/stack, is to be built"},
-			"apps/app:large-dev": {"SIZE", "what it stands on, images/stack, is to be built"},
+			"images/stack":       {"what it is based on, images/base, is to be built"},
+			"apps/app:small":     {"what it is based on, images/stack, is to be built"},
+			"apps/app:large-dev": {"SIZE", "what it is based on, images/stack, is to be built"},
 		}
 		for _, st := range look(t, newSession(t), dir) {
 			parts := want[st.Ref]
@@ -73,7 +73,7 @@ func TestReasonsOfNewVersion(t *testing.T) {
 	change(t, dir, "apps/app/sconce.toml", "\"large\"", "\"huge\"")
 	want := map[string][]string{
 		"images/base":        {"since 1", "copy file:/opt/base/file: file file: changed"},
-		"apps/app:large-dev": {"SIZE", "what it stands on"},
+		"apps/app:large-dev": {"SIZE", "what it is based on"},
 	}
 	for _, st := range look(t, newSession(t), dir) {
 		for n, part := range want[st.Ref] {
@@ -84,7 +84,7 @@ func TestReasonsOfNewVersion(t *testing.T) {
 	}
 }
 
-// What is done after an image comes before what stands on it is built, and can stop that alone.
+// What is done after an image comes before what is based on it is built, and can stop that alone.
 func TestAfter(t *testing.T) {
 	registrytest.Isolate(t)
 	s := newSession(t)
@@ -104,7 +104,7 @@ func TestAfter(t *testing.T) {
 		order = append(order, st.Ref)
 		for _, other := range all {
 			if other.Base != nil && other.Base.Ref == st.Ref && there(ctx, other) {
-				t.Errorf("%s is built before what it stands on is done", other.Ref)
+				t.Errorf("%s is built before what it is based on is done", other.Ref)
 			}
 		}
 		return st.Ref != "images/stack", nil

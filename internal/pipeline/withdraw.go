@@ -109,7 +109,7 @@ func (p *Pipeline) withdraw(ctx context.Context, s *engine.Session, from string,
 	return s.Withdraw(ctx, w)
 }
 
-// placesOf are an image of the pipeline, and what it stands on or is made of, where somebody may have written that they are withdrawn. digests has
+// placesOf are an image of the pipeline, and what it is based on or is made of, where somebody may have written that they are withdrawn. digests has
 // those that are there, by Image.Ref.
 func (p *Pipeline) placesOf(i *Image, digests map[string]store.Digest) (own promote.Place, below []promote.Place) {
 	place := func(i *Image, how string) promote.Place {
@@ -124,16 +124,16 @@ func (p *Pipeline) placesOf(i *Image, digests map[string]store.Digest) (own prom
 	for _, part := range i.Parts {
 		add(part, "is made of")
 		for at := part.Base; at != nil; at = at.Base {
-			add(at, "stands on")
+			add(at, "is based on")
 		}
 	}
 	for at := i.Base; at != nil; at = at.Base {
-		add(at, "stands on")
+		add(at, "is based on")
 	}
 	return place(i, ""), below
 }
 
-// belowOf finds what an image of the pipeline stands on or is made of, for promotion.
+// belowOf finds what an image of the pipeline is based on or is made of, for promotion.
 func (p *Pipeline) belowOf(ctx context.Context, s *engine.Session, i *Image) ([]promote.Place, error) {
 	digests := make(map[string]store.Digest)
 	var find func(i *Image) error
@@ -202,7 +202,7 @@ func (p *Pipeline) lookAtWithdrawals(ctx context.Context, s *engine.Session, all
 	return nil
 }
 
-// blameWithdrawn says of an image that it is withdrawn, or what it stands on.
+// blameWithdrawn says of an image that it is withdrawn, or what it is based on.
 func (st *Status) blameWithdrawn(notes map[string]*evidence.WithdrawnError) {
 	if w := notes[st.Image.Ref]; w != nil {
 		st.Action, st.Reasons = Withdrawn, []string{"it is withdrawn: " + w.Note.Because}
@@ -221,7 +221,7 @@ func (st *Status) blameWithdrawn(notes map[string]*evidence.WithdrawnError) {
 			stack(part)
 		}
 		if i.Base != nil {
-			add(i.Base, "stands on")
+			add(i.Base, "is based on")
 			stack(i.Base)
 		}
 	}

@@ -102,7 +102,7 @@ func startWithoutReferrers(t testing.TB) string {
 	}).Host
 }
 
-// An image that is withdrawn is promoted by nobody, nor is what stands on it, and everybody is told why, until that is taken back.
+// An image that is withdrawn is promoted by nobody, nor is what is based on it, and everybody is told why, until that is taken back.
 func TestWithdraw(t *testing.T) {
 	for name, start := range map[string]func(testing.TB) string{
 		"docker":    func(t testing.TB) string { return registrytest.Start(t, false) },
@@ -145,7 +145,7 @@ func TestWithdraw(t *testing.T) {
 			all := v.states(t)
 			wants(t, all["images/base"], pipeline.Fine)
 			wants(t, all[stack], pipeline.Withdrawn, why)
-			wants(t, all[small], pipeline.Withdrawn, "it stands on images/stack, which is withdrawn: "+why)
+			wants(t, all[small], pipeline.Withdrawn, "it is based on images/stack, which is withdrawn: "+why)
 			if table := pipeline.Markdown([]*pipeline.Status{all[stack]}); !strings.Contains(table, `withdrawn: NCCL hangs[31m \| on 8 nodes`) {
 				t.Error(table)
 			}
@@ -193,7 +193,7 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
-// What an image stands on that is withdrawn keeps it from being built.
+// What an image is based on that is withdrawn keeps it from being built.
 func TestNotBuiltOnWithdrawn(t *testing.T) {
 	registrytest.Isolate(t)
 	v := newPublished(t, registrytest.StartWithReferrers(t))
@@ -201,7 +201,7 @@ func TestNotBuiltOnWithdrawn(t *testing.T) {
 		t.Fatal(err)
 	}
 	change(t, v.dir, "apps/app/sconce.toml", "small = {}", "small = { image.env = { SIZE = \"small\" } }")
-	wants(t, v.states(t)[small], pipeline.Wait, "it stands on images/stack, which is withdrawn: bad")
+	wants(t, v.states(t)[small], pipeline.Wait, "it is based on images/stack, which is withdrawn: bad")
 	done, err := open(t, v.dir).Run(t.Context(), newSession(t), look(t, v.session, v.dir), pipeline.RunOptions{})
 	if err != nil || slices.ContainsFunc(done, func(d pipeline.Done) bool { return d.Built || (d.Ref == small) != d.Waited && d.Ref == small }) {
 		t.Errorf("%+v, %v", done, err)

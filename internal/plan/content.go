@@ -7,8 +7,8 @@ import (
 	"sconce.dev/sconce/internal/store"
 )
 
-// A step's key is made of the keys of what it stands on, so that it is known before anything is made. What was made in another way may
-// have come out the same, though: a component whose patch got another comment. So a step that stands on what other stages made has a
+// A step's key is made of the keys of what it is based on, so that it is known before anything is made. What was made in another way may
+// have come out the same, though: a component whose patch got another comment. So a step that is based on what other stages made has a
 // second key, of the bytes that are really below it and that it really takes. It is known once those are there; what is recorded under
 // it need not be made again, and is recorded under the first key, too. From then on the first key alone tells.
 
@@ -21,14 +21,14 @@ func contentOp(op Op) bool {
 	return false
 }
 
-// Ground is what a step really stands on and takes, once it is made.
+// Ground is what a step really is based on and takes, once it is made.
 type Ground struct {
 	Below       []store.Digest            // of the layers below, uncompressed, lowest first
 	Environment []string                  // that its command inherits, as NAME=VALUE
 	Taken       map[*Stage][]store.Digest // of the layers of the stages that it takes files of; the last alone, of an [Output]
 }
 
-// ContentKey is the key of a step by what it really stands on. Equal keys make equal layers, as with [Step.Key]; s is the step's stage.
+// ContentKey is the key of a step by what it really is based on. Equal keys make equal layers, as with [Step.Key]; s is the step's stage.
 func (t *Step) ContentKey(s *Stage, g Ground) Key {
 	in := []Input{{"layer", text(s.Layer)}, {"below", text(g.Below)}, {"inherited", text(g.Environment)}}
 	own := slices.Clone(t.Inputs)

@@ -14,7 +14,7 @@ func (s *Stage) checkDepth() error {
 	for _, t := range s.Steps {
 		if _, runs := t.Op.(*Exec); runs && depth > execop.MaxLayers {
 			return fault.Hint(
-				fmt.Errorf("%s: %s: it stands on %d layers, and a command can stand on %d", t.Place, t.Label(), depth, execop.MaxLayers),
+				fmt.Errorf("%s: %s: it is based on %d layers, and a command can stand on %d", t.Place, t.Label(), depth, execop.MaxLayers),
 				"join lines into one: each RUN, COPY and ADD counts as a layer, beside those of the base")
 		}
 		depth += t.layers()

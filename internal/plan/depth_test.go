@@ -47,11 +47,11 @@ func TestDepth(t *testing.T) {
 		fails string
 	}{
 		"just enough":           {"FROM a\n" + strings.Repeat("RUN x\n", room+1), ""},
-		"one too many":          {"FROM a\n" + strings.Repeat("RUN x\n", room+2), fmt.Sprintf("Containerfile:%d: RUN x: it stands on 500 layers", room+3)},
-		"copies count":          {"FROM a\n" + strings.Repeat(inline, room+1) + "RUN x\n", "stands on 500 layers"},
+		"one too many":          {"FROM a\n" + strings.Repeat("RUN x\n", room+2), fmt.Sprintf("Containerfile:%d: RUN x: it is based on 500 layers", room+3)},
+		"copies count":          {"FROM a\n" + strings.Repeat(inline, room+1) + "RUN x\n", "is based on 500 layers"},
 		"nothing runs":          {"FROM a\n" + strings.Repeat(inline, room+10), ""},
 		"nothing runs on it":    {"FROM a AS b\n" + strings.Repeat(inline, room+10) + "FROM a\nCOPY --from=b /a /a\nRUN x\n", ""},
-		"in a stage below":      {"FROM a AS b\n" + strings.Repeat(inline, room) + "FROM b\nRUN x\nRUN x\n", "stands on 500 layers"},
+		"in a stage below":      {"FROM a AS b\n" + strings.Repeat(inline, room) + "FROM b\nRUN x\nRUN x\n", "is based on 500 layers"},
 		"lines of no layer":     {"FROM a\n" + strings.Repeat("ENV A=1\nWORKDIR /x\n", room+10) + "RUN x\n", ""},
 		"in a stage not wanted": {"FROM a AS b\n" + strings.Repeat("RUN x\n", room+10) + "FROM a\nRUN x\n", ""},
 	} {

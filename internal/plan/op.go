@@ -24,14 +24,14 @@ import (
 type Op interface {
 	// Kind names the type, for people and in keys: "exec", "wheels".
 	Kind() string
-	// inputs is everything that decides what the op makes besides what it stands on. Order matters.
+	// inputs is everything that decides what the op makes besides what it is based on. Order matters.
 	inputs() []Input
-	// key is the op's key on top of s, and what it stands on: which only the op knows. A layer that other rooms make without a plan, too,
+	// key is the op's key on top of s, and what it is based on: which only the op knows. A layer that other rooms make without a plan, too,
 	// has its key from the room that makes it.
 	key(s *Stage, inputs []Input) (Key, []Key)
 }
 
-// onAll is the key of an op that stands on all before it.
+// onAll is the key of an op that is based on all before it.
 func onAll(op Op, s *Stage, inputs []Input) (Key, []Key) {
 	on := []Key{s.key}
 	return keyOf(op.Kind(), stepVersion, on, append([]Input{{"layer", text(s.Layer)}}, inputs...)), on

@@ -1,7 +1,7 @@
 // Package plan turns a locked recipe or a Containerfile into stages of steps, each step under a key.
 //
 // A key is the SHA-256 of a canonical encoding of everything that decides what the step makes: its inputs, the keys of the
-// steps it stands on, and the version of the code that runs it. Equal keys mean equal results, on any machine and at any time,
+// steps it is based on, and the version of the code that runs it. Equal keys mean equal results, on any machine and at any time,
 // so a step whose key the store knows is never run. No time, host, user, directory of this machine, undeclared variable or
 // order of a map enters a key.
 //
@@ -69,7 +69,7 @@ const (
 	environmentVersion = 1
 
 	condaEnvironmentVersion = 2 // 2: a client of the environment stands in the root too
-	stepVersion             = 3 // 3: what a step makes is newer than what it stands on
+	stepVersion             = 3 // 3: what a step makes is newer than what it is based on
 	compileVersion          = 2 // 2: the time is part of it
 	imageVersion            = 2 // 2: the history is part of it
 )

@@ -8,7 +8,7 @@ import (
 // Record is what is kept of a plan that was built, to say of a later one what is different. It holds no secret: keys know of none.
 type Record struct {
 	Image string       `json:"image"` // NAME:TAG
-	Steps []StepRecord `json:"steps"` // of all stages, each after what it stands on; the image itself is the last
+	Steps []StepRecord `json:"steps"` // of all stages, each after what it is based on; the image itself is the last
 }
 
 // StepRecord is one step of a [Record].
@@ -23,7 +23,7 @@ type StepRecord struct {
 	Args   []Input          `json:"arguments,omitempty"` // of the build, see [Step.Args]
 	Files  []fileop.FileSum `json:"files,omitempty"`     // of directories of this machine that it takes files of
 
-	// Content says that the step is found by what it really stands on, too; see [Step.ContentKey].
+	// Content says that the step is found by what it really is based on, too; see [Step.ContentKey].
 	Content bool `json:"content,omitempty"`
 
 	Seconds float64 `json:"seconds,omitempty"` // how long it took to make it, the last time; 0: not known
@@ -60,7 +60,7 @@ func grafts(op Op) bool {
 	return ok
 }
 
-// EachStage calls visit for every stage of the plan, after those that it stands on or takes files of.
+// EachStage calls visit for every stage of the plan, after those that it is based on or takes files of.
 func (p *Plan) EachStage(visit func(*Stage) error) error {
 	return eachStage(p.Stage, make(map[*Stage]bool), visit)
 }

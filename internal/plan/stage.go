@@ -8,7 +8,7 @@ import (
 // Stage is a chain of layers: steps on top of each other, and on those of another stage or on nothing.
 type Stage struct {
 	Label string // what people call it: the name that a Containerfile gives it
-	From  *Stage // what it stands on; nil: nothing
+	From  *Stage // what it is based on; nil: nothing
 	Steps []*Step
 	Layer layer.Options // of the layers that its steps make
 
@@ -27,11 +27,11 @@ type Step struct {
 	History string  // what the image's history says of it, and so part of the image's key; "" of a step without an entry
 	Place   string  // where it is written: FILE:LINE; "" if nowhere in particular
 	Op      Op      // nil: a line of a Containerfile that changes the configuration only
-	Inputs  []Input // what Key stands for, besides what the step stands on
-	On      []Key   // what it stands on: of these, and Inputs, Key is made
+	Inputs  []Input // what Key stands for, besides what the step is based on
+	On      []Key   // what it is based on: of these, and Inputs, Key is made
 	Args    []Input // build arguments by which Inputs, or the configuration, came to be what they are; in no key
 
-	// Content says that the step stands on what other stages made, or takes files of them, so that there is a second key to look
+	// Content says that the step is based on what other stages made, or takes files of them, so that there is a second key to look
 	// under once these are made; see [Step.ContentKey].
 	Content bool
 }
@@ -63,7 +63,7 @@ func (s *Stage) add(t *Step) {
 	s.Steps = append(s.Steps, t)
 }
 
-// above is the key of a stage with one step more. The key of a step that stands on all before it says it all.
+// above is the key of a stage with one step more. The key of a step that is based on all before it says it all.
 func above(stage Key, t *Step) Key {
 	if stage == "" || len(t.On) == 1 && t.On[0] == stage {
 		return t.Key

@@ -15,7 +15,7 @@ type Difference struct {
 	Causes []string    // by name: files, packages, variables, the step below; never empty
 	Before *StepRecord // what the step was; nil: it is new
 
-	// Upstream says that nothing of the step itself is another: only what it stands on, or takes of other stages, is made in another
+	// Upstream says that nothing of the step itself is another: only what it is based on, or takes of other stages, is made in another
 	// way. When that comes out the same, the step is not made again.
 	Upstream bool
 }
@@ -84,7 +84,7 @@ func (c *comparison) causes(before *StepRecord, t StepRecord) []string {
 		causes = byArguments(differentArguments(before.Args, t.Args), causes)
 	}
 	if len(causes) == 0 && len(before.On) != len(t.On) {
-		causes = []string{"it stands on fewer steps"}
+		causes = []string{"it is based on fewer steps"}
 	}
 	if len(causes) == 0 {
 		causes = []string{OnOther}
@@ -142,7 +142,7 @@ func (c *comparison) sameStage(old, now StepRecord) bool {
 	return old.Stage == now.Stage || old.Stage == c.old.Image && now.Stage == c.image
 }
 
-// upstream names the first changed step that t stands on.
+// upstream names the first changed step that t is based on.
 func (c *comparison) upstream(t StepRecord) string {
 	for _, on := range t.On {
 		if title, ok := c.changed[on]; ok {
@@ -225,8 +225,8 @@ func shown(before string, values []string) string {
 
 // Causes that are not a step's own: such a step is another because one below it is.
 const (
-	StandsOn = "it stands on"      // how they begin
-	OnOther  = "what it stands on" // when it is not known which
+	StandsOn = "it is based on"      // how they begin
+	OnOther  = "what it is based on" // when it is not known which
 )
 
 // maxReadable is how long a value may be to be shown, in bytes.

@@ -143,10 +143,10 @@ func TestWhyBuildArgument(t *testing.T) {
 			"WORKDIR /$VALUE": {value, "directory: /1 → /2"}, "image made:1": {value, "configuration: changed"},
 		}},
 		"a command": {"FROM a\nARG VALUE=1\nARG OTHER=1\nRUN make\n", map[string][]string{
-			"RUN make": {value}, "image made:1": {"it stands on: RUN make"},
+			"RUN make": {value}, "image made:1": {"it is based on: RUN make"},
 		}},
 		"a file's text": {"FROM a\nARG VALUE=1\nCOPY <<end /f\n$VALUE\nend\n", map[string][]string{
-			"COPY <<end /f": {value, "files: changed", "file end: changed"}, "image made:1": {"it stands on: COPY <<end /f"},
+			"COPY <<end /f": {value, "files: changed", "file end: changed"}, "image made:1": {"it is based on: COPY <<end /f"},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -182,8 +182,8 @@ func TestWhyUpstream(t *testing.T) {
 	}
 	want := map[string][]string{
 		"run make":         {"variable CC: gcc → clang"},
-		"run make install": {"it stands on: run make"},
-		"image demo:1":     {"it stands on: run make install"},
+		"run make install": {"it is based on: run make"},
+		"image demo:1":     {"it is based on: run make install"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -193,7 +193,7 @@ func TestWhyUpstream(t *testing.T) {
 	}
 }
 
-// A record lists every step once, each after what it stands on.
+// A record lists every step once, each after what it is based on.
 func TestRecordOrder(t *testing.T) {
 	s := newSubject(3)
 	s.withSteps(t, t.TempDir())

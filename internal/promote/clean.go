@@ -124,7 +124,7 @@ func (c *cleaner) all() []*group {
 	return all
 }
 
-// decide finds out of each group whether it stays, and why. Nothing goes that something stands on that stays.
+// decide finds out of each group whether it stays, and why. Nothing goes that something is based on that stays.
 func (c *cleaner) decide() {
 	all := c.all()
 	for _, s := range c.surveys {
@@ -154,7 +154,7 @@ func (c *cleaner) decide() {
 				todo = append(todo, other)
 			}
 		}
-		stays(at[path.Base(g.base)], g.title()+" stands on it")
+		stays(at[path.Base(g.base)], g.title()+" is based on it")
 		for _, listed := range g.images {
 			for _, d := range listed {
 				stays(parts[g.repository+"@"+string(d)], "it is part of "+g.title())

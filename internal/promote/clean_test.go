@@ -42,7 +42,7 @@ func newYard(t *testing.T, host string) *yard {
 
 func tagOf(version string) string { return version + "-" + hash(version)[:24] }
 
-// image adds an image with a document and a verdict, which stands on base, REPOSITORY:VERSION.
+// image adds an image with a document and a verdict, which is based on base, REPOSITORY:VERSION.
 func (y *yard) image(t *testing.T, repo, version, base string) {
 	t.Helper()
 	at := y.host + "/" + repo
@@ -225,7 +225,7 @@ func TestClean(t *testing.T) {
 			if states, err = y.clean(t, c, 30, true); err != nil || states["ci/app:2-small"] != Deleted {
 				t.Fatal(states, err)
 			}
-			// By now the claim is over, and the line's newest image is the only one; nothing stands on base 2 any more.
+			// By now the claim is over, and the line's newest image is the only one; nothing is based on base 2 any more.
 			y.want(t, "ci/app:2-small", "ci/app:1-large", "ci/base:2-x")
 			for _, tag := range y.tags(t) {
 				if strings.HasPrefix(tag, "ci/app:claim.8.") {

@@ -22,7 +22,7 @@ type Demand struct {
 	From   string         // HOST/PATH with the evidence
 	Recipe bool           // what follows is what its recipe says; else the record of its promotion counts, and without one all evidence that there is
 
-	Required []Required // verdicts that there must be, of the image and what it stands on
+	Required []Required // verdicts that there must be, of the image and what it is based on
 	Untested []string   // what nothing tests, in words
 	Allowed  bool       // that is allowed; without a recipe: that there is no evidence
 }
@@ -238,7 +238,7 @@ func (j *judge) nothing(image store.Digest, others int) string {
 	return text
 }
 
-// byRecord wants the verdicts about the image itself that it was promoted with, and returns the others. Those about what it stands on lie
+// byRecord wants the verdicts about the image itself that it was promoted with, and returns the others. Those about what it is based on lie
 // beside that.
 func (j *judge) byRecord(all []*evidence.Evidence) (others []*evidence.Evidence) {
 	for _, t := range j.Record.Tests {
@@ -269,7 +269,7 @@ func isSuperseded(e *evidence.Evidence, all []*evidence.Evidence) bool {
 type Record struct {
 	Time     time.Time        `json:"time"`
 	To       []string         `json:"to"`    // HOST/PATH:TAG
-	Tests    []RecordedTest   `json:"tests"` // that have passed, of the image and of what it stands on
+	Tests    []RecordedTest   `json:"tests"` // that have passed, of the image and of what it is based on
 	Untested []string         `json:"untested,omitempty"`
 	Origin   *evidence.Origin `json:"origin,omitempty"` // of the pipeline
 }

@@ -43,7 +43,7 @@ type Promotion struct {
 	Untested []string
 	Allowed  bool
 
-	Below []Place // what the image stands on or lists, none of which may be withdrawn
+	Below []Place // what the image is based on or lists, none of which may be withdrawn
 
 	Origin *evidence.Origin // of who promotes, for the record
 }

@@ -190,7 +190,7 @@ func (s *survey) lookAtImage(ctx context.Context, tag string, canonical bool) er
 // Annotations of the documents about an image, by which it is found out what it needs.
 const (
 	NoteCreated = "org.opencontainers.image.created" // when it was first sent, in RFC 3339
-	NoteBase    = "dev.sconce.base"                  // the canonical reference of the image that it stands on, of which NAME:TAG counts
+	NoteBase    = "dev.sconce.base"                  // the canonical reference of the image that it is based on, of which NAME:TAG counts
 )
 
 // Created returns when an image was first sent to a repository, by the documents about it; the zero time when they do not say.

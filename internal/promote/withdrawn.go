@@ -26,7 +26,7 @@ type Place struct {
 }
 
 // Withdrawal looks whether an image is withdrawn, and returns the note that says so, or nil, and others that do not count. A registry that does not
-// answer is an error; a repository of what another image stands on need not be readable.
+// answer is an error; a repository of what another image is based on need not be readable.
 func Withdrawal(ctx context.Context, p Place, o Options) (counts *evidence.Note, others []*evidence.Note, err error) {
 	notes := make([]*evidence.Note, len(p.Repositories))
 	g, inner := errgroup.WithContext(ctx)
@@ -60,7 +60,7 @@ func TellOthers(ctx context.Context, p Place, others []*evidence.Note) {
 	}
 }
 
-// checkWithdrawn refuses an image that is withdrawn, or that stands on one that is.
+// checkWithdrawn refuses an image that is withdrawn, or that is based on one that is.
 func (r *promoter) checkWithdrawn(ctx context.Context) error {
 	own := Place{Name: r.From + "@" + r.Image.Short(), Image: r.Image, Repositories: []string{r.From}}
 	for _, t := range r.To {

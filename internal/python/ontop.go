@@ -13,7 +13,7 @@ import (
 	"sconce.dev/sconce/internal/lazyregexp"
 )
 
-// Base is what an environment on top of an image's own stands on: the image's Python as its commands find it, a virtual environment of it
+// Base is what an environment on top of an image's own is based on: the image's Python as its commands find it, a virtual environment of it
 // included.
 type Base struct {
 	Python   Interpreter  `json:"python"`             // with the packages of the environment and of what it sees
@@ -72,7 +72,7 @@ func (f finder) venvOf(searchPath []string, found Interpreter) string {
 // chainLine is a line by which an environment that sconce made sees another one.
 var chainLine = lazyregexp.New(`^import site; site\.addsitedir\('(/[^'\\]*)'\)$`)
 
-// chainOf lists the directories of an environment's packages, and those of the environments that it stands on.
+// chainOf lists the directories of an environment's packages, and those of the environments that it is based on.
 func (f finder) chainOf(root string, found Interpreter, seen []string) []string {
 	dir := root + "/lib/python" + found.Minor() + "/site-packages"
 	if n, err := f.tree.Lookup(dir); err != nil || n.Type != layer.Dir || slices.Contains(seen, dir) || len(seen) == maxChain {

@@ -2,7 +2,7 @@ package recipe
 
 import "sconce.dev/sconce/internal/hostconfig"
 
-// baseKeys are those of what an image is called, and what it stands on: base, target, system packages.
+// baseKeys are those of what an image is called, and what it is based on: base, target, system packages.
 var baseKeys = map[string]key{
 	"name": {
 		Doc: "The image's name. It is also its name among the local images.", Example: `"llm-train"`,
@@ -18,7 +18,7 @@ var baseKeys = map[string]key{
 		Example: `["ca", "pip"]`, Enum: hostconfig.Kinds,
 	},
 
-	"base": {Doc: "What the image stands on: `image`, `bootstrap` or `recipe`, exactly one of them."},
+	"base": {Doc: "What the image is based on: `image`, `bootstrap` or `recipe`, exactly one of them."},
 	"base.image": {
 		Doc: "An existing image: a registry reference (`debian:12`, `docker://nvcr.io/nvidia/cuda:12.8.1-base-ubuntu24.04`), " +
 			"`oci:DIR[:TAG]`, `oci-archive:FILE[:TAG]`, `docker-archive:FILE[:TAG]`, `tar:FILE` (a root file system, compressed or not), `sqsh:FILE`, `sif:FILE` " +
@@ -73,7 +73,7 @@ var baseKeys = map[string]key{
 	},
 
 	"base.recipe": {
-		Doc: "Another recipe, `PATH` or `PATH:VARIANT`, whose image this one stands on: its directory or file, relative to this recipe's directory. " +
+		Doc: "Another recipe, `PATH` or `PATH:VARIANT`, whose image this one is based on: its directory or file, relative to this recipe's directory. " +
 			"Its image is built first unless it is there. It has a lock of its own.",
 		Example: `"../pytorch:26.02-py3"`,
 		Form:    formImage, FormName: "the path of a recipe, with a variant behind a colon if it has any",

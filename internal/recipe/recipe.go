@@ -73,7 +73,7 @@ type Recipe struct {
 	Matrix   map[string][]string `toml:"matrix"`
 }
 
-// Base says what the image stands on. Exactly one of Image, Bootstrap and Recipe is set.
+// Base says what the image is based on. Exactly one of Image, Bootstrap and Recipe is set.
 type Base struct {
 	Image     string     `toml:"image"` // as written; see Recipe.BaseReference
 	Bootstrap *Bootstrap `toml:"bootstrap"`
@@ -164,7 +164,7 @@ type Python struct {
 	OnTop *OnTop `toml:"-"`
 }
 
-// OnTop says how an environment stands on top of the base's: it sees all packages of the base, and replaces none.
+// OnTop says how an environment is based on top of the base's: it sees all packages of the base, and replaces none.
 type OnTop struct {
 	Root   string   // its directory, absolute
 	Shadow []string // packages of the base that it may have in a version of its own

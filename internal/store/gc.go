@@ -26,7 +26,7 @@ const DefaultPruneAge = 30 * 24 * time.Hour
 // partialAge is how old a download may be and still be resumed.
 const partialAge = 24 * time.Hour
 
-// PruneOptions says what to remove. What a named image stands on always stays.
+// PruneOptions says what to remove. What a named image is based on always stays.
 type PruneOptions struct {
 	All       bool          // keep only what images need, whatever its age
 	OlderThan time.Duration // remove what was not used for this long; 0: DefaultPruneAge
@@ -222,7 +222,7 @@ func (p *pruner) listBlobs() error {
 	})
 }
 
-// readRecords reads those of all members: what stands on a blob, whoever has brought it, keeps it.
+// readRecords reads those of all members: what is based on a blob, whoever has brought it, keeps it.
 func (p *pruner) readRecords() error {
 	return each(p.members, func(m *Store) error {
 		err := p.readMember(m)

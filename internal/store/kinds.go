@@ -3,7 +3,7 @@ package store
 // The kinds of records: what was made, under what. All of them are here, so that a person who finds one on disk can look it up,
 // and docs/formats.md lists them.
 const (
-	KindImage       Kind = "image"             // an image under one of its names; prune never removes what it stands on
+	KindImage       Kind = "image"             // an image under one of its names; prune never removes what it is based on
 	KindImageStep   Kind = "image-step"        // the digest of an image that was built; under the key of its plan
 	KindPlan        Kind = "plan"              // the steps of the last build of an image, to say what has changed since; under its name
 	KindStep        Kind = "step"              // the layer of a step; under the step's key

@@ -24,7 +24,7 @@ type Limits struct {
 }
 
 // KeepWithin removes what can be had again while the store, or what this user has in it, is above its limit: first what is unpacked, then what was
-// used longest ago, never what a named image stands on. It does nothing when another process uses the store, or when the store was
+// used longest ago, never what a named image is based on. It does nothing when another process uses the store, or when the store was
 // measured within the last hour and found to fit; that is left to a later command. ok reports whether anything was looked at.
 func (s *Store) KeepWithin(ctx context.Context, limits Limits) (report PruneReport, ok bool, err error) {
 	if limits.Bytes <= 0 && limits.OfUser == nil || s.readOnly || s.measuredLately() {

@@ -15,7 +15,7 @@ type Once[T any] struct {
 	Kind Kind
 	Key  string
 
-	Refs  func(T) []Digest // the blobs that the result stands on: a record whose blobs are gone is none; nil: none
+	Refs  func(T) []Digest // the blobs that the result is based on: a record whose blobs are gone is none; nil: none
 	Valid func(T) bool     // looks at a record: one that it refuses is none; nil: all are good
 	Again bool             // it is done again, whatever is recorded
 	Does  string           // what doing it is called for those who wait: "makes torch"; "": by its kind
@@ -115,7 +115,7 @@ func (o Once[T]) send(ctx context.Context, s *Store, v T) {
 type Remote interface {
 	// Get brings what was put under key into the store, its JSON into v, and reports whether there is such a thing.
 	Get(ctx context.Context, s *Store, kind, key string, v any) (bool, error)
-	// Put keeps v and the blobs that it stands on.
+	// Put keeps v and the blobs that it is based on.
 	Put(ctx context.Context, s *Store, kind, key string, v any, blobs []Digest) error
 }
 

@@ -31,7 +31,7 @@ func (s *Store) recordPath(kind Kind, key string) (string, error) {
 	return s.path(recordBucket, string(kind), key[:2], key), nil
 }
 
-// PutRecord stores v, as JSON, under key. refs are the blobs it stands on.
+// PutRecord stores v, as JSON, under key. refs are the blobs it is based on.
 func (s *Store) PutRecord(kind Kind, key string, refs []Digest, v any) error {
 	if err := s.writable(); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (s *Store) PutRecord(kind Kind, key string, refs []Digest, v any) error {
 }
 
 // GetRecord reads the record under key into v and reports whether there is one. A record that cannot be read, or that
-// stands on a blob that is gone, is no record.
+// is based on a blob that is gone, is no record.
 func (s *Store) GetRecord(kind Kind, key string, v any) (bool, error) {
 	for _, at := range s.all() {
 		path, err := at.recordPath(kind, key)

@@ -173,7 +173,7 @@ func spoil(t *testing.T, s *store.Store, d store.Digest) {
 
 func TestRecords(t *testing.T) {
 	s := open(t, t.TempDir())
-	d := put(t, s, "stands on this")
+	d := put(t, s, "is based on this")
 	record(t, s, "with-ref", d)
 	record(t, s, "alone")
 	record(t, s, "dangling", store.DigestOf([]byte("never stored")))
@@ -364,7 +364,7 @@ func TestSharedStoreIsRead(t *testing.T) {
 	}
 	record(t, mine, "my-record", d)
 	if !hasRecord(t, mine, "my-record") {
-		t.Error("a record that stands on a shared blob is not believed")
+		t.Error("a record that is based on a shared blob is not believed")
 	}
 	// The owner cannot prune it while I read it.
 	_, err := site.Prune(context.Background(), store.PruneOptions{NoWait: true})

@@ -60,7 +60,7 @@ func (t *translator) draft() *draft {
 		t.refused.add(t.lineOf("FROM"), "a recipe has one stage, and this needs %d: build the file as it is, with `sconce build -f`", len(t.Build.Stages))
 		return d
 	case t.stage.From == containerfile.Scratch:
-		t.refused.add(t.lineOf("FROM"), "a recipe stands on an image, and this on nothing")
+		t.refused.add(t.lineOf("FROM"), "a recipe is based on an image, and this on nothing")
 		return d
 	}
 	for i, op := range t.stage.Ops {

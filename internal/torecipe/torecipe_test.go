@@ -105,7 +105,7 @@ func TestContainerfileRefused(t *testing.T) {
 		"FROM debian:12 AS a\nFROM debian:12\nCOPY --from=a /x /x\n":     ":1: a recipe has one stage, and this needs 2",
 		"FROM debian:12\nCOPY --from=alpine /x /x\n":                     ":2: COPY --from=alpine: the files are not from the build context",
 		"FROM debian:12 AS a\nRUN x\nFROM a\nRUN y\n":                    "this needs 2",
-		"FROM scratch\nLABEL a=b\n":                                      ":1: a recipe stands on an image",
+		"FROM scratch\nLABEL a=b\n":                                      ":1: a recipe is based on an image",
 		"FROM debian:12\nADD https://example.org/x /x\n":                 ":2: ADD of an address",
 		"FROM debian:12\nADD x.tar.gz /x\n":                              ":2: ADD of an archive",
 		"FROM debian:12\nCOPY --chmod=700 x /x\n":                        ":2: COPY --chmod=700",

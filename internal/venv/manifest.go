@@ -4,7 +4,7 @@
 // The directory holds venv.toml, which says what was asked for, and a directory with the lock of it. No package is unpacked there. The new
 // venv.toml is what makes a change true: it is renamed into place when all that it names is there.
 //
-// The packed file is a squashfs whose root is the environment, with the file sconce-venv.json, by which it is known what it stands on.
+// The packed file is a squashfs whose root is the environment, with the file sconce-venv.json, by which it is known what it is based on.
 package venv
 
 import (
@@ -51,7 +51,7 @@ type Manifest struct {
 	Lock         string   `toml:"lock,omitempty"`             // the directory of the lock; "": there are no packages yet
 }
 
-// Base is what an environment stands on.
+// Base is what an environment is based on.
 type Base struct {
 	Image      string         `toml:"image" json:"image"`                   // as it is found again
 	Digest     store.Digest   `toml:"digest" json:"digest"`                 // of its manifest
@@ -65,7 +65,7 @@ type Base struct {
 func (b Base) check() error {
 	switch {
 	case b.Image == "" || b.Python == "" || !path.IsAbs(b.Executable):
-		return errors.New("it does not say which image and Python it stands on")
+		return errors.New("it does not say which image and Python it is based on")
 	case slices.ContainsFunc(append(slices.Clone(b.Also), b.Digest), func(d store.Digest) bool { _, err := store.ParseDigest(string(d)); return err != nil }):
 		return errors.New("what it says of the image's digest is no digest")
 	}
@@ -85,7 +85,7 @@ func CheckMount(at string) error {
 	return nil
 }
 
-// Matches reports whether an image that goes by any of these digests is the one that the environment stands on.
+// Matches reports whether an image that goes by any of these digests is the one that the environment is based on.
 func (b Base) Matches(digests []store.Digest) bool {
 	return slices.ContainsFunc(digests, func(d store.Digest) bool { return d == b.Digest || slices.Contains(b.Also, d) })
 }

@@ -20,7 +20,7 @@ import (
 // the image's, so that another version of a package there is neither replaced nor mixed with the image's.
 const buildRoot = "opt/sconce-build"
 
-// lookAround stacks up what the build stands on and finds out what the key needs to know of it.
+// lookAround stacks up what the build is based on and finds out what the key needs to know of it.
 func (s *site) lookAround(ctx context.Context) error {
 	above, err := s.environment(ctx)
 	if err != nil {
