@@ -82,3 +82,49 @@ func TestLinks(t *testing.T) {
 		}
 	}
 }
+
+// testName matches the name of a test in docs/guide/strangers.md: `DIRECTORY.TestName`, or `cmd/sconce:SCRIPT` for a script.
+var testName = regexp.MustCompile("`((?:internal|test)[a-z/]*)\\.(Test\\w+)`|`cmd/sconce:([a-z]+)`")
+
+// TestStrangersPage holds the tables of docs/guide/strangers.md against the tests that they name: a row whose test is gone promises
+// something that nobody tries.
+func TestStrangersPage(t *testing.T) {
+	page, err := os.ReadFile("../docs/guide/strangers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := testName.FindAllStringSubmatch(string(page), -1)
+	if len(names) < 40 {
+		t.Fatalf("the page names only %d tests", len(names))
+	}
+	for _, m := range names {
+		if m[3] != "" {
+			if _, err := os.Stat(filepath.Join("../cmd/sconce/testdata/script", m[3]+".txtar")); err != nil {
+				t.Errorf("there is no script %s", m[3])
+			}
+			continue
+		}
+		if !declares(t, filepath.Join("..", m[1]), m[2]) {
+			t.Errorf("%s has no test %s", m[1], m[2])
+		}
+	}
+}
+
+// declares reports whether a test file of a directory has a function of this name.
+func declares(t *testing.T, dir, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "\nfunc "+name+"(") {
+			return true
+		}
+	}
+	return false
+}
