@@ -63,7 +63,7 @@ type Rule struct {
 type Subject struct {
 	*facts.Facts
 	Target  cluster.Profile
-	Context context.Context //nolint:containedctx // lives as long as one check
+	Context context.Context
 }
 
 // Rules returns all rules, by ID.

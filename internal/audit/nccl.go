@@ -85,12 +85,12 @@ func (s *Subject) pluginAPIs(o *elfx.Object) ([]int, error) {
 	defer h.Close()
 	f, err := elfx.Open(h, h.Size())
 	if err != nil {
-		return nil, nil //nolint:nilerr // damaged, which other rules are about
+		return nil, nil // damaged, which other rules are about
 	}
 	var versions []int
 	for symbol, err := range f.Exported() {
 		if err != nil {
-			return nil, nil //nolint:nilerr // the same
+			return nil, nil // the same
 		}
 		if n, ok := strings.CutPrefix(symbol.Name, "ncclNetPlugin_v"); ok {
 			if v, err := strconv.Atoi(n); err == nil {

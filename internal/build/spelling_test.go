@@ -106,7 +106,7 @@ func keyAndDigest(t *testing.T, st *store.Store, dir string) (plan.Key, store.Di
 func TestSpellingDecidesNothing(t *testing.T) {
 	locktest.Isolate(t)
 	const seed = 20261122
-	r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // the same recipes every time
+	r := rand.New(rand.NewPCG(seed, 0))
 	warm, shell := storetest.New(t), locktest.Shell(t)
 	type outcome struct {
 		key    plan.Key

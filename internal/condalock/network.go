@@ -66,7 +66,7 @@ func readCertificates(place string) (*x509.CertPool, error) {
 func (c *Config) proxy(u *url.URL) (*url.URL, error) {
 	text := c.proxyOf(u)
 	if text == "" {
-		return nil, nil //nolint:nilnil // as http.Transport wants it
+		return nil, nil
 	}
 	if !strings.Contains(text, "://") {
 		text = "http://" + text

@@ -5,7 +5,7 @@ import (
 	"crypto"
 	"crypto/rand"
 	"crypto/rsa"
-	_ "crypto/sha1" //nolint:gosec // whose signatures do not count
+	_ "crypto/sha1"
 	"encoding/binary"
 	"errors"
 	"slices"

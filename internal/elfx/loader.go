@@ -324,7 +324,7 @@ func (s *search) load(by *Object, name string, preload bool) error {
 func (s *search) try(link *Link, name string, rule Rule) (bool, error) {
 	real, err := s.FS.Resolve(name)
 	if err != nil {
-		return false, nil
+		return false, nil //nolint:nilerr // the search goes on
 	}
 	link.Rule = rule
 	if o, ok := s.reals[real]; ok {

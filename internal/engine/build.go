@@ -65,7 +65,7 @@ type HostFunc func(asked []string) (shown *hostconfig.Config, withheld []string,
 // host is what the commands of a plan see of this machine's configuration.
 func (o BuildOptions) host(ctx context.Context, p *Plan) (*hostconfig.Config, error) {
 	if o.Host == nil {
-		return nil, nil //nolint:nilnil // which has nothing
+		return nil, nil
 	}
 	var asked []string
 	if p.Recipe != nil {

@@ -136,7 +136,7 @@ func (s *Session) VerifyStore(ctx context.Context, remove bool, slice time.Durat
 func MakeStore(ctx context.Context, dir, group string, open Opener) (*Session, error) {
 	var err error
 	if group == "" {
-		err = errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755)) //nolint:gosec // for all to read
+		err = errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755))
 	} else {
 		err = makeGroupStore(dir, group)
 	}

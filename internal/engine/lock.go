@@ -38,7 +38,7 @@ func (r *Recipe) ReadLock() (LockState, error) {
 		return LockState{}, nil
 	}
 	if err != nil {
-		return LockState{Err: err}, nil
+		return LockState{Err: err}, nil //nolint:nilerr // a part of the answer
 	}
 	drift, err := l.Drift(r.pinned)
 	return LockState{Lock: l, Drift: drift}, err

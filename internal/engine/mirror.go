@@ -179,7 +179,7 @@ func makePublic(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	return os.Chmod(dir, 0o755) //nolint:gosec // a mirror is for all users of a machine
+	return os.Chmod(dir, 0o755)
 }
 
 // mirrorOne brings one image up to date.

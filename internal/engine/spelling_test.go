@@ -60,7 +60,7 @@ func randomContainerfile(r *rand.Rand, base, shell string) string {
 func TestContainerfileKeyIsItsDigest(t *testing.T) {
 	locktest.Isolate(t)
 	const seed = 20261122
-	r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // the same files every time
+	r := rand.New(rand.NewPCG(seed, 1))
 	dir := locktest.Dir(t, locktest.Base{Files: map[string]string{"etc/os-release": "ID=test\n"}}, map[string]string{"file": "hello"})
 	shell := locktest.Dir(t, locktest.Base{Files: locktest.Shell(t)}, nil)
 	t.Setenv(reach.Variable, shell)

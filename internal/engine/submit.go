@@ -176,7 +176,7 @@ func (s *submission) checkFiles(ctx context.Context) error {
 	}
 	path, err := ExpandHere(r.Job.VenvSource())
 	if path == "" || err != nil {
-		return nil // a variable that is set on the nodes alone
+		return nil //nolint:nilerr // a variable that is set on the nodes alone
 	}
 	if isMissing(path) {
 		return fault.Usage(fault.Hint(fmt.Errorf("job %s: venv: there is no %s", r.Name, path), "`sconce venv pack DIR -o FILE.sqsh` writes one"))
@@ -204,7 +204,7 @@ func isMissing(path string) bool {
 func (s *submission) checkVenv(ctx context.Context, path string) error {
 	st, err := os.Stat(path)
 	if err != nil {
-		return nil //nolint:nilerr // the nodes may see more
+		return nil // the nodes may see more
 	}
 	if st.IsDir() {
 		_, kept := os.Stat(filepath.Join(path, venv.FileName))

@@ -83,7 +83,7 @@ func (b *Book) Note(ctx context.Context, image store.Digest) (*Note, error) {
 	}
 	var said withdrawal
 	if json.Unmarshal(s.Predicate, &said) != nil || len(said.Changes) == 0 {
-		return nil, nil
+		return nil, nil //nolint:nilerr // not a note of ours
 	}
 	last := said.Changes[len(said.Changes)-1]
 	n := &Note{Repository: b.name, Image: image, Withdrawn: last.State != stateLifted, Because: OneLine(last.Because), changes: said.Changes}

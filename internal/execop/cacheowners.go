@@ -58,7 +58,7 @@ func saveOwners(dir string, fresh []rootemu.Entry) error {
 		return err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil { //nolint:gosec // a file descriptor
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return err
 	}
 	all, err := readOwners(dir)

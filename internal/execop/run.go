@@ -293,7 +293,7 @@ func openUnpacked(dir string, n *image.Node) io.ReadCloser {
 	if err != nil {
 		return nil
 	}
-	f := os.NewFile(uintptr(fd), n.Path) //nolint:gosec // a file descriptor
+	f := os.NewFile(uintptr(fd), n.Path)
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() != n.Size {
 		f.Close()
 		return nil

@@ -118,5 +118,5 @@ func findGroup(groups [][]string, name string) (int, error) {
 
 func parseID(text string) (int, bool) {
 	id, err := strconv.ParseUint(text, 10, 32)
-	return int(id), err == nil && id < 1<<32-1 //nolint:gosec // of 32 bits
+	return int(id), err == nil && id < 1<<32-1
 }

@@ -206,8 +206,8 @@ func (r *rootWriter) node(n *image.Node) (made bool, err error) {
 		return false, err
 	}
 	defer dir.Close()
-	err = unix.Mknodat(int(dir.Fd()), path.Base(n.Path), n.Type.Bits()|0o600, int(unix.Mkdev(n.Major, n.Minor))) //nolint:gosec // device numbers fit
-	if errors.Is(err, unix.EPERM) && n.Type != layer.Fifo {                                                      // root of a user namespace
+	err = unix.Mknodat(int(dir.Fd()), path.Base(n.Path), n.Type.Bits()|0o600, int(unix.Mkdev(n.Major, n.Minor)))
+	if errors.Is(err, unix.EPERM) && n.Type != layer.Fifo { // root of a user namespace
 		r.left++
 		return false, nil
 	}

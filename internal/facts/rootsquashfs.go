@@ -21,7 +21,7 @@ func newSquashRoot(r *squashfs.Reader) (*squashRoot, error) {
 	n := min(r.Info().Inodes, 1<<16)
 	s := &squashRoot{r: r, all: make([]Info, 0, n), byPath: make(map[string]int32, n)}
 	err := r.Walk(func(p string, f *squashfs.File) error {
-		s.byPath[p] = int32(len(s.all)) //nolint:gosec // a file system has fewer inodes than 2^31
+		s.byPath[p] = int32(len(s.all))
 		s.all = append(s.all, squashInfo(p, f))
 		return nil
 	})

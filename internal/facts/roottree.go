@@ -14,7 +14,7 @@ import (
 
 // treeRoot is the [Root] of an image in a store.
 type treeRoot struct {
-	ctx    context.Context //nolint:containedctx // a Root lives as long as the facts of one image
+	ctx    context.Context
 	tree   *image.Tree
 	copies *copies
 	pages  *pages

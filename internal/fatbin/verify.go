@@ -68,7 +68,7 @@ func (f *File) verify(ctx context.Context, u *unpacker, v *Verification, r *Regi
 	}
 	if err != nil {
 		v.problem(r, e, "%v", bad.text)
-		return nil
+		return nil //nolint:nilerr // noted as a problem
 	}
 	for i := range images {
 		opaque, err := images[i].check(heads.heads[i])

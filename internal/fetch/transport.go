@@ -69,7 +69,7 @@ func (c *Client) over(w Way) http.RoundTripper {
 	if w.Roots != nil {
 		t.TLSClientConfig.RootCAs = w.Roots
 	}
-	t.TLSClientConfig.InsecureSkipVerify = w.Unchecked //nolint:gosec // only where the user's configuration says so
+	t.TLSClientConfig.InsecureSkipVerify = w.Unchecked
 	return userAgent{t, c.opts.UserAgent}
 }
 

@@ -44,7 +44,7 @@ func isArchive(n *node) (bool, error) {
 	defer r.Close()
 	z, err := decompress(r)
 	if err != nil {
-		return false, nil //nolint:nilerr // it is something else
+		return false, nil // it is something else
 	}
 	defer z.Close()
 	var head bytes.Buffer

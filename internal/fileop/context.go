@@ -135,7 +135,7 @@ func (c *Context) stat() error {
 	}
 	defer f.Close()
 	var s unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &s); err != nil { //nolint:gosec // a file descriptor
+	if err := unix.Fstat(int(f.Fd()), &s); err != nil {
 		return err
 	}
 	c.whole = c.node(".", "", &s)
@@ -231,7 +231,7 @@ func (c *Context) readDir(p string, was stamp) ([]*node, error) {
 		return nil, c.unreadable(p, err)
 	}
 	defer f.Close()
-	fd := int(f.Fd()) //nolint:gosec // a file descriptor
+	fd := int(f.Fd())
 	var s unix.Stat_t
 	if err := unix.Fstat(fd, &s); err != nil {
 		return nil, c.unreadable(p, err)
@@ -318,7 +318,7 @@ type steady struct {
 
 func (r *steady) check() error {
 	var s unix.Stat_t
-	if err := unix.Fstat(int(r.f.Fd()), &s); err != nil { //nolint:gosec // a file descriptor
+	if err := unix.Fstat(int(r.f.Fd()), &s); err != nil {
 		return r.c.unreadable(r.path, err)
 	}
 	if stampOf(&s) != r.was {

@@ -73,7 +73,7 @@ func (o *owner) setUser(user string, tree *image.Tree) error {
 func parseID(s string) (int, bool) {
 	const last = 1<<32 - 2
 	n, err := strconv.ParseUint(s, 10, 32)
-	return int(n), err == nil && n <= last //nolint:gosec // at most 32 bits
+	return int(n), err == nil && n <= last
 }
 
 // maxAccounts is the most bytes of /etc/passwd and /etc/group that are read.

@@ -36,7 +36,7 @@ func Receive(conn *net.UnixConn) (*os.File, error) {
 	for _, m := range messages {
 		fds, err := unix.ParseUnixRights(&m)
 		if err == nil && len(fds) == 1 {
-			return os.NewFile(uintptr(fds[0]), Device), nil //nolint:gosec // a file descriptor
+			return os.NewFile(uintptr(fds[0]), Device), nil
 		}
 	}
 	return nil, errors.New("receive " + Device + ": the message carries none")

@@ -92,8 +92,8 @@ func (w *worker) init(r request) error {
 	w.noOpendir.Store(flags&initNoOpendirSupport != 0)
 	w.u32(protoMajor, min(minor, protoMinor), max(r.u32(8), maxRead), flags)
 	w.u16(maxBackground, maxBackground*3/4)
-	w.u32(maxWrite, 1)                           // and the granularity of times in nanoseconds
-	w.u16(uint16(maxRead/unix.Getpagesize()), 0) //nolint:gosec // at most 256
+	w.u32(maxWrite, 1) // and the granularity of times in nanoseconds
+	w.u16(uint16(maxRead/unix.Getpagesize()), 0)
 	w.out = append(w.out, make([]byte, 32)...)
 	return nil
 }
@@ -193,7 +193,7 @@ func (w *worker) readdir(in *inode, r request) error {
 	plus := r.op == opReaddirplus
 	start := len(w.out)
 	for i := offset; i < uint64(len(list))+2; i++ {
-		e := entryAt(in, list, int(i)) //nolint:gosec // at most len(list)
+		e := entryAt(in, list, int(i))
 		need := direntSize + len(e.Name) + padding(len(e.Name))
 		if plus {
 			need += entryOutSize
@@ -277,7 +277,7 @@ func xattrs(in *inode) (map[string]string, error) {
 func (w *worker) sized(value string, room uint32) error {
 	switch {
 	case room == 0:
-		w.u32(uint32(len(value)), 0) //nolint:gosec // the kernel's limit is 64 KiB
+		w.u32(uint32(len(value)), 0)
 		return nil
 	case uint64(len(value)) > uint64(room):
 		return unix.ERANGE

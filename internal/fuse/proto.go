@@ -142,7 +142,7 @@ func (r request) name(at int) string {
 
 // appendAttr appends a struct fuse_attr.
 func appendAttr(b []byte, a Attr) []byte {
-	size := uint64(max(a.Size, 0)) //nolint:gosec // not negative
+	size := uint64(max(a.Size, 0))
 	seconds, nanos := splitTime(a.ModTime)
 	for _, v := range []uint64{a.Ino, size, (size + 511) / 512, seconds, seconds, seconds} {
 		b = order.AppendUint64(b, v)
@@ -157,7 +157,7 @@ func splitTime(t time.Time) (seconds uint64, nanos uint32) {
 	if t.IsZero() {
 		return 0, 0
 	}
-	return uint64(t.Unix()), uint32(t.Nanosecond()) //nolint:gosec // the kernel's field is a signed number in disguise
+	return uint64(t.Unix()), uint32(t.Nanosecond())
 }
 
 // device encodes a device's number as the kernel's new_encode_dev does.
@@ -177,7 +177,7 @@ func appendEntry(b []byte, id uint64, a Attr) []byte {
 func appendDirent(b []byte, name string, ino, next uint64, mode uint32) []byte {
 	b = order.AppendUint64(b, ino)
 	b = order.AppendUint64(b, next)
-	b = order.AppendUint32(b, uint32(len(name))) //nolint:gosec // at most maxName
+	b = order.AppendUint32(b, uint32(len(name)))
 	b = order.AppendUint32(b, mode&unix.S_IFMT>>12)
 	b = append(b, name...)
 	for range padding(len(name)) {

@@ -69,7 +69,7 @@ func Serve(dev *os.File, root Node, o Options) error {
 // work takes requests from the kernel until there are no more.
 func (s *server) work() error {
 	w := &worker{server: s, in: make([]byte, inSize)}
-	w.fd = func(fd uintptr) { _, w.err = unix.Write(int(fd), w.out) } //nolint:gosec // a file descriptor
+	w.fd = func(fd uintptr) { _, w.err = unix.Write(int(fd), w.out) }
 	for {
 		n, err := s.dev.Read(w.in)
 		switch {
@@ -94,7 +94,7 @@ func (s *server) work() error {
 func (s *server) unmounted() bool {
 	err := error(unix.ENODEV)
 	_ = s.raw.Control(func(fd uintptr) {
-		_, err = unix.Read(int(fd), make([]byte, inSize)) //nolint:gosec // a file descriptor
+		_, err = unix.Read(int(fd), make([]byte, inSize))
 	})
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ECONNABORTED)
 }
@@ -120,8 +120,8 @@ func (w *worker) send(unique uint64, errno syscall.Errno) bool {
 	if errno != 0 {
 		w.out = w.out[:outHeaderSize]
 	}
-	order.PutUint32(w.out, uint32(len(w.out))) //nolint:gosec // at most a read and its header
-	order.PutUint32(w.out[4:], -uint32(errno)) //nolint:gosec // errors are small numbers
+	order.PutUint32(w.out, uint32(len(w.out)))
+	order.PutUint32(w.out[4:], -uint32(errno))
 	order.PutUint64(w.out[8:], unique)
 	// Through Control, unlike dev.Write, several workers can copy their answers to the kernel at the same time.
 	if err := w.raw.Control(w.fd); err != nil {

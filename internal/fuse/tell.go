@@ -84,14 +84,14 @@ func (s *server) store(in *inode, data []byte, off int64) {
 		return
 	}
 	const size = outHeaderSize + 24
-	head := order.AppendUint32(make([]byte, 0, size), uint32(size+len(data))) //nolint:gosec // a part of a layer
+	head := order.AppendUint32(make([]byte, 0, size), uint32(size+len(data)))
 	head = order.AppendUint32(head, notifyStore)
-	for _, v := range []uint64{0, in.id, uint64(off)} { //nolint:gosec // not negative
+	for _, v := range []uint64{0, in.id, uint64(off)} {
 		head = order.AppendUint64(head, v)
 	}
-	head = order.AppendUint32(head, uint32(len(data))) //nolint:gosec // likewise
+	head = order.AppendUint32(head, uint32(len(data)))
 	head = order.AppendUint32(head, 0)
 	_ = s.raw.Control(func(fd uintptr) {
-		_, _ = unix.Writev(int(fd), [][]byte{head, data}) //nolint:gosec // a file descriptor
+		_, _ = unix.Writev(int(fd), [][]byte{head, data})
 	})
 }

@@ -32,5 +32,5 @@ func StepBack() {
 // StepBackThread is [StepBack] for one thread, 0 for the one that calls.
 func StepBackThread(id int) {
 	_ = unix.Setpriority(unix.PRIO_PROCESS, id, lowest)
-	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioOneProcess, uintptr(id), ioIdle) //nolint:gosec // a thread's number
+	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioOneProcess, uintptr(id), ioIdle)
 }

@@ -42,7 +42,7 @@ func diskQuotaOf(path string) (q diskQuota) {
 		return q
 	}
 	defer f.Close()
-	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, f.Fd(), getUserQuota, uintptr(os.Getuid()), uintptr(unsafe.Pointer(&q)), 0, 0) //nolint:gosec // the kernel fills it
+	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, f.Fd(), getUserQuota, uintptr(os.Getuid()), uintptr(unsafe.Pointer(&q)), 0, 0)
 	if errno != 0 {
 		return diskQuota{}
 	}

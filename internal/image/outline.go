@@ -149,7 +149,7 @@ func (o *Outline) follow(ctx context.Context, number int, look Look) (*layer.Ind
 	d := o.Image.Layers[number]
 	l, err := o.img.LayerByDigest(o.Image.Manifest.Layers[number].Digest)
 	if err != nil {
-		return nil, nil // bringing it fails in the same way
+		return nil, nil //nolint:nilerr // bringing it fails in the same way
 	}
 	f, ok := l.(Follower)
 	if !ok || o.st.HasBlob(d.Digest) {

@@ -142,8 +142,8 @@ type file struct {
 func (f file) Attr() fuse.Attr {
 	e := f.fs.as.Shown(f.n.Entry)
 	a := fuse.Attr{
-		Ino: uint64(f.n.Inode), Mode: e.Type.Bits() | e.Mode, Links: uint32(f.n.Links), //nolint:gosec // counts of a tree
-		UID: uint32(e.UID), GID: uint32(e.GID), Major: e.Major, Minor: e.Minor, Size: e.Size, ModTime: e.ModTime, //nolint:gosec // 32 bits
+		Ino: uint64(f.n.Inode), Mode: e.Type.Bits() | e.Mode, Links: uint32(f.n.Links),
+		UID: uint32(e.UID), GID: uint32(e.GID), Major: e.Major, Minor: e.Minor, Size: e.Size, ModTime: e.ModTime,
 	}
 	if e.Type == layer.Symlink {
 		a.Size = int64(len(e.Link))
@@ -168,7 +168,7 @@ func (f file) ReadDir() ([]fuse.Entry, error) {
 	for _, n := range children {
 		if f.fs.shows(n) {
 			list = append(list, fuse.Entry{
-				Name: n.Name(), Ino: uint64(n.Inode), Mode: n.Type.Bits(), //nolint:gosec // counts of a tree
+				Name: n.Name(), Ino: uint64(n.Inode), Mode: n.Type.Bits(),
 				Node: func() (fuse.Node, error) { return file{f.fs, n}, nil },
 			})
 		}

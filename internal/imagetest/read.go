@@ -130,7 +130,7 @@ func (r reading) addObject(line []byte) error {
 		Unit  string          `json:"unit"`
 	}
 	if json.Unmarshal(line, &o) != nil || o.Name == nil || o.Value == nil {
-		return nil
+		return nil //nolint:nilerr // some other JSON
 	}
 	var value float64
 	if err := json.Unmarshal(o.Value, &value); err != nil || string(o.Value) == "null" {
@@ -427,7 +427,7 @@ func (t *table) row(line string) error {
 		return nil
 	}
 	if _, err := strconv.ParseUint(cells[0], 10, 64); err != nil {
-		return nil
+		return nil //nolint:nilerr // not a row of the table
 	}
 	if len(cells) != len(t.columns) {
 		return fmt.Errorf("the row %q has %d cells, and the table %d columns: is it cut?", clip(line), len(cells), len(t.columns))

@@ -116,7 +116,7 @@ func (k *Keeper) say(w Welcome, files []*os.File) error {
 	text = append(text, '\n')
 	k.said = text
 	for _, f := range files {
-		k.files = append(k.files, int(f.Fd())) //nolint:gosec // a file descriptor
+		k.files = append(k.files, int(f.Fd()))
 	}
 	for conn := range k.seats {
 		k.tell(conn)

@@ -149,7 +149,7 @@ func begin(listener *net.UnixListener, start func(listener, seat *os.File) error
 	if err != nil {
 		return nil, err
 	}
-	ours, theirs := os.NewFile(uintptr(pair[0]), "seat"), os.NewFile(uintptr(pair[1]), "seat") //nolint:gosec // file descriptors
+	ours, theirs := os.NewFile(uintptr(pair[0]), "seat"), os.NewFile(uintptr(pair[1]), "seat")
 	defer ours.Close()
 	defer theirs.Close()
 	if err := start(file, theirs); err != nil {
@@ -171,7 +171,7 @@ func peer(conn *net.UnixConn) (int, error) {
 	var who *unix.Ucred
 	var credErr error
 	err = raw.Control(func(fd uintptr) {
-		who, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) //nolint:gosec // a file descriptor
+		who, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err = errors.Join(err, credErr); err != nil {
 		return 0, err
@@ -204,7 +204,7 @@ func hear(conn *net.UnixConn) (*Welcome, error) {
 		}
 		for _, fd := range fds {
 			unix.CloseOnExec(fd)
-			w.Files = append(w.Files, os.NewFile(uintptr(fd), "name space")) //nolint:gosec // a file descriptor
+			w.Files = append(w.Files, os.NewFile(uintptr(fd), "name space"))
 		}
 	}
 	return &w, json.NewDecoder(conn).Decode(&w)

@@ -59,7 +59,7 @@ func (p Packages[P]) share(name string, packages []P, n int, use func(name strin
 	groups := make([][]P, n)
 	for _, one := range packages {
 		sum := sha256.Sum256([]byte(p.Name(one)))
-		i := binary.BigEndian.Uint32(sum[:4]) % uint32(n) //nolint:gosec // a small number
+		i := binary.BigEndian.Uint32(sum[:4]) % uint32(n)
 		groups[i] = append(groups[i], one)
 	}
 	for i, group := range groups {

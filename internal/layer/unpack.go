@@ -572,7 +572,7 @@ func (u *unpacker) settle(e Entry) error {
 	name := path.Base(e.Path)
 	var s unix.Stat_t
 	if err := unix.Fstatat(dir, name, &s, unix.AT_SYMLINK_NOFOLLOW); err != nil || s.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return nil // something else has taken its place
+		return nil //nolint:nilerr // something else has taken its place
 	}
 	return u.attributes(dir, name, e)
 }

@@ -148,7 +148,7 @@ func (u *upperReader) openFile(n *upperNode) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(fd), n.Path), nil //nolint:gosec // a file descriptor
+	return os.NewFile(uintptr(fd), n.Path), nil
 }
 
 // write adds what has changed, and the directories above it.

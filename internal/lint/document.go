@@ -266,7 +266,7 @@ func (l *linter) imageOf(d *document) (*opened, error) {
 		name, undefined = text, nil // it expands nothing
 	}
 	if name == "" || len(undefined) > 0 || strings.Contains(name, "$") {
-		return nil, nil //nolint:nilnil // there is none to open
+		return nil, nil
 	}
 	return l.image(name)
 }

@@ -112,7 +112,7 @@ func Check(ctx context.Context, paths []string, o Options) (*Result, error) {
 // linter is one run.
 type linter struct {
 	Options
-	ctx    context.Context //nolint:containedctx // lives as long as one run
+	ctx    context.Context
 	rules  []audit.Rule
 	docs   []*document
 	images map[string]*opened

@@ -58,7 +58,7 @@ func pipAlone(t *testing.T) string {
 	for _, python := range candidates {
 		if exec.Command(python, "-c", "import pip").Run() == nil {
 			text := "#!/bin/sh\nexec '" + python + "' \"$@\"\n"
-			if err := tooltest.WriteProgram(filepath.Join(dir, "python3"), []byte(text)); err != nil { //nolint:gosec // a program
+			if err := tooltest.WriteProgram(filepath.Join(dir, "python3"), []byte(text)); err != nil {
 				t.Fatal(err)
 			}
 			break

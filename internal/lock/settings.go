@@ -73,7 +73,7 @@ func settingsOf(r *recipe.Recipe) (*recipeSettings, error) {
 		file = filepath.Join(r.Resolve(r.Python.Project), projectFile)
 	}
 	if file == "" || os.Getenv(noConfig) != "" || !exists(file) {
-		return nil, nil //nolint:nilnil // as said
+		return nil, nil
 	}
 	return readSettings(r, file)
 }

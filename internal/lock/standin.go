@@ -26,7 +26,7 @@ func newPythonStandIn(dir string, p *Python) (*pythonStandIn, error) {
 	}
 	text := "#!/bin/sh\ncase \"$*\" in\n*get_interpreter_info*) printf '%s\\n' " + quote.Single(string(says)) + ";;\n" +
 		"*) : > \"$0.failed\"; echo 'this machine has no Python' >&2; exit 1;;\nesac\n"
-	err = errors.Join(os.MkdirAll(filepath.Dir(s.program), 0o700), os.WriteFile(s.program, []byte(text), 0o700)) //nolint:gosec // a program
+	err = errors.Join(os.MkdirAll(filepath.Dir(s.program), 0o700), os.WriteFile(s.program, []byte(text), 0o700))
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}

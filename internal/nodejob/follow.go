@@ -95,12 +95,12 @@ func (f *follower) show() error {
 	}
 	file, err := os.Open(filepath.Join(f.dir, eventsFile))
 	if err != nil {
-		return nil //nolint:nilerr // it is not there yet, or no more
+		return nil // it is not there yet, or no more
 	}
 	defer file.Close()
 	data, err := io.ReadAll(io.NewSectionReader(file, f.read, maxLine))
 	if err != nil {
-		return nil //nolint:nilerr // a network file system is in trouble, and may come back
+		return nil // a network file system is in trouble, and may come back
 	}
 	end := bytes.LastIndexByte(data, '\n')
 	if end < 0 && len(data) == maxLine {

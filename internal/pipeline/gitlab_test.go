@@ -33,7 +33,7 @@ func newRepository(t *testing.T, jobs []byte, files map[string]string) *reposito
 	bin, home := t.TempDir(), t.TempDir()
 	r.record = filepath.Join(home, "record")
 	for name, text := range map[string]string{filepath.Join(bin, "sconce"): recorder, filepath.Join(home, "jobs"): string(jobs)} {
-		if err := tooltest.WriteProgram(name, []byte(text)); err != nil { //nolint:gosec // a program
+		if err := tooltest.WriteProgram(name, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -49,7 +49,7 @@ func newRepository(t *testing.T, jobs []byte, files map[string]string) *reposito
 // run runs a program and returns all that it prints.
 func (r *repository) run(t *testing.T, env []string, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...) //nolint:gosec // of a test
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 	cmd.Dir, cmd.Env = r.dir, append(slices.Clone(r.env), env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err

@@ -149,7 +149,7 @@ func (st *Status) blameParts(all []*Status) {
 func (p *Pipeline) look(ctx context.Context, s *engine.Session, st *Status, trust []*attest.PublicKey) error {
 	if st.Problem != nil {
 		st.Action, st.Reasons = Lock, []string{firstLine(st.Problem)}
-		return nil
+		return nil //nolint:nilerr // noted in the status
 	}
 	digest, found, err := s.Head(ctx, st.Canonical)
 	if err != nil {

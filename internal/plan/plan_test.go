@@ -113,7 +113,7 @@ func (p *Plan) wheelSteps() []*Step {
 func (p *Plan) wheels() []*Wheels {
 	var all []*Wheels
 	for _, t := range p.wheelSteps() {
-		all = append(all, t.Op.(*Wheels)) //nolint:forcetypeassert // wheelSteps says so
+		all = append(all, t.Op.(*Wheels))
 	}
 	return all
 }
@@ -217,7 +217,7 @@ func TestKeysOfOtherMachines(t *testing.T) {
 	}
 	t.Setenv("HOSTNAME", "another")
 	t.Setenv("TZ", "Asia/Tokyo")
-	time.Local = time.FixedZone("here", 3600) //nolint:gosmopolitan // that is the test
+	time.Local = time.FixedZone("here", 3600)
 	t.Cleanup(func() { time.Local = time.UTC })
 	dir := "/"
 	t.Chdir(dir)

@@ -319,7 +319,7 @@ func tokenRequest(ctx context.Context, realm *url.URL, c challenge, scopes []str
 func readToken(r io.Reader) (string, error) {
 	var answer struct {
 		Token       string `json:"token"`
-		AccessToken string `json:"access_token"` //nolint:gosec // the name of a field, not a secret
+		AccessToken string `json:"access_token"`
 	}
 	if err := json.NewDecoder(io.LimitReader(r, maxToken)).Decode(&answer); err != nil {
 		return "", fmt.Errorf("read the token server's answer: %w", err)

@@ -189,7 +189,7 @@ func askHelper(ctx context.Context, name, server string) (Credential, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, helperTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "get") //nolint:gosec // the user's own configuration names it
+	cmd := exec.CommandContext(ctx, program, "get")
 	cmd.Stdin = strings.NewReader(server)
 	cmd.WaitDelay = time.Second
 	out, err := child.Output(cmd)

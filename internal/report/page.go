@@ -89,7 +89,7 @@ func (r *Report) page() (*page, error) {
 	o := newOwners(r.Facts)
 	tree := treeOf(r.Files, o, newKinds(r.Facts))
 	p := &page{
-		Report: r, Policy: policy, CSS: template.CSS(pageCSS), JS: template.JS(pageJS), //nolint:gosec // parts of this package
+		Report: r, Policy: policy, CSS: template.CSS(pageCSS), JS: template.JS(pageJS),
 		FilesSize: tree.size, Count: audit.CountOf(r.Findings), Versions: r.versions(), Sites: o.sites,
 		Groups: groupFindings(r.Findings), Device: newDevice(r.Facts.GPU, o, r.Target.GPU), Rows: r.layerRows(), Config: r.config(),
 		Unread: r.unread(), Kinds: kindNames[:],
@@ -102,7 +102,7 @@ func (r *Report) page() (*page, error) {
 	}
 	p.Least = least
 	data, err := json.Marshal(mapData{Tree: encoded, Layers: r.layerNames(), Packages: packageNames(o.packages), Sites: o.sites, Kinds: kindNames[:]})
-	p.Data = template.JS(data) //nolint:gosec // JSON as json.Marshal writes it is safe in a script element
+	p.Data = template.JS(data)
 	return p, err
 }
 

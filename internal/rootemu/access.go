@@ -18,7 +18,7 @@ const (
 
 // access answers access(2) and its kin.
 func (p *process) access(c call, args [6]uint64) error {
-	arg := func(i int) int { return int(int32(args[i])) } //nolint:gosec // file descriptors and flags have 32 bits
+	arg := func(i int) int { return int(int32(args[i])) }
 	switch c {
 	case callAccess:
 		return p.accessAt(unix.AT_FDCWD, args[0], arg(1), 0)
@@ -47,7 +47,7 @@ func (p *process) accessAt(dirfd int, addr uint64, mode, flags int) error {
 		return errKernel
 	}
 	defer unix.Close(fd)
-	if p.keeps(fd) && !i.may(user, group, p.attributesOf(fd), uint32(mode)) { //nolint:gosec // three bits
+	if p.keeps(fd) && !i.may(user, group, p.attributesOf(fd), uint32(mode)) {
 		return unix.EACCES
 	}
 	return errKernel
@@ -59,9 +59,9 @@ func (i *identity) may(user, group uint32, a Attributes, what uint32) bool {
 	switch {
 	case user == 0 || a.Mode&unix.S_IFMT == unix.S_IFLNK:
 		return true
-	case uint32(a.UID) == user: //nolint:gosec // ids have 32 bits
+	case uint32(a.UID) == user:
 		class >>= 6
-	case uint32(a.GID) == group || slices.Contains(i.supplementary, uint32(a.GID)): //nolint:gosec // ids have 32 bits
+	case uint32(a.GID) == group || slices.Contains(i.supplementary, uint32(a.GID)):
 		class >>= 3
 	}
 	return what&^class&7 == 0

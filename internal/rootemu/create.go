@@ -11,8 +11,8 @@ import (
 
 // create answers the calls that make files.
 func (p *process) create(c call, args [6]uint64) (int64, error) {
-	arg := func(i int) uint32 { return uint32(args[i]) } //nolint:gosec // flags and modes have 32 bits
-	dirfd := int(int32(args[0]))                         //nolint:gosec // a file descriptor
+	arg := func(i int) uint32 { return uint32(args[i]) }
+	dirfd := int(int32(args[0]))
 	switch c {
 	case callOpen:
 		return p.open(unix.AT_FDCWD, args[0], arg(1), arg(2))
@@ -27,7 +27,7 @@ func (p *process) create(c call, args [6]uint64) (int64, error) {
 	case callSymlink:
 		return 0, p.symlinkAt(args[0], unix.AT_FDCWD, args[1])
 	case callSymlinkat:
-		return 0, p.symlinkAt(args[0], int(int32(args[1])), args[2]) //nolint:gosec // a file descriptor
+		return 0, p.symlinkAt(args[0], int(int32(args[1])), args[2])
 	}
 	return 0, unix.ENOSYS
 }
@@ -146,10 +146,10 @@ type addFD struct {
 // go with the answer 0: it takes its standard input for the new file. A signal may be blocked; that this process is stopped, or
 // the machine suspended, cannot.
 func (p *process) hand(fd int, flags uint32) (int64, error) {
-	a := addFD{id: p.notification.id, source: uint32(fd), targetFlag: flags} //nolint:gosec // a file descriptor
+	a := addFD{id: p.notification.id, source: uint32(fd), targetFlag: flags}
 	given, errno := p.ioctl(unix.SECCOMP_IOCTL_NOTIF_ADDFD, unsafe.Pointer(&a))
 	if errno != 0 {
 		return 0, errno
 	}
-	return int64(given), nil //nolint:gosec // a file descriptor
+	return int64(given), nil
 }

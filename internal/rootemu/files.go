@@ -77,7 +77,7 @@ func (p *process) mayGive(fd int, uid, gid uint32) (IDs, error) {
 	if me := i.users.fs; me != 0 {
 		a, _ := p.attributes(fd)
 		nothing := uid == keep && gid == keep
-		if !nothing && uint32(a.UID) != me || !oneOf(uid, me) || !oneOf(gid, i.groups.fs, uint32(a.GID)) && !slices.Contains(i.supplementary, gid) { //nolint:gosec // ids have 32 bits
+		if !nothing && uint32(a.UID) != me || !oneOf(uid, me) || !oneOf(gid, i.groups.fs, uint32(a.GID)) && !slices.Contains(i.supplementary, gid) {
 			return IDs{}, unix.EPERM
 		}
 	}
@@ -119,7 +119,7 @@ func (p *process) mknodAt(dirfd int, addr uint64, mode uint32, dev uint64) error
 	kind := mode & unix.S_IFMT
 	if kind != unix.S_IFCHR && kind != unix.S_IFBLK {
 		return p.makeOwned(dirfd, addr, func(parent int, base string, umask uint32) error {
-			return unix.Mknodat(parent, base, mode&^umask, int(dev)) //nolint:gosec // the kernel cuts it as well
+			return unix.Mknodat(parent, base, mode&^umask, int(dev))
 		})
 	}
 	parent, base, umask, err := p.findNew(dirfd, addr)
@@ -139,7 +139,7 @@ func (p *process) mknodAt(dirfd int, addr uint64, mode uint32, dev uint64) error
 		return nil
 	}
 	return p.record(fd, func(o *Owners, f file) error {
-		return o.mknod(f, kind, uint64(uint32(dev))) //nolint:gosec // the kernel cuts it as well
+		return o.mknod(f, kind, uint64(uint32(dev)))
 	})
 }
 

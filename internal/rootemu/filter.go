@@ -27,7 +27,7 @@ func program(abis []abi, reads bool) ([]bpf.RawInstruction, error) {
 		block := a.instructions(reads)
 		code = append(code,
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: a.arch, SkipTrue: 1},
-			bpf.Jump{Skip: uint32(len(block))}, //nolint:gosec // some hundred
+			bpf.Jump{Skip: uint32(len(block))},
 		)
 		code = append(code, block...)
 	}
@@ -38,7 +38,7 @@ func (a abi) instructions(reads bool) []bpf.Instruction {
 	code := []bpf.Instruction{bpf.LoadAbsolute{Off: offNumber, Size: 4}}
 	for _, c := range a.calls {
 		verdict := c.verdict(reads)
-		code = append(code, bpf.JumpIf{Cond: bpf.JumpEqual, Val: c.number, SkipFalse: uint8(len(verdict))}) //nolint:gosec // at most six
+		code = append(code, bpf.JumpIf{Cond: bpf.JumpEqual, Val: c.number, SkipFalse: uint8(len(verdict))})
 		code = append(code, verdict...)
 	}
 	return append(code, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
@@ -111,7 +111,7 @@ func Filter(reads bool) (listener int, err error) {
 	for i, r := range raw {
 		filter[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
 	}
-	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]} //nolint:gosec // some hundred
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	// A signal, such as those by which Go programs schedule their goroutines, must not make the kernel start a call anew
 	// that is being answered; kernels before 5.19 do not have that. Those before 5.16 would slow the processes down without SPEC_ALLOW.
 	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
@@ -120,7 +120,7 @@ func Filter(reads bool) (listener int, err error) {
 		if errno == 0 {
 			// Where supervisor and process run in turns, on one processor: Linux 6.6. It is only faster.
 			_, _, _ = unix.Syscall(unix.SYS_IOCTL, fd, unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
-			return int(fd), nil //nolint:gosec // a file descriptor
+			return int(fd), nil
 		}
 		err = errno
 	}

@@ -173,10 +173,10 @@ func (p *process) raise(i *identity) (*identity, error) {
 	a := p.attributesOf(fd)
 	raised := *i
 	if a.Mode&unix.S_ISUID != 0 {
-		raised.users.become(uint32(a.UID)) //nolint:gosec // ids have 32 bits
+		raised.users.become(uint32(a.UID))
 	}
 	if a.Mode&unix.S_ISGID != 0 && a.Mode&unix.S_IXGRP != 0 {
-		raised.groups.become(uint32(a.GID)) //nolint:gosec // ids have 32 bits
+		raised.groups.become(uint32(a.GID))
 	}
 	if raised.users == i.users && raised.groups == i.groups {
 		return i, nil
@@ -313,7 +313,7 @@ func (p *process) giveIDs(i ids, args [6]uint64) error {
 
 // giveGroups is getgroups(2).
 func (p *process) giveGroups(groups []uint32, args [6]uint64) (int64, error) {
-	size := int(int32(args[0])) //nolint:gosec // the kernel cuts it as well
+	size := int(int32(args[0]))
 	switch {
 	case size < 0 || size > 0 && size < len(groups):
 		return 0, unix.EINVAL
@@ -325,7 +325,7 @@ func (p *process) giveGroups(groups []uint32, args [6]uint64) (int64, error) {
 
 // takeGroups reads the argument of setgroups(2).
 func (p *process) takeGroups(args [6]uint64) ([]uint32, error) {
-	size := int(int32(args[0])) //nolint:gosec // the kernel cuts it as well
+	size := int(int32(args[0]))
 	if size < 0 || size > maxGroups {
 		return nil, unix.EINVAL
 	}
@@ -350,7 +350,7 @@ func (p *process) encode(ids []uint32) []byte {
 	}
 	short := make([]uint16, len(ids))
 	for n, id := range ids {
-		short[n] = uint16(id) //nolint:gosec // as the kernel does for ids that fit
+		short[n] = uint16(id)
 	}
 	return bytesOf(short)
 }

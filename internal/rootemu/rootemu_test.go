@@ -42,7 +42,7 @@ func verdict(t *testing.T, abis []abi, arch, number uint32, args ...uint32) uint
 	if err != nil {
 		t.Fatal(err)
 	}
-	return uint32(got) //nolint:gosec // 32 bits
+	return uint32(got)
 }
 
 func TestFilter(t *testing.T) {

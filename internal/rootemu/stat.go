@@ -18,7 +18,7 @@ type Attributes struct {
 // stat answers the calls that tell the attributes of a file. Most files belong to root and are what the kernel says: the
 // kernel is left to say so, and to refuse whatever it refuses.
 func (p *process) stat(c call, args [6]uint64) error {
-	arg := func(i int) int { return int(int32(args[i])) } //nolint:gosec // file descriptors and flags have 32 bits
+	arg := func(i int) int { return int(int32(args[i])) }
 	switch c {
 	case callStat:
 		return p.statAt(unix.AT_FDCWD, args[0], 0, func(fd int, a Attributes) error { return p.giveStat(fd, a, args[1]) })
@@ -30,7 +30,7 @@ func (p *process) stat(c call, args [6]uint64) error {
 		return p.statAt(arg(0), args[1], arg(3), func(fd int, a Attributes) error { return p.giveStat(fd, a, args[2]) })
 	case callStatx:
 		return p.statAt(arg(0), args[1], arg(2), func(fd int, a Attributes) error {
-			return p.giveStatx(fd, a, arg(2), int(uint32(args[3])), args[4]) //nolint:gosec // a mask of 32 bits
+			return p.giveStatx(fd, a, arg(2), int(uint32(args[3])), args[4])
 		})
 	}
 	return unix.ENOSYS
@@ -135,7 +135,7 @@ func (p *process) giveStat(fd int, a Attributes, addr uint64) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return errKernel
 	}
-	st.Uid, st.Gid, st.Mode = uint32(a.UID), uint32(a.GID), a.Mode //nolint:gosec // ids have 32 bits
+	st.Uid, st.Gid, st.Mode = uint32(a.UID), uint32(a.GID), a.Mode
 	setRdev(&st, a.Rdev)
 	if p.arch == unix.AUDIT_ARCH_I386 {
 		return p.write(addr, stat64(&st))
@@ -150,17 +150,17 @@ func stat64(st *unix.Stat_t) []byte {
 	le := binary.LittleEndian
 	b := le.AppendUint64(nil, st.Dev)
 	b = le.AppendUint32(b, 0)
-	for _, v := range []uint32{uint32(st.Ino), st.Mode, uint32(st.Nlink), st.Uid, st.Gid} { //nolint:gosec // cut as the kernel does
+	for _, v := range []uint32{uint32(st.Ino), st.Mode, uint32(st.Nlink), st.Uid, st.Gid} {
 		b = le.AppendUint32(b, v)
 	}
 	b = le.AppendUint64(b, st.Rdev)
 	b = le.AppendUint32(b, 0)
-	b = le.AppendUint64(b, uint64(st.Size))    //nolint:gosec // not negative
-	b = le.AppendUint32(b, uint32(st.Blksize)) //nolint:gosec // small
-	b = le.AppendUint64(b, uint64(st.Blocks))  //nolint:gosec // not negative
+	b = le.AppendUint64(b, uint64(st.Size))
+	b = le.AppendUint32(b, uint32(st.Blksize))
+	b = le.AppendUint64(b, uint64(st.Blocks))
 	for _, t := range []unix.Timespec{st.Atim, st.Mtim, st.Ctim} {
-		b = le.AppendUint32(b, uint32(t.Sec))  //nolint:gosec // cut as the kernel does
-		b = le.AppendUint32(b, uint32(t.Nsec)) //nolint:gosec // below 10⁹
+		b = le.AppendUint32(b, uint32(t.Sec))
+		b = le.AppendUint32(b, uint32(t.Nsec))
 	}
 	return le.AppendUint64(b, st.Ino)
 }
@@ -171,7 +171,7 @@ func (p *process) giveStatx(fd int, a Attributes, flags, mask int, addr uint64) 
 	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|flags&(unix.AT_STATX_FORCE_SYNC|unix.AT_STATX_DONT_SYNC), mask, &sx); err != nil {
 		return errKernel
 	}
-	sx.Uid, sx.Gid, sx.Mode = uint32(a.UID), uint32(a.GID), uint16(a.Mode) //nolint:gosec // ids have 32 bits, modes 16
+	sx.Uid, sx.Gid, sx.Mode = uint32(a.UID), uint32(a.GID), uint16(a.Mode)
 	sx.Rdev_major, sx.Rdev_minor = unix.Major(a.Rdev), unix.Minor(a.Rdev)
 	return p.write(addr, unsafe.Slice((*byte)(unsafe.Pointer(&sx)), unsafe.Sizeof(sx)))
 }

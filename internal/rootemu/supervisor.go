@@ -75,7 +75,7 @@ func (s *supervisor) serve() {
 		if errors.Is(err, errKernel) {
 			*r = response{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
 		} else {
-			*r = response{id: n.id, value: value, errno: -int32(errnoOf(err))} //nolint:gosec // below 4096
+			*r = response{id: n.id, value: value, errno: -int32(errnoOf(err))}
 		}
 		s.pending.Store(nil)
 		_, _ = s.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(r)) // ENOENT: the process was killed meanwhile
@@ -84,7 +84,7 @@ func (s *supervisor) serve() {
 
 // deserted reports whether no process is left under the filter.
 func (s *supervisor) deserted() bool {
-	fds := []unix.PollFd{{Fd: int32(s.listener)}} //nolint:gosec // a file descriptor
+	fds := []unix.PollFd{{Fd: int32(s.listener)}}
 	n, err := unix.Poll(fds, 0)
 	return err == nil && n == 1 && fds[0].Revents&unix.POLLHUP != 0
 }
@@ -122,13 +122,13 @@ func errnoOf(err error) unix.Errno {
 
 // answer does what was called for.
 func (s *supervisor) answer(n *notification) (int64, error) {
-	c, ok := find(n.arch, uint32(n.number)) //nolint:gosec // as the filter sees it
+	c, ok := find(n.arch, uint32(n.number))
 	if !ok {
 		return 0, unix.ENOSYS
 	}
 	p := &process{supervisor: s, notification: n, short: c.short}
 	s.pending.Store(&pending{id: n.id, call: c.call, pid: int(n.pid)})
-	arg := func(i int) int { return int(int32(n.args[i])) } //nolint:gosec // file descriptors and flags have 32 bits
+	arg := func(i int) int { return int(int32(n.args[i])) }
 	id := func(i int) uint32 { return p.id(n.args[i]) }
 	switch c.call {
 	case callChown:
@@ -140,9 +140,9 @@ func (s *supervisor) answer(n *notification) (int64, error) {
 	case callFchownat:
 		return 0, p.chownAt(arg(0), n.args[1], id(2), id(3), arg(4))
 	case callMknod:
-		return 0, p.mknodAt(unix.AT_FDCWD, n.args[0], uint32(n.args[1]), n.args[2]) //nolint:gosec // a mode
+		return 0, p.mknodAt(unix.AT_FDCWD, n.args[0], uint32(n.args[1]), n.args[2])
 	case callMknodat:
-		return 0, p.mknodAt(arg(0), n.args[1], uint32(n.args[2]), n.args[3]) //nolint:gosec // a mode
+		return 0, p.mknodAt(arg(0), n.args[1], uint32(n.args[2]), n.args[3])
 	}
 	switch {
 	case c.call >= callStat:

@@ -22,12 +22,12 @@ type process struct {
 // id reads an id from an argument; -1, in whichever width, is [keep].
 func (p *process) id(arg uint64) uint32 {
 	if p.short {
-		if uint16(arg) == 0xffff { //nolint:gosec // cut on purpose
+		if uint16(arg) == 0xffff {
 			return keep
 		}
-		return uint32(uint16(arg)) //nolint:gosec // cut on purpose
+		return uint32(uint16(arg))
 	}
-	return uint32(arg) //nolint:gosec // the kernel cuts it as well
+	return uint32(arg)
 }
 
 const pageSize = 4096 // reads that stay within one succeed or fail as a whole; larger pages are multiples of it
@@ -36,7 +36,7 @@ const pageSize = 4096 // reads that stay within one succeed or fail as a whole; 
 func (p *process) text(addr uint64) (string, error) {
 	buf := p.pathText[:]
 	for n := 0; n < len(buf); {
-		part := buf[n:min(len(buf), n+pageSize-int((addr+uint64(n))%pageSize))] //nolint:gosec // small
+		part := buf[n:min(len(buf), n+pageSize-int((addr+uint64(n))%pageSize))]
 		if err := p.copyMemory(unix.ProcessVMReadv, addr+uint64(n), part); err != nil {
 			return "", err
 		}
@@ -274,7 +274,7 @@ func numbersIn(proc int, name string) []string {
 	if err != nil {
 		return nil
 	}
-	dir := os.NewFile(uintptr(fd), name) //nolint:gosec // a file descriptor
+	dir := os.NewFile(uintptr(fd), name)
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
 	var numbers []string

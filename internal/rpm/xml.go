@@ -152,7 +152,7 @@ func (s *scanner) until(mark string, skip int) (before []byte, there bool, err e
 			return rest[:seen+i], true, nil
 		}
 		if s.end != nil {
-			return rest, false, nil
+			return rest, false, nil //nolint:nilerr // the next call returns it
 		}
 		if len(rest) >= maxItem {
 			return nil, false, fmt.Errorf("something in it is longer than %d MiB", maxItem>>20)
@@ -461,5 +461,5 @@ func entity(b []byte) (rune, int) {
 
 func parseCharacter(digits string, base int) (rune, error) {
 	v, err := strconv.ParseUint(digits, base, 31)
-	return rune(v), err //nolint:gosec // 31 bits
+	return rune(v), err
 }

@@ -74,7 +74,7 @@ func callFilter(ofBuild bool) (*unix.SockFprog, error) {
 	for i, r := range raw {
 		filter[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
 	}
-	return &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}, nil //nolint:gosec // some dozens
+	return &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}, nil
 }
 
 func callProgram(ofBuild bool) []bpf.Instruction {
@@ -98,7 +98,7 @@ func callProgram(ofBuild bool) []bpf.Instruction {
 			block = append(block, bpf.JumpIf{Cond: bpf.JumpEqual, Val: request, SkipFalse: 1}, refuse)
 		}
 		block = append(block, allow)
-		code = append(code, bpf.JumpIf{Cond: bpf.JumpEqual, Val: abi.arch, SkipTrue: 1}, bpf.Jump{Skip: uint32(len(block))}) //nolint:gosec // some dozens
+		code = append(code, bpf.JumpIf{Cond: bpf.JumpEqual, Val: abi.arch, SkipTrue: 1}, bpf.Jump{Skip: uint32(len(block))})
 		code = append(code, block...)
 	}
 	return append(code, allow)

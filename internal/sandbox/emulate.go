@@ -40,7 +40,7 @@ func (s *session) takeOwners(m message) {
 
 // keepUpper keeps the directory open that is the upper layer of the overlay that was mounted last: the root's.
 func (b *builder) keepUpper(upper int) error {
-	kept, err := unix.FcntlInt(uintptr(upper), unix.F_DUPFD_CLOEXEC, 0) //nolint:gosec // a file descriptor
+	kept, err := unix.FcntlInt(uintptr(upper), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}

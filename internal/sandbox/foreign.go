@@ -198,7 +198,7 @@ func readOnlyMount(name string) (int, error) {
 // which takes O, makes a program with the setuid bit what it is.
 func (f *foreign) entry(emulator int) []byte {
 	machine := machines[f.Arch].elf
-	magic := fmt.Sprintf(`\x7fELF\x02\x01\x01%s\x02\x00\x%02x\x%02x`, strings.Repeat(`\x00`, 9), byte(machine), byte(machine>>8)) //nolint:gosec // its two bytes
+	magic := fmt.Sprintf(`\x7fELF\x02\x01\x01%s\x02\x00\x%02x\x%02x`, strings.Repeat(`\x00`, 9), byte(machine), byte(machine>>8))
 	mask := strings.Repeat(`\xff`, 7) + `\x00` + strings.Repeat(`\xff`, 8) + `\xfe\xff\xff\xff`
 	return fmt.Appendf(nil, ":qemu-%s:M::%s:%s:%s:POCF", machines[f.Arch].qemu, magic, mask, fdPath(emulator))
 }

@@ -58,12 +58,12 @@ type joinPlan struct {
 type closeRange struct{ first, last uintptr }
 
 func planJoin(o JoinOptions) (*joinPlan, error) {
-	p := &joinPlan{options: o, tried: searchFor(o.Args[0], o.Env), parent: uintptr(os.Getpid()), closed: except(o.Pass)} //nolint:gosec // a process id
+	p := &joinPlan{options: o, tried: searchFor(o.Args[0], o.Env), parent: uintptr(os.Getpid()), closed: except(o.Pass)}
 	for _, f := range o.Spaces {
 		p.spaces = append(p.spaces, f.Fd())
 	}
 	for _, fd := range o.Pass {
-		p.pass = append(p.pass, uintptr(fd)) //nolint:gosec // a file descriptor
+		p.pass = append(p.pass, uintptr(fd))
 	}
 	for c := range unix.CAP_LAST_CAP + 1 {
 		if droppedCapability(c, o.UserNS) {
@@ -87,7 +87,7 @@ func planJoin(o JoinOptions) (*joinPlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.trampoline = uintptr(trampoline) //nolint:gosec // a file descriptor
+	p.trampoline = uintptr(trampoline)
 	if err := p.write(trampoline); err != nil {
 		unix.Close(trampoline)
 		return nil, err
@@ -104,7 +104,7 @@ func (p *joinPlan) write(trampoline int) (err error) {
 	if status > maxStatus {
 		return failed("start the command", fmt.Errorf("it would get more than %d files", maxStatus))
 	}
-	p.written = uintptr(status) //nolint:gosec // a file descriptor
+	p.written = uintptr(status)
 	for _, file := range p.tried {
 		argv, err := pointers(append([]string{trampolineArgument(status, file)}, p.options.Args...))
 		if err != nil {
@@ -135,7 +135,7 @@ func except(pass []int) []closeRange {
 	var ranges []closeRange
 	next := uintptr(3)
 	for _, fd := range slices.Sorted(slices.Values(pass)) {
-		if fd < int(next) { //nolint:gosec // a small number
+		if fd < int(next) {
 			continue
 		}
 		if uintptr(fd) > next {
@@ -149,7 +149,7 @@ func except(pass []int) []closeRange {
 // start forks, and returns when the command's file has been executed or could not be. The caller's goroutine is bound to its thread
 // from then on.
 func (p *joinPlan) start() (pid int, err error) {
-	defer unix.Close(int(p.trampoline)) //nolint:gosec // a file descriptor
+	defer unix.Close(int(p.trampoline))
 	r, w, err := os.Pipe()
 	if err != nil {
 		return 0, failed("make a pipe", err)
@@ -165,10 +165,10 @@ func (p *joinPlan) start() (pid int, err error) {
 	if errno != 0 {
 		return 0, failed("start a process", errno)
 	}
-	pid = int(n) //nolint:gosec // a process id
+	pid = int(n)
 	var said [2]int32
 	if err := binary.Read(r, binary.NativeEndian, &said); err != nil {
-		return pid, nil //nolint:nilerr // it was killed
+		return pid, nil // it was killed
 	}
 	if err := heard(r); err != nil {
 		waitFor(pid)
@@ -269,17 +269,17 @@ func (p *joinPlan) fork() (uintptr, syscall.Errno) { //nolint:gocognit,gocyclo /
 	errno = why
 	goto failed
 found:
-	p.said[0], p.said[1] = part, int32(index) //nolint:gosec // a small number
+	p.said[0], p.said[1] = part, int32(index)
 	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, p.status, uintptr(unsafe.Pointer(&p.said)), unsafe.Sizeof(p.said))
 	_, _, _ = syscall.RawSyscall(unix.SYS_DUP3, p.status, p.written, unix.O_CLOEXEC) // which does nothing when they are one
 	_, _, _ = syscall.RawSyscall(unix.SYS_FCNTL, p.written, unix.F_SETFD, 0)
 	_, _, errno = syscall.RawSyscall6(unix.SYS_EXECVEAT, p.trampoline, uintptr(unsafe.Pointer(p.empty)), uintptr(unsafe.Pointer(&p.files[index][0])), uintptr(unsafe.Pointer(&p.envv[0])), unix.AT_EMPTY_PATH, 0)
 	goto wrote
 failed:
-	p.said[0], p.said[1] = part, int32(index) //nolint:gosec // a small number
+	p.said[0], p.said[1] = part, int32(index)
 	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, p.status, uintptr(unsafe.Pointer(&p.said)), unsafe.Sizeof(p.said))
 wrote:
-	p.errno = -int32(errno) //nolint:gosec // a small number
+	p.errno = -int32(errno)
 	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, p.status, uintptr(unsafe.Pointer(&p.errno)), unsafe.Sizeof(p.errno))
 	for {
 		_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, codeNotMade, 0, 0)

@@ -61,7 +61,7 @@ func (s *spec) limit(pid int) {
 		limits = buildLimits
 	}
 	if s.Limit != 0 {
-		limits = append(slices.Clone(limits), limit{unix.RLIMIT_NPROC, uint64(s.Limit), uint64(s.Limit)}) //nolint:gosec // not negative
+		limits = append(slices.Clone(limits), limit{unix.RLIMIT_NPROC, uint64(s.Limit), uint64(s.Limit)})
 	}
 	for _, l := range limits {
 		if unix.Prlimit(pid, l.resource, &unix.Rlimit{Cur: l.soft, Max: l.hard}, nil) == nil {

@@ -38,7 +38,7 @@ func TestLimits(t *testing.T) {
 		}
 		return fmt.Sprint(n)
 	}
-	n := uint64(DefaultProcesses()) //nolint:gosec // not negative
+	n := uint64(DefaultProcesses())
 	got := limitsIn(t, step)
 	for _, l := range append([]limit{{unix.RLIMIT_NPROC, n, n}}, buildLimits...) {
 		soft, hard := l.soft, l.hard

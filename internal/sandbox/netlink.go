@@ -51,7 +51,7 @@ func (nl *netlink) up(name string) (int, error) {
 		return 0, os.NewSyscallError("find the device "+name, err)
 	}
 	index := req.Uint32()
-	info := unix.IfInfomsg{Index: int32(index), Flags: unix.IFF_UP, Change: unix.IFF_UP} //nolint:gosec // small
+	info := unix.IfInfomsg{Index: int32(index), Flags: unix.IFF_UP, Change: unix.IFF_UP}
 	return int(index), nl.ask("bring up the device "+name, unix.RTM_NEWLINK, 0, asBytes(&info), attribute(unix.IFLA_MTU, number(usernet.MTU)))
 }
 
@@ -65,7 +65,7 @@ func (nl *netlink) makePair(name, peer string) error {
 }
 
 func (nl *netlink) address(index int, a netip.Prefix) error {
-	info := unix.IfAddrmsg{Family: family(a.Addr()), Prefixlen: uint8(a.Bits()), Flags: unix.IFA_F_NODAD, Index: uint32(index)} //nolint:gosec // small
+	info := unix.IfAddrmsg{Family: family(a.Addr()), Prefixlen: uint8(a.Bits()), Flags: unix.IFA_F_NODAD, Index: uint32(index)}
 	value := a.Addr().AsSlice()
 	return nl.ask("set an address", unix.RTM_NEWADDR, unix.NLM_F_CREATE, asBytes(&info), attribute(unix.IFA_LOCAL, value), attribute(unix.IFA_ADDRESS, value))
 }
@@ -74,7 +74,7 @@ func (nl *netlink) address(index int, a netip.Prefix) error {
 func (nl *netlink) route(index int, gateway netip.Addr) error {
 	info := unix.RtMsg{Family: family(gateway), Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_BOOT, Type: unix.RTN_UNICAST}
 	return nl.ask("set a route", unix.RTM_NEWROUTE, unix.NLM_F_CREATE, asBytes(&info),
-		attribute(unix.RTA_GATEWAY, gateway.AsSlice()), attribute(unix.RTA_OIF, number(uint32(index)))) //nolint:gosec // small
+		attribute(unix.RTA_GATEWAY, gateway.AsSlice()), attribute(unix.RTA_OIF, number(uint32(index))))
 }
 
 func family(a netip.Addr) uint8 {
@@ -88,7 +88,7 @@ func family(a netip.Addr) uint8 {
 func (nl *netlink) ask(what string, kind, flags uint16, parts ...[]byte) error {
 	header := unix.NlMsghdr{Len: unix.NLMSG_HDRLEN, Type: kind, Flags: unix.NLM_F_REQUEST | unix.NLM_F_ACK | flags}
 	for _, p := range parts {
-		header.Len += uint32(len(p)) //nolint:gosec // small
+		header.Len += uint32(len(p))
 	}
 	request := asBytes(&header)
 	for _, p := range parts {
@@ -105,7 +105,7 @@ func (nl *netlink) ask(what string, kind, flags uint16, parts ...[]byte) error {
 	if err != nil {
 		return os.NewSyscallError(what, err)
 	}
-	if code := int32(binary.NativeEndian.Uint32(answer[unix.NLMSG_HDRLEN:])); code != 0 { //nolint:gosec // struct nlmsgerr
+	if code := int32(binary.NativeEndian.Uint32(answer[unix.NLMSG_HDRLEN:])); code != 0 {
 		return os.NewSyscallError(what, unix.Errno(-code))
 	}
 	return nil
@@ -113,7 +113,7 @@ func (nl *netlink) ask(what string, kind, flags uint16, parts ...[]byte) error {
 
 // attribute makes a struct rtattr with its value, padded to four bytes.
 func attribute(kind uint16, value []byte) []byte {
-	b := asBytes(&unix.RtAttr{Len: uint16(unix.SizeofRtAttr + len(value)), Type: kind}) //nolint:gosec // small
+	b := asBytes(&unix.RtAttr{Len: uint16(unix.SizeofRtAttr + len(value)), Type: kind})
 	b = append(b, value...)
 	return append(b, make([]byte, (4-len(b)%4)%4)...)
 }

@@ -41,7 +41,7 @@ func newOutside(resolv []byte) (_ *outside, theirs *os.File, inside []byte, err 
 	}
 	o := &outside{socket: pair[0], done: make(chan struct{}), ended: make(chan struct{})}
 	o.names, inside = usernet.Resolv(resolv)
-	return o, os.NewFile(uintptr(pair[1]), "socket"), inside, nil //nolint:gosec // a file descriptor
+	return o, os.NewFile(uintptr(pair[1]), "socket"), inside, nil
 }
 
 // start serves the network from when init has made the device until stop.
@@ -52,7 +52,7 @@ func (o *outside) start(ctx context.Context) {
 		if err != nil || fd < 0 {
 			return
 		}
-		file := os.NewFile(uintptr(fd), "device") //nolint:gosec // a file descriptor
+		file := os.NewFile(uintptr(fd), "device")
 		n, err := usernet.New(usernet.Device{File: file, Ethernet: deviceKind(kind[0]) == packetSocket}, o.names)
 		if err != nil {
 			progress.Warn(ctx, "the command has no network: "+err.Error(), "--network host gives it this machine's")

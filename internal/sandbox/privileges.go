@@ -141,9 +141,9 @@ func (s *spec) user() *syscall.SysProcAttr {
 	if s.UID == 0 && s.GID == 0 && len(s.Groups) == 0 {
 		return nil
 	}
-	c := &syscall.Credential{Uid: uint32(s.UID), Gid: uint32(s.GID)} //nolint:gosec // checkUser has looked
+	c := &syscall.Credential{Uid: uint32(s.UID), Gid: uint32(s.GID)}
 	for _, g := range s.Groups {
-		c.Groups = append(c.Groups, uint32(g)) //nolint:gosec // checkUser has looked
+		c.Groups = append(c.Groups, uint32(g))
 	}
 	return &syscall.SysProcAttr{Credential: c}
 }

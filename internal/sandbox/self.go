@@ -66,7 +66,7 @@ func (b *builder) mountUser() error {
 func (r inRoot) read(name string) ([]byte, error) {
 	fd, err := r.open(name, 0)
 	if err != nil {
-		return nil, nil //nolint:nilerr // it is not there, or leads nowhere
+		return nil, nil // it is not there, or leads nowhere
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t

@@ -47,7 +47,7 @@ func newServer(tree fuse.Node, owner *fuse.Owner) (*server, *os.File, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	ours, theirs := os.NewFile(uintptr(pair[0]), "socket"), os.NewFile(uintptr(pair[1]), "socket") //nolint:gosec // file descriptors
+	ours, theirs := os.NewFile(uintptr(pair[0]), "socket"), os.NewFile(uintptr(pair[1]), "socket")
 	defer ours.Close()
 	conn, err := net.FileConn(ours)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *spec) owner() *fuse.Owner {
 	if s.Self == nil || !s.UserNS {
 		return nil
 	}
-	return &fuse.Owner{UID: uint32(s.Self.UID), GID: uint32(s.Self.GID)} //nolint:gosec // ids of a process
+	return &fuse.Owner{UID: uint32(s.Self.UID), GID: uint32(s.Self.GID)}
 }
 
 // stop ends the serving once the sandbox is gone. The kernel takes the mount down with its mount namespace, but somewhat
@@ -202,13 +202,13 @@ const (
 )
 
 func (g grove) Attr() fuse.Attr {
-	return fuse.Attr{Ino: groveInode, Mode: unix.S_IFDIR | 0o755, Links: uint32(2 + len(g))} //nolint:gosec // few
+	return fuse.Attr{Ino: groveInode, Mode: unix.S_IFDIR | 0o755, Links: uint32(2 + len(g))}
 }
 
 func (g grove) Lookup(name string) (fuse.Node, error) {
 	for i, n := range g {
 		if name == strconv.Itoa(i) {
-			return inGrove{n, uint64(i), g.bare()}, nil //nolint:gosec // an index
+			return inGrove{n, uint64(i), g.bare()}, nil
 		}
 	}
 	return nil, fs.ErrNotExist
@@ -217,7 +217,7 @@ func (g grove) Lookup(name string) (fuse.Node, error) {
 func (g grove) ReadDir() ([]fuse.Entry, error) {
 	var all []fuse.Entry
 	for i, n := range g {
-		tree := inGrove{n, uint64(i), g.bare()} //nolint:gosec // an index
+		tree := inGrove{n, uint64(i), g.bare()}
 		a := tree.Attr()
 		all = append(all, fuse.Entry{Name: strconv.Itoa(i), Ino: a.Ino, Mode: a.Mode, Node: func() (fuse.Node, error) { return tree, nil }})
 	}

@@ -22,7 +22,7 @@ func scopeSockets() error {
 	case errno != 0:
 		return failed("keep the command from others' sockets", errno)
 	}
-	defer unix.Close(int(fd)) //nolint:gosec // a file descriptor
+	defer unix.Close(int(fd))
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
 		return failed("keep the command from others' sockets", errno)
 	}

@@ -61,10 +61,10 @@ func (s *spec) execute(trampoline int, program string, files []uintptr) (int, er
 	if err != nil {
 		return 0, failed("make a socket", err)
 	}
-	status := os.NewFile(uintptr(pair[0]), "status") //nolint:gosec // a file descriptor
+	status := os.NewFile(uintptr(pair[0]), "status")
 	defer status.Close()
 	args := append([]string{trampolineArgument(len(files), program)}, s.Args...)
-	files = append(files, uintptr(pair[1])) //nolint:gosec // a file descriptor
+	files = append(files, uintptr(pair[1]))
 	pid, err := syscall.ForkExec(fdPath(trampoline), args, &syscall.ProcAttr{Env: s.Env, Files: files, Sys: s.user()})
 	unix.Close(pair[1])
 	if err != nil {
@@ -122,9 +122,9 @@ func (in *initProcess) startStarter() error {
 	if err != nil {
 		return failed("make a socket", err)
 	}
-	in.starter = os.NewFile(uintptr(pair[0]), "socket") //nolint:gosec // a file descriptor
+	in.starter = os.NewFile(uintptr(pair[0]), "socket")
 	const none = ^uintptr(0)
-	files := []uintptr{0, 1, 2, uintptr(pair[1]), none} //nolint:gosec // a file descriptor
+	files := []uintptr{0, 1, 2, uintptr(pair[1]), none}
 	if in.spec.Piped {
 		for i := range 2 * in.spec.Count {
 			files = append(files, uintptr(firstPipeFD+i))

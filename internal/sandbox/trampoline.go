@@ -47,7 +47,7 @@ func openTrampoline(least int) (int, error) {
 		e.Fix = "the kernel must let programs be executed from memory: vm.memfd_noexec below 2, or a /dev/shm without the mount option noexec"
 		return -1, e
 	}
-	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, least) //nolint:gosec // a file descriptor
+	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, least)
 	unix.Close(fd)
 	if err != nil {
 		return -1, failed("open the program that executes the command", err)
@@ -66,7 +66,7 @@ func trampolineInMemory() (int, error) {
 	}
 	_, err = unix.Write(fd, trampoline())
 	if err == nil {
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE) //nolint:gosec // a file descriptor
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE)
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -119,5 +119,5 @@ func heard(status *os.File) error {
 	if err := binary.Read(status, binary.NativeEndian, &errno); err != nil {
 		return nil //nolint:nilerr // nothing was said: executing closed it
 	}
-	return unix.Errno(-errno) //nolint:gosec // an error number
+	return unix.Errno(-errno)
 }

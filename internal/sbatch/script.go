@@ -187,7 +187,7 @@ func (s *Script) leaveComments(f *syntax.File) {
 	comments := map[int]bool{}
 	syntax.Walk(f, func(n syntax.Node) bool {
 		if c, ok := n.(*syntax.Comment); ok {
-			comments[int(c.Hash.Offset())] = true //nolint:gosec // at most the size of a file
+			comments[int(c.Hash.Offset())] = true
 		}
 		return true
 	})
@@ -198,7 +198,7 @@ func (s *Script) leaveComments(f *syntax.File) {
 
 func shellError(err error) *SyntaxError {
 	if parse := (syntax.ParseError{}); errors.As(err, &parse) {
-		return &SyntaxError{int(parse.Pos.Line()), parse.Text} //nolint:gosec // at most the lines of a file
+		return &SyntaxError{int(parse.Pos.Line()), parse.Text}
 	}
 	return &SyntaxError{1, err.Error()}
 }

@@ -57,7 +57,7 @@ func (w *walker) at(p syntax.Pos) int {
 	if w.flat {
 		return w.offset
 	}
-	return w.offset + int(p.Offset()) //nolint:gosec // at most the size of a file
+	return w.offset + int(p.Offset())
 }
 
 func (w *walker) statements(f *syntax.File) {
@@ -104,7 +104,7 @@ func (w *walker) isJoined(s *syntax.Stmt) bool {
 	if !s.Background || !s.Semicolon.IsValid() {
 		return false
 	}
-	i := int(s.Semicolon.Offset()) //nolint:gosec // at most the size of a file
+	i := int(s.Semicolon.Offset())
 	blank := func(i int) bool {
 		return i < 0 || i >= len(w.data) || bytes.IndexByte([]byte(" \t\r\n;)&"), w.data[i]) >= 0
 	}
@@ -184,7 +184,7 @@ func unescape(s string) string {
 }
 
 func (w *walker) source(n syntax.Node) []byte {
-	from, to := int(n.Pos().Offset()), int(n.End().Offset()) //nolint:gosec // at most the size of a file
+	from, to := int(n.Pos().Offset()), int(n.End().Offset())
 	if from > to || to > len(w.data) {
 		return nil
 	}

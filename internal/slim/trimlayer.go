@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/md5" //nolint:gosec // dpkg's lists have it
+	"crypto/md5"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -449,7 +449,7 @@ func (v *survey) planStrip(p *program) error {
 		p.Keep = "its device code would not be found as before"
 		return err
 	}
-	oldSHA, newSHA, oldMD5, newMD5 := sha256.New(), sha256.New(), md5.New(), md5.New() //nolint:gosec // dpkg's lists have it
+	oldSHA, newSHA, oldMD5, newMD5 := sha256.New(), sha256.New(), md5.New(), md5.New()
 	if _, err := io.Copy(io.MultiWriter(oldSHA, oldMD5), io.NewSectionReader(v.scratch, 0, p.Size)); err != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func (r *remote) each(ctx context.Context, try func(*registry.Repository) error)
 	order := append([]int{first}, slices.DeleteFunc(indices(len(r.repos)), func(i int) bool { return i == first })...)
 	for n, i := range order {
 		if err = try(r.repos[i]); err == nil {
-			r.good.Store(int32(i)) //nolint:gosec // a handful of mirrors
+			r.good.Store(int32(i))
 			return nil
 		}
 		if ctx.Err() != nil {

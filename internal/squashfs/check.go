@@ -73,7 +73,7 @@ func (r *Reader) checkExports() error {
 		if err != nil {
 			return err
 		}
-		if ref := binary.LittleEndian.Uint64(b); int64(ref>>16) >= r.inodes.end-r.inodes.start { //nolint:gosec // 48 bits
+		if ref := binary.LittleEndian.Uint64(b); int64(ref>>16) >= r.inodes.end-r.inodes.start {
 			return formatError("inode %d at %#x, outside of the table", i+1, ref)
 		}
 	}

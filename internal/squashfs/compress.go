@@ -53,11 +53,11 @@ func (o Options) encoder() (blockEncoder, error) {
 func (o Options) compressorOptions() []byte {
 	switch {
 	case o.Compression == Zstd:
-		return binary.LittleEndian.AppendUint32(nil, uint32(o.Level)) //nolint:gosec // at most 22
+		return binary.LittleEndian.AppendUint32(nil, uint32(o.Level))
 	case o.Compression == Gzip && o.Level != toolsGzipLevel:
-		b := binary.LittleEndian.AppendUint32(nil, uint32(o.Level)) //nolint:gosec // at most 9
-		b = binary.LittleEndian.AppendUint16(b, 15)                 // log2 of the window
-		return binary.LittleEndian.AppendUint16(b, 0)               // the default strategy
+		b := binary.LittleEndian.AppendUint32(nil, uint32(o.Level))
+		b = binary.LittleEndian.AppendUint16(b, 15)   // log2 of the window
+		return binary.LittleEndian.AppendUint16(b, 0) // the default strategy
 	case o.Compression == LZ4:
 		b := binary.LittleEndian.AppendUint32(nil, 1) // the block format
 		return binary.LittleEndian.AppendUint32(b, uint32(min(o.Level, 1)))

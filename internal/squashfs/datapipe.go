@@ -164,9 +164,9 @@ func (w *Writer) compressSlot(e blockEncoder, s *slot) error {
 	}
 	if ok {
 		s.packed = out
-		s.out, s.size = out, uint32(len(out)) //nolint:gosec // less than a block
+		s.out, s.size = out, uint32(len(out))
 	} else {
-		s.out, s.size = s.raw, uint32(len(s.raw))|blockStored //nolint:gosec // a block at most
+		s.out, s.size = s.raw, uint32(len(s.raw))|blockStored
 	}
 	if s.kind == fileBlock {
 		s.sum = sha256.Sum256(s.out)

@@ -60,7 +60,7 @@ func expandLZMA(dst, src []byte) (int, error) {
 	}
 	var head [lzma.HeaderLen]byte
 	copy(head[:], src)
-	binary.LittleEndian.PutUint32(head[dictAt:], uint32(dictionary(dst))) //nolint:gosec // at most a block
+	binary.LittleEndian.PutUint32(head[dictAt:], uint32(dictionary(dst)))
 	in := io.MultiReader(bytes.NewReader(head[:]), bytes.NewReader(src[len(head):]))
 	d, err := lzma.NewReader(in)
 	if err == nil {

@@ -190,5 +190,5 @@ const xattrOutOfLine = 0x100
 // unixTime turns a time into what the format holds: seconds from 1970 to 2106.
 func unixTime(t time.Time) uint32 {
 	s := t.Unix()
-	return uint32(min(max(s, 0), 1<<32-1)) //nolint:gosec // bounded
+	return uint32(min(max(s, 0), 1<<32-1))
 }

@@ -141,9 +141,9 @@ func (w *Writer) joinGroup(ctx context.Context, d *Data, sum digest, size int) (
 	tail = len(s.tails)
 	s.tails = append(s.tails, packTail{
 		sum:    sum,
-		size:   uint32(size),          //nolint:gosec // less than a block
-		group:  uint32(len(s.groups)), //nolint:gosec // groupLimit
-		offset: uint32(s.open.bytes),  //nolint:gosec // less than a block
+		size:   uint32(size),
+		group:  uint32(len(s.groups)),
+		offset: uint32(s.open.bytes),
 	})
 	s.byHash[sum] = tail
 	s.useTail(d, tail)
@@ -160,7 +160,7 @@ func (w *Writer) closeGroup(ctx context.Context) error {
 	if s.open.bytes == 0 {
 		return nil
 	}
-	g := &packGroup{first: s.open.first, count: len(s.tails) - s.open.first, raw: uint32(s.open.bytes)} //nolint:gosec // a block at most
+	g := &packGroup{first: s.open.first, count: len(s.tails) - s.open.first, raw: uint32(s.open.bytes)}
 	g.id = groupID(s.tails[g.first:])
 	if p, old := s.findGroup(g.id); p != nil {
 		if s.open.slot != nil {

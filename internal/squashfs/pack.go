@@ -120,12 +120,12 @@ func (w *Writer) packOf(s *segment) *Pack {
 		if r := f.data.run; r != nil {
 			known := false
 			if number, known = runs[r]; !known {
-				number = int32(len(p.runs)) //nolint:gosec // one per file
+				number = int32(len(p.runs))
 				runs[r] = number
 				p.runs = append(p.runs, r.packed(s))
 			}
 		}
-		p.files[f.key] = packFile{size: f.data.size, run: number, tail: int32(f.tail)} //nolint:gosec // one per file
+		p.files[f.key] = packFile{size: f.data.size, run: number, tail: int32(f.tail)}
 	}
 	p.link()
 	return p

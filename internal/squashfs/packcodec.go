@@ -160,7 +160,7 @@ func (s *packScanner) head(size int64) {
 		s.fail("the key is missing")
 		return
 	}
-	end := used + int(n) //nolint:gosec // compared with len
+	end := used + int(n)
 	s.p.optionsKey, s.b = string(s.b[used:end]), s.b[end:]
 	s.p.blockSize = int(s.number("block size", MinBlockSize, MaxBlockSize))
 	s.p.tailed = s.number("tail packing", 0, 1) == 1
@@ -186,7 +186,7 @@ func (s *packScanner) checkInside(offset, n int64) {
 
 // blockSize reads the size of a block with its flag.
 func (s *packScanner) blockSize() uint32 {
-	return uint32(s.number("size of a block", 0, blockStored|MaxBlockSize)) //nolint:gosec // bounded
+	return uint32(s.number("size of a block", 0, blockStored|MaxBlockSize))
 }
 
 func (s *packScanner) groups() {
@@ -198,16 +198,16 @@ func (s *packScanner) groups() {
 		g.count = s.count("tails", 1+len(digest{}))
 		offset := int64(0)
 		for range g.count {
-			t := packTail{group: uint32(len(p.groups)), offset: uint32(offset)} //nolint:gosec // bounded
+			t := packTail{group: uint32(len(p.groups)), offset: uint32(offset)}
 			n := s.number("size of a tail", 1, int64(p.blockSize)-offset)
-			t.size, t.sum = uint32(n), s.sum() //nolint:gosec // bounded
+			t.size, t.sum = uint32(n), s.sum()
 			offset += n
 			p.tails = append(p.tails, t)
 		}
 		if s.err != nil {
 			return
 		}
-		g.raw = uint32(offset) //nolint:gosec // bounded
+		g.raw = uint32(offset)
 		s.checkBlock(g.size, offset)
 		s.checkInside(g.offset, int64(g.size&blockMask))
 		g.id = groupID(p.tails[g.first:])
@@ -251,8 +251,8 @@ func (s *packScanner) files() {
 		k.Nth = int(s.number("number of a file", 0, most))
 		f := packFile{
 			size: s.number("size of a file", 1, most),
-			run:  int32(s.number("run of a file", -1, int64(len(s.p.runs))-1)),   //nolint:gosec // bounded by the index
-			tail: int32(s.number("tail of a file", -1, int64(len(s.p.tails))-1)), //nolint:gosec // bounded by the index
+			run:  int32(s.number("run of a file", -1, int64(len(s.p.runs))-1)),
+			tail: int32(s.number("tail of a file", -1, int64(len(s.p.tails))-1)),
 		}
 		if s.err != nil {
 			return

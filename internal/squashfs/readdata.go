@@ -31,7 +31,7 @@ func (f *File) layOut(start, size uint64) error {
 	if start > s.BytesUsed {
 		return formatError("file that begins at %d of %d bytes", start, s.BytesUsed)
 	}
-	f.Size, l.start = int64(size), int64(start) //nolint:gosec // checked
+	f.Size, l.start = int64(size), int64(start)
 	l.count = f.Size >> s.BlockLog
 	rest := f.Size & int64(s.BlockSize-1)
 	switch {
@@ -106,7 +106,7 @@ func (f *File) readBlockList() (*blockList, error) {
 func (l *blockList) read(first int64) (*blockRun, blockRunStart, error) {
 	r, at := l.f.r, l.runs[first/runBlocks]
 	n := min(runBlocks, l.f.contents.count-first)
-	c, err := r.cursor(r.inodes, int64(at.sizesAt>>16), int(at.sizesAt&0xffff)) //nolint:gosec // 48 bits
+	c, err := r.cursor(r.inodes, int64(at.sizesAt>>16), int(at.sizesAt&0xffff))
 	if err != nil {
 		return nil, at, err
 	}
@@ -221,7 +221,7 @@ func (r *Reader) fragment(n int64) (int64, uint32, error) {
 		place < superblockSize || place > r.super.BytesUsed || size > r.super.BytesUsed-place {
 		return 0, 0, formatError("fragment block %d has %#x bytes at %d", n, word, place)
 	}
-	return int64(place), word, nil //nolint:gosec // checked
+	return int64(place), word, nil
 }
 
 // dataKey names a decompressed block.

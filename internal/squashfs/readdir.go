@@ -145,7 +145,7 @@ func (run entryRun) entry(s string) (Entry, string, error) {
 	if len(s) < 8 {
 		return Entry{}, "", formatError("directory that ends in an entry")
 	}
-	offset, delta := le16(s), int16(le16(s[2:])) //nolint:gosec // it is signed
+	offset, delta := le16(s), int16(le16(s[2:]))
 	kind, n := le16(s[4:]), int(le16(s[6:]))+1
 	s = s[8:]
 	if n > maxNameLen || n > len(s) {
@@ -158,7 +158,7 @@ func (run entryRun) entry(s string) (Entry, string, error) {
 		return Entry{}, "", err
 	}
 	return Entry{
-		Name: s[:n], Type: Type(kind), Number: run.number + uint32(delta), //nolint:gosec // wraps as it should
+		Name: s[:n], Type: Type(kind), Number: run.number + uint32(delta),
 		ref: inodeRef(int64(run.block), int(offset)),
 	}, s[n:], nil
 }
@@ -225,7 +225,7 @@ func (f *File) findPart(name string) (listingPart, error) {
 	if l.indexes == 0 {
 		return part, nil
 	}
-	c, err := f.r.cursor(f.r.inodes, int64(l.indexAt>>16), int(l.indexAt&0xffff)) //nolint:gosec // 48 bits
+	c, err := f.r.cursor(f.r.inodes, int64(l.indexAt>>16), int(l.indexAt&0xffff))
 	if err != nil {
 		return part, err
 	}

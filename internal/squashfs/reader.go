@@ -125,7 +125,7 @@ func (s *superblock) check(size int64) error {
 }
 
 // end is where the file system ends.
-func (r *Reader) end() int64 { return int64(r.super.BytesUsed) } //nolint:gosec // checked by superblock.check
+func (r *Reader) end() int64 { return int64(r.super.BytesUsed) }
 
 // readAt fills p from a place that is known to be inside the file system.
 func (r *Reader) readAt(p []byte, place int64) error {
@@ -157,11 +157,11 @@ func (r *Reader) readOptions() error {
 // openTables finds the tables and reads those that are needed all the time.
 func (r *Reader) openTables() error {
 	s := &r.super
-	r.inodes = metaTable{int64(s.InodeTable), int64(s.DirTable)} //nolint:gosec // checked by superblock.check
-	r.dirs = metaTable{int64(s.DirTable), r.end()}               //nolint:gosec // likewise
+	r.inodes = metaTable{int64(s.InodeTable), int64(s.DirTable)}
+	r.dirs = metaTable{int64(s.DirTable), r.end()}
 	for _, next := range []uint64{s.FragmentTable, s.ExportTable, s.IDTable, s.XattrTable} {
-		if next > s.DirTable && next < uint64(r.dirs.end) { //nolint:gosec // not negative
-			r.dirs.end = int64(next) //nolint:gosec // below end
+		if next > s.DirTable && next < uint64(r.dirs.end) {
+			r.dirs.end = int64(next)
 		}
 	}
 	var err error

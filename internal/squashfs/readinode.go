@@ -34,7 +34,7 @@ type File struct {
 }
 
 // inodeRef is a reference to an inode: the place of its metadata block in the table, and an offset in that.
-func inodeRef(block int64, offset int) uint64 { return uint64(block)<<16 | uint64(offset) } //nolint:gosec // both small
+func inodeRef(block int64, offset int) uint64 { return uint64(block)<<16 | uint64(offset) }
 
 // Root returns the root directory.
 func (r *Reader) Root() (*File, error) {
@@ -53,7 +53,7 @@ func (r *Reader) open(ref uint64) (*File, error) {
 	if ref>>16 > r.super.BytesUsed {
 		return nil, formatError("reference %#x to an inode outside of the table", ref)
 	}
-	c, err := r.cursor(r.inodes, int64(ref>>16), int(ref&0xffff)) //nolint:gosec // checked
+	c, err := r.cursor(r.inodes, int64(ref>>16), int(ref&0xffff))
 	if err != nil {
 		return nil, fmt.Errorf("inode %#x: %w", ref, err)
 	}

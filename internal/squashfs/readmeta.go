@@ -149,11 +149,11 @@ func (r *Reader) tableIndex(place uint64, n, size int64) ([]int64, error) {
 	if blocks == 0 {
 		return nil, nil
 	}
-	if place < superblockSize || place > r.super.BytesUsed || blocks*8 > r.end()-int64(place) { //nolint:gosec // in this order
+	if place < superblockSize || place > r.super.BytesUsed || blocks*8 > r.end()-int64(place) {
 		return nil, formatError("table of %d entries at %d of %d bytes", n, place, r.super.BytesUsed)
 	}
 	b := make([]byte, blocks*8)
-	if err := r.readAt(b, int64(place)); err != nil { //nolint:gosec // checked
+	if err := r.readAt(b, int64(place)); err != nil {
 		return nil, err
 	}
 	places := make([]int64, blocks)
@@ -162,7 +162,7 @@ func (r *Reader) tableIndex(place uint64, n, size int64) ([]int64, error) {
 		if p < superblockSize || p >= place {
 			return nil, formatError("table at %d has a metadata block at %d", place, p)
 		}
-		places[i] = int64(p) //nolint:gosec // below place
+		places[i] = int64(p)
 	}
 	return places, nil
 }

@@ -31,7 +31,7 @@ func (r *Reader) openXattrs() error {
 		return formatError("it is at %d of %d bytes", place, r.super.BytesUsed)
 	}
 	b := make([]byte, xattrHeadSize)
-	if err := r.readAt(b, int64(place)); err != nil { //nolint:gosec // checked
+	if err := r.readAt(b, int64(place)); err != nil {
 		return err
 	}
 	start, count := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:])
@@ -42,7 +42,7 @@ func (r *Reader) openXattrs() error {
 	if err != nil {
 		return err
 	}
-	pairs := metaTable{int64(start), int64(place)} //nolint:gosec // both checked
+	pairs := metaTable{int64(start), int64(place)}
 	r.xattrs = xattrTable{pairs, ids, int64(count)}
 	return nil
 }
@@ -96,7 +96,7 @@ func (r *Reader) xattrCursor(ref uint64) (*metaCursor, error) {
 	if ref>>16 > r.super.BytesUsed {
 		return nil, formatError("reference %#x outside of the table", ref)
 	}
-	return r.cursor(r.xattrs.pairs, int64(ref>>16), int(ref&0xffff)) //nolint:gosec // checked
+	return r.cursor(r.xattrs.pairs, int64(ref>>16), int(ref&0xffff))
 }
 
 // readXattr reads a name and its value. The name is empty if its namespace is not known.

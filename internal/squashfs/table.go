@@ -56,7 +56,7 @@ func (m *metaStream) endBlock() error {
 		out = append(out, m.buf...)
 	}
 	m.done = out
-	binary.LittleEndian.PutUint16(out[at:], uint16(len(out)-at-lengthSize|flag)) //nolint:gosec // 8 KiB at most
+	binary.LittleEndian.PutUint16(out[at:], uint16(len(out)-at-lengthSize|flag))
 	m.buf = m.buf[:0]
 	return nil
 }
@@ -72,7 +72,7 @@ func (t *tables) stream(m *metaStream) (place uint64, err error) {
 	if err := m.endBlock(); err != nil {
 		return 0, err
 	}
-	place = uint64(t.sink.pos) //nolint:gosec // not negative
+	place = uint64(t.sink.pos)
 	return place, t.sink.write(m.done)
 }
 
@@ -88,9 +88,9 @@ func (t *tables) indexed(content, before []byte) (place uint64, err error) {
 		return 0, err
 	}
 	for _, at := range m.blocks {
-		before = binary.LittleEndian.AppendUint64(before, begin+uint64(at)) //nolint:gosec // not negative
+		before = binary.LittleEndian.AppendUint64(before, begin+uint64(at))
 	}
-	place = uint64(t.sink.pos) //nolint:gosec // not negative
+	place = uint64(t.sink.pos)
 	return place, t.sink.write(before)
 }
 
@@ -101,7 +101,7 @@ func (t *tables) fragments(parts []fragmentEntry) (place uint64, err error) {
 	const entrySize = 16
 	b := make([]byte, 0, entrySize*len(parts))
 	for _, p := range parts {
-		b = binary.LittleEndian.AppendUint64(b, uint64(p.start)) //nolint:gosec // not negative
+		b = binary.LittleEndian.AppendUint64(b, uint64(p.start))
 		b = binary.LittleEndian.AppendUint32(b, p.size)
 		b = binary.LittleEndian.AppendUint32(b, 0)
 	}
@@ -135,7 +135,7 @@ func (t *idTable) number(id uint32) (uint16, error) {
 	if t.numbers == nil {
 		t.numbers = make(map[uint32]uint16)
 	}
-	n := uint16(len(t.ids)) //nolint:gosec // compared above
+	n := uint16(len(t.ids))
 	t.numbers[id] = n
 	t.ids = append(t.ids, id)
 	return n, nil

@@ -42,7 +42,7 @@ func CanHoldXattr(name string) bool {
 func splitXattr(name string) (kind uint16, rest string, ok bool) {
 	for i, prefix := range xattrPrefixes {
 		if rest, ok := strings.CutPrefix(name, prefix); ok {
-			return uint16(i), rest, true //nolint:gosec // of three
+			return uint16(i), rest, true
 		}
 	}
 	return 0, "", false
@@ -69,7 +69,7 @@ func (t *xattrSet) number(attrs map[string]string) (uint32, error) {
 		size += n
 	}
 	t.lists = binary.LittleEndian.AppendUint64(t.lists, ref)
-	t.lists = binary.LittleEndian.AppendUint32(t.lists, uint32(len(names))) //nolint:gosec // far fewer
+	t.lists = binary.LittleEndian.AppendUint32(t.lists, uint32(len(names)))
 	t.lists = binary.LittleEndian.AppendUint32(t.lists, uint32(min(size, math.MaxUint32)))
 	n := t.count
 	t.count++
@@ -104,7 +104,7 @@ func (t *xattrSet) pair(name, value string) (size int, err error) {
 		kind |= xattrOutOfLine
 	}
 	b := binary.LittleEndian.AppendUint16(nil, kind)
-	b = binary.LittleEndian.AppendUint16(b, uint16(len(rest))) //nolint:gosec // at most longestXattrName
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(rest)))
 	b = append(b, rest...)
 	if known {
 		b = binary.LittleEndian.AppendUint32(b, valueRefSize)
@@ -117,7 +117,7 @@ func (t *xattrSet) pair(name, value string) (size int, err error) {
 	if len(value) > valueRefSize {
 		t.values[value] = t.pairs.ref()
 	}
-	v := binary.LittleEndian.AppendUint32(nil, uint32(len(value))) //nolint:gosec // at most longestXattrValue
+	v := binary.LittleEndian.AppendUint32(nil, uint32(len(value)))
 	v = append(v, value...)
 	return len(b) + len(v), t.pairs.write(v)
 }

@@ -252,7 +252,7 @@ func (w *Writer) EndSegment() (*Segment, error) {
 	if err := w.err(); err != nil {
 		return nil, err
 	}
-	w.groups += uint32(len(seg.groups)) //nolint:gosec // groupLimit
+	w.groups += uint32(len(seg.groups))
 	w.seg = nil
 	return &Segment{Pack: w.packOf(seg), Start: w.base + seg.start, End: w.base + seg.end, Fresh: seg.fresh}, nil
 }

@@ -37,7 +37,7 @@ func (c *copiers) copy(from io.ReaderAt, at, to, n int64) {
 }
 
 func (c *copiers) copyChunk(from io.ReaderAt, at, to, n int64) error {
-	buffer := c.buffers.Get().(*[sinkBuffer]byte) //nolint:forcetypeassert // see newCopiers
+	buffer := c.buffers.Get().(*[sinkBuffer]byte)
 	defer c.buffers.Put(buffer)
 	for n > 0 {
 		p := buffer[:min(n, sinkBuffer)]

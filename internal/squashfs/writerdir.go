@@ -63,15 +63,15 @@ func (t *treeWriter) directoryInode(in *Inode, node *numbered, parent uint32) er
 	}
 	if !long {
 		t.put32(uint32(block), node.links)
-		t.put16(uint16(size), uint16(offset)) //nolint:gosec // needs long otherwise; less than 8 KiB
+		t.put16(uint16(size), uint16(offset))
 		t.put32(parent)
 		return t.end()
 	}
 	t.put32(node.links, uint32(size), uint32(block), parent)
-	t.put16(uint16(len(index)), uint16(offset)) //nolint:gosec // compared above; less than 8 KiB
+	t.put16(uint16(len(index)), uint16(offset))
 	t.put32(xattr)
 	for _, x := range index {
-		t.put32(x.offset, x.block, uint32(len(x.name)-1)) //nolint:gosec // at most 255
+		t.put32(x.offset, x.block, uint32(len(x.name)-1))
 		t.buf = append(t.buf, x.name...)
 	}
 	return t.end()
@@ -87,7 +87,7 @@ func (t *treeWriter) listing(entries []DirEntry) (size int64, index []dirIndex, 
 	for len(entries) > 0 {
 		block, offset := t.dirs.at()
 		if here := (int64(start) + size) / metadataSize; large && here != indexed {
-			at := uint32(min(size, math.MaxUint32)) //nolint:gosec // a larger size is an error of the caller
+			at := uint32(min(size, math.MaxUint32))
 			index = append(index, dirIndex{offset: at, block: uint32(min(block, math.MaxUint32)), name: entries[0].Name})
 			indexed = here
 		}
@@ -122,7 +122,7 @@ func (t *treeWriter) headerSpan(entries []DirEntry, offset int) int {
 	for n, e := range entries {
 		number := t.nodes[e.Inode].number
 		distance := int64(number) - int64(first)
-		if n == dirHeaderMax || t.refs[number-1]>>16 != block || distance != int64(int16(distance)) || n > 0 && offset >= metadataSize { //nolint:gosec // is the test
+		if n == dirHeaderMax || t.refs[number-1]>>16 != block || distance != int64(int16(distance)) || n > 0 && offset >= metadataSize {
 			return n
 		}
 		offset += dirEntrySize + len(e.Name)
@@ -134,15 +134,15 @@ func (t *treeWriter) headerSpan(entries []DirEntry, offset int) int {
 func (t *treeWriter) header(b []byte, entries []DirEntry) []byte {
 	const offsetMask = 1<<16 - 1
 	first := t.nodes[entries[0].Inode].number
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(entries)-1))      //nolint:gosec // at most 255
-	b = binary.LittleEndian.AppendUint32(b, uint32(t.refs[first-1]>>16)) //nolint:gosec // checked when it was written
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(entries)-1))
+	b = binary.LittleEndian.AppendUint32(b, uint32(t.refs[first-1]>>16))
 	b = binary.LittleEndian.AppendUint32(b, first)
 	for _, e := range entries {
 		number := t.nodes[e.Inode].number
-		b = binary.LittleEndian.AppendUint16(b, uint16(t.refs[number-1]&offsetMask)) //nolint:gosec // masked
-		b = binary.LittleEndian.AppendUint16(b, uint16(number-first))                //nolint:gosec // wraps as it should
+		b = binary.LittleEndian.AppendUint16(b, uint16(t.refs[number-1]&offsetMask))
+		b = binary.LittleEndian.AppendUint16(b, uint16(number-first))
 		b = binary.LittleEndian.AppendUint16(b, uint16(e.Inode.Type))
-		b = binary.LittleEndian.AppendUint16(b, uint16(len(e.Name)-1)) //nolint:gosec // at most 254
+		b = binary.LittleEndian.AppendUint16(b, uint16(len(e.Name)-1))
 		b = append(b, e.Name...)
 	}
 	return b

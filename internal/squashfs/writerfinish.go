@@ -80,18 +80,18 @@ func (w *Writer) writeTree(root *Inode, encoder blockEncoder) (*treeWriter, erro
 	for i := range t.refs {
 		t.refs[i] = unwritten
 	}
-	return t, t.directory(root, uint32(len(t.nodes))+1) //nolint:gosec // numbering.add
+	return t, t.directory(root, uint32(len(t.nodes))+1)
 }
 
 // writeTables writes the tables in the order in which the kernel expects them, and begins the superblock.
 func (w *Writer) writeTables(t *treeWriter, out *tables) (*superblock, error) {
 	s := &superblock{
 		Magic: Magic, Major: 4,
-		Inodes:     uint32(len(t.nodes)), //nolint:gosec // numbering.add
+		Inodes:     uint32(len(t.nodes)),
 		ModTime:    unixTime(w.opts.ModTime),
-		BlockSize:  uint32(w.opts.BlockSize),                               //nolint:gosec // at most MaxBlockSize
-		BlockLog:   uint16(bits.TrailingZeros32(uint32(w.opts.BlockSize))), //nolint:gosec // at most MaxBlockSize
-		Fragments:  uint32(len(w.parts)),                                   //nolint:gosec // groupLimit
+		BlockSize:  uint32(w.opts.BlockSize),
+		BlockLog:   uint16(bits.TrailingZeros32(uint32(w.opts.BlockSize))),
+		Fragments:  uint32(len(w.parts)),
 		Compressor: uint16(w.opts.Compression),
 		Flags:      w.flags(t),
 	}
@@ -114,8 +114,8 @@ func (w *Writer) writeTables(t *treeWriter, out *tables) (*superblock, error) {
 			return nil, err
 		}
 	}
-	s.IDs = uint16(len(t.ids.ids))  //nolint:gosec // idTable.number
-	s.BytesUsed = uint64(w.out.pos) //nolint:gosec // not negative
+	s.IDs = uint16(len(t.ids.ids))
+	s.BytesUsed = uint64(w.out.pos)
 	return s, nil
 }
 
@@ -150,7 +150,7 @@ func (w *Writer) pad() error {
 func (w *Writer) writeHead(s *superblock) error {
 	head := s.encode()
 	if extra := w.opts.compressorOptions(); extra != nil {
-		head = binary.LittleEndian.AppendUint16(head, uint16(len(extra)|metadataStored)&math.MaxUint16) //nolint:gosec // a few bytes
+		head = binary.LittleEndian.AppendUint16(head, uint16(len(extra)|metadataStored)&math.MaxUint16)
 		head = append(head, extra...)
 	}
 	return w.out.writeAt(head, 0)

@@ -47,7 +47,7 @@ func (t *treeWriter) inode(in *Inode, node *numbered) error {
 		t.regular(in.Data, node, xattr, long)
 		return t.end()
 	case Symlink:
-		t.put32(node.links, uint32(len(in.Target))) //nolint:gosec // at most maxLinkLen
+		t.put32(node.links, uint32(len(in.Target)))
 		t.buf = append(t.buf, in.Target...)
 	case Block, Char:
 		t.put32(node.links, deviceNumber(in.Major, in.Minor))
@@ -119,10 +119,10 @@ func (t *treeWriter) regular(d *Data, node *numbered, xattr uint32, long bool) {
 		r = &run{}
 	}
 	if long {
-		t.put64(uint64(r.start), uint64(d.size), d.sparse(t.blockSize)) //nolint:gosec // not negative
+		t.put64(uint64(r.start), uint64(d.size), d.sparse(t.blockSize))
 		t.put32(node.links, d.fragment, d.offset, xattr)
 	} else {
-		t.put32(uint32(r.start), d.fragment, d.offset, uint32(d.size)) //nolint:gosec // needsLong
+		t.put32(uint32(r.start), d.fragment, d.offset, uint32(d.size))
 	}
 	t.put32(r.sizes...)
 }
@@ -146,5 +146,5 @@ func (d *Data) sparse(blockSize int64) uint64 {
 	if rest := d.size % blockSize; rest > 0 && d.fragment == noFragment && d.run.sizes[last] == 0 {
 		n -= blockSize - rest
 	}
-	return uint64(min(n, d.size-1)) //nolint:gosec // not negative
+	return uint64(min(n, d.size-1))
 }

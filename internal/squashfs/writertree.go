@@ -68,7 +68,7 @@ func (n *numbering) add(in *Inode) error {
 	if err := n.check(in); err != nil {
 		return n.at(err)
 	}
-	node := &numbered{number: uint32(len(n.nodes)) + 1, links: 1} //nolint:gosec // compared above
+	node := &numbered{number: uint32(len(n.nodes)) + 1, links: 1}
 	n.nodes[in] = node
 	if in.Type != Dir {
 		return nil

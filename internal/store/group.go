@@ -100,7 +100,7 @@ func (s *Store) findGroup() error {
 	if err != nil {
 		return err
 	}
-	s.group = &group{keeper: ownerOf(members), me: uint32(os.Geteuid()), checked: map[Digest]Stamp{}} //nolint:gosec // a user's id
+	s.group = &group{keeper: ownerOf(members), me: uint32(os.Geteuid()), checked: map[Digest]Stamp{}}
 	s.own = s.memberDir(s.group.keeper)
 	return nil
 }

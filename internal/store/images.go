@@ -133,7 +133,7 @@ func (s *Store) Images() ([]ImageRef, error) {
 func (s *Store) readImage(at *Store, key string) (ImageRef, error) {
 	path, err := at.recordPath(KindImage, key)
 	if err != nil {
-		return ImageRef{}, nil // a stray file
+		return ImageRef{}, nil //nolint:nilerr // a stray file
 	}
 	env, err := readEnvelope(path)
 	switch {
@@ -144,7 +144,7 @@ func (s *Store) readImage(at *Store, key string) (ImageRef, error) {
 	}
 	r, err := env.image()
 	if err != nil || !s.hasAll(env.Refs) {
-		return ImageRef{}, nil
+		return ImageRef{}, nil //nolint:nilerr // damaged
 	}
 	return r, nil
 }

@@ -83,7 +83,7 @@ func (f *flattener) below(dir, level int) {
 	if err != nil {
 		return
 	}
-	list := os.NewFile(uintptr(fd), "directory") //nolint:gosec // a file descriptor
+	list := os.NewFile(uintptr(fd), "directory")
 	names, _ := list.Readdirnames(-1)
 	list.Close()
 	for _, name := range names {

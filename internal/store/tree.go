@@ -169,7 +169,7 @@ func (s *Store) listTrees() ([]treeInfo, error) {
 func walkReadable(dir string, fn func(path string, info fs.FileInfo)) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
-			return nil
+			return nil //nolint:nilerr // only readable files count
 		}
 		if info, err := d.Info(); err == nil {
 			fn(path, info)

@@ -42,7 +42,7 @@ func (o Options) image() (string, error) {
 	if _, err := os.Lstat(o.Base); err == nil {
 		form, path, found = "", o.Base, false
 	} else if _, err := os.Lstat(path); !found || err != nil {
-		return o.Base, nil
+		return o.Base, nil //nolint:nilerr // not a path
 	}
 	rel, err := beside(o.Dir, path)
 	if found {

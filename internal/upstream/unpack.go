@@ -158,7 +158,7 @@ func passZipped(ctx context.Context, file *zip.File, l *limits) error {
 		return fmt.Errorf("its entry %q is larger than %d GiB", file.Name, int64(maxBytes)>>30)
 	}
 	mode := file.Mode()
-	e := entry{Header: tar.Header{Name: file.Name, Typeflag: tar.TypeReg, Mode: int64(mode.Perm()), Size: int64(file.UncompressedSize64)}} //nolint:gosec // bounded above
+	e := entry{Header: tar.Header{Name: file.Name, Typeflag: tar.TypeReg, Mode: int64(mode.Perm()), Size: int64(file.UncompressedSize64)}}
 	if strings.HasSuffix(file.Name, "/") || mode.IsDir() {
 		e.Typeflag, e.Size = tar.TypeDir, 0
 		return l.pass(e)
@@ -299,7 +299,7 @@ func (p *Pinned) pack(ctx context.Context, st *store.Store, to io.Writer, root s
 // close ends the tar, unless writing it has failed.
 func (p *packer) close(buffered *bufio.Writer, failed error) error {
 	if failed != nil {
-		return nil
+		return nil //nolint:nilerr // reported where it failed
 	}
 	return errors.Join(p.w.Close(), buffered.Flush())
 }

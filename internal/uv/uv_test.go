@@ -38,7 +38,7 @@ func wheelOf(version string) string {
 func TestPathFirst(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "uv")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir)
@@ -140,7 +140,7 @@ func asked(t *testing.T, program string) (*Release, string) {
 // A release that a configuration asks for is used although another is on PATH, comes once, and is there without a network.
 func TestAskedFor(t *testing.T) {
 	onPath := t.TempDir()
-	if err := os.WriteFile(filepath.Join(onPath, "uv"), []byte("#!/bin/sh\n"), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(onPath, "uv"), []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", onPath)

@@ -120,7 +120,7 @@ func (s Sources) checkout(ctx context.Context, dir string, src python.Source) er
 		return err
 	}
 	if _, err := os.Lstat(filepath.Join(dir, ".gitmodules")); err != nil {
-		return nil
+		return nil //nolint:nilerr // it has no submodules
 	}
 	return s.Fetch.Retry(ctx, func(ctx context.Context, _ bool) (progress bool, err error) {
 		if g.local {

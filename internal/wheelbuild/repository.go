@@ -96,7 +96,7 @@ func reachPointer(b reach.Bounds, file, prefix, from string, depth int) error {
 // submodules brings those of a repository of this machine, each after a look at where it comes from.
 func (s Sources) submodules(ctx context.Context, g git, origin ...string) error {
 	if _, err := os.Lstat(filepath.Join(g.dir, ".gitmodules")); err != nil {
-		return nil //nolint:nilerr // it has none
+		return nil // it has none
 	}
 	if err := g.run(ctx, append(origin, "submodule", "--quiet", "init")...); err != nil {
 		return err

@@ -96,14 +96,14 @@ func (s *state) decode(out []byte, n, dictionary int, at uint32, in []byte) bool
 	width, code, i := ^uint32(0), uint32(in[1])<<24|uint32(in[2])<<16|uint32(in[3])<<8|uint32(in[4]), 5
 	last, rep0, rep1, rep2, rep3 := s.last, s.rep[0], s.rep[1], s.rep[2], s.rep[3]
 	positions, literalPositions, lc := uint32(1)<<s.pb-1, uint32(1)<<s.lp-1, s.lc
-	at -= uint32(n) //nolint:gosec // modulo 2^32, so that at+n is the position
+	at -= uint32(n)
 	var bit uint32
 
 	for n < len(out) {
 		if i > end {
 			return false
 		}
-		position := (at + uint32(n)) & positions //nolint:gosec // as above
+		position := (at + uint32(n)) & positions
 		if width < top {
 			width, code, i = width<<8, code<<8|uint32(in[i]), i+1
 		}
@@ -113,7 +113,7 @@ func (s *state) decode(out []byte, n, dictionary int, at uint32, in []byte) bool
 			if n > 0 {
 				before = uint32(out[n-1])
 			}
-			table := literalTable * ((at+uint32(n))&literalPositions<<lc + before>>(8-lc)) //nolint:gosec // as above
+			table := literalTable * ((at+uint32(n))&literalPositions<<lc + before>>(8-lc))
 			probabilities := (*[literalTable]uint16)(m.literals[table:])
 			symbol := uint32(1)
 			if last >= 7 {
@@ -216,14 +216,14 @@ func (s *state) decode(out []byte, n, dictionary int, at uint32, in []byte) bool
 			}
 		}
 		symbol := uint32(1)
-		for symbol < uint32(len(tree)) { //nolint:gosec // 256 at most
+		for symbol < uint32(len(tree)) {
 			if width < top {
 				width, code, i = width<<8, code<<8|uint32(in[i]), i+1
 			}
 			width, code, bit = decodeTreeBit(&tree[symbol], width, code)
 			symbol = symbol<<1 | bit
 		}
-		length := base + symbol - uint32(len(tree)) //nolint:gosec // as above
+		length := base + symbol - uint32(len(tree))
 
 		if !again {
 			// The slot has the upper two bits of the distance, and how many follow.
@@ -254,7 +254,7 @@ func (s *state) decode(out []byte, n, dictionary int, at uint32, in []byte) bool
 						}
 						width >>= 1
 						code -= width
-						negative := uint32(int32(code) >> 31) //nolint:gosec // all ones when code was below width
+						negative := uint32(int32(code) >> 31)
 						code += width & negative
 						middle = middle<<1 + negative + 1
 					}

@@ -93,7 +93,7 @@ func (l *lzma2) stored(head []byte) error {
 	end := l.grow(size)
 	_, err := io.ReadFull(l.in, l.buf[len(l.buf):end])
 	if err == nil {
-		l.buf, l.at = l.buf[:end], l.at+uint32(size) //nolint:gosec // it is wanted modulo 16
+		l.buf, l.at = l.buf[:end], l.at+uint32(size)
 	}
 	return err
 }
@@ -132,7 +132,7 @@ func (l *lzma2) compressed(control byte, head []byte) error {
 	if !l.state.decode(l.buf[l.base:end], len(l.buf)-l.base, l.dictionary, l.at, l.packed[:packed+overrun]) {
 		return errDamaged
 	}
-	l.buf, l.at = l.buf[:end], l.at+uint32(unpacked) //nolint:gosec // as above
+	l.buf, l.at = l.buf[:end], l.at+uint32(unpacked)
 	return nil
 }
 

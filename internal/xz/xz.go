@@ -305,7 +305,7 @@ type blockList struct {
 func (l *blockList) add(unpadded, unpacked int64) {
 	l.count++
 	for _, n := range []int64{unpadded, unpacked} {
-		l.sum = (l.sum ^ uint64(n)) * 0x100000001b3 //nolint:gosec // a size; FNV-1a's prime
+		l.sum = (l.sum ^ uint64(n)) * 0x100000001b3
 	}
 }
 

@@ -126,7 +126,7 @@ func findDirectory(r io.ReaderAt, size int64) (directory, error) {
 	if le.Uint16(end[8:]) != le.Uint16(end[10:]) {
 		return d, errors.New("it is a part of an archive in several files")
 	}
-	endAt := uint64(size) - uint64(len(end)) //nolint:gosec // a part of it
+	endAt := uint64(size) - uint64(len(end))
 	if err := d.wide(r, &endAt); err != nil {
 		return d, err
 	}
@@ -143,7 +143,7 @@ func (d *directory) wide(r io.ReaderAt, endAt *uint64) error {
 		return nil
 	}
 	b := make([]byte, lenLocator+lenEnd64)
-	if _, err := r.ReadAt(b, int64(*endAt)-int64(len(b))); err != nil { //nolint:gosec // within the archive
+	if _, err := r.ReadAt(b, int64(*endAt)-int64(len(b))); err != nil {
 		return err
 	}
 	record, locator := b[:lenEnd64], b[lenEnd64:]
@@ -173,7 +173,7 @@ func (d directory) members(z *zip.Reader, r io.ReaderAt) ([]member, error) {
 	if d.count != uint64(len(z.File)) {
 		return nil, other
 	}
-	in := bufio.NewReader(io.NewSectionReader(r, int64(d.at), int64(d.size))) //nolint:gosec // within the archive
+	in := bufio.NewReader(io.NewSectionReader(r, int64(d.at), int64(d.size)))
 	head := make([]byte, lenEntry)
 	all := make([]member, 0, len(z.File))
 	for _, f := range z.File {
@@ -263,7 +263,7 @@ func (m member) check(r io.ReaderAt, next uint64) (uint64, error) {
 }
 
 func (m member) read(r io.ReaderAt, b []byte, at uint64) error {
-	if n, err := r.ReadAt(b, int64(at)); n < len(b) { //nolint:gosec // compared with the directory's place before
+	if n, err := r.ReadAt(b, int64(at)); n < len(b) {
 		return fmt.Errorf("its header is cut off: %w", err)
 	}
 	return nil

@@ -67,7 +67,7 @@ func write(version, binary, dir string) error {
 }
 
 func find(dep *debug.Module) (module, error) {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", dep.Path+"@"+dep.Version).Output() //nolint:gosec // of the binary that was just built
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", dep.Path+"@"+dep.Version).Output()
 	if err != nil {
 		return module{}, fmt.Errorf("find the sources of %s %s: %w", dep.Path, dep.Version, err)
 	}
@@ -108,7 +108,7 @@ func writeNotices(modules []module, name string) error {
 			fmt.Fprintf(&b, "%s\n%s\n%s\n", strings.Repeat("-", 80), filepath.Base(file), strings.TrimRight(string(data), "\n"))
 		}
 	}
-	return os.WriteFile(name, []byte(b.String()), 0o644) //nolint:gosec // for everybody to read
+	return os.WriteFile(name, []byte(b.String()), 0o644)
 }
 
 // licences are told by what their texts begin with or say first, in the order to look.
@@ -186,5 +186,5 @@ func writeBOM(version string, modules []module, name string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(name, append(data, '\n'), 0o644) //nolint:gosec // for everybody to read
+	return os.WriteFile(name, append(data, '\n'), 0o644)
 }

@@ -254,7 +254,7 @@ func Zstd(t testing.TB, data []byte) []byte {
 	}
 	sum := sha256.Sum256(data)
 	if known, ok := compressed.Load(sum); ok {
-		return known.([]byte) //nolint:forcetypeassert // nothing else is in it
+		return known.([]byte)
 	}
 	made := compress(t, data)
 	compressed.Store(sum, made)
