@@ -69,7 +69,7 @@ need_npm() {
 	if ! have_npm "$1" "$2"; then
 		need_debian npm npm
 		mkdir -p ".tools/$1@$2"
-		again npm install --loglevel=error --no-audit --no-fund --ignore-scripts --prefix ".tools/$1@$2" "$1@$2"
+		again timeout 300 npm install --loglevel=error --no-audit --no-fund --ignore-scripts --prefix ".tools/$1@$2" "$1@$2"
 	fi
 	ln -sfn "$1@$2" ".tools/$1"
 }
