@@ -114,7 +114,7 @@ image of this name is replaced; anything else only with --force.`,
 	f.StringArrayVar(&o.push, "push", nil, "push the image to `REF` in a registry (repeatable)")
 	f.BoolVar(&o.publish, "publish", false, "push the image to the recipe's publish.repository, tagged with its version")
 	f.BoolVar(&o.locked, "locked", false, "refuse when the lock is missing or does not fit the recipe")
-	f.StringVarP(&o.file, "file", "f", "", "build this Containerfile or Dockerfile, \"-\" for standard input; the argument is the context then")
+	f.StringVarP(&o.file, "file", "f", "", "build this Containerfile or Dockerfile `FILE`, \"-\" for standard input; the argument is the context then")
 	f.StringArrayVar(&o.buildArgs, "build-arg", nil, "`NAME[=VALUE]` of an ARG; without a value, this environment's (repeatable)")
 	f.StringArrayVar(&o.argFiles, "build-arg-file", nil, "`FILE` of lines NAME=VALUE, as if each was a --build-arg (repeatable)")
 	f.StringVar(&o.target, "target", "", "build this `STAGE` of the Containerfile (default: the last)")
@@ -130,8 +130,8 @@ image of this name is replaced; anything else only with --force.`,
 	f.BoolVar(&a.flags.push, "push-cache", false, "send what is built to the registry under [cache] of the recipe")
 	f.BoolVar(&o.force, "force", false, "replace outputs that exist, whatever they hold")
 	f.BoolVar(&o.noCheck, "no-check", false, "do not look whether the image will run on the recipe's target")
-	f.StringVar(&o.compression, "compression", "", "compress new layers with gzip or zstd (default: the recipe's, else gzip)")
-	f.StringVar(&o.platform, "platform", "", "build for linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
+	f.StringVar(&o.compression, "compression", "", "compress new layers by this `METHOD`, gzip or zstd (default: the recipe's, else gzip)")
+	f.StringVar(&o.platform, "platform", "", "build for this `PLATFORM`, linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
 	f.BoolVar(&o.json, "json", false, "print what was built as JSON")
 	o.others.add(cmd)
 	o.on.addFlags(cmd)
@@ -153,8 +153,8 @@ func withVariant(recipe, variant string) string {
 // addFileFlags adds the options of a Containerfile that decide what its image is, and that neither a file nor a name is.
 func addFileFlags(cmd *cobra.Command, o *buildOptions) {
 	f := cmd.Flags()
-	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE`, a label of a Containerfile's image (repeatable)")
-	f.StringArrayVar(&o.contexts, "build-context", nil, "`NAME=DIR|docker-image://REF`, what a name in the Containerfile stands for (repeatable)")
+	f.StringArrayVar(&o.labels, "label", nil, "give the image of a Containerfile the label `NAME=VALUE` (repeatable)")
+	f.StringArrayVar(&o.contexts, "build-context", nil, "let a name in the Containerfile stand for a directory or image, `NAME=DIR|docker-image://REF` (repeatable)")
 	f.StringVar(&o.steps.network, "network", defaultNetwork, "the commands' `NETWORK`: default (of their own, with a way out), host, or none (Containerfiles)")
 	complete(cmd, "network", defaultNetwork, hostNetwork, noNetwork)
 }

@@ -89,7 +89,7 @@ Exit code 3 means that an error was found that is not allowed.
 	f.StringVar(&o.recipe, "recipe", "", "take target and allowed rules from the recipe in `DIR`; without IMAGE, check what it names")
 	f.StringArrayVar(&o.allow, "allow", nil, "count what this rule finds as no error, as `RULE=REASON` (repeatable)")
 	completeRules(cmd)
-	f.StringVar(&o.severity, "severity", string(audit.Note), "show what is at least this bad: error, warning, note")
+	f.StringVar(&o.severity, "severity", string(audit.Note), "show findings of at least this `LEVEL`: error, warning, note")
 	o.trust.addFlags(cmd)
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	f.StringVar(&o.sarif, "sarif", "", "print SARIF 2.1.0, or write it to `FILE` with --sarif=FILE")
@@ -143,7 +143,7 @@ func addProfileFlag(cmd *cobra.Command, k cluster.Key, p *cluster.Profile) {
 	switch {
 	case usage == "":
 		return
-	case k.Enum != nil && !strings.Contains(usage, "`"):
+	case k.Enum != nil && k.Name != "platform":
 		usage += ": " + strings.Join(k.Enum, ", ")
 	}
 	switch field := k.Field(p).(type) {

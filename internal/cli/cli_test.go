@@ -6,10 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func everyCommand(t *testing.T, visit func(*cobra.Command)) {
@@ -52,6 +54,26 @@ func TestEveryCommandIsExplained(t *testing.T) {
 				t.Errorf("%s: a line of help is %d characters long: %s", name, len(line), line)
 			}
 		}
+	})
+}
+
+// A flag names its argument, once, and not by the type of a variable (docs/style.md, "Help").
+func TestFlagsNameTheirArguments(t *testing.T) {
+	types := []string{"string", "strings", "stringArray", "int", "uint", "duration", "stringToString", "bytes", "value"}
+	everyCommand(t, func(c *cobra.Command) {
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			name, usage := pflag.UnquoteUsage(f)
+			flag := c.CommandPath() + " --" + f.Name
+			switch {
+			case f.Hidden:
+			case slices.Contains(types, name):
+				t.Errorf("%s: the help calls its argument %q: put a name in backquotes", flag, name)
+			case name != "" && strings.HasPrefix(usage, name+","):
+				t.Errorf("%s: the help says %q twice", flag, name)
+			case strings.Contains(usage, "(default") && f.DefValue != "" && f.DefValue != "[]" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s":
+				t.Errorf("%s: the help has a second default, %q: %s", flag, f.DefValue, usage)
+			}
+		})
 	})
 }
 

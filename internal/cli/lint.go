@@ -73,12 +73,12 @@ Exit code 3 means that an error was found that is not allowed.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.cluster, "cluster", "", "judge for this cluster: a `NAME` that sconce clusters lists, or a profile's file")
-	f.StringVar(&o.dialect, "dialect", "", "whose EDFs these are, where no script says: container-engine, sarus")
-	f.StringVar(&o.as, "as", "", "what the files are, instead of by their content: "+list(lint.Kinds))
+	f.StringVar(&o.dialect, "dialect", "", "read EDFs in this `DIALECT` where no script tells: container-engine, sarus")
+	f.StringVar(&o.as, "as", "", "take the files for this `KIND`, whatever their content: "+list(lint.Kinds))
 	f.BoolVar(&o.fix, "fix", false, "mend what can only have been meant in one way, and show what was changed")
 	f.BoolVar(&o.diff, "diff", false, "show what --fix would change, and change nothing")
 	f.BoolVar(&o.remote, "remote", false, "ask registries for the configuration of images that are not here")
-	f.StringVar(&o.severity, "severity", string(audit.Note), "show what is at least this bad: error, warning, note")
+	f.StringVar(&o.severity, "severity", string(audit.Note), "show findings of at least this `LEVEL`: error, warning, note")
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	f.StringVar(&o.sarif, "sarif", "", "print SARIF 2.1.0, or write it to `FILE` with --sarif=FILE")
 	f.Lookup("sarif").NoOptDefVal = toStdout

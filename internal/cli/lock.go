@@ -75,7 +75,7 @@ wrong with another. ` + "`sconce pipeline lock`" + ` locks all recipes of a pipe
 		},
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&o.platform, "platform", "", "lock for linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
+	cmd.Flags().StringVar(&o.platform, "platform", "", "lock for this `PLATFORM`, linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")
 	complete(cmd, "platform", "linux/amd64", "linux/arm64")
 	return cmd
 }

@@ -66,7 +66,7 @@ job has asked for in the time that --keep or $` + pyxisKeepEnv + ` gives.`,
 			return fault.Usage(fault.Hint(errors.New("pyxis calls this with \"get URI\" or \"release\""), "see `sconce pyxis-importer --help`"))
 		},
 	}
-	cmd.Flags().StringVar(&o.dir, "dir", os.Getenv(pyxisDirEnv), "`DIR`, shared by all nodes, that keeps the images")
+	cmd.Flags().StringVar(&o.dir, "dir", os.Getenv(pyxisDirEnv), "keep the images in this `DIR`, which all nodes share")
 	cmd.Flags().StringVar(&o.keep, "keep", os.Getenv(pyxisKeepEnv), "on release remove images that were not used for this `TIME`: 12h, 30d, 2w (default: keep all)")
 	addSquashfsFlags(cmd, &o.squashfs)
 	return cmd

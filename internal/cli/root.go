@@ -122,13 +122,13 @@ func addGlobalFlags(root *cobra.Command, f *globalFlags) {
 	}
 	p := root.PersistentFlags()
 	p.SortFlags = false
-	p.StringVar(&f.progress, "progress", progress, "how to show progress: auto, tty, plain, json, quiet")
+	p.StringVar(&f.progress, "progress", progress, "show progress in this `FORM`: auto, tty, plain, json, quiet")
 	p.BoolVarP(&f.verbose, "verbose", "v", false, "show what the programs print that sconce runs, and steps with nothing to do")
 	p.BoolVarP(&f.quiet, "quiet", "q", false, "show warnings, errors and long waits only")
-	p.StringVar(&f.color, "color", "auto", "colour in messages: auto, always, never")
+	p.StringVar(&f.color, "color", "auto", "use colour in messages `WHEN`: auto, always, never")
 	p.StringVar(&f.store, "store", "", "use the store in this `DIR`")
 	p.BoolVar(&f.offline, "offline", false, "use no network: what is not in the store is an error")
-	p.StringVar(&f.patience, "patience", os.Getenv("SCONCE_PATIENCE"), "how long to ask servers in trouble again (default 5m, and 30s for one that never answered)")
+	p.StringVar(&f.patience, "patience", os.Getenv("SCONCE_PATIENCE"), "retry a server in trouble for this `TIME` (5m if unset, 30s for a server that never answered)")
 	p.StringArrayVar(&f.logins, "allow-login", nil, "let `HOST` see logins and variables although only a recipe names it (repeatable)")
 	p.StringArrayVar(&f.allowPaths, "allow-path", nil, "let what is built read this `PATH`, outside of its own directory (repeatable)")
 	root.MarkFlagsMutuallyExclusive("verbose", "quiet")

@@ -102,7 +102,7 @@ func addRunFlags(cmd *cobra.Command, o *runFlags) {
 	f.StringVar(&o.Cluster, "cluster", "", "mount, and set, what the profile of a `CLUSTER` says (see sconce clusters)")
 	f.StringVar(&o.Venv, "venv", "", "run in an environment on top of the image: `FILE.sqsh[:DIR]`, or the directory of one (see sconce venv)")
 	f.BoolVar(&o.AnyBase, "any-base", false, "use the environment although it was made for another image")
-	f.StringVar(&o.InJob, "in-job", "auto", "share the machine with the other tasks of a job step: auto, yes, no")
+	f.StringVar(&o.InJob, "in-job", "auto", "share the machine with the other tasks of a job step, `WHEN`: auto, yes, no")
 	f.StringVar(&o.Unpack, "unpack", "", "unpack the image's layers `WHEN`: behind the running command (the default), first, never")
 	complete(cmd, "unpack", config.UnpackModes...)
 	f.BoolVar(&o.NoNetwork, "no-network", false, "give the command no network but its own loopback")

@@ -46,7 +46,7 @@ What cannot be read, such as the database of RPM before RHEL 9, is warned of, an
 		},
 	}
 	addPlatformFlag(cmd, &o.platform)
-	cmd.Flags().StringVar(&o.format, "format", "", "cyclonedx or spdx (default: spdx for a FILE that ends in .spdx.json, else cyclonedx)")
+	cmd.Flags().StringVar(&o.format, "format", "", "write this `FORMAT`, cyclonedx or spdx (default: spdx for a FILE that ends in .spdx.json, else cyclonedx)")
 	cmd.Flags().StringVarP(&o.to, "output", "o", "", "write it to this `FILE` (default: stdout)")
 	return cmd
 }

@@ -26,7 +26,7 @@ type squashfsOptions struct {
 
 func addSquashfsFlags(cmd *cobra.Command, o *squashfsOptions) {
 	f := cmd.Flags()
-	f.StringVar(&o.compression, "sqsh-compression", "zstd", "compress .sqsh and .sif files with zstd, gzip, lz4 or none")
+	f.StringVar(&o.compression, "sqsh-compression", "zstd", "compress .sqsh and .sif files by this `METHOD`: zstd, gzip, lz4 or none")
 	f.IntVar(&o.level, "sqsh-level", 0, "`LEVEL` of that compression: 1 is fast, higher is smaller (default: zstd 3, gzip 6)")
 	f.StringVar(&o.blockSize, "sqsh-block-size", "128KiB", "`SIZE` of the blocks of .sqsh and .sif files, a power of two from 4KiB to 1MiB")
 	f.BoolVar(&o.tailPacking, "sqsh-tail-packing", false, "pack the ends of large files together too: slightly smaller, slower to read")

@@ -70,7 +70,7 @@ Exit codes: 0 all have passed, 3 one has failed, 4 one could not be judged, or n
 	f.StringArrayVar(&o.Only, "only", nil, "run this `TEST` alone (repeatable)")
 	f.BoolVar(&o.Here, "here", false, "run the tests on this machine, without Slurm")
 	f.StringVar(&o.Cluster, "on", "", "run them on this `CLUSTER` (a name, or a profile's file) instead of the recipe's")
-	f.StringVar(&o.Runtime, "runtime", "", "what starts the image: "+strings.Join(cluster.Starters, ", "))
+	f.StringVar(&o.Runtime, "runtime", "", "start the image by this `RUNTIME`: "+strings.Join(cluster.Starters, ", "))
 	f.BoolVar(&o.Detach, "detach", false, "submit the job, and let a later call collect what it does")
 	f.StringVar(&o.wait, "wait", "", "wait at most this `TIME` for the job, such as 20m, and end with 4 then")
 	f.StringVar(&o.Record, "record", "", "keep the results as evidence in this `REPOSITORY`, where the image is")

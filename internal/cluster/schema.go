@@ -140,22 +140,22 @@ var keys = []Key{
 		Doc: "What starts the container: `container-engine` is that of CSCS, `apptainer` stands for Singularity too, `podman` for podman-hpc " +
 			"and Docker.",
 		Example: `"apptainer"`, Enum: names(Runtimes),
-		Flag:  "what starts the container",
+		Flag:  "the `RUNTIME` that starts the container",
 		field: func(p *Profile) any { return (*string)(&p.Runtime) },
 	},
 	{
 		Name: "fabric", Doc: "The network between nodes.", Example: `"slingshot"`, Enum: names(Fabrics),
-		Flag:  "the network between nodes",
+		Flag:  "the `FABRIC` between nodes",
 		field: func(p *Profile) any { return (*string)(&p.Fabric) },
 	},
 	{
 		Name: "mpi", Doc: "The family of the host's MPI, where the runtime puts it in place of the image's. Cray MPICH is `mpich`.", Example: `"mpich"`, Enum: MPIs,
-		Flag:  "family of the host's MPI",
+		Flag:  "the `FAMILY` of the host's MPI",
 		field: func(p *Profile) any { return &p.MPI },
 	},
 	{
 		Name: "pmi", Doc: "What Slurm's `srun` speaks with the processes that it starts.", Example: `"pmix"`, Enum: PMIs,
-		Flag:  "what srun speaks",
+		Flag:  "the `PROTOCOL` that srun speaks",
 		field: func(p *Profile) any { return &p.PMI },
 	},
 	{
