@@ -5,12 +5,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sconce.dev/sconce/internal/reach"
 )
 
 // A lock is written beside a recipe that the user has named, and beside those of its repository that it leads to; nowhere else.
 func TestLocksOutside(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("HOME", filepath.Join(dir, "home"))
+	t.Setenv(reach.Variable, dir) // being read is not being written to
 	for name, text := range map[string]string{
 		"home/.git/x": "", "home/repo/.git/x": "", "home/repo/a/b/sconce.toml": "", "home/repo/c/sconce.toml": "", "home/other/sconce.toml": "",
 		"pipe/pipeline.toml": "", "pipe/apps/a/sconce.toml": "", "pipe/images/b/sconce.toml": "", "plain/a/sconce.toml": "", "plain/b/sconce.toml": "",
