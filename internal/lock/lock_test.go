@@ -21,6 +21,7 @@ import (
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/store/storetest"
@@ -254,6 +255,7 @@ func TestDrift(t *testing.T) {
 func TestRequirementsFiles(t *testing.T) {
 	b, _ := newBench(t, locktest.Base{}, w("alpha", "1.0", "delta"), w("beta", "1.0"), w("beta", "2.0"), w("gamma", "1.0"), w("delta", "1.0"))
 	outside := filepath.Join(t.TempDir(), "outside.txt")
+	t.Setenv(reach.Variable, outside)
 	b.write(map[string]string{
 		"dist/" + w("local", "3.0").File(): string(w("local", "3.0").Bytes(t)),
 		"r/top.txt":                        "# everything\n-r deeper/more.txt\nalpha >= 0.5  # why not\n--constraint=c.txt\n",
@@ -502,6 +504,7 @@ func TestOwnLock(t *testing.T) {
 		t.Errorf("drift %q, %v", drift, err)
 	}
 	absolute := filepath.Join(t.TempDir(), "pylock.toml")
+	t.Setenv(reach.Variable, absolute)
 	if err := os.WriteFile(absolute, []byte(x.Pylock(t, w("alpha", "1.0"))), 0o644); err != nil {
 		t.Fatal(err)
 	}
