@@ -41,7 +41,7 @@ func TestCondaExample(t *testing.T) {
 	apex := repository(t, "25.09", map[string]string{"setup.py": "raise SystemExit('nobody runs this')\n", "PKG-INFO": "Metadata-Version: 2.1\nName: apex\nVersion: 0.1\n"})
 
 	dir := t.TempDir()
-	t.Setenv(reach.Variable, dir) // the examples are in one repository
+	t.Setenv(reach.Variable, dir+":"+apex) // the examples are in one repository
 	replace := strings.NewReplacer("3.12", minor, "  - conda-forge\n", "  - "+channel.URL+"\n  - nodefaults\n", "      - --extra-index-url https://download.pytorch.org/whl/cu128\n", "",
 		"      - --extra-index-url https://download.pytorch.org/whl/cu126\n", "",
 		"https://github.com/NVIDIA/apex", "file://"+apex, "docker://nvcr.io/nvidia/cuda:12.8.1-devel-ubuntu24.04", "tar:root.tar")
