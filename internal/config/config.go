@@ -126,7 +126,7 @@ func places() []string {
 		return []string{only}
 	}
 	all := []string{Site}
-	if dir, err := os.UserConfigDir(); err == nil {
+	if dir, err := os.UserConfigDir(); err == nil && filepath.IsAbs(dir) { // a relative one would be that of whoever's directory this is
 		all = append(all, filepath.Join(dir, "sconce", "config.toml"))
 	}
 	return all

@@ -31,3 +31,32 @@ func TestWhatRecipesMayDo(t *testing.T) {
 		}
 	}
 }
+
+// What lies beside a recipe, which may be a stranger's, is no configuration, whatever it is called.
+func TestNothingBesideARecipeCounts(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	const text = "[cache]\nread = [\"evil.example.org\"]\n"
+	for _, name := range []string{"config.toml", "sconce/config.toml", ".config/sconce/config.toml", ".sconce/config.toml"} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(".env", []byte("SCONCE_CONFIG=config.toml\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SCONCE_CONFIG", "")
+	if err := os.Unsetenv("SCONCE_CONFIG"); err != nil {
+		t.Fatal(err)
+	}
+	for _, env := range [][2]string{{t.TempDir(), ""}, {t.TempDir(), "."}, {".", ""}} {
+		t.Setenv("HOME", env[0])
+		t.Setenv("XDG_CONFIG_HOME", env[1])
+		if c, err := Load(); err != nil || c.CacheRead != nil {
+			t.Errorf("HOME=%s XDG_CONFIG_HOME=%s: %q of %q, %v", env[0], env[1], c.CacheRead, c.Read, err)
+		}
+	}
+}
