@@ -272,9 +272,9 @@ func TestComponentsFromTheRegistry(t *testing.T) {
 	first, second := newPlace(t, nil), newPlace(t, nil)
 	first.writeRepository()
 	first.writeStack(ref, "second", more)
-	want := first.build("app")
+	want := first.build("app", "--push-cache")
 	second.take(first.path("app"), "app")
-	r := second.making("app")
+	r := second.making("app", "--read-cache")
 	wantBuilt(t, "what the other built", r)
 	if got := ran(r, "source "); len(got) > 0 {
 		t.Errorf("sources are unpacked that nothing is built from: %q", got)
@@ -285,7 +285,7 @@ func TestComponentsFromTheRegistry(t *testing.T) {
 	second.write("app/patches/part.patch", strings.Replace(fmt.Sprintf(partPatch, "# a comment\n+second"), "+1,3", "+1,4", 1))
 	third := newPlace(t, nil)
 	third.take(second.path("app"), "app")
-	wantBuilt(t, "with a comment, and nothing here", third.making("app"), "part")
+	wantBuilt(t, "with a comment, and nothing here", third.making("app", "--read-cache"), "part")
 }
 
 // COPY --from of a Containerfile stops where a stage comes out the same, too.

@@ -115,10 +115,10 @@ func TestStepsFromTheRegistry(t *testing.T) {
 	more := fmt.Sprintf("[cache]\nregistry = %q\n", cache+"/team/cache")
 	first := newPlace(t, nil)
 	first.writeStepped(b.ref, more)
-	want := first.build("app")
+	want := first.build("app", "--push-cache")
 	second := newPlace(t, ordinary(t))
 	second.writeStepped(b.ref, more)
-	r := second.must("build", "app")
+	r := second.must("build", "app", "--read-cache")
 	if digestOf(t, r) != want {
 		t.Errorf("another image: %v", r)
 	}

@@ -328,7 +328,7 @@ func madeElsewhere(t *testing.T, c *slurmtest.Cluster) {
 		made() { echo "$1 in $2: $(grep -hx "made $1\|then $1" "$2"/logs-v1/* 2> /dev/null | wc -l)"; }
 		echo "== first"; sconce build cached --push-cache --on two && SCONCE_STORE=/shared/site sconce build shared --on two; echo code $?
 		made cached /shared/store; made shared /shared/site
-		echo "== registry"; SCONCE_STORE=/shared/fourth sconce build cached --on two; echo code $?; made cached /shared/fourth
+		echo "== registry"; SCONCE_STORE=/shared/fourth sconce build cached --read-cache --on two; echo code $?; made cached /shared/fourth
 		SCONCE_STORE=/shared/fourth sconce -q run cached:1 -- cat /seen
 		echo "== site"; chmod -R a-w /shared/site
 		export SCONCE_STORE=/shared/fifth SCONCE_SHARED_STORES=/shared/site

@@ -66,7 +66,9 @@ func Pin(ctx context.Context, r *recipe.Recipe, platform v1.Platform, o Options)
 }
 
 func pin(ctx context.Context, r *recipe.Recipe, platform v1.Platform, o Options) (*Pinned, error) {
-	o.Reach = r.Reach
+	if o.Reach = r.Reach; r.Base.Anywhere {
+		o.Reach = reach.Anywhere()
+	}
 	if r.Base.Recipe != "" {
 		return &Pinned{Recipe: r.Base.Recipe, ImageKey: r.Base.Key}, nil
 	}

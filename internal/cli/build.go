@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"sconce.dev/sconce/internal/audit"
 	"sconce.dev/sconce/internal/engine"
@@ -127,7 +128,7 @@ image of this name is replaced; anything else only with --force.`,
 	f.BoolVar(&o.canonical, "canonical", false, "build the image of a pipeline's recipe, and what it is based on, into its staging repository, unless it is there")
 	f.StringVar(&o.wheels, "wheels", "", "copy the wheels of compiled packages to `DIR`")
 	f.BoolVar(&o.noCache, "no-cache", false, "run all steps again, whatever was made before")
-	f.BoolVar(&a.flags.push, "push-cache", false, "send what is built to the registry under [cache] of the recipe")
+	a.addCacheFlags(f)
 	f.BoolVar(&o.force, "force", false, "replace outputs that exist, whatever they hold")
 	f.BoolVar(&o.noCheck, "no-check", false, "do not look whether the image will run on the recipe's target")
 	f.StringVar(&o.compression, "compression", "", "compress new layers by this `METHOD`, gzip or zstd (default: the recipe's, else gzip)")
@@ -140,6 +141,16 @@ image of this name is replaced; anything else only with --force.`,
 	complete(cmd, "compression", "gzip", "zstd")
 	complete(cmd, "platform", "linux/amd64", "linux/arm64")
 	return cmd
+}
+
+// addCacheFlags adds the flags that say whether the registry is used that a recipe, which may be a stranger's, names under [cache].
+func (a *app) addCacheFlags(f *pflag.FlagSet) {
+	a.addReadCacheFlag(f)
+	f.BoolVar(&a.flags.push, "push-cache", false, "send what is built to the registry under [cache] of the recipe, and read it as well")
+}
+
+func (a *app) addReadCacheFlag(f *pflag.FlagSet) {
+	f.BoolVar(&a.flags.read, "read-cache", false, "take results of steps from the registry under [cache] of the recipe")
 }
 
 // withVariant is the recipe with the variant that a flag names.

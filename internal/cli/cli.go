@@ -53,7 +53,8 @@ type globalFlags struct {
 	offline  bool
 	patience string
 	logins   []string
-	push     bool // to the registry under [cache] of a recipe
+	read     bool // the registry under [cache] of a recipe
+	push     bool // to it
 
 	allowPaths []string
 }
@@ -188,7 +189,8 @@ func (a *app) open(ctx context.Context) (*engine.Session, error) {
 	}
 	a.session, err = engine.New(ctx, engine.Options{
 		Dir: dir, Shared: set.Shared(), Scratch: scratch, Offline: a.flags.offline, Patience: patience, Version: currentVersion().Version,
-		Check: a.config.Check, UV: a.config.UV, Logins: slices.Concat(a.config.LoginHosts, a.flags.logins), Push: a.config.CachePush, PushAll: a.flags.push,
+		Check: a.config.Check, UV: a.config.UV, Logins: slices.Concat(a.config.LoginHosts, a.flags.logins),
+		Cache: engine.CachePermissions{Read: a.config.CacheRead, Push: a.config.CachePush, ReadAll: a.flags.read, PushAll: a.flags.push},
 	})
 	return a.session, err
 }

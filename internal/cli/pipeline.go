@@ -231,7 +231,7 @@ Exit codes with --test: 3 a test has failed, 4 one could not be judged.`,
 	f.BoolVar(&o.promote, "promote", false, "give what has passed its stable tags")
 	f.BoolVar(&o.replace, "replace", false, "put what is built in the place of images that no trusted key has signed")
 	f.IntVarP(&o.jobs, "jobs", "j", 0, "build `N` images at once (default 2, with --on 20)")
-	f.BoolVar(&a.flags.push, "push-cache", false, "send what is built to the registries under [cache] of the recipes")
+	a.addCacheFlags(f)
 	addBranchFlag(cmd, &o.branch)
 	o.on.addFlags(cmd)
 	o.steps.addFlags(f)

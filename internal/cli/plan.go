@@ -29,8 +29,9 @@ func newPlanCmd(a *app) *cobra.Command {
 		Use:   "plan [RECIPE | -f CONTAINERFILE [CONTEXT]]",
 		Short: "Show what a build would do, and why",
 		Long: `Show the steps of the image that RECIPE or a Containerfile describes, and where the result of each is: in the store (here),
-in the recipe's cache in a registry (registry), or still to be made, with what that will download and about how long it
-takes, by how long it took before. Nothing is built. A recipe without a lock that fits is locked, as sconce build does.
+in the recipe's cache in a registry, with --read-cache (registry), or still to be made, with what that will download and
+about how long it takes, by how long it took before. Nothing is built. A recipe without a lock that fits is locked, as
+sconce build does.
 
 A step that is made only if what it is based on comes out otherwise than before is called "if changed": a component that was
 patched may come out the same, and then nothing after it is made.
@@ -62,6 +63,7 @@ variable, or the step below it.`,
 	f.StringVar(&o.target, "target", "", "plan this `STAGE` of the Containerfile (default: the last)")
 	f.StringVar(&o.ignoreFile, "ignore-file", "", "`FILE` that says what the context leaves out (default: .containerignore, .dockerignore)")
 	addFileFlags(cmd, &o.buildOptions)
+	a.addReadCacheFlag(f)
 	f.BoolVar(&o.noCheck, "no-check", false, "as if built with --no-check, which a label of the image says")
 	f.StringVar(&o.compression, "compression", "", "compress new layers by this `METHOD`, gzip or zstd (default: the recipe's, else gzip)")
 	f.StringVar(&o.platform, "platform", "", "plan for this `PLATFORM`, linux/amd64 or linux/arm64 (default: the recipe's, else this machine's)")

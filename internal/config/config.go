@@ -43,7 +43,8 @@ type Config struct {
 	Keys *[]attest.Trusted // public keys, as --key of commands that need one; nil: nothing is said
 
 	LoginHosts []string // hosts that may see logins although only a recipe names them: HOST or HOST:PORT
-	CachePush  []string // registries and repositories, HOST or HOST/PATH, to which what is built for a recipe's [cache] is sent
+	CacheRead  []string // registries and repositories, HOST or HOST/PATH, that are read where a recipe's [cache] names them
+	CachePush  []string // likewise, those to which what is built is sent; they are read as well
 
 	Mirrors map[string]string // addresses of mirrors by archive, one of mirrors
 	UV      *UV               // the release of uv to use; nil: nothing is said
@@ -83,7 +84,7 @@ var keys = []string{
 }
 
 // innerKeys are those of its tables.
-var innerKeys = []string{"mirrors", "uv.version", "uv.sha256", "files.compression", "files.level", "files.block-size", "check.allow", "check.require", "network.logins", "cache.push"}
+var innerKeys = []string{"mirrors", "uv.version", "uv.sha256", "files.compression", "files.level", "files.block-size", "check.allow", "check.require", "network.logins", "cache.read", "cache.push"}
 
 // The values of the key unpack: when the layers of an image are unpacked that a command runs in.
 const (
@@ -125,7 +126,7 @@ func places() []string {
 		return []string{only}
 	}
 	all := []string{Site}
-	if dir, err := os.UserConfigDir(); err == nil {
+	if dir, err := os.UserConfigDir(); err == nil && filepath.IsAbs(dir) { // a relative one would be that of whoever's directory this is
 		all = append(all, filepath.Join(dir, "sconce", "config.toml"))
 	}
 	return all

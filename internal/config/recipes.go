@@ -14,6 +14,7 @@ type (
 		Logins *[]string `toml:"logins"`
 	}
 	cache struct {
+		Read *[]string `toml:"read"`
 		Push *[]string `toml:"push"`
 	}
 )
@@ -47,13 +48,22 @@ func (c *Config) addRecipes(f file) error {
 		}
 		c.LoginHosts = *said
 	}
-	if said := f.Cache.Push; said != nil {
-		for _, repository := range *said {
-			if !isRepository.MatchString(repository) {
-				return fmt.Errorf("cache.push: %q is not a registry or a repository: write HOST or HOST/PATH", repository)
-			}
-		}
-		c.CachePush = *said
+	if err := addRepositories(&c.CacheRead, "cache.read", f.Cache.Read); err != nil {
+		return err
 	}
+	return addRepositories(&c.CachePush, "cache.push", f.Cache.Push)
+}
+
+// addRepositories takes what a file says under a key that lists registries and repositories.
+func addRepositories(to *[]string, key string, said *[]string) error {
+	if said == nil {
+		return nil
+	}
+	for _, repository := range *said {
+		if !isRepository.MatchString(repository) {
+			return fmt.Errorf("%s: %q is not a registry or a repository: write HOST or HOST/PATH", key, repository)
+		}
+	}
+	*to = *said
 	return nil
 }

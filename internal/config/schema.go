@@ -134,11 +134,15 @@ func Schema() ([]byte, error) {
 				},
 			},
 			"cache": {
-				Type: "object", Additional: closed, Description: "What is sent to the registry that a recipe names under [cache].",
+				Type: "object", Additional: closed, Description: "Whether the registry that a recipe names under [cache] is read, and what is built is sent there.",
 				Properties: map[string]property{
+					"read": {
+						Type: "array", Items: &property{Type: "string", Pattern: formRepository}, Examples: []any{[]string{"registry.example.org/team"}},
+						Description: "Registries and repositories, HOST or HOST/PATH, from which the results of steps are downloaded, as --read-cache.",
+					},
 					"push": {
 						Type: "array", Items: &property{Type: "string", Pattern: formRepository}, Examples: []any{[]string{"registry.example.org/team"}},
-						Description: "Registries and repositories, HOST or HOST/PATH, to which what is built is sent, as --push-cache.",
+						Description: "Registries and repositories, HOST or HOST/PATH, to which what is built is sent, as --push-cache. They are read as well.",
 					},
 				},
 			},

@@ -7,6 +7,7 @@ import (
 
 	"sconce.dev/sconce/internal/engine"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -33,7 +34,8 @@ func (b *build) recipe() (*engine.Recipe, error) {
 		Dir:      dir,
 		LockFile: b.lock,
 		Name:     names + imageName(b.image),
-		Base:     recipe.Base{Image: b.base},
+		Reach:    b.bounds(),
+		Base:     recipe.Base{Image: b.base, Anywhere: true},
 		Image: recipe.ImageConfig{
 			Labels: map[string]string{
 				labelCommand: strings.Join(b.app.Command, " "),
@@ -45,6 +47,15 @@ func (b *build) recipe() (*engine.Recipe, error) {
 		Conda: b.conda(),
 		Steps: b.steps(),
 	})
+}
+
+// bounds are the environment files, which the user has named, and what lies beside them. They may be somebody else's.
+func (b *build) bounds() reach.Bounds {
+	bounds := reach.In("the directories of the environment files", "")
+	for _, env := range b.condaEnvs {
+		bounds = bounds.With(env, filepath.Dir(env))
+	}
+	return bounds
 }
 
 // compression is that of the layers. A file that clusters run holds none: they are read again at once, and nobody sends them anywhere,

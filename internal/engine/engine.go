@@ -23,15 +23,14 @@ import (
 
 // Options say where a session works and what it may use.
 type Options struct {
-	Dir      string        // of the store
-	Shared   []string      // directories of further stores, which are only read
-	Scratch  string        // directory on a local disk for what is unpacked and what steps write; "": the store's, see [store.Store.UseScratch]
-	Offline  bool          // use no network
-	Version  string        // of sconce: servers are told, and what a check has found holds for it alone
-	Check    config.Check  // how this machine wants images judged
-	Logins   []string      // hosts that may see logins although only a recipe names them
-	Push     []string      // registries and repositories to which what is built for a recipe's [cache] is sent
-	PushAll  bool          // it is sent to any that a recipe names
+	Dir      string       // of the store
+	Shared   []string     // directories of further stores, which are only read
+	Scratch  string       // directory on a local disk for what is unpacked and what steps write; "": the store's, see [store.Store.UseScratch]
+	Offline  bool         // use no network
+	Version  string       // of sconce: servers are told, and what a check has found holds for it alone
+	Check    config.Check // how this machine wants images judged
+	Logins   []string     // hosts that may see logins although only a recipe names them
+	Cache    CachePermissions
 	UV       *config.UV    // the release of uv to use; nil: nobody asks for one
 	Patience time.Duration // how long servers in trouble are asked again; 0: see [fetch.Options]
 }
@@ -48,11 +47,11 @@ type Session struct {
 
 	check     config.Check
 	logins    []string // see Options
-	push      []string
-	pushAll   bool
-	uv        *uv.Release // that is asked for; nil: none
-	scratch   bool        // the user says where to unpack
-	unpacking sync.Once   // see unpackElsewhere
+	cache     CachePermissions
+	unread    map[string]bool // caches of which a note says that they are not read
+	uv        *uv.Release     // that is asked for; nil: none
+	scratch   bool            // the user says where to unpack
+	unpacking sync.Once       // see unpackElsewhere
 	mu        sync.Mutex
 	repos     map[string]*registry.Repository // by name, see Repository
 }
@@ -75,7 +74,7 @@ func New(ctx context.Context, o Options) (*Session, error) {
 	}
 	return &Session{
 		Store: st, Fetch: fetch.New(st, fetch.Options{Offline: o.Offline, Patience: o.Patience, LoginHosts: o.Logins, UserAgent: "sconce/" + o.Version}),
-		Offline: o.Offline, Version: o.Version, Cores: runtime.GOMAXPROCS(0), check: o.Check, logins: o.Logins, push: o.Push, pushAll: o.PushAll,
+		Offline: o.Offline, Version: o.Version, Cores: runtime.GOMAXPROCS(0), check: o.Check, logins: o.Logins, cache: o.Cache,
 		uv: releaseOf(o.UV), scratch: o.Scratch != "",
 	}, nil
 }

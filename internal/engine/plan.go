@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"slices"
-	"strings"
 	"sync"
 
 	"sconce.dev/sconce/internal/attest"
@@ -22,7 +20,6 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/quote"
-	"sconce.dev/sconce/internal/remotecache"
 	"sconce.dev/sconce/internal/slim"
 	"sconce.dev/sconce/internal/store"
 	"sconce.dev/sconce/internal/wheelbuild"
@@ -161,27 +158,11 @@ func (s *Session) means(r *Recipe, l *Locked) (build.Options, error) {
 	if r.Cache.Registry == "" || s.Offline {
 		return o, nil
 	}
-	remote, err := remotecache.New(r.Cache.Registry, remotecache.Options{Fetch: s.Fetch})
-	if err != nil {
+	var err error
+	if o.Shared, err = s.sharedCache(r.Cache); err != nil {
 		return o, fmt.Errorf("%s: cache.registry: %w", r.Path, err)
 	}
-	o.Shared = &store.Shared{Remote: remote}
-	switch {
-	case !r.Cache.Pushes():
-	case s.pushes(remote.Name()):
-		o.Shared.Push = true
-	default:
-		o.Shared.Unsent = fmt.Sprintf("what is built is not sent to %s, as only the recipe asks for it: add `--push-cache`, or push = [%q] under [cache] in config.toml",
-			remote.Name(), remote.Name())
-	}
 	return o, nil
-}
-
-// pushes reports whether the user lets what is built go to a repository that a recipe names.
-func (s *Session) pushes(repository string) bool {
-	return s.pushAll || slices.ContainsFunc(s.push, func(allowed string) bool {
-		return repository == allowed || strings.HasPrefix(repository, allowed+"/")
-	})
 }
 
 // runsHere reports whether programs of a platform run on this machine.

@@ -26,6 +26,7 @@ import (
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/python"
 	"sconce.dev/sconce/internal/quote"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/sandbox"
 	"sconce.dev/sconce/internal/searchpath"
@@ -148,7 +149,7 @@ func (s *Session) ChangeVenv(ctx context.Context, dir string, r VenvRequest) (*V
 		return nil, err
 	}
 	next := *m
-	if err := r.apply(dir, &next); err != nil {
+	if err := errors.Join(r.apply(dir, &next), s.rememberVenvFiles(dir, r)); err != nil {
 		return nil, err
 	}
 	if next.Lock, err = m.NextLock(dir); err != nil {
@@ -306,7 +307,7 @@ func (s *Session) openVenv(ctx context.Context, dir string, m *venv.Manifest) (*
 	if m.Lock == "" {
 		return &Venv{Name: dir, Record: venv.Record{Base: m.Base}, session: s}, nil
 	}
-	r, err := venvRecipe(dir, m)
+	r, err := s.venvRecipe(dir, m)
 	if err != nil {
 		return nil, err
 	}
@@ -325,7 +326,7 @@ func (s *Session) openVenv(ctx context.Context, dir string, m *venv.Manifest) (*
 
 // makeVenv decides and makes.
 func (s *Session) makeVenv(ctx context.Context, dir string, m *venv.Manifest, upgrade bool) (*Venv, error) {
-	r, err := venvRecipe(dir, m)
+	r, err := s.venvRecipe(dir, m)
 	if err != nil {
 		return nil, err
 	}
@@ -337,15 +338,19 @@ func (s *Session) makeVenv(ctx context.Context, dir string, m *venv.Manifest, up
 	return s.buildVenv(ctx, dir, m, r)
 }
 
-func venvRecipe(dir string, m *venv.Manifest) (*Recipe, error) {
+func (s *Session) venvRecipe(dir string, m *venv.Manifest) (*Recipe, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
+	bounds, err := s.venvBounds(abs, m)
+	if err != nil {
+		return nil, err
+	}
 	r := recipe.Recipe{
-		Path: filepath.Join(dir, venv.FileName), Dir: abs, LockFile: filepath.Join(abs, m.Lock, "sconce.lock"),
+		Path: filepath.Join(dir, venv.FileName), Dir: abs, Reach: bounds, LockFile: filepath.Join(abs, m.Lock, "sconce.lock"),
 		Name: recipe.ImageName("venv-" + filepath.Base(abs)),
-		Base: recipe.Base{Image: m.Image},
+		Base: recipe.Base{Image: m.Image, Anywhere: true}, // buildVenv compares its digest
 		Python: recipe.Python{
 			Packages: m.Packages, Requirements: m.Requirements, Project: m.Project,
 			OnTop: &recipe.OnTop{Root: m.Mount, Shadow: m.Shadow},
@@ -354,6 +359,50 @@ func venvRecipe(dir string, m *venv.Manifest) (*Recipe, error) {
 	r.Target.Platform = m.Platform
 	return NewRecipe(r)
 }
+
+// venvBounds are what the environment of an absolute directory, which may be a stranger's, may name: besides its own directory what this user
+// has named for it on the command line, as the store remembers.
+func (s *Session) venvBounds(dir string, m *venv.Manifest) (reach.Bounds, error) {
+	bounds := reach.InRepository("the environment", dir)
+	for _, file := range append(slices.Clone(m.Requirements), m.Project) {
+		if file == "" {
+			continue
+		}
+		path := filepath.Join(dir, file)
+		var ignored any
+		named, err := s.Store.GetRecord(store.KindVenvFile, venvFileKey(dir, path), &ignored)
+		if err != nil {
+			return bounds, err
+		}
+		if named {
+			bounds = bounds.With(path)
+		}
+	}
+	return bounds, nil
+}
+
+// rememberVenvFiles notes that the user has named these files for the environment of a directory.
+func (s *Session) rememberVenvFiles(dir string, r VenvRequest) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	for _, file := range append(slices.Clone(r.Requirements), r.Project) {
+		if file == "" {
+			continue
+		}
+		path, err := filepath.Abs(file)
+		if err == nil {
+			err = s.Store.PutRecord(store.KindVenvFile, venvFileKey(dir, path), nil, true)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func venvFileKey(dir, path string) string { return store.DigestOf([]byte(dir + "\x00" + path)).Hex() }
 
 // buildVenv makes the layers of an environment.
 func (s *Session) buildVenv(ctx context.Context, dir string, m *venv.Manifest, r *Recipe) (*Venv, error) {

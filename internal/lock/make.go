@@ -98,6 +98,9 @@ func (o Options) check(ctx context.Context, r *recipe.Recipe) error {
 			`write the cluster's or driver = "570.124.06" under [target]: nvidia-smi on a compute node shows it; or name the build, such as torch-backend = "cu128"`))
 	}
 	if r.Python.Asked() && r.Python.Lock == "" {
+		if err := reachProjects(r); err != nil {
+			return err
+		}
 		if _, err := settingsOf(r); err != nil {
 			return err
 		}

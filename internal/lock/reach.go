@@ -104,9 +104,14 @@ func reachChannels(r *recipe.Recipe, files []*condalock.Environment) error {
 
 // reachRequirement looks at the address in a line of a requirements file, if it has one. Relative paths start at the recipe, where uv runs.
 func (q *requirementsReader) reachRequirement(text string) error {
-	address, _ := sourceAddress(text)
+	return q.reach.CheckAddress(requirementAddress(text), q.dir)
+}
+
+// requirementAddress is where a requirement is, "" where it is only a name.
+func requirementAddress(text string) string {
 	if r, err := python.ParseRequirement(text); err == nil {
-		address = r.URL
+		return r.URL
 	}
-	return q.reach.CheckAddress(address, q.dir)
+	address, _ := sourceAddress(text)
+	return address
 }

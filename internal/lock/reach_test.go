@@ -38,14 +38,19 @@ func place(t *testing.T) (own, private string) {
 	return own, private
 }
 
+// reachRecipe is a recipe that may reach its own directory.
+func reachRecipe(own string) *recipe.Recipe {
+	r := &recipe.Recipe{Path: filepath.Join(own, recipe.FileName), Dir: own, Reach: reach.In("the recipe's directory", own)}
+	r.Target.Platform = "linux/amd64"
+	return r
+}
+
 // checkReach calls look with AT, which may be relative, and ABS in text replaced by directories. What is outside must be refused, by a link too,
 // and what is inside must not.
 func checkReach(t *testing.T, own, private, text string, look func(r *recipe.Recipe, text string) error) {
 	t.Helper()
 	in := func(at, abs string) error {
-		r := &recipe.Recipe{Path: filepath.Join(own, recipe.FileName), Dir: own, Reach: reach.In("the recipe's directory", own)}
-		r.Target.Platform = "linux/amd64"
-		return look(r, strings.NewReplacer("AT", at, "ABS", abs).Replace(text))
+		return look(reachRecipe(own), strings.NewReplacer("AT", at, "ABS", abs).Replace(text))
 	}
 	for _, at := range [][2]string{{"../private", private}, {private, private}, {"./link", own + "/link"}} {
 		err := in(at[0], at[1])

@@ -42,8 +42,8 @@ func TestFilesOfARecipe(t *testing.T) {
 		"words of uv":               {alpha, map[string]string{"uv.toml": "python-downloads = \"automatic\"\nfind-links = [\"./inspect python\"]\n"}, "inspect python"},
 		"a proxy":                   {alpha, map[string]string{"uv.toml": "http-proxy = \"http://127.0.0.1:9\"\n"}, "\"http-proxy\""},
 		"a key of another uv":       {alpha, map[string]string{"uv.toml": "runs = \"./trap\"\n"}, "uv.toml:1: sconce does not take \"runs\""},
-		"files of this machine":     {alpha, map[string]string{"uv.toml": "find-links = [\"/etc\"]\n"}, "leads out of the recipe's directory, to /etc"},
-		"files by a link":           {alpha, map[string]string{"uv.toml": "[[index]]\nurl = \"out\"\n", "out": "-> /etc"}, "uv.toml:2: index.url leads out of the recipe's directory"},
+		"files of this machine":     {alpha, map[string]string{"uv.toml": "find-links = [\"/etc\"]\n"}, "uv.toml:1: find-links: /etc is outside of the recipe's directory"},
+		"files by a link":           {alpha, map[string]string{"uv.toml": "[[index]]\nurl = \"out\"\n", "out": "-> /etc"}, "uv.toml:2: index.url: "},
 		"no TOML":                   {alpha, map[string]string{"uv.toml": "cache-dir = \"MARK\"\ncache-dir = \"MARK\"\n"}, "uv.toml:2"},
 		"a project's settings": {project, map[string]string{"trap": "TRAP", "pyproject.toml": app + "[project.optional-dependencies]\nx = []\n[tool.uv]\ncache-dir = \"MARK\"\npackage = true\nkeyring-provider = \"subprocess\"\n" +
 			"dev-dependencies = [\"beta\"]\npython-preference = \"only-managed\"\n[tool.uv.pip]\npython = \"./trap\"\nextra = [\"x\"]\n[tool.uv.build-backend]\nmodule-name = \"app\"\n" +

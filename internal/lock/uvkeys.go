@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/progress"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/recipe"
 )
 
@@ -70,9 +70,9 @@ func keyTable(words map[use]string) map[string]use {
 
 // recipeSettings are uv's settings in a file that comes with a recipe.
 type recipeSettings struct {
-	file    string   // absolute
-	inside  []string // the directories that their paths may lead into
-	project bool     // it is a pyproject.toml, which is written for all who work on the project
+	file    string // absolute
+	reach   reach.Bounds
+	project bool // it is a pyproject.toml, which is written for all who work on the project
 	keys    map[string]any
 	lines   map[string]int // by key, with the tables around it
 	ignored []error        // what a pyproject.toml says in vain
@@ -80,7 +80,7 @@ type recipeSettings struct {
 
 // readSettings reads the settings in a uv.toml or pyproject.toml of r, and keeps of them what counts.
 func readSettings(r *recipe.Recipe, file string) (*recipeSettings, error) {
-	s := &recipeSettings{file: file, inside: []string{r.Dir, filepath.Dir(file)}, project: filepath.Base(file) == projectFile}
+	s := &recipeSettings{file: file, reach: r.Reach, project: filepath.Base(file) == projectFile}
 	text, err := readFile(file)
 	if err != nil {
 		return nil, err
@@ -192,6 +192,15 @@ func (s *recipeSettings) keepValue(table map[string]any, key string, value any, 
 		var err error
 		table[key], err = s.place(above+key, value)
 		return err
+	case "constraint-dependencies", "override-dependencies", "build-constraint-dependencies":
+		return s.requirements(above+key, value)
+	case "dependency-metadata":
+		for _, item := range itemsOf(value) {
+			table, _ := item.(map[string]any)
+			if err := s.requirements(above+key, table["requires-dist"]); err != nil {
+				return err
+			}
+		}
 	case "extra-index-url", "find-links":
 		list, _ := value.([]any)
 		for i := range list {
@@ -204,7 +213,7 @@ func (s *recipeSettings) keepValue(table map[string]any, key string, value any, 
 	return nil
 }
 
-// place resolves an address that may be a path. Of this machine's files, those beside the recipe count.
+// place resolves an address that may be a path, to a file that the recipe may reach.
 func (s *recipeSettings) place(key string, value any) (any, error) {
 	address, ok := value.(string)
 	scheme, rest, remote := strings.Cut(address, "://")
@@ -219,38 +228,43 @@ func (s *recipeSettings) place(key string, value any) (any, error) {
 	if !filepath.IsAbs(address) {
 		address = filepath.Join(filepath.Dir(s.file), address)
 	}
-	for _, dir := range s.inside {
-		if within(dir, address) {
-			return address, nil
-		}
+	if err := s.reach.Check(address); err != nil {
+		return nil, s.outside(key, err)
 	}
-	return nil, s.refuse(key, "%s leads out of the recipe's directory, to %s", key, address)
+	return address, nil
 }
 
-// within reports whether a path is in a directory or it itself, links followed as far as there is something.
-func within(dir, path string) bool {
-	real := func(p string) string {
-		if followed, err := filepath.EvalSymlinks(p); err == nil || !errors.Is(err, fs.ErrNotExist) {
-			return followed
+// requirements looks at the addresses in requirements. uv puts variables into them.
+func (s *recipeSettings) requirements(key string, value any) error {
+	for _, item := range itemsOf(value) {
+		text, _ := item.(string)
+		if err := s.reach.CheckAddress(requirementAddress(replaceVariables(text, harmless)), filepath.Dir(s.file)); err != nil {
+			return s.outside(key, err)
 		}
-		return filepath.Clean(p)
 	}
-	rel, err := filepath.Rel(real(dir), real(path))
-	return err == nil && filepath.IsLocal(rel)
+	return nil
+}
+
+// outside is the error of a key that leads to a file which the recipe may not reach.
+func (s *recipeSettings) outside(key string, err error) error {
+	return fault.Hint(fmt.Errorf("%s: %s: %w", s.placeOf(key), key, err), fault.HintOf(err))
 }
 
 // refuse is the error of a key.
 func (s *recipeSettings) refuse(key, format string, args ...any) error {
-	name := key
-	if s.project {
-		name = "tool.uv." + key
-	}
-	place := s.file
-	if line := s.lines[name]; line > 0 {
-		place = fmt.Sprintf("%s:%d", s.file, line)
-	}
-	return fault.Hint(fmt.Errorf("%s: %s", place, fmt.Sprintf(format, args...)),
+	return fault.Hint(fmt.Errorf("%s: %s", s.placeOf(key), fmt.Sprintf(format, args...)),
 		"remove it there; what is meant for you alone goes into your own ~/.config/uv/uv.toml")
+}
+
+// placeOf is the file, and the line if it is known, of a key.
+func (s *recipeSettings) placeOf(key string) string {
+	if s.project {
+		key = "tool.uv." + key
+	}
+	if line := s.lines[key]; line > 0 {
+		return fmt.Sprintf("%s:%d", s.file, line)
+	}
+	return s.file
 }
 
 // text is what counts, as a uv.toml.

@@ -4,12 +4,12 @@ package recipe
 var publishKeys = map[string]key{
 	"cache": {Doc: "Where what the build made is kept for other machines."},
 	"cache.registry": {
-		Doc:     "A repository, without a tag, from which layers of steps and compiled wheels are taken that another machine has made, and to which new ones are sent.",
+		Doc:     "A repository, without a tag, in which layers of steps and compiled wheels are kept. A build reads it where whoever builds lets it: with `sconce build --read-cache`, or `read` under `[cache]` in [config.toml](guide/store.md#configuration).",
 		Example: `"registry.example.org/team/cache"`,
 		Form:    formRepository, FormName: `a registry and a path, such as "registry.example.org/team/cache", without a tag`,
 	},
 	"cache.push": {
-		Doc: "Whether new ones are sent there, where whoever builds lets them: with `sconce build --push-cache`, or `push` under `[cache]` in [config.toml](guide/store.md#configuration). `false` only reads.", Default: "true", Example: `false`,
+		Doc: "Whether new ones are sent there, where whoever builds lets them: with `sconce build --push-cache`, or `push` under `[cache]` in [config.toml](guide/store.md#configuration), which read it as well. `false` only reads.", Default: "true", Example: `false`,
 	},
 
 	"publish": {Doc: "Where the image goes."},

@@ -48,8 +48,22 @@ func (c *checker) validateReach(r *Recipe) {
 	}
 }
 
+// reachNothingElse is validateReach of a recipe that is in no file, so that its keys have no places.
+func (r *Recipe) reachNothingElse() error {
+	c := newChecker(nil, r.Path, r.Dir)
+	c.reach = r.Reach
+	c.validateReach(r)
+	if len(c.problems) == 0 {
+		return nil
+	}
+	first := c.problems[0]
+	return fault.Usage(fault.Hint(fmt.Errorf("%s: %s", r.Path, first.Message), first.hint))
+}
+
 func (c *checker) reachBase(at, r *Recipe) {
-	c.reachImage(at, r.Base.Image, "base.image", c.at("base", "image"))
+	if !r.Base.Anywhere {
+		c.reachImage(at, r.Base.Image, "base.image", c.at("base", "image"))
+	}
 	if r.Base.Recipe != "" {
 		path, _ := SplitVariant(resolve(c.dir, r.Base.Recipe))
 		c.reachFile(path, "base.recipe", c.at("base", "recipe"))

@@ -81,6 +81,8 @@ type Base struct {
 	Remove    []string   `toml:"remove"` // patterns of its files that are not there for what is built on it
 
 	Key string `toml:"-"` // of the image of Recipe: what its plan is; "" as long as nobody has planned it
+
+	Anywhere bool `toml:"-"` // Image may be any file of this machine, whatever Reach says: the user has named it
 }
 
 // Bootstrap asks for a root file system made from the distribution's packages: Debian's or Ubuntu's, by Suite, or RPM's, by Dnf. One of
@@ -344,8 +346,8 @@ func (r *Recipe) Mistake(err error, key ...string) error {
 }
 
 // New completes a recipe that a program has put together: what it leaves out gets its default, as in a file. Path names it in
-// messages and nothing is there; Dir is where its relative paths start. What only a file can get wrong is not looked at. It may reach
-// everything: whoever has put it together decides.
+// messages and nothing is there; Dir is where its relative paths start. What only a file can get wrong is not looked at. Reach says which
+// files of this machine it may name: without it, none.
 func New(r Recipe) (*Recipe, error) {
 	if r.Name == "" || (r.Base.Image == "") == (r.Base.Bootstrap == nil) || r.Base.Recipe != "" {
 		return nil, fmt.Errorf("%s: a recipe needs a name, and an image or a bootstrap to stand on", r.Path)
@@ -358,7 +360,10 @@ func New(r Recipe) (*Recipe, error) {
 			return nil, fault.Usage(err)
 		}
 	}
-	r.Steps, r.Reach = slices.Clone(r.Steps), reach.Anywhere()
+	if err := r.reachNothingElse(); err != nil {
+		return nil, err
+	}
+	r.Steps = slices.Clone(r.Steps)
 	r.fillDefaults()
 	return &r, nil
 }

@@ -9,7 +9,7 @@
 //	  layers  the blobs, as application/octet-stream
 //
 // The manifest is sent last, so nobody sees half an entry, and two who make the same at once both leave a whole one: that of
-// the second counts. Who may write to the repository decides what others build with.
+// the second counts. Who may write to the repository decides what others build with, so a recipe alone does not make anybody use one.
 //
 // A cache is no condition of a build. What does not work is said once, as an error to warn of; after that the part that
 // does not work, reading or writing, is left alone.

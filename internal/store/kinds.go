@@ -34,6 +34,7 @@ const (
 	KindSlimELF     Kind = "slim-elf"          // what stripping would do to the programs of a layer; under the layer
 	KindHashed      Kind = "hashed"            // the state of another member's blob when it was hashed, in a store of a group; under the blob
 	KindStart       Kind = "start"             // the files that commands read, in order; under the image and the commands
+	KindVenvFile    Kind = "venv-file"         // that the user has named a file or a project for an environment; under both paths
 	KindPlaced      Kind = "placed"            // the state of an image's file in a directory that jobs are submitted from; under its path
 	KindPass        Kind = "verify-pass"       // how far a verification in slices has come
 )

@@ -85,7 +85,7 @@ func (o Once[T]) record(s *Store, v T) error { return s.PutRecord(o.Kind, o.Key,
 
 // fetch takes what another machine made. A cache that fails is no reason to fail.
 func (o Once[T]) fetch(ctx context.Context, s *Store) (v T, found bool) {
-	if o.Shared == nil || o.Again {
+	if o.Again || !o.Shared.readable(ctx) {
 		return v, false
 	}
 	found, err := o.Shared.Remote.Get(ctx, s, string(o.Kind), o.Key, &v)
@@ -101,7 +101,7 @@ func (o Once[T]) fetch(ctx context.Context, s *Store) (v T, found bool) {
 }
 
 func (o Once[T]) send(ctx context.Context, s *Store, v T) {
-	if o.Shared == nil {
+	if o.Shared == nil || o.Shared.Remote == nil {
 		return
 	}
 	if !o.Shared.Push {
@@ -121,11 +121,23 @@ type Remote interface {
 
 // Shared is a remote as one build uses it. It is shared by pointer: what is wrong with it is said once.
 type Shared struct {
-	Remote Remote
-	Push   bool   // what is made here goes there
-	Unsent string // why it does not, where that is worth a note; ""
+	Remote Remote                    // nil: the user does not let it be used
+	Unread func(ctx context.Context) // is called, without a Remote, where it would be read
+	Push   bool                      // what is made here goes there
+	Unsent string                    // why it does not, where that is worth a note; ""
 
 	warned, told sync.Once
+}
+
+// readable reports whether results of others may be taken, and says where they may not.
+func (x *Shared) readable(ctx context.Context) bool {
+	if x == nil {
+		return false
+	}
+	if x.Remote == nil && x.Unread != nil {
+		x.Unread(ctx)
+	}
+	return x.Remote != nil
 }
 
 // tellUnsent says, once, that what was made is not sent.
@@ -138,7 +150,7 @@ func (x *Shared) tellUnsent(ctx context.Context) {
 // Has reports whether other machines have made what is under key, as far as the remote can say so without bringing it. There is
 // nothing in no remote.
 func (x *Shared) Has(ctx context.Context, kind Kind, key string) bool {
-	if x == nil {
+	if !x.readable(ctx) {
 		return false
 	}
 	r, ok := x.Remote.(interface {
