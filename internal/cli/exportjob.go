@@ -219,7 +219,7 @@ func (a *app) jobRequest(ctx context.Context, o jobOptions, what string) (job.Re
 func (o jobOptions) again(what string) string {
 	words := []string{"sconce", "export", what}
 	if o.Subject != "." {
-		words = append(words, o.Subject)
+		words = append(words, quote.Operand(o.Subject))
 	}
 	for _, f := range []struct{ flag, value string }{
 		{"cluster", o.Cluster}, {"job", o.Job}, {"runtime", o.Runtime}, {"image", o.Image}, {"time", o.Time}, {"launcher", o.Launcher}, {"edf", o.EDF},

@@ -210,7 +210,7 @@ func (s *submission) checkVenv(ctx context.Context, path string) error {
 		_, kept := os.Stat(filepath.Join(path, venv.FileName))
 		_, python := os.Stat(filepath.Join(path, "pyvenv.cfg"))
 		if kept == nil && python != nil {
-			return fault.Usage(fault.Hint(fmt.Errorf("%s says what an environment is made of, and has no packages in it", path), "pack it, and name the file: sconce venv pack "+quote.Word(path)+" -o FILE.sqsh"))
+			return fault.Usage(fault.Hint(fmt.Errorf("%s says what an environment is made of, and has no packages in it", path), "pack it, and name the file: sconce venv pack "+quote.Word(quote.Operand(path))+" -o FILE.sqsh"))
 		}
 		return nil
 	}

@@ -57,6 +57,14 @@ func Word(text string) string {
 	return b.String() + "'"
 }
 
+// Operand returns a path that no program takes for an option: ./ goes before a -.
+func Operand(path string) string {
+	if strings.HasPrefix(path, "-") {
+		return "./" + path
+	}
+	return path
+}
+
 // Single returns text between apostrophes, in which a shell looks for nothing, whether it needs them or not: for lines of several and for files
 // whose bytes are not to change.
 func Single(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

@@ -36,7 +36,9 @@ var (
 )
 
 // isNamed reports whether the name and the tag have their form. Records of a shared store may have been written by anything.
-func (r ImageRef) isNamed() bool { return imageNameForm.MatchString(r.Name) && imageTagForm.MatchString(r.Tag) }
+func (r ImageRef) isNamed() bool {
+	return imageNameForm.MatchString(r.Name) && imageTagForm.MatchString(r.Tag)
+}
 
 // SplitImageName cuts "NAME:TAG" in two. The tag is empty when there is none; a port is not a tag.
 func SplitImageName(s string) (name, tag string) {
