@@ -321,6 +321,9 @@ func (s *submission) makeFiles(dir string) ([]JobFile, error) {
 			return nil, err
 		}
 		s.r.EDF = add(s.r.EDFName(), ".toml", text)
+		if err := checkLiteral(s.r.EDF); err != nil {
+			return nil, err
+		}
 	}
 	text, err := job.Sbatch(s.r)
 	if err != nil {
