@@ -387,9 +387,19 @@ func TestDirectoryOfSeveralMounts(t *testing.T) {
 	}
 }
 
+// A word with variables means the same in an interactive shell, which looks for a ! between double quotes in its history.
+func TestWordInHistory(t *testing.T) {
+	cmd := exec.Command("bash", "--norc", "-i")
+	cmd.Stdin = strings.NewReader("set +o emacs -o histexpand\ntrue secret\nprintf '%s\\n' " + word("${A}/!!.sqsh") + "\n")
+	cmd.Env = []string{"A=/a", "PATH=/usr/bin:/bin", "HISTFILE="}
+	if out, err := cmd.Output(); err != nil || string(out) != "/a/!!.sqsh\n" {
+		t.Errorf("%v: %q", err, out)
+	}
+}
+
 // word expands ${NAME} alone, whatever is in the text: bash says what comes of it.
 func FuzzWord(f *testing.F) {
-	for _, s := range []string{"", "a b", "${A}/x", "$A", "`id`", `"\`, "${A:-b c}", "$(id)", "a'b", "${A", "!", "~", "é\n", "${A}${B:-}", "${B:-it's}", "${C:-it's}"} {
+	for _, s := range []string{"", "a b", "${A}/x", "$A", "`id`", `"\`, "${A:-b c}", "$(id)", "a'b", "${A", "!", "~", "é\n", "${A}${B:-}", "${A}!!\"!", "${B:-it's}", "${C:-it's}"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
