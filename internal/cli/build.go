@@ -295,7 +295,7 @@ func (a *app) planRecipe(ctx context.Context, o buildOptions, how *engine.BuildO
 func loadRecipe(path, platform, compression string) (*engine.Recipe, error) {
 	if engine.IsContainerfile(path) || engine.IsDefinition(path) {
 		return nil, fault.Usage(fault.Hint(fmt.Errorf("%s: this wants a recipe (sconce.toml)", path),
-			fmt.Sprintf("`sconce build -f %[1]s` builds the file; `sconce init --from Containerfile` writes a recipe of a Containerfile", quote.Word(path))))
+			fmt.Sprintf("`sconce build -f %[1]s` builds the file; `sconce init --from Containerfile` writes a recipe of a Containerfile", quote.Word(quote.Operand(path)))))
 	}
 	c := engine.Changes{Compression: compression}
 	if platform != "" {

@@ -3,8 +3,10 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,13 +37,33 @@ For bash it needs the package bash-completion. Start a new shell after installin
 			case "bash":
 				return root.GenBashCompletionV2(a.out, true)
 			case "zsh":
-				return root.GenZshCompletion(a.out)
+				return a.printCompletion(root.GenZshCompletion, zshQuotes)
 			case "fish":
-				return root.GenFishCompletion(a.out, true)
+				return a.printCompletion(func(w io.Writer) error { return root.GenFishCompletion(w, true) }, fishQuotes)
 			}
 			return fault.Usage(fmt.Errorf("%q is not a shell that sconce completes for: bash, zsh, fish", args[0]))
 		},
 	}
+}
+
+// The scripts of cobra evaluate words of the command line, which are names of files: fish has taken the quotes off them before, and zsh the
+// first one of a word that holds a -. These are the lines that say so, each with the one that stands for it.
+var (
+	fishQuotes = [2]string{"set -l args (commandline -opc)\n", "set -l args (string replace -r '^~/' $HOME/ -- (commandline -opc) | string escape)\n"}
+	zshQuotes  = [2]string{`flagPrefix="-P ${BASH_REMATCH}"`, `flagPrefix="-P ${(q)${(Q)BASH_REMATCH}}"`}
+)
+
+// printCompletion prints a script with one of its lines replaced.
+func (a *app) printCompletion(write func(io.Writer) error, replace [2]string) error {
+	var b strings.Builder
+	if err := write(&b); err != nil {
+		return err
+	}
+	if strings.Count(b.String(), replace[0]) != 1 {
+		return fmt.Errorf("the script for this shell does not hold %q, which would evaluate names of files", replace[0])
+	}
+	_, err := io.WriteString(a.out, strings.Replace(b.String(), replace[0], replace[1], 1))
+	return err
 }
 
 // completionPatience bounds how long a shell waits for image names while a prune keeps the store closed.

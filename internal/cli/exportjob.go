@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -219,7 +220,7 @@ func (a *app) jobRequest(ctx context.Context, o jobOptions, what string) (job.Re
 func (o jobOptions) again(what string) string {
 	words := []string{"sconce", "export", what}
 	if o.Subject != "." {
-		words = append(words, o.Subject)
+		words = append(words, quote.Operand(o.Subject))
 	}
 	for _, f := range []struct{ flag, value string }{
 		{"cluster", o.Cluster}, {"job", o.Job}, {"runtime", o.Runtime}, {"image", o.Image}, {"time", o.Time}, {"launcher", o.Launcher}, {"edf", o.EDF},
@@ -246,14 +247,17 @@ func (a *app) showDiff(file, text string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fault.Usage(err) // trouble: exit code 2
 	}
-	changes := diff.Diff(file, old, file+" (would be written)", []byte(text))
+	name := quote.Clean(file)
+	changes := diff.Diff(name, old, name+" (would be written)", []byte(text))
 	if len(changes) == 0 && err == nil {
 		return nil
 	}
 	if err != nil {
-		changes = []byte(file + " does not exist\n")
+		changes = []byte(name + " does not exist\n")
 	}
-	if _, err := a.out.Write(changes); err != nil {
+	out, end := a.foreign()
+	_, err = out.Write(changes)
+	if err := cmp.Or(err, end()); err != nil {
 		return err
 	}
 	return exitStatus(1)

@@ -61,7 +61,7 @@ func (a *app) runInit(ctx context.Context, o engine.InitOptions) error {
 	if made.OnImage {
 		a.say("it is based on an image of Docker Hub, as no mirror of Debian is known here: `mirrors` in %s names one", config.Own())
 	}
-	build := "sconce build " + quote.Word(o.Dir)
+	build := "sconce build " + quote.Word(quote.Operand(o.Dir))
 	for _, path := range made.Outside {
 		build += " --allow-path " + quote.Word(path)
 	}

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -81,7 +80,7 @@ func newLogsCmd(a *app) *cobra.Command {
 		Short: "Print the log of a job that was submitted from here",
 		Long: `Print the log of JOB: a job's number, or a name, of which the newest one counts; without it, the job that
 was submitted last. If Slurm says that the job failed, what the log tells of the reason is said behind
-it, as sconce explain does.`,
+it, as sconce explain does. A terminal gets the log without control characters, a pipe as it is.`,
 		Example: examples("sconce logs", "sconce logs train --follow", "sconce logs 12345"),
 		Args:    wants("[JOB]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -94,9 +93,10 @@ it, as sconce explain does.`,
 				return err
 			}
 			if follow {
-				return a.followJob(cmd.Context(), r, a.out)
+				return a.followJob(cmd.Context(), r, true)
 			}
-			if err := engine.CopyLogs(a.out, r); err != nil {
+			out, end := a.foreign()
+			if err := cmp.Or(engine.CopyLogs(out, r), end()); err != nil {
 				return err
 			}
 			a.sayWhy(engine.ExplainFailed(cmd.Context(), r))
@@ -107,9 +107,14 @@ it, as sconce explain does.`,
 	return cmd
 }
 
-// followJob tells what a job does until it has ended, and prints its log to log, if that is wanted.
-func (a *app) followJob(ctx context.Context, r slurm.Record, log io.Writer) error {
-	why, err := engine.FollowJob(ctx, r, log, a.say)
+// followJob tells what a job does until it has ended, and prints its log, if that is wanted.
+func (a *app) followJob(ctx context.Context, r slurm.Record, log bool) error {
+	out, end := a.foreign()
+	if !log {
+		out = nil
+	}
+	why, err := engine.FollowJob(ctx, r, out, a.say)
+	err = cmp.Or(err, end())
 	a.sayWhy(why)
 	if err == nil {
 		a.say("job %s (%s) has ended", r.ID, r.Name)

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"sconce.dev/sconce/internal/engine"
@@ -53,6 +55,43 @@ func (a *app) tell(text string) {
 	defer a.saying.Unlock()
 	a.view.Flush()
 	fmt.Fprintf(a.stderr, "%s\n", ui.CleanLines(text))
+}
+
+// foreign returns where somebody else's text is printed: as it is into a file or a pipe, and on a terminal without what is harmful to it. end
+// prints a last line that has not ended.
+func (a *app) foreign() (w io.Writer, end func() error) {
+	if !ui.IsTerminal(a.stdout) {
+		return a.out, func() error { return nil }
+	}
+	c := &lineCleaner{w: a.out}
+	return c, func() error { return c.pass(len(c.rest)) }
+}
+
+// lineCleaner cleans whole lines: what is harmful may begin in one piece and end in the next. What would go back to the beginning of a line
+// begins a new one.
+type lineCleaner struct {
+	w    io.Writer
+	rest []byte
+}
+
+// longestLine is how much is kept until a line ends.
+const longestLine = 64 << 10
+
+func (c *lineCleaner) Write(p []byte) (int, error) {
+	c.rest = append(c.rest, p...)
+	n := bytes.LastIndexByte(c.rest, '\n') + 1
+	if n == 0 && len(c.rest) > longestLine {
+		n = len(c.rest)
+	}
+	return len(p), c.pass(n)
+}
+
+// pass cleans and prints the first n bytes.
+func (c *lineCleaner) pass(n int) error {
+	lines := strings.ReplaceAll(strings.ReplaceAll(string(c.rest[:n]), "\r\n", "\n"), "\r", "\n")
+	c.rest = c.rest[n:]
+	_, err := io.WriteString(c.w, quote.CleanLines(lines))
+	return err
 }
 
 // dataWriter writes data to stdout after what was reported before it.

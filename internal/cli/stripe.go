@@ -69,6 +69,7 @@ func (a *app) runStripe(ctx context.Context, o stripeOptions) error {
 		o.dirs = []string{dir}
 	}
 	for _, dir := range o.dirs {
+		dir = quote.Operand(dir)
 		if !o.apply {
 			line := engine.StripeCommand(t.Paths.Stripe, quote.Word(dir))
 			if _, err := fmt.Fprintf(a.out, "mkdir -p %s && %s\n", quote.Word(dir), strings.Join(line, " ")); err != nil {

@@ -101,9 +101,9 @@ func (a *app) runSubmit(ctx context.Context, o submitOptions) error {
 	a.say("submitted job %s (%s); its log is %s", done.ID, done.Name, done.Log)
 	switch {
 	case o.follow:
-		return a.followJob(ctx, done.Record, a.out)
+		return a.followJob(ctx, done.Record, true)
 	case o.wait:
-		return a.followJob(ctx, done.Record, nil)
+		return a.followJob(ctx, done.Record, false)
 	}
 	return nil
 }

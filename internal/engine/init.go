@@ -122,7 +122,7 @@ func originOf(file string) (origin, error) {
 		return fromContainerfile, nil
 	case IsDefinition(file):
 		return 0, fault.Usage(fault.Hint(fmt.Errorf("--from %s: no recipe is made from a definition file", file),
-			fmt.Sprintf("`sconce build %s` builds it as it is", quote.Word(file))))
+			fmt.Sprintf("`sconce build %s` builds it as it is", quote.Word(quote.Operand(file)))))
 	case strings.HasSuffix(name, "conda-lock.yml"), name == "pixi.lock":
 		return fromCondaLock, nil
 	case strings.HasSuffix(name, ".yml"), strings.HasSuffix(name, ".yaml"):

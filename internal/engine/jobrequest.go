@@ -166,10 +166,10 @@ func placeImage(r *job.Request, o JobOptions) {
 	if IsRecipe(o.Subject) && r.Image.File != "" {
 		build := []string{"sconce", "build"}
 		if o.Subject != "." {
-			build = append(build, o.Subject)
+			build = append(build, quote.Operand(o.Subject))
 		}
 		r.Image.Put = quote.Words(build...) + " -o " + job.Path(r.Image.File)
 	} else if !strings.HasSuffix(r.Image.File, o.Subject) {
-		r.Image.Put = quote.Words("sconce", "copy", o.Subject) + " " + job.Path(r.Image.File)
+		r.Image.Put = quote.Words("sconce", "copy", quote.Operand(o.Subject)) + " " + job.Path(r.Image.File)
 	}
 }

@@ -94,8 +94,8 @@ func (s *Subject) JobImage(ctx context.Context) (job.Image, error) {
 		if err != nil {
 			return i, err
 		}
-		if v := job.Variable(file); v != "" {
-			return i, fault.Usage(fault.Hint(fmt.Errorf("%q: a job would put a value in place of %s in the path", file, v), "rename it"))
+		if err := checkLiteral(file); err != nil {
+			return i, err
 		}
 		i.File, i.Name = file, strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
 	}
@@ -105,6 +105,14 @@ func (s *Subject) JobImage(ctx context.Context) (job.Image, error) {
 	}
 	lookAtFacts(&i, gathered)
 	return i, errors.Join(gathered.Close())
+}
+
+// checkLiteral refuses a path that is there with what a job would take for a variable in it.
+func checkLiteral(path string) error {
+	if v := job.Variable(path); v != "" {
+		return fault.Usage(fault.Hint(fmt.Errorf("%q: a job would put a value in place of %s in the path", path, v), "rename it"))
+	}
+	return nil
 }
 
 // cudart is a CUDA run time library: libcudart.so, libcudart.so.12, libcudart.so.12.8.90.

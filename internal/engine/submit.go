@@ -210,7 +210,7 @@ func (s *submission) checkVenv(ctx context.Context, path string) error {
 		_, kept := os.Stat(filepath.Join(path, venv.FileName))
 		_, python := os.Stat(filepath.Join(path, "pyvenv.cfg"))
 		if kept == nil && python != nil {
-			return fault.Usage(fault.Hint(fmt.Errorf("%s says what an environment is made of, and has no packages in it", path), "pack it, and name the file: sconce venv pack "+quote.Word(path)+" -o FILE.sqsh"))
+			return fault.Usage(fault.Hint(fmt.Errorf("%s says what an environment is made of, and has no packages in it", path), "pack it, and name the file: sconce venv pack "+quote.Word(quote.Operand(path))+" -o FILE.sqsh"))
 		}
 		return nil
 	}
@@ -321,6 +321,9 @@ func (s *submission) makeFiles(dir string) ([]JobFile, error) {
 			return nil, err
 		}
 		s.r.EDF = add(s.r.EDFName(), ".toml", text)
+		if err := checkLiteral(s.r.EDF); err != nil {
+			return nil, err
+		}
 	}
 	text, err := job.Sbatch(s.r)
 	if err != nil {

@@ -38,7 +38,7 @@ func (s *Session) PlaceOf(ctx context.Context, name, dir string, uenv bool) (Pla
 	if uenv {
 		p.File = strings.TrimSuffix(p.File, sharedExt) + uenvExt
 	}
-	return p, nil
+	return p, checkLiteral(p.File)
 }
 
 // Place copies an image to where it is to be: once, however many ask for it at the same time, and whole or not at all.

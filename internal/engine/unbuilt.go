@@ -36,9 +36,9 @@ func (s *Session) unbuilt(name string, err error) error {
 func (s *Session) buildHint(name, path string) string {
 	if file, _, ok := FindBuildFile(path); ok {
 		if file == path {
-			return fmt.Sprintf("`sconce build %s` makes an image of it", quote.Word(file))
+			return fmt.Sprintf("`sconce build %s` makes an image of it", quote.Word(quote.Operand(file)))
 		}
-		return fmt.Sprintf("`sconce build %s` makes an image of %s", quote.Word(path), file)
+		return fmt.Sprintf("`sconce build %s` makes an image of %s", quote.Word(quote.Operand(path)), file)
 	}
 	if !hasRecipe(path) && filepath.Base(path) != recipe.FileName {
 		return ""
@@ -52,9 +52,9 @@ func (s *Session) buildHint(name, path string) string {
 		if _, err := s.Store.FindImage(made); err == nil {
 			return fmt.Sprintf("%s is a recipe, and its image in the store is %s", ref, made)
 		}
-		return fmt.Sprintf("%s is a recipe: `sconce build %s` makes its image, %s", ref, quote.Word(ref), made)
+		return fmt.Sprintf("%s is a recipe: `sconce build %s` makes its image, %s", ref, quote.Word(quote.Operand(ref)), made)
 	}
-	return fmt.Sprintf("%s is a recipe: `sconce build %s` makes its image", path, quote.Word(path))
+	return fmt.Sprintf("%s is a recipe: `sconce build %s` makes its image", path, quote.Word(quote.Operand(path)))
 }
 
 // mayBeOfRegistry reports whether a name was taken for one of a registry's for want of an image here.

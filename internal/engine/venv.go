@@ -316,7 +316,7 @@ func (s *Session) openVenv(ctx context.Context, dir string, m *venv.Manifest) (*
 		err = state.Err
 	}
 	if err == nil && !state.Fits() {
-		err = fault.Hint(fmt.Errorf("%s has changed since it was locked:\n  %s", dir, strings.Join(state.Drift, "\n  ")), "`sconce venv add "+quote.Word(dir)+"` brings it up to date")
+		err = fault.Hint(fmt.Errorf("%s has changed since it was locked:\n  %s", dir, strings.Join(state.Drift, "\n  ")), "`sconce venv add "+quote.Word(quote.Operand(dir))+"` brings it up to date")
 	}
 	if err != nil {
 		return nil, err

@@ -77,7 +77,11 @@ func newBatch(p Plan, attempt int, exclude []string, root string) (*batch, error
 	}
 	sum := sha256.Sum256(data)
 	name := fmt.Sprintf("%s%s-%x", jobPrefix, safeName(p.Image.Name), sum[:6])
-	return &batch{Plan: p, attempt: attempt, exclude: exclude, hashes: hashes, name: name, dir: filepath.Join(root, name)}, nil
+	dir := filepath.Join(root, name)
+	if strings.ContainsAny(dir, ",:") || job.Variable(dir) != "" {
+		return nil, fault.Usage(fault.Hint(fmt.Errorf("%q: tests cannot run where a path has a comma, a colon or a variable in it: it is mounted", root), "give the directory another name"))
+	}
+	return &batch{Plan: p, attempt: attempt, exclude: exclude, hashes: hashes, name: name, dir: dir}, nil
 }
 
 // hashes are those of the tests, in their order.

@@ -34,7 +34,7 @@ func TestCollect(t *testing.T) {
 		reason  string
 	}{
 		"good":                         {good, "COMPLETED", Passed, ""},
-		"good, and forgotten":          {good, slurm.Gone, Passed, ""},
+		"good and forgotten":           {good, slurm.Gone, Passed, ""},
 		"good before it was cancelled": {with("done", ""), "CANCELLED", Passed, ""},
 		"vanished":                     {map[string]string{}, slurm.Gone, NotJudged, "is gone"},
 		"never started":                {map[string]string{}, "CANCELLED", NotJudged, "ended as CANCELLED"},

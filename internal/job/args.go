@@ -46,11 +46,15 @@ func SrunArgs(r Request, lookup func(string) (string, bool)) (Args, error) {
 func (a *Args) expand(lookup func(string) (string, bool)) error {
 	var err error
 	replace := func(text string) string {
+		isMount := mounts.MatchString(text)
 		return variable.ReplaceAllStringFunc(text, func(ref string) string {
 			m := reference.FindStringSubmatch(ref)
 			value, ok := lookup(m[1])
 			if !ok && m[2] == "" {
 				err = fault.Hint(fmt.Errorf("the variable %s is not set here", m[1]), "set it, or name a path without it in the profile")
+			}
+			if isMount && strings.ContainsAny(value, ",:") {
+				err = fault.Hint(fmt.Errorf("a mount ends at the comma or colon in %s, which is %q", m[1], value), noSeparator)
 			}
 			if !ok {
 				return strings.TrimPrefix(m[2], ":-")
@@ -68,6 +72,9 @@ func (a *Args) expand(lookup func(string) (string, bool)) error {
 	}
 	return err
 }
+
+// mounts begins an option that has mounts in it.
+var mounts = lazyregexp.New(`^--(container-mounts|bind|volume|venv)=`)
 
 // reference takes ${NAME} and ${NAME:-else} apart.
 var reference = lazyregexp.New(`^\$\{([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}$`)

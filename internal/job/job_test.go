@@ -292,6 +292,8 @@ func TestErrors(t *testing.T) {
 		"a node of ours has 8 GPUs, not 9":                             func(r *Request) { n := 9; r.Job.GPUsPerNode = &n },
 		`the variable in "$HOME/a" has no braces; hint: write ${HOME}`: func(r *Request) { r.Job.Mounts = []string{"$HOME/a"} },
 		"logs: sbatch expands no variables such as ${SCRATCH}; hint: write the directory in full": func(r *Request) { r.Job.Logs = "${SCRATCH}/logs" },
+		`pyxis takes the comma in "/a,/b:/c" for the end of a mount; hint: give the directory`:    func(r *Request) { r.Job.Mounts = []string{"/a,/b:/c"} },
+		`Apptainer takes the comma in "/c:/a,/b" for the end`:                                     func(r *Request) { r.Runtime, r.Cluster.Container.Mounts = apptainer, []string{"/c:/a,/b"} },
 		`"/a:/b:rw" is not SRC`: func(r *Request) { r.Job.Mounts = []string{"/a:/b:rw"} },
 		`nothing says how many GPUs a node of ours has; hint: add gpus-per-node`:                 func(r *Request) { r.Cluster.GPU, r.Cluster.Slurm.GPUsPerNode = []string{"9.0"}, 0 },
 		"the job has no command; hint: add command":                                              func(r *Request) { r.Job.Command = " " },
@@ -354,11 +356,50 @@ func TestSrunArgs(t *testing.T) {
 	if _, err := SrunArgs(all["pyxis"], lookup); err == nil || !strings.Contains(err.Error(), "the variable USER is not set") {
 		t.Error(err)
 	}
+	env["USER"] = "ada"
+	for _, name := range []string{"pyxis", "apptainer", cluster.Sconce} {
+		env["PWD"] = "/home/ada/a,/etc:/x"
+		if _, err := SrunArgs(all[name], lookup); err == nil || !strings.Contains(err.Error(), `the comma or colon in PWD, which is "/home/ada/a,/etc:/x"`) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A job whose directory has a name of several mounts ends before it starts anything.
+func TestDirectoryOfSeveralMounts(t *testing.T) {
+	for _, launcher := range []string{pyxis, apptainer} {
+		text, err := Sbatch(Request{Name: "x", Runtime: launcher, Job: Job{Command: "true"}, Cluster: cluster.Profile{Name: "y"}, Image: Image{Name: "z", File: "/z.sqsh"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, fits := range map[string]bool{"a b": true, "a,b": false, "a:b": false} {
+			dir := filepath.Join(t.TempDir(), name)
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command("bash", "-c", "srun() { echo started; }\nscontrol() { echo node7; }\n"+text)
+			cmd.Dir, cmd.Env = dir, append(os.Environ(), "SLURM_JOB_NODELIST=node7", "SLURM_JOB_ID=1", "SLURM_NNODES=1")
+			out, err := cmd.CombinedOutput()
+			if started := strings.Contains(string(out), "started"); started != fits || (err == nil) != fits {
+				t.Errorf("%s in %q: %v\n%s", launcher, name, err, out)
+			}
+		}
+	}
+}
+
+// A word with variables means the same in an interactive shell, which looks for a ! between double quotes in its history.
+func TestWordInHistory(t *testing.T) {
+	cmd := exec.Command("bash", "--norc", "-i")
+	cmd.Stdin = strings.NewReader("set +o emacs -o histexpand\ntrue secret\nprintf '%s\\n' " + word("${A}/!!.sqsh") + "\n")
+	cmd.Env = []string{"A=/a", "PATH=/usr/bin:/bin", "HISTFILE="}
+	if out, err := cmd.Output(); err != nil || string(out) != "/a/!!.sqsh\n" {
+		t.Errorf("%v: %q", err, out)
+	}
 }
 
 // word expands ${NAME} alone, whatever is in the text: bash says what comes of it.
 func FuzzWord(f *testing.F) {
-	for _, s := range []string{"", "a b", "${A}/x", "$A", "`id`", `"\`, "${A:-b c}", "$(id)", "a'b", "${A", "!", "~", "é\n", "${A}${B:-}", "${B:-it's}", "${C:-it's}"} {
+	for _, s := range []string{"", "a b", "${A}/x", "$A", "`id`", `"\`, "${A:-b c}", "$(id)", "a'b", "${A", "!", "~", "é\n", "${A}${B:-}", "${A}!!\"!", "${B:-it's}", "${C:-it's}"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

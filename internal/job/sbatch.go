@@ -42,6 +42,7 @@ func Sbatch(r Request) (string, error) {
 	s.header(&b)
 	s.directives(&b)
 	s.preamble(&b)
+	s.guard(&b)
 	s.rendezvous(&b)
 	s.threads(&b)
 	s.caches(&b)
@@ -234,6 +235,15 @@ func (s *settled) preamble(b *script) {
 		b.because("Packages in ~/.local would go before those of the image.")
 		b.line("export PYTHONNOUSERSITE=1")
 	}
+}
+
+// guard ends a job whose directory has a name that its runtime takes for several mounts.
+func (s *settled) guard(b *script) {
+	if !s.cutsMounts() || !slices.ContainsFunc(s.mounts, func(m Mount) bool { return strings.Contains(m.spec(), here) }) {
+		return
+	}
+	b.because(fmt.Sprintf("The directory is mounted, and %s takes what is behind a comma or a colon in its name for something else to mount.", runtimeTitle[s.runtime]))
+	b.line(`case $PWD in *[,:]*) printf '%%s\n' "$PWD: a name with a comma or a colon cannot be mounted" >&2; exit 2 ;; esac`)
 }
 
 // rendezvous says where the first rank is. It is found out here, on the host: many containers have no scontrol.

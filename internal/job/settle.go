@@ -263,8 +263,18 @@ func (s *settled) settleMounts() error {
 	if s.venv.file != "" && s.runtime != pyxis {
 		s.mounts = append(s.mounts, Mount{Source: s.venv.file, Target: s.venv.dir, Squashfs: true})
 	}
+	for _, m := range s.mounts {
+		if s.cutsMounts() && strings.Contains(m.Source+m.Target, ",") {
+			return fault.Hint(fmt.Errorf("mounts: %s takes the comma in %q for the end of a mount", runtimeTitle[s.runtime], m.spec()), noSeparator)
+		}
+	}
 	return nil
 }
+
+// cutsMounts reports whether the runtime has several mounts in one option, with commas between them.
+func (s *settled) cutsMounts() bool { return s.runtime == pyxis || s.runtime == apptainer }
+
+const noSeparator = "give the directory a name without commas and colons"
 
 // here is the directory that a job is submitted from, which is where its script runs.
 const here = "${PWD}"

@@ -28,9 +28,10 @@ func word(text string) string {
 	return b.String()
 }
 
-// escape makes text mean itself between double quotes (POSIX.1-2024, XCU 2.2.3).
+// escape makes text mean itself between double quotes (POSIX.1-2024, XCU 2.2.3). A ! ends them for itself: an interactive shell looks it up in
+// its history there.
 func escape(text string) string {
-	return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "`", "\\`", `$`, `\$`).Replace(text)
+	return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "`", "\\`", `$`, `\$`, "!", `"'!'"`).Replace(text)
 }
 
 // option is what an option begins with whose value stands behind a =.

@@ -11,6 +11,7 @@ import (
 
 	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/edf"
+	quoting "sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/sbatch"
 )
 
@@ -113,7 +114,7 @@ func (f Fix) Diff() string {
 		return ""
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "--- %s\n+++ %s\n", f.Path, f.Path)
+	fmt.Fprintf(&b, "--- %[1]s\n+++ %[1]s\n", quoting.Clean(f.Path))
 	for i := 0; i < len(before); {
 		if before[i] == now[i] {
 			i++

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"unicode/utf8"
 
 	"github.com/pelletier/go-toml/v2"
 
@@ -13,6 +14,7 @@ import (
 	"sconce.dev/sconce/internal/condalock"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store"
 )
@@ -207,7 +209,7 @@ func (f *Files) Write(dir string) error {
 		if l.path == "" || l.own {
 			continue
 		}
-		if err := writeFile(filepath.Join(dir, filepath.Base(l.path)), l.text); err != nil {
+		if err := writeListing(filepath.Join(dir, filepath.Base(l.path)), l.text); err != nil {
 			return err
 		}
 	}
@@ -217,5 +219,15 @@ func (f *Files) Write(dir string) error {
 	if err := toml.NewEncoder(&b).SetIndentTables(false).Encode(f.Lock); err != nil {
 		return fmt.Errorf("write lock %s: %w", path, err)
 	}
-	return writeFile(path, b.Bytes())
+	return writeListing(path, b.Bytes())
+}
+
+// writeListing writes a file of the lock, which people read in reviews: a name of an index or a mirror that would mislead them is refused.
+func writeListing(path string, text []byte) error {
+	for line := range bytes.Lines(text) {
+		if bytes.ContainsFunc(line, quote.HarmfulInLines) || !utf8.Valid(line) {
+			return fmt.Errorf("write lock %s: a name or an address holds a character that nobody sees: %q", path, bytes.TrimSpace(line))
+		}
+	}
+	return writeFile(path, text)
 }

@@ -713,3 +713,11 @@ func TestForAnotherMachine(t *testing.T) {
 
 // driftOf is how a recipe differs from a lock and the files beside it as they are now.
 func driftOf(f *lock.Files, r *recipe.Recipe) ([]string, error) { return f.Files(r).Drift(r) }
+
+// A lock holds nothing that misleads who reviews it.
+func TestLockOfMisleadingNames(t *testing.T) {
+	for _, name := range []string{"/usr/bin/\u202enohtyp", "a\u2028b", "\u009b31m"} {
+		f := &lock.Files{Lock: &lock.Lock{Python: &lock.Python{Executable: name}}}
+		wantError(t, f.Write(t.TempDir()), "holds a character that nobody sees", fmt.Sprintf("%q", name)[1:8])
+	}
+}

@@ -52,8 +52,17 @@ func (p *Pipeline) Jobs(all []*Status) ([]Job, error) {
 		}
 		g.add(st)
 	}
+	for _, j := range g.jobs {
+		if strings.Contains(j.ID+j.Command, expression) {
+			return nil, fault.Usage(fault.Hint(fmt.Errorf("%s: GitHub's actions replace what is behind %q in a command, before a shell reads it: %s", j.Image, expression, j.Command),
+				"give the directory, or the cluster of the test, a name without it"))
+		}
+	}
 	return g.jobs, nil
 }
+
+// expression begins what GitHub's actions replace wherever it stands in a job.
+const expression = "${{"
 
 // Allowed leaves out the jobs that promote, which would be refused, unless this is the branch that images are promoted from.
 func (p *Pipeline) Allowed(ctx context.Context, jobs []Job) []Job {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -250,5 +251,28 @@ func TestSiteKeys(t *testing.T) {
 	}
 	if _, err := p.Gitlab(jobs); err == nil || !strings.Contains(err.Error(), "ci.gitlab.build.script: that is what sconce writes itself") {
 		t.Error(err)
+	}
+}
+
+// A name that a CI system, a program or a reader of the file takes for something else is refused, by the pipeline or where its jobs are written.
+func TestNames(t *testing.T) {
+	for _, name := range []string{"--offline", "a:b", "a\nb", "\u202ea"} {
+		dir := locktest.Dir(t, locktest.Base{}, map[string]string{
+			"pipeline.toml": "recipes = [\"*\"]\nstaging = \"localhost:5000/ci\"\n", "good/sconce.toml": family["images/base/sconce.toml"], name + "/sconce.toml": family["images/base/sconce.toml"],
+		})
+		if _, err := pipeline.Open(dir); err == nil || !strings.Contains(err.Error(), strconv.Quote(name)) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	p, all := withSite(t)
+	stack := all[slices.IndexFunc(all, func(st *pipeline.Status) bool { return st.Image.Ref == "images/stack" })]
+	stack.Recipe.Tests[0].Clusters = []string{"${{github.head_ref}}"}
+	if _, err := p.Jobs(all); err == nil || !strings.Contains(err.Error(), "replace") {
+		t.Errorf("the name of a cluster: %v", err)
+	}
+	stack.Recipe.Tests[0].Clusters = nil
+	stack.Image.Ref = "images/${{ github.head_ref }}"
+	if _, err := p.Jobs(all); err == nil || !strings.Contains(err.Error(), "replace") {
+		t.Errorf("the name of a directory: %v", err)
 	}
 }

@@ -203,7 +203,11 @@ func (e *Environment) key(s *Stage, inputs []Input) (Key, []Key) {
 		}
 		return false
 	})
-	return keyOf(e.Kind(), environmentVersion, on, inputs), on
+	version := environmentVersion
+	if e.Environment.Target.Relocatable {
+		version = relocatableVersion
+	}
+	return keyOf(e.Kind(), version, on, inputs), on
 }
 
 func sortedItems(items []python.Item) []python.Item {

@@ -67,6 +67,7 @@ type Config struct {
 // Bases, system packages and layers of wheels carry theirs in packages base, system and python.
 const (
 	environmentVersion = 1
+	relocatableVersion = 2 // 2: activate finds its place whatever CDPATH says
 
 	condaEnvironmentVersion = 2 // 2: a client of the environment stands in the root too
 	stepVersion             = 3 // 3: what a step makes is newer than what it is based on

@@ -256,12 +256,12 @@ func (e Environment) prompt() string {
 var ownPlace = map[string]string{
 	"VIRTUAL_ENV='@ROOT@'\n": `VIRTUAL_ENV='@ROOT@'
 if [ -n "${BASH_SOURCE:-}" ]; then
-    VIRTUAL_ENV=$(cd -- "$(dirname -- "$BASH_SOURCE")/.." && pwd)
+    VIRTUAL_ENV=$(CDPATH= cd -- "$(dirname -- "$BASH_SOURCE")/.." > /dev/null && pwd)
 elif [ -n "${ZSH_VERSION:-}" ]; then
     eval 'VIRTUAL_ENV=${${(%):-%x}:A:h:h}'
 fi
 `,
-	"set -gx VIRTUAL_ENV '@ROOT@'\n": "set -gx VIRTUAL_ENV (realpath (dirname (status filename))/..)\n",
+	"set -gx VIRTUAL_ENV '@ROOT@'\n": "set -gx VIRTUAL_ENV (realpath -- (dirname -- (status filename | string collect) | string collect)/.. | string collect)\n",
 }
 
 func (e Environment) activate(template string) []byte {

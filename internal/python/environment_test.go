@@ -181,6 +181,45 @@ func TestActivateScripts(t *testing.T) {
 	}
 }
 
+// A relocatable environment finds its place by its script, whatever its directory is called and CDPATH says.
+func TestActivateFindsItsPlace(t *testing.T) {
+	e := Environment{Target: Target{Root: "opt/venv", Relocatable: true}}
+	for shell, script := range map[string]struct{ name, template string }{
+		"bash": {"activate", activateSh}, "zsh": {"activate", activateSh}, "fish": {"activate.fish", activateFish},
+	} {
+		t.Run(shell, func(t *testing.T) {
+			path := tooltest.Path(t, shell)
+			dir, err := filepath.EvalSymlinks(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range []string{"venv", "-a\nb c"} {
+				if shell == "zsh" { // which shows a newline in the name of a script as \n
+					name = strings.ReplaceAll(name, "\n", " ")
+				}
+				for _, at := range []string{name, "elsewhere/" + name} {
+					if err := os.MkdirAll(filepath.Join(dir, at, "bin"), 0o755); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := os.WriteFile(filepath.Join(dir, name, "bin", script.name), e.activate(script.template), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				given := name // which bash finds here, and CDPATH would find elsewhere
+				if shell != "bash" || strings.HasPrefix(name, "-") {
+					given = "./" + name
+				}
+				cmd := exec.Command(path, "-c", "source \"$ACTIVATE\"; printf %s \"$VIRTUAL_ENV\"")
+				cmd.Dir, cmd.Env = dir, []string{"PATH=/usr/bin:/bin", "HOME=" + dir, "CDPATH=elsewhere", "ACTIVATE=" + given + "/bin/" + script.name}
+				out, err := cmd.CombinedOutput()
+				if want := filepath.Join(dir, name); err != nil || string(out) != want {
+					t.Errorf("%s: %v: %q, want %q", given, err, out, want)
+				}
+			}
+		})
+	}
+}
+
 func TestGroups(t *testing.T) {
 	var items []Item
 	for i := range 100 {

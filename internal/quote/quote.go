@@ -30,13 +30,14 @@ func HarmfulInLines(r rune) bool { return Harmful(r) && r != '\n' && r != '\t' }
 var Plain = lazyregexp.New(`^[A-Za-z0-9_@%+:,./-][A-Za-z0-9_@%+=:,./-]*$`)
 
 // Word returns text as one word of a shell that looks for nothing in it, for people to read: text that means itself is left as it is.
-// What is [Harmful], or not UTF-8, is written as $'\033', which bash, zsh and busybox read.
+// What is [Harmful], or not UTF-8, is written as $'\033', which bash, zsh and busybox read, and fish refuses. A \ stands outside of apostrophes,
+// between which it means something to fish.
 func Word(text string) string {
 	switch {
 	case Plain.MatchString(text):
 		return text
 	case utf8.ValidString(text) && !strings.ContainsFunc(text, Harmful):
-		return Single(text)
+		return "'" + strings.NewReplacer("'", `'\''`, `\`, `'\\'`).Replace(text) + "'"
 	}
 	var b strings.Builder
 	b.WriteString("$'")
@@ -55,6 +56,14 @@ func Word(text string) string {
 		text = text[n:]
 	}
 	return b.String() + "'"
+}
+
+// Operand returns a path that no program takes for an option: ./ goes before a -.
+func Operand(path string) string {
+	if strings.HasPrefix(path, "-") {
+		return "./" + path
+	}
+	return path
 }
 
 // Single returns text between apostrophes, in which a shell looks for nothing, whether it needs them or not: for lines of several and for files

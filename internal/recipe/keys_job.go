@@ -32,7 +32,7 @@ var jobKeys = map[string]key{
 		Default: "the image's, where it has one, else the one that the job is submitted from", Example: `"${HOME}/my-app"`, Form: formJobPath, FormName: formJobPathName,
 	},
 	"job.NAME.mounts": {
-		Doc:     "Files and directories of the host that the container sees, each `SRC[:DST[:ro]]`, besides those of the cluster's profile and the directory that the job is submitted from.",
+		Doc:     "Files and directories of the host that the container sees, each `SRC[:DST[:ro]]`, besides those of the cluster's profile and the directory that the job is submitted from. Pyxis and Apptainer mount no path with a comma.",
 		Example: `["${HOME}/my-app", "/datasets:/data:ro"]`, Form: formAny, FormName: "mounts",
 	},
 	"job.NAME.env": {

@@ -17,7 +17,7 @@ var variantKeys = map[string]key{
 
 	"pipeline": {Doc: "The images of a team."},
 	"pipeline.recipes": {
-		Doc:     "The recipes: patterns of directories with a `sconce.toml`, or of files, relative to this file's directory. Each variant of each is an image.",
+		Doc:     "The recipes: patterns of directories with a `sconce.toml`, or of files, relative to this file's directory. Each variant of each is an image. A path that begins with `-`, or has a colon, is refused; and so are jobs whose command would have `${{` in it.",
 		Example: `["images/*", "apps/*"]`, Form: formImage, FormName: "patterns of paths",
 	},
 	"pipeline.staging": {

@@ -16,6 +16,7 @@ import (
 
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/reach"
 )
 
@@ -215,6 +216,10 @@ func (p *Pipeline) Paths() ([]string, error) {
 			rel, err := filepath.Rel(p.Dir, path)
 			if err != nil {
 				return nil, err
+			}
+			if strings.HasPrefix(rel, "-") || strings.ContainsRune(rel, ':') || strings.ContainsFunc(rel, quote.Harmful) {
+				return nil, fault.Usage(fault.Hint(fmt.Errorf("%s: recipes: %q cannot be the name of an image in commands: it begins with a -, or holds a colon or a control character", p.Path, rel),
+					"rename the directory, or name the others under recipes"))
 			}
 			if !slices.Contains(all, rel) {
 				all = append(all, rel)

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"strings"
 	"time"
+
+	"sconce.dev/sconce/internal/quote"
 )
 
 // Deffile returns the text of a definition file that names the image: the first object of a SIF.
@@ -69,7 +71,7 @@ func labelsJSON(f *facts) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("encode labels: %w", err)
 	}
-	return string(data), nil
+	return string(quote.EscapeJSON(data)), nil
 }
 
 // metadata is what apptainer inspect shows (Apptainer, pkg/inspect).

@@ -1,6 +1,10 @@
 package runtimefiles
 
-import "strings"
+import (
+	"strings"
+
+	"sconce.dev/sconce/internal/quote"
+)
 
 // single returns s as one word of a shell that stands for s itself (POSIX.1-2017, Shell Command Language, 2.2.2).
 func single(s string) string { return "'" + strings.ReplaceAll(s, "'", `'"'"'`) + "'" }
@@ -26,10 +30,10 @@ func doubles(words []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// oneLine makes s fit behind a # or into a header: control characters, newlines first of all, become spaces.
+// oneLine makes s fit behind a # or into a header: what is [quote.Harmful], newlines first of all, becomes spaces.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == 0x85 || r == 0x2028 || r == 0x2029 {
+		if quote.Harmful(r) {
 			return ' '
 		}
 		return r

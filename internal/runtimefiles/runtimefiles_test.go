@@ -19,6 +19,7 @@ import (
 
 	"sconce.dev/sconce/internal/image"
 	"sconce.dev/sconce/internal/layer"
+	"sconce.dev/sconce/internal/quote"
 	"sconce.dev/sconce/internal/searchpath"
 	"sconce.dev/sconce/internal/store/storetest"
 )
@@ -326,6 +327,26 @@ func TestMetadata(t *testing.T) {
 	golden(t, "metadata.golden", string(text)+"\n")
 	if Deffile(Image{}) == "" || strings.Contains(Deffile(Image{Reference: "a\nb"}), "a\nb") {
 		t.Error("definition file")
+	}
+}
+
+// What misleads a terminal or a reader stays out of the files that people look at.
+func TestMisleadingLabels(t *testing.T) {
+	im := python()
+	const value = "a\nb\u202ec\u009b31m\u2028d\x7f"
+	im.Config.Config.Labels = map[string]string{"title": value, value: "x"}
+	whole, _ := dressed(t, im)
+	for _, path := range []string{"/etc/rc", "/.singularity.d/labels.json"} {
+		data, err := whole.ReadFile(path, 1<<20)
+		if err != nil || strings.ContainsFunc(string(data), quote.HarmfulInLines) {
+			t.Errorf("%s: %v\n%q", path, err, data)
+		}
+		if path != "/etc/rc" {
+			var labels map[string]string
+			if err := json.Unmarshal(data, &labels); err != nil || labels["title"] != value {
+				t.Errorf("%v: %q", err, labels["title"])
+			}
+		}
 	}
 }
 

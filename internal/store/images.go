@@ -35,6 +35,11 @@ var (
 	imageTagForm  = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 )
 
+// isNamed reports whether the name and the tag have their form. Records of a shared store may have been written by anything.
+func (r ImageRef) isNamed() bool {
+	return imageNameForm.MatchString(r.Name) && imageTagForm.MatchString(r.Tag)
+}
+
 // SplitImageName cuts "NAME:TAG" in two. The tag is empty when there is none; a port is not a tag.
 func SplitImageName(s string) (name, tag string) {
 	i := strings.LastIndexByte(s, ':')
@@ -63,7 +68,7 @@ func ShortName(name string) string {
 func ParseImageName(s string) (name, tag string, err error) {
 	name, tag = SplitImageName(s)
 	name, tag = ShortName(name), cmp.Or(tag, DefaultTag)
-	if strings.HasSuffix(name, ":") || !imageNameForm.MatchString(name) || !imageTagForm.MatchString(tag) {
+	if r := (ImageRef{Name: name, Tag: tag}); strings.HasSuffix(name, ":") || !r.isNamed() {
 		return "", "", fault.Usage(fault.Hint(fmt.Errorf("%q cannot be an image's name", s), "write NAME or NAME:TAG, in letters, digits, dots, underscores and dashes"))
 	}
 	return name, tag, nil
@@ -76,7 +81,7 @@ func (r ImageRef) key() string {
 // PutImage gives an image its name, taking the name from whatever had it. refs are the manifest, the config and the
 // layers.
 func (s *Store) PutImage(r ImageRef, refs []Digest) error {
-	if !imageNameForm.MatchString(r.Name) || !imageTagForm.MatchString(r.Tag) {
+	if !r.isNamed() {
 		return fmt.Errorf("%q cannot be an image's name and tag: letters, digits and ._- only", r.FullName())
 	}
 	if !slices.Contains(refs, r.Digest) {
@@ -250,7 +255,7 @@ func (e envelope) image() (ImageRef, error) {
 	if err := e.decode(&r); err != nil {
 		return r, err
 	}
-	if r.Name == "" || r.Tag == "" || r.Digest.valid() != nil {
+	if !r.isNamed() || r.Digest.valid() != nil {
 		return r, errDamaged
 	}
 	return r, nil

@@ -130,16 +130,31 @@ func TestImages(t *testing.T) {
 			t.Errorf("FindImage(%q): %v", name, err)
 		}
 	}
+	if err := s.PutImage(store.ImageRef{Name: "x", Tag: "1", Digest: two}, []store.Digest{one}); err == nil {
+		t.Error("an image without its manifest is accepted")
+	}
 	for _, bad := range []store.ImageRef{
 		{Name: "", Tag: "1", Digest: one},
 		{Name: "x", Digest: one},
 		{Name: "../x", Tag: "1", Digest: one},
 		{Name: "x\x1b[2J", Tag: "1", Digest: one},
 		{Name: "x", Tag: "a/b", Digest: one},
-		{Name: "x", Tag: "1", Digest: two},
 	} {
 		if err := s.PutImage(bad, []store.Digest{one}); err == nil {
 			t.Errorf("%+v is accepted", bad)
+		}
+		key := store.DigestOf([]byte(bad.FullName())).Hex() // as whoever writes a shared store may have it
+		if err := s.PutRecord(store.KindImage, key, []store.Digest{one, two}, bad); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := s.Images()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range all {
+		if _, _, err := store.ParseImageName(r.FullName()); err != nil {
+			t.Errorf("%q is listed", r.FullName())
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/progress"
 )
 
 // Whatever a command wanted of the network, there is a word on what to do, unless somebody knew better.
@@ -55,5 +57,24 @@ func TestNetworkHints(t *testing.T) {
 		if hints := strings.Count(out.String(), "hint:"); !strings.Contains(out.String(), c.want) || hints > 1 || name == "nothing of the network" && hints > 0 {
 			t.Errorf("%s:\n%s", name, &out)
 		}
+	}
+}
+
+// A name of several lines begins neither a cause nor a hint, in errors, warnings, notes and hints.
+func TestForgedLines(t *testing.T) {
+	name := "a\n  because: x\nhint: x\r\nerror: x\nwarning: x"
+	const bars = "a\n  | because: x\n  | hint: x\n  | error: x\n  | warning: x"
+	for want, err := range map[string]error{
+		"error: " + bars + "\nhint: " + bars + "\n":        fault.Hint(errors.New(name), name),
+		"error: read\n  because: open " + bars + ": bad\n": fmt.Errorf("read: %w", &fs.PathError{Op: "open", Path: name, Err: errors.New("bad")}),
+	} {
+		var out bytes.Buffer
+		if PrintError(&out, err, false); out.String() != want {
+			t.Errorf("%s\nwant\n%s", &out, want)
+		}
+	}
+	e := progress.Event{Kind: progress.Warning, Text: name, Hint: name}
+	if got, want := (style{}).message(e), "warning: "+bars+"\nhint: "+bars+"\n"; got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
 	}
 }

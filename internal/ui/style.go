@@ -40,7 +40,12 @@ func (s style) hint(text string) string {
 	return s.accent("hint:") + " " + indent(CleanLines(text)) + "\n"
 }
 
-// indent sets the lines after the first off, so that one message is seen as one.
+// indent sets the lines after the first off behind a bar, so that one message is seen as one: they may be those of a stranger's name, and
+// only what has no bar is another cause or a hint.
 func indent(text string) string {
-	return strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n  ")
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	for i := 1; i < len(lines); i++ {
+		lines[i] = strings.TrimRight("  | "+strings.TrimPrefix(lines[i], "  "), " ")
+	}
+	return strings.Join(lines, "\n")
 }

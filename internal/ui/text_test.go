@@ -95,7 +95,7 @@ func TestPrintError(t *testing.T) {
 			fmt.Errorf("outer %s: %w", long, fault.Hint(fmt.Errorf("middle: %w", errors.New("inner")), "do this")),
 			"error: outer " + long + "\n  because: middle\n  because: inner\nhint: do this\n",
 		},
-		"lines":          {fmt.Errorf("lock: %w", errors.New("first\nsecond")), "error: lock\n  because: first\n  second\n"},
+		"lines":          {fmt.Errorf("lock: %w", errors.New("first\nsecond")), "error: lock\n  because: first\n  | second\n"},
 		"excerpt":        {fmt.Errorf("read: %w", excerptError{errors.New("unknown key")}), "error: read: unknown key\n  3 | pakages = []\n    | ^^^^^^^\n"},
 		"joined":         {errors.Join(errors.New("a"), context.Canceled, errors.New("b"), errors.New("a")), "error: a\nerror: b\n"},
 		"full":           {fmt.Errorf("write: %w", syscall.ENOSPC), "error: write: no space left on device\nhint: make room: `sconce cache prune` removes what is not needed any more; or set SCONCE_STORE to a directory on a larger disk\n"},
