@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode"
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lazyregexp"
@@ -72,6 +73,9 @@ func (o *ownHosts) expand(text string) string {
 	if !strings.Contains(text, "${") {
 		return text
 	}
+	if twoReadings(text) {
+		return replaceVariables(text, harmless)
+	}
 	expanded := replaceVariables(text, nil)
 	for _, address := range addressIn.Regexp().FindAllString(expanded, -1) {
 		if !o.has(address) {
@@ -79,6 +83,13 @@ func (o *ownHosts) expand(text string) string {
 		}
 	}
 	return expanded
+}
+
+// twoReadings reports whether a text may hold an address that ends at white space to this program, and goes on behind it to uv: browsers and uv drop
+// tabs and newlines of addresses (WHATWG, "URL", basic URL parser).
+func twoReadings(text string) bool {
+	_, behind, ok := strings.Cut(text, ":")
+	return ok && strings.ContainsFunc(behind, unicode.IsControl)
 }
 
 // replaceVariables puts in the values of variables that are set and in a list; nil: of all.
@@ -99,6 +110,9 @@ func (o *ownHosts) check(place, text string) error {
 		name := use[2 : len(use)-1]
 		if os.Getenv(name) == "" {
 			continue
+		}
+		if twoReadings(text) {
+			return fault.Hint(fmt.Errorf("%s: the variable %s stands in a line with a tab behind an address, which programs read in two ways", place, name), "write a blank in place of the tab")
 		}
 		host := "another server"
 		for _, address := range addressIn.Regexp().FindAllString(text, -1) {

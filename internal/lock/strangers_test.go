@@ -147,10 +147,11 @@ func TestLoginsAreNotForStrangers(t *testing.T) {
 		"packages":                {"packages = [\"alpha @ URL/${CI_TOKEN}/alpha-1.0-py3-none-any.whl\"]\n", nil, "packages under [python]: the variable CI_TOKEN"},
 		"a project's dependency":  {"project = \".\"\n", map[string]string{"pyproject.toml": "[project]\nname = \"app\"\nversion = \"1\"\ndependencies = [\"alpha @ URL/${CI_TOKEN}/alpha-1.0-py3-none-any.whl\"]\n"}, "alpha"},
 		"the metadata of a wheel": {"packages = [\"beta @ URL/files/beta-1.0-py3-none-any.whl\"]\n", nil, ""},
+		"a tab in an address":     {"requirements = [\"r.txt\"]\n", map[string]string{"r.txt": "--extra-index-url OWN\t.example.org/${CI_TOKEN}/simple\nalpha\n"}, "CI_TOKEN stands in a line with a tab"},
 		"a token of uv's own":     {"requirements = [\"r.txt\"]\n", map[string]string{"r.txt": "--extra-index-url URL/${UV_PUBLISH_TOKEN}/simple\nalpha\n"}, "UV_PUBLISH_TOKEN"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, _ := newBench(t, locktest.Base{}, w("alpha", "1.0"))
+			b, own := newBench(t, locktest.Base{}, w("alpha", "1.0"))
 			s := newStranger(t, w("alpha", "0.1"))
 			s.Add(t, w("beta", "1.0", "alpha @ "+s.URL+"/${CI_TOKEN}/${GIT_CONFIG_VALUE_0}/${UV_INDEX_CORP_PASSWORD}/${HTTPS_PROXY}/alpha-0.1-py3-none-any.whl"))
 			s.texts["/r.txt"] = "--extra-index-url " + s.URL + "/${CI_TOKEN}/${UV_INDEX_CORP_PASSWORD}/simple\n"
@@ -163,7 +164,7 @@ func TestLoginsAreNotForStrangers(t *testing.T) {
 			t.Setenv("GIT_CONFIG_VALUE_0", secret)
 			t.Setenv("HTTPS_PROXY", "http://me:"+secret+"@127.0.0.1:9")
 			for file, text := range test.files {
-				b.write(map[string]string{file: strings.ReplaceAll(text, "URL", s.URL)})
+				b.write(map[string]string{file: strings.NewReplacer("URL", s.URL, "OWN", own.URL).Replace(text)})
 			}
 			text := "[python]\n" + strings.ReplaceAll(test.recipe, "URL", s.URL)
 			if test.want != "" {

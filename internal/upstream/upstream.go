@@ -72,10 +72,16 @@ func (p *Pinned) What() string {
 	return ""
 }
 
+// commitForm is the form of a commit's hash, by SHA-1 or SHA-256.
+var commitForm = lazyregexp.New(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+
 // Check finds what a lock that was changed by hand may lack.
 func (p *Pinned) Check() error {
 	if len(p.Files) == 0 {
 		return errors.New("it has no files")
+	}
+	if p.Git != "" && !commitForm.MatchString(p.Commit) {
+		return fmt.Errorf("%q is not the hash of a commit", p.Commit)
 	}
 	for _, f := range p.Files {
 		if _, err := store.ParseDigest(string(f.SHA256)); err != nil {

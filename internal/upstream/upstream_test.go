@@ -290,3 +290,13 @@ func TestSourcePackage(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// A commit of a lock that somebody has edited is a word of git's command line.
+func TestCommitIsAHash(t *testing.T) {
+	for _, commit := range []string{"", "abc", "--pathspec-from-file=/etc/passwd", "main", strings.Repeat("A", 40)} {
+		p := Pinned{Git: "https://example.org/x", Commit: commit, Files: []File{{Name: "x.tar", SHA256: store.DigestOf(nil)}}}
+		if err := p.Check(); err == nil || !strings.Contains(err.Error(), "not the hash of a commit") {
+			t.Errorf("%q: %v", commit, err)
+		}
+	}
+}
