@@ -39,6 +39,17 @@ func TestMeasuringCalls(t *testing.T) {
 	wantOutput(t, shell(t, "forbidden | grep perf", layer), "measuring by perf_event_open fails otherwise\n")
 }
 
+// What the host's root runs can make no user name space, in which it could mount the host's control groups.
+func TestNoUserNamespaceOfRoot(t *testing.T) {
+	if !ownsFiles() {
+		t.Skip("an ordinary user's command may make user name spaces: nobody but the user is in them")
+	}
+	const script = "unshare -U true 2> /dev/null || echo refused; nsenter -U/proc/self/ns/user true 2> /dev/null || echo refused; sh -c '(true) && echo forks'"
+	for _, o := range []Options{stepOf(t, script, busyboxLayer(t)), shell(t, script)} {
+		wantOutput(t, o, "refused\nrefused\nforks\n")
+	}
+}
+
 // What is typed comes from the keyboard alone, on a terminal too.
 func TestNothingIsTyped(t *testing.T) {
 	out, code := terminal(t, shell(t, "forbidden; echo done", compile(t, "forbidden", forbiddenSource)))

@@ -51,7 +51,7 @@ func (s *spec) dropRights() error {
 	if err := scopeSockets(); err != nil {
 		return err
 	}
-	return forbidCalls(s.ofBuild())
+	return forbidCalls(s.ofBuild(), s.ofHostRoot())
 }
 
 // ofBuild reports whether the command is a build's, and not one that a user runs in an image.
