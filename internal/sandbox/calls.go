@@ -14,7 +14,8 @@ import (
 // commands have no use either for the parts of the kernel that are there for measuring and changing it (perf_event_open(2), bpf(2),
 // userfaultfd(2)), which profilers and debuggers want that a user runs. Docker's default profile forbids all of them.
 //
-// Nor can what the host's root runs make a user name space: root there is the host's, may mount, and sees the host's control groups.
+// Nothing can make a name space of control groups, where it could mount those that it is in, and change them. Nor can what the host's root
+// runs make a user name space: root there is the host's, and may mount.
 
 // callsOf are the numbers of these calls in one of the ABIs of a machine.
 type callsOf struct {
@@ -87,7 +88,12 @@ func callFilter(ofBuild, ofHostRoot bool) (*unix.SockFprog, error) {
 
 func callProgram(ofBuild, ofHostRoot bool) []bpf.Instruction {
 	refuse := bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)}
+	missing := bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)}
 	allow := bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}
+	spaces := uint32(unix.CLONE_NEWCGROUP)
+	if ofHostRoot {
+		spaces |= unix.CLONE_NEWUSER
+	}
 	code := []bpf.Instruction{bpf.LoadAbsolute{Off: callArch, Size: 4}}
 	for _, abi := range callABIs {
 		block := []bpf.Instruction{bpf.LoadAbsolute{Off: callNumber, Size: 4}}
@@ -102,13 +108,12 @@ func callProgram(ofBuild, ofHostRoot bool) []bpf.Instruction {
 			block = append(block, bpf.JumpIf{Cond: bpf.JumpEqual, Val: number, SkipFalse: 1}, refuse)
 		}
 		if ofHostRoot {
-			missing := bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)}
-			block = append(block, bpf.JumpIf{Cond: bpf.JumpEqual, Val: abi.setns, SkipFalse: 1}, refuse,
-				bpf.JumpIf{Cond: bpf.JumpEqual, Val: clone3, SkipFalse: 1}, missing)
-			for _, number := range abi.spaces {
-				block = append(block, bpf.JumpIf{Cond: bpf.JumpEqual, Val: number, SkipFalse: 4}, bpf.LoadAbsolute{Off: callFlags, Size: 4},
-					bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.CLONE_NEWUSER, SkipFalse: 1}, refuse, allow)
-			}
+			block = append(block, bpf.JumpIf{Cond: bpf.JumpEqual, Val: abi.setns, SkipFalse: 1}, refuse)
+		}
+		block = append(block, bpf.JumpIf{Cond: bpf.JumpEqual, Val: clone3, SkipFalse: 1}, missing)
+		for _, number := range abi.spaces {
+			block = append(block, bpf.JumpIf{Cond: bpf.JumpEqual, Val: number, SkipFalse: 4}, bpf.LoadAbsolute{Off: callFlags, Size: 4},
+				bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: spaces, SkipFalse: 1}, refuse, allow)
 		}
 		block = append(block, bpf.JumpIf{Cond: bpf.JumpEqual, Val: abi.ioctl, SkipTrue: 1}, allow, bpf.LoadAbsolute{Off: callRequest, Size: 4})
 		for _, request := range forbiddenRequests {

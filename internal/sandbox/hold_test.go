@@ -142,7 +142,7 @@ func TestHeldEndsWhatIsLeft(t *testing.T) {
 // A command that makes name spaces of its own ends with the sandbox as well.
 func TestHeldEndsWhatHidesInNamespaces(t *testing.T) {
 	h, out, join := held(t)
-	code, err := join(`mkfifo /ready; (unshare -U -m sh -c 'readlink /proc/self/ns/mnt > /out/space; echo > /ready; exec sleep 1000' || echo > /ready) & read line < /ready`)
+	code, err := join(`mkfifo /ready; (busybox unshare -U -m sh -c 'readlink /proc/self/ns/mnt > /out/space; echo > /ready; exec sleep 1000' || echo > /ready) & read line < /ready`)
 	if err != nil || code != 0 {
 		t.Errorf("code %d, %v", code, err)
 	}
@@ -178,5 +178,20 @@ func TestJoinNeedsMounts(t *testing.T) {
 		if code, err := Join(t.Context(), JoinOptions{Spaces: spaces, Args: []string{"true"}}); err == nil || code != 125 || !strings.Contains(err.Error(), "no mounts of its own") {
 			t.Errorf("code %d, %v", code, err)
 		}
+	}
+}
+
+// The memory that tasks share with the host holds no devices for root.
+func TestSharedMemoryHasNoDevices(t *testing.T) {
+	if !ownsFiles() {
+		t.Skip("an ordinary user makes no devices")
+	}
+	h, out, join := held(t)
+	defer h.Close()
+	if code, err := join("grep ' /dev/shm ' /proc/self/mounts | grep -c nodev > /out/said; true"); err != nil || code != 0 {
+		t.Fatalf("code %d, %v", code, err)
+	}
+	if said, err := os.ReadFile(filepath.Join(out, "said")); err != nil || string(said) != "1\n" {
+		t.Errorf("lines with nodev: %q, %v", said, err)
 	}
 }

@@ -103,8 +103,7 @@ type Options struct {
 	// itself the kernel does all of it, and Owners stays empty.
 	Owners *rootemu.Owners
 
-	// NoMounts keeps the command from mounting anything and from changing what is mounted. Without it, the command of an
-	// ordinary user can do both, unless something is mounted read-only, which it could make writable again.
+	// NoMounts says that the command is a build's, see ofBuild. No command can change what is mounted.
 	NoMounts bool
 
 	// MaxProcesses, unless 0, bounds how many processes and threads the command and all that it starts can have at once. For
