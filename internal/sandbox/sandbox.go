@@ -78,7 +78,7 @@ type Options struct {
 	// way; they have no numbers in the sandbox.
 	Self *users.Account
 
-	Stdin          io.Reader // nil reads as empty; an *os.File is handed over as it is, a terminal too
+	Stdin          io.Reader // nil reads as empty; a pipe, a socket and a terminal are handed over as they are, and the rest is copied
 	Stdout, Stderr io.Writer // nil discards
 
 	Binds    []Bind   // in this order
@@ -142,6 +142,13 @@ func Run(ctx context.Context, o Options) (int, error) {
 	if o.ForwardSignals {
 		signal.Notify(signals, forwarded...)
 		defer signal.Stop(signals)
+	}
+	if file, ok := o.Stdin.(*os.File); ok {
+		if info, err := file.Stat(); err == nil && info.IsDir() {
+			s.abandon()
+			e := &Error{What: "the standard input is a directory", Fix: "redirect it from a file, or from /dev/null", Code: codeNotMade}
+			return codeOf(e), e
+		}
 	}
 	s.stdin, s.stdout, s.stderr = o.Stdin, o.Stdout, o.Stderr
 	if err := s.start(ctx); err != nil {

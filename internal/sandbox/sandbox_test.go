@@ -359,6 +359,41 @@ func TestDeviceOfTheHostStaysAsItIs(t *testing.T) {
 	}
 }
 
+// A file of the host that is the command's input can be read, and not opened once more. There is no input without one.
+func TestInputIsReadOnly(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "in")
+	write(t, name, "said\n")
+	for _, c := range []struct{ file, want string }{{name, "said\npipe\n"}, {"/dev/null", "pipe\n"}, {"", "pipe\n"}} {
+		o := shell(t, "cat; echo written > /proc/self/fd/0 2>/dev/null; chmod 600 /proc/self/fd/0; ls /proc/self/fd/0/ 2>/dev/null; readlink /proc/self/fd/0 | grep -q ^pipe: && echo pipe")
+		if c.file != "" {
+			f, err := os.Open(c.file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			o.Stdin = f
+		}
+		wantOutput(t, o, c.want)
+	}
+	if text, err := os.ReadFile(name); err != nil || string(text) != "said\n" {
+		t.Errorf("the host's file says %q, %v", text, err)
+	}
+}
+
+// A directory is no input: all files of the host would be below it or above.
+func TestInputIsNoDirectory(t *testing.T) {
+	dir, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	o := shell(t, "ls /proc/self/fd/0/..")
+	o.Stdin = dir
+	if code, err := Run(t.Context(), o); err == nil || code != codeNotMade {
+		t.Errorf("code %d, %v", code, err)
+	}
+}
+
 func TestHostIsNotInTheMountTable(t *testing.T) {
 	layer := t.TempDir()
 	write(t, filepath.Join(layer, "f"), "")
