@@ -143,12 +143,9 @@ func Run(ctx context.Context, o Options) (int, error) {
 		signal.Notify(signals, forwarded...)
 		defer signal.Stop(signals)
 	}
-	if file, ok := o.Stdin.(*os.File); ok {
-		if info, err := file.Stat(); err == nil && info.IsDir() {
-			s.abandon()
-			e := &Error{What: "the standard input is a directory", Fix: "redirect it from a file, or from /dev/null", Code: codeNotMade}
-			return codeOf(e), e
-		}
+	if err := noDirectory(o.Stdin, o.Stdout, o.Stderr); err != nil {
+		s.abandon()
+		return codeOf(err), err
 	}
 	s.stdin, s.stdout, s.stderr = o.Stdin, o.Stdout, o.Stderr
 	if err := s.start(ctx); err != nil {

@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -380,6 +381,22 @@ func TestInputIsReadOnly(t *testing.T) {
 	}
 }
 
+// What is written to nothing is not written to the host's device.
+func TestOutputIsNoDeviceOfTheHost(t *testing.T) {
+	null, err := os.OpenFile("/dev/null", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for _, file := range []io.Writer{nil, null} {
+		o := shell(t, "readlink /proc/self/fd/2 | grep -q ^pipe: && readlink /proc/$$/fd/1 | grep -q ^pipe:")
+		o.Stdout, o.Stderr = file, file
+		if code, err := Run(t.Context(), o); err != nil || code != 0 {
+			t.Errorf("code %d, %v", code, err)
+		}
+	}
+}
+
 // A directory is no input: all files of the host would be below it or above.
 func TestInputIsNoDirectory(t *testing.T) {
 	dir, err := os.Open(t.TempDir())
@@ -389,7 +406,7 @@ func TestInputIsNoDirectory(t *testing.T) {
 	defer dir.Close()
 	o := shell(t, "ls /proc/self/fd/0/..")
 	o.Stdin = dir
-	if code, err := Run(t.Context(), o); err == nil || code != codeNotMade {
+	if code, err := Run(t.Context(), o); err == nil || code != codeNotMade || !strings.Contains(err.Error(), "is a directory") {
 		t.Errorf("code %d, %v", code, err)
 	}
 }
