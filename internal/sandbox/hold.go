@@ -43,8 +43,8 @@ func Hold(ctx context.Context, o Options) (*Held, error) {
 // Spaces are the sandbox's name spaces, in the order in which they are joined. They are closed by Close.
 func (h *Held) Spaces() []*os.File { return h.spaces }
 
-// UserNS reports whether the first of them is a user name space.
-func (h *Held) UserNS() bool { return h.session.spec.UserNS }
+// UserNS reports whether the first of them is a user name space in which root is not the host's.
+func (h *Held) UserNS() bool { return !h.session.spec.ofHostRoot() }
 
 // Close ends what still runs in the sandbox, and the sandbox.
 func (h *Held) Close() {

@@ -20,7 +20,7 @@ import (
 // JoinOptions says what to run in a sandbox that another process holds.
 type JoinOptions struct {
 	Spaces  []*os.File // see [Held.Spaces]
-	UserNS  bool       // the first of them is a user name space
+	UserNS  bool       // see [Held.UserNS]
 	Args    []string   // as in [Options]
 	Env     []string
 	WorkDir string
