@@ -14,11 +14,11 @@ import (
 // of sbatch ask for resources there, and variables are for what runs in the image. Profiles of the user and the site may say more.
 
 // requests are the options of sbatch that ask for resources or say when a job starts (Slurm 25.05, "sbatch"). The others name files and
-// programs of the user, or change for whom and with which environment the job runs; so may options of plugins.
+// programs of the user, or change for whom and with which environment the job runs; so may options of plugins. A job's name is part of the names of files (%x).
 var requests = []string{
 	"account", "acctg-freq", "array", "begin", "cluster-constraint", "clusters", "comment", "constraint", "contiguous", "core-spec", "cores-per-socket", "cpu-freq",
 	"cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot", "dependency", "distribution", "exclude", "exclusive", "extra", "extra-node-info", "gpu-bind",
-	"gpu-freq", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "hint", "hold", "job-name", "kill-on-invalid-dep",
+	"gpu-freq", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "hint", "hold", "kill-on-invalid-dep",
 	"licenses", "mcs-label", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nice", "no-kill", "no-requeue", "nodelist", "nodes",
 	"ntasks", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node", "ntasks-per-socket", "oom-kill-step", "overcommit", "oversubscribe", "partition", "power",
 	"prefer", "priority", "qos", "requeue", "reservation", "resv-ports", "segment", "signal", "sockets-per-node", "spread-job", "stepmgr", "switches",
@@ -27,7 +27,7 @@ var requests = []string{
 
 // shortRequests are the short forms of some of these. Others stand in one word: "-Ho/file" is "-H -o /file".
 const (
-	shortRequests = "AaBbCcdGJLMmNnpqStwx" // with a value
+	shortRequests = "AaBbCcdGLMmNnpqStwx" // with a value
 	bareRequests  = "HkOs"
 )
 

@@ -22,7 +22,7 @@ func TestCheckOption(t *testing.T) {
 		"--prolog=/x", "--task-prolog=/x", "--task-epilog=/x", "--epilog=/x", "--bcast=/x", "--bb=x", "--bbf=/x", "--get-user-env", "--mail-user=a@b", "--mail-type=ALL", "--uid=0", "--gid=0", "--nodefile=/x", "-F/x",
 		"--batch=x", "--container=/x", "--container-image=x", "--environment=x", "--uenv=x", "--test-only", "--parsable", "--wait", "-W", "--x11", "--propagate", "--profile=All", "--no-such",
 		"--exclusive --output=/x", "--mem 0 --output=/x", "--hold -o/x", "-Ho/x", "-sN4", "--mem=0\t--output=/x", "--mem='0' --output=/x", "--mem='0'--output=/x", "--mem=0 '--output=/x'", `--mem=0\ --output=/x`,
-		"--mem=0 # x", "--mem=0\n#SBATCH --output=/x", "--mem --output=/x", "--Mem=0", "exclusive", "--", "-", "",
+		"--job-name=../x", "-Jx", "--mem=0 # x", "--mem=0\n#SBATCH --output=/x", "--mem --output=/x", "--Mem=0", "exclusive", "--", "-", "",
 	} {
 		if err := CheckOption(text); err == nil {
 			t.Errorf("%q is let through", text)

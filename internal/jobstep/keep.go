@@ -32,6 +32,9 @@ var errLeft = errors.New("no task of the job step is left")
 func Keep(ctx context.Context, listener, seat *os.File) (*Keeper, context.Context, error) {
 	defer listener.Close()
 	defer seat.Close()
+	if err := unix.Listen(int(listener.Fd()), unix.SOMAXCONN); err != nil { // once more: the peer of who connects is this process then
+		return nil, ctx, err
+	}
 	l, err := net.FileListener(listener)
 	if err != nil {
 		return nil, ctx, err
@@ -54,7 +57,7 @@ func (k *Keeper) accept() {
 		if err != nil {
 			return
 		}
-		if uid, err := peer(conn); err != nil || uid != os.Getuid() {
+		if who, err := peer(conn); err != nil || !known(who) {
 			conn.Close()
 			continue
 		}
@@ -126,11 +129,11 @@ func (k *Keeper) say(w Welcome, files []*os.File) error {
 
 // tell says to one task what there is to say; one that does not listen has gone. A welcome fits into a socket's buffer.
 func (k *Keeper) tell(conn *net.UnixConn) {
-	var rights []byte
+	control := unix.UnixCredentials(&unix.Ucred{Pid: int32(os.Getpid()), Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())})
 	if len(k.files) > 0 {
-		rights = unix.UnixRights(k.files...)
+		control = append(control, unix.UnixRights(k.files...)...)
 	}
-	if _, _, err := conn.WriteMsgUnix([]byte(" "), rights, nil); err == nil { // white space that JSON can follow
+	if _, _, err := conn.WriteMsgUnix([]byte(" "), control, nil); err == nil { // white space that JSON can follow
 		_, _ = conn.Write(k.said)
 	}
 }

@@ -88,6 +88,9 @@ func Meet(ctx context.Context, name string, start func(listener, seat *os.File) 
 		if ctx.Err() != nil {
 			return nil, nil, context.Cause(ctx)
 		}
+		if errors.Is(err, errStranger) {
+			return nil, nil, err
+		}
 		if try == tries {
 			return nil, nil, fault.Hint(fmt.Errorf("the process that holds the image for this job step ended without a word: %w", err),
 				"was it killed, for want of memory perhaps? With --in-job=no each task has a root file system of its own")
@@ -98,7 +101,8 @@ func Meet(ctx context.Context, name string, start func(listener, seat *os.File) 
 // maxNames is how many names a task tries.
 const maxNames = 16
 
-// address is the abstract socket of a name. The number tells it from one that another user has taken, in whatever intent.
+// address is the abstract socket of a name. The number tells it from one that another user has taken, or what
+// runs in a sandbox, in whatever intent.
 func address(name string, number int) *net.UnixAddr {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s", os.Getuid(), name))
 	return &net.UnixAddr{Name: fmt.Sprintf("@sconce-%x-%d", sum[:16], number), Net: "unix"}
@@ -111,12 +115,12 @@ func sitDown(ctx context.Context, name string, start func(listener, seat *os.Fil
 		at := address(name, number)
 		conn, err := net.DialUnix("unix", nil, at)
 		if err == nil {
-			if uid, err := peer(conn); err == nil && uid == os.Getuid() {
+			if who, err := peer(conn); err == nil && known(who) {
 				return conn, nil
 			}
 			conn.Close()
 			if number++; number == maxNames { // which no accident makes
-				return nil, fault.Hint(errors.New("meet the other tasks of this job step: other users have taken the names of its sockets"),
+				return nil, fault.Hint(errors.New("meet the other tasks of this job step: strangers have taken the names of its sockets"),
 					"with --in-job=no each task has a root file system of its own")
 			}
 			continue
@@ -162,42 +166,78 @@ func begin(listener *net.UnixListener, start func(listener, seat *os.File) error
 	return conn.(*net.UnixConn), nil
 }
 
-// peer returns the user at the other end of a connection.
-func peer(conn *net.UnixConn) (int, error) {
+// peer returns the process at the other end of a connection: that which called listen(2) or connect(2).
+func peer(conn *net.UnixConn) (who *unix.Ucred, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	var who *unix.Ucred
 	var credErr error
 	err = raw.Control(func(fd uintptr) {
 		who, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
-	if err = errors.Join(err, credErr); err != nil {
-		return 0, err
-	}
-	return int(who.Uid), nil
+	return who, errors.Join(err, credErr)
 }
+
+// known reports whether a process is this user's and outside of any sandbox: what runs in one has the user's id too, and can use every
+// abstract name. It has other mounts, and cannot come back to these.
+func known(who *unix.Ucred) bool {
+	if int(who.Uid) != os.Getuid() {
+		return false
+	}
+	for _, space := range []string{"user", "mnt"} {
+		ours, err := os.Readlink("/proc/self/ns/" + space)
+		if err != nil {
+			return false
+		}
+		if theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", who.Pid, space)); err != nil || theirs != ours {
+			return false
+		}
+	}
+	return true
+}
+
+// askWho has the kernel say who sends what comes. [peer] may name one that has ended, and whose number another process has since.
+func askWho(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var optErr error
+	err = raw.Control(func(fd uintptr) { optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) })
+	return errors.Join(err, optErr)
+}
+
+// errStranger is what [hear] returns when not a keeper has spoken.
+var errStranger = errors.New("meet the other tasks of this job step: a stranger speaks for the process that holds the image")
 
 // maxFiles bounds how many files come with a welcome.
 const maxFiles = 8
 
-// hear waits for what the keeper says. Files come with its first byte.
+// hear waits for what the keeper says. Files, and who it is, come with its first byte.
 func hear(conn *net.UnixConn) (*Welcome, error) {
-	first, rights := make([]byte, 1), make([]byte, unix.CmsgSpace(4*maxFiles))
-	n, m, _, _, err := conn.ReadMsgUnix(first, rights)
+	if err := askWho(conn); err != nil {
+		return nil, err
+	}
+	first, control := make([]byte, 1), make([]byte, unix.CmsgSpace(4*maxFiles)+unix.CmsgSpace(unix.SizeofUcred))
+	n, m, _, _, err := conn.ReadMsgUnix(first, control)
 	if err != nil {
 		return nil, err
 	}
 	if n == 0 {
 		return nil, errors.New("the connection was closed")
 	}
-	var w Welcome
-	messages, err := unix.ParseSocketControlMessage(rights[:m])
+	messages, err := unix.ParseSocketControlMessage(control[:m])
 	if err != nil {
 		return nil, err
 	}
+	var w Welcome
+	from := false
 	for i := range messages {
+		if who, err := unix.ParseUnixCredentials(&messages[i]); err == nil {
+			from = known(who)
+			continue
+		}
 		fds, err := unix.ParseUnixRights(&messages[i])
 		if err != nil {
 			return nil, err
@@ -206,6 +246,12 @@ func hear(conn *net.UnixConn) (*Welcome, error) {
 			unix.CloseOnExec(fd)
 			w.Files = append(w.Files, os.NewFile(uintptr(fd), "name space"))
 		}
+	}
+	if !from {
+		for _, f := range w.Files {
+			f.Close()
+		}
+		return nil, errStranger
 	}
 	return &w, json.NewDecoder(conn).Decode(&w)
 }

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"os/exec"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -138,4 +141,89 @@ func TestMeetInVain(t *testing.T) {
 		t.Errorf("an interrupted task says %v", err)
 	}
 	r.gone.Wait()
+}
+
+// strangerVariable tells this test's program that it is to listen at the abstract socket of a name and to say a welcome there.
+const strangerVariable = "SCONCE_TEST_STRANGER"
+
+func TestMain(m *testing.M) {
+	name := os.Getenv(strangerVariable)
+	if name == "" {
+		os.Exit(m.Run())
+	}
+	l, err := net.ListenUnix("unix", address(name, 0))
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("ready")
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	for {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			panic(err)
+		}
+		k := &Keeper{said: []byte("{\"payload\": 7}\n")}
+		k.tell(conn)
+	}
+}
+
+// stranger starts a process with this user's id, in name spaces of its own as those of a sandbox are, that has the name of a step.
+func stranger(t *testing.T, name string) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), strangerVariable+"="+name)
+	one := func(id int) []syscall.SysProcIDMap {
+		return []syscall.SysProcIDMap{{ContainerID: id, HostID: id, Size: 1}}
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS, UidMappings: one(os.Getuid()), GidMappings: one(os.Getgid()),
+	}
+	if _, err := cmd.StdinPipe(); err != nil { // it ends with this process
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Skipf("no name spaces: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What has been left of a sandbox cannot speak to a task, though it has the same user's id and the name at which tasks meet.
+func TestMeetNoStranger(t *testing.T) {
+	name := fmt.Sprint(t.Name(), os.Getpid())
+	stranger(t, name)
+	r := &keeper{t: t, serve: func(k *Keeper, number int) { _ = k.Welcome(number, nil) }}
+	for range 2 {
+		seat, w, err := Meet(t.Context(), name, r.start)
+		if err != nil || string(w.Payload) != "1" {
+			t.Fatalf("heard %v, %v", w, err)
+		}
+		defer seat.Leave()
+	}
+}
+
+// Nor does it help that the process which took the name has ended, and another has its number.
+func TestHearNoStranger(t *testing.T) {
+	name := fmt.Sprint(t.Name(), os.Getpid())
+	stranger(t, name)
+	conn, err := net.DialUnix("unix", nil, address(name, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if w, err := hear(conn); !errors.Is(err, errStranger) {
+		t.Errorf("heard %v, %v", w, err)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -44,8 +43,8 @@ func Hold(ctx context.Context, o Options) (*Held, error) {
 // Spaces are the sandbox's name spaces, in the order in which they are joined. They are closed by Close.
 func (h *Held) Spaces() []*os.File { return h.spaces }
 
-// UserNS reports whether the first of them is a user name space.
-func (h *Held) UserNS() bool { return h.session.spec.UserNS }
+// UserNS reports whether the first of them is a user name space in which root is not the host's.
+func (h *Held) UserNS() bool { return !h.session.spec.ofHostRoot() }
 
 // Close ends what still runs in the sandbox, and the sandbox.
 func (h *Held) Close() {
@@ -84,11 +83,15 @@ func (s *session) openSpaces() ([]*os.File, error) {
 	return open, nil
 }
 
-// endAll kills the processes that see the sandbox's files: what commands have left running. There is no pid name space whose end
+// endAll kills the processes that are in the sandbox: what commands have left running. There is no pid name space whose end
 // would be theirs. All are stopped before any is killed, so that they make no others meanwhile.
 func (h *Held) endAll() {
 	first := h.session.cmd.Process.Pid
-	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", first))
+	kind := "mnt"
+	if h.UserNS() {
+		kind = "user" // which none can leave but for one below it, while mounts of its own it can make
+	}
+	own, err := os.Stat(fmt.Sprintf("/proc/%d/ns/%s", first, kind))
 	if err != nil {
 		return
 	}
@@ -96,7 +99,7 @@ func (h *Held) endAll() {
 		found := false
 		for _, sig := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} {
 			for _, pid := range processes() {
-				if at, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "ns/mnt")); err == nil && at == own && pid != first {
+				if pid != first && within(fmt.Sprintf("/proc/%d/ns/%s", pid, kind), own) {
 					found = true
 					_ = unix.Kill(pid, sig)
 				}
@@ -106,6 +109,24 @@ func (h *Held) endAll() {
 			return
 		}
 	}
+}
+
+// within reports whether a name space is own or, of those of users, below it.
+func within(name string, own os.FileInfo) bool {
+	space, err := os.Open(name)
+	for err == nil {
+		var at os.FileInfo
+		if at, err = space.Stat(); err == nil && os.SameFile(at, own) {
+			space.Close()
+			return true
+		}
+		fd, noParent := unix.IoctlRetInt(int(space.Fd()), unix.NS_GET_PARENT)
+		space.Close()
+		if err = noParent; err == nil {
+			space = os.NewFile(uintptr(fd), "name space")
+		}
+	}
+	return false
 }
 
 // processes lists those that this process can see.

@@ -138,3 +138,60 @@ func TestHeldEndsWhatIsLeft(t *testing.T) {
 		}
 	}
 }
+
+// A command that makes name spaces of its own ends with the sandbox as well.
+func TestHeldEndsWhatHidesInNamespaces(t *testing.T) {
+	h, out, join := held(t)
+	code, err := join(`mkfifo /ready; (busybox unshare -U -m sh -c 'readlink /proc/self/ns/mnt > /out/space; echo > /ready; exec sleep 1000' || echo > /ready) & read line < /ready`)
+	if err != nil || code != 0 {
+		t.Errorf("code %d, %v", code, err)
+	}
+	text, err := os.ReadFile(filepath.Join(out, "space"))
+	h.Close()
+	if err != nil {
+		return // it could not make any
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		left := 0
+		for _, pid := range processes() {
+			if at, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid)); err == nil && at == strings.TrimSpace(string(text)) {
+				left++
+			}
+		}
+		if left == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d processes are left", left)
+		}
+	}
+}
+
+// Nothing is run where there is no sandbox: it would be a program of the host.
+func TestJoinNeedsMounts(t *testing.T) {
+	own, err := os.Open("/proc/self/ns/uts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	for _, spaces := range [][]*os.File{nil, {own}} {
+		if code, err := Join(t.Context(), JoinOptions{Spaces: spaces, Args: []string{"true"}}); err == nil || code != 125 || !strings.Contains(err.Error(), "no mounts of its own") {
+			t.Errorf("code %d, %v", code, err)
+		}
+	}
+}
+
+// The memory that tasks share with the host holds no devices for root.
+func TestSharedMemoryHasNoDevices(t *testing.T) {
+	if !ownsFiles() {
+		t.Skip("an ordinary user makes no devices")
+	}
+	h, out, join := held(t)
+	defer h.Close()
+	if code, err := join("grep ' /dev/shm ' /proc/self/mounts | grep -c nodev > /out/said; true"); err != nil || code != 0 {
+		t.Fatalf("code %d, %v", code, err)
+	}
+	if said, err := os.ReadFile(filepath.Join(out, "said")); err != nil || string(said) != "1\n" {
+		t.Errorf("lines with nodev: %q, %v", said, err)
+	}
+}

@@ -20,7 +20,7 @@ import (
 // JoinOptions says what to run in a sandbox that another process holds.
 type JoinOptions struct {
 	Spaces  []*os.File // see [Held.Spaces]
-	UserNS  bool       // the first of them is a user name space
+	UserNS  bool       // see [Held.UserNS]
 	Args    []string   // as in [Options]
 	Env     []string
 	WorkDir string
@@ -33,6 +33,9 @@ type JoinOptions struct {
 func Join(ctx context.Context, o JoinOptions) (int, error) {
 	if len(o.Args) == 0 || o.Args[0] == "" {
 		return codeNotMade, &Error{What: "no command to run: the image names none, so one must be given", Code: codeNotMade}
+	}
+	if err := noDirectory(os.Stdin, os.Stdout, os.Stderr); err != nil {
+		return codeNotMade, err
 	}
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, forwarded...)

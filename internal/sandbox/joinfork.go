@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -59,8 +60,17 @@ type closeRange struct{ first, last uintptr }
 
 func planJoin(o JoinOptions) (*joinPlan, error) {
 	p := &joinPlan{options: o, tried: searchFor(o.Args[0], o.Env), parent: uintptr(os.Getpid()), closed: except(o.Pass)}
+	mounts := false
 	for _, f := range o.Spaces {
 		p.spaces = append(p.spaces, f.Fd())
+		kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
+		if err != nil {
+			return nil, failed("join the sandbox of this job step", err)
+		}
+		mounts = mounts || kind == unix.CLONE_NEWNS
+	}
+	if !mounts { // the command would be a program of the host
+		return nil, failed("join the sandbox of this job step", errors.New("it has no mounts of its own"))
 	}
 	for _, fd := range o.Pass {
 		p.pass = append(p.pass, uintptr(fd))
@@ -80,7 +90,7 @@ func planJoin(o JoinOptions) (*joinPlan, error) {
 	}
 	// With the rights that the child has then, a magic link of /proc would lead out of the image.
 	p.how = unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS}
-	if p.filter, err = callFilter(false); err != nil {
+	if p.filter, err = callFilter(false, !o.UserNS); err != nil {
 		return nil, err
 	}
 	trampoline, err := openTrampoline(0)

@@ -15,20 +15,6 @@ type Usage struct {
 	MaxRSS int64 // bytes of memory that the largest of them had at once, of those that somebody waited for
 }
 
-// fixMounts takes from the command the capability to mount. One that makes a user namespace of its own gets it back there, where
-// the kernel lets it undo nothing (mount_namespaces(7), "Restrictions on mount namespaces"). What is read-only stays so, whoever asks.
-func (s *spec) fixMounts() error {
-	readOnly := s.ReadOnly || slices.ContainsFunc(s.Binds, func(b Bind) bool { return b.ReadOnly }) ||
-		slices.ContainsFunc(s.Mounts, func(m Mount) bool { return m.ReadOnly })
-	if !s.NoMounts && !readOnly {
-		return nil
-	}
-	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0); err != nil {
-		return failed("drop the capability to mount", err)
-	}
-	return nil
-}
-
 // DefaultProcesses is a limit on processes and threads that no build reaches and a machine survives. It is the same on all machines,
 // as a command may write it down.
 func DefaultProcesses() int { return 16384 }

@@ -61,11 +61,15 @@ func (b *builder) bind(source int, name string, readOnly bool) error {
 	return b.restrict(name, attr)
 }
 
-// hasDevices reports whether a directory of the host is /dev, below it or above. In all others a command of the host's root, which may make
+// hasDevices reports whether a directory of the host is /dev, above it or below, but for the directories there that everybody writes to.
+// In all others a command of the host's root, which may make
 // devices, shall not be able to open them: a disk's among them.
 func hasDevices(dir int) bool {
 	name, err := os.Readlink(fdPath(dir))
-	return err == nil && (name == "/" || name == "/dev" || strings.HasPrefix(name, "/dev/"))
+	if err != nil || name == "/dev/shm" || name == "/dev/mqueue" || strings.HasPrefix(name, "/dev/shm/") {
+		return false
+	}
+	return name == "/" || name == "/dev" || strings.HasPrefix(name, "/dev/")
 }
 
 // uncover takes the sandbox's own base away from what was bound at name, when source is the directory that the base covers, or
@@ -233,7 +237,7 @@ func (b *builder) mountDev() error {
 			}
 			continue
 		}
-		if err := b.bind(fd, "/dev/"+name, b.spec.ofHostRoot()); err != nil { // what is read-only is the mode: devices can be written to
+		if err := b.bind(fd, "/dev/"+name, b.spec.ofHostRoot() || name == console); err != nil { // what is read-only is the mode: devices can be written to
 			return failed("bind /dev/"+name, err)
 		}
 	}

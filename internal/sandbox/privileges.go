@@ -42,16 +42,13 @@ var rootCapabilities = []int{
 
 // dropRights takes from this thread, and what it starts, what the command is not to have.
 func (s *spec) dropRights() error {
-	if err := s.fixMounts(); err != nil {
-		return err
-	}
 	if err := dropPrivileges(s); err != nil {
 		return err
 	}
 	if err := scopeSockets(); err != nil {
 		return err
 	}
-	return forbidCalls(s.ofBuild())
+	return forbidCalls(s.ofBuild(), s.ofHostRoot())
 }
 
 // ofBuild reports whether the command is a build's, and not one that a user runs in an image.
@@ -59,7 +56,9 @@ func (s *spec) ofBuild() bool { return s.Keep || s.NoMounts }
 
 // dropPrivileges makes sure that what this thread starts can neither gain privileges nor reach this program's file.
 //
-// In a user namespace only CAP_SYS_PTRACE is taken: without it, and with this process not dumpable, /proc/1/exe, which
+// In a user namespace two capabilities are taken. Without CAP_SYS_ADMIN what is read-only stays so, /sys with the control groups of the
+// user among it; who makes a user namespace of his own gets it back there, where the kernel lets it undo nothing (mount_namespaces(7),
+// "Restrictions on mount namespaces"). Without CAP_SYS_PTRACE, and with this process not dumpable, /proc/1/exe, which
 // is the caller's own program on the host, cannot be opened from inside; see trampoline.go. The other capabilities reach no
 // further than the namespaces that were made for the command.
 func dropPrivileges(s *spec) error {
@@ -99,7 +98,7 @@ func hide() error {
 // droppedCapability reports whether a command is not to have capability c.
 func droppedCapability(c int, userNS bool) bool {
 	if userNS {
-		return c == unix.CAP_SYS_PTRACE
+		return c == unix.CAP_SYS_PTRACE || c == unix.CAP_SYS_ADMIN
 	}
 	return !slices.Contains(rootCapabilities, c)
 }

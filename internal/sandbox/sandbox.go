@@ -78,7 +78,7 @@ type Options struct {
 	// way; they have no numbers in the sandbox.
 	Self *users.Account
 
-	Stdin          io.Reader // nil reads as empty; an *os.File is handed over as it is, a terminal too
+	Stdin          io.Reader // nil reads as empty; a pipe, a socket and a terminal are handed over as they are, and the rest is copied
 	Stdout, Stderr io.Writer // nil discards
 
 	Binds    []Bind   // in this order
@@ -103,8 +103,7 @@ type Options struct {
 	// itself the kernel does all of it, and Owners stays empty.
 	Owners *rootemu.Owners
 
-	// NoMounts keeps the command from mounting anything and from changing what is mounted. Without it, the command of an
-	// ordinary user can do both, unless something is mounted read-only, which it could make writable again.
+	// NoMounts says that the command is a build's, see ofBuild. No command can change what is mounted.
 	NoMounts bool
 
 	// MaxProcesses, unless 0, bounds how many processes and threads the command and all that it starts can have at once. For
@@ -143,6 +142,10 @@ func Run(ctx context.Context, o Options) (int, error) {
 	if o.ForwardSignals {
 		signal.Notify(signals, forwarded...)
 		defer signal.Stop(signals)
+	}
+	if err := noDirectory(o.Stdin, o.Stdout, o.Stderr); err != nil {
+		s.abandon()
+		return codeOf(err), err
 	}
 	s.stdin, s.stdout, s.stderr = o.Stdin, o.Stdout, o.Stderr
 	if err := s.start(ctx); err != nil {

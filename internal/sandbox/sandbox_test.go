@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -356,6 +357,57 @@ func TestDeviceOfTheHostStaysAsItIs(t *testing.T) {
 	if after.Mode() != before.Mode() {
 		t.Errorf("the mode of %s was %v and is %v", name, before.Mode(), after.Mode())
 		_ = os.Chmod(name, before.Mode())
+	}
+}
+
+// A file of the host that is the command's input can be read, and not opened once more. There is no input without one.
+func TestInputIsReadOnly(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "in")
+	write(t, name, "said\n")
+	for _, c := range []struct{ file, want string }{{name, "said\npipe\n"}, {"/dev/null", "pipe\n"}, {"", "pipe\n"}} {
+		o := shell(t, "cat; echo written > /proc/self/fd/0 2>/dev/null; chmod 600 /proc/self/fd/0; ls /proc/self/fd/0/ 2>/dev/null; readlink /proc/self/fd/0 | grep -q ^pipe: && echo pipe")
+		if c.file != "" {
+			f, err := os.Open(c.file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			o.Stdin = f
+		}
+		wantOutput(t, o, c.want)
+	}
+	if text, err := os.ReadFile(name); err != nil || string(text) != "said\n" {
+		t.Errorf("the host's file says %q, %v", text, err)
+	}
+}
+
+// What is written to nothing is not written to the host's device.
+func TestOutputIsNoDeviceOfTheHost(t *testing.T) {
+	null, err := os.OpenFile("/dev/null", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for _, file := range []io.Writer{nil, null} {
+		o := shell(t, "readlink /proc/self/fd/2 | grep -q ^pipe: && readlink /proc/$$/fd/1 | grep -q ^pipe:")
+		o.Stdout, o.Stderr = file, file
+		if code, err := Run(t.Context(), o); err != nil || code != 0 {
+			t.Errorf("code %d, %v", code, err)
+		}
+	}
+}
+
+// A directory is no input: all files of the host would be below it or above.
+func TestInputIsNoDirectory(t *testing.T) {
+	dir, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	o := shell(t, "ls /proc/self/fd/0/..")
+	o.Stdin = dir
+	if code, err := Run(t.Context(), o); err == nil || code != codeNotMade || !strings.Contains(err.Error(), "is a directory") {
+		t.Errorf("code %d, %v", code, err)
 	}
 }
 

@@ -11,11 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 
 	"sconce.dev/sconce/internal/progress"
 	"sconce.dev/sconce/internal/rootemu"
@@ -218,7 +220,7 @@ func (s *session) command(ctx context.Context, control, status *os.File) *exec.C
 	cmd.Args = []string{initName}
 	cmd.Dir = "/"
 	cmd.Env = initEnv
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.stdin, s.stdout, s.stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = readOnce(s.stdin), writeOnly(s.stdout), writeOnly(s.stderr)
 	cmd.ExtraFiles = append([]*os.File{control, status}, s.pipeEnds...)
 	cmd.Cancel = func() error {
 		s.cancelled.Store(true)
@@ -246,6 +248,50 @@ func (s *session) command(ctx context.Context, control, status *os.File) *exec.C
 		cmd.SysProcAttr.UidMappings, cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{uid}, []syscall.SysProcIDMap{gid}
 	}
 	return cmd
+}
+
+// readOnce returns a reader that is copied to the command by a pipe when it is a file of the host, or nothing. A command can open what
+// it has open once more (/proc/self/fd/0): for writing, and, of the host's /dev/null, to change its mode.
+func readOnce(in io.Reader) io.Reader {
+	if in == nil {
+		return strings.NewReader("")
+	}
+	file, ok := in.(*os.File)
+	if !ok {
+		return in
+	}
+	info, err := file.Stat()
+	if err != nil || info.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0 || term.IsTerminal(int(file.Fd())) {
+		return in
+	}
+	return struct{ io.Reader }{file}
+}
+
+// writeOnly does the same for what is written to nothing or to a device of the host.
+func writeOnly(out io.Writer) io.Writer {
+	if out == nil {
+		return io.Discard
+	}
+	if file, ok := out.(*os.File); ok {
+		if info, err := file.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 && !term.IsTerminal(int(file.Fd())) {
+			return struct{ io.Writer }{file}
+		}
+	}
+	return out
+}
+
+// noDirectory refuses a directory as a stream of a command: from there it could go to all files of the host.
+func noDirectory(streams ...any) error {
+	for _, s := range streams {
+		file, ok := s.(*os.File)
+		if !ok {
+			continue
+		}
+		if info, err := file.Stat(); err == nil && info.IsDir() {
+			return &Error{What: "a standard stream of the command is a directory", Fix: "redirect it from a file, or from /dev/null", Code: codeNotMade}
+		}
+	}
+	return nil
 }
 
 // allIDs maps every user or group to itself: ids go from 0 to 2³²-2 (user_namespaces(7)).

@@ -101,7 +101,7 @@ static void bad(void)
 	REFUSED(syscall(SYS_setgroups, 2, (char *)8), EFAULT);
 	REFUSED(syscall(SYS_getresuid, (char *)8, (char *)8, (char *)8), EFAULT);
 	REFUSED(syscall(SYS_setuid, -1), EINVAL);
-	REFUSED(mount("none", "/tmp", "no-such-type", 0, NULL), ENODEV);
+	REFUSED(mount("none", "/tmp", "no-such-type", 0, NULL), EPERM);
 	REFUSED(syscall(SYS_fchownat, AT_FDCWD, "/proc/1/root/etc", 1, 1, 0), ELOOP);
 	REFUSED(syscall(SYS_fchownat, AT_FDCWD, "/proc/1/fd/5", 1, 1, 0), ELOOP);
 }

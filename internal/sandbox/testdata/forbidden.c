@@ -17,6 +17,7 @@ int main(void) {
 	say("request_key", syscall(SYS_request_key, "user", "sconce-test", 0, 0));
 	say("TIOCSTI", ioctl(0, TIOCSTI, &key));
 	say("TIOCLINUX", ioctl(0, TIOCLINUX, &shift));
+	say("name space of control groups", syscall(SYS_unshare, 0x10000000 /* CLONE_NEWUSER */ | 0x02000000 /* CLONE_NEWCGROUP */));
 	say("measuring by perf_event_open", syscall(SYS_perf_event_open, 0, 0, 0, -1, -1L));
 	say("measuring by bpf", syscall(SYS_bpf, -1, 0, 1L << 40));
 	say("measuring by userfaultfd", syscall(SYS_userfaultfd, -1));
