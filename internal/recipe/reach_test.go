@@ -71,6 +71,9 @@ func TestReach(t *testing.T) {
 	if err := os.Symlink("../private", filepath.Join(own, "link")); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Symlink("..", filepath.Join(own, "inside", "up")); err != nil {
+		t.Fatal(err)
+	}
 	parse := func(text, at, abs string) error {
 		text = strings.NewReplacer("AT", at, "ABS", abs).Replace(text)
 		if !strings.Contains(text, "[base]") {
@@ -105,6 +108,15 @@ func TestReach(t *testing.T) {
 	}
 	if err := parse("[[test]]\nname = 'x'\nrun = 'true'\nfiles = ['link/file']", "", ""); err == nil || !strings.Contains(err.Error(), "leads to "+out) {
 		t.Errorf("files of a test through a link: got %v", err)
+	}
+	above := "file://" + own + "/inside/up/../private" // which is outside to a program that opens it as it is written
+	for _, text := range []string{
+		"[source.x]\nurl = '" + above + "'\n[component.x]\nrun = 'make'", "[source.x]\ngit = '" + above + "'\ncommit = 'main'\n[component.x]\nrun = 'make'",
+		"[base]\nbootstrap.suite = 'trixie'\nbootstrap.mirror = '" + above + "'",
+	} {
+		if err := parse(text, "", ""); err == nil || !strings.Contains(err.Error(), "leads to "+out) && !strings.Contains(err.Error(), "outside of") {
+			t.Errorf("%s: got %v", text, err)
+		}
 	}
 	for _, text := range []string{"git = 'https://example.org/x'\ncommit = 'main'", "git = 'git@example.org:x'\ncommit = 'main'", "url = 'https://example.org/x.tar'"} {
 		if err := parse("[source.x]\n"+text+"\n[component.x]\nrun = 'make'", "", ""); err != nil {
