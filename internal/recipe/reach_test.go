@@ -1,9 +1,11 @@
 package recipe
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"sconce.dev/sconce/internal/fault"
@@ -122,5 +124,35 @@ func TestReach(t *testing.T) {
 		if err := parse("[source.x]\n"+text+"\n[component.x]\nrun = 'make'", "", ""); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+}
+
+// TestFileLeadsOut: a recipe that came along as a link is read where it may lead, and nothing of another file is shown.
+func TestFileLeadsOut(t *testing.T) {
+	t.Setenv(reach.Variable, "")
+	top := t.TempDir()
+	own, out := filepath.Join(top, "r"), filepath.Join(top, "private")
+	err := errors.Join(os.Mkdir(own, 0o755), os.WriteFile(out, []byte("password\n"), 0o600), os.Symlink(out, filepath.Join(own, FileName)),
+		os.Symlink(out, filepath.Join(own, PipelineFile)), os.Symlink("/dev/zero", filepath.Join(own, "zero.toml")), syscall.Mkfifo(filepath.Join(own, "pipe.toml"), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"": "outside of the recipe's directory", "zero.toml": "outside of the recipe's directory", "pipe.toml": "it is not a regular file",
+	} {
+		_, err := Load(filepath.Join(own, name))
+		_, other := Variants(filepath.Join(own, name))
+		for _, err := range []error{err, other} {
+			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "password") {
+				t.Errorf("%s: got %v", name, err)
+			}
+		}
+	}
+	if _, err := LoadPipeline(filepath.Join(own, PipelineFile)); err == nil || !strings.Contains(err.Error(), "outside of") {
+		t.Errorf("a pipeline: got %v", err)
+	}
+	t.Setenv(reach.Variable, out)
+	if _, err := Load(own); err == nil || strings.Contains(err.Error(), "outside of") {
+		t.Errorf("with the user's word: got %v", err)
 	}
 }
