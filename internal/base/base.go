@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -129,6 +130,11 @@ func (o Options) reachPackages(r Packages) error {
 
 // PinImage finds out what an image reference means today. Names of the store's own images go before those of registries.
 func PinImage(ctx context.Context, reference string, platform v1.Platform, o Options) (*Pinned, error) {
+	if filepath.IsAbs(reference) { // which is looked into below, to tell what it is
+		if err := o.Reach.Check(reference); err != nil {
+			return nil, err
+		}
+	}
 	ref, err := source.ParseIn(reference, o.Store)
 	// A name without a tag means the latest, and never the only one that happens to be here.
 	if err == nil && ref.Transport == source.Store && ref.Tag != store.DefaultTag && store.ShortName(reference) == store.ShortName(ref.Value) {

@@ -48,7 +48,7 @@ func Build(ctx context.Context, st *store.Store, fetcher *fetch.Client, p *Pinne
 func download(ctx context.Context, fetcher *fetch.Client, p *Pinned) error {
 	var requests []fetch.Request
 	for _, pkg := range p.Packages {
-		requests = append(requests, fetch.Request{URL: pkg.URL, Digest: pkg.SHA256, Size: pkg.Size, Name: pkg.Name + " " + pkg.Version})
+		requests = append(requests, fetch.Request{URL: pkg.URL, Digest: pkg.SHA256, Size: pkg.Size, Name: pkg.Name + " " + pkg.Version, OfRecipe: true})
 	}
 	return lies(fetcher.Blobs(ctx, requests))
 }

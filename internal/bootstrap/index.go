@@ -113,7 +113,7 @@ func (x *indices) get(ctx context.Context, address string) ([]byte, error) {
 		if err != nil {
 			return false, err
 		}
-		resp, err := x.fetch.Do(nil, req)
+		resp, err := x.fetch.DoOfRecipe(req)
 		if err != nil {
 			return false, err
 		}
@@ -239,7 +239,7 @@ func (x *indices) read(ctx context.Context, a archive, r *debian.Release, p stri
 		return err
 	}
 	dir := a.url + "/dists/" + a.suite + "/"
-	request := fetch.Request{URL: dir + p, Digest: digest, Size: file.Size, Name: "packages of " + a.suite}
+	request := fetch.Request{URL: dir + p, Digest: digest, Size: file.Size, Name: "packages of " + a.suite, OfRecipe: true}
 	if r.ByHash { // which names the same bytes while the mirror changes
 		request.URL = dir + path.Dir(p) + "/by-hash/SHA256/" + file.SHA256
 	}

@@ -95,7 +95,7 @@ func (x *indices) list(ctx context.Context, repo *rpmRepository, index rpm.Index
 	if err != nil {
 		return err
 	}
-	err = x.fetch.Blob(ctx, fetch.Request{URL: repo.url + "/" + escape(index.Location), Digest: digest, Size: index.Size, Name: what + " of " + repo.name})
+	err = x.fetch.Blob(ctx, fetch.Request{URL: repo.url + "/" + escape(index.Location), Digest: digest, Size: index.Size, Name: what + " of " + repo.name, OfRecipe: true})
 	if err != nil {
 		return lies(err)
 	}

@@ -67,7 +67,7 @@ func (c *Config) channel(name, dir string, depth int) ([]Channel, error) {
 	}
 	expanded, err := c.expand(name)
 	if err == nil && expanded != name && depth == 0 {
-		err = c.mayShow(name, expanded)
+		err = c.mayShow(name, expanded, dir)
 	}
 	if err != nil {
 		return nil, err
@@ -256,10 +256,21 @@ func (c *Config) expand(text string) (string, error) {
 	return text, nil
 }
 
-// mayShow refuses a channel that shows variables to a server which nothing of the user's own configuration names: name may be a stranger's.
-func (c *Config) mayShow(name, expanded string) error {
+// mayShow refuses a channel that shows variables to a server which nothing of the user's own configuration names, or that is a directory
+// which the recipe may not name: name may be a stranger's. The error has no variable in it.
+func (c *Config) mayShow(name, expanded, dir string) error {
+	if slices.Contains(c.Usual, name) {
+		return nil
+	}
+	if isPath(expanded) || strings.HasPrefix(strings.ToLower(expanded), "file:") {
+		if err := c.Reach.CheckAddress(expanded, dir); err != nil {
+			return fault.Hint(errors.New("with its variables replaced, it is outside of what the recipe may read"),
+				"if you trust the recipe, name the directory with --allow-path DIRECTORY, or in allow-paths of config.toml")
+		}
+		return nil
+	}
 	u, err := url.Parse(expanded)
-	if slices.Contains(c.Usual, name) || err == nil && (u.Host == "" || c.names(u)) {
+	if err == nil && (u.Host == "" || c.names(u)) {
 		return nil
 	}
 	host := "HOST"

@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sconce.dev/sconce/internal/ctxio"
+	"sconce.dev/sconce/internal/reach"
 )
 
 // Config is where channels are and how they are reached for this user: what conda and rattler would read.
@@ -27,7 +28,8 @@ type Config struct {
 	Priority        string              // "strict", "flexible", "disabled" or ""
 	Pinned          []string            // what chosen packages must fit, whoever asks for them: "numpy 1.*"
 	Logins          *Logins
-	Hosts           []string // that may see variables although only a recipe names them: HOST or HOST:PORT
+	Reach           reach.Bounds // which directories of this machine a channel that only the recipe names may be, once its variables are replaced
+	Hosts           []string     // that may see variables although only a recipe names them: HOST or HOST:PORT
 
 	lookup  func(string) (string, bool)
 	mirrors map[string][]string // mirrored_channels, by names and addresses as they are written

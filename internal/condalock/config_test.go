@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sconce.dev/sconce/internal/fault"
+	"sconce.dev/sconce/internal/reach"
 )
 
 func TestChannels(t *testing.T) {
@@ -287,12 +288,15 @@ func TestVariablesOfChannels(t *testing.T) {
 		"https://let.example.org/t/$TOKEN/c":          true,
 		"https://kept.example.org/t/$TOKEN/c":         true,
 		"/data/$TOKEN/c":                              true,
+		"$HOME/c":                                     false,
+		"file:///$TOKEN/c":                            false,
+		"/data/../$TOKEN/c":                           false,
 	} {
 		c := config(t, map[string]string{".condarc": condarc, ".rattler/credentials.json": `{"kept.example.org": {"BearerToken": "x"}}`},
 			"TOKEN", "S3cret", "WHOLE", "https://stranger.example.org/S3cret")
-		c.Hosts = []string{"let.example.org"}
+		c.Hosts, c.Reach = []string{"let.example.org"}, reach.In("the recipe's directory", "/data")
 		_, err := c.Channels([]string{name}, t.TempDir())
-		if (err == nil) != want || err != nil && (strings.Contains(err.Error()+fault.HintOf(err), "S3cret") || !strings.Contains(fault.HintOf(err), "--allow-login")) {
+		if (err == nil) != want || err != nil && (strings.Contains(err.Error()+fault.HintOf(err), "S3cret") || !strings.Contains(fault.HintOf(err), "--allow-")) {
 			t.Errorf("%s: %v; %s", name, err, fault.HintOf(err))
 		}
 	}

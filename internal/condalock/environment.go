@@ -42,7 +42,7 @@ type Spec struct {
 // evaluated: comments (`# [linux]`, as conda-lock understands them) and keys (`sel(linux):`, as mamba does). All mistakes are
 // told at once, each with its line and column.
 func ReadEnvironment(file, platform string) (*Environment, error) {
-	text, err := ctxio.ReadFile(file, maxFile)
+	text, err := ctxio.ReadRegular(file, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("environment file: %w", err)
 	}

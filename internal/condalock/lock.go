@@ -67,7 +67,7 @@ func (l *Lock) For(platform string) (*Platform, error) {
 
 // Read reads a lock in any of the forms that sconce knows, see [Parse].
 func Read(file string, s Selection) (*Lock, error) {
-	text, err := ctxio.ReadFile(file, maxFile)
+	text, err := ctxio.ReadRegular(file, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("conda lock: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 )
 
 // Reader returns a reader of r that fails with the context's cause once ctx has ended. A read that is under way is not
@@ -56,10 +57,31 @@ func ReadFile(name string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return readAll(f, limit)
+}
+
+// ReadRegular is ReadFile of a file that somebody else may have put there. One that is not regular, such as a pipe or a device, is an error.
+func ReadRegular(name string, limit int64) ([]byte, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe may have nobody at its other end
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "read", Path: name, Err: errors.New("it is not a regular file")}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return readAll(f, limit)
+}
+
+func readAll(f *os.File, limit int64) ([]byte, error) {
 	defer f.Close()
 	data, err := ReadAtMost(f, limit)
 	if large := tooLargeError(0); errors.As(err, &large) {
-		err = &fs.PathError{Op: "read", Path: name, Err: large}
+		err = &fs.PathError{Op: "read", Path: f.Name(), Err: large}
 	}
 	return data, err
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/iotest"
 )
@@ -66,5 +67,26 @@ func TestReadAtMost(t *testing.T) {
 		if got := tooLargeError(n).Error(); got != "it is larger than "+want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
+	}
+}
+
+// TestReadRegular: neither a pipe that nobody writes to nor a device without an end is waited for.
+func TestReadRegular(t *testing.T) {
+	dir := t.TempDir()
+	pipe, device, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "device"), filepath.Join(dir, "file")
+	err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.Symlink("/dev/zero", device), os.WriteFile(file, []byte("12345"), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{pipe, device, dir} {
+		if _, err := ReadRegular(name, 10); err == nil || !strings.Contains(err.Error(), name+": it is not a regular file") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if data, err := ReadRegular(file, 5); string(data) != "12345" || err != nil {
+		t.Errorf("got %q, %v", data, err)
+	}
+	if _, err := ReadRegular(file, 4); err == nil || !strings.Contains(err.Error(), file+": it is larger than 4 bytes") {
+		t.Errorf("got %v", err)
 	}
 }

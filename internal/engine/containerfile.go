@@ -183,7 +183,7 @@ func (f Containerfile) reachFiles(b *containerfile.Build, bounds reach.Bounds) e
 				dir = f.Context
 			}
 			for _, pattern := range op.Copy.Sources {
-				from := filepath.Join(dir, pattern)
+				from := dir + "/" + pattern
 				if strings.ContainsAny(pattern, `*?[\`) {
 					from = dir // what it matches may be a link to what is beside
 				}

@@ -163,6 +163,9 @@ func newRequest(ctx context.Context, method, raw string) (*http.Request, error) 
 	return req, nil
 }
 
+// DoOfRecipe is Do of a request to a server that only a recipe names, see [Request.OfRecipe].
+func (c *Client) DoOfRecipe(req *http.Request) (*http.Response, error) { return c.Do(c.plain, req) }
+
 // Do sends req, which must have no body or one with GetBody, and tries again as [Client.Blob] does; within [Client.Retry] it
 // does not, which tries the whole again. hc nil is the client that knows netrc. Any answer that another attempt would not
 // change is returned, whatever its status; its body is watched for silence like a download's.

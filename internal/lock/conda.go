@@ -566,7 +566,7 @@ func (k *condaLocker) measure(ctx context.Context, packages []conda.Package) ([]
 func condaConfig(r *recipe.Recipe) (*condalock.Config, error) {
 	config, err := condalock.ReadConfig(os.LookupEnv)
 	if err == nil {
-		config.Hosts = r.LoginHosts
+		config.Hosts, config.Reach = r.LoginHosts, r.Reach
 	}
 	return config, err
 }

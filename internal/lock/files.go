@@ -38,7 +38,7 @@ type listing struct {
 // Read reads the lock of r. The error wraps fs.ErrNotExist when there is none. Of a file that the lock names and that is not there, those say
 // so who need it.
 func Read(r *recipe.Recipe) (*Files, error) {
-	l, err := readLock(Path(r))
+	l, err := readLock(r)
 	if err != nil {
 		return nil, err
 	}
@@ -52,16 +52,16 @@ func Read(r *recipe.Recipe) (*Files, error) {
 func (l *Lock) Files(r *recipe.Recipe) *Files {
 	f := &Files{Lock: l, name: filepath.Base(Path(r))}
 	if l.Python != nil {
-		f.pylock = readListing(l.Python.pylock(r), r.Python.Lock != "")
+		f.pylock = readListing(r, l.Python.pylock(r), r.Python.Lock != "")
 	}
 	if l.Conda != nil {
-		f.conda = readListing(l.Conda.path(r), r.Conda.Lock != "")
+		f.conda = readListing(r, l.Conda.path(r), r.Conda.Lock != "")
 	}
 	return f
 }
 
-func readListing(path string, own bool) listing {
-	text, err := readFile(path)
+func readListing(r *recipe.Recipe, path string, own bool) listing {
+	text, err := readBeside(r, path)
 	return listing{path: path, text: text, own: own, err: err}
 }
 

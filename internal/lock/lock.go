@@ -10,7 +10,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -19,6 +18,7 @@ import (
 
 	"sconce.dev/sconce/internal/atomicfile"
 	"sconce.dev/sconce/internal/base"
+	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/ospackages"
 	"sconce.dev/sconce/internal/python"
@@ -157,9 +157,10 @@ func (p *Python) pylock(r *recipe.Recipe) string {
 	return besideLock(r, p.File)
 }
 
-// readLock reads sconce.lock at path.
-func readLock(path string) (*Lock, error) {
-	data, err := readFile(path)
+// readLock reads the sconce.lock of r.
+func readLock(r *recipe.Recipe) (*Lock, error) {
+	path := Path(r)
+	data, err := readBeside(r, path)
 	if err != nil {
 		return nil, fmt.Errorf("read lock: %w", err)
 	}
@@ -205,20 +206,19 @@ func (l *Lock) check() error {
 	return nil
 }
 
-// readFile reads a whole file that is not larger than any lock.
-func readFile(path string) ([]byte, error) {
-	st, err := os.Stat(path)
-	if err != nil {
+// readBeside reads a part of the lock of r, which may have come along as a link.
+func readBeside(r *recipe.Recipe, path string) ([]byte, error) {
+	if err := r.Reach.Check(path); err != nil {
 		return nil, err
 	}
-	if st.Size() > maxSize {
-		return nil, fmt.Errorf("%s is larger than %d MiB", path, maxSize>>20)
-	}
-	return os.ReadFile(path)
+	return readFile(path)
 }
 
+// readFile reads a whole file that is not larger than any lock.
+func readFile(path string) ([]byte, error) { return ctxio.ReadRegular(path, maxSize) }
+
 func writeFile(path string, data []byte) error {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
+	if old, err := readFile(path); err == nil && bytes.Equal(old, data) {
 		return nil
 	}
 	if err := atomicfile.Write(path, data, 0o644); err != nil {

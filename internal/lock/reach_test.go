@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -159,4 +160,27 @@ func TestReachOfLock(t *testing.T) {
 		_, err := f.condaPackages(r)
 		return err
 	})
+}
+
+// TestPartsLeadOut: the files of a lock that came along as links are not read where they may not lead.
+func TestPartsLeadOut(t *testing.T) {
+	own, private := place(t)
+	r := &recipe.Recipe{Path: filepath.Join(own, recipe.FileName), Dir: own, Reach: reach.In("the recipe's directory", own)}
+	for name, read := range map[string]func() error{
+		"sconce.lock":    func() error { _, err := Read(r); return err },
+		"pylock.toml":    func() error { return (&Lock{Python: &Python{File: "pylock.toml"}}).Files(r).pylock.err },
+		"conda-lock.yml": func() error { return (&Lock{Conda: &Conda{File: "conda-lock.yml"}}).Files(r).conda.err },
+	} {
+		for _, target := range []string{filepath.Join(private, "file"), "/dev/zero"} {
+			if err := errors.Join(os.RemoveAll(filepath.Join(own, name)), os.Symlink(target, filepath.Join(own, name))); err != nil {
+				t.Fatal(err)
+			}
+			if err := read(); err == nil || !strings.Contains(err.Error(), "leads to "+target+", outside of the recipe's directory") {
+				t.Errorf("%s: got %v", name, err)
+			}
+		}
+	}
+	if _, err := readFile("/dev/zero"); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("got %v", err)
+	}
 }

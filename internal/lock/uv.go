@@ -135,7 +135,7 @@ func (k *locker) portable(text string) string {
 
 // keepVersions puts the earlier lock where uv writes the new one: uv prefers the versions that it finds in its output file.
 func (k *locker) keepVersions(out string) error {
-	text, err := readFile(pylockPath(k.recipe))
+	text, err := readBeside(k.recipe, pylockPath(k.recipe))
 	if err != nil {
 		text = nil
 	} else if _, err := python.ReadLock(bytes.NewReader(text)); err != nil {

@@ -178,7 +178,7 @@ func (c *components) source(name string) (*Stage, error) {
 	}
 	op := &Unpack{Name: name, Pinned: pinned, Dir: path.Join(buildRoot, name), From: c.recipe.Dir}
 	for _, file := range c.recipe.Source[name].Patch {
-		text, err := ctxio.ReadFile(c.recipe.Resolve(file), maxPatch)
+		text, err := ctxio.ReadRegular(c.recipe.Resolve(file), maxPatch)
 		if err != nil {
 			return nil, fmt.Errorf("source %s: patch: %w", name, err)
 		}

@@ -86,7 +86,7 @@ func (n *planner) patchStep(s recipe.Step, text string) (*Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := ctxio.ReadFile(n.recipe.Resolve(parsed.File), maxPatch)
+	data, err := ctxio.ReadRegular(n.recipe.Resolve(parsed.File), maxPatch)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/lazyregexp"
+	"sconce.dev/sconce/internal/pathwalk"
 	"sconce.dev/sconce/internal/quote"
 )
 
@@ -86,13 +87,23 @@ func (e *OutsideError) Hint() string {
 // ExitCode says that the user's input is wrong.
 func (e *OutsideError) ExitCode() int { return fault.CodeUsage }
 
-// Check returns an [OutsideError] when path, which need not exist, is outside of b. Symbolic links are followed first.
+// Check returns an [OutsideError] when path, which need not exist, is outside of b. Symbolic links are followed first. Behind a link, ".."
+// means one thing to the kernel and another to those who clean a path before they open it: both must be within b.
 func (b Bounds) Check(path string) error {
 	if b.anywhere {
 		return nil
 	}
-	path = absolute(path)
-	found := real(path)
+	clean := absolute(path)
+	if !filepath.IsAbs(path) {
+		path = absolute(".") + "/" + path
+	}
+	if err := b.check(clean, real(path)); err != nil {
+		return err
+	}
+	return b.check(clean, real(clean))
+}
+
+func (b Bounds) check(path, found string) error {
 	err := &OutsideError{Path: path, whose: cmp.Or(b.whose, "what it may read")}
 	for _, p := range b.paths {
 		if within(real(p), found) {
@@ -134,7 +145,7 @@ func Local(address, dir string) []string {
 		case u.Opaque != "":
 			path = u.Opaque
 		case u.Host != "" && u.Host != "localhost":
-			path = filepath.Join("/", u.Host, u.Path)
+			path = "/" + u.Host + u.Path
 		default:
 			path = u.Path
 		}
@@ -149,9 +160,8 @@ func Local(address, dir string) []string {
 		}
 	}
 	if !filepath.IsAbs(path) {
-		path = filepath.Join(dir, path)
+		path = strings.TrimSuffix(dir, "/") + "/" + path
 	}
-	path = filepath.Clean(path)
 	if i := strings.LastIndexByte(path, '@'); isRepository && i > 0 {
 		if _, err := os.Lstat(path); err == nil {
 			return []string{path[:i], path}
@@ -190,17 +200,27 @@ func within(dir, path string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// real follows the links in a path, as far as it exists.
+// real follows the links in an absolute path as the kernel does, also in one that does not exist. It is "" where there are too many.
 func real(path string) string {
-	rest := ""
-	for at := path; ; at = filepath.Dir(at) {
-		if found, err := filepath.EvalSymlinks(at); err == nil {
-			return filepath.Join(found, rest)
+	at := "/"
+	for walk := pathwalk.Begin(path); ; {
+		part, more := walk.Next()
+		if !more {
+			return at
 		}
-		if at == filepath.Dir(at) {
-			return path
+		next := filepath.Join(at, part) // no link is in at: ".." is what is above it
+		target, err := os.Readlink(next)
+		if err != nil {
+			at = next
+			continue
 		}
-		rest = filepath.Join(filepath.Base(at), rest)
+		fromRoot, err := walk.Follow(target)
+		if err != nil {
+			return ""
+		}
+		if fromRoot {
+			at = "/"
+		}
 	}
 }
 

@@ -40,7 +40,7 @@ func tree(t *testing.T, names ...string) string {
 
 func TestCheck(t *testing.T) {
 	t.Setenv(Variable, "")
-	top := tree(t, "ctx/a/b", "ctx/out -> ../private", "ctx/in -> a", "ctx/away -> /nowhere/x", "private/key", "shared/own", "shared/img -> ../private/key", "named -> shared", "ctxbeside/x")
+	top := tree(t, "ctx/a/b", "ctx/out -> ../private", "ctx/in -> a", "ctx/away -> /nowhere/x", "ctx/up -> ..", "ctx/a/self -> .", "ctx/ring -> ring", "private/key", "shared/own", "shared/img -> ../private/key", "named -> shared", "ctxbeside/x")
 	b := In("the build context", filepath.Join(top, "ctx")).With(filepath.Join(top, "named"), "", filepath.Join(top, "private/one"))
 	for path, want := range map[string]string{
 		"ctx":                   "",
@@ -50,6 +50,12 @@ func TestCheck(t *testing.T) {
 		"ctx/a/../../private":   "outside of the build context",
 		"ctx/out":               "leads to " + top + "/private",
 		"ctx/out/key":           "leads to " + top + "/private/key",
+		"ctx/away":              "leads to /nowhere/x",
+		"ctx/up/../ctx":         "leads to " + filepath.Dir(top) + "/ctx", // ".." is above where the link leads
+		"ctx/a/self/../new":     "",
+		"up/../ctx/a":           "",
+		"ctx/a/self/../../x":    "outside of the build context", // to who cleans it first
+		"ctx/ring":              "outside of the build context",
 		"ctx/out/new":           "leads to " + top + "/private/new",
 		"private/key":           "outside of the build context",
 		"ctxbeside/x":           "outside of the build context",
@@ -164,13 +170,13 @@ func TestLocal(t *testing.T) {
 		"file:/a/b":                           {"/a/b"},
 		"file:a/b":                            {"/dir/a/b"},
 		"file:///a/%62":                       {"/a/b"},
-		"file:///a/../b#subdirectory=x":       {"/b"},
+		"file:///a/../b#subdirectory=x":       {"/a/../b"},
 		"git+file:///a/b@v1":                  {"/a/b"},
 		"git+file:///a/l@v1#subdirectory=sub": {"/a/l"},
 		"/a/b":                                {"/a/b"},
-		"../b":                                {"/b"},
+		"../b":                                {"/dir/../b"},
 		"wheels":                              {"/dir/wheels"},
-		"./x.whl#sha256=0":                    {"/dir/x.whl"},
+		"./x.whl#sha256=0":                    {"/dir/./x.whl"},
 		"~/x":                                 {"/home/me/x"},
 		"~x":                                  {"/dir/~x"},
 		"git+file://" + top + "/l@v1":         {top + "/l", top + "/l@v1"},

@@ -184,7 +184,10 @@ func (c *checker) reachFile(file, name string, at span) {
 	if file == "" {
 		return
 	}
-	if err := c.reach.Check(resolve(c.dir, file)); err != nil {
+	if !filepath.IsAbs(file) {
+		file = c.dir + "/" + file // and not cleaned, see [reach.Bounds.Check]
+	}
+	if err := c.reach.Check(file); err != nil {
 		c.add(at, fault.HintOf(err), "%s: %v", name, err)
 	}
 }

@@ -1,9 +1,11 @@
 package recipe
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"sconce.dev/sconce/internal/fault"
@@ -71,6 +73,9 @@ func TestReach(t *testing.T) {
 	if err := os.Symlink("../private", filepath.Join(own, "link")); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Symlink("..", filepath.Join(own, "inside", "up")); err != nil {
+		t.Fatal(err)
+	}
 	parse := func(text, at, abs string) error {
 		text = strings.NewReplacer("AT", at, "ABS", abs).Replace(text)
 		if !strings.Contains(text, "[base]") {
@@ -106,9 +111,48 @@ func TestReach(t *testing.T) {
 	if err := parse("[[test]]\nname = 'x'\nrun = 'true'\nfiles = ['link/file']", "", ""); err == nil || !strings.Contains(err.Error(), "leads to "+out) {
 		t.Errorf("files of a test through a link: got %v", err)
 	}
+	above := "file://" + own + "/inside/up/../private" // which is outside to a program that opens it as it is written
+	for _, text := range []string{
+		"[source.x]\nurl = '" + above + "'\n[component.x]\nrun = 'make'", "[source.x]\ngit = '" + above + "'\ncommit = 'main'\n[component.x]\nrun = 'make'",
+		"[base]\nbootstrap.suite = 'trixie'\nbootstrap.mirror = '" + above + "'",
+	} {
+		if err := parse(text, "", ""); err == nil || !strings.Contains(err.Error(), "leads to "+out) && !strings.Contains(err.Error(), "outside of") {
+			t.Errorf("%s: got %v", text, err)
+		}
+	}
 	for _, text := range []string{"git = 'https://example.org/x'\ncommit = 'main'", "git = 'git@example.org:x'\ncommit = 'main'", "url = 'https://example.org/x.tar'"} {
 		if err := parse("[source.x]\n"+text+"\n[component.x]\nrun = 'make'", "", ""); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+}
+
+// TestFileLeadsOut: a recipe that came along as a link is read where it may lead, and nothing of another file is shown.
+func TestFileLeadsOut(t *testing.T) {
+	t.Setenv(reach.Variable, "")
+	top := t.TempDir()
+	own, out := filepath.Join(top, "r"), filepath.Join(top, "private")
+	err := errors.Join(os.Mkdir(own, 0o755), os.WriteFile(out, []byte("password\n"), 0o600), os.Symlink(out, filepath.Join(own, FileName)),
+		os.Symlink(out, filepath.Join(own, PipelineFile)), os.Symlink("/dev/zero", filepath.Join(own, "zero.toml")), syscall.Mkfifo(filepath.Join(own, "pipe.toml"), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"": "outside of the recipe's directory", "zero.toml": "outside of the recipe's directory", "pipe.toml": "it is not a regular file",
+	} {
+		_, err := Load(filepath.Join(own, name))
+		_, other := Variants(filepath.Join(own, name))
+		for _, err := range []error{err, other} {
+			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "password") {
+				t.Errorf("%s: got %v", name, err)
+			}
+		}
+	}
+	if _, err := LoadPipeline(filepath.Join(own, PipelineFile)); err == nil || !strings.Contains(err.Error(), "outside of") {
+		t.Errorf("a pipeline: got %v", err)
+	}
+	t.Setenv(reach.Variable, out)
+	if _, err := Load(own); err == nil || strings.Contains(err.Error(), "outside of") {
+		t.Errorf("with the user's word: got %v", err)
 	}
 }

@@ -283,18 +283,19 @@ func fileOf(path string) string {
 	return path
 }
 
+// read reads a recipe's file, or a pipeline's, which may have come along with its directory as a link: an error about a file that is not its
+// own must not show a line of it.
 func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	err := reach.InRepository("the recipe", filepath.Dir(path)).Check(path)
+	if err != nil {
+		return nil, fmt.Errorf("read recipe: %w", err)
+	}
+	data, err := ctxio.ReadRegular(path, maxSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.Hint(fmt.Errorf("no recipe at %s", path), "`sconce init` writes a commented one to start from")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read recipe: %w", err)
-	}
-	defer f.Close()
-	data, err := ctxio.ReadAtMost(f, maxSize)
-	if err != nil {
-		return nil, fmt.Errorf("read recipe %s: %w", path, err)
 	}
 	return data, nil
 }
@@ -334,7 +335,7 @@ func Validate(text []byte, file, dir string) error {
 // be said, as of a variant's key, it names the file alone.
 func (r *Recipe) Mistake(err error, key ...string) error {
 	name := strings.Join(key, ".")
-	data, readErr := os.ReadFile(r.Path)
+	data, readErr := read(r.Path)
 	c := newChecker(data, r.Path, r.Dir)
 	c.doc = readDocument(c.source)
 	at := c.find(key...)

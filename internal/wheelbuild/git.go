@@ -106,7 +106,7 @@ func (s Sources) checkout(ctx context.Context, dir string, src python.Source) er
 		return err
 	}
 	g := git{program, dir, isLocal(src.URL)}
-	if err := s.reachRepository(src.URL); err != nil {
+	if err := s.reachRepository(ctx, src.URL); err != nil {
 		return err
 	}
 	if err := g.run(ctx, "init", "--quiet"); err != nil {
@@ -161,7 +161,7 @@ func (s Sources) Commit(ctx context.Context, url, name string) (string, error) {
 	}
 	defer store.RemoveAll(dir)
 	g := git{program, dir, isLocal(url)}
-	if err := s.reachRepository(url); err != nil {
+	if err := s.reachRepository(ctx, url); err != nil {
 		return "", err
 	}
 	names := []string{"refs/tags/" + name + "^{}", "refs/tags/" + name, "refs/heads/" + name}

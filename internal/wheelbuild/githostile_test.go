@@ -9,6 +9,7 @@ import (
 
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/python"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/tooltest"
 )
@@ -66,7 +67,7 @@ func TestNothingOfARepositoryRuns(t *testing.T) {
 				"[uploadpack]\n\tpackObjectsHook = TRAP\n\tallowAnySHA1InWant = true\n[filter \"x\"]\n\tsmudge = TRAP\n\tprocess = TRAP\n\trequired = true\n"+
 				"[credential]\n\thelper = !TRAP\n[remote \"origin\"]\n\turl = ext::TRAP\n\tpromisor = true\n\tuploadpack = TRAP\n[protocol \"ext\"]\n\tallow = always\n[gpg]\n\tprogram = TRAP\n", 0o644)
 			st := storetest.New(t)
-			s := Sources{Store: st, Fetch: fetch.New(st, fetch.Options{Attempts: 1})}
+			s := Sources{Store: st, Fetch: fetch.New(st, fetch.Options{Attempts: 1}), Reach: reach.Anywhere()}
 			_, err := s.Bring(t.Context(), "x", python.Source{Kind: python.SourceGit, URL: "file://" + dir, Commit: commit})
 			if test.want == "" && err != nil && test.module == "" || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("%v, want %q", err, test.want)

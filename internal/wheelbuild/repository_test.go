@@ -1,9 +1,12 @@
 package wheelbuild
 
 import (
+	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -47,6 +50,11 @@ func TestRepositoryLeadsOut(t *testing.T) {
 		"shared directories, bare":     "mkdir refs objects; echo ref: refs/heads/main > HEAD; echo ../../private/.git > commondir",
 		"objects of another":           fresh + "echo $P/.git/objects > .git/objects/info/alternates; (cd $P; git rev-parse HEAD) > .git/refs/heads/other",
 		"a link among its directories": "git init -q --bare .; rmdir refs/heads; ln -s $P/.git/refs/heads refs/heads; rm -rf objects; ln -s $P/.git/objects objects",
+		"directories above a link":     "mkdir .git .git/refs .git/objects; ln -s .. .git/up; echo ref: refs/heads/main > .git/HEAD; echo up/../../private/.git > .git/commondir",
+		"a link behind a link":         fresh + "mv .git/refs/heads ../heads-$$; ln -s ../../../heads-$$ .git/refs/heads; mkdir ../heads-$$/x; ln -s $P/.git/refs/heads/main ../heads-$$/x/y",
+		"information behind a link":    fresh + "rm -rf .git/objects/info; mkdir i; echo $P/.git/objects > i/alternates; ln -s ../../i .git/objects/info",
+		"a submodule above a link":     fresh + "ln -s .. up; git add up; git submodule --quiet add $P sub; git config -f .gitmodules submodule.sub.url ./up/../private; git add .gitmodules; git commit -qm sub",
+		"a submodule of a hard name":   fresh + "git submodule --quiet add --name 'x.url '$PWD/y $P sub; git commit -qm sub",
 		"a submodule":                  fresh + "git submodule --quiet add $P sub; git commit -qm sub",
 		"a submodule by address":       fresh + "git submodule --quiet add file://$P sub; git commit -qm sub",
 		"a submodule of a submodule":   "mkdir inner; (cd inner\n" + fresh + "git submodule --quiet add $P sub; git commit -qm sub)\n" + fresh + "git submodule --quiet add ./inner sub; git commit -qm sub",
@@ -75,5 +83,39 @@ func TestRepositoryLeadsOut(t *testing.T) {
 				t.Errorf("with the user's word: %v", err)
 			}
 		})
+	}
+}
+
+// TestRepositoryIsPlain: git undoes quotes in what a repository borrows from, and it may borrow from itself.
+func TestRepositoryIsPlain(t *testing.T) {
+	top, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Sources{Reach: reach.In("the recipe's directory", top)}
+	for i, c := range []struct{ file, text, want string }{
+		{"objects/info/alternates", "# a note\n.\n.\n../objects\n", ""},
+		{"objects/info/alternates", `"../../../private"` + "\n", "names a directory with quotes"},
+		{"objects/info/alternates", " /private\n", "blanks at its ends"},
+		{"objects/info/alternates", "../../../private\n", "outside of the recipe's directory"},
+		{"commondir", "a\nb\n", "control characters"},
+		{"commondir", "#/../../../private\n", "outside of the recipe's directory"},
+		{"commondir", ".\r\n", ""},
+		{"refs/heads/commondir", "0\t1\n", ""},
+	} {
+		dir := filepath.Join(top, strconv.Itoa(i))
+		file := filepath.Join(dir, c.file)
+		err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(filepath.Join(dir, "HEAD"), nil, 0o644), os.WriteFile(file, []byte(c.text), 0o644))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.reachRepository(t.Context(), dir); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s with %q: got %v", c.file, c.text, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.reachRepository(ctx, filepath.Join(top, "0")); !errors.Is(err, context.Canceled) {
+		t.Errorf("stopped: got %v", err)
 	}
 }
