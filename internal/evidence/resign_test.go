@@ -166,6 +166,14 @@ func TestKeysThatDoNotCount(t *testing.T) {
 	if list, err := twice.List(t.Context(), image); err != nil || len(list) != 0 {
 		t.Errorf("revoked, and believed by name: %+v, %v", list, err)
 	}
+	// With two times, it counts in both.
+	early, late := attest.Trusted{Until: "2026-11-20"}, attest.Trusted{Since: "2026-11-22", Until: "2026-11-23"}
+	for _, entries := range [][2]attest.Trusted{{early, late}, {late, early}} {
+		b := open(t, at, nil, trusted(t, oldPublic, entries[0]), trusted(t, oldPublic, entries[1]))
+		if list, err := b.List(t.Context(), image); err != nil || len(list) != 1 {
+			t.Errorf("%+v: %+v, %v", entries, list, err)
+		}
+	}
 	var stranger *StrangerError
 	if err := say(t, open(t, at, key), image, Passed); !errors.As(err, &stranger) || stranger.Key != old.Public().Fingerprint() {
 		t.Errorf("over a stranger's: %v", err)
