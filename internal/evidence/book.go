@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -191,9 +192,6 @@ func (b *Book) read(ctx context.Context, tag string, image store.Digest) (*Evide
 		return nil, err
 	}
 	e, err := read(s, image)
-	if errors.Is(err, attest.ErrUncounted) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, &MovedError{b.at(tag), err.Error()}
 	}
@@ -217,7 +215,7 @@ func (b *Book) statement(ctx context.Context, tag string) (*attest.Statement, st
 	if bundle == nil {
 		return nil, "", &MovedError{b.at(tag), "it holds no signed statement"}
 	}
-	s, err := attest.Verify(bundle, b.trust...)
+	s, err := b.verify(bundle)
 	switch {
 	case errors.Is(err, attest.ErrUncounted):
 		return nil, "", nil
@@ -387,7 +385,7 @@ func (b *Book) Attachment(ctx context.Context, image store.Digest, kind string) 
 }
 
 // Find returns the signed document of a kind and type about an image, also where it was copied to without its tags, or nil when there is
-// none.
+// none: of several that say their time the newest.
 func (b *Book) Find(ctx context.Context, image store.Digest, kind, predicateType string) (*attest.Statement, error) {
 	s, err := b.Attachment(ctx, image, kind)
 	if err != nil || s != nil {
@@ -397,20 +395,24 @@ func (b *Book) Find(ctx context.Context, image store.Digest, kind, predicateType
 	if err != nil {
 		return nil, err
 	}
+	var newest time.Time
 	for _, r := range list[:min(len(list), maxReferred)] {
 		if r.Annotations[predicateNote] != predicateType {
 			continue
 		}
-		s, _, err := b.statement(ctx, r.Digest.String())
+		one, _, err := b.statement(ctx, r.Digest.String())
 		var other *MovedError
 		if err != nil && !errors.As(err, &other) {
 			return nil, err
 		}
-		if err == nil && s != nil && s.IsAbout(image) && s.PredicateType == predicateType {
-			return s, nil
+		if err != nil || one == nil || !one.IsAbout(image) || one.PredicateType != predicateType {
+			continue
+		}
+		if at, _ := signedAt(one); s == nil || at.After(newest) {
+			s, newest = one, at
 		}
 	}
-	return nil, nil
+	return s, nil
 }
 
 // Peek returns the document of a kind about an image whoever has written it, signed or not: nothing is to be decided by it. nil: there is

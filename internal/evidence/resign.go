@@ -165,7 +165,7 @@ func (r *resigner) one(ctx context.Context, reference string) error {
 
 // judge verifies a document as one about an image, and says why it is left as it is.
 func (r *resigner) judge(bundle []byte, image store.Digest) (s *attest.Statement, left string) {
-	s, err := attest.Verify(bundle, r.trust...)
+	s, err := r.verify(bundle)
 	switch {
 	case err != nil:
 		return nil, err.Error()
@@ -263,7 +263,7 @@ func (b *Book) signedWithOther(ctx context.Context, reference string) ([]store.D
 	if err != nil || bundle == nil {
 		return nil, err
 	}
-	s, err := attest.Verify(bundle, b.trust...)
+	s, err := b.verify(bundle)
 	if errors.Is(err, attest.ErrUncounted) || err == nil && !s.Signer().Is(b.opts.Key.Public()) {
 		return []store.Digest{store.DigestOf(data)}, nil
 	}
@@ -298,7 +298,7 @@ const (
 )
 
 // StandingOf tells of what is under a tag how its key counts, and the fingerprint that it names. Nothing else is judged.
-func (b *Book) StandingOf(ctx context.Context, tag string, image store.Digest) (Standing, string, error) {
+func (b *Book) StandingOf(ctx context.Context, tag string) (Standing, string, error) {
 	data, _, err := b.repo.Manifest(ctx, tag)
 	if registry.IsAbsent(err) {
 		return Absent, "", nil
@@ -311,10 +311,7 @@ func (b *Book) StandingOf(ctx context.Context, tag string, image store.Digest) (
 		return Absent, "", err
 	}
 	by := cmp.Or(attest.SignedBy(bundle), "a key that it does not name")
-	s, err := attest.Verify(bundle, b.trust...)
-	if err == nil && s.PredicateType == attest.TestResult {
-		_, err = read(s, image)
-	}
+	_, err = b.verify(bundle)
 	switch {
 	case errors.Is(err, attest.ErrUncounted):
 		return Uncounted, by, nil
@@ -330,7 +327,7 @@ func (b *Book) WhyNone(ctx context.Context, k Key) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	standing, by, err := b.StandingOf(ctx, tag, k.Image)
+	standing, by, err := b.StandingOf(ctx, tag)
 	if standing == Uncounted {
 		return "its verdict is signed with a key that does not count, " + by + ": it has to run again", err
 	}

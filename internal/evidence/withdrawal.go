@@ -88,7 +88,7 @@ func (b *Book) Note(ctx context.Context, image store.Digest) (*Note, error) {
 	last := said.Changes[len(said.Changes)-1]
 	n := &Note{Repository: b.name, Image: image, Withdrawn: last.State != stateLifted, Because: OneLine(last.Because), changes: said.Changes}
 	n.At, _ = time.Parse(timeOfNotes, last.At) // what is damaged is old
-	n.Trusted = trusted && s.Signer().Counts(n.At)
+	n.Trusted = trusted
 	return n, nil
 }
 
@@ -98,7 +98,7 @@ func (b *Book) whoever(ctx context.Context, manifest []byte) (s *attest.Statemen
 	if document, unsigned := unsignedDocument(manifest); unsigned {
 		text, err = b.document(ctx, document)
 	} else if text, err = b.bundle(ctx, manifest); err == nil && text != nil {
-		if s, err := attest.Verify(text, b.trust...); err == nil {
+		if s, err := b.verify(text); err == nil {
 			return s, true, nil
 		}
 		text = attest.Payload(text)

@@ -99,7 +99,7 @@ func (p *Pipeline) lookAtSigners(ctx context.Context, s *engine.Session, st *Sta
 		return err
 	}
 	look := func(tag, what string) (bool, error) {
-		standing, by, err := book.StandingOf(ctx, tag, st.Digest)
+		standing, by, err := book.StandingOf(ctx, tag)
 		switch {
 		case err != nil:
 			return false, err

@@ -286,7 +286,7 @@ type RecordedTest struct {
 // The kind and the type of the document that a record is.
 const (
 	RecordKind = "promotion"
-	recordType = "https://sconce.dev/promotion/v1"
+	recordType = evidence.PromotionType
 )
 
 // readRecord returns the record of an image's promotion that somebody trusted has signed, nil when there is none.
