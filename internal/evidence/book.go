@@ -391,6 +391,11 @@ func (b *Book) Find(ctx context.Context, image store.Digest, kind, predicateType
 	if err != nil || s != nil {
 		return s, err
 	}
+	return b.Referring(ctx, image, predicateType)
+}
+
+// Referring is Find for what refers to an image alone, whatever its tags lead to.
+func (b *Book) Referring(ctx context.Context, image store.Digest, predicateType string) (s *attest.Statement, err error) {
 	list, err := b.repo.Referrers(ctx, image)
 	if err != nil {
 		return nil, err

@@ -171,11 +171,11 @@ func (p *Pipeline) lookAtWithdrawals(ctx context.Context, s *engine.Session, all
 	g.SetLimit(asksAtOnce)
 	for n, st := range all {
 		own, _ := p.placesOf(st.Image, digests)
-		if own.Image == "" || st.tags != nil && !slices.Contains(st.tags, evidence.AttachmentTags(own.Image)+evidence.Withdrawn) {
-			continue // what is withdrawn is so in staging as well
+		if st.tags != nil && own.Image != "" && !slices.Contains(st.tags, evidence.AttachmentTags(own.Image)+evidence.Withdrawn) {
+			own.Repositories = own.Repositories[1:] // there is none in staging
 		}
-		if st.tags == nil {
-			own.Repositories = own.Repositories[:1]
+		if own.Image == "" || len(own.Repositories) == 0 {
+			continue
 		}
 		g.Go(func() error {
 			found[n] = s.WithdrawnAmong(inner, own, nil, keys)

@@ -1,12 +1,16 @@
 package pipeline_test
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/engine"
@@ -16,6 +20,7 @@ import (
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/pipeline"
 	"sconce.dev/sconce/internal/promote"
+	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/store"
 )
@@ -239,6 +244,62 @@ func TestForgedWithdrawal(t *testing.T) {
 	forge(stranger, "it is not", true)
 	forge(nil, "it is not", true)
 	wants(t, v.states(t)[stack], pipeline.Withdrawn, "really")
+}
+
+// plant puts a document under a tag beside an image, whatever was there, as whoever may write there can. Without a key nothing signs it.
+func plant(t *testing.T, at string, image store.Digest, tag, kind string, document any, key *attest.PrivateKey) {
+	t.Helper()
+	said, err := attest.New(image, at, kind, document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &registry.Artifact{Type: "application/vnd.in-toto+json", ConfigType: "application/vnd.oci.empty.v1+json", Config: []byte("{}")}
+	text, err := json.Marshal(said)
+	if err == nil && key != nil {
+		a.Type = attest.BundleType
+		text, err = attest.Sign(said, key)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, client := evidencetest.Client(t)
+	d, err := st.PutBlob(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Blobs = []v1.Descriptor{{MediaType: types.MediaType(a.Type), Digest: v1.Hash{Algorithm: "sha256", Hex: d.Hex()}, Size: int64(len(text))}}
+	if _, err := registry.PushArtifact(t.Context(), a, at, tag, registry.PushOptions{Store: st, Fetch: client}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A note counts wherever it lies, and a base is found by what trusted keys have signed, whatever a stranger puts beside an image.
+func TestWithdrawnElsewhere(t *testing.T) {
+	registrytest.Isolate(t)
+	v := newPublished(t, registrytest.StartWithReferrers(t))
+	p := open(t, v.dir)
+	key, err := p.Key()
+	if err != nil {
+		t.Fatal(err)
+	}
+	users, _ := store.SplitImageName(v.image(t, stack).Stable[0])
+	w := engine.Withdrawing{Withdrawing: promote.Withdrawing{From: users, Image: v.digests[stack], Because: "bad"}, Key: key}
+	if _, err := newSession(t).Withdraw(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	all := v.states(t)
+	wants(t, all[stack], pipeline.Withdrawn, "bad")
+	wants(t, all[small], pipeline.Withdrawn, "which is withdrawn: bad")
+	if _, _, err := p.Withdraw(t.Context(), newSession(t), stack, pipeline.Withdrawing{Withdrawing: promote.Withdrawing{Because: "bad"}}); err != nil {
+		t.Fatal(err)
+	}
+	stranger, _, _ := evidencetest.Key(t)
+	at, _ := store.SplitImageName(v.image(t, small).Canonical)
+	plant(t, at, v.digests[small], evidence.AttachmentTags(v.digests[small])+engine.Provenance, attest.Provenance, map[string]any{}, stranger)
+	got, err := newSession(t).Verify(t.Context(), v.image(t, small).Canonical, "", key.Trust())
+	if err != nil || !strings.Contains(strings.Join(got.Problems, "\n"), "withdrawn: bad") {
+		t.Errorf("verify: %+v, %v", got, err)
+	}
 }
 
 // A pipeline whose key is another one says so of what the old one has signed. Once that is trusted, it is signed again, and then the new key is
