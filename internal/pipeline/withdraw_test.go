@@ -302,6 +302,60 @@ func TestWithdrawnElsewhere(t *testing.T) {
 	}
 }
 
+// A note that somebody has written over, and one whose key is revoked, block until a trusted key says otherwise.
+func TestDoubtfulNotes(t *testing.T) {
+	registrytest.Isolate(t)
+	v := newPublished(t, startWithoutReferrers(t))
+	p := open(t, v.dir)
+	key, err := p.Key()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, _ := store.SplitImageName(v.image(t, stack).Canonical)
+	image := v.digests[stack]
+	tag := evidence.AttachmentTags(image) + evidence.Withdrawn
+	lifted := map[string]any{"changes": []map[string]string{{"state": "lifted", "because": "all is well", "at": "2026-11-22T10:00:00Z"}}}
+	stranger, _, _ := evidencetest.Key(t)
+	undo := func(key *attest.PrivateKey) {
+		t.Helper()
+		w := engine.Withdrawing{Withdrawing: promote.Withdrawing{From: at, Image: image, Because: "looked at", Lift: true}, Key: key}
+		if _, err := newSession(t).Withdraw(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, by := range []*attest.PrivateKey{nil, stranger} {
+		for kind, document := range map[string]any{"https://example.org/other/v1": map[string]any{}, evidence.WithdrawalType: lifted} {
+			plant(t, at, image, tag, kind, document, by)
+			wants(t, v.states(t)[stack], pipeline.Withdrawn, "somebody has written over the note about this image")
+			v.promote(t, stack, "somebody has written over the note about this image")
+		}
+	}
+	undo(key)
+	wants(t, v.states(t)[stack], pipeline.Fine)
+	plant(t, at, image, tag, "https://example.org/other/v1", map[string]any{}, nil) // what the key has signed is listed still
+	wants(t, v.states(t)[stack], pipeline.Fine)
+	if _, _, err := p.Withdraw(t.Context(), newSession(t), stack, pipeline.Withdrawing{Withdrawing: promote.Withdrawing{Because: "bad", KeepTags: true}}); err != nil {
+		t.Fatal(err)
+	}
+	im := engine.InRegistry{Repository: at, Digest: image}
+	revoked, err := attest.Trusted{Key: v.public, Revoked: true}.Read("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.newKey(t)
+	if key, err = p.Key(); err != nil {
+		t.Fatal(err)
+	}
+	key = key.After([]*attest.PublicKey{revoked})
+	if err := newSession(t).Withdrawn(t.Context(), im, nil, key.Trust()); err == nil || !strings.Contains(err.Error(), "bad") {
+		t.Errorf("the key is revoked: %v", err)
+	}
+	undo(key)
+	if err := newSession(t).Withdrawn(t.Context(), im, nil, key.Trust()); err != nil {
+		t.Errorf("taken back by the new key: %v", err)
+	}
+}
+
 // A pipeline whose key is another one says so of what the old one has signed. Once that is trusted, it is signed again, and then the new key is
 // enough, for cosign too.
 func TestNewKey(t *testing.T) {
