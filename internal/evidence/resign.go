@@ -63,12 +63,12 @@ func (b *Book) ResignReferred(ctx context.Context, images []store.Digest, dryRun
 		if lists, err := b.repo.ListsReferrers(ctx, image); err != nil || !lists {
 			return r.sorted(), err
 		}
-		list, err := b.repo.Referrers(ctx, image)
+		list, err := b.referrers(ctx, image)
 		if err != nil {
 			return r.sorted(), err
 		}
 		var documents []string
-		for _, d := range list[:min(len(list), maxReferred)] {
+		for _, d := range list {
 			if _, err := store.ParseDigest(d.Digest.String()); err == nil && d.ArtifactType == attest.BundleType {
 				documents = append(documents, d.Digest.String())
 			}
@@ -227,12 +227,12 @@ const artifactType = "application/vnd.oci.image.manifest.v1+json"
 
 // dropOld has an image find no longer what trusted keys, or such as count no more, have signed before, and no tag leads to.
 func (r *resigner) dropOld(ctx context.Context, image store.Digest) error {
-	list, err := r.repo.Referrers(ctx, image)
+	list, err := r.referrers(ctx, image)
 	if err != nil {
 		return err
 	}
 	var old []store.Digest
-	for _, entry := range list[:min(len(list), maxReferred)] {
+	for _, entry := range list {
 		d, err := store.ParseDigest(entry.Digest.String())
 		if err != nil || entry.ArtifactType != attest.BundleType || r.current[d] {
 			continue
