@@ -31,7 +31,8 @@ func (p *Pipeline) findOrigin(ctx context.Context) *engine.Origin {
 		o.Repository = git.output("config", "--get", "remote.origin.url")
 		o.Changed = git.changed(p.inputs()) // what an image may be made of
 	}
-	if s := currentSystem(); s != nil {
+	if all := currentSystems(); len(all) == 1 {
+		s := all[0]
 		if o.CI, o.Job = s.name, withoutLogin(fill(s.job)); o.Commit == "" {
 			o.Commit = fill(s.commit)
 		}
