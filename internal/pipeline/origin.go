@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"sconce.dev/sconce/internal/child"
 	"sconce.dev/sconce/internal/engine"
-	"sconce.dev/sconce/internal/fetch"
 )
 
 // origin is where the pipeline is from, and the job that runs it, as far as that is known; nil where nothing is signed. It is found out once.
@@ -44,18 +45,41 @@ func (p *Pipeline) findOrigin(ctx context.Context) *engine.Origin {
 	return o
 }
 
-// withoutLogin takes out of an address what may be secret: a login, and what comes after a question mark. A path of this machine is
-// nobody's business.
+// schemes are those of addresses that are told: others run programs of this machine, or name its paths.
+var schemes = []string{"https", "http", "ssh", "git"}
+
+// withoutLogin is an address as everybody may read it: its scheme, host and path, as a login, a query and a fragment may be secret. "": it is none.
 func withoutLogin(address string) string {
-	address, _, _ = strings.Cut(fetch.WithoutLogins(address), "?")
-	if strings.Contains(address, "://") && !strings.HasPrefix(address, "file:") {
-		return address
+	if scheme, rest, ok := strings.Cut(address, "://"); ok {
+		scheme = strings.ToLower(scheme)
+		if !slices.Contains(schemes, scheme) {
+			return ""
+		}
+		if n := strings.IndexAny(rest, "/?#"); n >= 0 && strings.Contains(rest[n:], "@") {
+			return "" // it may be a password with such a sign in it
+		}
+		rest = rest[strings.LastIndexByte(rest, '@')+1:]
+		if n := strings.IndexAny(rest, "?#"); n >= 0 {
+			rest = rest[:n]
+		}
+		u, err := url.Parse(scheme + "://" + rest)
+		if err != nil || u.Hostname() == "" || strings.Trim(u.Path, "/") == "" {
+			return ""
+		}
+		return u.String()
 	}
-	if host, path, ok := strings.Cut(address, ":"); ok && !strings.Contains(host, "/") && path != "" { // [USER@]HOST:PATH, as ssh has it
-		return host[strings.LastIndexByte(host, '@')+1:] + ":" + path
+	host, path, ok := strings.Cut(address[strings.LastIndexByte(address, '@')+1:], ":") // [USER@]HOST:PATH, as ssh has it
+	if n := strings.IndexAny(path, "?#"); n >= 0 {
+		path = path[:n]
 	}
-	return ""
+	if !ok || host == "" || len(host) == 1 || strings.Trim(host, hostLetters) != "" || path == "" || strings.HasPrefix(path, ":") {
+		return ""
+	}
+	return host + ":" + path
 }
+
+// hostLetters are what names of hosts are made of.
+const hostLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_"
 
 // inputs are the files of the pipeline and the directories of its recipes, relative to its own.
 func (p *Pipeline) inputs() []string {
