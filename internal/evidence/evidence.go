@@ -79,9 +79,10 @@ func (e *Evidence) countFailures(before *Evidence) {
 type Origin struct {
 	Repository string `json:"repository,omitempty"` // its address, without a login
 	Commit     string `json:"commit,omitempty"`
-	Changed    bool   `json:"changed,omitempty"` // files were not those of the commit
-	CI         string `json:"ci,omitempty"`      // the system
-	Job        string `json:"job,omitempty"`     // its address
+	Changed    bool   `json:"changed,omitempty"`   // files were not those of the commit
+	Unchecked  bool   `json:"unchecked,omitempty"` // nobody knows whether they were
+	CI         string `json:"ci,omitempty"`        // the system
+	Job        string `json:"job,omitempty"`       // its address
 }
 
 // The parts of tags.

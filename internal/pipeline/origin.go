@@ -30,12 +30,12 @@ func (p *Pipeline) findOrigin(ctx context.Context) *engine.Origin {
 	o.Commit = git.output("rev-parse", "--verify", "--quiet", "HEAD")
 	if o.Commit != "" {
 		o.Repository = git.output("config", "--get", "remote.origin.url")
-		o.Changed = git.changed(p.inputs()) // what an image may be made of
+		o.Changed, o.Unchecked = git.changed(p.inputs()) // what an image may be made of
 	}
 	if all := currentSystems(); len(all) == 1 {
 		s := all[0]
 		if o.CI, o.Job = s.name, withoutLogin(fill(s.job)); o.Commit == "" {
-			o.Commit = fill(s.commit)
+			o.Commit, o.Unchecked = fill(s.commit), true // git has not said what is there
 		}
 		if at := fill(s.repository); at != "" {
 			o.Repository = at
@@ -115,17 +115,24 @@ func newGit(ctx context.Context, dir string) *git {
 
 // output is what a command of git says, in lines; "" when it fails, as where there is no repository or no git.
 func (g *git) output(args ...string) string {
+	out, _ := g.run(args...) // which says nothing then
+	return out
+}
+
+func (g *git) run(args ...string) (string, error) {
 	cmd := exec.CommandContext(g.ctx, "git", args...)
 	var out bytes.Buffer
 	cmd.Dir, cmd.Env, cmd.Stdout = g.dir, g.env, &out
-	if child.Run(cmd) != nil {
-		return ""
+	if err := child.Run(cmd); err != nil {
+		return "", err
 	}
-	return strings.TrimSpace(out.String())
+	return strings.TrimSpace(out.String()), nil
 }
 
-// changed reports whether files are not those of the commit, or more than those. What sconce keeps of tests is none of them.
-func (g *git) changed(files []string) bool {
-	args := append([]string{"status", "--porcelain", "--ignore-submodules=all", "--"}, files...)
-	return g.output(append(args, ":(exclude,glob)**/.sconce/**")...) != ""
+// changed reports whether files are not those of the commit, or more than those, or that this is unknown. What sconce keeps of tests is none of them.
+// Of a submodule its commit is compared; what is in it is not looked at, as its own configuration may name programs.
+func (g *git) changed(files []string) (changed, unknown bool) {
+	args := append([]string{"status", "--porcelain", "--untracked-files=all", "--ignore-submodules=dirty", "--"}, files...)
+	out, err := g.run(append(args, ":(exclude,glob)**/.sconce/**")...)
+	return out != "", err != nil
 }

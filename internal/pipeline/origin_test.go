@@ -1,6 +1,11 @@
 package pipeline
 
-import "testing"
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
 
 // The address of a repository tells nothing but where it is for everybody.
 func TestWithoutLogin(t *testing.T) {
@@ -30,4 +35,40 @@ func TestWithoutLogin(t *testing.T) {
 			t.Errorf("%s: %q, want %q", address, got, want)
 		}
 	}
+}
+
+// Files that are not those of the commit are told, whatever the configuration hides; what git does not say is unknown.
+func TestChanged(t *testing.T) {
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("git is not installed")
+	}
+	dir := t.TempDir()
+	put := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("file", "text")
+	for _, args := range [][]string{{"init", "-q"}, {"add", "file"}, {"-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-qm", "x"}, {"config", "status.showUntrackedFiles", "no"}} {
+		cmd := exec.Command("git", args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %q: %v\n%s", args, err, out)
+		}
+	}
+	want := func(what string, changed, unknown bool) {
+		t.Helper()
+		if c, u := newGit(t.Context(), dir).changed([]string{"."}); c != changed || u != unknown {
+			t.Errorf("%s: changed %v, unknown %v", what, c, u)
+		}
+	}
+	want("as it was committed", false, false)
+	put("more", "text")
+	want("with another file", true, false)
+	if err := os.RemoveAll(filepath.Join(dir, ".git")); err != nil {
+		t.Fatal(err)
+	}
+	put(".git", "nonsense")
+	want("of a damaged repository", false, true)
 }
