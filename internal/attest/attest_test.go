@@ -311,6 +311,18 @@ func TestTrusted(t *testing.T) {
 	}
 }
 
+// What a bundle says of its key is shown only where it is a fingerprint.
+func TestSignedBy(t *testing.T) {
+	for hint, shown := range map[string]bool{
+		"47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=": true, "team\\nit is fine": false, "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\\n": false, "": false,
+	} {
+		data := []byte(`{"mediaType":"` + BundleType + `","verificationMaterial":{"publicKey":{"hint":"` + hint + `"}},"dsseEnvelope":{"payloadType":"` + payloadType + `"}}`)
+		if by := SignedBy(data); (by != "") != shown {
+			t.Errorf("%s: shown as %q", hint, by)
+		}
+	}
+}
+
 // FuzzVerify reads anything as a bundle, and as a key.
 func FuzzVerify(f *testing.F) {
 	f.Add([]byte(`{"mediaType":"` + BundleType + `","dsseEnvelope":{"payload":"e30=","payloadType":"` + payloadType + `","signatures":[{"sig":"AA=="}]}}`))

@@ -1,6 +1,8 @@
 package attest
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -158,8 +160,11 @@ var ErrUncounted = errors.New("the key that it is signed with does not count")
 // SignedBy returns the fingerprint of the key that a bundle says it is signed with, to tell people of it: nothing is judged. "": it says none.
 func SignedBy(data []byte) string {
 	b, err := parseBundle(data)
-	if err != nil || b.Material.PublicKey == nil || len(b.Material.PublicKey.Hint) > 64 {
+	if err != nil || b.Material.PublicKey == nil {
 		return ""
+	}
+	if sum, err := base64.StdEncoding.Strict().DecodeString(b.Material.PublicKey.Hint); err != nil || len(sum) != sha256.Size || strings.ContainsAny(b.Material.PublicKey.Hint, "\r\n") {
+		return "" // it is no fingerprint, but what somebody wants people to read
 	}
 	return fingerprint(b.Material.PublicKey.Hint)
 }

@@ -72,3 +72,11 @@ func TestChanged(t *testing.T) {
 	put(".git", "nonsense")
 	want("of a damaged repository", false, true)
 }
+
+// What somebody writes into a note is text on a page.
+func TestNoteInTable(t *testing.T) {
+	const text = `a | b](https://example.org) <b> www.example.org \](x)`
+	if got, want := inCell.Replace(text), `a \| b\](https&#58;//example.org) &lt;b&gt; www&#46;example.org \\\](x)`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

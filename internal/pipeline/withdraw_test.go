@@ -364,7 +364,7 @@ func TestNewKey(t *testing.T) {
 	old := v.public
 	wants(t, v.states(t)[stack], pipeline.Fine)
 	key := v.newKey(t)
-	wants(t, v.states(t)[stack], pipeline.Unsigned, "its provenance is signed with a key that is not trusted any more, SHA256:", "`sconce pipeline resign`")
+	wants(t, v.states(t)[stack], pipeline.Unsigned, "its provenance is signed with a key that is not trusted, and names itself SHA256:", "`sconce pipeline resign`")
 	change(t, v.dir, "pipeline.toml", "mutable =", "trust = [{ key = \""+old+"\", comment = \"of last year\" }]\nmutable =")
 	wants(t, v.states(t)[stack], pipeline.Fine)
 	v.promote(t, stack, "")
