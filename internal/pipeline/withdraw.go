@@ -205,7 +205,11 @@ func (p *Pipeline) lookAtWithdrawals(ctx context.Context, s *engine.Session, all
 // blameWithdrawn says of an image that it is withdrawn, or what it is based on.
 func (st *Status) blameWithdrawn(notes map[string]*evidence.WithdrawnError) {
 	if w := notes[st.Image.Ref]; w != nil {
-		st.Action, st.Reasons = Withdrawn, []string{"it is withdrawn: " + w.Note.Because}
+		reasons := []string{"it is withdrawn: " + w.Note.Because}
+		if w.Note.Doubtful {
+			reasons = append(reasons, st.Reasons...) // they may tell of a key that was changed
+		}
+		st.Action, st.Reasons = Withdrawn, reasons
 		return
 	}
 	var reasons []string
