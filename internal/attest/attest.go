@@ -182,8 +182,7 @@ func Verify(data []byte, keys ...*PublicKey) (*Statement, error) {
 	return &s, nil
 }
 
-// signer is the key of some that has signed an envelope, nil for none: one that is revoked only where no other has. Of a key that is listed twice
-// the revocation counts.
+// signer is the key of some that has signed an envelope, nil for none: one that is revoked only where no other has.
 func (e *envelope) signer(keys []*PublicKey) (found *PublicKey) {
 	message := pae(e.PayloadType, e.Payload)
 	for _, s := range e.Signatures[:min(len(e.Signatures), maxSignatures)] {
@@ -191,21 +190,11 @@ func (e *envelope) signer(keys []*PublicKey) (found *PublicKey) {
 			if !key.verify(message, s.Sig) {
 				continue
 			}
-			if key = strictest(key, keys); !key.revoked {
+			if key = together(key, keys); !key.revoked {
 				return key
 			}
 			found = key
 		}
 	}
 	return found
-}
-
-// strictest is what a list of keys says of one of them: that it is revoked, where it says so anywhere.
-func strictest(key *PublicKey, keys []*PublicKey) *PublicKey {
-	for _, other := range keys {
-		if other.revoked && other.Is(key) {
-			return other
-		}
-	}
-	return key
 }

@@ -290,13 +290,16 @@ func TestTrusted(t *testing.T) {
 			t.Fatal(err)
 		}
 		for when, want := range map[string]bool{
-			"2026-01-01T23:59:59Z": false, "2026-01-02T00:00:00Z": true, "2026-01-03T23:59:59Z": true, "2026-01-04T00:00:00Z": false, "2026-01-04T00:30:00+01:00": true,
+			"2026-01-01T23:59:59Z": false, "2026-01-02T00:00:00Z": true, "2026-01-03T23:59:59Z": true, "2026-01-03T23:59:59.5Z": true, "2026-01-04T00:00:00Z": false, "2026-01-04T00:30:00+01:00": true,
 		} {
 			if got := key.Counts(at(when)); got != want {
 				t.Errorf("%s: what was signed at %s counts: %v", where, when, got)
 			}
 		}
-		if !key.Counts(time.Time{}) || (Trusted{Key: where}).Name() == string(text) {
+		if key.Counts(time.Time{}) {
+			t.Errorf("%s: a document counts that does not say when it was signed", where)
+		}
+		if (Trusted{Key: where}).Name() == string(text) {
 			t.Errorf("%s: %v", where, key.Fingerprint())
 		}
 	}
@@ -304,6 +307,18 @@ func TestTrusted(t *testing.T) {
 		wrong.Key = cmp.Or(wrong.Key, "pub")
 		if _, err := wrong.Read(dir); fault.CodeOf(err) != fault.CodeUsage {
 			t.Errorf("%+v: %v", wrong, err)
+		}
+	}
+}
+
+// What a bundle says of its key is shown only where it is a fingerprint.
+func TestSignedBy(t *testing.T) {
+	for hint, shown := range map[string]bool{
+		"47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=": true, "team\\nit is fine": false, "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\\n": false, "": false,
+	} {
+		data := []byte(`{"mediaType":"` + BundleType + `","verificationMaterial":{"publicKey":{"hint":"` + hint + `"}},"dsseEnvelope":{"payloadType":"` + payloadType + `"}}`)
+		if by := SignedBy(data); (by != "") != shown {
+			t.Errorf("%s: shown as %q", hint, by)
 		}
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"time"
 
 	"sconce.dev/sconce/internal/ctxio"
 	"sconce.dev/sconce/internal/fault"
@@ -33,8 +32,8 @@ type PublicKey struct {
 	key crypto.PublicKey // *ecdsa.PublicKey or ed25519.PublicKey
 	id  string
 
-	since, until time.Time // when what it signs counts; zero: without an end
-	revoked      bool      // it never does
+	spans   []span // when what it signs counts: in any of them; none: always
+	revoked bool   // it never does
 }
 
 // String keeps the key out of logs, whatever prints it.

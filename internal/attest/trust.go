@@ -1,9 +1,12 @@
 package attest
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,7 +51,10 @@ func (t Trusted) Read(dir string) (*PublicKey, error) {
 	}
 	limited := *key
 	limited.revoked = t.Revoked
-	limited.since, limited.until, _ = t.days()
+	if t.Since != "" || t.Until != "" {
+		since, until, _ := t.days()
+		limited.spans = []span{{since, until}}
+	}
 	return &limited, nil
 }
 
@@ -62,7 +68,7 @@ func (t Trusted) days() (since, until time.Time, err error) {
 	if since, err = parseDay(t.Since, 0); err != nil {
 		return since, until, fmt.Errorf("since: %w", err)
 	}
-	if until, err = parseDay(t.Until, 24*time.Hour-time.Second); err != nil {
+	if until, err = parseDay(t.Until, 24*time.Hour-time.Nanosecond); err != nil {
 		return since, until, fmt.Errorf("until: %w", err)
 	}
 	if !until.IsZero() && until.Before(since) {
@@ -94,13 +100,36 @@ func parseDay(text string, within time.Duration) (time.Time, error) {
 	return at.Add(within), nil
 }
 
-// Counts reports whether what the key signed at a time is believed. A zero time is that of a document that has none: only whoever holds the key
-// knows when it was signed, and could have written any time into it.
+// span is a time in which what a key signs counts; zero: without an end.
+type span struct{ since, until time.Time }
+
+// Counts reports whether a document that the key has signed is believed, by the time that the document says it is of. Where that counts for some
+// time alone, a document that does not say its time, or damaged, could be of any, and is not believed.
 func (k *PublicKey) Counts(at time.Time) bool {
-	if k.revoked || at.IsZero() {
+	if k.revoked || len(k.spans) == 0 {
 		return !k.revoked
 	}
-	return !at.Before(k.since) && (k.until.IsZero() || !at.After(k.until))
+	return !at.IsZero() && slices.ContainsFunc(k.spans, func(s span) bool {
+		return !at.Before(s.since) && (s.until.IsZero() || !at.After(s.until))
+	})
+}
+
+// together is what a list of keys says of one of them, in all of its entries: it is revoked where one says so, and counts whenever one says so.
+func together(key *PublicKey, keys []*PublicKey) *PublicKey {
+	all := *key
+	all.spans = nil
+	always := false
+	for _, other := range keys {
+		if other.Is(key) {
+			all.revoked = all.revoked || other.revoked
+			all.spans = append(all.spans, other.spans...)
+			always = always || len(other.spans) == 0
+		}
+	}
+	if always {
+		all.spans = nil
+	}
+	return &all
 }
 
 // Revoked reports whether nothing counts that the key has signed.
@@ -131,8 +160,11 @@ var ErrUncounted = errors.New("the key that it is signed with does not count")
 // SignedBy returns the fingerprint of the key that a bundle says it is signed with, to tell people of it: nothing is judged. "": it says none.
 func SignedBy(data []byte) string {
 	b, err := parseBundle(data)
-	if err != nil || b.Material.PublicKey == nil || len(b.Material.PublicKey.Hint) > 64 {
+	if err != nil || b.Material.PublicKey == nil {
 		return ""
+	}
+	if sum, err := base64.StdEncoding.Strict().DecodeString(b.Material.PublicKey.Hint); err != nil || len(sum) != sha256.Size || strings.ContainsAny(b.Material.PublicKey.Hint, "\r\n") {
+		return "" // it is no fingerprint, but what somebody wants people to read
 	}
 	return fingerprint(b.Material.PublicKey.Hint)
 }

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/spf13/cobra"
 
@@ -39,7 +41,8 @@ stable tags, from the pipeline's branch alone: elsewhere it is refused, exit cod
 key is believed, and only an image that it has signed is promoted. One without tests, or with one that is skipped, is
 promoted only where untested = "allow" in pipeline.toml or the recipe says so.
 
-Of any other image, all evidence beside it must be signed by one of the keys, there must be some, and the newest of no test
+Of an image in a repository of the pipeline that is named HOST/NAME, likewise, or that goes to one, the pipeline's branch
+and keys are what counts. Of any other image, all evidence beside it must be signed by one of the keys, there must be some, and the newest of no test
 may say that it failed, as sconce verify judges it. Without a tag a REFERENCE gets that of the image.
 
 A tag is written once: one that leads to another image is refused, exit code 3, unless --mutable says that it may be moved.
@@ -98,7 +101,14 @@ func (a *app) runPromote(ctx context.Context, o promoteOptions) error {
 }
 
 func promoteImage(ctx context.Context, s *engine.Session, o promoteOptions) (*promote.Report, error) {
+	p, err := pipelineOf(o.image)
+	if p != nil {
+		p.At = o.branch
+	}
 	if engine.IsRemote(o.image) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // whose rules may hold
+			return nil, err
+		}
 		if len(o.how.To) == 0 {
 			return nil, fault.Hint(fault.Usage(fmt.Errorf("nothing says where %s is to be promoted to", o.image)), "add --to HOST/NAME:TAG")
 		}
@@ -106,13 +116,14 @@ func promoteImage(ctx context.Context, s *engine.Session, o promoteOptions) (*pr
 		if err != nil {
 			return nil, err
 		}
-		return s.Promote(ctx, im, o.how)
+		if p == nil {
+			return s.Promote(ctx, im, o.how)
+		}
+		return p.PromoteFrom(ctx, s, im, o.how)
 	}
-	p, err := pipelineOf(o.image)
 	if err != nil {
 		return nil, fault.Hint(err, "an image in a registry is named HOST/NAME:TAG")
 	}
-	p.At = o.branch
 	im, err := p.Image(ctx, s, o.image)
 	if err != nil {
 		return nil, err

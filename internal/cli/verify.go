@@ -137,6 +137,9 @@ func originOf(o *engine.Origin) string {
 	if o.Changed {
 		text += ", with changes"
 	}
+	if o.Unchecked {
+		text += ", with changes or without: that is unknown"
+	}
 	if o.Job != "" {
 		text += fmt.Sprintf(", by %s: %s", o.CI, o.Job)
 	}

@@ -177,7 +177,7 @@ func (s *Session) Promote(ctx context.Context, im InRegistry, how Promoting) (*p
 	p := promote.Promotion{From: im.Repository, Image: im.Digest, Allowed: how.Untested, Below: how.Below}
 	if how.Below == nil {
 		var err error
-		if p.Below, err = s.StandsOn(ctx, im.Repository, im.Digest); err != nil {
+		if p.Below, err = s.StandsOn(ctx, im.Repository, im.Digest, how.Trust); err != nil {
 			return nil, err
 		}
 	}

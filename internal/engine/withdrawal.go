@@ -34,8 +34,8 @@ const (
 const maxStack = 16
 
 // StandsOn lists what an image in a registry is based on, one image below the other, and what an index lists: as far as provenance beside them, or
-// their labels, name images in the same registry.
-func (s *Session) StandsOn(ctx context.Context, repository string, image store.Digest) ([]promote.Place, error) {
+// their labels, name images in the same registry. With keys, only provenance that one of them has signed is believed.
+func (s *Session) StandsOn(ctx context.Context, repository string, image store.Digest, trust []*attest.PublicKey) ([]promote.Place, error) {
 	repo, err := s.Repository(repository)
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func (s *Session) StandsOn(ctx context.Context, repository string, image store.D
 	if err != nil {
 		return nil, err
 	}
-	w := &tower{session: s}
+	w := &tower{session: s, trust: trust}
 	if err := w.addBelow(ctx, repository, manifest); err != nil {
 		return nil, err
 	}
@@ -69,6 +69,7 @@ func (s *Session) StandsOn(ctx context.Context, repository string, image store.D
 // tower collects images that stand on each other.
 type tower struct {
 	session *Session
+	trust   []*attest.PublicKey
 	all     []promote.Place
 }
 
@@ -83,46 +84,81 @@ func (w *tower) add(p promote.Place) bool {
 
 // addBelow adds what the image of a manifest is based on, all the way down.
 func (w *tower) addBelow(ctx context.Context, repository string, manifest []byte) error {
-	for {
-		base, err := w.session.baseOf(ctx, repository, manifest)
-		if err != nil || base == nil || !w.add(*base) {
-			return err
+	bases, err := w.session.basesOf(ctx, repository, manifest, w.trust)
+	if err != nil {
+		return err
+	}
+	for _, base := range bases {
+		if !w.add(base) {
+			continue
 		}
-		repository = base.Repositories[0]
-		repo, err := w.session.Repository(repository)
+		at := base.Repositories[0]
+		repo, err := w.session.Repository(at)
 		if err != nil {
 			return err
 		}
-		manifest, _, err = repo.Manifest(ctx, string(base.Image))
+		below, _, err := repo.Manifest(ctx, string(base.Image))
 		if registry.IsAbsent(err) || registry.IsDenied(err) {
-			return nil // nobody says what it stood on, or not to this user
+			continue // nobody says what it stood on, or not to this user
+		}
+		if err == nil {
+			err = w.addBelow(ctx, at, below)
 		}
 		if err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
-// baseOf is what the image of a manifest is based on, nil where nothing says so.
-func (s *Session) baseOf(ctx context.Context, repository string, manifest []byte) (*promote.Place, error) {
-	book, err := s.Evidence(repository, nil, nil)
+// basesOf is what the image of a manifest is based on, by its provenance and by its own labels: whoever may write beside it can put another
+// provenance there, and who has made it other labels into it.
+func (s *Session) basesOf(ctx context.Context, repository string, manifest []byte, trust []*attest.PublicKey) ([]promote.Place, error) {
+	text, err := s.provenanceBeside(ctx, repository, store.DigestOf(manifest), trust)
 	if err != nil {
 		return nil, err
 	}
-	text, err := book.Peek(ctx, store.DigestOf(manifest), Provenance)
-	if err == nil && text == nil {
-		text, err = book.PeekReferred(ctx, store.DigestOf(manifest), provenanceType)
-	}
-	if err != nil {
-		return nil, err
-	}
+	var bases []promote.Place
 	var made provenance
 	if json.Unmarshal(text, &made) == nil && made.Definition.Type != indexBuild && len(made.Definition.Resolved) > 0 {
 		first := made.Definition.Resolved[0]
 		if base := baseAt(repository, first.URI, store.Digest("sha256:"+first.Digest["sha256"])); base != nil {
-			return base, nil
+			bases = append(bases, *base)
 		}
 	}
+	base, err := s.labelledBase(ctx, repository, manifest)
+	if base != nil {
+		bases = append(bases, *base)
+	}
+	return bases, err
+}
+
+// provenanceBeside is the provenance of an image: with keys, what one of them has signed, else whatever is there.
+func (s *Session) provenanceBeside(ctx context.Context, repository string, image store.Digest, trust []*attest.PublicKey) (json.RawMessage, error) {
+	book, err := s.Evidence(repository, nil, trust)
+	if err != nil {
+		return nil, err
+	}
+	if len(trust) == 0 {
+		text, err := book.Peek(ctx, image, Provenance)
+		if err == nil && text == nil {
+			text, err = book.PeekReferred(ctx, image, provenanceType)
+		}
+		return text, err
+	}
+	said, err := book.Find(ctx, image, Provenance, provenanceType)
+	var others *evidence.MovedError
+	if errors.As(err, &others) { // somebody has written over it: its former self may still be listed
+		said, err = book.Referring(ctx, image, provenanceType)
+	}
+	if err != nil || said == nil || said.PredicateType != provenanceType {
+		return nil, err
+	}
+	return said.Predicate, nil
+}
+
+// labelledBase is what the image of a manifest is based on by its labels, nil where they name nothing in its registry.
+func (s *Session) labelledBase(ctx context.Context, repository string, manifest []byte) (*promote.Place, error) {
 	labels, err := s.labelsOf(ctx, repository, manifest)
 	if err != nil || labels[labelBaseName] == "" {
 		return nil, err
@@ -216,7 +252,7 @@ func (s *Session) Withdrawn(ctx context.Context, im InRegistry, also []string, t
 			own.Repositories = append(own.Repositories, name)
 		}
 	}
-	below, err := s.StandsOn(ctx, im.Repository, im.Digest)
+	below, err := s.StandsOn(ctx, im.Repository, im.Digest, trust)
 	if err != nil {
 		return err
 	}

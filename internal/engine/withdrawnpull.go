@@ -86,11 +86,10 @@ func (l *lookout) lookBelow(ctx context.Context, image store.Digest) []string {
 	if name := labels[labelBaseName]; name == "" || strings.Contains(name, "/") && baseAt(l.own.Repositories[0], name, l.own.Image) == nil {
 		return l.said // it is of another registry, and nothing more is asked
 	}
-	if base, _ := l.session.baseOf(ctx, l.own.Repositories[0], manifest); base != nil {
-		further, _ := l.session.StandsOn(ctx, base.Repositories[0], base.Image) // as far as it can be read
-		for _, p := range append([]promote.Place{*base}, further...) {
-			l.look(ctx, p)
-		}
+	below := &tower{session: l.session, trust: l.trust}
+	_ = below.addBelow(ctx, l.own.Repositories[0], manifest) // as far as it can be read
+	for _, p := range below.all {
+		l.look(ctx, p)
 	}
 	return l.said
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -132,12 +133,15 @@ func (b *Book) List(ctx context.Context, image store.Digest) ([]*Evidence, error
 // Referred returns the verdicts among what refers to an image, where it was copied to without its tags: of several about the same key
 // the newest. What is signed by others, or not at all, is theirs: others is how many verdicts are.
 func (b *Book) Referred(ctx context.Context, image store.Digest) (known []*Evidence, others int, err error) {
-	list, err := b.repo.Referrers(ctx, image)
+	list, err := b.referrers(ctx, image)
 	if err != nil {
 		return nil, 0, err
 	}
 	newest := map[Key]*Evidence{}
-	for _, r := range list[:min(len(list), maxReferred)] {
+	for _, r := range list {
+		if kind := r.Annotations[predicateNote]; kind != "" && kind != attest.TestResult {
+			continue
+		}
 		e, err := b.referred(ctx, r.Digest.String(), image)
 		if err != nil {
 			return nil, 0, err
@@ -160,6 +164,16 @@ func (b *Book) Referred(ctx context.Context, image store.Digest) (known []*Evide
 
 // maxReferred bounds how much of what refers to an image is read.
 const maxReferred = 1000
+
+// referrers lists what refers to an image. A list of which only some would be read is an error: whoever may write could fill it with what hides the rest.
+func (b *Book) referrers(ctx context.Context, image store.Digest) ([]registry.Referrer, error) {
+	list, err := b.repo.Referrers(ctx, image)
+	if err == nil && len(list) > maxReferred {
+		err = fmt.Errorf("%d documents refer to %s@%s, and no more than %d are read", len(list), b.name, image, maxReferred)
+		err = fault.Hint(err, "find out who has written them, and delete those that are not yours")
+	}
+	return list, err
+}
 
 // referred reads a verdict by its manifest's digest. nil: it is something else, or of somebody else.
 func (b *Book) referred(ctx context.Context, digest string, image store.Digest) (*Evidence, error) {
@@ -191,9 +205,6 @@ func (b *Book) read(ctx context.Context, tag string, image store.Digest) (*Evide
 		return nil, err
 	}
 	e, err := read(s, image)
-	if errors.Is(err, attest.ErrUncounted) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, &MovedError{b.at(tag), err.Error()}
 	}
@@ -217,7 +228,7 @@ func (b *Book) statement(ctx context.Context, tag string) (*attest.Statement, st
 	if bundle == nil {
 		return nil, "", &MovedError{b.at(tag), "it holds no signed statement"}
 	}
-	s, err := attest.Verify(bundle, b.trust...)
+	s, err := b.verify(bundle)
 	switch {
 	case errors.Is(err, attest.ErrUncounted):
 		return nil, "", nil
@@ -387,30 +398,39 @@ func (b *Book) Attachment(ctx context.Context, image store.Digest, kind string) 
 }
 
 // Find returns the signed document of a kind and type about an image, also where it was copied to without its tags, or nil when there is
-// none.
+// none: of several that say their time the newest.
 func (b *Book) Find(ctx context.Context, image store.Digest, kind, predicateType string) (*attest.Statement, error) {
 	s, err := b.Attachment(ctx, image, kind)
 	if err != nil || s != nil {
 		return s, err
 	}
-	list, err := b.repo.Referrers(ctx, image)
+	return b.Referring(ctx, image, predicateType)
+}
+
+// Referring is Find for what refers to an image alone, whatever its tags lead to.
+func (b *Book) Referring(ctx context.Context, image store.Digest, predicateType string) (s *attest.Statement, err error) {
+	list, err := b.referrers(ctx, image)
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range list[:min(len(list), maxReferred)] {
+	var newest time.Time
+	for _, r := range list {
 		if r.Annotations[predicateNote] != predicateType {
 			continue
 		}
-		s, _, err := b.statement(ctx, r.Digest.String())
+		one, _, err := b.statement(ctx, r.Digest.String())
 		var other *MovedError
 		if err != nil && !errors.As(err, &other) {
 			return nil, err
 		}
-		if err == nil && s != nil && s.IsAbout(image) && s.PredicateType == predicateType {
-			return s, nil
+		if err != nil || one == nil || !one.IsAbout(image) || one.PredicateType != predicateType {
+			continue
+		}
+		if at, _ := signedAt(one); s == nil || at.After(newest) {
+			s, newest = one, at
 		}
 	}
-	return nil, nil
+	return s, nil
 }
 
 // Peek returns the document of a kind about an image whoever has written it, signed or not: nothing is to be decided by it. nil: there is
@@ -439,11 +459,11 @@ func (b *Book) Peek(ctx context.Context, image store.Digest, kind string) (json.
 
 // PeekReferred is Peek for a document that was copied to without its tag, of a type.
 func (b *Book) PeekReferred(ctx context.Context, image store.Digest, predicateType string) (json.RawMessage, error) {
-	list, err := b.repo.Referrers(ctx, image)
+	list, err := b.referrers(ctx, image)
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range list[:min(len(list), maxReferred)] {
+	for _, r := range list {
 		if _, err := store.ParseDigest(r.Digest.String()); err != nil || r.Annotations[predicateNote] != predicateType {
 			continue
 		}

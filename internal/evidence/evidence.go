@@ -79,9 +79,10 @@ func (e *Evidence) countFailures(before *Evidence) {
 type Origin struct {
 	Repository string `json:"repository,omitempty"` // its address, without a login
 	Commit     string `json:"commit,omitempty"`
-	Changed    bool   `json:"changed,omitempty"` // files were not those of the commit
-	CI         string `json:"ci,omitempty"`      // the system
-	Job        string `json:"job,omitempty"`     // its address
+	Changed    bool   `json:"changed,omitempty"`   // files were not those of the commit
+	Unchecked  bool   `json:"unchecked,omitempty"` // nobody knows whether they were
+	CI         string `json:"ci,omitempty"`        // the system
+	Job        string `json:"job,omitempty"`       // its address
 }
 
 // The parts of tags.
@@ -266,9 +267,6 @@ func read(s *attest.Statement, image store.Digest) (*Evidence, error) {
 	}
 	if p.Sconce.Finished != "" {
 		e.Finished, _ = time.Parse(time.RFC3339, p.Sconce.Finished) // "" and what is damaged are no time
-	}
-	if signer := s.Signer(); signer != nil && !signer.Counts(e.Finished) {
-		return nil, fmt.Errorf("%s did not count when the test ended, %s: %w", signer.Fingerprint(), p.Sconce.Finished, attest.ErrUncounted)
 	}
 	return e, nil
 }

@@ -63,12 +63,12 @@ func (b *Book) ResignReferred(ctx context.Context, images []store.Digest, dryRun
 		if lists, err := b.repo.ListsReferrers(ctx, image); err != nil || !lists {
 			return r.sorted(), err
 		}
-		list, err := b.repo.Referrers(ctx, image)
+		list, err := b.referrers(ctx, image)
 		if err != nil {
 			return r.sorted(), err
 		}
 		var documents []string
-		for _, d := range list[:min(len(list), maxReferred)] {
+		for _, d := range list {
 			if _, err := store.ParseDigest(d.Digest.String()); err == nil && d.ArtifactType == attest.BundleType {
 				documents = append(documents, d.Digest.String())
 			}
@@ -165,7 +165,7 @@ func (r *resigner) one(ctx context.Context, reference string) error {
 
 // judge verifies a document as one about an image, and says why it is left as it is.
 func (r *resigner) judge(bundle []byte, image store.Digest) (s *attest.Statement, left string) {
-	s, err := attest.Verify(bundle, r.trust...)
+	s, err := r.verify(bundle)
 	switch {
 	case err != nil:
 		return nil, err.Error()
@@ -227,12 +227,12 @@ const artifactType = "application/vnd.oci.image.manifest.v1+json"
 
 // dropOld has an image find no longer what trusted keys, or such as count no more, have signed before, and no tag leads to.
 func (r *resigner) dropOld(ctx context.Context, image store.Digest) error {
-	list, err := r.repo.Referrers(ctx, image)
+	list, err := r.referrers(ctx, image)
 	if err != nil {
 		return err
 	}
 	var old []store.Digest
-	for _, entry := range list[:min(len(list), maxReferred)] {
+	for _, entry := range list {
 		d, err := store.ParseDigest(entry.Digest.String())
 		if err != nil || entry.ArtifactType != attest.BundleType || r.current[d] {
 			continue
@@ -263,7 +263,7 @@ func (b *Book) signedWithOther(ctx context.Context, reference string) ([]store.D
 	if err != nil || bundle == nil {
 		return nil, err
 	}
-	s, err := attest.Verify(bundle, b.trust...)
+	s, err := b.verify(bundle)
 	if errors.Is(err, attest.ErrUncounted) || err == nil && !s.Signer().Is(b.opts.Key.Public()) {
 		return []store.Digest{store.DigestOf(data)}, nil
 	}
@@ -298,7 +298,7 @@ const (
 )
 
 // StandingOf tells of what is under a tag how its key counts, and the fingerprint that it names. Nothing else is judged.
-func (b *Book) StandingOf(ctx context.Context, tag string, image store.Digest) (Standing, string, error) {
+func (b *Book) StandingOf(ctx context.Context, tag string) (Standing, string, error) {
 	data, _, err := b.repo.Manifest(ctx, tag)
 	if registry.IsAbsent(err) {
 		return Absent, "", nil
@@ -311,10 +311,7 @@ func (b *Book) StandingOf(ctx context.Context, tag string, image store.Digest) (
 		return Absent, "", err
 	}
 	by := cmp.Or(attest.SignedBy(bundle), "a key that it does not name")
-	s, err := attest.Verify(bundle, b.trust...)
-	if err == nil && s.PredicateType == attest.TestResult {
-		_, err = read(s, image)
-	}
+	_, err = b.verify(bundle)
 	switch {
 	case errors.Is(err, attest.ErrUncounted):
 		return Uncounted, by, nil
@@ -330,7 +327,7 @@ func (b *Book) WhyNone(ctx context.Context, k Key) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	standing, by, err := b.StandingOf(ctx, tag, k.Image)
+	standing, by, err := b.StandingOf(ctx, tag)
 	if standing == Uncounted {
 		return "its verdict is signed with a key that does not count, " + by + ": it has to run again", err
 	}

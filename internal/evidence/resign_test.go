@@ -156,7 +156,7 @@ func TestKeysThatDoNotCount(t *testing.T) {
 		if err != nil || len(list) > 0 != c.counts {
 			t.Errorf("%s: %+v, %v", name, list, err)
 		}
-		standing, by, err := b.StandingOf(t.Context(), TestTags(image)+hash("all-reduce")[:testPart]+".clariden", image)
+		standing, by, err := b.StandingOf(t.Context(), TestTags(image)+hash("all-reduce")[:testPart]+".clariden")
 		if want := map[bool]Standing{true: Counts, false: Uncounted}[c.counts]; standing != want || by != old.Public().Fingerprint() || err != nil {
 			t.Errorf("%s: %s, by %s, %v", name, standing, by, err)
 		}
@@ -165,6 +165,14 @@ func TestKeysThatDoNotCount(t *testing.T) {
 	twice := open(t, at, nil, old.Public(), trusted(t, oldPublic, attest.Trusted{Revoked: true}))
 	if list, err := twice.List(t.Context(), image); err != nil || len(list) != 0 {
 		t.Errorf("revoked, and believed by name: %+v, %v", list, err)
+	}
+	// With two times, it counts in both.
+	early, late := attest.Trusted{Until: "2026-11-20"}, attest.Trusted{Since: "2026-11-22", Until: "2026-11-23"}
+	for _, entries := range [][2]attest.Trusted{{early, late}, {late, early}} {
+		b := open(t, at, nil, trusted(t, oldPublic, entries[0]), trusted(t, oldPublic, entries[1]))
+		if list, err := b.List(t.Context(), image); err != nil || len(list) != 1 {
+			t.Errorf("%+v: %+v, %v", entries, list, err)
+		}
 	}
 	var stranger *StrangerError
 	if err := say(t, open(t, at, key), image, Passed); !errors.As(err, &stranger) || stranger.Key != old.Public().Fingerprint() {
@@ -178,4 +186,45 @@ func TestKeysThatDoNotCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	believes(t, public, at, image)
+}
+
+// Whatever says its time is judged by it, everywhere: a record of a promotion and a withdrawal as a verdict. What says none counts as long as its key
+// is listed.
+func TestTimesOfDocuments(t *testing.T) {
+	registrytest.Isolate(t)
+	at := registrytest.Start(t, false) + "/team/staging"
+	image := evidencetest.Image(t, at, "canonical", "image")
+	old, _, oldPublic := evidencetest.Key(t)
+	key, _, _ := evidencetest.Key(t)
+	writer := open(t, at, old)
+	record := map[string]string{"time": finished.Format(time.RFC3339)}
+	if err := errors.Join(say(t, writer, image, Passed), writer.Attach(t.Context(), image, "promotion", PromotionType, record, nil)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := writer.Withdraw(t.Context(), image, "it hangs", false, nil, finished); err != nil {
+		t.Fatal(err)
+	}
+	for until, counts := range map[string]bool{"2026-11-21": false, "2026-11-22": true} {
+		expired := trusted(t, oldPublic, attest.Trusted{Until: until})
+		b := open(t, at, nil, expired)
+		if s, err := b.Find(t.Context(), image, "promotion", PromotionType); err != nil || (s != nil) != counts {
+			t.Errorf("until %s: the record is %v, %v", until, s, err)
+		}
+		if s, err := b.Find(t.Context(), image, "sbom", attest.CycloneDX); err != nil || s == nil {
+			t.Errorf("until %s: the list of packages is %v, %v", until, s, err)
+		}
+		if n, err := b.Note(t.Context(), image); err != nil || n == nil || n.Trusted != counts {
+			t.Errorf("until %s: the note is %+v, %v", until, n, err)
+		}
+		list, err := open(t, at, key.After([]*attest.PublicKey{expired})).Resign(t.Context(), true)
+		left := 0
+		for _, r := range list {
+			if r.Left != "" {
+				left++
+			}
+		}
+		if want := map[bool]int{true: 0, false: 3}[counts]; err != nil || len(list) != 4 || left != want {
+			t.Errorf("until %s: %d of %+v are left, %v", until, left, list, err)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package evidence
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -65,10 +66,15 @@ type Note struct {
 	At         time.Time    `json:"at"`
 	Trusted    bool         `json:"trusted"` // a key that counts has signed it
 
+	// Doubtful is one of which nobody knows what it said: somebody has written over it, or its key is revoked. It counts as withdrawn until a
+	// trusted key says otherwise.
+	Doubtful bool `json:"doubtful,omitempty"`
+
 	changes []change
 }
 
-// Note reads what is said about an image, whoever has said it; nil: nothing is. That costs one small request where nothing is.
+// Note reads what is said about an image, whoever has said it; nil: nothing is. That costs one small request where nothing is. With keys, what one of
+// them has signed later counts whatever the tag leads to: whoever may write can move it.
 func (b *Book) Note(ctx context.Context, image store.Digest) (*Note, error) {
 	data, _, err := b.repo.Manifest(ctx, AttachmentTags(image)+Withdrawn)
 	if registry.IsAbsent(err) {
@@ -77,36 +83,70 @@ func (b *Book) Note(ctx context.Context, image store.Digest) (*Note, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, trusted, err := b.whoever(ctx, data)
-	if err != nil || s == nil || !s.IsAbout(image) || s.PredicateType != WithdrawalType {
+	s, key, err := b.whoever(ctx, data)
+	if err != nil {
 		return nil, err
+	}
+	n := b.noteIn(s, image)
+	if n != nil {
+		n.Trusted = key == Counts
+	}
+	if len(b.trust) > 0 {
+		signed, err := b.Referring(ctx, image, WithdrawalType)
+		if err != nil {
+			return nil, err
+		}
+		if listed := b.noteIn(signed, image); listed != nil && (n == nil || !n.Trusted || listed.At.After(n.At)) {
+			listed.Trusted = true
+			return listed, nil
+		}
+	}
+	switch {
+	case n == nil:
+		n = &Note{Repository: b.name, Image: image, Doubtful: true}
+	case key == Uncounted, len(b.trust) > 0 && !n.Trusted && !n.Withdrawn:
+		n.Doubtful = true
+	}
+	if n.Doubtful && !n.Withdrawn {
+		n.Withdrawn, n.Because = true, "somebody has written over the note about this image, and no trusted key has signed what is there"
+	}
+	return n, nil
+}
+
+// noteIn is the note that a statement is, nil where it is none about the image.
+func (b *Book) noteIn(s *attest.Statement, image store.Digest) *Note {
+	if s == nil || !s.IsAbout(image) || s.PredicateType != WithdrawalType {
+		return nil
 	}
 	var said withdrawal
 	if json.Unmarshal(s.Predicate, &said) != nil || len(said.Changes) == 0 {
-		return nil, nil //nolint:nilerr // not a note of ours
+		return nil
 	}
 	last := said.Changes[len(said.Changes)-1]
 	n := &Note{Repository: b.name, Image: image, Withdrawn: last.State != stateLifted, Because: OneLine(last.Because), changes: said.Changes}
 	n.At, _ = time.Parse(timeOfNotes, last.At) // what is damaged is old
-	n.Trusted = trusted && s.Signer().Counts(n.At)
-	return n, nil
+	return n
 }
 
-// whoever reads the statement of a manifest, and reports whether a key that counts has signed it; nil: it holds none.
-func (b *Book) whoever(ctx context.Context, manifest []byte) (s *attest.Statement, trusted bool, err error) {
+// whoever reads the statement of a manifest, and says how the key counts that has signed it: [Uncounted] is one that is revoked. nil: it holds none.
+func (b *Book) whoever(ctx context.Context, manifest []byte) (s *attest.Statement, key Standing, err error) {
 	var text []byte
+	key = Stranger
 	if document, unsigned := unsignedDocument(manifest); unsigned {
 		text, err = b.document(ctx, document)
 	} else if text, err = b.bundle(ctx, manifest); err == nil && text != nil {
-		if s, err := attest.Verify(text, b.trust...); err == nil {
-			return s, true, nil
+		if s, err := b.verify(text); err == nil {
+			return s, Counts, nil
+		}
+		if _, err := attest.Verify(text, b.trust...); errors.Is(err, attest.ErrUncounted) {
+			key = Uncounted
 		}
 		text = attest.Payload(text)
 	}
 	if err != nil || json.Unmarshal(text, &s) != nil {
-		return nil, false, err
+		return nil, Stranger, err
 	}
-	return s, false, nil
+	return s, key, nil
 }
 
 // OneLine makes a text of somebody else's fit for a line, whatever prints it: without control characters, and no longer than a reason may be.
@@ -173,13 +213,13 @@ func (b *Book) Withdraw(ctx context.Context, image store.Digest, because string,
 		return false, err
 	}
 	var said withdrawal
-	if before != nil && before.Trusted == (b.opts.Key != nil) {
+	if before != nil && !before.Doubtful && before.Trusted == (b.opts.Key != nil) {
 		if before.Withdrawn == !lift && before.Because == because {
 			return false, nil
 		}
 		said.Changes = before.changes[max(0, len(before.changes)-maxChanges+1):]
 	}
-	if lift && (before == nil || !before.Withdrawn || before.Trusted != (b.opts.Key != nil)) {
+	if lift && (before == nil || !before.Withdrawn || !before.Doubtful && before.Trusted != (b.opts.Key != nil)) {
 		return false, nil // there is nothing, or it is not ours to lift
 	}
 	state := stateWithdrawn
@@ -202,9 +242,12 @@ func (b *Book) Withdraw(ctx context.Context, image store.Digest, because string,
 // perhaps that was lifted, in several repositories one after the other. Without any, that one repository says so is enough. Notes of others that
 // say that it is withdrawn are told beside it.
 func Judge(notes []*Note, keys []*attest.PublicKey) (counts *Note, others []*Note) {
+	var doubtful *Note
 	for _, n := range notes {
 		switch {
 		case n == nil:
+		case n.Doubtful:
+			doubtful = n
 		case len(keys) > 0 && !n.Trusted:
 			if n.Withdrawn {
 				others = append(others, n)
@@ -214,8 +257,8 @@ func Judge(notes []*Note, keys []*attest.PublicKey) (counts *Note, others []*Not
 			counts = n
 		}
 	}
-	if counts != nil && !counts.Withdrawn {
-		counts = nil
+	if counts == nil || !counts.Withdrawn {
+		counts = doubtful
 	}
 	return counts, others
 }

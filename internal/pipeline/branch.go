@@ -15,8 +15,8 @@ func (p *Pipeline) currentBranch() (branch, why string) {
 	if p.At != "" {
 		return p.At, ""
 	}
-	if s := currentSystem(); s != nil {
-		return s.checkedOut()
+	if branch, why = branchInCI(); branch != "" || why != "" {
+		return branch, why
 	}
 	for dir := p.Dir; ; dir = filepath.Dir(dir) {
 		git := filepath.Join(dir, ".git")

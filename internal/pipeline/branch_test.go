@@ -101,11 +101,19 @@ func TestBranchInCI(t *testing.T) {
 		{"Azure, a request", "SYSTEM_PULLREQUEST_PULLREQUESTID=7", "TF_BUILD=True BUILD_SOURCEBRANCH=refs/heads/main SYSTEM_PULLREQUEST_PULLREQUESTID=7"},
 		{"Bitbucket", "", "BITBUCKET_BUILD_NUMBER=1 BITBUCKET_BRANCH=main"},
 		{"Bitbucket, a request", "BITBUCKET_PR_ID=7", "BITBUCKET_BUILD_NUMBER=1 BITBUCKET_BRANCH=main BITBUCKET_PR_ID=7"},
+		{"Drone, which is not known", "not known, with CI=true", "CI=true DRONE=true DRONE_BRANCH=main"},
+		{"Prow, which is not known", "not known, with PROW_JOB_ID=1", "PROW_JOB_ID=1"},
+		{"two that agree", "", "JENKINS_URL=https://ci/ BRANCH_NAME=main GITHUB_ACTIONS=true GITHUB_EVENT_NAME=push GITHUB_REF=refs/heads/main"},
+		{"two that do not", "branch main, and of Jenkins for branch x", "JENKINS_URL=https://ci/ BRANCH_NAME=x GITHUB_ACTIONS=true GITHUB_EVENT_NAME=push GITHUB_REF=refs/heads/main"},
+		{"two, a request of one", "CHANGE_ID=3", "JENKINS_URL=https://ci/ BRANCH_NAME=main CHANGE_ID=3 GITHUB_ACTIONS=true GITHUB_EVENT_NAME=push GITHUB_REF=refs/heads/main"},
+		{"outside of CI, as it says", "", "CI=false"},
 		{"the names alone, outside of CI", "", "CI_COMMIT_BRANCH=other GITHUB_REF_NAME=other"}, // what is checked out counts
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			for _, name := range SystemVariables() {
+				t.Setenv(name, "")
+			}
 			for i := range systems {
-				t.Setenv(systems[i].variable, "")
 				t.Setenv(systems[i].branch, "")
 				for name := range systems[i].must {
 					t.Setenv(name, "")

@@ -72,14 +72,44 @@ var systems = []system{
 	},
 }
 
-// currentSystem is the CI system that this process is a job of; nil: none that is known.
-func currentSystem() *system {
+// currentSystems are the CI systems that this process is a job of, by its environment: of more than one where somebody has set what another sets.
+func currentSystems() []*system {
+	var all []*system
 	for i := range systems {
 		if s := &systems[i]; os.Getenv(s.variable) != "" && os.Getenv(s.variable) == cmp.Or(s.value, os.Getenv(s.variable)) {
-			return s
+			all = append(all, s)
 		}
 	}
-	return nil
+	return all
+}
+
+// others are variables that jobs of other CI systems have. Such a job may have merged what somebody proposes into a branch of any name.
+var others = []string{
+	"CI", "CONTINUOUS_INTEGRATION", "APPVEYOR", "CODEBUILD_BUILD_ID", "DRONE", "PROW_JOB_ID", "SEMAPHORE", "TEAMCITY_VERSION", "TRAVIS", "ZUUL", "bamboo_buildKey",
+}
+
+// branchInCI is the branch that a job of CI systems is for; why says what else it is for. Both are "" outside of a job.
+func branchInCI() (branch, why string) {
+	found := currentSystems()
+	for n, s := range found {
+		at, not := s.checkedOut()
+		switch {
+		case not != "":
+			return "", not
+		case n > 0 && at != branch:
+			return "", fmt.Sprintf("a job of %s for branch %s, and of %s for branch %s", found[0].name, branch, s.name, at)
+		}
+		branch = at
+	}
+	if len(found) > 0 {
+		return branch, ""
+	}
+	for _, name := range others {
+		if v := os.Getenv(name); v != "" && v != "false" && v != "0" {
+			return "", fmt.Sprintf("a job of a CI system that is not known, with %s=%s", name, v)
+		}
+	}
+	return "", ""
 }
 
 // checkedOut is the branch that the job is for. Of one that is for none, why says what it is.

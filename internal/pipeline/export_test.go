@@ -6,5 +6,5 @@ func SystemVariables() []string {
 	for i := range systems {
 		all[i] = systems[i].variable
 	}
-	return all
+	return append(all, others...)
 }

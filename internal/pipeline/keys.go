@@ -99,12 +99,12 @@ func (p *Pipeline) lookAtSigners(ctx context.Context, s *engine.Session, st *Sta
 		return err
 	}
 	look := func(tag, what string) (bool, error) {
-		standing, by, err := book.StandingOf(ctx, tag, st.Digest)
+		standing, by, err := book.StandingOf(ctx, tag)
 		switch {
 		case err != nil:
 			return false, err
 		case standing == evidence.Stranger:
-			st.Reasons = append(st.Reasons, fmt.Sprintf("%s is signed with a key that is not trusted any more, %s: list it under [[trust]] and run `sconce pipeline resign`", what, by))
+			st.Reasons = append(st.Reasons, fmt.Sprintf("%s is signed with a key that is not trusted, and names itself %s: only if that is an earlier key of yours, run `sconce pipeline resign` with it", what, by))
 		case standing == evidence.Uncounted:
 			st.Reasons = append(st.Reasons, fmt.Sprintf("%s is signed with a key that does not count, %s", what, by))
 		default:

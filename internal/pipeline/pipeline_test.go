@@ -557,7 +557,7 @@ func TestRequests(t *testing.T) {
 			all := look(t, there, dir)
 			asked := at.Requests.Load() - before
 			t.Logf("%d requests in %v", asked, time.Since(start))
-			if asked >= 10*images { // image, two stable tags, tags, key, verdict; and what the server wants to know who asks
+			if asked >= 26*images { // image, two stable tags and notes beside them, tags, key, verdict, what refers to the image; and what the server wants to know who asks
 				t.Errorf("%d requests", asked)
 			}
 			if got := actions(all); got != strings.TrimSpace(strings.Repeat("fine ", images)) {

@@ -70,6 +70,28 @@ func (p *Pipeline) Promote(ctx context.Context, s *engine.Session, i *Image, how
 	return s.Promote(ctx, im, how)
 }
 
+// PromoteFrom promotes an image of a repository by its name. The pipeline's rules hold for its own repositories, from which and to which that may be:
+// its branch alone does it, what its key or one of [[trust]] has signed decides, and nothing untested goes.
+func (p *Pipeline) PromoteFrom(ctx context.Context, s *engine.Session, im engine.InRegistry, how engine.Promoting) (*promote.Report, error) {
+	if !p.Has(im.Repository) && !slices.ContainsFunc(how.To, func(to string) bool { return p.Has(repositoryOf(strings.TrimPrefix(to, "docker://"))) }) {
+		return s.Promote(ctx, im, how)
+	}
+	if !how.DryRun {
+		if err := p.CheckBranch("promote " + im.Repository); err != nil {
+			return nil, err
+		}
+	}
+	if how.Untested {
+		err := fault.Usage(fmt.Errorf("--untested: %s is in a repository of a pipeline", im.Repository))
+		return nil, fault.Hint(err, hintUntested)
+	}
+	var err error
+	if how.Trust, err = p.trusted(how.Trust); err != nil {
+		return nil, err
+	}
+	return s.Promote(ctx, im, how)
+}
+
 // current returns what is under the canonical reference of an image, and refuses what belongs under another one.
 func (p *Pipeline) current(ctx context.Context, s *engine.Session, i *Image, trust []*attest.PublicKey) (engine.InRegistry, error) {
 	im, err := s.Find(ctx, i.Canonical)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"sconce.dev/sconce/internal/engine"
+	"sconce.dev/sconce/internal/evidence"
 	"sconce.dev/sconce/internal/evidence/evidencetest"
 	"sconce.dev/sconce/internal/fault"
 	"sconce.dev/sconce/internal/imagetest"
@@ -265,5 +266,40 @@ func TestVerdictsOfTarget(t *testing.T) {
 	tests, failed := p.Tests(t.Context(), i)
 	if err != nil || failed != nil || len(wanted) != 1 || len(tests) != 1 || wanted[0].Test != tests[0].Hash || wanted[0].Cluster != tests[0].Cluster {
 		t.Errorf("the plan wants %+v, %v, and promotion %+v, %v", wanted, err, tests, failed)
+	}
+}
+
+// By the name of a repository of the pipeline nobody gets around its rules.
+func TestPromoteByName(t *testing.T) {
+	v := newValidated(t)
+	p, i := open(t, v.dir), v.image(t, "images/base")
+	im, err := v.session.Find(t.Context(), i.Canonical)
+	if err != nil {
+		t.Fatal(err)
+	}
+	how := engine.Promoting{To: []string{i.Stable[0]}, Untested: true}
+	want := func(what, text string) {
+		t.Helper()
+		if _, err := p.PromoteFrom(t.Context(), v.session, im, how); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v, want %q", what, err, text)
+		}
+	}
+	p.At = "evil"
+	want("from another branch", "only branch main may do that")
+	p.At = "main"
+	want("untested", "is in a repository of a pipeline")
+	how.Untested = false
+	stranger, _, _ := evidencetest.Key(t)
+	how.Trust = nil
+	book, err := v.session.Evidence(im.Repository, stranger, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := book.Put(t.Context(), evidence.Evidence{Key: evidence.Key{Image: im.Digest, Test: string(i.Key), Cluster: "bristen"}, Name: "x", Result: evidence.Passed}, nil); err != nil {
+		t.Fatal(err)
+	}
+	want("by a stranger's word", "not signed by a key that is trusted")
+	if _, found, err := v.session.Head(t.Context(), i.Stable[0]); found || err != nil {
+		t.Errorf("it was promoted: %v", err)
 	}
 }

@@ -66,7 +66,10 @@ func (p *Pipeline) Look(ctx context.Context, s *engine.Session, images []*Image)
 	if err := s.AskTogether(repositoriesOf(images)); err != nil {
 		return nil, err
 	}
-	trust := p.lookingBy(ctx)
+	trust, err := p.lookingBy(ctx)
+	if err != nil {
+		return nil, err
+	}
 	all := make([]*Status, len(images))
 	outer := ctx
 	g, ctx := errgroup.WithContext(ctx)

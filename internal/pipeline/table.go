@@ -8,8 +8,8 @@ import (
 
 const recipeFile = recipe.PipelineFile
 
-// inCell keeps a text within its cell, and from being read as anything else.
-var inCell = strings.NewReplacer("|", "\\|", "<", "&lt;", ">", "&gt;")
+// inCell keeps a text within its cell, and from being read as anything else: a link, an image, a tag.
+var inCell = strings.NewReplacer("\\", "\\\\", "|", "\\|", "<", "&lt;", ">", "&gt;", "&", "&amp;", "]", "\\]", "://", "&#58;//", "www.", "www&#46;")
 
 // TakeAs is by which references users take an image, or why they do not any more; "" when it is not published.
 func (st *Status) TakeAs() string {

@@ -16,6 +16,9 @@ import (
 // judges are the keys by which it is judged what registries have: none where the pipeline signs nothing. unable says why none can be read
 // where it does sign, as in a job for a merge request: nothing of the registry is to be taken then.
 func (p *Pipeline) judges(more []*attest.PublicKey) (keys []*attest.PublicKey, unable error) {
+	if _, err := p.listed(); err != nil {
+		return nil, err // what is revoked there has to be known
+	}
 	keys, err := p.trusted(more)
 	if err != nil && len(more) > 0 {
 		return more, nil
@@ -23,13 +26,16 @@ func (p *Pipeline) judges(more []*attest.PublicKey) (keys []*attest.PublicKey, u
 	return keys, err
 }
 
-// lookingBy are judges for looking alone, which works without a key.
-func (p *Pipeline) lookingBy(ctx context.Context) []*attest.PublicKey {
+// lookingBy are judges for looking alone, which works without a key, and not without the keys that the pipeline lists.
+func (p *Pipeline) lookingBy(ctx context.Context) ([]*attest.PublicKey, error) {
+	if _, err := p.listed(); err != nil {
+		return nil, err
+	}
 	keys, unable := p.judges(nil)
 	if unable != nil {
 		progress.Warn(ctx, "signatures are not checked, and what nobody has signed looks like what the team has: "+unable.Error(), "")
 	}
-	return keys
+	return keys, nil
 }
 
 // belongs reports whether what a registry has under the canonical reference of an image may stay there: somebody trusted has signed that

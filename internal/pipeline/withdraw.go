@@ -171,11 +171,11 @@ func (p *Pipeline) lookAtWithdrawals(ctx context.Context, s *engine.Session, all
 	g.SetLimit(asksAtOnce)
 	for n, st := range all {
 		own, _ := p.placesOf(st.Image, digests)
-		if own.Image == "" || st.tags != nil && !slices.Contains(st.tags, evidence.AttachmentTags(own.Image)+evidence.Withdrawn) {
-			continue // what is withdrawn is so in staging as well
+		if st.tags != nil && own.Image != "" && !slices.Contains(st.tags, evidence.AttachmentTags(own.Image)+evidence.Withdrawn) {
+			own.Repositories = own.Repositories[1:] // there is none in staging
 		}
-		if st.tags == nil {
-			own.Repositories = own.Repositories[:1]
+		if own.Image == "" || len(own.Repositories) == 0 {
+			continue
 		}
 		g.Go(func() error {
 			found[n] = s.WithdrawnAmong(inner, own, nil, keys)
@@ -205,7 +205,11 @@ func (p *Pipeline) lookAtWithdrawals(ctx context.Context, s *engine.Session, all
 // blameWithdrawn says of an image that it is withdrawn, or what it is based on.
 func (st *Status) blameWithdrawn(notes map[string]*evidence.WithdrawnError) {
 	if w := notes[st.Image.Ref]; w != nil {
-		st.Action, st.Reasons = Withdrawn, []string{"it is withdrawn: " + w.Note.Because}
+		reasons := []string{"it is withdrawn: " + w.Note.Because}
+		if w.Note.Doubtful {
+			reasons = append(reasons, st.Reasons...) // they may tell of a key that was changed
+		}
+		st.Action, st.Reasons = Withdrawn, reasons
 		return
 	}
 	var reasons []string

@@ -1,12 +1,16 @@
 package pipeline_test
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"sconce.dev/sconce/internal/attest"
 	"sconce.dev/sconce/internal/engine"
@@ -16,6 +20,7 @@ import (
 	"sconce.dev/sconce/internal/imagetest"
 	"sconce.dev/sconce/internal/pipeline"
 	"sconce.dev/sconce/internal/promote"
+	"sconce.dev/sconce/internal/registry"
 	"sconce.dev/sconce/internal/registry/registrytest"
 	"sconce.dev/sconce/internal/store"
 )
@@ -241,6 +246,116 @@ func TestForgedWithdrawal(t *testing.T) {
 	wants(t, v.states(t)[stack], pipeline.Withdrawn, "really")
 }
 
+// plant puts a document under a tag beside an image, whatever was there, as whoever may write there can. Without a key nothing signs it.
+func plant(t *testing.T, at string, image store.Digest, tag, kind string, document any, key *attest.PrivateKey) {
+	t.Helper()
+	said, err := attest.New(image, at, kind, document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &registry.Artifact{Type: "application/vnd.in-toto+json", ConfigType: "application/vnd.oci.empty.v1+json", Config: []byte("{}")}
+	text, err := json.Marshal(said)
+	if err == nil && key != nil {
+		a.Type = attest.BundleType
+		text, err = attest.Sign(said, key)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, client := evidencetest.Client(t)
+	d, err := st.PutBlob(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Blobs = []v1.Descriptor{{MediaType: types.MediaType(a.Type), Digest: v1.Hash{Algorithm: "sha256", Hex: d.Hex()}, Size: int64(len(text))}}
+	if _, err := registry.PushArtifact(t.Context(), a, at, tag, registry.PushOptions{Store: st, Fetch: client}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A note counts wherever it lies, and a base is found by what trusted keys have signed, whatever a stranger puts beside an image.
+func TestWithdrawnElsewhere(t *testing.T) {
+	registrytest.Isolate(t)
+	v := newPublished(t, registrytest.StartWithReferrers(t))
+	p := open(t, v.dir)
+	key, err := p.Key()
+	if err != nil {
+		t.Fatal(err)
+	}
+	users, _ := store.SplitImageName(v.image(t, stack).Stable[0])
+	w := engine.Withdrawing{Withdrawing: promote.Withdrawing{From: users, Image: v.digests[stack], Because: "bad"}, Key: key}
+	if _, err := newSession(t).Withdraw(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	all := v.states(t)
+	wants(t, all[stack], pipeline.Withdrawn, "bad")
+	wants(t, all[small], pipeline.Withdrawn, "which is withdrawn: bad")
+	if _, _, err := p.Withdraw(t.Context(), newSession(t), stack, pipeline.Withdrawing{Withdrawing: promote.Withdrawing{Because: "bad"}}); err != nil {
+		t.Fatal(err)
+	}
+	stranger, _, _ := evidencetest.Key(t)
+	at, _ := store.SplitImageName(v.image(t, small).Canonical)
+	plant(t, at, v.digests[small], evidence.AttachmentTags(v.digests[small])+engine.Provenance, attest.Provenance, map[string]any{}, stranger)
+	got, err := newSession(t).Verify(t.Context(), v.image(t, small).Canonical, "", key.Trust())
+	if err != nil || !strings.Contains(strings.Join(got.Problems, "\n"), "withdrawn: bad") {
+		t.Errorf("verify: %+v, %v", got, err)
+	}
+}
+
+// A note that somebody has written over, and one whose key is revoked, block until a trusted key says otherwise.
+func TestDoubtfulNotes(t *testing.T) {
+	registrytest.Isolate(t)
+	v := newPublished(t, startWithoutReferrers(t))
+	p := open(t, v.dir)
+	key, err := p.Key()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, _ := store.SplitImageName(v.image(t, stack).Canonical)
+	image := v.digests[stack]
+	tag := evidence.AttachmentTags(image) + evidence.Withdrawn
+	lifted := map[string]any{"changes": []map[string]string{{"state": "lifted", "because": "all is well", "at": "2026-11-22T10:00:00Z"}}}
+	stranger, _, _ := evidencetest.Key(t)
+	undo := func(key *attest.PrivateKey) {
+		t.Helper()
+		w := engine.Withdrawing{Withdrawing: promote.Withdrawing{From: at, Image: image, Because: "looked at", Lift: true}, Key: key}
+		if _, err := newSession(t).Withdraw(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, by := range []*attest.PrivateKey{nil, stranger} {
+		for kind, document := range map[string]any{"https://example.org/other/v1": map[string]any{}, evidence.WithdrawalType: lifted} {
+			plant(t, at, image, tag, kind, document, by)
+			wants(t, v.states(t)[stack], pipeline.Withdrawn, "somebody has written over the note about this image")
+			v.promote(t, stack, "somebody has written over the note about this image")
+		}
+	}
+	undo(key)
+	wants(t, v.states(t)[stack], pipeline.Fine)
+	plant(t, at, image, tag, "https://example.org/other/v1", map[string]any{}, nil) // what the key has signed is listed still
+	wants(t, v.states(t)[stack], pipeline.Fine)
+	if _, _, err := p.Withdraw(t.Context(), newSession(t), stack, pipeline.Withdrawing{Withdrawing: promote.Withdrawing{Because: "bad", KeepTags: true}}); err != nil {
+		t.Fatal(err)
+	}
+	im := engine.InRegistry{Repository: at, Digest: image}
+	revoked, err := attest.Trusted{Key: v.public, Revoked: true}.Read("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.newKey(t)
+	if key, err = p.Key(); err != nil {
+		t.Fatal(err)
+	}
+	key = key.After([]*attest.PublicKey{revoked})
+	if err := newSession(t).Withdrawn(t.Context(), im, nil, key.Trust()); err == nil || !strings.Contains(err.Error(), "bad") {
+		t.Errorf("the key is revoked: %v", err)
+	}
+	undo(key)
+	if err := newSession(t).Withdrawn(t.Context(), im, nil, key.Trust()); err != nil {
+		t.Errorf("taken back by the new key: %v", err)
+	}
+}
+
 // A pipeline whose key is another one says so of what the old one has signed. Once that is trusted, it is signed again, and then the new key is
 // enough, for cosign too.
 func TestNewKey(t *testing.T) {
@@ -249,7 +364,7 @@ func TestNewKey(t *testing.T) {
 	old := v.public
 	wants(t, v.states(t)[stack], pipeline.Fine)
 	key := v.newKey(t)
-	wants(t, v.states(t)[stack], pipeline.Unsigned, "its provenance is signed with a key that is not trusted any more, SHA256:", "`sconce pipeline resign`")
+	wants(t, v.states(t)[stack], pipeline.Unsigned, "its provenance is signed with a key that is not trusted, and names itself SHA256:", "`sconce pipeline resign`")
 	change(t, v.dir, "pipeline.toml", "mutable =", "trust = [{ key = \""+old+"\", comment = \"of last year\" }]\nmutable =")
 	wants(t, v.states(t)[stack], pipeline.Fine)
 	v.promote(t, stack, "")

@@ -75,13 +75,14 @@ type judge struct {
 	Demand
 	open  func(repository string) (*evidence.Book, error)
 	books map[string]*evidence.Book
+	later map[string][]*evidence.Evidence // what refers to an image, by HOST/PATH@DIGEST
 }
 
 // Judge decides whether what is known of an image is enough: promotion, `sconce verify` and the plan of a pipeline ask nobody else. open
 // opens the evidence in a repository, which says whose signatures count. A verdict counts when its test has passed, also when it did so on
 // other nodes than those where it failed at first.
 func Judge(ctx context.Context, d Demand, open func(repository string) (*evidence.Book, error)) (*Judgement, error) {
-	j := &judge{&Judgement{Verdicts: []Verdict{}}, d, open, map[string]*evidence.Book{}}
+	j := &judge{&Judgement{Verdicts: []Verdict{}}, d, open, map[string]*evidence.Book{}, map[string][]*evidence.Evidence{}}
 	if len(d.Parts) == 0 {
 		j.Parts = []store.Digest{d.Image}
 	}
@@ -101,6 +102,26 @@ func (j *judge) book(repository string) (*evidence.Book, error) {
 		j.books[repository] = b
 	}
 	return b, err
+}
+
+// newest is a verdict that a tag leads to, or another about the same that ended later and is listed beside the image: whoever may write can move a tag
+// back to what a trusted key has signed before.
+func (j *judge) newest(ctx context.Context, b *evidence.Book, e *evidence.Evidence) (*evidence.Evidence, error) {
+	at := b.Repository().Name() + "@" + string(e.Image)
+	list, known := j.later[at]
+	if !known {
+		var err error
+		if list, _, err = b.Referred(ctx, e.Image); err != nil {
+			return nil, err
+		}
+		j.later[at] = list
+	}
+	for _, other := range list {
+		if other.Key == e.Key && other.Finished.After(e.Finished) {
+			return other, nil
+		}
+	}
+	return e, nil
 }
 
 // problem notes an error that is one, and returns any other.
@@ -157,6 +178,11 @@ func (j *judge) byRecipe(ctx context.Context) error {
 		if err := j.problem(err); err != nil {
 			return err
 		}
+		if e != nil {
+			if e, err = j.newest(ctx, b, e); err != nil {
+				return err
+			}
+		}
 		missing := notRun
 		if err == nil && e == nil {
 			if missing, err = b.WhyNone(ctx, q.Key); err != nil {
@@ -200,7 +226,12 @@ func (j *judge) byEvidence(ctx context.Context) error {
 		if len(list) == 0 && err == nil && j.Record == nil && !j.Allowed {
 			j.Problems = append(j.Problems, j.nothing(image, others))
 		}
-		all = append(all, list...)
+		for _, e := range list {
+			if e, err = j.newest(ctx, b, e); err != nil {
+				return err
+			}
+			all = append(all, e)
+		}
 	}
 	since := time.Time{}
 	if j.Record != nil {
@@ -286,7 +317,7 @@ type RecordedTest struct {
 // The kind and the type of the document that a record is.
 const (
 	RecordKind = "promotion"
-	recordType = "https://sconce.dev/promotion/v1"
+	recordType = evidence.PromotionType
 )
 
 // readRecord returns the record of an image's promotion that somebody trusted has signed, nil when there is none.
