@@ -40,7 +40,7 @@ func (b *Book) Resign(ctx context.Context, dryRun bool) ([]Resigned, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &resigner{Book: b, dryRun: dryRun, images: map[store.Digest]bool{}, current: map[store.Digest]bool{}}
+	r := &resigner{Book: b, dryRun: dryRun, images: map[store.Digest]bool{}, current: map[store.Digest]bool{}, said: map[store.Digest]bool{}}
 	tags = slices.DeleteFunc(tags, func(tag string) bool {
 		_, ok := ImageOf(tag)
 		return !ok || strings.HasPrefix(tag, logPrefix)
@@ -58,7 +58,7 @@ func (b *Book) Resign(ctx context.Context, dryRun bool) ([]Resigned, error) {
 
 // ResignReferred does so with what refers to images of a repository that has no tags for it: what was signed before is deleted there.
 func (b *Book) ResignReferred(ctx context.Context, images []store.Digest, dryRun bool) ([]Resigned, error) {
-	r := &resigner{Book: b, dryRun: dryRun, images: map[store.Digest]bool{}, current: map[store.Digest]bool{}}
+	r := &resigner{Book: b, dryRun: dryRun, images: map[store.Digest]bool{}, current: map[store.Digest]bool{}, said: map[store.Digest]bool{}}
 	for _, image := range images {
 		if lists, err := b.repo.ListsReferrers(ctx, image); err != nil || !lists {
 			return r.sorted(), err
@@ -89,6 +89,7 @@ type resigner struct {
 	all     []Resigned
 	images  map[store.Digest]bool // that documents under tags are about
 	current map[store.Digest]bool // manifests that tags lead to now
+	said    map[store.Digest]bool // what these say, by the digests of their payloads
 }
 
 func (r *resigner) sorted() []Resigned {
@@ -144,6 +145,9 @@ func (r *resigner) one(ctx context.Context, reference string) error {
 	r.images[image] = true
 	if own || left != "" {
 		r.current[was] = true
+	}
+	if own {
+		r.said[store.DigestOf(attest.Payload(bundle))] = true
 	}
 	if !own {
 		name := r.at(reference)
@@ -215,6 +219,7 @@ func (r *resigner) replace(ctx context.Context, reference string, was, image sto
 		}
 		r.mu.Lock()
 		r.current[store.DigestOf(text)] = true
+		r.said[store.DigestOf(attest.Payload(bundle))] = true
 		r.mu.Unlock()
 		return nil
 	}
@@ -237,7 +242,7 @@ func (r *resigner) dropOld(ctx context.Context, image store.Digest) error {
 		if err != nil || entry.ArtifactType != attest.BundleType || r.current[d] {
 			continue
 		}
-		other, err := r.signedWithOther(ctx, string(d))
+		other, err := r.superseded(ctx, string(d))
 		if err != nil {
 			return err
 		}
@@ -245,6 +250,27 @@ func (r *resigner) dropOld(ctx context.Context, image store.Digest) error {
 	}
 	r.drop(ctx, image, old)
 	return nil
+}
+
+// superseded returns the manifest of a document that no tag leads to, where another key has signed it, or where one of today says the same: a run that
+// was stopped has left it. Nothing: it stays.
+func (r *resigner) superseded(ctx context.Context, reference string) ([]store.Digest, error) {
+	other, err := r.signedWithOther(ctx, reference)
+	if err != nil || other != nil {
+		return other, err
+	}
+	data, _, err := r.repo.Manifest(ctx, reference)
+	if err != nil {
+		if registry.IsAbsent(err) {
+			err = nil
+		}
+		return nil, err
+	}
+	bundle, err := r.bundle(ctx, data)
+	if err != nil || bundle == nil || !r.said[store.DigestOf(attest.Payload(bundle))] {
+		return nil, err
+	}
+	return []store.Digest{store.DigestOf(data)}, nil
 }
 
 // signedWithOther returns the manifest of a document that a known key has signed which is not the book's. Nothing: there is none such.

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"sconce.dev/sconce/internal/tooltest"
 )
 
 // The address of a repository tells nothing but where it is for everybody.
@@ -39,9 +41,7 @@ func TestWithoutLogin(t *testing.T) {
 
 // Files that are not those of the commit are told, whatever the configuration hides; what git does not say is unknown.
 func TestChanged(t *testing.T) {
-	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("git is not installed")
-	}
+	tooltest.Path(t, "git")
 	dir := t.TempDir()
 	put := func(name, text string) {
 		t.Helper()
