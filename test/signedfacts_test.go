@@ -159,8 +159,8 @@ func TestSignedFactsBelieved(t *testing.T) {
 	}{
 		"signed":      {func(*testing.T, string) {}, public, ""},
 		"none":        {func(_ *testing.T, name string) { push(name) }, public, "there are none"},
-		"another-key": {func(_ *testing.T, name string) { push(name, "--sign", private) }, strangersPublic, "not signed by this key"},
-		"forged":      {func(_ *testing.T, name string) { push(name, "--sign", strangersPrivate) }, public, "not signed by this key"},
+		"another-key": {func(_ *testing.T, name string) { push(name, "--sign", private) }, strangersPublic, "not signed by a key that is trusted"},
+		"forged":      {func(_ *testing.T, name string) { push(name, "--sign", strangersPrivate) }, public, "not signed by a key that is trusted"},
 		"of-another-image": {func(_ *testing.T, name string) {
 			image := push(name)
 			other := push("other-image", "--sign", private)

@@ -65,7 +65,7 @@ func (p *projectReach) read(dir string) error {
 	}
 	var all map[string]any
 	if toml.Unmarshal(data, &all) != nil {
-		return nil // uv says what is wrong with it, and goes by nothing in it
+		return nil //nolint:nilerr // uv says what is wrong with it, and goes by nothing in it
 	}
 	lines := keyLines(data)
 	at := func(key string, err error) error {

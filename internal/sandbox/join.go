@@ -34,7 +34,7 @@ func Join(ctx context.Context, o JoinOptions) (int, error) {
 	if len(o.Args) == 0 || o.Args[0] == "" {
 		return codeNotMade, &Error{What: "no command to run: the image names none, so one must be given", Code: codeNotMade}
 	}
-	if err := noDirectory(os.Stdin, os.Stdout, os.Stderr); err != nil {
+	if err := noDirectory(os.Stdin, os.Stdout, os.Stderr); err != nil { //nolint:forbidigo // they are the command's, and nothing is written
 		return codeNotMade, err
 	}
 	signals := make(chan os.Signal, 16)

@@ -79,7 +79,7 @@ func (l look) directory(top string) error {
 		case l.ctx.Err() != nil:
 			return context.Cause(l.ctx)
 		case err != nil:
-			return nil // what cannot be listed cannot be read
+			return nil //nolint:nilerr // what cannot be listed cannot be read
 		case d.Type()&fs.ModeSymlink != 0:
 			return l.link(name)
 		case !d.IsDir():
@@ -175,10 +175,10 @@ func (l look) named(file, to, from string) error {
 		if err != nil {
 			continue
 		}
-		if info, err := os.Stat(found); err == nil && info.IsDir() {
-			err = l.directory(found)
+		if info, err := os.Stat(found); err != nil || !info.IsDir() {
+			continue
 		}
-		if err != nil {
+		if err := l.directory(found); err != nil {
 			return err
 		}
 	}
