@@ -182,6 +182,7 @@ func (f Containerfile) reachFiles(b *containerfile.Build, bounds reach.Bounds) e
 			if op.Copy.From.Context {
 				dir = f.Context
 			}
+			dir = cmp.Or(dir, ".")
 			for _, pattern := range op.Copy.Sources {
 				from := dir + "/" + pattern
 				if strings.ContainsAny(pattern, `*?[\`) {

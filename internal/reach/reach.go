@@ -160,7 +160,7 @@ func Local(address, dir string) []string {
 		}
 	}
 	if !filepath.IsAbs(path) {
-		path = strings.TrimSuffix(dir, "/") + "/" + path
+		path = strings.TrimSuffix(cmp.Or(dir, "."), "/") + "/" + path
 	}
 	if i := strings.LastIndexByte(path, '@'); isRepository && i > 0 {
 		if _, err := os.Lstat(path); err == nil {

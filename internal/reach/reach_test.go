@@ -186,3 +186,10 @@ func TestLocal(t *testing.T) {
 		}
 	}
 }
+
+// A path without a directory that it starts in is one of the current directory, not of the root.
+func TestLocalStartsHere(t *testing.T) {
+	if got := Local("key.asc", ""); len(got) != 1 || filepath.IsAbs(got[0]) {
+		t.Errorf("got %q", got)
+	}
+}

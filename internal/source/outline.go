@@ -16,6 +16,9 @@ func Outline(ctx context.Context, ref Ref, o Options) (*image.Outline, error) {
 		return nil, err
 	}
 	outline, err := image.ReadOutline(ctx, o.Store, img)
+	if err == nil {
+		err = checkPlatform(platformOfConfig(&outline.Image.Config))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", ref, err)
 	}

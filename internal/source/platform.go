@@ -38,6 +38,10 @@ func (e *PlatformError) Hint() string {
 // nobody's free text.
 var platformWord = lazyregexp.New(`^[A-Za-z0-9._+-]*$`)
 
+func platformOfConfig(c *v1.ConfigFile) v1.Platform {
+	return v1.Platform{OS: c.OS, Architecture: c.Architecture, Variant: c.Variant, OSVersion: c.OSVersion}
+}
+
 func checkPlatform(p v1.Platform) error {
 	for _, word := range []string{p.OS, p.Architecture, p.Variant, p.OSVersion} {
 		if !platformWord.MatchString(word) {

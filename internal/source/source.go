@@ -109,19 +109,15 @@ func checkImage(img v1.Image, ref Ref, want v1.Platform) error {
 	if got := store.DigestOf(raw); ref.Digest != "" && got != ref.Digest {
 		return &ChangedError{Pinned: ref.Digest, Now: got}
 	}
+	if want.OS == "" && want.Architecture == "" {
+		return nil
+	}
 	config, err := img.ConfigFile()
-	chosen := want.OS != "" || want.Architecture != ""
-	switch {
-	case err != nil && chosen:
+	if err != nil {
 		return err
-	case err != nil:
-		return nil //nolint:nilerr // who reads it says so
 	}
 	have := v1.Platform{OS: config.OS, Architecture: config.Architecture, Variant: config.Variant}
-	if err := checkPlatform(have); err != nil {
-		return err
-	}
-	if chosen && !matches(have, want) {
+	if !matches(have, want) {
 		return &PlatformError{Want: want, Have: []v1.Platform{have}}
 	}
 	return nil
@@ -184,6 +180,9 @@ func importOpened(ctx context.Context, ref Ref, o Options) (*image.Image, error)
 		return nil, err
 	}
 	im, err := image.Import(ctx, o.Store, img, o.Fetch.Jobs())
+	if err == nil {
+		err = checkPlatform(platformOfConfig(&im.Config))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", ref, err)
 	}

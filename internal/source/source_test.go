@@ -381,8 +381,11 @@ func TestPlatformIsNoText(t *testing.T) {
 	if p, err := ggcrlayout.Write(dir, empty.Index); err != nil || p.AppendImage(image) != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), mustParse(t, "oci:"+dir), options(storetest.New(t))); err == nil || !strings.Contains(err.Error(), "cannot be a part of a platform") {
+	if _, err := Import(t.Context(), mustParse(t, "oci:"+dir), options(storetest.New(t))); err == nil || !strings.Contains(err.Error(), "cannot be a part of a platform") {
 		t.Errorf("in a configuration: %v", err)
+	}
+	if _, err := Outline(t.Context(), mustParse(t, "oci:"+dir), options(storetest.New(t))); err == nil || !strings.Contains(err.Error(), "cannot be a part of a platform") {
+		t.Errorf("in a configuration that is looked at: %v", err)
 	}
 }
 
