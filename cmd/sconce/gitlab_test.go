@@ -32,6 +32,13 @@ func TestPipelineByGitlab(t *testing.T) {
 		t.Setenv(name, "")
 		os.Unsetenv(name)
 	}
+	// GitLab tells the jobs of a protected branch so; the program that stands for it here tells them that it is not GitLab.
+	bin := t.TempDir()
+	wrapper := "#!/bin/sh\nGITLAB_CI=true CI_COMMIT_REF_PROTECTED=true exec '" + tooltest.Path(t, "sconce") + "' \"$@\"\n"
+	if err := tooltest.WriteProgram(filepath.Join(bin, "sconce"), []byte(wrapper)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	dir := filepath.Join(t.TempDir(), "repository")
 	for name, text := range gitlabRepository {
 		writeText(t, filepath.Join(dir, name), text)
