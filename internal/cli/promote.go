@@ -41,9 +41,10 @@ stable tags, from the pipeline's branch alone: elsewhere it is refused, exit cod
 key is believed, and only an image that it has signed is promoted. One without tests, or with one that is skipped, is
 promoted only where untested = "allow" in pipeline.toml or the recipe says so.
 
-Of an image in a repository of the pipeline that is named HOST/NAME, likewise, or that goes to one, the pipeline's branch
-and keys are what counts. Of any other image, all evidence beside it must be signed by one of the keys, there must be some, and the newest of no test
-may say that it failed, as sconce verify judges it. Without a tag a REFERENCE gets that of the image.
+The same rules apply to an image that is named HOST/NAME when it lies in a repository of the pipeline, or
+is promoted to one. For any other image, one of the keys must have signed all evidence beside it, there
+must be some, and the newest verdict of no test may be a failure, as sconce verify judges it. A REFERENCE
+without a tag uses the image's tag.
 
 A tag is written once: one that leads to another image is refused, exit code 3, unless --mutable says that it may be moved.
 Layers go to all registries first and tags come last. What was killed on the way is run again, and does the rest. Of several
