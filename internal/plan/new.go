@@ -120,7 +120,7 @@ func (n *planner) baseTitle() string {
 	if n.base.Bootstrap != nil || n.base.Recipe != "" {
 		return "base " + n.base.Title()
 	}
-	return "base " + n.recipe.BaseReference()
+	return "base " + n.recipe.Base.Image // as it is written: the title is signed, and where this machine has its files is nobody's business
 }
 
 // baseOf is the base that l pins; of a recipe, the image that it has now.
