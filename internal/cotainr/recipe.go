@@ -55,6 +55,9 @@ func (b *build) bounds() reach.Bounds {
 	for _, env := range b.condaEnvs {
 		bounds = bounds.With(env, filepath.Dir(env))
 	}
+	if b.lock != "" { // the user has named it, and what it names lies beside it
+		bounds = bounds.With(filepath.Dir(b.lock))
+	}
 	return bounds
 }
 

@@ -38,7 +38,7 @@ func TestNewRecipe(t *testing.T) {
 	}
 	elsewhere := filepath.Join(t.TempDir(), "mine.lock")
 	for _, place := range []string{"", elsewhere} {
-		made := recipe.Recipe{Path: "the command line", Dir: dir, Reach: reach.In("the test", dir), Name: read.Name, Base: read.Base, Python: read.Python, LockFile: place}
+		made := recipe.Recipe{Path: "the command line", Dir: dir, Reach: reach.In("the test", dir).With(filepath.Dir(elsewhere)), Name: read.Name, Base: read.Base, Python: read.Python, LockFile: place}
 		r, err := engine.NewRecipe(made)
 		if err != nil {
 			t.Fatal(err)
