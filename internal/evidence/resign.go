@@ -69,7 +69,7 @@ func (b *Book) ResignReferred(ctx context.Context, images []store.Digest, dryRun
 		}
 		var documents []string
 		for _, d := range list {
-			if _, err := store.ParseDigest(d.Digest.String()); err == nil && d.ArtifactType == attest.BundleType {
+			if _, err := store.ParseDigest(d.Digest.String()); err == nil && mayBeSigned(d) {
 				documents = append(documents, d.Digest.String())
 			}
 		}
@@ -78,6 +78,12 @@ func (b *Book) ResignReferred(ctx context.Context, images []store.Digest, dryRun
 		}
 	}
 	return r.sorted(), nil
+}
+
+// mayBeSigned reports whether an entry of a list may be that of a signed document. Some registries give the type of an artifact's configuration for
+// its own.
+func mayBeSigned(entry registry.Referrer) bool {
+	return slices.Contains([]string{attest.BundleType, "application/vnd.oci.empty.v1+json", ""}, entry.ArtifactType)
 }
 
 // resigner signs the documents of a book again.
@@ -239,7 +245,7 @@ func (r *resigner) dropOld(ctx context.Context, image store.Digest) error {
 	var old []store.Digest
 	for _, entry := range list {
 		d, err := store.ParseDigest(entry.Digest.String())
-		if err != nil || entry.ArtifactType != attest.BundleType || r.current[d] {
+		if err != nil || !mayBeSigned(entry) || r.current[d] {
 			continue
 		}
 		other, err := r.superseded(ctx, string(d))
