@@ -401,7 +401,7 @@ func TestCompiled(t *testing.T) {
 			scripts = append(scripts, op.Run.Args[len(op.Run.Args)-1])
 		}
 	}
-	if !strings.Contains(strings.Join(scripts, ""), `'GREETING=it is "$HOME" \' `) {
+	if !strings.Contains(strings.Join(scripts, ""), `'GREETING=it is "$HOME" '\\'' `) {
 		t.Errorf("the variable is not whole in %q", scripts)
 	}
 }

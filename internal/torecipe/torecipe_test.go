@@ -15,6 +15,7 @@ import (
 	"sconce.dev/sconce/internal/fetch"
 	"sconce.dev/sconce/internal/lock"
 	"sconce.dev/sconce/internal/lock/locktest"
+	"sconce.dev/sconce/internal/reach"
 	"sconce.dev/sconce/internal/recipe"
 	"sconce.dev/sconce/internal/store/storetest"
 	"sconce.dev/sconce/internal/torecipe"
@@ -152,6 +153,7 @@ func TestFromPythonLocks(t *testing.T) {
 		},
 		"alpha 2.0": func() ([]byte, error) { return torecipe.FromProject(filepath.Join(top, "project/pyproject.toml"), o) },
 	} {
+		t.Setenv(reach.Variable, top)
 		o.Dir = filepath.Join(top, strings.ReplaceAll(want, " ", "-"))
 		text, err := write()
 		if err != nil {
