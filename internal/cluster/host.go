@@ -60,6 +60,8 @@ var (
 	hostPrefixes = []string{
 		"LD_", "BASH_", "SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SPANK_", "ENROOT_", "PYXIS_", "APPTAINER", "SINGULARITY", "PODMAN", "CONTAINERS_",
 		"CONTAINER_", "DOCKER_", "UENV_", "SCONCE_", "PERL", "LUA_", "GCONV_", "GLIBC_", "GIT_",
+		"PMIX_SERVER", "PMIX_SYSTEM", "PMI_FD", "FLUX_", "PALS_", // by them a sandbox in a job step finds directories to mount
+		"FUSERMOUNT", "OPENSSL_", "SSL_CERT_", "KRB5", "GODEBUG", "SSH_AUTH_SOCK",
 	}
 	hostNames = []string{
 		"PATH", "HOME", "PWD", "OLDPWD", "ENV", "IFS", "SHELL", "SHELLOPTS", "BASHOPTS", "PS4", "PROMPT_COMMAND", "LOCPATH", "NLSPATH", "HOSTALIASES",

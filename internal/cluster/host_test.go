@@ -36,7 +36,7 @@ func TestCheckVariable(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, name := range []string{"PATH", "LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "BASH_FUNC_mv%%", "ENV", "SLURM_TASK_PROLOG", "SBATCH_OUTPUT", "SRUN_OUTPUT", "APPTAINER_BIND", "APPTAINERENV_X", "SCONCE_STORE", "ENROOT_CONFIG_PATH", "PYTHONPATH", "XDG_CONFIG_HOME", "HOME"} {
+	for _, name := range []string{"PATH", "LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "BASH_FUNC_mv%%", "ENV", "SLURM_TASK_PROLOG", "SBATCH_OUTPUT", "SRUN_OUTPUT", "APPTAINER_BIND", "APPTAINERENV_X", "SCONCE_STORE", "ENROOT_CONFIG_PATH", "PYTHONPATH", "XDG_CONFIG_HOME", "HOME", "PMIX_SERVER_TMPDIR", "FLUX_URI", "PMI_FD", "SSL_CERT_FILE"} {
 		if err := CheckVariable(name); err == nil {
 			t.Errorf("%s is let through", name)
 		}
